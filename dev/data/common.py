@@ -20,6 +20,9 @@ import time
 import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "dev"))
+import guard  # noqa: E402: it lies in the folder that was just added
+
 BLOCK = 1 << 20
 RECORD = ".fetched.json"
 LOCK = ".lock"
@@ -46,6 +49,7 @@ def open_closed_streams():
 def run(program, main):
     """Runs main() and turns what went wrong into one line and an exit status."""
     open_closed_streams()
+    guard.screens("stdout", "stderr")
     try:
         main()
         sys.stdout.flush()
@@ -63,8 +67,9 @@ def run(program, main):
         message, status = os_problem(error), 1
     except UnicodeError as error:
         message, status = f"not valid UTF-8: {error}", 1
-    line = re.sub(r"[\x00-\x1f\x7f]", "?", f"{program}: {message}")
-    print(line, file=sys.stderr, flush=True)
+    except MemoryError:
+        message, status = "out of memory", 1
+    print(guard.printable(f"{program}: {message}"), file=sys.stderr, flush=True)
     sys.exit(status)
 
 
@@ -106,7 +111,7 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(word, known, 1, 0.5)
             hint = f"the nearest is {near[0]} (--help lists all)" if near else "--help lists all"
             message = f"'{word}': unknown option; {hint}" if word.startswith("-") else f"'{word}': unexpected ({hint})"
-        print(f"{self.prog}: {message}", file=sys.stderr)
+        print(guard.printable(f"{self.prog}: {message}"), file=sys.stderr)
         sys.exit(1)
 
 
@@ -203,17 +208,8 @@ def note(text):
 
 def write_atomically(path, data):
     """Writes bytes so that the name holds the whole of them or what it held before."""
-    temporary = path + ".tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        remove(temporary)
-        raise
-    sync_folder(os.path.dirname(path))
+    with guard.new_file(path) as file:
+        file.write(data)
 
 
 def write_json(path, value):
@@ -223,10 +219,9 @@ def write_json(path, value):
 def read_json(path):
     """The object in a file, {} where there is none or it is damaged: then what it recorded is found out again."""
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
+        value = json.loads(guard.read_file(path))
         return value if isinstance(value, dict) else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 
@@ -249,7 +244,7 @@ def remove(path):
 
 def file_sha256(path, progress=None):
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with guard.open_file(path, buffering=0) as file:
         while True:
             block = file.read(BLOCK)
             if not block:
@@ -277,11 +272,20 @@ class Folder:
             raise Problem(f"{path}: a file is in the way; choose another folder with --out") from None
         self.lock = self.take_lock(wait)
         self.mutex = threading.Lock()
-        self.record = read_json(self.join(RECORD))
+        self.record = self.read_record()
+
+    def read_record(self):
+        """What the folder's record says, as far as it has the form that remember() and set_source() give it."""
+        known = {key: value for key, value in read_json(self.join(RECORD)).items() if isinstance(value, dict)}
+        if "files" in known:
+            known["files"] = {name: entry for name, entry in known["files"].items() if isinstance(entry, dict)}
+        return known
 
     def take_lock(self, wait):
-        descriptor = os.open(self.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = guard.open_regular(self.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                os.fchmod(descriptor, 0o600)  # who may not open it cannot hold it
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             os.close(descriptor)
@@ -347,7 +351,7 @@ class Folder:
             entry = self.entry(name)
             if entry is None or entry.get("made") != made:
                 return False
-            if verify and file_sha256(self.join(name)) != entry["sha256"]:
+            if verify and file_sha256(self.join(name)) != entry.get("sha256"):
                 note(f"{name}: has changed since it was made; it is made again")
                 return False
         return True
@@ -419,16 +423,14 @@ class Progress:
         self.drawn = now
         if self.terminal:
             columns = shutil.get_terminal_size().columns
-            sys.stderr.write("\r" + self.line(now)[:max(20, columns - 1)] + "\033[K")
-            sys.stderr.flush()
+            sys.stderr.draw(self.line(now)[:max(20, columns - 1)])
             self.shown = True
         else:
             note(self.line(now))
 
     def clear(self):
         if self.shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+            sys.stderr.draw("")
             self.shown = False
 
     def finish(self):

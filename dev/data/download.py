@@ -1,7 +1,8 @@
 """A downloader that leaves only whole, verified files.
 
 A file is fetched into FILE.part beside its place, hashed on the way, checked against the published size and checksum,
-flushed and then renamed. What is left of a fetch that was stopped is continued with a Range request.
+flushed and then renamed. What is left of a fetch that was stopped is continued with a Range request. A server that
+sends more than is published is cut off there.
 
 Standard library only.
 """
@@ -22,11 +23,13 @@ import urllib.request
 
 from common import (BLOCK, Problem, Progress, Stopped, note, read_json, remove, show_bytes, show_path, show_seconds,
                     sync_folder, write_json)
+import guard
 
 HUB = "https://huggingface.co"
 RESERVE = 64 << 20  # bytes of a disk that are left free
 MAX_WAIT = 600  # seconds that a server may ask us to wait
 SUMS = "SHA256SUMS"
+LIST_PAGES, LIST_BYTES = 1000, 256 << 20  # of the Hub's list of files of one data set
 
 
 class Missing(Problem):
@@ -46,11 +49,12 @@ class TryAgain(Exception):
 
 class Remote:
     """A file to fetch: its address on the real host, its name in our folder, and what is published about its bytes.
-    about: the size where none is published, for progress and disk."""
+    Where no size is: about, for progress and disk, and most, the bytes at which it is cut off."""
 
-    def __init__(self, url, name, size=None, sha256=None, git_sha1=None, about=None):
+    def __init__(self, url, name, size=None, sha256=None, git_sha1=None, about=None, most=None):
         self.url, self.name, self.size, self.sha256, self.git_sha1 = url, name, size, sha256, git_sha1
         self.about = size if size is not None else about
+        self.most = size if size is not None else most
 
     def checksum(self):
         return self.sha256 or self.git_sha1
@@ -69,13 +73,19 @@ def address(options, url):
 
 
 class Redirect(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; the token goes to no other host than the first."""
+    """Follows redirects, but never from https to another kind of address. The token goes to no other host than the
+    first."""
 
     def redirect_request(self, request, file, code, message, headers, url):
+        old, to = urllib.parse.urlsplit(request.full_url), urllib.parse.urlsplit(url)
+        if to.scheme != "https" and (old.scheme == "https" or to.scheme != "http"):
+            raise Problem(f"{request.full_url}: sends on to {url}, which is not https; try again later, or another "
+                          "mirror")
+        if file is not None:
+            file.close()  # urllib would read its body to the end, which may never come
         new = super().redirect_request(request, file, code, message, headers, url)
         token = request.unredirected_hdrs.get("Authorization")
-        if new is not None and token and urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(
-                request.full_url).netloc:
+        if new is not None and token and (old.scheme, old.netloc) == ("https", to.netloc):
             new.add_unredirected_header("Authorization", token)
         return new
 
@@ -90,7 +100,7 @@ class Answer:
 def open_file(url, offset):
     path = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
     try:
-        stream = open(path, "rb", buffering=0)
+        stream = guard.open_file(path, buffering=0)
     except (FileNotFoundError, NotADirectoryError):
         raise Missing(f"{path}: no such file in the mirror; is --mirror right?") from None
     except IsADirectoryError:
@@ -111,7 +121,7 @@ def retry_after(headers):
 
 def http_failure(url, error):
     """The exception for a response that is no success."""
-    code, host = error.code, urllib.parse.urlsplit(url).netloc
+    code, host, reason = error.code, urllib.parse.urlsplit(url).netloc, str(error.reason or "")[:100]
     error.close()
     if code in (404, 410):
         return Missing(f"{url}: not found ({code}); was it moved or renamed? --mirror names another server")
@@ -122,8 +132,8 @@ def http_failure(url, error):
         if after is not None and after > MAX_WAIT:
             return Problem(f"{host}: asks to wait {show_seconds(after)} ({code}); the same command goes on later"
                            " (HF_TOKEN raises the Hub's limits)")
-        return TryAgain(f"{host} answers {code} {error.reason or ''}".strip(), after)
-    return Problem(f"{url}: unexpected answer {code} {error.reason or ''}".strip())
+        return TryAgain(f"{host} answers {code} {reason}".strip(), after)
+    return Problem(f"{url}: unexpected answer {code} {reason}".strip())
 
 
 def connection_failure(url, error):
@@ -245,14 +255,15 @@ def read_small(options, url, limit=64 << 20):
 
 def pinned(options, url, name, size, sha256, about=None):
     """A file that no API describes: its size (None: only about so many bytes) and checksum are ours. A mirror may name
-    another checksum in its SHA256SUMS, which is then said."""
+    another checksum in its SHA256SUMS, which is then said. Without a size, four times as much is taken at most."""
+    most = 4 * (size or about) + (1 << 20)
     if not options.mirror:
-        return Remote(url, name, size, sha256, about=about)
+        return Remote(url, name, size, sha256, about=about, most=most)
     theirs = mirror_sums(options).get(urllib.parse.urlsplit(url).path.lstrip("/"))
     if theirs is None or theirs == sha256:
-        return Remote(url, name, size, sha256, about=about)
+        return Remote(url, name, size, sha256, about=about, most=most)
     note(f"{name}: by the mirror's {SUMS} this is not the published file, but another")
-    return Remote(url, name, None, theirs)
+    return Remote(url, name, None, theirs, most=most)
 
 
 def mirror_sums(options):
@@ -283,22 +294,25 @@ def next_page(options, link):
 def hub_files(options, repository, folder=""):
     """The files of a data set on the Hub, in the order of their paths, as its API describes them: path -> entry."""
     path = f"/api/datasets/{repository}/tree/main" + (f"/{folder}" if folder else "")
-    url, entries = address(options, f"{HUB}{path}?recursive=true"), []
-    while url:
-        data, link = read_small(options, url)
+    url, entries, left = address(options, f"{HUB}{path}?recursive=true"), {}, LIST_BYTES
+    for _ in range(LIST_PAGES):
+        data, link = read_small(options, url, min(left, 64 << 20))
+        left -= len(data)
         try:
             page = json.loads(data)
-            entries += [(entry["path"], entry) for entry in page if entry["type"] == "file"]
-        except (ValueError, KeyError, TypeError):
+            entries.update((str(entry["path"]), entry) for entry in page if entry["type"] == "file")
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise Problem(f"{url}: is not the Hub's list of files (a proxy's page?); try again later") from None
         url = next_page(options, link)
-    return dict(sorted(entries))
+        if not url:
+            return dict(sorted(entries.items()))
+    raise Problem(f"{repository}: the Hub's list of files has more than {LIST_PAGES} pages; try again later")
 
 
 def hub_remote(repository, path, entry, name):
     """A file of a data set. Large files have a SHA-256 there, small ones only Git's SHA-1 of the content."""
     url = f"{HUB}/datasets/{repository}/resolve/main/{urllib.parse.quote(path)}"
-    lfs = entry.get("lfs") or {}
+    lfs = entry.get("lfs") if isinstance(entry.get("lfs"), dict) else {}
     sha256 = str(lfs.get("oid", "")).replace("sha256:", "")
     size, git_sha1 = lfs.get("size", entry.get("size")), entry.get("oid")
     good = isinstance(size, int) and size >= 0
@@ -397,7 +411,7 @@ class Fetch:
     def attempt(self):
         remote, part = self.remote, self.part
         offset = part.size()
-        if remote.size is not None and offset > remote.size:
+        if offset > remote.most:
             part.discard()
             offset = 0
         if offset == 0 or offset != remote.size:
@@ -416,6 +430,8 @@ class Fetch:
                 part.discard()
                 raise Problem(f"{self.url}: has {total} bytes, {remote.size} are published (truncated, or changed "
                               "since); try again later, or another mirror")
+            if total is not None and total > remote.most:
+                self.refuse_more()
             if answer.offset == 0:
                 part.discard()
                 part.begin(answer.etag)
@@ -425,10 +441,16 @@ class Fetch:
             raise TryAgain(f"broke off after {show_bytes(self.part.size())} of {show_bytes(total)}")
         return answer.offset, digest
 
+    def refuse_more(self):
+        self.part.discard()
+        bound = "the published size" if self.remote.size is not None else "the most that is taken of this file"
+        raise Problem(f"{self.url}: is longer than {self.remote.most} bytes, {bound}; what was fetched is removed: try "
+                      "again later, or another mirror")
+
     def hash_part(self, size):
         digest = Digest(self.remote)
         if size > 0:
-            with open(self.part.path, "rb", buffering=0) as file:
+            with guard.open_file(self.part.path, buffering=0) as file:
                 while True:
                     block = file.read(BLOCK)
                     if not block:
@@ -438,11 +460,15 @@ class Fetch:
         return digest
 
     def receive(self, stream, digest):
-        with open(self.part.path, "ab", buffering=0) as file:
+        with guard.open_file(self.part.path, "ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
             while not self.stop.is_set():
                 block = read_block(self.url, stream)
                 if not block:
                     return
+                size += len(block)
+                if size > self.remote.most:
+                    self.refuse_more()
                 view = memoryview(block)
                 while view:
                     view = view[file.write(view):]
@@ -462,7 +488,7 @@ class Fetch:
             if resumed:
                 raise TryAgain(f"the parts do not fit together ({wrong}); from the start")
             raise Problem(f"{self.url}: {wrong}; what was fetched is removed: try again later, or another mirror")
-        with open(part.path, "rb") as file:
+        with guard.open_file(part.path) as file:
             os.fsync(file.fileno())
         os.replace(part.path, self.folder.join(remote.name))
         remove(part.facts)
@@ -481,7 +507,7 @@ def is_here(folder, remote, verify):
         raise Problem(f"{show_path(path)}: is a folder, a file is to be written")
     entry = folder.entry(remote.name)
     if entry and not verify and "made" not in entry:
-        if entry["sha256"] == remote.checksum() and remote.size in (None, size):
+        if entry.get("sha256") == remote.checksum() and remote.size in (None, size):
             return True
     if remote.size not in (None, size):
         note(f"{remote.name}: {size} bytes here, published are {remote.size}; it is fetched again")
@@ -495,7 +521,7 @@ def is_here(folder, remote, verify):
 
 def hash_file(path, remote):
     digest, progress = Digest(remote), Progress(f"checking {remote.name}", os.path.getsize(path))
-    with open(path, "rb", buffering=0) as file:
+    with guard.open_file(path, buffering=0) as file:
         while True:
             block = file.read(BLOCK)
             if not block:

@@ -5,9 +5,11 @@ encoded, and then progress.json says so: whatever happens, at most the work on o
 for 100B). The shards of a given list of files are the same, however often it was stopped.
 """
 import os
+import re
 
 import common
 import download
+import guard
 import text
 from common import Problem
 
@@ -102,7 +104,7 @@ class Shards:
         number = 0
         while self.length(number):
             entry = self.folder.entry(os.path.basename(self.path(number)))
-            if os.path.exists(self.path(number)) and not (entry and entry["sha256"] == common.file_sha256(
+            if os.path.exists(self.path(number)) and not (entry and entry.get("sha256") == common.file_sha256(
                     self.path(number))):
                 common.note(f"{os.path.basename(self.path(number))}: has changed since it was made; it is made again")
                 os.remove(self.path(number))
@@ -123,11 +125,12 @@ class Shards:
         if rest:
             if os.path.exists(self.path(full)):
                 os.replace(self.path(full), self.path(full) + OPEN)
-            os.truncate(self.path(full) + OPEN, text.SHARD_HEADER_BYTES + 2 * rest)
+            with guard.open_file(self.path(full) + OPEN, "r+b") as file:
+                file.truncate(text.SHARD_HEADER_BYTES + 2 * rest)
 
     def close(self, number):
         """Gives a shard its header and its name."""
-        with open(self.path(number) + OPEN, "r+b", buffering=0) as file:
+        with guard.open_file(self.path(number) + OPEN, "r+b", buffering=0) as file:
             tokens = (os.path.getsize(file.name) - text.SHARD_HEADER_BYTES) // 2
             file.write(text.shard_header(tokens))
             os.fsync(file.fileno())
@@ -143,7 +146,7 @@ class Shards:
         while at < count:
             number, offset = divmod(begin + at, self.size)
             n = min(count - at, self.size - offset)
-            with open(self.path(number) + OPEN, "ab", buffering=0) as file:
+            with guard.open_file(self.path(number) + OPEN, "ab", buffering=0) as file:
                 if offset == 0:
                     file.truncate(0)
                     file.write(bytes(text.SHARD_HEADER_BYTES))
@@ -165,7 +168,13 @@ class State:
     def __init__(self, folder, shards):
         self.path, self.shards = folder.join(STATE), shards
         known = common.read_json(self.path)
-        self.files, self.ended = known.get("files", []), known.get("ended")
+        try:
+            self.files = [{"path": entry["path"], "sha256": entry["sha256"], "tokens": max(0, int(entry["tokens"]))}
+                          for entry in known.get("files", [])]
+            ended = known.get("ended")
+            self.ended = ended and {"goal": ended["goal"], "tokens": max(1, int(ended["tokens"]))}
+        except (KeyError, TypeError, ValueError):  # then all is encoded again
+            self.files, self.ended = [], None
 
     def trim(self, remotes):
         """Keeps what is true: the beginning of the list whose tokens are in the shards."""
@@ -201,7 +210,7 @@ def parquet_remotes(options, repository):
     folder = f"sample/{options.version}T"
     entries = download.hub_files(options, repository, folder)
     remotes = [download.hub_remote(repository, path, entry, os.path.basename(path))
-               for path, entry in entries.items() if path.endswith(".parquet")]
+               for path, entry in entries.items() if re.fullmatch(r"[\w./-]+\.parquet", path)]
     if not remotes:
         raise Problem(f"{repository}: no parquet files in {folder} of the Hub's list of files")
     return remotes

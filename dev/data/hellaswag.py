@@ -10,6 +10,7 @@ import json
 
 import common
 import download
+import guard
 import text
 from common import Problem
 
@@ -20,13 +21,13 @@ SOURCE, OUTPUT = "hellaswag_val.jsonl", "hellaswag_val.bin"
 
 def read_examples(path):
     """The lines of the file as context, completions and label."""
-    with open(path, encoding="utf-8") as file:
+    with guard.open_file(path, "r", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
                 example = json.loads(line)
                 context, label = example["ctx"], example["label"]
                 endings = [" " + ending for ending in example["endings"]]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise Problem(f"{common.show_path(path)}: line {number}: expected an object with ctx, endings and "
                               "label; remove the file and run this again") from None
             yield {"context": context, "completions": endings, "label": label}

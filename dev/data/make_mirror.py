@@ -22,6 +22,7 @@ import urllib.parse
 import common
 import download
 import fineweb
+import guard
 import hellaswag
 import mmlu
 import text
@@ -92,7 +93,7 @@ class Mirror:
     def write(self, path, data):
         path = os.path.join(self.folder, path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
+        with guard.open_file(path, "wb") as file:
             file.write(data)
 
     def plain(self, url, data):

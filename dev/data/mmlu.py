@@ -12,10 +12,11 @@ A to D are scored, are another measure.) Subjects in alphabetical order, questio
 import csv
 import io
 import os
-import tarfile
 
+import archive
 import common
 import download
+import guard
 import text
 from common import Problem
 
@@ -23,20 +24,21 @@ URL = "https://people.eecs.berkeley.edu/~hendrycks/data.tar"
 BYTES, SHA256 = 166184960, "bec563ba4bac1d6aaf04141cd7d1605d7a5ca833e38f994051e818489592989b"
 EXAMPLES, SUBJECTS = 14042, 57
 SOURCE, OUTPUT = "data.tar", "mmlu_val.bin"
+MOST_BYTES = 32 << 20  # of the questions on a subject
 
 
 def read_subjects(path):
     """Subject -> the text of its file of test questions."""
-    subjects = {}
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                folder, name = os.path.split(member.name)
-                if member.isfile() and os.path.basename(folder) == "test" and name.endswith("_test.csv"):
-                    subjects[name[:-len("_test.csv")]] = archive.extractfile(member).read().decode()
-    except tarfile.TarError as error:
-        raise Problem(f"{common.show_path(path)}: {error}; remove the file and run this again") from None
+    subjects, shown = {}, common.show_path(path)
+    with archive.refusing(shown), guard.open_file(path) as file:
+        for member, stream in archive.read_members(shown, file, "r:", is_test, MOST_BYTES, os.path.getsize(path)):
+            subjects[os.path.basename(member)[:-len("_test.csv")]] = stream.read().decode()
     return subjects
+
+
+def is_test(path):
+    folder, name = os.path.split(path)
+    return os.path.basename(folder) == "test" and name.endswith("_test.csv")
 
 
 def read_questions(subject, content):

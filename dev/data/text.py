@@ -12,6 +12,7 @@ import threading
 
 import common
 import download
+import guard
 from common import Problem
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
@@ -180,7 +181,7 @@ def tokenize_examples(options, vocab, prefix, examples):
 def shard_tokens(path):
     """The number of tokens in a shard; refuses a file that is none."""
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with guard.open_file(path) as file:
         header = file.read(12)
     if len(header) == 12:
         magic, version, tokens = struct.unpack("<3i", header)
@@ -196,7 +197,7 @@ def shard_header(tokens):
 
 def append_tokens(file, path, first=0, count=None):
     """Copies tokens of a shard to the end of an open, unbuffered file."""
-    with open(path, "rb", buffering=0) as part:
+    with guard.open_file(path, buffering=0) as part:
         part.seek(SHARD_HEADER_BYTES + 2 * first)
         left = 2 * (shard_tokens(path) - first if count is None else count)
         while left > 0:
@@ -230,13 +231,6 @@ def publish(folder, products, made):
         folder.remember(product.name, common.file_sha256(folder.join(product.name)), made)
 
 
-def empty_folder(path):
-    """Makes a folder, or removes the files in it."""
-    os.makedirs(path, exist_ok=True)
-    for name in os.listdir(path):
-        common.remove(os.path.join(path, name))
-
-
 class Work:
     """A folder for unfinished files beside the finished ones, removed in the end. Names that begin with its prefix hold
     the number of this process: when a program is killed, its tokenize takes that for the end of the text and finishes
@@ -247,11 +241,11 @@ class Work:
         self.prefix = os.path.join(self.path, f"part{os.getpid()}")
 
     def __enter__(self):
-        empty_folder(self.path)
+        guard.empty_folder(self.path)
         return self
 
     def __exit__(self, *_):
-        empty_folder(self.path)
+        guard.empty_folder(self.path)
         os.rmdir(self.path)
 
 

@@ -8,6 +8,7 @@ is cut behind each empty line, end-of-text precedes each piece. The first 32,768
 """
 import common
 import download
+import guard
 import text
 from common import Problem
 
@@ -19,7 +20,7 @@ TOKENS = 338028  # of the published file with GPT-2's vocabulary
 
 
 def speeches(path):
-    with open(path, encoding="utf-8", newline="") as file:
+    with guard.open_file(path, "r", encoding="utf-8", newline="") as file:
         pieces = file.read().split("\n\n")
     return [piece + "\n\n" for piece in pieces[:-1]] + pieces[-1:]
 

@@ -11,18 +11,19 @@ this is stopped; the same command goes on.
 import json
 import os
 import re
-import tarfile
-import zlib
 
+import archive
 import common
 import download
+import guard
 import text
 from common import Problem
 
 REPOSITORY, ARCHIVE = "roneneldan/TinyStories", "TinyStories_all_data.tar.gz"
 TRAIN, VAL = "TinyStories_train.bin", "TinyStories_val.bin"
 PARTS = ".parts"
-BLOCK_CHARACTERS = 1 << 20
+BLOCK_CHARACTERS, STORY_CHARACTERS = 1 << 20, 16 << 20
+MOST_RATIO = 32  # of the archive's files to the archive
 PRODUCT_BYTES = 250  # per 100 bytes of the archive: the tokens, twice while the parts are joined
 
 
@@ -54,7 +55,7 @@ def read_stories(name, stream):
             at = end
         except (json.JSONDecodeError, RecursionError):
             more = stream.read(BLOCK_CHARACTERS)
-            if not more:
+            if not more or len(buffer) - at > STORY_CHARACTERS:
                 raise Problem(f"{ARCHIVE}: {name}: is not a list of stories (damaged?); remove the archive and run "
                               "this again") from None
             buffer, at = buffer[at:] + more, 0
@@ -80,25 +81,29 @@ def encode_member(options, folder, vocab, name, stream):
 def prepare_parts(folder, made):
     """Keeps the parts of an earlier run if they were made from the same input."""
     facts = os.path.join(folder.join(PARTS), "made.json")
+    os.close(guard.own_folder(folder.join(PARTS)))
     if common.read_json(facts) != made:
-        text.empty_folder(folder.join(PARTS))
+        guard.empty_folder(folder.join(PARTS))
         common.write_json(facts, made)
+
+
+def is_story_file(name):
+    return re.fullmatch(r"data[0-9]+\.json", os.path.basename(name)) is not None
 
 
 def encode_archive(options, folder, vocab):
     """Encodes all files of the archive, each into a part. Returns their names in order."""
     path = folder.join(ARCHIVE)
-    progress, names = common.Progress(f"encoding {ARCHIVE}", os.path.getsize(path)), []
+    size = os.path.getsize(path)
+    progress, names, most = common.Progress(f"encoding {ARCHIVE}", size), [], MOST_RATIO * size + (1 << 20)
     try:
-        with open(path, "rb") as file, tarfile.open(fileobj=CountedFile(file, progress), mode="r|gz") as archive:
-            for member in archive:
-                name = os.path.basename(member.name)
-                if member.isfile() and re.fullmatch(r"data\d+\.json", name):
-                    progress.what = f"encoding {name}"
-                    names.append(name)
-                    encode_member(options, folder, vocab, name, archive.extractfile(member))
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise Problem(f"{ARCHIVE}: {error}; remove the file and run this again") from None
+        with archive.refusing(ARCHIVE), guard.open_file(path) as file:
+            for member, stream in archive.read_members(ARCHIVE, CountedFile(file, progress), "r|gz", is_story_file,
+                                                       most, most):
+                name = os.path.basename(member)
+                progress.what = f"encoding {name}"
+                names.append(name)
+                encode_member(options, folder, vocab, name, stream)
     finally:
         progress.finish()
     if len(names) < 2:
@@ -112,11 +117,10 @@ def join_parts(folder, names, out):
     tokens = sum(text.shard_tokens(part_path(folder, name)) for name in names)
     if tokens > text.MOST_TOKENS:
         raise Problem(f"{out}: {tokens} tokens, a shard holds at most {text.MOST_TOKENS}")
-    with open(path, "wb", buffering=0) as file:
+    with guard.new_file(path, buffering=0) as file:
         file.write(text.shard_header(tokens))
         for name in names:
             text.append_tokens(file, part_path(folder, name))
-        os.fsync(file.fileno())
     return path
 
 
@@ -133,7 +137,7 @@ def make(options, folder, vocab, made):
     val = text.Product(VAL, join_parts(folder, names[:1], VAL))
     train = text.Product(TRAIN, join_parts(folder, names[1:], TRAIN))
     text.publish(folder, [val, train], made)
-    text.empty_folder(folder.join(PARTS))
+    guard.empty_folder(folder.join(PARTS))
     os.rmdir(folder.join(PARTS))
 
 

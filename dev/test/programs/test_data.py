@@ -7,6 +7,7 @@ import array
 import contextlib
 import csv
 import email.utils
+import functools
 import gzip
 import hashlib
 import http.server
@@ -30,7 +31,8 @@ import pytest
 from cli import PROGRAM as TRAIN_GPT2
 from cli import losses, shard_bytes as shard
 from formats import read_tokens
-from tools import ROOT, SHARED, WORK, Terminal, limit_files, read, run_closed, small_disk, wait_until, write
+from tools import (ROOT, SHARED, WORK, Terminal, limit_files, limit_memory, read, run_closed, small_disk, wait_until,
+                   write)
 from tools import path as in_work
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -49,6 +51,7 @@ BIG_SHARD = f"/datasets/{BIG}/resolve/main/{SHARD}"
 BIG_LIST = f"/api/datasets/{BIG}/tree/main"
 BIG_BYTES = 5001024
 BLOCK = 1 << 20
+ENDLESS = 96 << 20  # bytes for those who take them all; a connection holds a few million that nobody has asked for
 
 
 # ---- The mirror ----
@@ -57,6 +60,7 @@ BLOCK = 1 << 20
 def setup_module():
     shutil.copytree(os.path.join(ROOT, "dev", "data"), PROGRAMS,
                     ignore=lambda folder, names: [name for name in names if not name.endswith((".py", ".md"))])
+    shutil.copy(os.path.join(ROOT, "dev", "guard.py"), os.path.dirname(PROGRAMS))
     command = [sys.executable, os.path.join(ROOT, "dev", "data", "make_mirror.py"), MIRROR]
     made = subprocess.run(command, capture_output=True, check=True, env=ENVIRONMENT)
     assert made.stdout.decode().startswith(f"--mirror file://{MIRROR}\n"), made.stdout
@@ -189,6 +193,21 @@ class Server:
     def drop(self, most):
         """Breaks off after so many bytes of the body."""
         return lambda handler: self.answer(handler, most)
+
+    def endless(self, code=200, **headers):
+        """Sends zeros without a word of how many, until the other side has enough, or ENDLESS of them."""
+
+        def fault(handler):
+            handler.send_response(code)
+            for name, value in headers.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            with contextlib.suppress(ConnectionError):
+                while handler.entry["sent"] < ENDLESS:
+                    handler.wfile.write(bytes(BLOCK))
+                    handler.entry["sent"] += BLOCK
+
+        return fault
 
     @contextlib.contextmanager
     def stalled(self, most):
@@ -620,6 +639,9 @@ def test_skips_what_is_there(server):
     assert "5000 bytes here, published are" in big("again", mirror=server)[1]
     os.remove(in_work("again", ".fetched.json"))  # files that somebody put there: read once, not fetched
     assert "0 fetched now" in again()[0]
+    os.remove(in_work("again", ".fetched.json"))  # the right size is not enough
+    overwrite(path, b"??", BLOCK)
+    assert big("again", mirror=server)[1] == f"{OURS}: its checksum is not the published one; it is fetched again\n"
 
 
 def flip(path):
@@ -804,8 +826,48 @@ def test_silent_server(server):
     assert server.requests()[-1]["range"], server.requests()
 
 
+def test_more_than_is_published(server):
+    """What goes on behind the published size, or behind the bound where none is published, is not taken; what was
+    taken of it is removed."""
+    vocab, hellaswag = "/gpt-2/encodings/main/vocab.bpe", "/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
+    for path, program, says in (
+            (BIG_SHARD, lambda **more: big("longer", **more), f"is longer than {BIG_BYTES} bytes, the published size"),
+            (vocab, lambda run, **more: run("vocab.py", "--out", in_work("longer_vocab"), **more),
+             f"is longer than {4 * 456318 + BLOCK} bytes, the most that is taken"),
+            (hellaswag, lambda run, **more: run("hellaswag.py", "--out", in_work("longer_eval"), **more),
+             f"is longer than {4 * 12246618 + BLOCK} bytes, the most that is taken")):
+        server.faults[path] = [server.endless()]
+        program(run=refused, mirror=server, says=[says, "what was fetched is removed"],
+                **({} if path == BIG_SHARD else {"notes": ["not the published"]}))
+        assert server.requests(path)[-1]["sent"] < ENDLESS, path
+    left = [name for folder in ("longer", "longer_vocab", "longer_eval") for name in os.listdir(in_work(folder))]
+    assert not [name for name in left if ".part" in name or "train" in name], left
+    # One that says so is not asked for more; a part of an earlier run that is too long is not continued.
+    mirror = own_mirror("long_vocab")
+    os.truncate(mirror + vocab, 4 * 456318 + BLOCK + 1)
+    refused("vocab.py", "--out", in_work("longer_vocab"), mirror=mirror, says=["the most that is taken"],
+            notes=["not the published"])
+    write(in_work("longer_vocab", "vocab.bpe.part"), bytes(4 * 456318 + BLOCK + 1))
+    ran("vocab.py", "--out", in_work("longer_vocab"), mirror=server)
+
+
+def test_endless_lists(server, monkeypatch):
+    """A list of files has an end: neither its pages nor their number are taken without bound."""
+    download = load_download()
+    page = json.dumps([]).encode()
+    link = f'<https://huggingface.co{BIG_LIST}?recursive=true&cursor=Q>; rel="next"'
+    server.faults[BIG_LIST] = [server.status(200, page, Link=link)] * 40
+    options = type("Options", (), {"mirror": server.url, "retries": 0, "timeout": 60.0})
+    monkeypatch.setattr(download, "LIST_PAGES", 30)
+    with pytest.raises(Exception, match="has more than 30 pages"):
+        download.hub_files(options, BIG)
+    for body in (b"[" * 100000, b'[{"type": "file", "path": "a"}, 7]', b"null"):
+        server.faults[BIG_LIST] = [server.status(200, body)]
+        big("no_lists", mirror=server, run=refused, says=["is not the Hub's list of files"])
+
+
 def test_redirects_and_tokens(server):
-    """The Hub sends large files from other hosts; a token goes to the Hub alone, and never to a mirror."""
+    """The Hub sends large files from other hosts; a token goes to the Hub alone, over https, and never to a mirror."""
     with Server(MIRROR) as elsewhere:
         moved = elsewhere.url.replace("127.0.0.1", "localhost") + BIG_SHARD
         server.faults[BIG_SHARD] = [server.drop(3000000), server.status(302, Location=moved)]
@@ -820,16 +882,28 @@ def test_redirects_and_tokens(server):
         assert after == low if low is None else low <= after <= high, (text, after)
     request = urllib.request.Request("https://huggingface.co/a")
     request.add_unredirected_header("Authorization", "Bearer secret")
-    for url, token in (("https://huggingface.co/b", "Bearer secret"), ("https://cdn.example/b", None)):
+    for url, token in (("https://huggingface.co/b", "Bearer secret"), ("https://cdn.example/b", None),
+                       ("https://huggingface.co:8443/b", None), ("https://huggingface.co@cdn.example/b", None)):
         new = download.Redirect().redirect_request(request, None, 302, "Found", {}, url)
         assert new.get_header("Authorization") == token, (url, new.header_items())
+    for url in ("http://huggingface.co/b", "http://cdn.example/b", "ftp://huggingface.co/b"):
+        with pytest.raises(Exception, match=f"sends on to {url}, which is not https"):
+            download.Redirect().redirect_request(request, None, 302, "Found", {}, url)
+    # Where no https was, none is lost; but only the web is gone to. The body of a redirect is of no interest.
+    server.faults[BIG_SHARD] = [server.status(302, Location="ftp://127.0.0.1/a")]
+    big("to_ftp", mirror=server, run=refused, says=["sends on to ftp://127.0.0.1/a"])
+    server.faults[BIG_SHARD] = [server.endless(302, Location=server.url + BIG_SHARD)]
+    server.log.clear()
+    big("to_ftp", mirror=server)
+    assert [entry["sent"] < ENDLESS for entry in server.requests()] == [True, True], server.requests()
 
 
 def load_download():
     sys.dont_write_bytecode = True
+    before = sys.path[:]
     sys.path.insert(0, PROGRAMS)
     import download
-    sys.path.pop(0)
+    sys.path[:] = before
     return download
 
 
@@ -880,6 +954,194 @@ def test_mirror_sums():
             refuses("vocab.bpe: has 257540 bytes, 456318 are published", place)
     write(os.path.join(mirror, path), published(path).ljust(456318, b"!"))
     refuses("published is 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5")
+
+
+# ---- Archives that somebody made on purpose ----
+
+
+def tar_of(*members, mode="w"):
+    """An archive of these: (name, content), or (name, type, link or the size that the header says)."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode, format=tarfile.GNU_FORMAT) as archive:
+        for name, kind, *more in members:
+            info = tarfile.TarInfo(name)
+            if not more:
+                info.size = len(kind)
+                archive.addfile(info, io.BytesIO(kind))
+            elif isinstance(more[0], int):
+                info.type, info.size = kind, more[0]
+                archive.fileobj.write(info.tobuf(tarfile.GNU_FORMAT))
+                archive.offset += 512
+            else:
+                info.type, info.linkname = kind, more[0]
+                archive.addfile(info)
+    return stream.getvalue()
+
+
+def sparse_tar(name, size):
+    """10 kB that say they hold one file of so many bytes, nearly all of it a hole (GNU's old format)."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = tarfile.GNUTYPE_SPARSE, 512
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT)[:512])
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)  # the only piece: offset and bytes
+    header[483:495] = b"%011o\0" % size
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    return bytes(header) + bytes(512) + bytes(9 * 1024)
+
+
+@functools.lru_cache(None)
+def spoilt_mirror():
+    """For tests that spoil it one after another."""
+    return own_mirror("spoilt")
+
+
+def publish_plain(mirror, path, data):
+    """Puts a file of no repository into a mirror, and its checksum into the mirror's list."""
+    write(os.path.join(mirror, path), data)
+    sums = [line for line in read(os.path.join(mirror, "SHA256SUMS")).decode().splitlines() if path not in line]
+    sums.append(f"{hashlib.sha256(data).hexdigest()}  {path}")
+    write(os.path.join(mirror, "SHA256SUMS"), "".join(line + "\n" for line in sums))
+
+
+QUESTION = b"What?,a,b,c,d,A\n"
+TEST = "data/test/a_test.csv"
+BAD_TARS = {
+    "sparse": (sparse_tar(TEST, 7 << 30), "data.tar: unpacks to more than 10240 bytes"),
+    "sparse_that_fits": (sparse_tar(TEST, 9000), f"{TEST} is a sparse file, expected a plain one"),
+    "header": (tar_of((TEST, tarfile.XHDTYPE, 1 << 30)), "a header says 1073741824 bytes, expected at most 1048576"),
+    "long_name": (tar_of((TEST, tarfile.GNUTYPE_LONGNAME, 1 << 30)), "a header says 1073741824 bytes"),
+    "no_tar": (b"<html>" * 2000, "remove the file and run this again"),
+    "bad_numbers": (tar_of((TEST, b"", "x"))[:1] + bytes(2000), "remove the file and run this again"),
+    "many": (tar_of(*[(f"{i}", b"") for i in range(10001)]), "unpacks to more than 10000 files"),
+    "links": (tar_of((TEST, tarfile.SYMTYPE, "/etc/passwd"), ("data/test/b_test.csv", tarfile.LNKTYPE, "/etc/passwd"),
+                     ("data/test/c_test.csv", tarfile.FIFOTYPE, "")), "holds no test/*_test.csv"),
+    "not_text": (tar_of((TEST, b"\xff" * 100)), "invalid start byte; remove the file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TARS)
+def test_bad_archive(name):
+    """One line, and no more memory than the file gives reason for."""
+    data, says = BAD_TARS[name]
+    mirror = spoilt_mirror()
+    publish_plain(mirror, "~hendrycks/data.tar", data)
+    refused("mmlu.py", "--out", in_work(f"mmlu_{name}"), mirror=mirror, says=[says], notes=["not the published"] * 2,
+            preexec_fn=limit_memory(1 << 30))
+
+
+def stories(text):
+    return json.dumps([{"story": text}] * 2).encode()
+
+
+@pytest.mark.parametrize("name, data, says", (
+    ("bomb", lambda: tar_of(("data00.json", bytes(8 << 20)), mode="w:gz"), "unpacks to more than "),
+    ("bomb_beside", lambda: tar_of(("other", bytes(8 << 20)), ("data00.json", stories("a")), mode="w:gz"),
+     "unpacks to more than "),
+    ("bomb_in_header", lambda: gzip.compress(tar_of(("data00.json", tarfile.XHDTYPE, 1 << 40)) + bytes(8 << 20)),
+     "a header says 1099511627776 bytes"),
+    ("cut", lambda: tar_of(("data00.json", os.urandom(200000)), mode="w:gz")[:100000], "remove the file"),
+    ("no_gzip", lambda: tar_of(("data00.json", stories("a"))), "remove the file"),
+    ("deep", lambda: tar_of(("data00.json", b"[" * 50000), mode="w:gz"), "is not a list of stories")),
+    ids=["bomb", "bomb_beside", "bomb_in_header", "cut", "no_gzip", "deep"])
+def test_bad_packed_archive(name, data, says):
+    mirror, archive = spoilt_mirror(), "TinyStories_all_data.tar.gz"
+    publish_stories(mirror, data())
+    refused("tinystories.py", "--out", in_work(f"stories_{name}"), mirror=mirror, says=[archive, says],
+            notes=["not the published"], preexec_fn=limit_memory(1 << 30))
+
+
+def publish_stories(mirror, data):
+    """Puts an archive of stories into a mirror, and into the Hub's list there."""
+    repository, archive = "roneneldan/TinyStories", "TinyStories_all_data.tar.gz"
+    write(in_mirror(mirror, archive, repository), data)
+    lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    write(f"{mirror}/api/datasets/{repository}/tree/main",
+          json.dumps([{"type": "file", "path": archive, "size": len(data), "oid": "0" * 40, "lfs": lfs}]))
+
+
+def test_names_in_archives():
+    """Names that lead out of the folder choose what is read, never where it is written; links are no stories."""
+    mirror, out = spoilt_mirror(), in_work("names_out", "inner")
+    publish_stories(mirror, tar_of(("../../data00.json", stories("a")), ("/data01.json", stories("b")),
+                                   ("data02.json", tarfile.SYMTYPE, "/etc/passwd"), mode="w:gz"))
+    ran("tinystories.py", "--out", out, mirror=mirror)
+    assert os.listdir(in_work("names_out")) == ["inner"]
+    assert visible(out) == ["TinyStories_train.bin", "TinyStories_val.bin", "vocab.bpe"]
+    assert len(read_tokens(os.path.join(out, "TinyStories_train.bin"))) == 4
+
+
+# ---- Folders that others may write to ----
+
+
+@pytest.mark.parametrize("name", (".lock", OURS + ".part", ".fetched.json.tmp", ".work"))
+def test_links_in_the_folder(name):
+    """What a link leads to stays as it is, whether the program goes on or says no."""
+    folder, outside = f"links_{name.strip('.')}", in_work(f"outside_{name.strip('.')}")
+    write(os.path.join(outside, "precious"), b"x")
+    os.makedirs(in_work(folder))
+    os.symlink(outside if name == ".work" else os.path.join(outside, "precious"), in_work(folder, name))
+    if name == ".work":
+        refused("hellaswag.py", "--out", in_work(folder), says=[f"{name}: is a link, expected a folder"],
+                notes=["not the published"] * 2)
+    elif name == ".fetched.json.tmp":
+        big(folder)
+    else:
+        part_of_another = {"of": json_identity(), "etag": None}
+        write(in_work(folder, OURS + ".part.json"), json.dumps(part_of_another))
+        big(folder, run=refused, says=[f"{name}: is a link, which is not written through; remove it"])
+    assert read(os.path.join(outside, "precious")) == b"x" and os.listdir(outside) == ["precious"]
+
+
+def json_identity():
+    """What a part of the big shard says of itself."""
+    return {"size": BIG_BYTES, "sha256": hashlib.sha256(read(in_mirror(MIRROR, SHARD))).hexdigest(), "git_sha1": None}
+
+
+@pytest.mark.parametrize("name, says", (
+    (".lock", "is not a regular file; remove it"), (".fetched.json", "is not a regular file; remove it"),
+    (OURS, ""), (OURS + ".part", ""), (OURS + ".part.json", "")), ids=["lock", "record", "file", "part", "facts"])
+def test_pipes_in_the_folder(name, says):
+    """A pipe in the place of a file is not waited for. Where a fetched file comes, it makes way."""
+    folder = f"pipes_{name.strip('.')}"
+    os.makedirs(in_work(folder))
+    os.mkfifo(in_work(folder, name))
+    if name == OURS + ".part":
+        write(in_work(folder, name + ".json"), json.dumps({"of": json_identity(), "etag": None}))
+    if says:
+        big(folder, run=refused, says=[f"{folder}/{name}: {says}"])
+    else:
+        big(folder)
+
+
+@pytest.mark.parametrize("record", ("[]", "7", '{"files": 7, "source": 7}', '{"files": {"%s": 7}}' % OURS, "[" * 100000,
+                                    '{"files": {"%s": {"size": %d}}, "source": "x"}' % (OURS, BIG_BYTES)),
+                         ids=["list", "number", "no_files", "no_entry", "deep", "half"])
+def test_damaged_records(record):
+    """A record that says nothing of use is written anew."""
+    folder = f"record_{hashlib.md5(record.encode()).hexdigest()[:8]}"
+    write(in_work(folder, ".fetched.json"), record)
+    big(folder)
+    assert OURS in json.loads(read(in_work(folder, ".fetched.json")))["files"]
+
+
+def test_lock_is_ours_alone():
+    assert os.stat(in_work("edu", ".lock")).st_mode & 0o777 == 0o600
+
+
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def test_controls_reach_no_terminal(server):
+    """Escape sequences and bidi controls from a path, from what a server says, and from a list of files."""
+    evil = "\x1b]0;title\x07\x9b31m\u202e"
+    shown = "\\x1b]0;title\\x07\\x9b31m\\u202e"
+    out, err = big(f"evil{evil}", mirror=server)
+    assert f"evil{shown}: 2 shards" in out and not CONTROLS.search(out + err), (out, err)
+    server.faults[BIG_SHARD] = [lambda handler: handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x9b2J\r\n\r\n") == 0]
+    _, err = big("evil_reason", mirror=server)
+    assert "answers 500 \\x1b[2J\\x9b2J; trying again" in err and not CONTROLS.search(err), err
+    err = refused("fineweb.py", f"--{evil}", says=[f"'--{shown}': unknown option"], mirror=None)
+    assert not CONTROLS.search(err)
 
 
 # ---- The disk, the folder, the options, the screen ----

@@ -1,0 +1,53 @@
+"""Reads files out of a tar archive, one after another, and trusts neither its headers nor its sizes.
+
+Nothing is unpacked to the disk: the names in the archive choose which files are read, never where anything is written.
+Only plain files count: links, devices and sparse files, which are longer than what the archive holds of them, do not.
+"""
+import contextlib
+import tarfile
+import zlib
+
+from common import Problem
+
+MOST_MEMBERS, MOST_HEADER = 10000, 1 << 20
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+
+
+class Member(tarfile.TarInfo):
+    """A header. Those that are followed by more of the header are read into memory, so their size is checked first."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or member.type not in PLAIN and member.size > MOST_HEADER:
+            raise tarfile.ReadError(f"a header says {member.size} bytes, expected at most {MOST_HEADER}")
+        return member
+
+
+def read_members(name, file, mode, wanted, most_file, most_all):
+    """Yields the name and the stream of each plain file that wanted(its name) picks. most_file, most_all: bytes of one
+    that is picked, and of all files together. The caller reads within refusing(name)."""
+    total = 0
+    with tarfile.open(fileobj=file, mode=mode, tarinfo=Member) as archive:
+        for count, member in enumerate(archive, 1):
+            total += member.size
+            if count > MOST_MEMBERS or total > most_all:
+                what = f"{MOST_MEMBERS} files" if count > MOST_MEMBERS else f"{most_all} bytes"
+                raise Problem(f"{name}: unpacks to more than {what}, which it should not; remove the file and run this "
+                              "again, or choose another mirror")
+            if not member.isreg() or not wanted(member.name):
+                continue
+            if member.issparse() or member.size > most_file:
+                found = "is a sparse file" if member.issparse() else f"has {member.size} bytes"
+                raise Problem(f"{name}: {member.name} {found}, expected a plain one of at most {most_file} bytes; "
+                              "remove the archive and run this again, or choose another mirror")
+            yield member.name, archive.extractfile(member)
+
+
+@contextlib.contextmanager
+def refusing(name):
+    """Tells of a damaged archive in one line. tarfile raises more than it documents."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError) as error:
+        raise Problem(f"{name}: {error}; remove the file and run this again") from None

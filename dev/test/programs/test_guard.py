@@ -1,0 +1,177 @@
+"""dev/guard.py: what reaches a terminal, and which files are opened and written."""
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tools import ROOT, path, read, write
+
+SPEC = importlib.util.spec_from_file_location("guard", os.path.join(ROOT, "dev", "guard.py"))
+guard = importlib.util.module_from_spec(SPEC)
+sys.dont_write_bytecode = True
+SPEC.loader.exec_module(guard)
+
+BIDI = [*range(0x202a, 0x202f), *range(0x2066, 0x206a), 0x200e, 0x200f, 0x61c]
+
+
+# ---- Texts ----
+
+
+def test_every_character():
+    """Of all characters, controls and those that change the direction of writing are spelled out, and nothing else."""
+    controls = [*range(0x20), *range(0x7f, 0xa0), *BIDI, *range(0xdc80, 0xdca0)]
+    changed = [code for code in range(0x110000) if guard.printable(chr(code)) != chr(code)]
+    assert changed == sorted(controls)
+    assert guard.printable("a\n\t\x1b[2J\x9b\u202e\udc9bz") == "a\\x0a\\x09\\x1b[2J\\x9b\\u202e\\x9bz"
+    assert guard.printable("a\n\tb\r\x1b", lines=True) == "a\n\tb\\x0d\\x1b"
+    shown = "".join(map(guard.printable, map(chr, controls)))
+    assert shown.isascii() and shown.isprintable()
+
+
+PRINTING = """
+import os, sys
+sys.path.insert(0, "dev")
+import guard
+guard.screens("stdout", "stderr")
+sys.stdout.reconfigure(errors="surrogateescape")
+print("one\\x1b[31m", "two\\x9b", sep="\\n")
+print("three\\u202e", os.fsdecode(b"\\x9b"), file=sys.stderr)
+sys.stderr.draw("four\\x1b")
+sys.stderr.writelines(["five\\x07\\n"])
+raise ValueError("six\\x1b")
+"""
+
+
+def test_screens():
+    """print(), sys.stderr and a traceback go through it; the line of a progress keeps its own controls alone."""
+    result = subprocess.run([sys.executable, "-c", PRINTING], cwd=ROOT, capture_output=True, check=False,
+                            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8"))
+    assert result.stdout == b"one\\x1b[31m\ntwo\\x9b\n", result.stdout
+    assert result.stderr.startswith(b"three\\u202e \\x9b\n\rfour\\x1b\x1b[Kfive\\x07\n"), result.stderr
+    assert result.stderr.endswith(b"ValueError: six\\x1b\n") and result.returncode == 1, result.stderr
+
+
+# ---- Files ----
+
+
+def written(name, data=b"new"):
+    with guard.new_file(path(name)) as file:
+        file.write(data)
+
+
+def test_new_file_follows_no_link():
+    """Neither a link in the place of the file nor one in that of its temporary name is written through."""
+    victim = write("victim", b"old")
+    for name in ("place", "place.tmp"):
+        os.symlink(victim, path(name))
+    written("place")
+    assert read("victim") == b"old" and read("place") == b"new"
+    assert not os.path.islink(path("place")) and not os.path.lexists(path("place.tmp"))
+    assert stat.S_IMODE(os.stat(path("place")).st_mode) == 0o666 & ~umask()
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_new_file_is_whole_or_not_there():
+    write("whole", b"old")
+    with pytest.raises(RuntimeError):
+        with guard.new_file(path("whole"), "w", encoding="utf-8") as file:
+            file.write("half")
+            raise RuntimeError
+    assert read("whole") == b"old" and not os.path.exists(path("whole.tmp"))
+
+
+def test_new_file_stays_in_its_folder():
+    """While it is written, the folder is renamed and a link to another takes its place."""
+    os.makedirs(path("here"))
+    os.makedirs(path("elsewhere"))
+    with guard.new_file(path("here", "a")) as file:
+        file.write(b"a")
+        os.rename(path("here"), path("moved"))
+        os.symlink(path("elsewhere"), path("here"))
+    assert os.listdir(path("elsewhere")) == [] and read("moved/a") == b"a"
+
+
+def test_new_file_of_two_writers():
+    """The first of two that write a file at the same time is refused, and takes nothing of the other's."""
+    with pytest.raises(OSError, match="another program writes it"):
+        with guard.new_file(path("both")) as first:
+            first.write(b"first")
+            with open(path("second"), "wb") as file:
+                file.write(b"second")
+            os.replace(path("second"), path("both.tmp"))
+    assert read("both.tmp") == b"second" and not os.path.exists(path("both"))
+
+
+def without_hanging(function):
+    """Runs it in a thread, and returns what it raised. A thread that waits for a pipe's other end stays behind."""
+    raised = []
+
+    def run():
+        try:
+            function()
+            raised.append(None)
+        except OSError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert raised, "still waits for the other end of a pipe"
+    return raised[0]
+
+
+@pytest.mark.parametrize("action", (
+    lambda name: guard.open_file(name).read(), lambda name: guard.open_file(name, "ab"),
+    lambda name: guard.open_file(name, "w", encoding="utf-8"), guard.read_file, lambda name: written(name)),
+    ids=["read", "append", "write", "read_file", "new_file"])
+def test_no_pipe_is_waited_for(action):
+    os.makedirs(path("pipes"), exist_ok=True)
+    name = path("pipes", "pipe")
+    if not os.path.lexists(name):
+        os.mkfifo(name)
+    error = without_hanging(lambda: action(name))
+    assert error.filename == name and "is not a regular file; remove it" in str(error), error
+    assert os.listdir(path("pipes")) == ["pipe"]
+
+
+def test_open_file():
+    """Reading follows links, writing does not; what is there is cut only if it is a file."""
+    target, link = write("target", b"there"), path("link")
+    os.symlink(target, link)
+    assert guard.open_file(link).read() == b"there"
+    for mode in ("wb", "ab", "r+b"):
+        with pytest.raises(OSError, match="is a link, which is not written through"):
+            guard.open_file(link, mode)
+    assert read("target") == b"there"
+    with guard.open_file(target, "wb"):
+        pass
+    assert read("target") == b""
+    with pytest.raises(IsADirectoryError):
+        guard.open_file(path())
+    with pytest.raises(FileNotFoundError):
+        guard.open_file(path("nothing"))
+    write("ten", b"0123456789")
+    assert guard.read_file(path("ten"), 10) == b"0123456789"
+    with pytest.raises(OSError, match="is longer than 9 bytes"):
+        guard.read_file(path("ten"), 9)
+
+
+def test_folders():
+    """What lies behind a link in the place of a folder of ours is not touched."""
+    write("others/precious", b"x")
+    os.symlink(path("others"), path("own"))
+    for function in (guard.own_folder, guard.empty_folder):
+        with pytest.raises(OSError, match="is a link, expected a folder"):
+            function(path("own"))
+    assert read("others/precious") == b"x"
+    guard.empty_folder(path("others"))
+    assert os.listdir(path("others")) == []
