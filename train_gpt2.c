@@ -680,9 +680,7 @@ static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory,
         int64_t n = gpt2_param_size(config, i) / layers;
         for (int layer = 0; layer < layers; layer++) {
             if (row_is_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
-            char where[32] = "";
-            if (gpt2_param_specs[i].per_layer) { snprintf(where, sizeof(where), " of layer %d", layer); }
-            snprintf(name, size, "%s %s%s", what, gpt2_param_specs[i].name, where);
+            gpt2_param_text(name, size, what, i, layer);
             return true;
         }
     }

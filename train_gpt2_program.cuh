@@ -328,9 +328,7 @@ template <class T>
 static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
     return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
         if (!find_nonfinite(t, data, piece.count)) { return true; }
-        const GPT2ParamSpec *spec = &gpt2_param_specs[piece.tensor];
-        int n = snprintf(name, size, "%s %s", what, spec->name);
-        if (spec->per_layer) { snprintf(name + n, size - (size_t)n, " of layer %d", piece.layer); }
+        gpt2_param_text(name, size, what, piece.tensor, piece.layer);
         return false;
     });
 }

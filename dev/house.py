@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
     "base": (1839, 1200, ""),
-    "model": (1401, 1100, "base"),
+    "model": (1407, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (1997, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
@@ -27,7 +27,7 @@ ROOMS = {
     "files": (2389, 2200, "base model data"),
     "run": (3830, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 887, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 885, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/
 

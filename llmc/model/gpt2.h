@@ -131,6 +131,12 @@ static inline void gpt2_hf_name(char *text, size_t size, int i, int layer) {
     }
 }
 
+// Writes what a message calls tensor i of a layer, behind `what`, e.g. "gradient of fcw of layer 3".
+static inline void gpt2_param_text(char *text, size_t size, const char *what, int i, int layer) {
+    int n = snprintf(text, size, "%s %s", what, gpt2_param_specs[i].name);
+    if (gpt2_param_specs[i].per_layer) { snprintf(text + n, size - (size_t)n, " of layer %d", layer); }
+}
+
 // Writes the shape of tensor i with all its layers, e.g. "(12, 2304, 768)".
 static inline void gpt2_param_shape(char *text, size_t size, const GPT2Config *config, int i) {
     const GPT2ParamSpec *spec = &gpt2_param_specs[i];
