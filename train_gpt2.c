@@ -942,8 +942,8 @@ static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
 
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     Outliers *outliers = &t->model.optimizer.outliers;
-    run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss));
-    run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm));
+    run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss), outlier_is_sound);
+    run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm), outlier_is_sound);
     return gpt2_allocate(&t->model, &t->plan, error);
 }
 

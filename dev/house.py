@@ -16,16 +16,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1839, 1200, ""),
+    "base": (1855, 1200, ""),
     "model": (1407, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (1997, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
-    "optim": (596, 550, "base model cuda"),
+    "optim": (606, 550, "base model cuda"),
     "ranks": (3136, 1900, "base model cuda"),
-    "data": (1541, 1500, "base model"),
-    "files": (2389, 2200, "base model data"),
-    "run": (3830, 2300, "base model data files"),
+    "data": (1542, 1500, "base model"),
+    "files": (2423, 2200, "base model data"),
+    "run": (3835, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 885, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

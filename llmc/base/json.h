@@ -384,17 +384,15 @@ static inline bool json_double(const Json *json, int value, double *out, Error *
     return isfinite(*out) || fail(error, "%s: byte %d: number out of range", json->name, json->values[value].start);
 }
 
-// Reads a whole number exactly: plain digits over the whole range of int64, or a form like 1e3 or 2.0 up to 2^53.
+// Reads a whole number of at most LARGEST_WHOLE exactly: plain digits, or a form like 1e3 or 2.0.
 static inline bool json_whole(const Json *json, int value, int64_t *out) {
-    char digits[400], *end;
+    char digits[400];
     Error ignored;
     *out = 0;
     if (!json_digits(json, value, digits, sizeof(digits), &ignored)) { return false; }
-    errno = 0;
-    *out = strtoll(digits, &end, 10);
-    if (*end == '\0') { return errno == 0; }
+    if (strpbrk(digits, ".eE") == NULL) { return read_whole(digits, out); }
     double number = strtod(digits, NULL);
-    if (!(fabs(number) <= 9007199254740992.0)) { return false; }
+    if (!(fabs(number) <= (double)LARGEST_WHOLE)) { return false; }
     *out = (int64_t)number;
     return (double)*out == number;
 }

@@ -18,6 +18,8 @@
 
 #define GPT2C_VERSION "0.1.0"
 #define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
+// No whole number of a file or an option is larger: a double holds it exactly, and a few can be added without overflow.
+#define LARGEST_WHOLE ((int64_t)1 << 53)
 // What a person can do if the memory of the machine or of its GPU is short.
 #define MEMORY_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
 
@@ -85,6 +87,22 @@ static inline void format_real(char *text, size_t size, double value) {
         snprintf(text, size, "%.*g", digits, value);
         if (strtod(text, NULL) == value) { return; }
     }
+}
+
+// Reads decimal digits, optionally after a minus, and nothing else. Returns false for other texts and beyond
+// LARGEST_WHOLE.
+static inline bool read_whole(const char *text, int64_t *value) {
+    bool negative = *text == '-';
+    const char *digit = text + negative;
+    int64_t sum = 0;
+    if (*digit == '\0') { return false; }
+    for (; *digit != '\0'; digit++) {
+        if (*digit < '0' || *digit > '9') { return false; }
+        sum = 10 * sum + (*digit - '0');
+        if (sum > LARGEST_WHOLE) { return false; }
+    }
+    *value = negative ? -sum : sum;
+    return true;
 }
 
 static inline bool ends_with(const char *text, const char *suffix) {

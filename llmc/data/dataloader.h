@@ -297,8 +297,9 @@ static inline bool dataloader_read_window(DataLoader *dl, int shard, int64_t win
 // outside the vocabulary (with shard, position and id). After a failure the arrays hold nothing of use.
 static inline bool dataloader_read(DataLoader *dl, int64_t first_sequence, int count, int32_t *inputs, int32_t *targets,
                                    Error *error) {
-    if (first_sequence < 0) {
-        return fail(error, "data: sequence %lld asked for, the first is 0", (long long)first_sequence);
+    if (first_sequence < 0 || first_sequence > LARGEST_WHOLE) {
+        return fail(error, "data: sequence %lld asked for, expected 0 to %lld", (long long)first_sequence,
+                    (long long)LARGEST_WHOLE);
     }
     for (int i = 0; i < count; i++) {
         int shard;

@@ -30,8 +30,6 @@
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
 
-#define CHECKPOINT_STEP_LIMIT 1000000000000000000 // names with more than 18 digits are not ours
-
 // The arrays, each of gpt2_num_params floats. The parameters follow the header of the model file. The moments are
 // sections of the state. All three come first in the state's table.
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
@@ -76,7 +74,7 @@ static inline int64_t checkpoint_step_of_name(const char *name, const char *kind
     const char *digits = strchr(name, '_');
     int64_t step = digits == NULL ? -1 : (int64_t)strtoll(digits + 1, NULL, 10);
     checkpoint_name(same, kind, step, suffix);
-    return step >= 0 && step < CHECKPOINT_STEP_LIMIT && strcmp(name, same) == 0 ? step : -1;
+    return step >= 0 && step <= LARGEST_WHOLE && strcmp(name, same) == 0 ? step : -1;
 }
 
 static inline int checkpoint_compare_steps(const void *a, const void *b) {
@@ -118,6 +116,22 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
     return count;
 }
 
+// ---- Values ----
+
+// Returns the index of the first value that no run computes with, n if there is none: parameters and moments are
+// finite, and the second moment, a mean of squares, is not negative.
+static inline int64_t checkpoint_first_bad(int array, const float *data, int64_t n) {
+    return first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
+}
+
+// Names such a value. where: the file. Always returns false.
+static inline bool checkpoint_fail_value(const GPT2Config *config, int array, int64_t place, float value,
+                                         const char *where, Error *error) {
+    char moment[MAX_PATH_BYTES + 16];
+    snprintf(moment, sizeof(moment), "%s: %s", where, checkpoint_array_names[array]);
+    return model_fail_not_finite(config, place, value, array == CHECKPOINT_PARAMS ? where : moment, error);
+}
+
 // ---- Opening ----
 
 // Holds a checkpoint that is open for reading.
@@ -126,8 +140,9 @@ typedef struct CheckpointReader {
     InputFile model; // its path may be the temporary name
     GPT2Config config;
     CheckpointSums sums;
-    int64_t not_finite; // place of a parameter that is NaN or infinite; -1: none seen
-    float not_finite_value;
+    int bad_array;     // the array of a value that no run computes with
+    int64_t bad_place; // its place there; -1: none seen
+    float bad_value;
 } CheckpointReader;
 
 // Gives up. Harmless after a failure of the functions below, and after checkpoint_read_end.
@@ -179,9 +194,10 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
 
 static inline bool checkpoint_check_step(const CheckpointReader *r, const StateHeader *header, int64_t step,
                                          Error *error) {
+    const char *path = r->state.file.path;
     int64_t found = -1;
-    return (state_get_i64(header, "step", &found) && found == step) ||
-           fail(error, "%s: is the training state of step %lld, renamed?", r->state.file.path, (long long)found);
+    return state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
+           (found == step || fail(error, "%s: is the training state of step %lld, renamed?", path, (long long)found));
 }
 
 // Checks that the arrays have the names and sizes of this model's arrays.
@@ -200,8 +216,7 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
     r->model.fd = -1;
-    r->not_finite = -1;
-    r->not_finite_value = 0.0f;
+    r->bad_place = -1;
     if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
         return false;
     }
@@ -251,10 +266,9 @@ static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t
     int64_t offset = params ? DATA_HEADER_BYTES : state_section_offset(&r->state, array);
     if (!input_read(params ? &r->model : &r->state.file, offset + 4 * first, data, 4 * n, error)) { return false; }
     r->sums.sums[array] += sum64(first, data, n);
-    if (!params) { return true; }
-    model_zero_padding_range(data, &r->config, first, n);
-    int64_t bad = r->not_finite < 0 ? first_not_finite(data, n) : n;
-    if (bad < n) { r->not_finite = first + bad, r->not_finite_value = data[bad]; }
+    if (params) { model_zero_padding_range(data, &r->config, first, n); }
+    int64_t bad = r->bad_place < 0 ? checkpoint_first_bad(array, data, n) : n;
+    if (bad < n) { r->bad_array = array, r->bad_place = first + bad, r->bad_value = data[bad]; }
     return true;
 }
 
@@ -274,8 +288,8 @@ static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const C
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         if (all->sums[a] != r->state.records[a].checksum) { return checkpoint_fail_array(r, a, error); }
     }
-    return r->not_finite < 0 ||
-           model_fail_not_finite(&r->config, r->not_finite, r->not_finite_value, r->model.path, error);
+    const char *path = r->bad_array == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
+    return r->bad_place < 0 || checkpoint_fail_value(&r->config, r->bad_array, r->bad_place, r->bad_value, path, error);
 }
 
 // Ends the reading. All processes together have read every element of all arrays once, and `all` holds their sums,
@@ -425,14 +439,17 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
 static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                           Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
-    if (params && !model_check_finite(data, &w->config, first, n, "the model to be saved", error)) { return false; }
+    int64_t bad = checkpoint_first_bad(array, data, n);
+    if (bad < n) {
+        return checkpoint_fail_value(&w->config, array, first + bad, data[bad], "the model to be saved", error);
+    }
     int64_t offset = params ? DATA_HEADER_BYTES : checkpoint_state_offset(w, array);
     w->sums.sums[array] += sum64(first, data, n);
     return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
 }
 
-// Writes elements first .. first + n - 1 of an array. All processes together write every element once. Parameters that
-// are not finite are refused here: loading would refuse them too, and the good checkpoints would be gone by then.
+// Writes elements first .. first + n - 1 of an array. All processes together write every element once. Values that
+// loading would refuse are refused here, too: the good checkpoints would be gone by then.
 static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                     Error *error) {
     if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }

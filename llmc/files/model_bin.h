@@ -5,6 +5,8 @@
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
 
+#include <float.h>
+
 #include "llmc/base/files.h"
 #include "llmc/data/data_file.h"
 #include "llmc/model/gpt2.h"
@@ -47,19 +49,23 @@ static inline float float_from_f16(uint16_t bits) {
 // away.
 static inline bool float_is_finite(float value) { return (bits_from_float(value) & 0x7f800000) != 0x7f800000; }
 
-// Returns the index of the first value that is not finite, n if all are finite.
-static inline int64_t first_not_finite(const float *values, int64_t n) {
+// Returns the index of the first value that is not finite or, with least 0, is negative. n: there is none. least: 0, or
+// -FLT_MAX for any finite value.
+static inline int64_t first_outside(const float *values, int64_t n, float least) {
     enum { BLOCK = 4096 }; // the inner loop has no branch, so compilers vectorise it
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t end = min_i64(start + BLOCK, n);
         int bad = 0;
-        for (int64_t i = start; i < end; i++) { bad |= !float_is_finite(values[i]); }
+        for (int64_t i = start; i < end; i++) { bad |= !float_is_finite(values[i]) | (values[i] < least); }
         for (int64_t i = start; bad && i < end; i++) {
-            if (!float_is_finite(values[i])) { return i; }
+            if (!float_is_finite(values[i]) || values[i] < least) { return i; }
         }
     }
     return n;
 }
+
+// Returns the index of the first value that is not finite, n if all are finite.
+static inline int64_t first_not_finite(const float *values, int64_t n) { return first_outside(values, n, -FLT_MAX); }
 
 // Reads n elements from offset as floats. Both conversions are exact.
 static inline bool input_read_floats(const InputFile *file, int64_t offset, Dtype type, float *out, int64_t n,

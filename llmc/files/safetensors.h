@@ -141,7 +141,7 @@ static inline bool safetensors_parse_shape(const Json *json, int array, int64_t 
     entry->rank = json->values[array].count;
     for (int d = 0; d < entry->rank; d++) {
         int64_t dim;
-        if (!json_int(json, array + 1 + d, 0, INT64_MAX, &dim, error)) { return false; }
+        if (!json_int(json, array + 1 + d, 0, LARGEST_WHOLE, &dim, error)) { return false; }
         if (d < 2) { entry->shape[d] = dim; }
         *bytes = dim > 0 && *bytes > most / dim ? most + 1 : *bytes * dim;
     }

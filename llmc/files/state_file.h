@@ -37,6 +37,7 @@ typedef struct {
     const char *name; // at most 35 bytes
     void *data;       // source of a write, destination of a read
     int64_t bytes;
+    bool (*is_sound)(const void *data); // tells whether a run can compute with what was read; NULL: with any bytes
 } StateSection;
 
 // ---- Checksums of what is not kept ----
@@ -133,11 +134,8 @@ static inline bool state_get_text(const StateHeader *header, const char *key, ch
 }
 
 static inline bool state_get_i64(const StateHeader *header, const char *key, int64_t *value) {
-    char text[32], *end;
-    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t+", text[0]) != NULL) { return false; }
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    return errno == 0 && *end == '\0';
+    char text[32];
+    return state_get_text(header, key, text, sizeof(text)) && read_whole(text, value);
 }
 
 static inline bool state_get_u64(const StateHeader *header, const char *key, uint64_t *value) {
@@ -146,6 +144,16 @@ static inline bool state_get_u64(const StateHeader *header, const char *key, uin
     errno = 0;
     *value = strtoull(text, &end, 10);
     return errno == 0 && *end == '\0';
+}
+
+// Reads a number that a run computes with, from least to most. path: of the state.
+static inline bool state_get_number(const StateHeader *header, const char *path, const char *key, int64_t least,
+                                    int64_t most, int64_t *value, Error *error) {
+    if (state_get_i64(header, key, value) && *value >= least && *value <= most) { return true; }
+    const char *found = state_find(header, key);
+    if (found == NULL) { return fail(error, "%s: the training state does not say %s", path, key); }
+    return fail(error, "%s: the training state says %s %.*s, expected a whole number from %lld to %lld", path, key,
+                (int)min_i64((int64_t)strcspn(found, "\n"), 40), found, (long long)least, (long long)most);
 }
 
 // Returns true if the text consists of lines "key value\n" and nothing else.
@@ -342,8 +350,11 @@ static inline bool state_read_section(const StateFile *state, int i, const State
         !input_read(&state->file, state_section_offset(state, i), section->data, section->bytes, error)) {
         return false;
     }
-    return hash64(section->data, (size_t)section->bytes) == state->records[i].checksum ||
-           state_fail_damaged(state, i, error);
+    if (hash64(section->data, (size_t)section->bytes) != state->records[i].checksum) {
+        return state_fail_damaged(state, i, error);
+    }
+    return section->is_sound == NULL || section->is_sound(section->data) ||
+           fail(error, "%s: section \"%s\" holds numbers that no run writes", state->file.path, section->name);
 }
 
 // Reads all sections from number `first` on. They must have these names and sizes.

@@ -16,8 +16,9 @@
 #define OUTLIER_WINDOW 128
 #define OUTLIER_MAX_REJECTED 16
 
-// Plain data without padding, because the training state saves and restores its bytes. No content of the fields leads
-// to an index outside the window.
+#define OUTLIER_LARGEST 1e100 // far beyond any loss and any norm of floats; sums of its square are finite
+
+// Plain data without padding, because the training state saves and restores its bytes.
 typedef struct {
     uint64_t count;                // values accepted since the window was last empty
     int64_t rejected;              // outliers since the last accepted value
@@ -25,6 +26,15 @@ typedef struct {
 } OutlierDetector;
 
 static inline void outlier_init(OutlierDetector *detector) { memset(detector, 0, sizeof(*detector)); }
+
+// Tells whether a detector that was read holds numbers that outlier_check leaves there.
+static inline bool outlier_is_sound(const void *data) {
+    const OutlierDetector *detector = (const OutlierDetector *)data;
+    bool sound = detector->count <= (uint64_t)LARGEST_WHOLE && detector->rejected >= 0 &&
+                 detector->rejected < OUTLIER_MAX_REJECTED;
+    for (int i = 0; i < OUTLIER_WINDOW; i++) { sound = sound && fabs(detector->values[i]) <= OUTLIER_LARGEST; }
+    return sound;
+}
 
 // The number of standard deviations that `value` lies above the mean of the window. It is NaN until the window is full,
 // and for a value that is not finite. The values are fp32 measurements. A spread below the resolution of a float is

@@ -32,7 +32,7 @@ typedef struct {
     ArgType type;         //
     size_t place;         // offset of the value in the struct of options
     const char *fallback; // the default, written as a user would write it
-    double min, max;      // inclusive; of a number (ARG_INT: at most 2^53) or of a text's bytes
+    double min, max;      // inclusive; of a number (ARG_INT: at most LARGEST_WHOLE) or of a text's bytes
     const char *value;    // the value's name in --help; ARG_CHOICE: its words, as "cosine|linear"
     const char *refusal;  // why this program does not take this option, or NULL
     const char *group;    // heading in --help; rows of a group are neighbours
@@ -89,22 +89,6 @@ static inline bool args_is_digit(const char *text) {
     return text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0);
 }
 
-// Reads decimal digits, optionally after a minus, and nothing else. Returns false for other texts and beyond 2^53.
-static inline bool args_read_int(const char *text, int64_t *value) {
-    const int64_t limit = (int64_t)1 << 53; // up to here the ranges, which are doubles, are exact
-    bool negative = *text == '-';
-    const char *digit = text + negative;
-    int64_t sum = 0;
-    if (*digit == '\0') { return false; }
-    for (; *digit != '\0'; digit++) {
-        if (*digit < '0' || *digit > '9') { return false; }
-        sum = 10 * sum + (*digit - '0');
-        if (sum > limit) { return false; }
-    }
-    *value = negative ? -sum : sum;
-    return true;
-}
-
 // Reads a finite decimal number such as 0.1, -3 or 6e-4, and nothing else.
 static inline bool args_read_real(const char *text, double *value) {
     if (*text == '\0' || text[strspn(text, "0123456789.+-eE")] != '\0') { return false; }
@@ -154,7 +138,7 @@ static inline bool args_store(const ArgSpec *spec, void *options, const char *te
     bool ok = false;
     switch (spec->type) {
     case ARG_INT:
-        ok = args_read_int(text, &whole) && (double)whole >= spec->min && (double)whole <= spec->max;
+        ok = read_whole(text, &whole) && (double)whole >= spec->min && (double)whole <= spec->max;
         if (ok) { *(int64_t *)place = whole; }
         break;
     case ARG_REAL:

@@ -20,6 +20,7 @@
 
 #define MAIN_LOG_NAME "main.log"
 #define SPEED_LOG_NAME "speed.log"
+#define LOG_MOST_SECONDS 1e10                 // 300 years
 #define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // for each log
 
 typedef struct {
@@ -58,7 +59,7 @@ typedef struct {
 
 // Writes a duration for people: "0:31", "12:05", "3:07:44", "2d 03h".
 static inline void format_duration(char *text, size_t size, double seconds) {
-    if (!(seconds >= 0.0 && seconds < 1e10)) {
+    if (!(seconds >= 0.0 && seconds < LOG_MOST_SECONDS)) {
         snprintf(text, size, "?");
         return;
     }
@@ -160,11 +161,11 @@ typedef struct {
 static const struct {
     LogKind kind;
     const char *format;
-} log_formats[] = {{LOG_TRAIN, "s:%18lld trl:%lf lr:%*f norm:%*f%n"},
-                   {LOG_VAL, "s:%18lld tel:%lf%n"},
-                   {LOG_EVAL, "s:%18lld eval:%lf%n"},
-                   {LOG_EVAL, "s:%18lld mmlu:%lf%n"},
-                   {LOG_SPEED, "s:%18lld ms:%*f tps:%*f sec:%lf%n"}};
+} log_formats[] = {{LOG_TRAIN, "s:%15lld trl:%lf lr:%*f norm:%*f%n"}, // 15 digits: less than LARGEST_WHOLE
+                   {LOG_VAL, "s:%15lld tel:%lf%n"},
+                   {LOG_EVAL, "s:%15lld eval:%lf%n"},
+                   {LOG_EVAL, "s:%15lld mmlu:%lf%n"},
+                   {LOG_SPEED, "s:%15lld ms:%*f tps:%*f sec:%lf%n"}};
 
 // Reads one line (bytes, without the newline). Returns false for anything that is not a line of one of the logs.
 static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
@@ -177,7 +178,8 @@ static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) 
         sscanf(text, log_formats[i].format, &step, &out->value, &end);
         out->kind = log_formats[i].kind;
         out->step = step;
-        if (end == (int)bytes && step >= 0) { return true; }
+        if (end != (int)bytes || step < 0) { continue; }
+        return out->kind != LOG_SPEED || (out->value >= 0.0 && out->value < LOG_MOST_SECONDS);
     }
     return false;
 }
@@ -352,7 +354,7 @@ static inline bool logger_open(Logger *logger, const char *dir, int64_t first_st
     if (dir == NULL || dir[0] == '\0') { return true; }
     bool ok = log_open(&logger->main, dir, false, first_step, &last_event, error) &&
               log_open(&logger->speed, dir, true, first_step, &last, error);
-    logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
+    logger->seconds_before = last.value;
     return ok;
 }
 

@@ -199,18 +199,18 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *header,
 
 // ---- Resuming ----
 
-static inline bool run_restore_position(TrainRun *run, const StateHeader *header, Error *error) {
-    char seq_len[32];
-    int64_t old_T = run->options.seq_len;
-    if (!state_get_i64(header, "step", &run->step) || !state_get_i64(header, "next_sequence", &run->next_sequence) ||
-        !state_get_i64(header, "updates", &run->updates) || run->step < 0 || run->next_sequence < 0 ||
-        run->updates < 0) {
-        return fail(error, "%s: the state does not say where the run stands", run->options.out_dir);
+// Reads the run's position from the facts of the state `path`, and bounds each number: a step updates the weights at
+// most once, and the tokens that were read are a whole number, too. An older training state may lack --seq-len.
+static inline bool run_restore_position(TrainRun *run, const StateHeader *header, const char *path, Error *error) {
+    int64_t T = run->options.seq_len, old_T = T, next;
+    bool has_length = state_find(header, "option.seq-len") != NULL;
+    if ((has_length && !state_get_number(header, path, "option.seq-len", 1, run->config.max_seq_len, &old_T, error)) ||
+        !state_get_number(header, path, "step", 0, LARGEST_WHOLE, &run->step, error) ||
+        !state_get_number(header, path, "updates", 0, run->step, &run->updates, error) ||
+        !state_get_number(header, path, "next_sequence", 0, LARGEST_WHOLE / old_T, &next, error)) {
+        return false;
     }
-    if (state_get_text(header, "option.seq-len", seq_len, sizeof(seq_len))) { old_T = atoll(seq_len); }
-    if (old_T > 0 && old_T != run->options.seq_len) { // the length has changed: go on at the token that was next
-        run->next_sequence = run->next_sequence * old_T / run->options.seq_len;
-    }
+    run->next_sequence = next * old_T / T; // if the length has changed, the run goes on at the token that was next
     return true;
 }
 
@@ -219,7 +219,8 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
                                        Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
     if (!run_agree(run, ok, error)) { return false; }
-    ok = run_restore_position(run, header, error) && run->ops->read_state(run->trainer, run, reader, error);
+    ok = run_restore_position(run, header, reader->state.file.path, error) &&
+         run->ops->read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);

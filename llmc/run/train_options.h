@@ -380,6 +380,23 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     return true;
 }
 
+// Refuses a text that the training state could not keep: it has one line for each option that shapes the run.
+static inline bool train_options_check_lines(const TrainOptions *o, Error *error) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
+        const ArgSpec *spec = &train_specs_gpu[i];
+        char label[128], typed[64];
+        if (spec->type != ARG_TEXT || train_shapes_run[i] == FREE) { continue; }
+        const char *text = *(const char *const *)((const char *)o + spec->place), *c = text;
+        while ((unsigned char)*c >= 32 && *c != 127) { c++; }
+        if (*c == '\0') { continue; }
+        args_label(label, sizeof(label), spec);
+        args_quote(typed, sizeof(typed), text, strlen(text));
+        return fail(error, "%s: %s has a control character (code %d), which a checkpoint cannot record; rename it",
+                    label, typed, *c);
+    }
+    return true;
+}
+
 // The command lines of the CPU trainer and of the GPU trainer.
 static const ArgsProgram train_programs[2] = {
     {"train_gpt2", "train_gpt2 --train-data FILES [options]",
@@ -405,7 +422,7 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     ArgsProgram program = train_programs[gpu_trainer];
     program.given = options->given;
     return args_parse(&program, options, argc, argv, NULL, outcome, error) &&
-           (*outcome != ARGS_RUN || train_options_check(options, error));
+           (*outcome != ARGS_RUN || (train_options_check(options, error) && train_options_check_lines(options, error)));
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

@@ -113,8 +113,9 @@ static inline int64_t run_step_sequences(const TrainRun *run) {
 }
 
 // Keeps data in each training state, under this name.
-static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
-    StateSection section = {name, data, (int64_t)bytes};
+static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes,
+                                    bool (*is_sound)(const void *data)) {
+    StateSection section = {name, data, (int64_t)bytes, is_sound};
     run->kept.sections[run->kept.count++] = section;
 }
 

@@ -96,7 +96,7 @@ TEST(test_texts) {
 
 TEST(test_numbers) {
     static const double reals[] = {0.0, 1.0, -1.5, 3e-4, 1e-8, 0.1, 1.0 / 3.0, 1e300, 5e-324, 1.7976931348623157e308};
-    static const int64_t wholes[] = {0, 1, -1, INT64_MAX, INT64_MIN, (int64_t)1 << 53};
+    static const int64_t wholes[] = {0, 1, -1, LARGEST_WHOLE, -LARGEST_WHOLE};
     Again a;
     Error error = {""};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {

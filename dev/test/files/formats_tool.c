@@ -29,7 +29,7 @@ static bool write_state(const char *path, Error *error) {
     StateRecord records[2];
     float m[5] = {0.5f, -1.25f, 3.0f, 1e-30f, 65504.0f};
     uint8_t bytes[3] = {0, 127, 255};
-    StateSection sections[2] = {{"adam_m", m, sizeof(m)}, {"flags", bytes, sizeof(bytes)}};
+    StateSection sections[2] = {{"adam_m", m, sizeof(m), NULL}, {"flags", bytes, sizeof(bytes), NULL}};
     state_init(&header);
     state_set_i64(&header, "step", 20);
     state_set_text(&header, "loss", "0.10000000000000001");
@@ -77,7 +77,7 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
     static StateHeader header;
     static ModelFile file;
     uint8_t bytes[3] = {0, 127, 255};
-    StateSection section = {"flags", bytes, sizeof(bytes)};
+    StateSection section = {"flags", bytes, sizeof(bytes), NULL};
     if (!model_file_open(&file, init, error)) { return false; }
     int64_t n = gpt2_num_params(&file.config);
     float *data = (float *)malloc((size_t)n * sizeof(float));
@@ -86,7 +86,7 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
               checkpoint_write_begin(&w, folder, 7, &file.config, &header, &section, 1, true, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
         ok = write_pieces(&w, a, data, n, error);
-        for (int64_t i = 0; i < n; i++) { data[i] *= 0.5f; }
+        for (int64_t i = 0; i < n; i++) { data[i] = a == CHECKPOINT_PARAMS ? 0.5f * data[i] : fabsf(data[i]); }
     }
     ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) { printf("%016" PRIx64 "\n", w.sums.sums[a]); }

@@ -189,11 +189,11 @@ TEST(test_facts) {
     int64_t i = 0;
     uint64_t u = 0;
     char text[64];
-    state_set_i64(&header, "step", INT64_MIN);
+    state_set_i64(&header, "step", -LARGEST_WHOLE);
     state_set_u64(&header, "seed", UINT64_MAX);
     state_set_text(&header, "data", "a path with  spaces ");
     state_set_text(&header, "empty", "");
-    CHECK(t, state_get_i64(&header, "step", &i) && i == INT64_MIN, "int64");
+    CHECK(t, state_get_i64(&header, "step", &i) && i == -LARGEST_WHOLE, "int64");
     CHECK(t, state_get_u64(&header, "seed", &u) && u == UINT64_MAX, "uint64");
     CHECK(t, state_get_text(&header, "data", text, sizeof(text)) && strcmp(text, "a path with  spaces ") == 0, "text");
     CHECK(t, state_get_text(&header, "empty", text, sizeof(text)) && text[0] == '\0', "empty text");
@@ -202,6 +202,23 @@ TEST(test_facts) {
     CHECK(t, !state_get_i64(&header, "empty", &i), "not a number");
     CHECK(t, !state_get_u64(&header, "step", &u), "a negative number is no uint64");
     CHECK(t, !state_get_i64(&header, "ste", &i) && !state_get_i64(&header, "step2", &i), "no such key");
+    static const char *const numbers[] = {"9007199254740993",
+                                          "-9007199254740993",
+                                          "9223372036854775807",
+                                          "9223372036854775808",
+                                          "-9223372036854775808",
+                                          "1e3",
+                                          "nan",
+                                          " 7",
+                                          "+7",
+                                          "7 ",
+                                          "0x10",
+                                          "-"};
+    for (size_t j = 0; j < sizeof(numbers) / sizeof(numbers[0]); j++) {
+        state_set_text(&header, "number", numbers[j]);
+        CHECK(t, !state_get_i64(&header, "number", &i), "%s is a number", numbers[j]);
+    }
+    state_remove(&header, "number");
     state_set_i64(&header, "seed", 3);
     CHECK(t, state_get_i64(&header, "seed", &i) && i == 3, "replaced");
     int count = 0;
@@ -239,7 +256,7 @@ TEST(test_other_sections) {
     uint8_t *all = temp_read(state, &bytes);
     CHECK(t, file_checksum(state, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
     free(all);
-    const StateSection sections[] = {{"generation", run.generation, 799}, {"flags", run.generation, 800}};
+    const StateSection sections[] = {{"generation", run.generation, 799, NULL}, {"flags", run.generation, 800, NULL}};
     static const char *const messages[] = {": section \"generation\" has 800 bytes, expected 799",
                                            ": section 3 is \"generation\" (kind 0), expected \"flags\" (kind 0)",
                                            ": has 4 sections, expected 3"};
@@ -338,6 +355,43 @@ TEST(test_damage_is_named) {
     run_free(&run);
 }
 
+// Moments that no run computes with are neither saved nor loaded: place `bad`, element 2 of qkvb.
+static void check_moments(Test *t, Run *run, int64_t bad) {
+    static const struct {
+        int array;
+        float value;
+        const char *says; // NULL: it is good
+    } cases[] = {{CHECKPOINT_ADAM_M, NAN, "adam_m: tensor qkvb holds nan"},
+                 {CHECKPOINT_ADAM_M, -INFINITY, "adam_m: tensor qkvb holds -inf"},
+                 {CHECKPOINT_ADAM_M, -3e38f, NULL},
+                 {CHECKPOINT_ADAM_V, NAN, "adam_v: tensor qkvb holds nan"},
+                 {CHECKPOINT_ADAM_V, INFINITY, "adam_v: tensor qkvb holds inf"},
+                 {CHECKPOINT_ADAM_V, -1e-45f, "adam_v: tensor qkvb holds -1.4013e-45"},
+                 {CHECKPOINT_ADAM_V, -0.0f, NULL}};
+    static CheckpointWriter w;
+    Error error = {""};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int a = cases[i].array;
+        const char *says = cases[i].says;
+        run_fill(run, 8);
+        CHECK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error), "%s", error.text);
+        CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
+        float value = run->arrays[a][bad];
+        CHECK(t, checkpoint_write(&w, a, bad, &cases[i].value, 1, &error) == (says == NULL), "case %zu", i);
+        CHECK(t, says == NULL || strstr(error.text, says) != NULL, "%s", error.text);
+        w.sums.sums[a] -= sum64(bad, &value, 1); // checkpoint_write has not counted what it refuses
+        if (says != NULL) { w.sums.sums[a] += sum64(bad, &cases[i].value, 1); }
+        int64_t offset = checkpoint_state_offset(&w, a) + 4 * bad;
+        CHECK(t, atomic_write_at(&w.state, offset, &cases[i].value, 4, &error), "%s", error.text);
+        CHECK(t, run_write_end(&w, &error), "%s", error.text);
+        error.text[0] = '\0';
+        run_load(run, test_folder(t), 3, &error);
+        CHECK(t, says == NULL ? error.text[0] == '\0' : strstr(error.text, says) != NULL, "case %zu: %s", i,
+              error.text);
+        CHECK(t, says == NULL || strstr(error.text, "state_00000003.bin: ") != NULL, "%s", error.text);
+    }
+}
+
 TEST(test_not_finite) {
     static Run run;
     static CheckpointWriter w;
@@ -368,6 +422,7 @@ TEST(test_not_finite) {
     CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "an infinity was loaded");
     CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
           error.text);
+    check_moments(t, &run, bad);
     run_free(&run);
 }
 
@@ -381,9 +436,11 @@ TEST(test_names) {
     CHECK(t, run_save(&run, test_folder(t), 123456789012, 7, &error), "%s", error.text);
     CHECK(t, temp_exists(test_path(t, "model_00000005.bin")) && temp_exists(test_path(t, "state_00000005.bin")),
           "names");
-    temp_write(test_path(t, "state_0000001.bin"), "", 0);    // 7 digits: not ours
-    temp_write(test_path(t, "state_00000001_0.bin"), "", 0); // llm.c's
-    temp_write(test_path(t, "state_000000001.bin"), "", 0);  // a zero too many
+    temp_write(test_path(t, "state_0000001.bin"), "", 0);          // 7 digits: not ours
+    temp_write(test_path(t, "state_00000001_0.bin"), "", 0);       // llm.c's
+    temp_write(test_path(t, "state_000000001.bin"), "", 0);        // a zero too many
+    temp_write(test_path(t, "state_9007199254740993.bin"), "", 0); // beyond LARGEST_WHOLE
+    temp_write(test_path(t, "state_9223372036854775807.bin"), "", 0);
     CHECK(t, checkpoint_list(test_folder(t), steps, 2) == 2 && steps[0] == 123456789012 && steps[1] == 15,
           "newest first");
     CHECK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7, "%s", error.text);

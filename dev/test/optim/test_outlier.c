@@ -165,6 +165,37 @@ TEST(test_resume) {
     }
 }
 
+// Which numbers of a training state are refused. The others leave the detector at work.
+TEST(test_sound) {
+    static const struct {
+        uint64_t count;
+        int64_t rejected;
+        double value;
+        bool sound;
+    } cases[] = {{0, 0, 0.0, true},
+                 {5, 15, -1e-308, true},
+                 {(uint64_t)LARGEST_WHOLE - 40, 0, 1e100, true},
+                 {1000, 0, 2e100, false},
+                 {1000, 0, -1e308, false},
+                 {1000, 0, (double)NAN, false},
+                 {1000, 0, HUGE_VAL, false},
+                 {1000, 0, -HUGE_VAL, false},
+                 {UINT64_MAX, 0, 1.0, false},
+                 {(uint64_t)LARGEST_WHOLE + 1, 0, 1.0, false},
+                 {1000, 16, 1.0, false},
+                 {1000, -1, 1.0, false},
+                 {1000, INT64_MAX, 1.0, false},
+                 {1000, INT64_MIN, 1.0, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        OutlierDetector d = filled(3.0);
+        double z = 0.0;
+        d.count = cases[i].count, d.rejected = cases[i].rejected, d.values[OUTLIER_WINDOW - 1] = cases[i].value;
+        CHECK(t, outlier_is_sound(&d) == cases[i].sound, "case %zu", i);
+        for (int j = 0; j < 40 && cases[i].sound; j++) { outlier_check(&d, 3.0, 2.0, &z); }
+        CHECK(t, !isinf(z) && outlier_is_sound(&d) == cases[i].sound, "case %zu: z %g", i, z);
+    }
+}
+
 // A damaged state file may hold anything in the fields.
 TEST(test_any_bytes) {
     for (uint64_t round = 0; round < ROUNDS; round++) {

@@ -242,6 +242,25 @@ def read_state(path):
     return facts, sections, elsewhere
 
 
+def rewrite_state(path, facts=(), sections=()):
+    """Changes facts and sections (name -> its bytes) of a state file, as somebody would who can compute checksums."""
+    data = read_bytes(path)
+    text_bytes, count = struct.unpack_from("<2I", data, 12)
+    new_facts = {**read_state(path)[0], **dict(facts)}
+    text = "".join(f"{key} {value}\n" for key, value in new_facts.items()).encode()
+    at = 24 + text_bytes + 56 * count + 8
+    records, bodies = b"", b""
+    for i in range(count):
+        name, kind, size, checksum = struct.unpack_from("<36sIqQ", data, 24 + text_bytes + 56 * i)
+        size_here = 0 if kind == 2 else size
+        body = dict(sections).get(name.rstrip(b"\0").decode(), data[at:at + size_here])
+        at += size_here
+        records += struct.pack("<36sIqQ", name, kind, size, (xxh64, sum64, lambda _: checksum)[kind](body))
+        bodies += body
+    head = struct.pack("<8s4I", b"GPT2STAT", 2, len(text), count, 0) + text + records
+    write_bytes(path, head + struct.pack("<Q", xxh64(head)) + bodies)
+
+
 def read_checkpoint(folder, step):
     """Returns (config, {name: array of float}, facts, sections) of model_<step>.bin and state_<step>.bin."""
     model = f"{folder}/model_{step:08}.bin"

@@ -174,6 +174,16 @@ TEST(test_long_and_strange_words) {
           strcmp(p.error.text, "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a "
                                "whole number from 1 to 65536 (default 4)") == 0,
           "%s", p.error.text);
+    static const Refusal lines[] = {
+        {"-i a\nb -o c", "--train-data (-i): 'a\nb' has a control character (code 10), which a checkpoint cannot "
+                         "record; rename it"},
+        {"-i a --tokenizer b\x7f",
+         "--tokenizer: 'b\x7f' has a control character (code 127), which a checkpoint cannot record; rename it"},
+        {"-i a -e \x1b[1m",
+         "--init (-e): '\x1b[1m' has a control character (code 27), which a checkpoint cannot record; rename it"},
+    };
+    CHECK_REFUSALS(t, false, lines);
+    CHECK(t, parse(&p, false, "-i \xc3\xa9\xff --prompt a\nb\x1b -j a\nb -o a\tb"), "%s", p.error.text);
     CHECK(t, !parse(&p, false, "a\nb\x1b"), "accepted");
     CHECK(t, strstr(p.error.text, "'a\nb\x1b': unexpected word") == p.error.text, "%s", p.error.text);
     snprintf(words, sizeof(words), "--%0*d", 3000, 0);

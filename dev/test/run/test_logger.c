@@ -250,6 +250,23 @@ TEST(test_damaged_log) {
               "s:2 trl:nan lr:0.000600 norm:inf\n");
 }
 
+// The time of a damaged speed.log would be added to every later line of it.
+TEST(test_extreme_times) {
+    static const char *const bad[] = {"nan", "inf", "-inf", "-1", "1e308", "10000000000", "1e999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        static const char kept[] = "s:0 ms:1.000 tps:1 sec:7.000\n";
+        char text[256];
+        snprintf(text, sizeof(text), "%ss:1 ms:1.000 tps:1 sec:%s\n", kept, bad[i]);
+        temp_write(test_path(t, SPEED_LOG_NAME), text, strlen(text));
+        run_steps(t, 2, 3);
+        read_text(t, SPEED_LOG_NAME, text, sizeof(text));
+        CHECK(t, strncmp(text, kept, strlen(kept)) == 0 && strncmp(text + strlen(kept), "s:2 ", 4) == 0, "%s: %s",
+              bad[i], text);
+        double seconds = atof(strrchr(text, ':') + 1);
+        CHECK(t, seconds >= 7.0 && seconds < 1e6, "%s: %s", bad[i], text);
+    }
+}
+
 // What is shown of an accuracy, and kept of it.
 TEST(test_evaluations) {
     char text[4096], shown[4096];
