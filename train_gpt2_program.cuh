@@ -816,7 +816,7 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     options.rank = (int)o->process_rank;
     options.gpus_per_node = (int)o->gpus_per_node;
     options.address = o->server_ip;
-    options.folder = o->nccl_fs_path;
+    options.folder = o->nccl_fs_path, options.secret = o->secret_file;
     options.start_timeout = o->start_timeout;
     options.watchdog = o->watchdog;
     options.program = PROGRAM;

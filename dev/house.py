@@ -22,10 +22,10 @@ ROOMS = {
     "cuda": (1997, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
     "optim": (606, 550, "base model cuda"),
-    "ranks": (3136, 1900, "base model cuda"),
+    "ranks": (3485, 1900, "base model cuda"),
     "data": (1542, 1500, "base model"),
     "files": (2423, 2200, "base model data"),
-    "run": (3835, 2300, "base model data files"),
+    "run": (3840, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 885, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Waiting for children while signals arrive, for scripts that start the trainer; they source this file. Their traps
-# count in `signals`.
+# Waiting for children while signals arrive, and the secret that they share, for scripts that start the trainer; they
+# source this file. Their traps count in `signals`.
 
 signals=0
 
@@ -30,4 +30,22 @@ signal_children() {
     local name=$1 child
     shift
     for child in "$@"; do kill -s "$name" "$child" 2>/dev/null || true; done
+}
+
+new_secret() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
+
+# share_secret: exports GPT2C_SECRET, by which the processes of a TCP start know each other. It must never be a word of a
+# command, which everybody on a machine can see.
+share_secret() {
+    GPT2C_SECRET=${GPT2C_SECRET:-$(new_secret)}
+    export GPT2C_SECRET
+}
+
+# share_secret_file FILE: a file with a secret, for this user only. Of several nodes that make it, the first one does.
+share_secret_file() {
+    local own
+    own=$(mktemp "$1.XXXXXX")
+    new_secret >"$own"
+    ln "$own" "$1" 2>/dev/null || true
+    rm -f "$own"
 }

@@ -37,6 +37,7 @@ typedef struct {
     int gpus_per_node;    // 0: as many as ranks have one host name
     const char *address;  // TCP: of rank 0, "host", "host:port" or "[IPv6]:port"
     const char *folder;   // FOLDER: all machines see it
+    const char *secret;   // TCP: the file with the secret; NULL or "": the environment has it, or there is none
     double start_timeout; // seconds until all ranks must have come
     double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
     const char *program;  // begins messages of the watch; NULL: ""
@@ -98,6 +99,7 @@ typedef struct Comm {
     // Of the main thread.
     bool mpi, broken;            // broken: an exchange has failed, and no later one can succeed
     uint64_t sequence;           // exchanges so far
+    double start_deadline;       // of the first exchange; 0: it has passed, and the watch guards all others
     char known[COMM_TEXT_BYTES]; // the last error that all ranks have
     CommThread watch;
     CommCallbacks callbacks;
@@ -316,16 +318,23 @@ static inline void comm_post(Comm *comm, Link *links, int count, const FrameHead
     pthread_mutex_unlock(&comm->mutex);
 }
 
-// Waits for a frame of a rank. The wait ends, because the watch ends this process when that rank dies or hangs. NULL:
-// the rank has left in order.
+// Waits for a frame of a rank. The wait ends, because the watch ends this process when that rank dies or hangs, and the
+// start has a limit. NULL: the rank has left in order, or the limit has come.
 static inline Frame *comm_await(Comm *comm, const char *name, int rank, Error *error) {
     CommPeer *peer = &comm->peers[rank];
     pthread_mutex_lock(&comm->mutex);
-    while (peer->inbox[0] == NULL && !peer->gone) { pthread_cond_wait(&comm->changed, &comm->mutex); }
+    bool late = false; // the watch signals in each of its rounds
+    while (peer->inbox[0] == NULL && !peer->gone && !late) {
+        pthread_cond_wait(&comm->changed, &comm->mutex);
+        late = comm->start_deadline > 0.0 && seconds_now() > comm->start_deadline;
+    }
     Frame *frame = peer->inbox[0];
     peer->inbox[0] = peer->inbox[1], peer->inbox[1] = NULL;
     pthread_mutex_unlock(&comm->mutex);
-    if (frame == NULL) {
+    if (frame == NULL && late) {
+        fail(error, "%s has come, but does not begin the run within %g s (--start-timeout)", comm_name(comm, rank).text,
+             comm->options.start_timeout);
+    } else if (frame == NULL) {
         fail(error, "%s has ended while the others wait for it in %s", comm_name(comm, rank).text, name);
     }
     return frame;
@@ -367,7 +376,7 @@ static inline bool comm_exchange_follow(Comm *comm, const FrameHead *mine, const
     if (answer == NULL) { return false; }
     bool ok = answer->head.type == FRAME_RESULT; // or else a FRAME_FAILURE
     if (ok) { text_bytes(all, answer->data, (size_t)answer->head.bytes); }
-    if (!ok) { fail(error, "%s", answer->data); }
+    if (!ok) { fail(error, "%s", frame_text(answer)); }
     free(answer);
     return ok;
 }

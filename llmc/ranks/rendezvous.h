@@ -5,9 +5,8 @@
 
 #include <dirent.h>
 
-#include "llmc/base/files.h"
-#include "llmc/base/hash.h"
 #include "llmc/ranks/ranks.h"
+#include "llmc/ranks/secret.h"
 
 #ifdef USE_MPI
 #define OMPI_SKIP_MPICXX 1
@@ -18,30 +17,45 @@
 #define COMM_DEFAULT_PORT 29500
 #define COMM_RETRY_SECONDS 0.1      // between two attempts
 #define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
-#define COMM_CALLERS 64             // callers at a time: connections that have not said yet who they are
+#define COMM_CALLERS 256            // callers at a time: connections that have not proven yet that they belong here
+#define COMM_LISTENERS 8            // addresses of one name
 #define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
 #define COMM_ADDRESS_FOLDER "gpt2c_start"
 
 // Says where rank 0 is.
 typedef struct {
-    uint64_t nonce; // tells runs apart; 0 for TCP, which cannot agree on one
-    int32_t port;   // 0: rank 0 could not listen, and text says why
+    int32_t port;              // 0: rank 0 could not listen, and text says why
+    uint8_t key[SHA256_BYTES]; // of the secret that rank 0 has made
     char host[COMM_HOST_BYTES];
     char text[1024]; // names or numbers of rank 0's machine, separated by spaces
 } CommContact;
+
+// Says how far the conversation with a caller is.
+typedef enum { CALLER_NEW, CALLER_GREETED, CALLER_REFUSED } CallerState;
+
+// Holds what rank 0 knows of a caller besides its link.
+typedef struct {
+    CallerState state;
+    CommNonces nonces;
+} CommCaller;
 
 // Holds a start in progress.
 typedef struct {
     Comm *comm; // gets the links, and who is who
     const CommWho *me;
     double deadline;
+    CommSecret secret;
     CommContact contact;
     bool told;     // the error came from rank 0, where it is printed too
+    bool unlike;   // the last attempt met a rank 0 with another secret
     bool hopeless; // another attempt to reach rank 0 would fail too
     // Of rank 0.
-    int listener; // else -1
-    Link callers[COMM_CALLERS];
-    int num_missing, num_strangers; // ranks that have not come; connections of other programs, and silent ones
+    int listeners[COMM_LISTENERS], num_listeners;
+    Link links[COMM_CALLERS]; // of the callers
+    CommCaller callers[COMM_CALLERS];
+    int num_missing, num_strangers; // ranks that have not come; connections that have proven nothing
+    const char *refusal;            // why the run does not start; NULL: it may
+    char last_refused[512];         // the words that the last caller was sent away with; "": none
     DirectoryLock lock;
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
 } CommStartup;
@@ -76,31 +90,57 @@ static inline bool comm_fail_listen(const CommStartup *s, const SocketAddress *a
     return fail(error, "%s: cannot listen there on %s: %s", where.text, s->me->host, strerror(code));
 }
 
-// Listens at a number, or at "localhost". A name may stand for the loopback address on its own machine and for another
-// address elsewhere, so for a name rank 0 listens at all addresses. -1 and errno on failure.
-static inline int comm_listen_once(const SocketAddress *address, const struct addrinfo *list) {
-    int fd = -1;
-    for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
-        fd = socket_listen_at(i->ai_addr, i->ai_addrlen);
-        if (fd < 0 && errno == EADDRINUSE) { return -1; }
+// Looks an address up, again while the resolver asks for it. Without a secret, one result must be a loopback address.
+static inline bool comm_resolve(const CommStartup *s, const SocketAddress *address, struct addrinfo **list,
+                                Error *error) {
+    int lookup;
+    do { lookup = socket_resolve(address, list); } while (lookup == EAI_AGAIN && comm_try_again(s->deadline));
+    if (lookup != 0) { return comm_fail_lookup(address, lookup, error); }
+    if (s->secret.known || socket_list_has(*list, true)) { return true; }
+    freeaddrinfo(*list);
+    return fail(error,
+                "--server-ip %s: other machines may reach this address, and no secret keeps others out; " SECRET_REMEDY,
+                address->host);
+}
+
+static inline bool comm_add_listener(CommStartup *s, int fd) {
+    if (fd >= 0) { s->listeners[s->num_listeners++] = fd; }
+    return fd >= 0;
+}
+
+static inline void comm_close_listeners(CommStartup *s) {
+    while (s->num_listeners > 0) { close(s->listeners[--s->num_listeners]); }
+}
+
+// Listens at all addresses that a name stands for. The name of a machine may mean the loopback address on that machine
+// and another address elsewhere: rank 0 then listens at all its addresses, for which it needs a secret. Returns 0, or
+// errno.
+static inline int comm_listen_once(CommStartup *s, const SocketAddress *address, const struct addrinfo *list) {
+    int code = EADDRNOTAVAIL;
+    bool own_name = !socket_address_is_number(address) && strcmp(address->host, "localhost") != 0;
+    if (own_name && s->secret.known && !socket_list_has(list, false)) {
+        return comm_add_listener(s, socket_listen_everywhere(address->port)) ? 0 : errno;
     }
-    if (fd < 0 || strcmp(address->host, "localhost") == 0 || socket_address_is_number(address)) { return fd; }
-    close(fd);
-    return socket_listen_everywhere(address->port);
+    for (const struct addrinfo *i = list; i != NULL && s->num_listeners < COMM_LISTENERS; i = i->ai_next) {
+        if (!s->secret.known && !socket_is_loopback(i->ai_addr)) { continue; }
+        if (comm_add_listener(s, socket_listen_at(i->ai_addr, i->ai_addrlen))) { continue; }
+        code = errno;
+        if (code == EADDRINUSE) { comm_close_listeners(s); }
+        if (code == EADDRINUSE) { break; }
+    }
+    return s->num_listeners > 0 ? 0 : code;
 }
 
 static inline bool comm_listen(CommStartup *s, const SocketAddress *address, Error *error) {
     struct addrinfo *list;
-    int lookup, code;
-    do { lookup = socket_resolve(address, &list); } while (lookup == EAI_AGAIN && comm_try_again(s->deadline));
-    if (lookup != 0) { return comm_fail_lookup(address, lookup, error); }
+    int code;
+    if (!comm_resolve(s, address, &list, error)) { return false; }
     double until = seconds_now() + COMM_PORT_SECONDS;
     do {
-        s->listener = comm_listen_once(address, list);
-        code = errno;
-    } while (s->listener < 0 && code == EADDRINUSE && comm_try_again(until < s->deadline ? until : s->deadline));
+        code = comm_listen_once(s, address, list);
+    } while (code == EADDRINUSE && comm_try_again(until < s->deadline ? until : s->deadline));
     freeaddrinfo(list);
-    return s->listener >= 0 || comm_fail_listen(s, address, code, error);
+    return code == 0 || comm_fail_listen(s, address, code, error);
 }
 
 static inline bool comm_meet_tcp(CommStartup *s, Error *error) {
@@ -110,41 +150,48 @@ static inline bool comm_meet_tcp(CommStartup *s, Error *error) {
         return fail(error, "--server-ip is missing: a start by TCP needs the address of the machine of rank 0");
     }
     if (!socket_parse_address(&address, text, COMM_DEFAULT_PORT, "--server-ip", error)) { return false; }
+    if (!secret_find(&s->secret, s->comm->options.secret, error)) { return false; }
     s->contact.port = address.port;
     snprintf(s->contact.text, sizeof(s->contact.text), "%s", address.host);
-    return s->comm->rank > 0 || comm_listen(s, &address, error);
+    if (s->comm->rank == 0) { return comm_listen(s, &address, error); }
+    struct addrinfo *list;
+    if (!comm_resolve(s, &address, &list, error)) { return false; }
+    freeaddrinfo(list);
+    return true;
 }
 
 // ---- Rank 0 listens anywhere, and says where (MPI and folder) ----
 
-// Returns a number that no other run has.
-static inline uint64_t comm_random(const CommWho *me) {
-    uint64_t parts[3] = {(uint64_t)time(NULL), (uint64_t)(1e9 * seconds_now()), hash64(me, sizeof(*me))};
-    return hash64(parts, sizeof(parts)) | 1; // 0 means none
-}
-
-// Lets rank 0 listen at a free port of all its addresses. Describes the port, or why rank 0 cannot.
+// Lets rank 0 listen at a free port of all its addresses, and makes the secret of the run. Describes the port, or why
+// rank 0 cannot.
 static inline bool comm_make_contact(CommStartup *s, Error *error) {
     CommContact *contact = &s->contact;
-    s->listener = socket_listen_everywhere(0);
-    int code = errno;
-    contact->port = s->listener >= 0 ? socket_port(s->listener) : 0;
-    contact->nonce = comm_random(s->me);
+    bool ok = secret_make(&s->secret, error);
+    if (ok && !comm_add_listener(s, socket_listen_everywhere(0))) { ok = fail(error, "%s", strerror(errno)); }
+    if (ok) { contact->port = socket_port(s->listeners[0]); }
+    memcpy(contact->key, s->secret.key, sizeof(contact->key));
     memcpy(contact->host, s->me->host, sizeof(contact->host));
     socket_own_addresses(contact->text, sizeof(contact->text));
     if (contact->port > 0) { return true; }
-    fail(error, "rank 0 (%s) cannot listen for the other ranks: %s", s->me->host, strerror(code));
-    snprintf(contact->text, sizeof(contact->text), "%.1000s", error->text);
-    return false;
+    snprintf(contact->text, sizeof(contact->text), "rank 0 (%s) cannot listen for the other ranks: %.800s", s->me->host,
+             error->text);
+    return fail(error, "%s", contact->text);
+}
+
+// Takes the secret that rank 0 has made.
+static inline void comm_take_key(CommStartup *s) {
+    s->secret.known = true;
+    memcpy(s->secret.key, s->contact.key, sizeof(s->secret.key));
 }
 
 // ---- A shared folder: only one run at a time may start in it ----
 
 static inline bool comm_write_contact(const CommContact *contact, const char *file, Error *error) {
-    char text[2048];
-    int n = snprintf(text, sizeof(text), "nonce %016llx\nport %d\nhost %s\naddresses %s\n",
-                     (unsigned long long)contact->nonce, contact->port, contact->host, contact->text);
-    return write_whole_file(file, text, n, error);
+    char text[2048], key[2 * SHA256_BYTES + 1];
+    for (int i = 0; i < SHA256_BYTES; i++) { snprintf(key + 2 * i, 3, "%02x", contact->key[i]); }
+    int n = snprintf(text, sizeof(text), "secret %s\nport %d\nhost %s\naddresses %s\n", key, contact->port,
+                     contact->host, contact->text);
+    return write_private_file(file, text, n, error);
 }
 
 // Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come.
@@ -160,29 +207,39 @@ static inline bool comm_meet_folder(CommStartup *s, Error *error) {
            comm_make_contact(s, error) && comm_write_contact(&s->contact, s->file, error);
 }
 
+// Reads the text of rank 0's file.
+static inline bool comm_parse_contact(CommContact *contact, const char *text) {
+    char key[2 * SHA256_BYTES + 1];
+    int port = 0, end = 0;
+    if (sscanf(text, "secret %64[0-9a-f]\nport %5d\nhost %71s\naddresses%n", key, &port, contact->host, &end) != 3) {
+        return false;
+    }
+    for (int i = 0; i < SHA256_BYTES && strlen(key) == 2 * SHA256_BYTES; i++) {
+        unsigned byte = 0;
+        sscanf(key + 2 * i, "%2x", &byte);
+        contact->key[i] = (uint8_t)byte;
+    }
+    contact->port = port;
+    snprintf(contact->text, sizeof(contact->text), "%.1000s", text + end);
+    contact->text[strcspn(contact->text, "\n")] = '\0';
+    return end > 0 && port > 0 && port <= 65535 && strlen(key) == 2 * SHA256_BYTES;
+}
+
 // Finds rank 0's address, in its file if there is one. The file may be left by an earlier run that was killed, so
 // another file may come whatever is wrong with it.
 static inline bool comm_find_contact(CommStartup *s, Error *error) {
-    CommContact *contact = &s->contact;
-    uint8_t *text;
-    int64_t size;
+    char text[SECRET_MOST + 1];
+    size_t bytes;
     if (s->comm->options.start != COMM_FOLDER) { return true; }
-    fail(error, "%s: rank 0 has not written it yet", s->file);
     // Network file systems remember for a while that a file is missing, unless its folder is read.
     DIR *look = opendir(s->folder);
     while (look != NULL && readdir(look) != NULL) {}
     if (look != NULL) { closedir(look); }
-    if (!path_exists(s->file) || !read_whole_file(s->file, 4096, &text, &size, error)) { return false; }
-    unsigned long long nonce = 0;
-    int port = 0, end = 0;
-    bool ok = sscanf((const char *)text, "nonce %16llx\nport %d\nhost %71s\naddresses%n", &nonce, &port, contact->host,
-                     &end) == 3 &&
-              end > 0 && port > 0 && port <= 65535;
-    contact->nonce = nonce, contact->port = port;
-    snprintf(contact->text, sizeof(contact->text), "%.1000s", ok ? (const char *)text + end : "");
-    contact->text[strcspn(contact->text, "\n")] = '\0';
-    free(text);
-    return ok;
+    if (!path_exists(s->file)) { return fail(error, "%s: rank 0 has not written it yet", s->file); }
+    if (!secret_read_file(s->file, text, &bytes, error)) { return false; }
+    if (!comm_parse_contact(&s->contact, text)) { return fail(error, "%s: is no address of rank 0", s->file); }
+    comm_take_key(s);
+    return true;
 }
 
 // ---- MPI: used for the ranks and for telling rank 0's address, nothing else ----
@@ -209,6 +266,7 @@ static inline bool comm_meet_mpi(CommStartup *s, Error *error) {
     MPI_Barrier(MPI_COMM_WORLD); // some MPIs send the last of a broadcast only when they are called again
     s->deadline = seconds_now() + s->comm->options.start_timeout; // MPI itself may have taken long
     s->told = s->contact.port == 0 && s->comm->rank > 0;
+    comm_take_key(s);
     return s->contact.port > 0 || fail(error, "%s", s->contact.text);
 }
 
@@ -280,7 +338,7 @@ static inline bool comm_find_place(const CommOptions *o, const Launcher *launche
 // Lets rank 0 listen and make its address known. Any other rank knows the address now, or reads it later.
 static inline bool comm_meet(CommStartup *s, Error *error) {
     CommStart start = s->comm->options.start;
-    s->listener = s->lock.fd = -1;
+    s->lock.fd = -1;
     if (start == COMM_MPI) { return comm_meet_mpi(s, error); }
     return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);
 }
@@ -289,7 +347,7 @@ static inline bool comm_meet(CommStartup *s, Error *error) {
 static inline void comm_part(CommStartup *s) {
     if (s->lock.fd >= 0) { unlink(s->file); }
     directory_unlock(&s->lock);
-    socket_close(&s->listener);
+    comm_close_listeners(s);
 }
 
 #endif // LLMC_RENDEZVOUS_H

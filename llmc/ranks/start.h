@@ -1,76 +1,122 @@
-// Opens and closes the ranks of a run. A process that knows where rank 0 is (rendezvous.h) connects, says HELLO, and
-// gets WELCOME at once, so that it knows that it speaks to the right program. From then on the watch guards the
-// connection: when a rank ends meanwhile, or cannot be one, all ranks end with the reason. The first exchange tells all
-// ranks who is who. Every fault is one line on every rank that can be reached, at once if possible, and after
+// Opens and closes the ranks of a run. A process that knows where rank 0 is (rendezvous.h) connects. Both ends prove
+// that they know the secret of the run (secret.h). Rank 0 answers with WELCOME at once. From then on the watch guards
+// the connection: when a rank ends meanwhile, or cannot be one, all ranks end with the reason. The first exchange tells
+// all ranks who is who. Every fault is one line on every rank that can be reached, at once if possible, and after
 // start_timeout (and some seconds) at the latest.
 //
-// Nothing is encrypted, and TCP starts know no password: run on a network you trust.
+// A caller that proves nothing gets little: COMM_GREETING_BYTES, COMM_GREETING_SECONDS, and its place only until
+// another caller needs it. It never ends the run. Rank 0 counts such callers and says so in one line.
 #ifndef LLMC_START_H
 #define LLMC_START_H
 
 #include "llmc/ranks/rendezvous.h"
 #include "llmc/ranks/watch.h"
 
-#define COMM_PROTOCOL 5            // another number: other frames
+#define COMM_PROTOCOL 6            // another number: other frames
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
+#define COMM_GREETING_BYTES 256    // of a frame from a process that has not proven itself
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
+#define COMM_GRACE_SECONDS 3.0     // after its own limit, in which a rank lets rank 0 say which ranks are missing
 
-// Holds the first words of a process.
+// Begins the conversation.
 typedef struct {
-    int32_t protocol, rank, num_ranks, unused;
-    uint64_t nonce;
-    CommWho who;
+    uint8_t nonce[SHA256_BYTES];
 } CommHello;
 
-// Returns the time that a greeting or its answer may take.
-static inline double comm_greeting_seconds(const CommStartup *s) {
-    return s->comm->options.start_timeout < COMM_GREETING_SECONDS ? s->comm->options.start_timeout
-                                                                  : COMM_GREETING_SECONDS;
+// Answers it. The proof is for what follows it.
+typedef struct {
+    uint8_t proof[SHA256_BYTES], nonce[SHA256_BYTES];
+    int32_t protocol;
+} CommChallenge;
+
+// Says who a process is. The first two fields stay in all protocols.
+typedef struct {
+    uint8_t proof[SHA256_BYTES];
+    int32_t protocol, rank, num_ranks;
+    CommWho who;
+} CommJoin;
+
+// Returns when a conversation that begins now must have ended.
+static inline double comm_greeting_deadline(const CommStartup *s) {
+    double deadline = seconds_now() + COMM_GREETING_SECONDS;
+    return deadline < s->deadline ? deadline : s->deadline;
+}
+
+// Tells whether this can be a process.
+static inline bool comm_is_process(const CommWho *who) {
+    return who->pid > 0 && who->host[0] != '\0' && memchr(who->host, '\0', sizeof(who->host)) != NULL;
 }
 
 // ---- Rank 0: waiting for the other ranks ----
 
+// Says how many callers were turned away, and the words for the last one that got any. "": none were.
+static inline void comm_strangers_text(const CommStartup *s, char *text, size_t size) {
+    text[0] = '\0';
+    if (s->num_strangers == 0) { return; }
+    snprintf(text, size,
+             "connections turned away at the start, because they did not prove to belong to this run: %d%s%s",
+             s->num_strangers, s->last_refused[0] != '\0' ? "; the last word to one of them: " : "", s->last_refused);
+}
+
 // Names the ranks that have not come.
 static inline bool comm_fail_missing(const CommStartup *s, Error *error) {
-    char names[200] = "", strangers[96] = "";
+    char names[200] = "", strangers[1024];
     size_t used = 0;
     for (int i = 1; i < s->comm->num_ranks && used < sizeof(names) - 16; i++) {
         if (s->comm->peers[i].who.pid != 0) { continue; }
         used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%d", used > 0 ? ", " : "", i);
     }
-    if (s->num_strangers > 0) {
-        snprintf(strangers, sizeof(strangers), "; connections of other programs that came instead: %d",
-                 s->num_strangers);
-    }
+    comm_strangers_text(s, strangers, sizeof(strangers));
     return fail(error,
                 "no connection within %g s (--start-timeout) from rank %s of %d: are they started, and can they reach "
-                "rank 0 on %s?%s",
-                s->comm->options.start_timeout, names, s->comm->num_ranks, s->me->host, strangers);
+                "rank 0 on %s?%s%s",
+                s->comm->options.start_timeout, names, s->comm->num_ranks, s->me->host, strangers[0] != '\0' ? " " : "",
+                strangers);
 }
 
-// Takes new callers, as far as there is room for them.
-static inline void comm_accept_callers(CommStartup *s) {
+// Closes the connection of a caller that has proven nothing.
+static inline void comm_turn_away(CommStartup *s, int caller) {
+    s->num_strangers += s->callers[caller].state != CALLER_REFUSED;
+    link_close(&s->links[caller]);
+}
+
+// Returns a place for a new caller. If there is none, the caller that has had its place for longest gives way.
+static inline int comm_place(CommStartup *s) {
+    int oldest = 0;
     for (int i = 0; i < COMM_CALLERS; i++) {
-        if (s->callers[i].fd >= 0) { continue; }
-        int fd = socket_accept(s->listener);
-        if (fd < 0) { return; }
-        link_open(&s->callers[i], fd, (int64_t)sizeof(CommHello));
+        if (s->links[i].fd < 0) { return i; }
+        if (s->links[i].opened < s->links[oldest].opened) { oldest = i; }
+    }
+    comm_turn_away(s, oldest);
+    return oldest;
+}
+
+// Takes new callers: few enough at a time that each of them is heard once before it may have to give way.
+static inline void comm_accept_callers(CommStartup *s) {
+    for (int i = 0, taken = 0; i < s->num_listeners; i++) {
+        for (int fd; taken < COMM_CALLERS / 2 && (fd = socket_accept(s->listeners[i])) >= 0; taken++) {
+            int place = comm_place(s);
+            memset(&s->callers[place], 0, sizeof(s->callers[place]));
+            link_open(&s->links[place], fd, COMM_GREETING_BYTES);
+        }
     }
 }
 
-// Checks that a greeting fits the run.
-static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello, Error *error) {
-    int rank = hello->rank;
-    CommName name = comm_process_name(rank, &hello->who);
-    if (hello->protocol != COMM_PROTOCOL) {
-        return fail(error, "%s runs another version of the program than rank 0 (%s): start the same build everywhere",
-                    name.text, s->me->host);
+// Checks that a process fits the run. Its frame may be another version's.
+static inline bool comm_check_join(const CommStartup *s, const CommJoin *join, int64_t bytes, Error *error) {
+    int rank = join->rank;
+    CommName name = comm_process_name(rank, &join->who);
+    if (join->protocol != COMM_PROTOCOL || bytes != (int64_t)sizeof(*join)) {
+        return fail(error,
+                    "rank %d runs another version of the program than rank 0 (%s): start the same build "
+                    "everywhere",
+                    rank, s->me->host);
     }
-    if (hello->num_ranks != s->comm->num_ranks) {
+    if (join->num_ranks != s->comm->num_ranks) {
         return fail(error,
                     "%s was started as one of %d processes, rank 0 (%s) as one of %d: give all the same "
                     "--num-processes",
-                    name.text, hello->num_ranks, s->me->host, s->comm->num_ranks);
+                    name.text, join->num_ranks, s->me->host, s->comm->num_ranks);
     }
     if (rank < 0 || rank >= s->comm->num_ranks) {
         return fail(error, "%s: --process-rank must be from 0 to %d", name.text, s->comm->num_ranks - 1);
@@ -81,122 +127,201 @@ static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello
 }
 
 // Makes a caller a rank of this run. From here on the watch guards its link.
-static inline void comm_admit(CommStartup *s, Link *caller, const CommHello *hello) {
+static inline void comm_admit(CommStartup *s, int caller, const CommJoin *join) {
     Comm *comm = s->comm;
-    links_send(caller, 1, FRAME_WELCOME, s->me, (int64_t)sizeof(CommWho));
+    links_send(&s->links[caller], 1, FRAME_WELCOME, s->me, (int64_t)sizeof(CommWho));
     pthread_mutex_lock(&comm->mutex);
-    comm->peers[hello->rank].who = hello->who;
-    link_move(&comm->links[hello->rank], caller);
-    comm->links[hello->rank].limit = LINK_MAX_BYTES;
+    comm->peers[join->rank].who = join->who;
+    link_move(&comm->links[join->rank], &s->links[caller]);
+    comm->links[join->rank].limit = LINK_MAX_BYTES;
     pthread_mutex_unlock(&comm->mutex);
     comm_wake(comm);
     s->num_missing--;
 }
 
-// Judges a caller that has said who it is. False: the run cannot start. If all ranks shared a secret, a caller that
-// cannot prove that it knows it would be dropped here.
-static inline bool comm_judge_caller(CommStartup *s, Link *caller, const CommHello *hello, Error *error) {
-    if (hello->nonce != s->contact.nonce) { // it has an old address, and looks for another run
-        links_send(caller, 1, FRAME_STRANGER, NULL, 0);
-        link_close(caller);
-        return true;
-    }
-    if (!comm_check_hello(s, hello, error)) { return false; }
-    comm_admit(s, caller, hello);
+// Tells a caller why it is no rank of this run. The caller then closes the connection.
+static inline void comm_refuse(CommStartup *s, int caller, const char *words) {
+    links_send(&s->links[caller], 1, FRAME_REFUSED, words, (int64_t)strlen(words));
+    shutdown(s->links[caller].fd, SHUT_WR);
+    s->callers[caller].state = CALLER_REFUSED;
+}
+
+// Answers a greeting with rank 0's nonce and proof. False: it is none.
+static inline bool comm_hear_hello(CommStartup *s, int caller, const Frame *frame) {
+    CommCaller *c = &s->callers[caller];
+    CommChallenge challenge;
+    Error ignored;
+    memset(&challenge, 0, sizeof(challenge));
+    if (frame->head.type != FRAME_HELLO || frame->head.bytes != (int64_t)sizeof(CommHello)) { return false; }
+    if (!secret_random(c->nonces.zero, sizeof(c->nonces.zero), &ignored)) { return false; }
+    memcpy(c->nonces.caller, frame->data, sizeof(c->nonces.caller));
+    memcpy(challenge.nonce, c->nonces.zero, sizeof(challenge.nonce));
+    challenge.protocol = COMM_PROTOCOL;
+    secret_prove(&s->secret, &c->nonces, SPEAKS_ZERO, challenge.nonce, sizeof(challenge) - sizeof(challenge.proof),
+                 challenge.proof);
+    links_send(&s->links[caller], 1, FRAME_CHALLENGE, &challenge, (int64_t)sizeof(challenge));
+    c->state = CALLER_GREETED;
     return true;
 }
 
-// Reads what a caller says. Drops other programs (such as port scanners) and silent callers without a word.
-static inline bool comm_hear_caller(CommStartup *s, Link *caller, Error *error) {
-    Frame *frame = NULL;
-    CommHello hello;
-    LinkStatus status = link_receive(caller, &frame);
-    if (status == LINK_WAIT && seconds_now() < caller->opened + comm_greeting_seconds(s)) { return true; }
-    if (status == LINK_FRAME && frame_take(frame, FRAME_HELLO, &hello, sizeof(hello)) && hello.who.pid > 0) {
-        hello.who.host[COMM_HOST_BYTES - 1] = '\0';
-        return comm_judge_caller(s, caller, &hello, error);
+// Judges who a caller says it is. *belongs: it has proven itself. False: the run cannot start. Without a secret a
+// caller proves nothing, and only the caller itself learns what is wrong.
+static inline bool comm_hear_join(CommStartup *s, int caller, const Frame *frame, bool *belongs, Error *error) {
+    CommJoin join;
+    int64_t bytes = frame->head.bytes, least = (int64_t)offsetof(CommJoin, num_ranks);
+    memset(&join, 0, sizeof(join));
+    *belongs = frame->head.type == FRAME_JOIN && bytes >= least &&
+               secret_is_proven(&s->secret, &s->callers[caller].nonces, SPEAKS_CALLER, frame->data, (size_t)bytes);
+    if (!*belongs) { return true; }
+    memcpy(&join, frame->data, (size_t)min_i64(bytes, (int64_t)sizeof(join)));
+    *belongs = comm_is_process(&join.who) || join.protocol != COMM_PROTOCOL;
+    if (!*belongs) { return true; }
+    if (s->refusal != NULL) {
+        comm_refuse(s, caller, s->refusal);
+        return true;
     }
+    if (comm_check_join(s, &join, bytes, error)) {
+        comm_admit(s, caller, &join);
+        return true;
+    }
+    comm_refuse(s, caller, error->text);
+    if (s->secret.known) { return false; }
     s->num_strangers++;
-    link_close(caller);
+    snprintf(s->last_refused, sizeof(s->last_refused), "%.500s", error->text);
     return true;
+}
+
+// Reads what a caller says. Drops other programs (such as port scanners), silent callers, and whoever proves nothing,
+// without a word.
+static inline bool comm_hear_caller(CommStartup *s, int caller, Error *error) {
+    Frame *frame = NULL;
+    Link *link = &s->links[caller];
+    CallerState state = s->callers[caller].state;
+    LinkStatus status = link_receive(link, &frame);
+    bool ok = true, belongs = status == LINK_WAIT && seconds_now() < link->opened + COMM_GREETING_SECONDS;
+    link_flush(link);
+    if (status == LINK_FRAME && state == CALLER_NEW) { belongs = comm_hear_hello(s, caller, frame); }
+    if (status == LINK_FRAME && state == CALLER_GREETED) { ok = comm_hear_join(s, caller, frame, &belongs, error); }
+    free(frame);
+    if (!belongs) { comm_turn_away(s, caller); }
+    return ok;
 }
 
 // Waits until something happens on a connection, for half a second at most, and handles it.
-static inline bool comm_gather_round(CommStartup *s, Error *error) {
-    struct pollfd polled[COMM_CALLERS + 1];
-    int count = links_poll(s->callers, COMM_CALLERS, polled, 0);
-    polled[count].fd = count < COMM_CALLERS ? s->listener : -1, polled[count].events = POLLIN;
-    poll(polled, (nfds_t)count + 1, socket_milliseconds(s->deadline, 500));
-    comm_accept_callers(s);
-    for (int i = 0; i < COMM_CALLERS; i++) {
-        if (s->callers[i].fd >= 0 && !comm_hear_caller(s, &s->callers[i], error)) { return false; }
+static inline bool comm_gather_round(CommStartup *s, double deadline, Error *error) {
+    struct pollfd polled[COMM_CALLERS + COMM_LISTENERS];
+    bool ok = true;
+    int count = links_poll(s->links, COMM_CALLERS, polled, 0);
+    for (int i = 0; i < s->num_listeners; i++, count++) {
+        polled[count].fd = s->listeners[i], polled[count].events = POLLIN;
     }
-    return seconds_now() < s->deadline || s->num_missing == 0 || comm_fail_missing(s, error);
+    poll(polled, (nfds_t)count, socket_milliseconds(deadline, 500));
+    comm_accept_callers(s);
+    for (int i = 0; ok && i < COMM_CALLERS; i++) {
+        if (s->links[i].fd >= 0) { ok = comm_hear_caller(s, i, error); }
+    }
+    return ok;
+}
+
+static inline bool comm_has_callers(const CommStartup *s) {
+    bool has = false;
+    for (int i = 0; i < COMM_CALLERS; i++) { has = has || s->links[i].fd >= 0; }
+    return has;
+}
+
+// Tells the callers of this moment, once they have proven themselves, why the run does not start.
+static inline void comm_refuse_callers(CommStartup *s, const char *words) {
+    Error ignored;
+    double deadline = seconds_now() + COMM_TELL_SECONDS;
+    s->refusal = words;
+    comm_accept_callers(s);
+    while (comm_has_callers(s) && seconds_now() < deadline) { comm_gather_round(s, deadline, &ignored); }
 }
 
 // Waits, on rank 0, until all ranks have come. On failure tells the callers why. The watch tells the ranks.
 static inline bool comm_gather(CommStartup *s, Error *error) {
     bool ok = true;
     s->num_missing = s->comm->num_ranks - 1;
-    for (int i = 0; i < COMM_CALLERS; i++) { s->callers[i].fd = -1; }
-    while (ok && s->num_missing > 0) { ok = comm_gather_round(s, error); }
-    if (!ok) {
-        comm_accept_callers(s); // callers that have just come get an answer too
-        links_send(s->callers, COMM_CALLERS, FRAME_REFUSED, error->text, (int64_t)strlen(error->text));
-        links_hang_up(s->callers, COMM_CALLERS, seconds_now() + COMM_TELL_SECONDS);
+    for (int i = 0; i < COMM_CALLERS; i++) { s->links[i].fd = -1; }
+    while (ok && s->num_missing > 0) {
+        ok = comm_gather_round(s, s->deadline, error) &&
+             (s->num_missing == 0 || seconds_now() < s->deadline || comm_fail_missing(s, error));
     }
-    for (int i = 0; i < COMM_CALLERS; i++) { link_close(&s->callers[i]); }
+    if (!ok) { comm_refuse_callers(s, error->text); }
+    for (int i = 0; i < COMM_CALLERS; i++) {
+        if (s->links[i].fd >= 0) { comm_turn_away(s, i); }
+    }
     return ok;
 }
 
 // ---- The other ranks: joining rank 0 ----
 
-// Fails because another program answers at the address. If the address comes from a file or from a list of all
-// addresses of a machine, the right one may still come.
-static inline bool comm_fail_foreign(CommStartup *s, const char *where, const char *what, Error *error) {
-    s->hopeless = s->comm->options.start == COMM_TCP;
-    return fail(error, "%s: %s: is another program on this port? Rank 0 of gpt2.c is expected there", where, what);
+// Fails because another program answers at the address, or none does. Rank 0 may still come, so this rank tries again.
+static inline bool comm_fail_foreign(LinkStatus status, const char *where, Error *error) {
+    if (status != LINK_TIMEOUT && !(status == LINK_BROKEN && errno == EBADMSG)) {
+        return fail(error, "%s: closes the connection", where);
+    }
+    return fail(error, "%s: %s: is another program on this port? Rank 0 of gpt2.c is expected there", where,
+                status == LINK_TIMEOUT ? "connects, but does not answer" : "answers something else");
 }
 
-// Takes the answer to a greeting.
-static inline bool comm_take_answer(CommStartup *s, LinkStatus status, const char *where, Frame *frame, Error *error) {
-    CommWho *zero = &s->comm->peers[0].who;
-    if (status == LINK_TIMEOUT) { return comm_fail_foreign(s, where, "connects, but does not answer", error); }
-    if (status == LINK_BROKEN && errno == EBADMSG) {
-        return comm_fail_foreign(s, where, "answers something else", error);
+// Greets rank 0, and believes the other end if it proves that it knows the secret.
+static inline bool comm_greet(CommStartup *s, Link *link, CommNonces *nonces, const char *where, Error *error) {
+    CommChallenge challenge;
+    Frame *frame = NULL;
+    if (!secret_random(nonces->caller, sizeof(nonces->caller), error)) { return false; }
+    links_send(link, 1, FRAME_HELLO, nonces->caller, (int64_t)sizeof(CommHello));
+    LinkStatus status = link_await(link, &frame, comm_greeting_deadline(s));
+    if (status != LINK_FRAME) { return comm_fail_foreign(status, where, error); }
+    if (!frame_take(frame, FRAME_CHALLENGE, &challenge, sizeof(challenge))) {
+        errno = EBADMSG;
+        return comm_fail_foreign(LINK_BROKEN, where, error);
     }
-    if (status != LINK_FRAME) { return fail(error, "%s: closes the connection", where); }
-    fail(error, "%s: rank 0 of another run answers", where);
+    memcpy(nonces->zero, challenge.nonce, sizeof(nonces->zero));
+    s->unlike = !secret_is_proven(&s->secret, nonces, SPEAKS_ZERO, &challenge, sizeof(challenge));
+    return !s->unlike || fail(error,
+                              "%s: the rank 0 there does not know this process's secret: is it another run's? "
+                              "Else " SECRET_REMEDY,
+                              where);
+}
+
+// Takes rank 0's answer.
+static inline bool comm_take_answer(CommStartup *s, Frame *frame, const char *where, Error *error) {
+    CommWho zero;
     s->told = s->hopeless = frame->head.type == FRAME_REFUSED;
-    if (s->told) { fail(error, "%s", frame->data); }
-    bool welcome = frame_take(frame, FRAME_WELCOME, zero, sizeof(*zero));
-    zero->host[COMM_HOST_BYTES - 1] = '\0';
+    if (s->told) { fail(error, "%s", frame_text(frame)); }
+    if (!s->told) { fail(error, "%s: rank 0 answers something else", where); }
+    bool welcome = frame_take(frame, FRAME_WELCOME, &zero, sizeof(zero)) && comm_is_process(&zero);
+    if (welcome) { s->comm->peers[0].who = zero; }
     return welcome;
 }
 
-// Greets rank 0, and waits for its answer.
-static inline bool comm_greet(CommStartup *s, Link *link, const char *where, Error *error) {
-    CommHello hello;
+// Tells rank 0, which has proven itself, who this is, and waits for its answer.
+static inline bool comm_introduce_self(CommStartup *s, Link *link, const char *where, Error *error) {
+    CommNonces nonces;
+    CommJoin join;
     Frame *frame = NULL;
-    memset(&hello, 0, sizeof(hello));
-    hello.protocol = COMM_PROTOCOL, hello.rank = s->comm->rank, hello.num_ranks = s->comm->num_ranks;
-    hello.nonce = s->contact.nonce;
-    hello.who = *s->me;
-    links_send(link, 1, FRAME_HELLO, &hello, (int64_t)sizeof(hello));
-    LinkStatus status = link_await(link, &frame, seconds_now() + comm_greeting_seconds(s));
-    return comm_take_answer(s, status, where, frame, error);
+    if (!comm_greet(s, link, &nonces, where, error)) { return false; }
+    memset(&join, 0, sizeof(join));
+    join.protocol = COMM_PROTOCOL, join.rank = s->comm->rank, join.num_ranks = s->comm->num_ranks;
+    join.who = *s->me;
+    secret_prove(&s->secret, &nonces, SPEAKS_CALLER, &join.protocol, sizeof(join) - sizeof(join.proof), join.proof);
+    link->limit = LINK_MAX_BYTES;
+    links_send(link, 1, FRAME_JOIN, &join, (int64_t)sizeof(join));
+    LinkStatus status = link_await(link, &frame, comm_greeting_deadline(s));
+    return status == LINK_FRAME ? comm_take_answer(s, frame, where, error) : comm_fail_foreign(status, where, error);
 }
 
 // Joins the run whose rank 0 is at this address.
 static inline bool comm_join_at(CommStartup *s, const SocketAddress *address, Error *error) {
     SocketAddressText where = socket_address_text(address);
     Link *link = &s->comm->links[0];
-    int lookup = 0, fd = socket_connect(address, COMM_CONNECT_SECONDS, s->deadline, &lookup);
+    int lookup = 0, fd = socket_connect(address, !s->secret.known, COMM_CONNECT_SECONDS, s->deadline, &lookup);
     s->hopeless = lookup != 0 && lookup != EAI_AGAIN;
     if (lookup != 0) { return comm_fail_lookup(address, lookup, error); }
     if (fd < 0) { return fail(error, "%s: %s", where.text, strerror(errno)); }
-    link_open(link, fd, COMM_TEXT_BYTES);
-    bool ok = comm_greet(s, link, where.text, error);
+    link_open(link, fd, COMM_GREETING_BYTES);
+    bool ok = comm_introduce_self(s, link, where.text, error);
     if (!ok) { link_close(link); }
     return ok;
 }
@@ -220,14 +345,19 @@ static inline bool comm_join_contact(CommStartup *s, Error *error) {
     return ok;
 }
 
-// Joins rank 0, again and again until the deadline. The message tells the outcome of the last attempt.
+// Joins rank 0, again and again until the deadline. The message tells the outcome of the most telling attempt: the last
+// one that met another secret, or else the last one that the deadline did not cut short.
 static inline bool comm_join(CommStartup *s, Error *error) {
-    char last[1024];
+    char last[1024] = "";
+    bool met_unlike = false;
     do {
+        s->unlike = false;
         if (comm_find_contact(s, error) && comm_join_contact(s, error)) { return true; }
+        bool cut = last[0] != '\0' && seconds_now() >= s->deadline;
+        if (s->unlike || (!met_unlike && !cut)) { snprintf(last, sizeof(last), "%.1000s", error->text); }
+        met_unlike = met_unlike || s->unlike;
     } while (!s->hopeless && comm_try_again(s->deadline));
     if (s->hopeless) { return false; }
-    snprintf(last, sizeof(last), "%.1000s", error->text);
     return fail(error,
                 "rank %d (%s) cannot reach rank 0 within %g s (--start-timeout), last attempt: %s; is rank 0 started, "
                 "and does no firewall come between?",
@@ -313,7 +443,13 @@ static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
         ok = ok && comm_join(&s, error) && watch_start(comm, error);
     }
     comm_part(&s);
+    comm->start_deadline = s.deadline + COMM_GRACE_SECONDS;
     *told = s.told;
+    if (ok && s.num_strangers > 0) {
+        Error words;
+        comm_strangers_text(&s, words.text, sizeof(words.text));
+        print_error(comm->options.program, &words);
+    }
     return ok;
 }
 
@@ -327,13 +463,14 @@ static inline bool comm_introduce(Comm *comm, double watchdog, Error *error) {
     pthread_mutex_lock(&comm->mutex);
     for (int i = 0; ok && i < comm->num_ranks; i++) {
         memcpy(&comm->peers[i].who, all.data + i * bytes, (size_t)bytes);
-        comm->peers[i].who.host[COMM_HOST_BYTES - 1] = '\0';
+        ok = comm_is_process(&comm->peers[i].who);
     }
     comm_find_local(comm);
     comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, comm->rank);
     comm->options.watchdog = watchdog;
     comm->since = seconds_now();
     pthread_mutex_unlock(&comm->mutex);
+    comm->start_deadline = 0.0;
     comm->sequence = 0; // the first exchange of the caller has number 1
     text_free(&all);
     return ok || fail(error, "rank 0 answers the start with something else");

@@ -95,6 +95,22 @@ static inline bool socket_address_is_number(const SocketAddress *address) {
     return inet_pton(AF_INET, address->host, bytes) == 1 || inet_pton(AF_INET6, address->host, bytes) == 1;
 }
 
+// Tells whether only this machine can reach an address: 127.0.0.0/8, ::1, and the first written as IPv6.
+static inline bool socket_is_loopback(const struct sockaddr *address) {
+    if (address->sa_family == AF_INET) {
+        return ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24 == 127;
+    }
+    if (address->sa_family != AF_INET6) { return false; }
+    const struct in6_addr *number = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(number) || (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
+}
+
+// Tells whether a list has an address that is a loopback address, or that is none.
+static inline bool socket_list_has(const struct addrinfo *list, bool loopback) {
+    while (list != NULL && socket_is_loopback(list->ai_addr) != loopback) { list = list->ai_next; }
+    return list != NULL;
+}
+
 // Tells whether another machine can reach this interface's address. A link-local address means nothing without the
 // interface's name.
 static inline bool socket_usable_interface(const struct ifaddrs *interface) {
@@ -213,15 +229,17 @@ static inline int socket_connect_to(const struct sockaddr *address, socklen_t by
     return code == 0 ? fd : socket_close_failed(fd, code);
 }
 
-// Looks an address up, tries each result for some seconds, and connects to the first that answers. On failure returns
-// -1 and sets errno, or *lookup to getaddrinfo's status (else 0).
-static inline int socket_connect(const SocketAddress *address, double seconds, double deadline, int *lookup) {
+// Looks an address up, tries each result (or only those on the loopback) for some seconds, and connects to the first
+// that answers. On failure returns -1 and sets errno, or *lookup to getaddrinfo's status (else 0).
+static inline int socket_connect(const SocketAddress *address, bool only_loopback, double seconds, double deadline,
+                                 int *lookup) {
     struct addrinfo *list;
     *lookup = socket_resolve(address, &list);
     if (*lookup != 0) { return -1; }
     int fd = -1, code = ETIMEDOUT;
     for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
         double until = seconds_now() + seconds;
+        if (only_loopback && !socket_is_loopback(i->ai_addr)) { continue; }
         fd = socket_connect_to(i->ai_addr, i->ai_addrlen, until < deadline ? until : deadline);
         if (fd < 0) { code = errno; }
     }
@@ -244,9 +262,10 @@ static inline bool socket_allow_open_files(int64_t count) {
 
 typedef enum {
     // The start.
-    FRAME_HELLO = 1, // to rank 0: who this is
+    FRAME_HELLO = 1, // to rank 0: the caller's nonce
+    FRAME_CHALLENGE, // from rank 0: its nonce and its proof
+    FRAME_JOIN,      // to rank 0: who this is, and its proof
     FRAME_WELCOME,   // from rank 0: wait for the other ranks
-    FRAME_STRANGER,  // from the rank 0 of another run
     FRAME_REFUSED,   // from rank 0, a text: the run does not start
     // Exchanges.
     FRAME_MINE,    // to rank 0: this rank's contribution
@@ -290,6 +309,11 @@ static inline Frame *frame_create(const FrameHead *head) {
     frame->data = (char *)(frame + 1);
     frame->data[head->bytes] = '\0';
     return frame;
+}
+
+// Returns the words that a frame brings. They end within its data.
+static inline const char *frame_text(const Frame *frame) {
+    return frame->data[0] != '\0' ? frame->data : "no reason is given";
 }
 
 // Copies the data of a frame of this type and size, and releases the frame. False: it is another frame.

@@ -112,6 +112,13 @@ static inline void watch_end_process(Watch *w) {
 
 // ---- Receiving ----
 
+// Takes a rank's progress. Returns false if it makes no sense: a time that is no number would never be too long.
+static inline bool watch_take_beat(CommBeat *beat, const char *data) {
+    memcpy(beat, data, sizeof(*beat));
+    bool times = beat->idle >= 0.0 && beat->idle < 1e12 && beat->limit >= 0.0 && beat->limit < 1e12;
+    return times && memchr(beat->phase, '\0', sizeof(beat->phase)) != NULL;
+}
+
 // Takes a frame. Sets *frame to NULL if the main thread shall have it. Returns false if it makes no sense.
 static inline bool watch_take_frame(Watch *w, int rank, Frame **frame) {
     CommPeer *peer = &w->comm->peers[rank];
@@ -124,18 +131,14 @@ static inline bool watch_take_frame(Watch *w, int rank, Frame **frame) {
         peer->inbox[peer->inbox[0] != NULL] = *frame;
         *frame = NULL;
         return true;
-    case FRAME_BEAT:
-        if (head->bytes != (int64_t)sizeof(CommBeat)) { return false; }
-        memcpy(&peer->beat, (*frame)->data, sizeof(CommBeat));
-        peer->beat.phase[COMM_PHASE_BYTES - 1] = '\0';
-        return true;
+    case FRAME_BEAT: return head->bytes == (int64_t)sizeof(CommBeat) && watch_take_beat(&peer->beat, (*frame)->data);
     case FRAME_GOODBYE:
         peer->gone = true;
         link_close(&w->comm->links[rank]);
         return true;
     case FRAME_END:
         peer->failed = true;
-        watch_find(w, rank == 0 ? VERDICT_TOLD : VERDICT_FAILED, "%s", (*frame)->data);
+        watch_find(w, rank == 0 ? VERDICT_TOLD : VERDICT_FAILED, "%s", frame_text(*frame));
         return true;
     default: return false;
     }

@@ -174,6 +174,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "how processes find each other; mpi: mpirun or srun starts them, fs: by a file in a folder")                     \
     X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, GPU_ONLY, "Several GPUs",                \
       "of process 0, for --nccl-init tcp")                                                                             \
+    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, GPU_ONLY, "Several GPUs",              \
+      "for --nccl-init tcp between machines: a file of mode 600 with at least 32 characters that only these "          \
+      "processes know (openssl rand -hex 32); without it, GPT2C_SECRET in the environment has them")                   \
     X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, GPU_ONLY, "Several GPUs",        \
       "a folder all processes see, for --nccl-init fs")                                                                \
     X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, GPU_ONLY, "Several GPUs",              \
@@ -347,6 +350,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(process_rank, !tcp && !folder && o->process_rank > 0,
                    "does nothing without --nccl-init tcp or fs; mpirun and srun number the processes"),
         TRAIN_RULE(server_ip, !tcp && o->server_ip[0] != '\0', "does nothing without --nccl-init tcp"),
+        TRAIN_RULE(secret_file, !tcp && o->secret_file[0] != '\0',
+                   "does nothing without --nccl-init tcp; other starts make a secret by themselves"),
         TRAIN_RULE(nccl_fs_path, !folder && o->nccl_fs_path[0] != '\0', "does nothing without --nccl-init fs"),
         TRAIN_RULE(gelu_fusion, o->fp8 && o->gelu_fusion > 0,
                    "does nothing with --fp8, whose matrix multiplies have no GELU in them"),

@@ -33,6 +33,11 @@ launch_command() {
     if [ -z "$NODE" ]; then
         launch=(scripts/multi_node/on_hosts.sh "$HOSTS" "$GPUS_PER_NODE" "${train[@]}")
     else
+        if [ -z "${GPT2C_SECRET:-}" ]; then # the nodes share a folder: the processes know each other by a file in it
+            mkdir -p "$OUT_DIR/start"
+            share_secret_file "$OUT_DIR/start/secret"
+            train+=(--secret-file "$OUT_DIR/start/secret")
+        fi
         launch=(scripts/multi_node/local_ranks.sh $((NODE * GPUS_PER_NODE)) "$GPUS_PER_NODE" "${train[@]}")
     fi
 }

@@ -559,7 +559,8 @@ def test_unlike_ranks():
 
 
 def test_wrong_starts():
-    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits."""
+    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits. Their secret
+    makes rank 0 believe what they say."""
     run = [*options(6, 1, 2), "--start-timeout", 2]
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
@@ -571,7 +572,7 @@ def test_wrong_starts():
                  ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
                  ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
                  ("the port is in use", {"address": taken}, ["the port is in use"]))
-        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", **keywords) for _, keywords, _ in cases]
+        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET="known to all ranks " * 2, **keywords) for _, keywords, _ in cases]
         for ranks, (fault, _, says) in zip(starts, cases):
             ranks.fail()
             lines = [ranks.err(rank) for rank in ranks.processes]

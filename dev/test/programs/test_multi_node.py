@@ -42,6 +42,7 @@ for word in "$@"; do
     before=$word
 done
 echo "$*" >>"$FAKE/started.$rank"
+echo "$GPT2C_SECRET" >>"$FAKE/secrets"
 start=$(grep -c . "$FAKE/started.$rank")
 nth() { shift $((start < $# ? start : $# - 1)); echo "$1"; }
 save() {
@@ -283,6 +284,14 @@ def test_mpich():
     assert noted("mpirun")[:6] == ["-np", "8", "-hosts", "one,two", "-ppn", "4"], noted("mpirun")
 
 
+def check_secret(count, lines, given=None):
+    """All processes have one secret, which is no word of a command."""
+    secrets = noted("secrets")
+    assert len(secrets) == count and len(set(secrets)) == 1, secrets
+    assert secrets[0] == given if given else re.fullmatch("[0-9a-f]{64}", secrets[0]), secrets
+    assert not any(secrets[0] in line for line in lines), lines
+
+
 GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6e-4", "warmup": "700",
              "schedule": "cosine", "final-lr-frac": "0", "weight-decay": "0.1"}
 
@@ -349,6 +358,12 @@ def test_tcp_over_ssh():
     assert f"--train-data it's/train*.bin --val-data {DATA}/fineweb10B/fineweb_val_*.bin " in line, line
     assert words_of(line, "nccl-init") == "tcp" and words_of(line, "server-ip") == "one:4321", line
     assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
+    check_secret(8, [line, *noted("ssh_lines")])
+
+
+def test_tcp_secret_is_given():
+    ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", GPT2C_SECRET="of my own, \"it's\" long")
+    check_secret(8, [check_ranks(range(8)), *noted("ssh_lines")], given="of my own, \"it's\" long")
 
 
 def test_tcp_restarts():
@@ -375,6 +390,14 @@ def test_tcp_on_each_node(node):
     ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(node))
     line = check_ranks(range(4 * node, 4 * node + 4))
     assert noted("ssh") == [] and words_of(line, "server-ip") == "one:29500", line
+    secret = os.path.join(OUT, "start", "secret")
+    assert f" --secret-file {secret} " in line and os.stat(secret).st_mode & 0o777 == 0o600, line
+    assert os.listdir(os.path.dirname(secret)) == ["secret"]
+    with open(secret, encoding="ascii") as file:
+        before = file.read()
+    ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(1 - node))  # the other node takes what is there
+    with open(secret, encoding="ascii") as file:
+        assert file.read() == before and re.fullmatch("[0-9a-f]{64}", before), before
 
 
 def test_one_machine():
@@ -405,6 +428,7 @@ def test_slurm(kind, mpi):
     assert words_of(line, "nccl-init") == {"folder": "fs"}.get(kind, kind), line
     if kind == "tcp":
         assert words_of(line, "server-ip") == "first:21007", line
+        check_secret(16, [line, *noted("srun")])
     if kind == "folder":
         assert f" --nccl-fs-path {OUT}/start " in line and os.path.isdir(OUT + "/start"), line
     assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)

@@ -12,6 +12,9 @@
 
 #define MAX_TEST_RANKS 8
 #define LIMIT 40.0 // seconds for anything that must end
+#define SECRET "a secret of thirty-two characters"
+#define OTHER_SECRET "another secret of some characters"
+#define TURNED_AWAY "connections turned away at the start, because they did not prove to belong to this run: "
 #define REMEDY "; start again with --resume to go on from the last checkpoint"
 
 static const char *self; // this program
@@ -284,6 +287,12 @@ static void rank_options(Rank *r) {
     o->beat = 0.1;
     o->program = "test";
     o->host = rank_text(r, "host", NULL);
+    o->secret = rank_text(r, "file", NULL);
+    const char *secret = rank_text(r, "secret", NULL); // a word for SECRET or OTHER_SECRET, or itself
+    if (secret != NULL) {
+        bool ours = strcmp(secret, "ours") == 0, other = strcmp(secret, "other") == 0;
+        setenv(SECRET_VARIABLE, ours ? SECRET : other ? OTHER_SECRET : secret, 1);
+    }
     r->who = (int)rank_number(r, "who", -1);
 }
 
@@ -370,14 +379,19 @@ static void run_wait_end(Test *t, Run *run, double seconds) {
     CHECK(t, process_wait_all(run->p, run->n, seconds), "ranks have not ended within %g s", seconds);
 }
 
-// All have ended well, without a word.
-static void check_all_well(Test *t, Run *run) {
+// All have ended well, without a word but, if given, rank 0's, in one line.
+static void check_all_well_but(Test *t, Run *run, const char *word) {
     run_wait_end(t, run, LIMIT);
     for (int i = 0; i < run->n; i++) {
-        CHECK(t, run->p[i].status == 0 && run->p[i].err.bytes == 0, "rank %d: status %d: %s%s", i, run->p[i].status,
-              run->p[i].out.text, run->p[i].err.text);
+        const char *err = run->p[i].err.text;
+        bool said = i == 0 && word != NULL;
+        bool right = said ? strstr(err, word) != NULL && strchr(err, '\n') == err + strlen(err) - 1 : err[0] == '\0';
+        CHECK(t, run->p[i].status == 0 && right, "rank %d: status %d: %s%s", i, run->p[i].status, run->p[i].out.text,
+              err);
     }
 }
+
+static void check_all_well(Test *t, Run *run) { check_all_well_but(t, run, NULL); }
 
 // The process ended with status 1 and one line that begins and ends like this.
 static void check_message(Test *t, const Process *p, const char *who, const char *begin, const char *end) {
@@ -450,6 +464,7 @@ static const char *const launcher_names[] = {
 
 static void clean_environment(void) {
     for (size_t i = 0; i < sizeof(launcher_names) / sizeof(launcher_names[0]); i++) { unsetenv(launcher_names[i]); }
+    unsetenv(SECRET_VARIABLE);
 }
 
 TEST(test_launchers) {
@@ -546,7 +561,7 @@ static void check_host(Test *t, const char *host) {
     Run run;
     run.n = 3;
     run_at_free_port(&run, host);
-    for (int i = 2; i >= 0; i--) { start_process(&run.p[i], run.at, "n=3 rank=%d", i); }
+    for (int i = 2; i >= 0; i--) { start_process(&run.p[i], run.at, "n=3 rank=%d secret=ours", i); }
     check_all_well(t, &run);
     CHECK(t, strstr(run.p[1].out.text, "open 1 of 3, local 1 of 3") != NULL, "%s: %s", host, run.p[1].out.text);
 }
@@ -617,6 +632,7 @@ static void leave_address(Test *t, const void *text, size_t bytes) {
     Error error;
     temp_must(make_directories(test_path(t, "shared/gpt2c_start"), &error), error.text);
     temp_write(address_file(t, "shared"), text, bytes);
+    temp_must(chmod(address_file(t, "shared"), 0600) == 0, "chmod");
 }
 
 static void check_folder_clean(Test *t) {
@@ -632,13 +648,15 @@ TEST(test_shared_folder) {
     }
 }
 
+#define STALE "secret 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"
+
 // Files that earlier runs left: the ranks read them first, and must find the new one in the end.
 TEST(test_folder_stale) {
     int silent = socket_listen_everywhere(0); // nobody answers there
     char texts[4][200];
-    snprintf(texts[0], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", free_port());
-    snprintf(texts[1], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", socket_port(silent));
-    snprintf(texts[2], 200, "nonce 12");
+    snprintf(texts[0], 200, STALE "port %d\nhost vanished\naddresses 127.0.0.1\n", free_port());
+    snprintf(texts[1], 200, STALE "port %d\nhost vanished\naddresses 127.0.0.1\n", socket_port(silent));
+    snprintf(texts[2], 200, "secret 12");
     snprintf(texts[3], 200, "%s", "");
     for (int i = 0; i < 4; i++) {
         Run run;
@@ -668,7 +686,7 @@ TEST(test_folder_silent_addresses) {
     Process *p = &run.p[1];
     int silent = socket_listen_everywhere(0);
     char text[1000];
-    int n = snprintf(text, sizeof(text), "nonce 1234\nport %d\nhost vanished\naddresses", socket_port(silent));
+    int n = snprintf(text, sizeof(text), STALE "port %d\nhost vanished\naddresses", socket_port(silent));
     for (int i = 0; i < ADDRESSES; i++) { n += snprintf(text + n, sizeof(text) - (size_t)n, " 127.0.0.1"); }
     leave_address(t, text, (size_t)n);
     shared_folder(t, &run);
@@ -679,7 +697,7 @@ TEST(test_folder_silent_addresses) {
     close(silent);
 }
 
-// The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
+// The address of another run that is starting right now, with an older secret: that run is not disturbed.
 TEST(test_folder_other_run) {
     Run run, other;
     other.n = 2;
@@ -689,16 +707,38 @@ TEST(test_folder_other_run) {
     for (double end = seconds_now() + LIMIT; !path_exists(file) && seconds_now() < end;) { process_pause(); }
     size_t bytes;
     uint8_t *text = temp_read(file, &bytes);
-    char *nonce = strstr((char *)text, "nonce ");
-    if (CHECK(t, nonce == (char *)text && bytes > 30, "no nonce in the file")) {
-        nonce[6] = nonce[6] == '1' ? '2' : '1'; // the run that had this port before
+    char *secret = strstr((char *)text, "secret ");
+    if (CHECK(t, secret == (char *)text && bytes > 70, "no secret in the file")) {
+        secret[7] = secret[7] == '1' ? '2' : '1'; // of the run that had this port before
         leave_address(t, text, bytes);
     }
     free(text);
-    folder_start(t, &run, 2);
-    check_all_well(t, &run);
+    shared_folder(t, &run);
+    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=3");
+    CHECK(t, process_wait_all(&run.p[1], 1, LIMIT), "does not end");
+    CHECK(t, strstr(run.p[1].err.text, "does not know this process's secret") != NULL, "%s", run.p[1].err.text);
     start_process(&other.p[1], other.at, "start=fs n=2 rank=1");
-    check_all_well(t, &other);
+    check_all_well_but(t, &other, TURNED_AWAY);
+}
+
+// The file with the secret is for this user only, while it is there; a file that others may have written is not read.
+TEST(test_folder_private) {
+    Run run;
+    struct stat info;
+    memset(&info, 0, sizeof(info));
+    run.n = 2;
+    shared_folder(t, &run);
+    start_process(&run.p[0], run.at, "start=fs n=2 rank=0 do=nothing");
+    const char *file = address_file(t, "shared");
+    for (double end = seconds_now() + LIMIT; stat(file, &info) != 0 && seconds_now() < end;) { process_pause(); }
+    CHECK(t, (info.st_mode & 0777) == 0600, "mode %03o", (unsigned)(info.st_mode & 0777));
+    temp_must(chmod(file, 0644) == 0, "chmod");
+    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=1");
+    process_wait_all(&run.p[1], 1, LIMIT);
+    CHECK(t, strstr(run.p[1].err.text, "others may use it (mode 644)") != NULL, "%s", run.p[1].err.text);
+    temp_must(chmod(file, 0600) == 0, "chmod");
+    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 do=nothing");
+    check_all_well(t, &run);
 }
 
 TEST(test_folder_in_use) {
@@ -723,8 +763,8 @@ TEST(test_other_count) {
     Run run;
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
-    start_process(&run.p[1], run.at, "n=3 rank=2 host=c");
+    start_process(&run.p[0], run.at, "n=4 rank=0 host=a secret=ours");
+    start_process(&run.p[1], run.at, "n=3 rank=2 host=c secret=ours");
     run_wait_end(t, &run, LIMIT);
     char begin[100];
     snprintf(begin, sizeof(begin), "rank 2 (c, pid %d) was started as one of 3 processes, rank 0 (a) as one of 4",
@@ -739,28 +779,58 @@ static int connect_to(const char *at) {
     int fd = -1, lookup;
     socket_parse_address(&address, at, 1, "", &error);
     for (double end = seconds_now() + LIMIT; fd < 0 && seconds_now() < end; process_pause()) {
-        fd = socket_connect(&address, 1.0, end, &lookup);
+        fd = socket_connect(&address, false, 1.0, end, &lookup);
     }
     return fd;
 }
 
-static CommHello greeting(int rank, int num_ranks, int protocol) {
-    CommHello hello;
-    memset(&hello, 0, sizeof(hello));
-    hello.protocol = protocol, hello.rank = rank, hello.num_ranks = num_ranks;
-    hello.who = comm_who_am_i("greeter");
-    return hello;
+// A secret of this text; NULL: none.
+static CommSecret secret_of(const char *text) {
+    CommSecret secret;
+    Error error;
+    memset(&secret, 0, sizeof(secret));
+    if (text != NULL) { temp_must(secret_take(&secret, "", text, strlen(text), &error), error.text); }
+    return secret;
 }
 
-// Greets rank 0 as a rank would; no connection (fd -1) when it does not welcome.
-static Link greet(const char *at, int rank, int num_ranks, int protocol) {
-    CommHello hello = greeting(rank, num_ranks, protocol);
-    Link link;
+static Frame *await_frame(Link *link) {
     Frame *frame = NULL;
+    return link_await(link, &frame, seconds_now() + LIMIT) == LINK_FRAME ? frame : NULL;
+}
+
+// What a rank says when it has got a challenge.
+static CommJoin join_of(const CommSecret *secret, const CommNonces *nonces, int rank, int num_ranks, int protocol) {
+    CommJoin join;
+    memset(&join, 0, sizeof(join));
+    join.protocol = protocol, join.rank = rank, join.num_ranks = num_ranks;
+    join.who = comm_who_am_i("greeter");
+    secret_prove(secret, nonces, SPEAKS_CALLER, &join.protocol, sizeof(join) - SHA256_BYTES, join.proof);
+    return join;
+}
+
+// Greets rank 0 as a rank would, whatever rank 0 proves. *answer: what came last, NULL: the end; the caller frees it.
+static Link converse(const char *at, const char *text, int rank, int num_ranks, int protocol, Frame **answer) {
+    CommSecret secret = secret_of(text);
+    CommNonces nonces;
+    Link link;
+    memset(&nonces, 7, sizeof(nonces));
     link_open(&link, connect_to(at), LINK_MAX_BYTES);
-    links_send(&link, 1, FRAME_HELLO, &hello, sizeof(hello));
-    LinkStatus status = link_await(&link, &frame, seconds_now() + LIMIT);
-    if (status != LINK_FRAME || frame->head.type != FRAME_WELCOME) { link_close(&link); }
+    links_send(&link, 1, FRAME_HELLO, nonces.caller, sizeof(CommHello));
+    *answer = await_frame(&link);
+    if (*answer == NULL || (*answer)->head.type != FRAME_CHALLENGE) { return link; }
+    memcpy(nonces.zero, (*answer)->data + offsetof(CommChallenge, nonce), sizeof(nonces.zero));
+    CommJoin join = join_of(&secret, &nonces, rank, num_ranks, protocol);
+    links_send(&link, 1, FRAME_JOIN, &join, sizeof(join));
+    free(*answer);
+    *answer = await_frame(&link);
+    return link;
+}
+
+// Greets rank 0; no connection (fd -1) when it does not welcome.
+static Link greet(const char *at, const char *secret, int rank, int num_ranks, int protocol) {
+    Frame *frame;
+    Link link = converse(at, secret, rank, num_ranks, protocol, &frame);
+    if (frame == NULL || frame->head.type != FRAME_WELCOME) { link_close(&link); }
     free(frame);
     return link;
 }
@@ -772,11 +842,13 @@ static void check_refused(Test *t, int rank, int num_ranks, int protocol, const 
     Frame *frame = NULL;
     run.n = 1;
     run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=3 rank=0 host=a");
-    Link present = greet(run.at, 1, 3, COMM_PROTOCOL);
+    start_process(&run.p[0], run.at, "n=3 rank=0 host=a secret=ours");
+    Link present = greet(run.at, SECRET, 1, 3, COMM_PROTOCOL);
     CHECK(t, present.fd >= 0, "%s: a good rank is not welcome", expected);
-    Link refused = greet(run.at, rank, num_ranks, protocol);
-    CHECK(t, refused.fd < 0, "%s: welcome", expected);
+    Link refused = converse(run.at, SECRET, rank, num_ranks, protocol, &frame);
+    CHECK(t, frame != NULL && frame->head.type == FRAME_REFUSED && strstr(frame->data, expected) != NULL,
+          "%s: not refused: %s", expected, frame != NULL ? frame->data : "");
+    link_close(&refused);
     bool told = true;
     do { // signs of life come first
         free(frame);
@@ -821,7 +893,8 @@ TEST(test_unreachable) {
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=2 rank=1 host=b timeout=1");
-    start_process(&run.p[1], "192.0.2.1:29500", "n=2 rank=1 host=b timeout=1"); // an address for documentation
+    start_process(&run.p[1], "192.0.2.1:29500",
+                  "n=2 rank=1 host=b timeout=1 secret=ours"); // an address for documentation
     run_wait_end(t, &run, LIMIT);
     check_messages(t, &run, -1,
                    "rank 1 (b) cannot reach rank 0 within 1 s (--start-timeout), last attempt: ", "come between?");
@@ -833,7 +906,7 @@ TEST(test_unreachable) {
 TEST(test_bad_address) {
     Run run;
     run.n = 2;
-    start_process(&run.p[0], "192.0.2.1:29500", "n=2 rank=0 host=a timeout=2");
+    start_process(&run.p[0], "192.0.2.1:29500", "n=2 rank=0 host=a timeout=2 secret=ours");
     start_process(&run.p[1], "no-such..host", "n=2 rank=1 host=b timeout=2");
     run_wait_end(t, &run, LIMIT);
     check_message(t, &run.p[0], "rank 0", "192.0.2.1:29500: this machine (a), where rank 0 runs, does not have", "own");
@@ -862,7 +935,7 @@ TEST(test_other_program) {
         char at[64];
         int fd = socket_listen_everywhere(0), caller = -1;
         snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
-        start_process(&p, at, "n=2 rank=1 timeout=%d", i == 1 ? 30 : 1);
+        start_process(&p, at, "n=2 rank=1 timeout=1");
         while (i > 0 && !p.ended) { // it may come several times
             if (socket_wait(fd, POLLIN, seconds_now() + 0.05) && (caller = socket_accept(fd)) >= 0) {
                 if (i == 1) {
@@ -884,24 +957,169 @@ static void must_write(int fd, const void *data, size_t bytes) {
     temp_must(write(fd, data, bytes) == (ssize_t)bytes, "write");
 }
 
+// What callers that know no secret, or a wrong one, say about themselves ends no run, and they do not come in: each
+// alone is told, or sent away.
+static void check_wrong_callers(Test *t, const char *ours) {
+    static const int wrong[][3] = {{1, 3, COMM_PROTOCOL},  {1, 4, COMM_PROTOCOL},        {3, 3, COMM_PROTOCOL},
+                                   {-1, 3, COMM_PROTOCOL}, {0, 3, COMM_PROTOCOL},        {2, 3, COMM_PROTOCOL + 1},
+                                   {2, 3, INT32_MIN},      {INT32_MAX, 3, COMM_PROTOCOL}};
+    Run run;
+    int first = ours == NULL; // without a secret, the first one is right
+    run_at_free_port(&run, "127.0.0.1");
+    const char *said = ours != NULL ? "secret=ours" : "";
+    start_process(&run.p[0], run.at, "n=3 rank=0 host=a %s", said);
+    for (int i = first; i < 8; i++) {
+        for (int other = 0; other < (ours != NULL ? 2 : 1); other++) {
+            Frame *answer;
+            Link link = converse(run.at, other ? OTHER_SECRET : NULL, wrong[i][0], wrong[i][1], wrong[i][2], &answer);
+            bool told = answer != NULL && answer->head.type == FRAME_REFUSED;
+            CHECK(t, ours != NULL ? answer == NULL : told, "case %d: answered %d: %s", i,
+                  answer != NULL ? (int)answer->head.type : -1, answer != NULL ? answer->data : "");
+            free(answer);
+            link_close(&link);
+        }
+    }
+    for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d %s", i, said); }
+    run.n = 3;
+    check_all_well_but(t, &run, ours != NULL ? TURNED_AWAY "16\n" : TURNED_AWAY "7; the last word to one of them: ");
+}
+
+TEST(test_wrong_callers) {
+    check_wrong_callers(t, SECRET);
+    check_wrong_callers(t, NULL);
+}
+
+// What was said in one conversation proves nothing in another, and rank 0's own proof nothing at all.
+TEST(test_replayed) {
+    Run run;
+    CommSecret secret = secret_of(SECRET);
+    CommNonces nonces;
+    CommChallenge challenge;
+    run_at_free_port(&run, "127.0.0.1");
+    start_process(&run.p[0], run.at, "n=2 rank=0 host=a secret=ours");
+    for (int i = 0; i < 3; i++) { // with the nonces of the conversation before; with rank 0's proof; as it must be
+        CommNonces before = nonces;
+        Link link;
+        memset(&nonces, 7, sizeof(nonces));
+        link_open(&link, connect_to(run.at), LINK_MAX_BYTES);
+        links_send(&link, 1, FRAME_HELLO, nonces.caller, sizeof(CommHello));
+        Frame *frame = await_frame(&link);
+        bool challenged = frame != NULL && frame_take(frame, FRAME_CHALLENGE, &challenge, sizeof(challenge));
+        CHECK(t, challenged, "%d: no challenge", i);
+        memcpy(nonces.zero, challenge.nonce, sizeof(nonces.zero));
+        CHECK(t, secret_is_proven(&secret, &nonces, SPEAKS_ZERO, &challenge, sizeof(challenge)),
+              "rank 0 proves nothing");
+        CHECK(t, memcmp(before.zero, nonces.zero, sizeof(nonces.zero)) != 0, "%d: rank 0 repeats its nonce", i);
+        CommJoin join = join_of(&secret, i == 0 ? &before : &nonces, 1, 2, COMM_PROTOCOL);
+        if (i == 1) { memcpy(join.proof, challenge.proof, sizeof(join.proof)); }
+        links_send(&link, 1, FRAME_JOIN, &join, sizeof(join));
+        frame = await_frame(&link);
+        CHECK(t, (frame != NULL) == (i == 2), "%d: %s", i, frame != NULL ? "welcome" : "sent away");
+        free(frame);
+        link_close(&link);
+    }
+    run.n = 1;
+    run_wait_end(t, &run, LIMIT);
+}
+
+// Ranks with unlike secrets say so; each waits for the right one as long as it may.
+TEST(test_unlike_secrets) {
+    static const char *const secrets[][2] = {{"secret=ours", "secret=other"}, {"secret=ours", ""}, {"", "secret=ours"}};
+    Run runs[3];
+    for (int i = 0; i < 3; i++) {
+        run_at_free_port(&runs[i], "127.0.0.1");
+        start_process(&runs[i].p[0], runs[i].at, "n=2 rank=0 host=a timeout=6 %s", secrets[i][0]);
+    }
+    for (int i = 0; i < 3; i++) {
+        int fd = connect_to(runs[i].at); // rank 0 is there
+        start_process(&runs[i].p[1], runs[i].at, "n=2 rank=1 host=a timeout=3 %s", secrets[i][1]);
+        socket_close(&fd);
+    }
+    for (int i = 0; i < 3; i++) {
+        runs[i].n = 2;
+        run_wait_end(t, &runs[i], LIMIT);
+        check_message(t, &runs[i].p[0], "rank 0", "no connection within 6 s (--start-timeout) from rank 1 of 2", "");
+        check_message(t, &runs[i].p[1], "rank 1", "rank 1 (a) cannot reach rank 0 within 3 s", "come between?");
+        CHECK(t, strstr(runs[i].p[0].err.text, TURNED_AWAY) != NULL, "rank 0: %s", runs[i].p[0].err.text);
+        CHECK(t, strstr(runs[i].p[1].err.text, "does not know this process's secret") != NULL, "rank 1: %s",
+              runs[i].p[1].err.text);
+    }
+}
+
+// Without a secret, no rank listens at or speaks to an address that another machine may have.
+TEST(test_no_secret) {
+    static const char *const hosts[] = {"192.0.2.1", "0.0.0.0", "[::]", "[2001:db8::1]"};
+    for (int i = 0; i < 8; i++) {
+        Process p;
+        start_process(&p, hosts[i / 2], "n=2 rank=%d host=a timeout=5", i % 2);
+        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+        check_message(t, &p, hosts[i / 2], "--server-ip ", "that --secret-file names");
+        CHECK(t, strstr(p.err.text, "no secret keeps others out") != NULL, "%s", p.err.text);
+    }
+}
+
+// A secret comes from a file that only its owner may use, or from the environment, and is long enough.
+TEST(test_secret_files) {
+    static const struct {
+        const char *text;
+        int mode;
+        const char *expected; // NULL: taken
+    } cases[] = {{SECRET "\n", 0600, NULL},
+                 {SECRET, 0400, NULL},
+                 {SECRET, 0640, "others may use it (mode 640), expected 600: chmod 600"},
+                 {SECRET, 0602, "others may use it (mode 602)"},
+                 {"too short\n", 0600, "has 9 characters, expected at least 32"},
+                 {"", 0600, "has 0 characters"}};
+    const char *file = test_path(t, "secret"), *pipe = test_path(t, "pipe");
+    CommSecret secret, same = secret_of(SECRET);
+    Error error;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        unlink(file);
+        temp_write(file, cases[i].text, strlen(cases[i].text));
+        chmod(file, (mode_t)cases[i].mode);
+        bool ok = secret_find(&secret, file, &error);
+        CHECK(t, ok == (cases[i].expected == NULL), "case %zu: %d %s", i, ok, error.text);
+        if (ok) { CHECK(t, secret.known && memcmp(&secret, &same, sizeof(same)) == 0, "case %zu: another secret", i); }
+        if (!ok) { CHECK(t, strstr(error.text, cases[i].expected) != NULL, "case %zu: %s", i, error.text); }
+        if (!ok) { CHECK(t, strstr(error.text, "too short") == NULL, "the secret is printed: %s", error.text); }
+    }
+    temp_must(mkfifo(pipe, 0600) == 0, "mkfifo");
+    CHECK(t, !secret_find(&secret, pipe, &error), "waits for a pipe, or takes it");
+    unlink(file);
+    temp_write(file, SECRET, strlen(SECRET));
+    if (geteuid() == 0 && chmod(file, 0600) == 0 && chown(file, 12345, 0) == 0) {
+        CHECK(t, !secret_find(&secret, file, &error) && strstr(error.text, "belongs to user 12345") != NULL, "%s",
+              error.text);
+    }
+    setenv(SECRET_VARIABLE, SECRET, 1);
+    CHECK(t, secret_find(&secret, NULL, &error) && memcmp(&secret, &same, sizeof(same)) == 0, "%s", error.text);
+    CHECK(t, getenv(SECRET_VARIABLE) == NULL, "the environment still has it");
+    CHECK(t, secret_find(&secret, "", &error) && !secret.known, "a secret without one");
+    setenv(SECRET_VARIABLE, "short", 1);
+    CHECK(t, !secret_find(&secret, NULL, &error) && strstr(error.text, SECRET_VARIABLE ": has 5 ch") != NULL, "%s",
+          error.text);
+    unsetenv(SECRET_VARIABLE);
+}
+
 // A port that the network can see gets garbage, silence, and half a greeting. The run starts nevertheless.
 TEST(test_strangers) {
     Run run;
     struct {
         FrameHead head;
         CommHello hello;
+        char more[64];
     } whole;
     int fds[5];
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=3 rank=0");
+    memset(&whole, 1, sizeof(whole));
     whole.head = frame_head(FRAME_HELLO, sizeof(whole.hello));
-    whole.hello = greeting(1, 3, COMM_PROTOCOL);
     for (int i = 0; i < 5; i++) { fds[i] = connect_to(run.at); }
     must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
     must_write(fds[1], &whole, sizeof(whole) / 2);
     socket_close(&fds[1]);
     must_write(fds[2], &whole, 3); // says no more; fds[3] says nothing
-    whole.head.bytes = LINK_MAX_BYTES;
+    whole.head.bytes = COMM_GREETING_BYTES + 1;
     must_write(fds[4], &whole, sizeof(whole)); // claims to say more than any greeting
     char byte;
     for (int i = 0; i < 5; i += 4) {
@@ -910,22 +1128,24 @@ TEST(test_strangers) {
     }
     for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d", i); }
     run.n = 3;
-    check_all_well(t, &run);
+    check_all_well_but(t, &run, TURNED_AWAY "5\n");
     socket_close(&fds[0]), socket_close(&fds[2]), socket_close(&fds[3]), socket_close(&fds[4]);
 }
 
-// More silent connections than rank 0 listens to at once: they lose their places after a while.
+// More silent connections than rank 0 listens to at once, and none of them ends: the oldest give way.
 TEST(test_many_silent) {
+    enum { SILENT = 500 };
     Run run;
-    int fds[COMM_CALLERS + 10];
+    int fds[SILENT];
     run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=2 rank=0");
-    for (int i = 0; i < COMM_CALLERS + 10; i++) { fds[i] = connect_to(run.at); }
-    start_process(&run.p[1], run.at, "n=2 rank=1");
-    for (int i = 0; i < COMM_CALLERS + 10; i += 2) { socket_close(&fds[i]); } // the odd ones stay
+    start_process(&run.p[0], run.at, "n=2 rank=0 secret=ours");
+    for (int i = 0; i < SILENT; i++) { fds[i] = connect_to(run.at); }
+    double began = process_now();
+    start_process(&run.p[1], run.at, "n=2 rank=1 secret=ours");
     run.n = 2;
-    check_all_well(t, &run);
-    for (int i = 0; i < COMM_CALLERS + 10; i++) { socket_close(&fds[i]); }
+    check_all_well_but(t, &run, TURNED_AWAY "500\n");
+    CHECK(t, run.p[1].end_time - began < COMM_GREETING_SECONDS, "rank 1 waits for silent callers");
+    for (int i = 0; i < SILENT; i++) { socket_close(&fds[i]); }
 }
 
 // A rank that has come and then dies ends the start; so does rank 0.
@@ -934,7 +1154,7 @@ TEST(test_death_while_starting) {
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
-    Link one = greet(run.at, 1, 4, COMM_PROTOCOL);
+    Link one = greet(run.at, NULL, 1, 4, COMM_PROTOCOL);
     start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=5");
     CHECK(t, one.fd >= 0, "not welcome");
     link_close(&one);
@@ -945,29 +1165,83 @@ TEST(test_death_while_starting) {
     CHECK(t, run.p[1].status == 1, "rank 2 has started alone: %s", run.p[1].out.text);
 }
 
-// This test plays rank 0: welcomes, and then closes the connections or is silent.
+// Plays rank 0, without a secret, for the next caller, as far as the answer to its JOIN.
+static Link play_zero(Test *t, int listener) {
+    CommSecret secret = secret_of(NULL);
+    CommNonces nonces;
+    CommChallenge challenge;
+    CommJoin join;
+    Link caller;
+    socket_wait(listener, POLLIN, seconds_now() + LIMIT);
+    link_open(&caller, socket_accept(listener), COMM_GREETING_BYTES);
+    Frame *frame = await_frame(&caller);
+    bool ok = frame != NULL && frame_take(frame, FRAME_HELLO, nonces.caller, sizeof(nonces.caller));
+    memset(&challenge, 9, sizeof(challenge));
+    memcpy(nonces.zero, challenge.nonce, sizeof(nonces.zero));
+    secret_prove(&secret, &nonces, SPEAKS_ZERO, challenge.nonce, sizeof(challenge) - SHA256_BYTES, challenge.proof);
+    links_send(&caller, 1, FRAME_CHALLENGE, &challenge, sizeof(challenge));
+    frame = ok ? await_frame(&caller) : NULL;
+    ok = frame != NULL && frame_take(frame, FRAME_JOIN, &join, sizeof(join));
+    CHECK(t, ok, "no greeting");
+    return caller;
+}
+
+// Starts rank 1, whose rank 0 is this test.
+static int play_rank_one(Process *p, const char *options) {
+    char at[64];
+    int fd = socket_listen_everywhere(0);
+    snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
+    start_process(p, at, "n=2 rank=1 %s", options);
+    return fd;
+}
+
+// Rank 0 welcomes, and then closes the connection, is silent, or lives on and does nothing, longer than rank 1 may
+// wait.
 TEST(test_rank_zero_while_starting) {
-    for (int silent = 0; silent < 2; silent++) {
+    static const char *const expected[] = {"rank 0 (a, pid %d) ended without a word",
+                                           "rank 0 (a, pid %d) has not been heard of for 1 s",
+                                           "rank 0 (a) has come, but does not begin the run within 1 s (--start-"};
+    for (int i = 0; i < 3; i++) {
         Process p;
-        char at[64];
-        int fd = socket_listen_everywhere(0);
-        snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
-        start_process(&p, at, "n=2 rank=1 timeout=1 silence=1");
-        CommWho welcome = comm_who_am_i("a");
-        socket_wait(fd, POLLIN, seconds_now() + LIMIT);
-        Link caller;
-        Frame *frame = NULL;
-        link_open(&caller, socket_accept(fd), sizeof(CommHello));
-        LinkStatus status = link_await(&caller, &frame, seconds_now() + LIMIT);
-        CHECK(t, status == LINK_FRAME && frame->head.type == FRAME_HELLO, "no hello: %d", status);
-        free(frame);
-        links_send(&caller, 1, FRAME_WELCOME, &welcome, sizeof(welcome));
-        if (!silent) { link_close(&caller); }
-        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
         char begin[100];
-        snprintf(begin, sizeof(begin), "rank 0 (a, pid %d) %s", (int)getpid(),
-                 silent ? "has not been heard of for 1 s" : "ended without a word");
+        CommBeat beat;
+        int fd = play_rank_one(&p, i == 1 ? "timeout=1 silence=1" : "timeout=1");
+        CommWho welcome = comm_who_am_i("a");
+        Link caller = play_zero(t, fd);
+        links_send(&caller, 1, FRAME_WELCOME, &welcome, sizeof(welcome));
+        if (i == 0) { link_close(&caller); }
+        memset(&beat, 0, sizeof(beat));
+        for (double end = seconds_now() + LIMIT; i == 2 && !p.ended && seconds_now() < end; process_pause()) {
+            links_send(&caller, 1, FRAME_BEAT, &beat, sizeof(beat));
+            process_look(&p);
+        }
+        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+        snprintf(begin, sizeof(begin), expected[i], (int)getpid());
         check_message(t, &p, "rank 1", begin, "");
+        link_close(&caller);
+        close(fd);
+    }
+}
+
+// The words that rank 0 refuses with: too many, none, and none that end.
+TEST(test_refusal_words) {
+    static const struct {
+        int letters, bytes;
+        const char *begin;
+    } cases[] = {{20000, 20000, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},
+                 {3, 3, "xxx\n"},
+                 {0, 0, "no reason is given\n"},
+                 {0, 100, "no reason is given\n"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Process p;
+        char words[20000] = "", begin[100];
+        memset(words, 'x', (size_t)cases[i].letters);
+        int fd = play_rank_one(&p, "timeout=20");
+        Link caller = play_zero(t, fd);
+        links_send(&caller, 1, FRAME_REFUSED, words, cases[i].bytes);
+        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+        snprintf(begin, sizeof(begin), "test: %s", cases[i].begin);
+        CHECK(t, p.status == 1 && strncmp(p.err.text, begin, strlen(begin)) == 0, "case %zu: %.200s", i, p.err.text);
         link_close(&caller);
         close(fd);
     }

@@ -265,6 +265,7 @@ TEST(test_several_processes) {
                                              {"-pn 8 -pr 1", "--process-rank (-pr): does nothing"},
                                              {"-ps a", "--server-ip (-ps): does nothing"},
                                              {"-pf a", "--nccl-fs-path (-pf): does nothing"},
+                                             {"--secret-file a", "--secret-file: does nothing"},
                                              {"--link-speed 50", "--link-speed: does nothing"},
                                              {"--gpu a100", "--gpu: does nothing"},
                                              {"--plan --gpu h1000", "--gpu: no GPU of this name is known"},
