@@ -619,8 +619,8 @@ static bool encode_files(Run *run, char **files, int num_files, Error *error) {
 static void print_questions(const Run *run) {
     char path[MAX_PATH_BYTES];
     questions_path(path, run->options->output);
-    printf("%lld question%s, the longest %lld bytes: %s\n", (long long)run->in.questions,
-           run->in.questions == 1 ? "" : "s", (long long)run->in.longest, path);
+    say(stdout, "%lld question%s, the longest %lld bytes: %s\n", (long long)run->in.questions,
+        run->in.questions == 1 ? "" : "s", (long long)run->in.longest, path);
 }
 
 static void print_summary(const Run *run, int threads) {
@@ -628,12 +628,12 @@ static void print_summary(const Run *run, int threads) {
     int first = run->options->val_tokens > 0 || run->options->val_fraction > 0 ? 0 : 1;
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), run->in.read);
-    printf("%lld tokens from %lld document%s (%s) in %d shard%s: %s_*.bin\n", (long long)run->in.tokens_out,
-           (long long)run->in.documents, run->in.documents == 1 ? "" : "s", bytes, run->shards.next - first,
-           run->shards.next - first == 1 ? "" : "s", run->options->output);
-    printf("training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n", (long long)run->shards.train_tokens,
-           (long long)(run->in.tokens_out - run->shards.train_tokens), seconds, 1e-6 * (double)run->in.read / seconds,
-           threads, threads == 1 ? "" : "s");
+    say(stdout, "%lld tokens from %lld document%s (%s) in %d shard%s: %s_*.bin\n", (long long)run->in.tokens_out,
+        (long long)run->in.documents, run->in.documents == 1 ? "" : "s", bytes, run->shards.next - first,
+        run->shards.next - first == 1 ? "" : "s", run->options->output);
+    say(stdout, "training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n",
+        (long long)run->shards.train_tokens, (long long)(run->in.tokens_out - run->shards.train_tokens), seconds,
+        1e-6 * (double)run->in.read / seconds, threads, threads == 1 ? "" : "s");
 }
 
 static int use_threads(int64_t wanted) {

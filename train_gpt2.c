@@ -950,7 +950,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 static void print_machine(Trainer *t, TrainRun *run) {
     (void)run;
     t->peak_flops = 1e9 * peak_measure_flops(gemm_max_threads());
-    printf("machine     %d threads, measured peak %.0f GFLOP/s\n", gemm_max_threads(), 1e-9 * t->peak_flops);
+    say(stdout, "machine     %d threads, measured peak %.0f GFLOP/s\n", gemm_max_threads(), 1e-9 * t->peak_flops);
 }
 
 static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {

@@ -711,19 +711,21 @@ static void print_config(Trainer *t, TrainRun *run) {
     AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
                              t->model.shape.cudnn, t->model.shape.times_cudnn, t->model.shape.repeats};
     attention_plan_text(attention, sizeof(attention), &planned);
-    printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
-           t->model.shape.has_master ? ", fp32 master weights" : "",
-           t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
-           t->model.config.channels / t->model.config.num_heads);
-    if (t->gpu.no_cudnn.text[0] != '\0') { printf("            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
+    say(stdout, "precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
+        t->model.shape.has_master ? ", fp32 master weights" : "",
+        t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
+        t->model.config.channels / t->model.config.num_heads);
+    if (t->gpu.no_cudnn.text[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
     if (t->model.shape.kind == RUN_TRAINS) {
-        printf("launches    %s\n", t->model.shape.cuda_graph ? "a step is CUDA graphs"
-                                   : run->num_ranks > 1      ? "kernel by kernel: CUDA graphs are for one GPU"
-                                                             : "kernel by kernel");
+        say(stdout, "launches    %s\n",
+            t->model.shape.cuda_graph ? "a step is CUDA graphs"
+            : run->num_ranks > 1      ? "kernel by kernel: CUDA graphs are for one GPU"
+                                      : "kernel by kernel");
     }
     if (t->model.shape.head_overlap && t->model.acts.logits.stride == 0) {
-        printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
-               t->model.head_rows);
+        say(stdout,
+            "            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
+            t->model.head_rows);
     }
 }
 
@@ -733,33 +735,34 @@ static void print_machine(Trainer *t, TrainRun *run) {
         rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage, t->gpu.spared, &t->gpu.device.properties);
     }
     if (t->model.shape.fp8 && !fp8_has_conversion()) {
-        printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
-               "it with GPU_ARCH=%d%d\n",
-               t->gpu.device.properties.major, t->gpu.device.properties.minor);
+        say(stdout,
+            "fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
+            "it with GPU_ARCH=%d%d\n",
+            t->gpu.device.properties.major, t->gpu.device.properties.minor);
     }
     if (t->gpu.cudnn_failed) {
-        printf("attention   by our own kernels: %s\n", t->gpu.no_cudnn.text);
+        say(stdout, "attention   by our own kernels: %s\n", t->gpu.no_cudnn.text);
         run_print_memory(&t->device_plan, " on the GPU without it");
     }
-    if (t->gpu.tuning.text.used > 0) { printf("%s", t->gpu.tuning.text.data); }
+    if (t->gpu.tuning.text.used > 0) { say_lines(stdout, t->gpu.tuning.text.data); }
     if (t->model.shape.times_cudnn && t->model.shape.cudnn) {
         char attention[128];
         attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
-        printf("            it is done %s\n", attention);
+        say(stdout, "            it is done %s\n", attention);
     }
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
-        printf("            %s\n", t->gpu.device.monitor.why);
+        say(stdout, "            %s\n", t->gpu.device.monitor.why);
     }
 }
 
 static void print_plan(Trainer *t, TrainRun *run) {
-    printf(
+    say(stdout,
         "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
         (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
         (long long)CUBLAS_SMALL_WORKSPACE >> 20);
-    printf("\nOn the host, pinned for copies to and from the GPU\n");
+    say(stdout, "\nOn the host, pinned for copies to and from the GPU\n");
     plan_print(&t->pinned_plan, stdout);
-    printf("\nOn the host\n");
+    say(stdout, "\nOn the host\n");
     plan_print(&t->host_plan, stdout);
     run_print_predictions(run);
 }
@@ -870,8 +873,8 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
         state_export(&state);
     }
     if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
-        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)t->shards.nccl.gradient_bytes,
-               (long long)t->shards.nccl.parameter_bytes);
+        say(stdout, "sent        %lld bytes of gradients, %lld of parameters\n",
+            (long long)t->shards.nccl.gradient_bytes, (long long)t->shards.nccl.parameter_bytes);
     }
     *params = t->transfer.host_params;
     return true;

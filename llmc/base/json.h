@@ -424,7 +424,8 @@ static inline void json_out_free(JsonOut *out) {
     memset(out, 0, sizeof(*out));
 }
 
-// Adds a string in quotes. Characters above `last` are escaped; they must be below U+10000.
+// Adds a string in quotes. Characters that steer a terminal and characters above `last` are escaped; these must be
+// below U+10000.
 static inline void json_quote(Text *out, const char *string, uint32_t last) {
     const uint8_t *at = (const uint8_t *)string, *end = at + strlen(string);
     text_words(out, "\"");
@@ -437,7 +438,7 @@ static inline void json_quote(Text *out, const char *string, uint32_t last) {
             text_printf(out, "\\%c", (int)c);
         } else if (c == '\n' || c == '\t') {
             text_words(out, c == '\n' ? "\\n" : "\\t");
-        } else if (c < 32 || c == 127 || c > last) {
+        } else if (text_steers(c) || c > last) {
             text_printf(out, "\\u%04x", (unsigned)c);
         } else {
             text_bytes(out, (const char *)at, (size_t)n);
@@ -495,10 +496,26 @@ static inline void json_out_text(JsonOut *out, const char *key, const char *stri
     json_quote(&out->text, string, 0x10ffff);
 }
 
+// Adds valid JSON, but escapes the characters of its strings that steer a terminal. Every space between values is ' '.
+static inline void json_add_again(Text *out, const char *json, size_t bytes) {
+    const uint8_t *at = (const uint8_t *)json, *end = at + bytes;
+    for (int n; at < end; at += max_i64(n, 1)) {
+        uint32_t c = 0;
+        n = utf8_decode(at, (size_t)(end - at), &c);
+        if (c < 32) {
+            text_words(out, " ");
+        } else if (text_steers(c)) {
+            text_printf(out, "\\u%04x", (unsigned)c);
+        } else {
+            text_bytes(out, (const char *)at, (size_t)n);
+        }
+    }
+}
+
 // Adds a value that already is JSON.
 static inline void json_out_raw(JsonOut *out, const char *key, const char *json, size_t bytes) {
     json_out_before(out, key);
-    text_bytes(&out->text, json, bytes);
+    json_add_again(&out->text, json, bytes);
 }
 
 static inline void json_out_bool(JsonOut *out, const char *key, bool value) {

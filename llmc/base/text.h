@@ -1,5 +1,4 @@
-// Text that grows as pieces are added, and the characters of UTF-8. A text remembers that memory ran out, so the caller
-// checks once, at the end.
+// Text that grows as pieces are added. A text remembers that memory ran out, so the caller checks once, at the end.
 //
 //   Text text = {0};
 //   text_words(&text, "step ");
@@ -55,31 +54,24 @@ PRINTF_LIKE(2, 3) static inline void text_printf(Text *text, const char *format,
     va_end(again);
 }
 
+// Adds a line of a report. A newline that came with an argument forges no line (text_show).
+PRINTF_LIKE(2, 3) static inline void text_line(Text *text, const char *format, ...) {
+    char line[SAY_MAX_BYTES], shown[TEXT_SHOWN_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    size_t taken, bytes = strlen(line);
+    for (size_t i = 0; i < bytes; i += taken) {
+        text_bytes(text, shown, text_show(shown, (const uint8_t *)line + i, bytes - i, false, &taken));
+    }
+    text_words(text, "\n");
+}
+
 static inline Text text_copy(const Text *text) {
     Text copy = {NULL, 0, 0, text->failed};
     text_bytes(&copy, text->data, text->used);
     return copy;
-}
-
-// ---- UTF-8 ----
-
-#define UTF8_REPLACEMENT "\xef\xbf\xbd" // U+FFFD stands for a byte that belongs to no character
-
-// Decodes one character of strict UTF-8 (no overlong forms, no surrogates) of at most n bytes, n >= 1. Returns its
-// length, or 0 when the bytes at p are not a character.
-static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) {
-    if (p[0] < 0x80) { return *code_point = p[0], 1; }
-    int length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || (size_t)length > n) { return 0; }
-    uint32_t c = p[0] & (0xffu >> (length + 1));
-    for (int i = 1; i < length; i++) {
-        if ((p[i] & 0xc0) != 0x80) { return 0; }
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    bool overlong = (length == 3 && c < 0x800) || (length == 4 && c < 0x10000);
-    if (overlong || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff) { return 0; }
-    *code_point = c;
-    return length;
 }
 
 // Writes a code point as UTF-8 and returns its length.

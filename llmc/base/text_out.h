@@ -1,6 +1,5 @@
 // Writes a model's text to a terminal, piece by piece. A token may end in the middle of a character, and a model may
-// write any bytes. The output is valid UTF-8, with U+FFFD for bytes that are no character. Control characters other
-// than newline and tab become '?', so that no sample can steer the terminal.
+// write any bytes. Every character passes text_show (utils.h), as all that the programs print; newlines and tabs stay.
 #ifndef LLMC_TEXT_OUT_H
 #define LLMC_TEXT_OUT_H
 
@@ -29,18 +28,12 @@ static inline bool text_out_is_open(const TextOut *text) {
 static inline void text_out_write_held(TextOut *text, bool at_end) {
     while (text->num_held > 0) {
         uint32_t c;
-        int length = utf8_decode(text->held, (size_t)text->num_held, &c);
-        if (length == 0 && !at_end && text_out_is_open(text)) { return; }
-        if (length == 0) {
-            fputs(UTF8_REPLACEMENT, text->out);
-            length = 1;
-        } else if ((c < 32 && c != '\n' && c != '\t') || (c >= 127 && c < 160)) {
-            fputc('?', text->out);
-        } else {
-            fwrite(text->held, 1, (size_t)length, text->out);
-        }
-        text->num_held -= length;
-        memmove(text->held, text->held + length, (size_t)text->num_held);
+        char shown[TEXT_SHOWN_BYTES];
+        size_t taken, held = (size_t)text->num_held;
+        if (!at_end && utf8_decode(text->held, held, &c) == 0 && text_out_is_open(text)) { return; }
+        fwrite(shown, 1, text_show(shown, text->held, held, true, &taken), text->out);
+        text->num_held -= (int)taken;
+        memmove(text->held, text->held + taken, (size_t)text->num_held);
     }
 }
 

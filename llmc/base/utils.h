@@ -1,4 +1,4 @@
-// Errors, clocks and small arithmetic that every other header uses.
+// Errors, printing, clocks and small arithmetic that every other header uses.
 //
 // The rule for errors: a function that can fail because of something outside the program (a file, an option, the
 // machine) returns bool, true for success. It describes a failure in an Error: one line, without a newline, that says
@@ -42,14 +42,99 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
     return false;
 }
 
-// Prints `program: text` on one line, control characters (of a file's name, say) as '?'. For main() and its helpers.
-static inline void print_error(const char *program, const Error *error) {
-    char line[sizeof(error->text) + 128];
-    snprintf(line, sizeof(line), "%s: %s", program, error->text);
-    for (char *c = line; *c != '\0'; c++) {
-        if ((unsigned char)*c < 32 || *c == 127) { *c = '?'; }
+// ---- UTF-8 ----
+
+#define UTF8_REPLACEMENT "\xef\xbf\xbd" // U+FFFD stands for a byte that belongs to no character
+
+// Decodes one character of strict UTF-8 (no overlong forms, no surrogates) of at most n bytes, n >= 1. Returns its
+// length, or 0 when the bytes at p are not a character.
+static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) {
+    if (p[0] < 0x80) { return *code_point = p[0], 1; }
+    int length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || (size_t)length > n) { return 0; }
+    uint32_t c = p[0] & (0xffu >> (length + 1));
+    for (int i = 1; i < length; i++) {
+        if ((p[i] & 0xc0) != 0x80) { return 0; }
+        c = c << 6 | (p[i] & 0x3f);
     }
-    fprintf(stderr, "%s\n", line); // in one piece, because other processes may write there at that moment
+    bool overlong = (length == 3 && c < 0x800) || (length == 4 && c < 0x10000);
+    if (overlong || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff) { return 0; }
+    *code_point = c;
+    return length;
+}
+
+// ---- Printing ----
+//
+// Everything that a program prints passes through text_show: by say() and print_error(), and a model's samples by
+// text_out.h. Any text may hold bytes of others (a path, an option, a file, a token, the words of another rank), and
+// none may steer the terminal or forge a line. dev/house.py refuses other ways to print.
+
+// Tells whether a character steers a terminal or the order of reading instead of being seen: C0, DEL and C1, the
+// separators of lines and paragraphs, and the marks, embeddings, overrides and isolates of right-to-left text.
+static inline bool text_steers(uint32_t c) {
+    return c < 32 || (c >= 127 && c < 160) || c == 0x61c || c == 0x200e || c == 0x200f ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+#define TEXT_SHOWN_BYTES 8 // room for a character as it is shown
+
+// Writes the character at p (of at most n bytes, n >= 1) as a person sees it, and returns the bytes written. A
+// character that steers becomes an escape, \x1b or \u202e. A byte that belongs to no character becomes U+FFFD. lines:
+// newline and tab are meant, and pass. *taken: the bytes read.
+static inline size_t text_show(char *shown, const uint8_t *p, size_t n, bool lines, size_t *taken) {
+    uint32_t c = 0;
+    int length = utf8_decode(p, n, &c);
+    *taken = length == 0 ? 1 : (size_t)length;
+    if (length == 0) { return (size_t)snprintf(shown, TEXT_SHOWN_BYTES, UTF8_REPLACEMENT); }
+    if (text_steers(c) && !(lines && (c == '\n' || c == '\t'))) {
+        return (size_t)snprintf(shown, TEXT_SHOWN_BYTES, c < 128 ? "\\x%02x" : "\\u%04x", (unsigned)c);
+    }
+    memcpy(shown, p, *taken);
+    return *taken;
+}
+
+#define SAY_MAX_BYTES (4 * MAX_PATH_BYTES) // of one call of say(); longer text is cut
+
+// Prints bytes as they are shown. The first `head` and the last `tail` bytes are the program's own: their newlines and
+// tabs pass. Up to SAY_MAX_BYTES leave in one piece, because other processes may write to `out` at that moment.
+static inline void say_bytes(FILE *out, const char *bytes, size_t count, size_t head, size_t tail) {
+    char shown[SAY_MAX_BYTES];
+    size_t used = 0, taken;
+    for (size_t i = 0; i < count; i += taken) {
+        if (used + TEXT_SHOWN_BYTES > sizeof(shown)) { fwrite(shown, 1, used, out), used = 0; }
+        bool own = i < head || i >= count - tail;
+        used += text_show(shown + used, (const uint8_t *)bytes + i, count - i, own, &taken);
+    }
+    fwrite(shown, 1, used, out);
+}
+
+// Prints a text of the program's own that may have several lines.
+static inline void say_lines(FILE *out, const char *text) { say_bytes(out, text, strlen(text), strlen(text), 0); }
+
+// Prints like vfprintf. Newlines at the beginning and at the end of `format` are meant. Every other newline came with
+// an argument, and is shown as \x0a.
+static inline void say_list(FILE *out, const char *format, va_list arguments) {
+    char text[SAY_MAX_BYTES];
+    size_t head = strspn(format, "\n"), end = strlen(format), tail = 0;
+    while (end - tail > head && format[end - tail - 1] == '\n') { tail++; }
+    int bytes = vsnprintf(text, sizeof(text), format, arguments);
+    if (bytes < 0) { return; }
+    size_t count = (size_t)bytes < sizeof(text) ? (size_t)bytes : sizeof(text) - 1;
+    memset(text + count - tail, '\n', tail); // of a text that was cut, too
+    say_bytes(out, text, count, head, tail);
+}
+
+// Prints like fprintf (say_list).
+PRINTF_LIKE(2, 3) static inline void say(FILE *out, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    say_list(out, format, arguments);
+    va_end(arguments);
+}
+
+// Prints `program: text` on one line of stderr. For main() and its helpers.
+static inline void print_error(const char *program, const Error *error) {
+    say(stderr, "%s: %s\n", program, error->text);
 }
 
 // Prints the error and ends the process with status 1 when ok is false.
@@ -59,6 +144,8 @@ static inline void exit_unless(bool ok, const char *program, const Error *error)
     print_error(program, error);
     exit(EXIT_FAILURE);
 }
+
+// ---- Clocks and small arithmetic ----
 
 // Returns seconds on a clock that never goes back. Only differences have a meaning.
 static inline double seconds_now(void) {

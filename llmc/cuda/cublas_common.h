@@ -103,8 +103,8 @@ static inline const char *cublas_remedy(cublasStatus_t status) {
 static inline void cublas_check_status(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cublasLtGetStatusString(status),
-            cublasLtGetStatusName(status), cublas_remedy(status));
+    say(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cublasLtGetStatusString(status),
+        cublasLtGetStatusName(status), cublas_remedy(status));
     _exit(EXIT_FAILURE);
 }
 #define cublas_check(call) cublas_check_status((call), #call, __FILE__, __LINE__)
@@ -263,14 +263,14 @@ static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, uin
 static inline void cublas_no_algorithm(const CublasContext *context, const CublasProblem *p, cublasStatus_t status) {
     bool fuses_gelu = cublas_reads_aux(p) || cublas_writes_aux(p), in_8_bits = cublas_is_8_bit(p);
     fflush(stdout);
-    fprintf(stderr,
-            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s in %zu MiB of workspace (%s); if "
-            "the GPU's memory is short, " MEMORY_REMEDY "; else try %sanother version of CUDA\n",
-            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, in_8_bits ? " in 8 bits" : "",
-            context->workspace_bytes >> 20, cublasLtGetStatusName(status),
-            in_8_bits    ? "without --fp8, or "
-            : fuses_gelu ? "without fused GELU, or "
-                         : "");
+    say(stderr,
+        "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s in %zu MiB of workspace (%s); if "
+        "the GPU's memory is short, " MEMORY_REMEDY "; else try %sanother version of CUDA\n",
+        (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, in_8_bits ? " in 8 bits" : "",
+        context->workspace_bytes >> 20, cublasLtGetStatusName(status),
+        in_8_bits    ? "without --fp8, or "
+        : fuses_gelu ? "without fused GELU, or "
+                     : "");
     _exit(EXIT_FAILURE);
 }
 

@@ -46,8 +46,8 @@ static inline const char *cuda_remedy(cudaError_t status) {
 static inline void cuda_check_status(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cudaGetErrorString(status),
-            cudaGetErrorName(status), cuda_remedy(status));
+    say(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cudaGetErrorString(status),
+        cudaGetErrorName(status), cuda_remedy(status));
     _exit(EXIT_FAILURE);
 }
 
@@ -60,7 +60,7 @@ static inline void cuda_check_status(cudaError_t status, const char *call, const
 static inline void cuda_require_shape(bool ok, const char *what, const char *file, int line) {
     if (ok) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s:%d: this kernel needs %s\n", file, line, what);
+    say(stderr, "%s:%d: this kernel needs %s\n", file, line, what);
     abort();
 }
 #define cuda_require(condition) cuda_require_shape((condition), #condition, __FILE__, __LINE__)

@@ -130,13 +130,14 @@ static inline void gpu_create_timed_event(cudaEvent_t *event) {
 // Prints the line of the machine: `count` GPUs of this kind.
 static inline void gpu_print(const GpuDevice *gpu, int count, bool fp8) {
     const cudaDeviceProp *p = &gpu->properties;
-    printf("machine     ");
-    if (count > 1) { printf("%d x ", count); }
-    printf("%s, %d multiprocessors, compute capability %d.%d", p->name, p->multiProcessorCount, p->major, p->minor);
+    say(stdout, "machine     ");
+    if (count > 1) { say(stdout, "%d x ", count); }
+    say(stdout, "%s, %d multiprocessors, compute capability %d.%d", p->name, p->multiProcessorCount, p->major,
+        p->minor);
     if (gpu->peak_flops > 0.0) {
-        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * gpu->peak_flops, fp8 ? "in bf16 " : "");
+        say(stdout, ", %.0f TFLOP/s %sby its datasheet", 1e-12 * gpu->peak_flops, fp8 ? "in bf16 " : "");
     }
-    printf("\n");
+    say(stdout, "\n");
 }
 
 // Calls add(name, version) for CUDA's runtime and driver.

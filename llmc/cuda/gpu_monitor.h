@@ -5,8 +5,8 @@
 // a run, and a monitor that did not open reads nothing. This header needs no CUDA.
 //
 //   GpuMonitor monitor;
-//   if (!gpu_monitor_open(&monitor, GPU_MONITOR_LIBRARY, bus_id)) { printf("%s\n", monitor.why); }
-//   if (gpu_monitor_text(&monitor, text, sizeof(text))) { printf("%s\n", text); }
+//   if (!gpu_monitor_open(&monitor, GPU_MONITOR_LIBRARY, bus_id)) { say(stdout, "%s\n", monitor.why); }
+//   if (gpu_monitor_text(&monitor, text, sizeof(text))) { say(stdout, "%s\n", text); }
 //   gpu_monitor_close(&monitor);
 #ifndef LLMC_GPU_MONITOR_H
 #define LLMC_GPU_MONITOR_H

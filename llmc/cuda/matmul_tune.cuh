@@ -80,7 +80,7 @@ typedef struct {
 
 static inline void tune_end(const CublasProblem *p, const char *what) {
     fflush(stdout);
-    fprintf(stderr, "%s (m %lld, n %lld, k %lld)\n", what, (long long)p->m, (long long)p->n, (long long)p->k);
+    say(stderr, "%s (m %lld, n %lld, k %lld)\n", what, (long long)p->m, (long long)p->n, (long long)p->k);
     _exit(EXIT_FAILURE);
 }
 

@@ -226,7 +226,7 @@ typedef struct {
 } Tuning;
 
 static inline void tuning_notice(Tuning *t, const Error *notice) {
-    text_printf(&t->text, "            %s\n", notice->text);
+    text_line(&t->text, "            %s", notice->text);
 }
 
 // The run cannot have the choices of its earlier part.
@@ -296,13 +296,13 @@ static inline bool tuning_save(Tuning *t, const char *run_folder, Error *error) 
     if (t->user_changed && t->wants.writes_user && t->user_state != TUNE_FILE_FOREIGN) {
         bool kept = tune_file_write(&t->user, t->user_path, &notice);
         if (!kept && t->wants.must_keep) { return fail(error, "--matmul-tune 2: %s", notice.text); }
-        if (kept) { text_printf(&t->text, "            kept in %s\n", t->user_path); }
+        if (kept) { text_line(&t->text, "            kept in %s", t->user_path); }
         if (!kept) { tuning_notice(t, &notice); }
     }
     t->user_changed = false;
     if (run_folder[0] == '\0' || t->run.count == 0) { return true; }
     if (!path_join(path, run_folder, TUNE_RUN_FILE, error) || !tune_file_write(&t->run, path, error)) { return false; }
-    text_printf(&t->text, "            the run's own, in %s\n", path);
+    text_line(&t->text, "            the run's own, in %s", path);
     return true;
 }
 

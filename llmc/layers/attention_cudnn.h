@@ -603,8 +603,8 @@ static inline void cudnn_check_status(cudnnStatus_t status, const char *call, co
     if (status == CUDNN_STATUS_SUCCESS) { return; }
     cudnnGetLastErrorString(reason, sizeof(reason));
     fflush(stdout);
-    fprintf(stderr, "%s:%d: %s failed: %s (%s); --attention own does without cuDNN\n", file, line, call,
-            cudnnGetErrorString(status), reason);
+    say(stderr, "%s:%d: %s failed: %s (%s); --attention own does without cuDNN\n", file, line, call,
+        cudnnGetErrorString(status), reason);
     _exit(EXIT_FAILURE);
 }
 #define cudnn_check(call) cudnn_check_status((call), #call, __FILE__, __LINE__)

@@ -183,20 +183,20 @@ static inline void plan_lifetime(char *text, size_t size, const MemoryPlan *plan
 
 // Prints the table and the total.
 static inline void plan_print(const MemoryPlan *plan, FILE *out) {
-    fprintf(out, "%-16s %-26s %-4s %16s %16s  %-11s %s\n", "buffer", "shape", "type", "bytes", "offset", "category",
-            "live during");
+    say(out, "%-16s %-26s %-4s %16s %16s  %-11s %s\n", "buffer", "shape", "type", "bytes", "offset", "category",
+        "live during");
     for (int i = 0; i < plan->count; i++) {
         const PlanRow *row = &plan->rows[i];
         char lifetime[64];
         plan_lifetime(lifetime, sizeof(lifetime), plan, row);
-        fprintf(out, "%-16s %-26s %-4s %16lld %16lld  %-11s %s\n", row->name, row->shape, plan_types[row->type].name,
-                (long long)row->bytes, (long long)row->offset, plan_categories[row->category], lifetime);
+        say(out, "%-16s %-26s %-4s %16lld %16lld  %-11s %s\n", row->name, row->shape, plan_types[row->type].name,
+            (long long)row->bytes, (long long)row->offset, plan_categories[row->category], lifetime);
     }
     char total[32], unshared[32];
     format_bytes(total, sizeof(total), plan->total);
     format_bytes(unshared, sizeof(unshared), plan_total_unshared(plan));
-    fprintf(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n",
-            (long long)plan->total, total, unshared);
+    say(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n", (long long)plan->total,
+        total, unshared);
 }
 
 // Sets every row's pointer into memory of plan->total bytes.

@@ -431,8 +431,8 @@ static inline int step_compare_rows(const void *a, const void *b) {
 }
 
 static inline void step_print_row(const StepRow *row, const char *bound, FILE *out) {
-    fprintf(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * row->seconds, row->calls, 1e-9 * row->bytes,
-            1e-9 * row->flops, bound, row->name);
+    say(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * row->seconds, row->calls, 1e-9 * row->bytes,
+        1e-9 * row->flops, bound, row->name);
 }
 
 // Prints the rows, the longest first, and their sum. dev/bench/step_table.py reads them.
@@ -440,7 +440,7 @@ static inline void step_print(const StepRows *rows, FILE *out) {
     StepRows sorted = *rows;
     StepRow sum = {"the step", BOUND_MEMORY, 0.0, 0.0, 0.0, 0.0};
     qsort(sorted.rows, (size_t)sorted.count, sizeof(sorted.rows[0]), step_compare_rows);
-    fprintf(out, "%10s %8s %11s %12s  %-6s  %s\n", "ms a step", "calls", "GB", "GFLOP", "bound", "kernel");
+    say(out, "%10s %8s %11s %12s  %-6s  %s\n", "ms a step", "calls", "GB", "GFLOP", "bound", "kernel");
     for (const StepRow *row = sorted.rows; row < sorted.rows + sorted.count; row++) {
         step_print_row(row, step_bounds[row->bound], out);
         sum.seconds += row->seconds, sum.calls += row->calls, sum.bytes += row->bytes, sum.flops += row->flops;

@@ -53,7 +53,7 @@ static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
     fflush(stdout);
     comm_await_verdict(ranks, 10.0);
     comm_fail(ranks, error);
-    fprintf(stderr, "%s\n", error->text);
+    say(stderr, "%s\n", error->text);
     _exit(EXIT_FAILURE);
 }
 

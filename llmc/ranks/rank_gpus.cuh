@@ -54,11 +54,11 @@ static inline void rank_gpus_print(const Comm *comm, int zero_stage, int spared,
     static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                           "optimizer state, gradients and parameters"};
     int machines = comm_num_machines(comm);
-    printf("ranks       %d on %d machine%s; sharded: %s\n", comm->num_ranks, machines, machines > 1 ? "s" : "",
-           sharded[zero_stage]);
+    say(stdout, "ranks       %d on %d machine%s; sharded: %s\n", comm->num_ranks, machines, machines > 1 ? "s" : "",
+        sharded[zero_stage]);
     if (spared == 0) { return; }
-    printf("            multiplies beside communication count on %d of %d multiprocessors\n", spared,
-           gpu->multiProcessorCount);
+    say(stdout, "            multiplies beside communication count on %d of %d multiprocessors\n", spared,
+        gpu->multiProcessorCount);
 }
 
 // Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank

@@ -8,7 +8,7 @@
 //   if (!comm_agree(&comm, ok, &error)) { ... all ranks fail ... }
 //   if (!ok) { comm_fail(&comm, &error); }                          // the other ranks end with this error too
 //   comm_close(&comm);
-//   if (!ok && comm_prints(&comm)) { fprintf(stderr, ...); }
+//   if (!ok && comm_prints(&comm)) { print_error(...); }
 //
 // All functions work with one process too, and then cost nothing. They are for the main thread. A Comm must stay where
 // it is while it is open.

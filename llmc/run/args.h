@@ -57,8 +57,8 @@ typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; //
 #define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
 #define ARGS_HELP_WIDTH 100 // columns
 
-// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many. print_error replaces
-// control characters.
+// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many. print_error shows
+// control characters as escapes.
 static inline void args_quote(char *text, size_t size, const char *argument, size_t length) {
     snprintf(text, size, "'%.*s%s'", length < 41 ? (int)length : 41, argument, length > 41 ? "..." : "");
 }
@@ -257,16 +257,16 @@ static inline void args_print_wrapped(FILE *out, const char *text, int column, i
     while (*text != '\0') {
         int word = (int)strcspn(text, " ");
         if (!first && column + 1 + word > ARGS_HELP_WIDTH) {
-            fprintf(out, "\n%*s", indent, "");
+            say(out, "\n%*s", indent, "");
             column = indent;
             first = true;
         }
-        fprintf(out, "%s%.*s", first ? "" : " ", word, text);
+        say(out, "%s%.*s", first ? "" : " ", word, text);
         column += word + (first ? 0 : 1);
         first = false;
         text += word + (text[word] == ' ');
     }
-    fputc('\n', out);
+    say(out, "\n");
 }
 
 // Writes the left side of an option in --help: "-n, --name VALUE".
@@ -298,34 +298,38 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges
     char left[256], right[1024];
     args_usage(left, sizeof(left), spec);
     args_description(right, sizeof(right), spec, ranges);
-    fprintf(out, "%*s%s", ARGS_HELP_LEFT, "", left);
+    say(out, "%*s%s", ARGS_HELP_LEFT, "", left);
     int column = ARGS_HELP_LEFT + (int)strlen(left);
     if (column + 2 > ARGS_HELP_RIGHT) {
-        fputc('\n', out);
+        say(out, "\n");
         column = 0;
     }
-    fprintf(out, "%*s", ARGS_HELP_RIGHT - column, "");
+    say(out, "%*s", ARGS_HELP_RIGHT - column, "");
     args_print_wrapped(out, right, ARGS_HELP_RIGHT, ARGS_HELP_RIGHT);
 }
 
 // Prints the options in the groups and the order of the table: all options, or the common options.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
     const char *group = "", *common = program->common;
-    fprintf(out, "Usage: %s\n\n", program->usage);
+    say(out, "Usage: %s\n\n", program->usage);
     args_print_wrapped(out, program->summary, 0, 0);
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
         bool shown = all || common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
         if (spec->refusal != NULL || !shown) { continue; }
-        if (strcmp(group, spec->group) != 0) { fprintf(out, "\n%s\n", spec->group); }
+        if (strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
         group = spec->group;
         args_print_option(out, spec, all || common == NULL);
     }
     const int width = ARGS_HELP_RIGHT - ARGS_HELP_LEFT;
-    fprintf(out, "\nThis program\n  %-*s%s\n", width, "-h, --help", "this text");
-    if (common != NULL) { fprintf(out, "  %-*s%s\n", width, "--help all", "every option, with its range"); }
-    fprintf(out, "  %-*s%s\n", width, "--version", "the version");
-    if (program->examples != NULL) { fprintf(out, "\n%s", program->examples); }
+    say(out, "\nThis program\n");
+    say(out, "  %-*s%s\n", width, "-h, --help", "this text");
+    if (common != NULL) { say(out, "  %-*s%s\n", width, "--help all", "every option, with its range"); }
+    say(out, "  %-*s%s\n", width, "--version", "the version");
+    if (program->examples != NULL) {
+        say(out, "\n");
+        say_lines(out, program->examples);
+    }
 }
 
 // ---- Parsing ----
@@ -409,7 +413,7 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
             *outcome = ARGS_SHOWED_HELP;
             return true;
         } else if (!is_word && strcmp(argv[i], "--version") == 0) {
-            printf("%s %s\n", program->name, GPT2C_VERSION);
+            say(stdout, "%s %s\n", program->name, GPT2C_VERSION);
             *outcome = ARGS_SHOWED_VERSION;
             return true;
         } else if (!is_word) {

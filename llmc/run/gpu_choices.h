@@ -195,12 +195,13 @@ static inline void run_print_step(const TrainRun *run, const StepGpu *gpu) {
     Error ignored;
     PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
-    printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
-           "not measured\n\n",
-           run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, 1e-12 * gpu->flops_per_second,
-           1e-12 * gpu->bytes_per_second, gpu->multiprocessors);
+    say(stdout,
+        "\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n",
+        run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, 1e-12 * gpu->flops_per_second,
+        1e-12 * gpu->bytes_per_second, gpu->multiprocessors);
+    say(stdout, "not measured\n\n");
     step_print(&planned.rows, stdout);
-    printf(
+    say(stdout,
         "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
         (double)o->total_batch / seconds, 100.0 * flops / (gpu->flops_per_second * seconds), flops);
 }
@@ -211,33 +212,36 @@ static inline void run_print_levels(const TrainRun *run, const StepGpu *gpu) {
     int order[NUM_RECOMPUTE_LEVELS] = {0};
     run_all_levels(run, gpu, levels);
     auto_rank_levels(levels, order + 1);
-    printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
-    printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
-           "MiB saved per ms");
+    say(stdout,
+        "\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
+    say(stdout, "%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
+        "MiB saved per ms");
     for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) {
         const AutoCandidate *level = &levels[order[i]];
         double lost = auto_added_seconds(levels, order[i]);
-        printf("%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", order[i], (long long)level->bytes,
-               (long long)(levels[0].bytes - level->bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
-               auto_bytes_per_ms(levels, order[i]) / 0x1p20);
+        say(stdout, "%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", order[i], (long long)level->bytes,
+            (long long)(levels[0].bytes - level->bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
+            auto_bytes_per_ms(levels, order[i]) / 0x1p20);
     }
 }
 
 // Prints for each stage of sharding its memory, the bytes it sends, and the time of a step.
 static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
     Error ignored;
-    printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
-           "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
-           run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
-           1e-9 * gpu->link_bytes_per_second);
-    printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
-           "parameters sent a step", "a step", "MFU");
+    say(stdout,
+        "\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
+        "out:\n",
+        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
+        1e-9 * gpu->link_bytes_per_second);
+    say(stdout, "the time of single messages, and the memory that NCCL takes itself\n\n");
+    say(stdout, "%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
+        "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
         PlannedRun planned = run_plan_variant(run, gpu, run->options.recompute, stage, &ignored);
         double seconds = step_rows_seconds(&planned.rows);
-        printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
-               (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,
-               100.0 * run_flops_of_step(run) / (gpu->flops_per_second * seconds));
+        say(stdout, "%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
+            (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,
+            100.0 * run_flops_of_step(run) / (gpu->flops_per_second * seconds));
     }
 }
 

@@ -168,9 +168,13 @@ static const struct {
                    {LOG_SPEED, "s:%15lld ms:%*f tps:%*f sec:%lf%n"}};
 
 // Reads one line (bytes, without the newline). Returns false for anything that is not a line of one of the logs.
+// Control characters, which sscanf takes for spaces, are in none.
 static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
     char text[160];
-    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
+    if (bytes >= sizeof(text)) { return false; }
+    for (size_t i = 0; i < bytes; i++) {
+        if (line[i] < ' ' || line[i] > '~') { return false; }
+    }
     path_copy(text, line, bytes);
     for (size_t i = 0; i < sizeof(log_formats) / sizeof(log_formats[0]); i++) {
         long long step = -1;
@@ -318,15 +322,15 @@ static inline void logger_progress(Logger *logger, const char *text) {
 
 // ---- The logger ----
 
-// Prints lines for a person (a newline is added). On a terminal they scroll above the bar.
+// Prints a line for a person (a newline is added). On a terminal they scroll above the bar.
 PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *format, ...) {
     bool redraw = logger->bar_visible;
     logger_clear(logger);
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(logger->out, format, arguments);
+    say_list(logger->out, format, arguments);
     va_end(arguments);
-    fputc('\n', logger->out);
+    say(logger->out, "\n");
     fflush(logger->out);
     if (redraw) { logger_draw(logger); }
 }
@@ -362,7 +366,7 @@ static inline bool logger_open(Logger *logger, const char *dir, int64_t first_st
 static inline void logger_close(Logger *logger) {
     if (logger->bar_visible) {
         logger_draw(logger);
-        fputc('\n', logger->out);
+        say(logger->out, "\n");
         fflush(logger->out);
         logger->bar_visible = logger->progress_visible = false;
     }

@@ -196,7 +196,7 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
 
 // ---- Starts ----
 
-// Copies the starts of an earlier run.json word for word. The last start gets its end.
+// Copies the starts of an earlier run.json (json_add_again). The last start gets its end.
 static inline void run_json_copy_starts(JsonOut *out, const Json *json, int starts) {
     int end = json_find(json, 0, "end");
     const JsonValue *values = json->values;
@@ -205,8 +205,9 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
             values[i].next == values[starts].next && end >= 0 && values[i].count > 0 && json_find(json, i, "end") < 0;
         json_out_raw(out, NULL, json->text + values[i].start, (size_t)(values[i].end - values[i].start - last));
         if (!last) { continue; }
-        text_printf(&out->text, ", \"end\": %.*s}", values[end].end - values[end].start,
-                    json->text + values[end].start);
+        text_words(&out->text, ", \"end\": ");
+        json_add_again(&out->text, json->text + values[end].start, (size_t)(values[end].end - values[end].start));
+        text_words(&out->text, "}");
     }
 }
 

@@ -16,35 +16,34 @@
 // ---- The beginning ----
 
 static inline void run_print_data(const char *what, const char *name, const DataLoader *loader) {
-    printf("%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
-           (long long)loader->num_sequences);
+    say(stdout, "%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
+        (long long)loader->num_sequences);
 }
 
 static inline void run_print_eval(const TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
     if (!eval_is_open(eval)) { return; }
     const EvalLength *shortest = &eval->lengths[0], *longest = &eval->lengths[eval->num_lengths - 1];
-    printf("%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d", run_evals[which].name, eval->path,
-           (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, shortest->B,
-           shortest->T);
-    if (eval->num_lengths > 1) { printf(" to %d x %d", longest->B, longest->T); }
-    printf(" tokens\n");
+    say(stdout, "%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d", run_evals[which].name, eval->path,
+        (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, shortest->B, shortest->T);
+    if (eval->num_lengths > 1) { say(stdout, " to %d x %d", longest->B, longest->T); }
+    say(stdout, " tokens\n");
     if (eval->rows_that_lose == 0) { return; }
-    printf("            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
-           (long long)eval->rows_that_lose, (long long)eval->longest);
+    say(stdout, "            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
+        (long long)eval->rows_that_lose, (long long)eval->longest);
 }
 
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
-    printf("gpt2.c %s\n", GPT2C_VERSION);
-    printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
-           c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
+    say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
+    say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
+        c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
     const char *from = run_is_new(run) ? "the seed" : run->found.resumes ? "a checkpoint" : run->model_file->path;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
-    printf("tokenizer   %s\n", run->tokenizer.note);
+    say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
+    say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
@@ -56,23 +55,25 @@ static inline void run_print_inputs(const TrainRun *run) {
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     if (!run_has_train(run) || run->num_steps == 0) { return; }
-    printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
-           (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
-    printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
-           (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
-    printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
-           o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
+    say(stdout, "batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
+        (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
+    say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
+        (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
+    say(stdout, "optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
+        o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
 }
 
 // where: "" on the CPU, " on the GPU" beside other plans.
 static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
-    printf("memory      %s%s, planned\n           ", bytes, where);
+    say(stdout, "memory      %s%s, planned\n", bytes, where);
+    say(stdout, "           ");
     for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // other rows are small
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
-        printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
+        say(stdout, " %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "");
     }
+    say(stdout, "\n");
 }
 
 // Prints the space that checkpoints will take on the disk.
@@ -85,32 +86,36 @@ static inline void run_print_disk(TrainRun *run) {
     if (course.saves == 0) { return; }
     format_bytes(each, sizeof(each), disk.checkpoint_bytes);
     format_bytes(all, sizeof(all), course.most * disk.checkpoint_bytes);
-    printf("checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)course.saves, each,
-           (long long)course.most, all);
+    say(stdout, "checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)course.saves, each,
+        (long long)course.most, all);
 }
 
 // Prints the run before it starts. The trainer adds its own lines.
 static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     const TrainerOps *ops = run->ops;
     run_print_inputs(run);
-    if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
+    if (run->auto_note[0] != '\0') {
+        say(stdout, "auto        ");
+        say_lines(stdout, run->auto_note);
+        say(stdout, "\n");
+    }
     run_print_training(run);
     if (ops->print_config != NULL) { ops->print_config(run->trainer, run); }
     run_print_memory(plan, ops->facts.on_gpu ? " on the GPU" : "");
-    if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
+    if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options.out_dir); }
     run_print_disk(run);
 }
 
 // Prints for --plan the tensors in the plan's row "params", and the memory of the machine that computes.
 static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
-    printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
+    say(stdout, "\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         char shape[64];
         gpt2_param_shape(shape, sizeof(shape), &run->config, i);
-        printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
-               gpt2_param_specs[i].decay ? "yes" : "no");
+        say(stdout, "%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape,
+            (long long)gpt2_param_size(&run->config, i), gpt2_param_specs[i].decay ? "yes" : "no");
     }
-    printf("\n%s", run->ops->facts.on_gpu ? "On the GPU\n" : "");
+    say_lines(stdout, run->ops->facts.on_gpu ? "\nOn the GPU\n" : "\n");
     plan_print(plan, stdout);
     if (run->ops->print_plan != NULL) { run->ops->print_plan(run->trainer, run); }
 }
@@ -171,7 +176,7 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
 static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
     int bytes = 0;
     const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;
-    if (text == NULL) { fprintf(out->out, "%d ", token); }
+    if (text == NULL) { say(out->out, "%d ", token); }
     text_out_write(out, text, bytes);
 }
 
@@ -184,10 +189,10 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     bool has_tokenizer = false;
     if (!hf_export(dir, &run->config, params, tokenizer, &has_tokenizer, error)) { return false; }
     if (has_tokenizer) {
-        printf("exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
+        say(stdout, "exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
     } else {
-        printf("exported    %s: the model without a tokenizer (%s); give --tokenizer vocab.bpe to export both\n", dir,
-               tokenizer == NULL ? "none was given" : "this one only decodes");
+        say(stdout, "exported    %s: the model without a tokenizer (%s); give --tokenizer vocab.bpe to export both\n",
+            dir, tokenizer == NULL ? "none was given" : "this one only decodes");
     }
     return true;
 }
@@ -198,13 +203,15 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     const TrainOptions *o = &run->options;
     bool stopped = run_is_stopping(run);
     logger_close(&run->logger);
-    if (o->export_dir[0] != '\0' && stopped) { printf("exported    nothing: the run was stopped before its end\n"); }
+    if (o->export_dir[0] != '\0' && stopped) {
+        say(stdout, "exported    nothing: the run was stopped before its end\n");
+    }
     if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (run_kind(run) != RUN_TRAINS) { return true; }
     if (run_writes_files(run)) {
-        printf("output      %s: checkpoints, main.log, speed.log, loss.svg, run.json\n", o->out_dir);
+        say(stdout, "output      %s: checkpoints, main.log, speed.log, loss.svg, run.json\n", o->out_dir);
     }
-    printf("weights hash %016llx\n", (unsigned long long)weights_hash);
+    say(stdout, "weights hash %016llx\n", (unsigned long long)weights_hash);
     return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 

@@ -199,7 +199,7 @@ static inline bool loop_run(TrainRun *run, Error *error) {
     }
     if (!loop_start(run, error)) { return false; }
     ops->print_machine(run->trainer, run);
-    printf("\n");
+    say(stdout, "\n");
     fflush(stdout); // a file would otherwise show it only with the first step
     catch_stop_signals(ops->facts.on_signal);
     bool ok = run_kind(run) == RUN_TRAINS ? loop_train(run, error) : loop_evaluate_only(run, error);

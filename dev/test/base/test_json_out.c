@@ -1,5 +1,6 @@
 // JSON as it is written: read again with the parser of llmc/base/json.h, everything is what it was.
 #include "llmc/base/json.h"
+#include "dev/test/plain.h"
 #include "dev/test/test.h"
 
 TEST(test_layout) {
@@ -59,9 +60,7 @@ static void check_text(Test *t, const char *text, const char *expected) {
         CHECK(t, json_string(&a.json, a.value, got, sizeof(got), &error), "%s", error.text);
         CHECK(t, strcmp(got, expected) == 0, "'%s' became '%s'", text, got);
     }
-    for (const char *c = a.out.text.data; c != NULL && *c != '\0'; c++) {
-        CHECK(t, (unsigned char)*c >= 32 || *c == '\n', "a control character: %s", a.out.text.data);
-    }
+    CHECK(t, is_plain(a.out.text.data, a.out.text.used), "a control character: %s", a.out.text.data);
     again_end(&a);
 }
 
@@ -73,6 +72,7 @@ TEST(test_texts) {
                                        "\x01\x1f\x7f",
                                        "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",
                                        "a/b'c",
+                                       "\xc2\x9b\x33\x31m \xe2\x80\xae \xe2\x81\xa6 \xd8\x9c",
                                        "{\"not\": [json]}"};
     static const struct {
         const char *text, *expected; // U+FFFD for each byte that is none of a character
@@ -92,6 +92,21 @@ TEST(test_texts) {
         check_text(t, text, expected);
         check_text(t, between, expected_between);
     }
+}
+
+// JSON of another file, copied: its strings stay the same, and nothing in it steers a terminal.
+TEST(test_copied_json) {
+    static const char copied[] = "{\r\"\xc2\x9b\x7f\xe2\x80\xae\": [1,\t\n2]\r}";
+    Again a;
+    json_out_begin(&a.out);
+    json_out_raw(&a.out, "v", copied, strlen(copied));
+    if (again_read(t, &a)) {
+        int list = json_find(&a.json, a.value, "\xc2\x9b\x7f\xe2\x80\xae");
+        CHECK(t, list > 0 && a.json.values[list].count == 2, "%s", a.out.text.data);
+        CHECK(t, is_plain(a.out.text.data, a.out.text.used) && strchr(a.out.text.data, '\t') == NULL, "%s",
+              a.out.text.data);
+    }
+    again_end(&a);
 }
 
 TEST(test_numbers) {

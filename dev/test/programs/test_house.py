@@ -1,4 +1,4 @@
-"""The code keeps the rules of dev/house.py: arrows between rooms, lines, include depth, functions and structs."""
+"""The code keeps the rules of dev/house.py: arrows between rooms, lines, printing, include depth, functions and structs."""
 import os
 import re
 import sys
@@ -42,7 +42,7 @@ def test_rooms_are_those_of_contributing():
         {room: allowed.split() for room, (_, _, allowed) in house.ROOMS.items()}
 
 
-CHECKS = (house.check_rooms, house.check_arrows, house.check_code)
+CHECKS = (house.check_rooms, house.check_prints, house.check_arrows, house.check_code)
 
 
 def broken(check):
@@ -60,6 +60,7 @@ def test_rules(check):
 @pytest.mark.parametrize("name, value, check, wanted", [
     ("ROOMS", {**house.ROOMS, "cpu": (100, 650, "base model")}, house.check_rooms, "llmc/cpu: .* lines of 100"),
     ("FILES", {"train_gpt2.cu": 500}, house.check_rooms, "train_gpt2.cu: .* lines of 500"),
+    ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
     ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),
     ("FUNCTION_LINES", 40, house.check_code, "llmc/layers/layernorm.cuh: layernorm_backward_kernel: .* lines of 40"),
     ("STRUCT_FIELDS", 10, house.check_code, "train_gpt2.cu: struct RunShape: .* fields of 10")])

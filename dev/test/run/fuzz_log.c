@@ -1,6 +1,7 @@
 // Any bytes as main.log or speed.log: resuming leaves only whole lines of earlier steps, and the picture holds only
 // numbers.
 #include "dev/test/fuzz.h"
+#include "dev/test/plain.h"
 #include "llmc/run/loss_svg.h"
 
 #define SVG_BYTES (1 << 16)
@@ -20,7 +21,7 @@ static void check_trim(const uint8_t *data, size_t size, int64_t step, bool spee
         require(log_parse_line(line, length, &parsed) && (parsed.kind == LOG_SPEED) == speed && parsed.step >= 0 &&
                 parsed.step < step);
     }
-    require(position == bytes && bytes <= (int64_t)size);
+    require(position == bytes && bytes <= (int64_t)size && is_plain((const char *)text, (size_t)bytes));
     free(text);
 }
 
@@ -33,7 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (curves[0].points + curves[1].points > 0) {
         Text svg = {NULL, 0, 0, false};
         svg_picture(&svg, curves);
-        require(svg.used == strlen(svg.data) && svg.used < SVG_BYTES && ends_with(svg.data, "</svg>\n"));
+        require(svg.used == strlen(svg.data) && svg.used < SVG_BYTES && is_plain(svg.data, svg.used) &&
+                ends_with(svg.data, "</svg>\n"));
         require(strstr(svg.data, "nan") == NULL && strstr(svg.data, "inf") == NULL);
         text_free(&svg);
     }

@@ -1,5 +1,6 @@
 // Any bytes as run.json: a resumed run takes over its starts or says that it cannot, and writes valid JSON.
 #include "dev/test/fuzz.h"
+#include "dev/test/plain.h"
 #include "llmc/run/run_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -17,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_out_begin(&out);
     run_json_starts(&out, &run, fuzz_temp_file(data, size));
     require(json_out_end(&out));
+    require(is_plain(out.text.data, out.text.used));
     require(json_parse(&json, "what was written", out.text.data, (int64_t)out.text.used, &error));
     int starts = json_find(&json, 0, "starts"), last = -1;
     require(starts > 0 && json.values[starts].kind == JSON_ARRAY && json.values[starts].count >= 1);

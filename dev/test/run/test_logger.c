@@ -242,7 +242,8 @@ TEST(test_damaged_log) {
     write_log(
         t,
         "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 trl:4.00\x01\x02\nxyz\n\ns:-1 tel:3\ns:1 eval:0.2500\ns:1 tel:4.5x\n"
-        "s:1 mmlu:0.2600\ns:1 mmlu:\ns:2 mmluu:0.2\ns:3 mmlu:0.3000\ns:99999999999999999999 tel:1\ns:2 trl:nan "
+        "s:1 mmlu:0.2600\ns:\r1 tel:\f1.0\ns:1 mmlu:\ns:2 mmluu:0.2\ns:3 mmlu:0.3000\ns:99999999999999999999 "
+        "tel:1\ns:2 trl:nan "
         "lr:0.000600 norm:inf\ns:2 tel:4.0"); // killed while writing
     run_steps(t, 3, 3);
     check_log(t, "damaged",

@@ -1,0 +1,124 @@
+"""Text of others that the trainer prints: paths, options, run.json, the training state, main.log, tokenizers, a model's
+config.json. No byte of it may steer the terminal or forge a line, on stdout, stderr or in a file that a person reads.
+test_text_out.c has every character."""
+import json
+import os
+import re
+import shutil
+import struct
+
+import pytest
+
+from cli import (TINY, config, finish, model, path, ran, random_tokens, shard_bytes, start,
+                 tokenizer_bytes)
+from formats import xxh64
+from tools import ROOT, new_folder, read, write
+
+# ESC, BEL, CR, DEL, U+009B as UTF-8 and as a raw byte, an override and an isolate of the direction of writing, half a
+# character, and then text that must pass.
+HOSTILE = b"\x1b]0;x\x07\r\x7f\xc2\x9b31m\x9b2J\xe2\x80\xae\xe2\x81\xa6\xe2\x82."
+FRIENDLY = "Grüße 世界 👨‍👩‍👧".encode()
+SHOWN = "\\x1b]0;x\\x07\\x0d\\x7f\\u009b31m\ufffd2J\\u202e\\u2066\ufffd\ufffd."
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def plain(data, what):
+    """Bytes that a terminal may get, as text."""
+    text = data.encode("latin-1").decode() if isinstance(data, str) else data.decode()
+    assert not STEERS.search(text), (what, text)
+    return text
+
+
+def hostile_path(name):
+    return os.fsdecode(os.fsencode(path(name)) + HOSTILE + FRIENDLY)
+
+
+def put(name, data, end=""):
+    """Writes a file with a hostile name. Returns its path."""
+    file = hostile_path(name) + end
+    with open(file, "wb") as out:
+        out.write(data)
+    return file
+
+
+def resign(state, change):
+    """The bytes of a training state whose facts are changed, with the checksum that belongs to them."""
+    text, records = struct.unpack_from("<II", state, 12)
+    at = 24 + text + 56 * records
+    facts = change(state[24:24 + text])
+    head = state[:12] + struct.pack("<I", len(facts)) + state[16:24] + facts + state[24 + text:at]
+    return head + struct.pack("<Q", xxh64(head)) + state[at + 8:]
+
+
+TOKENS = [bytes([i]) for i in range(248)] + [HOSTILE, FRIENDLY, b"\n\t", b"\x9b", b"\xe2\x80", b"\xae", b"\x1b["]
+RUN = [*TINY, "--vocab", 256, "-x", 2, "-s", 2, "-g", 60, "--temperature", 9, "-v", 1]
+
+
+def test_a_whole_run():
+    """Every path of a run, its samples and all that it writes; a resume with everything that it reads of the folder."""
+    data = put("tokens", shard_bytes(random_tokens(600, 256)), ".bin")
+    tokenizer = put("tokenizer", tokenizer_bytes(TOKENS + [b"<|endoftext|>"], count=256), ".bin")
+    folder = hostile_path("run")
+    words = ["-i", data, "-j", data, "--tokenizer", tokenizer, *RUN]
+    out = plain(ran(*words, "-o", folder), "stdout")
+    for where in ("train data", "val data", "tokenizer", "output", "saved the checkpoint"):
+        assert re.search(rf"^{where} .*{re.escape(SHOWN)}", out, re.M), (where, out)
+    assert out.count(SHOWN + FRIENDLY.decode()) >= 5, out
+    for name in ("run.json", "main.log", "speed.log", "loss.svg"):
+        plain(read(os.path.join(folder, name)), name)
+
+    record = json.loads(read(os.path.join(folder, "run.json")))
+    record["starts"][0]["command"] = record["end"]["message"] = HOSTILE.decode(errors="replace")
+    record["starts"][0]["\u009b\u202e\x7f"] = 1
+    write(os.path.join(folder, "run.json"), json.dumps(record, ensure_ascii=False).replace(", ", ",\r\t"))
+    with open(os.path.join(folder, "main.log"), "ab") as log:
+        log.write(b"s:\r0 tel:\x0b1.0\n" + b"s:0 tel:1.0" + HOSTILE + b"\n")
+    name = os.path.join(folder, "state_00000002.bin")
+    write(name, resign(read(name), lambda facts: facts.replace(b"option.schedule cosine",
+                                                               b"option.schedule " + HOSTILE)))
+    out = plain(ran(*words, "-o", folder, "--resume", "--allow-changes"), "stdout")
+    assert "--schedule was " + SHOWN in out, out
+    log = plain(read(os.path.join(folder, "main.log")), "main.log")
+    assert log == "".join(re.findall(r"s:[0-2] t[er]l:.*\n", log)) and log.count("\n") == 5, log
+    assert json.loads(plain(read(os.path.join(folder, "run.json")), "run.json"))["starts"][0]["\u009b\u202e\x7f"] == 1
+    shutil.rmtree(folder)
+
+
+def test_plan():
+    data = put("plan", shard_bytes(random_tokens(600, 256)), ".bin")
+    out = plain(ran("-i", data, *TINY, "--vocab", 256, "--plan"), "--plan")
+    assert SHOWN in out, out
+
+
+ARGUMENT = os.fsdecode(HOSTILE + b"\nforged: line")
+
+
+def hostile_model(text):
+    """A folder of Hugging Face's whose config.json says what is not expected of it, and that twice."""
+    folder = new_folder("hf")
+    shutil.copytree(os.path.join(ROOT, "dev/test/fixtures/hf_tiny"), folder)
+    write(os.path.join(folder, "config.json"), '{"%s": 1, "%s": 2}' % (text, text))
+    return folder
+
+
+REFUSALS = {
+    "option": lambda: [ARGUMENT, 3],
+    "unknown": lambda: ["--" + ARGUMENT, 3],
+    "number": lambda: ["--batch-size", ARGUMENT],
+    "choice": lambda: ["--schedule", ARGUMENT],
+    "data": lambda: ["-i", path("none") + ARGUMENT],
+    "shard": lambda: ["-i", put("bad", shard_bytes([1, 2, 3], count=9) + b"\x1b", ".bin")],
+    "folder": lambda: ["-i", put("text", b"some text " * 400), *TINY, "-o", "/proc/" + ARGUMENT],
+    "init": lambda: ["--init", ARGUMENT, "-x", 0],
+    "config.json": lambda: ["--init", hostile_model("\u009b31m\u202e\x7f"), "-x", 0],
+    "tokenizer": lambda: ["--init", model("m.bin", config(V=257)), "-x", 0, "--tokenizer",
+                          put("t", tokenizer_bytes(TOKENS, count=300), ".bin")],
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_errors_are_one_plain_line(what):
+    words = REFUSALS[what]()
+    out, err = finish(start(*words), 1, what)
+    plain(out, what)
+    assert re.fullmatch(r"train_gpt2: [^\n]*\\[xu][^\n]+\n", plain(err, what)), err
