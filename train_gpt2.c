@@ -825,8 +825,9 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
 }
 
 // Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
-static bool skips_update(Model *model, TrainRun *run, const StepInfo *info) {
+static bool skips_update(Model *model, TrainRun *run, StepInfo *info) {
     char why[96];
+    info->usual_norm = outlier_median(&model->optimizer.outliers.norm);
     bool skip = outliers_skip(&model->optimizer.outliers, info->loss, info->norm, run->options.skip_loss_z,
                               run->options.skip_grad_z, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
@@ -857,7 +858,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     info.seconds = seconds_now() - start;
     info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
     run_advance(run);
-    return logger_step(&run->logger, &info, error);
+    return run_log_step(run, &info, error);
 }
 
 // Adds up the mean losses of the sequences of one batch.

@@ -898,8 +898,9 @@ static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *err
 }
 
 // Adds a step's loss and norm to the statistics of outliers. True if the step is an outlier whose update is skipped.
-static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
+static bool is_outlier(Trainer *t, TrainRun *run, StepInfo *info) {
     char why[96];
+    info->usual_norm = outlier_median(&t->stats.outliers.norm);
     double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
     bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
@@ -932,7 +933,7 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
         double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
         step->info.peak_fraction = run_peak_fraction(run, step->info.seconds, peak);
     }
-    return logger_step(&run->logger, &step->info, error);
+    return run_log_step(run, &step->info, error);
 }
 
 // Decides whether a step updates the weights. The host waits here only in a run that skips outliers.

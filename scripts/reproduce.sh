@@ -25,7 +25,8 @@ export LC_ALL=C
 given=() # what the environment says, to be repeated by whoever goes on
 for name in SMOKE SMOKE_STEPS SMOKE_OUT_DIR STAGES PROGRAM GPUS_PER_NODE OUT_DIR DATA_ROOT TRAIN_DATA VAL_DATA VOCAB \
     MIRROR MODEL SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS LR WARMUP FINAL_LR_FRAC WEIGHT_DECAY DATA ZERO_STAGE RECOMPUTE \
-    VAL_EVERY EVAL_EXAMPLES SAMPLE_EVERY CHECKPOINT_EVERY KEEP KEEP_MAJOR WATCHDOG START_TIMEOUT RESERVE_MIB \
+    VAL_EVERY EVAL_EXAMPLES SAMPLE_EVERY CHECKPOINT_EVERY KEEP KEEP_MAJOR STOP_ON_DIVERGENCE WATCHDOG START_TIMEOUT \
+    RESERVE_MIB \
     MAX_STARTS PAUSE RECIPE HOSTS NODE SERVER PORT; do
     if [ -n "$(compgen -e -X "!$name" || true)" ]; then given+=("$name=$(printf %q "${!name}")"); fi
 done
@@ -47,6 +48,7 @@ SAMPLE_EVERY=${SAMPLE_EVERY:-5000}
 CHECKPOINT_EVERY=${CHECKPOINT_EVERY:-500}  # steps, what a crash costs at most
 KEEP=${KEEP:-3}                            # the last checkpoints
 KEEP_MAJOR=${KEEP_MAJOR:-10000}            # also those of every so many steps
+STOP_ON_DIVERGENCE=${STOP_ON_DIVERGENCE:-1} # 0: only warn when the loss or the gradient norm has left for good
 WATCHDOG=${WATCHDOG:-45}                   # seconds without progress that count as hung
 START_TIMEOUT=${START_TIMEOUT:-600}        # seconds for all processes to come; a pause of restart.sh: 300
 RESERVE_MIB=${RESERVE_MIB:-}               # of a GPU, not in the plan: CUDA and cuBLASLt 2048, NCCL as much again
@@ -479,7 +481,8 @@ newest_step() {
 train_command() { # further options...
     train_options "$ZERO_STAGE" "$recompute"
     train=("$PROGRAM" --train-data "$TRAIN_DATA" --val-data "$VAL_DATA" --tokenizer "$VOCAB" --out-dir "$OUT_DIR"
-        --checkpoint-every "$CHECKPOINT_EVERY" --keep "$KEEP" --keep-major "$KEEP_MAJOR" "${options[@]}"
+        --checkpoint-every "$CHECKPOINT_EVERY" --keep "$KEEP" --keep-major "$KEEP_MAJOR"
+        --stop-on-divergence "$STOP_ON_DIVERGENCE" "${options[@]}"
         --hellaswag 1 --hellaswag-data "$HELLASWAG_DATA" --eval-examples "$EVAL_EXAMPLES" "$@")
 }
 

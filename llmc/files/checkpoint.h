@@ -496,16 +496,17 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     if (unlink(paths.state) == 0) { unlink(paths.temporary_model); }
 }
 
-// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all) and the
-// steps divisible by keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
-static inline void checkpoint_prune(const char *dir, int64_t newest_step, int keep, int64_t keep_major) {
+// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all), the steps
+// divisible by keep_major (0: none) and good_step. Later steps are not touched. A file that cannot be removed stays.
+static inline void checkpoint_prune(const char *dir, int64_t newest_step, int keep, int64_t keep_major,
+                                    int64_t good_step) {
     if (keep <= 0) { return; }
     int64_t *steps;
     int count = checkpoint_collect(dir, "state", "", &steps), seen = 0;
     for (int i = 0; i < count; i++) {
         if (steps[i] > newest_step) { continue; }
         bool major = keep_major > 0 && steps[i] % keep_major == 0;
-        if (++seen > keep && !major) { checkpoint_delete(dir, steps[i]); }
+        if (++seen > keep && !major && steps[i] != good_step) { checkpoint_delete(dir, steps[i]); }
     }
     free(steps);
 }

@@ -52,6 +52,20 @@ static inline double outlier_zscore(const OutlierDetector *detector, double valu
     return value == mean ? 0.0 : (value - mean) / deviation;
 }
 
+// Returns the median of the window. It is NaN until the window is full.
+static inline double outlier_median(const OutlierDetector *detector) {
+    const double *values = detector->values;
+    for (int i = 0; i < OUTLIER_WINDOW && detector->count >= OUTLIER_WINDOW; i++) {
+        int below = 0, not_above = 0;
+        for (int j = 0; j < OUTLIER_WINDOW; j++) {
+            below += values[j] < values[i];
+            not_above += values[j] <= values[i];
+        }
+        if (below < OUTLIER_WINDOW / 2 && not_above >= OUTLIER_WINDOW / 2) { return values[i]; }
+    }
+    return NAN;
+}
+
 // Takes a value into the window. A full window loses its oldest value. A value that is not finite is ignored.
 static inline void outlier_accept(OutlierDetector *detector, double value) {
     if (!isfinite(value)) { return; }

@@ -122,17 +122,19 @@ static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
 
 // ---- Steps ----
 
+#define RUN_REMEDY "try a lower --lr, more --warmup or --grad-clip"
+
 // Reports that a loss or gradient norm of step `step` allows no update. The run ends there.
 static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
                                       const char *place, Error *error) {
     char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
-    if (run->saved_step >= 0) {
+    if (run->folder.saved_step >= 0) {
         snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
-                 (long long)run->saved_step);
+                 (long long)run->folder.saved_step);
     }
     snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
-    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
-                (long long)step + 1, what, number, place, saved);
+    return fail(error, "step %lld: the %s is %s, first found in %s; %s; " RUN_REMEDY, (long long)step + 1, what, number,
+                place, saved);
 }
 
 // Begins the line of the current step in the log. The caller fills in loss, norm and time.
@@ -153,6 +155,41 @@ static inline double run_peak_fraction(const TrainRun *run, double seconds, doub
 
 static inline void run_report_skip(TrainRun *run, int64_t step, const char *why) {
     logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
+}
+
+// Writes how the run has diverged, what helps, and from which checkpoint it can go on.
+static inline void run_describe_divergence(const TrainRun *run, int64_t step, char *text, size_t size) {
+    char what[160], saved[MAX_PATH_BYTES + 160] = "no good checkpoint was saved";
+    const RunFolder *folder = &run->folder;
+    divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));
+    if (folder->good_step >= 0) {
+        snprintf(saved, sizeof(saved),
+                 "the last good checkpoint in %s is that of step %lld%s: --resume --allow-changes goes on from it with "
+                 "other options",
+                 run->options.out_dir, (long long)folder->good_step,
+                 folder->saved_step > folder->good_step ? " (remove those after it)" : "");
+    }
+    snprintf(text, size, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z; %s", (long long)step + 1,
+             what, saved);
+}
+
+// Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
+// equal losses and norms, so they decide alike.
+static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
+    char text[MAX_PATH_BYTES + 512];
+    if (!logger_step(&run->logger, info, error)) { return false; }
+    divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
+    int64_t steps = divergence_steps(&run->divergence);
+    if (steps < DIVERGENCE_STEPS) { return true; }
+    run_describe_divergence(run, info->step, text, sizeof(text));
+    if (run->options.stop_on_divergence) {
+        fail(error, "%s", text);
+        return run_fail_together(run, error);
+    }
+    if (steps == DIVERGENCE_STEPS) {
+        logger_event(&run->logger, "warning: %s; --stop-on-divergence would end the run here", text);
+    }
+    return true;
 }
 
 // ---- Evaluations ----

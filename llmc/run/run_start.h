@@ -212,7 +212,7 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 
 // Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set.
 static inline bool run_open(TrainRun *run, Error *error) {
-    run->saved_step = -1;
+    run->folder.saved_step = run->folder.good_step = -1;
     logger_init(&run->logger);
     run_slow(run, true);
     bool ok =

@@ -34,6 +34,10 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
+    state_set_i64(header, "steps_above_loss_limit", run->divergence.loss_steps);
+    state_set_i64(header, "steps_above_norm_limit", run->divergence.norm_steps);
+    state_set_real(header, "norm_limit", run->divergence.norm_limit);
+    state_set_i64(header, "good_step", run->folder.good_step);
     state_set_u64(header, "data", run->train.fingerprint);
     state_set_text(header, "precision", run->ops->facts.precision);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
@@ -121,14 +125,16 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
 }
 
 // Writes a checkpoint if the run writes files and has not saved this step. Removes the checkpoints that --keep no
-// longer wants. Refuses parameters that are not finite: the next start would refuse them, and the good checkpoints
+// longer wants, but never the last good one: while a row of the divergence grows, nobody knows how it ends. Refuses
+// parameters that are not finite: the next start would refuse them, and the good checkpoints
 // would be gone by then.
 static inline bool run_save(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
     DiskRun disk;
-    if (!run_writes_files(run) || run->saved_step == run->step) { return true; }
+    if (!run_writes_files(run) || run->folder.saved_step == run->step) { return true; }
     if (!run_check_state(run, error)) { return false; }
+    if (divergence_steps(&run->divergence) == 0) { run->folder.good_step = run->step; }
     atomic_init(&writer.model);
     atomic_init(&writer.state);
     run_slow(run, true);
@@ -138,9 +144,11 @@ static inline bool run_save(TrainRun *run, Error *error) {
         checkpoint_write_abort(&writer);
         return false;
     }
-    run->saved_step = run->step;
+    run->folder.saved_step = run->step;
     run_resumable(run, true);
-    if (o->keep > 0 && run_leads(run)) { checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major); }
+    if (o->keep > 0 && run_leads(run)) {
+        checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major, run->folder.good_step);
+    }
     logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
     if (!run_leads(run)) { return true; }
     run_list_checkpoints(run);
@@ -214,18 +222,32 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
     return true;
 }
 
+// Goes on with the rows of the divergence. An older training state lacks them, and a new row begins.
+static inline bool run_restore_divergence(TrainRun *run, const StateHeader *header, const char *path, Error *error) {
+    Divergence *d = &run->divergence;
+    int64_t step = run->step;
+    memset(d, 0, sizeof(*d));
+    run->folder.good_step = step;
+    return state_find(header, "norm_limit") == NULL ||
+           (state_get_number(header, path, "steps_above_loss_limit", 0, step, &d->loss_steps, error) &&
+            state_get_number(header, path, "steps_above_norm_limit", 0, step, &d->norm_steps, error) &&
+            state_get_real(header, path, "norm_limit", &d->norm_limit, error) &&
+            state_get_number(header, path, "good_step", -1, step, &run->folder.good_step, error));
+}
+
 // Loads one checkpoint. Each rank reads its part. Together they find out whether the whole checkpoint is undamaged.
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointReader *reader, StateHeader *header,
                                        Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
     if (!run_agree(run, ok, error)) { return false; }
     ok = run_restore_position(run, header, reader->state.file.path, error) &&
+         run_restore_divergence(run, header, reader->state.file.path, error) &&
          run->ops->read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
     if (!run_agree(run, ok, error)) { return false; }
-    run->saved_step = step;
+    run->folder.saved_step = step;
     return true;
 }
 

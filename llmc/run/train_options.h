@@ -73,6 +73,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "skip an update whose loss is more than Z standard deviations above the last 128; 0: never")                     \
     X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, ANY, "Optimizer",                              \
       "skip an update whose gradient norm is so far above the last 128; 0: never")                                     \
+    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, ANY, "Optimizer",                       \
+      "end the run with status 1 after 20 steps in a row with a loss above ln V + 1, or a gradient norm above 10 "     \
+      "times the median of the last 128; the last checkpoint before them stays; 0: only warn")                         \
     X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, ANY, "Evaluation",                \
       "validate every N steps, and at the start and the end; 0: never")                                                \
     X(val_batches, "val-batches", "m", INT, "20", 0, 1000000000, "N", FREE, ANY, "Evaluation",                         \
@@ -339,6 +342,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(hellaswag_data, o->given[TRAIN_ROW_hellaswag_data] && !o->hellaswag,
                    "does nothing without --hellaswag (-h)"),
         TRAIN_RULE(mmlu_data, o->given[TRAIN_ROW_mmlu_data] && !o->mmlu, "does nothing without --mmlu"),
+        TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
         TRAIN_RULE(nccl_init, tcp && o->server_ip[0] == '\0',
                    "needs --server-ip (-ps), the address of the machine of process 0"),
         TRAIN_RULE(nccl_init, folder && o->nccl_fs_path[0] == '\0',

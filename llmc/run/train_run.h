@@ -18,6 +18,7 @@
 #include "llmc/files/disk_space.h"
 #include "llmc/files/state_file.h"
 #include "llmc/model/gpt2.h"
+#include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
 #include "llmc/run/train_options.h"
 #include "llmc/run/trainer.h"
@@ -42,7 +43,9 @@ typedef struct {
 typedef struct {
     bool locked; // by this process
     DirectoryLock lock;
-    DiskState disk; // the last warning
+    DiskState disk;     // the last warning
+    int64_t saved_step; // step of this run's newest checkpoint, -1: none
+    int64_t good_step;  // the last good checkpoint: saved while neither loss nor norm was above its limit; -1: none
 } RunFolder;
 
 typedef struct {
@@ -92,7 +95,7 @@ struct TrainRun {
     int64_t num_steps, micro_batches; // micro_batches: of a step
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
-    int64_t saved_step;               // step of this run's newest checkpoint, -1: none
+    Divergence divergence;            // up to the last step that was logged
 
     RunKept kept;
     RunFolder folder;

@@ -92,6 +92,18 @@ def val_losses(out):
     return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| val loss ([\d.]+|-?nan|-?inf)$", out, re.M)]
 
 
+def divergence(values, vocab, every):
+    """The step after which a run with these losses has diverged, the 20th in a row above ln V + 1; and the last good
+    checkpoint of those that it saves every so many steps: after a step whose loss was not above that."""
+    good, row = 0, 0
+    for step, loss in enumerate(values, 1):
+        row = row + 1 if loss > math.log(vocab) + 1.0 else 0
+        good = step if row == 0 and step % every == 0 else good
+        if row == 20:
+            return step, good
+    raise AssertionError(f"these losses were to diverge: {values}")
+
+
 def steps_of(out):
     return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
 
@@ -117,6 +129,10 @@ def planned_bytes(out):
 def sample_of(out):
     """The text of the last sample of a run of 0 steps, without the newline that ends it."""
     return re.search(r"sample(?: after \d+ steps)?:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
+
+
+def logged_losses(folder):
+    return [float(loss) for loss in re.findall(r"^s:\d+ trl:([\d.]+)", log_of(folder), re.M)]
 
 
 def checkpoints(folder):

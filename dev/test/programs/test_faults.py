@@ -14,10 +14,11 @@ import signal
 
 import pytest
 
-from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, logged_steps, losses,
-                 make_params, model, model_bytes, model_header, new_folder, path, ran, random_tokens, read,
-                 reference_loss, refused, sample_of, shard, shard_bytes, start, tensor_shapes, text_file,
-                 tokenizer_bytes, val_losses, weights_hash, write)
+from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, divergence,
+                 logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
+                 random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes, start, stopped_after,
+                 tensor_shapes, text_file, tokenizer_bytes, val_losses, weights_hash, write)
+from run_folder import record_of
 from tools import limit_files, limit_memory, small_disk
 
 TEXT = text_file()
@@ -276,6 +277,44 @@ def test_spikes_are_skipped():
         after = ran("-i", data, *base, option, 4, "-x", 143)
         assert after.count("update skipped") == 2 and weights_hash(after) != weights_hash(out)
     assert "skipped" not in ran("-i", data, *base, "-x", 142)
+
+
+DIVERGES = ["-i", TEXT, *TINY, *QUIET, "--vocab", 257, "--warmup", 100, "-x", 60, "--lr"]
+
+
+def test_divergence_is_told_once():
+    """Row 22: a learning rate that rises until the run is lost. One warning, at one step, wherever the run resumed."""
+    folder = new_folder("diverges")
+    out = ran(*DIVERGES, 10, "-o", folder, "-n", 4)
+    last, good = divergence(losses(out), 257, 4)
+    says = (rf"^warning: step (\d+): the loss has been above 6\.55, .* for 20 steps; try a lower --lr.*; the last good "
+            rf"checkpoint in {folder} is that of step {good} \(remove .*; --stop-on-divergence would end the run here$")
+    assert re.findall(says, out, re.M) == [str(last)] and out.count("warning") == 1, out
+    for step in checkpoints(folder):
+        again = ran(*DIVERGES, 10, "-o", stopped_after(step, folder), "--resume")
+        assert again.count("warning") == (step < last) and weights_hash(again) == weights_hash(out), (step, last, again)
+    out = ran(*DIVERGES, 10)
+    assert "no good checkpoint was saved; --stop" in out and out.count("warning") == 1, out
+    assert "warning" not in ran(*DIVERGES, 0.1)
+
+
+def test_stop_on_divergence():
+    """Row 22: the run ends where it would warn. The last good checkpoint stays, whatever --keep says, and a run goes on
+    from it."""
+    folder = new_folder("diverges_and_stops")
+    run = [*DIVERGES, 10, "-o", folder, "-n", 4, "--keep", 1]
+    last, good = divergence(losses(ran(*DIVERGES, 10)), 257, 4)
+    newest = (last - 1) // 4 * 4
+    says = [f"step {last}: the loss has been above 6.55", f"in {folder} is that of step {good} (remove", "--lr"]
+    err = refused(*run, "--stop-on-divergence", says=says)
+    assert checkpoints(folder) == [good, newest] and logged_steps(folder) == [*range(last)]
+    end = record_of(folder)["end"]
+    assert (end["status"], end["step"]) == ("failed", last) and f"train_gpt2: {end['message']}\n" == err, (end, err)
+    refused(*run, "--stop-on-divergence", "--resume", says=says)  # within the row, and to its end
+    for kind in ("model", "state"):
+        os.remove(os.path.join(folder, f"{kind}_{newest:08}.bin"))
+    out = ran(*DIVERGES, 0.1, *run[-6:], "--resume", "--allow-changes", "--stop-on-divergence")
+    assert "warning" not in out and checkpoints(folder) == [60] and logged_steps(folder) == [*range(60)], out
 
 
 # ---- Rows 15, 17 and 25: the folder of a run ----

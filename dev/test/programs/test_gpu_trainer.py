@@ -148,6 +148,17 @@ def test_loss_that_is_no_number(options):
     assert checkpoints(folder) == []
 
 
+def test_stop_on_divergence():
+    """A step's results come while the next step runs: the run ends where they say so, and no later step is saved."""
+    folder = cli.new_folder("diverges")
+    for more in ([], ["--resume"]):
+        err = refused(*data()[:2], *cli.TINY, "--vocab", 300, *cli.QUIET, "--lr", 10, "--warmup", 60, "-x", 50, "-n", 3,
+                      "--keep", 1, "--stop-on-divergence", "-o", folder, *more, says=["the loss has been above 6.70"])
+        last, good = cli.divergence(cli.logged_losses(folder), 300, 3)
+        assert f"step {last}: " in err and f"is that of step {good} (remove" in err, (last, good, err)
+        assert checkpoints(folder) == [good, (last - 1) // 3 * 3] and logged_steps(folder) == [*range(last)], more
+
+
 def test_models_it_cannot_compute():
     for changes, says in ((["--channels", 36, "--heads", 2], ["36 channels", "multiple of 8"]),
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),

@@ -129,6 +129,7 @@ TEST(test_contradictions) {
         {"-i x --eval-examples 5", "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
         {"-i x --mmlu --hellaswag-data y", "--hellaswag-data: does nothing without --hellaswag (-h)"},
         {"-i x -h 1 --mmlu-data y", "--mmlu-data: does nothing without --mmlu"},
+        {"-i x -x 0 --stop-on-divergence", "--stop-on-divergence: does nothing with --steps 0 (-x)"},
     };
     CHECK_REFUSALS(t, false, refusals);
 }

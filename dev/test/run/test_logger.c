@@ -5,7 +5,7 @@
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
-static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
+static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62, 1.0};
 
 // ---- Helpers: whole files of the test's folder ----
 
@@ -95,7 +95,7 @@ TEST(test_bar_widths) {
         CHECK(t, strcmp(line, cases[i].line) == 0, "%d columns: %s", cases[i].width, line);
     }
     const double huge = 1.7e308;
-    const StepInfo wild = {999999998, huge, huge, huge, huge, INT64_MAX, huge};
+    const StepInfo wild = {999999998, huge, huge, huge, huge, INT64_MAX, huge, huge};
     for (int width = 1; width <= 600; width++) {
         logger_step_parts(&parts, width % 2 ? &example : &wild, 1000000000, 1e9);
         logger_bar_line(line, sizeof(line), &parts, width, width % 3 ? 2.0 : -1.0);
@@ -203,7 +203,7 @@ TEST(test_terminal_is_known) {
 
 static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *error) {
     for (int64_t step = from; step < to; step++) {
-        StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
+        StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5, 1.0};
         if (step % 2 == 0 && !logger_val(logger, step, 6.0 - (double)step, error)) { return false; }
         if (!logger_step(logger, &info, error)) { return false; }
     }

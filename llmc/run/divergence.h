@@ -1,0 +1,47 @@
+// Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high.
+//   loss > ln V + 1        An untrained model gives all V tokens equal probability, which costs ln V. A model with such
+//   a
+//                          loss is worse than no model, wherever it started from.
+//   norm > 10 * median     of the last 128 norms that the statistics of outliers have accepted (OutlierDetector)
+// A bad batch raises both for a step or two, and such a row ends by itself.
+#ifndef LLMC_DIVERGENCE_H
+#define LLMC_DIVERGENCE_H
+
+#include "llmc/base/utils.h"
+#include <math.h>
+
+#define DIVERGENCE_STEPS 20
+#define DIVERGENCE_LOSS_MARGIN 1.0
+#define DIVERGENCE_NORM_FACTOR 10.0
+
+// The rows so far. The training state keeps them. A new run begins with zeros.
+typedef struct {
+    int64_t loss_steps, norm_steps; // steps in a row above the limit, up to the last step
+    double norm_limit;              // 0: there is none yet
+} Divergence;
+
+static inline double divergence_loss_limit(int vocab_size) { return log((double)vocab_size) + DIVERGENCE_LOSS_MARGIN; }
+
+// Takes a step's loss and norm into the rows. usual_norm: the running median of the norm; NaN: unknown, so the last
+// limit stays. A value that is not a number is above every limit.
+static inline void divergence_take(Divergence *d, int vocab_size, double loss, double norm, double usual_norm) {
+    if (usual_norm > 0.0) { d->norm_limit = DIVERGENCE_NORM_FACTOR * usual_norm; }
+    d->loss_steps = loss <= divergence_loss_limit(vocab_size) ? 0 : d->loss_steps + 1;
+    d->norm_steps = d->norm_limit == 0.0 || norm <= d->norm_limit ? 0 : d->norm_steps + 1;
+}
+
+// Returns the length of the longer row. 0: the last step was in order. The run has diverged from DIVERGENCE_STEPS on.
+static inline int64_t divergence_steps(const Divergence *d) { return max_i64(d->loss_steps, d->norm_steps); }
+
+// Writes what is too high, for how long: "the loss has been above 6.70, that of an untrained model + 1, for 20 steps".
+static inline void divergence_text(const Divergence *d, int vocab_size, char *text, size_t size) {
+    if (d->loss_steps >= d->norm_steps) {
+        snprintf(text, size, "the loss has been above %.2f, that of an untrained model + %g, for %lld steps",
+                 divergence_loss_limit(vocab_size), DIVERGENCE_LOSS_MARGIN, (long long)d->loss_steps);
+    } else {
+        snprintf(text, size, "the gradient norm has been above %.3g, %g times its median, for %lld steps",
+                 d->norm_limit, DIVERGENCE_NORM_FACTOR, (long long)d->norm_steps);
+    }
+}
+
+#endif // LLMC_DIVERGENCE_H
