@@ -26,6 +26,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 3):
     sys.exit(f"train_gpt2.py: {sys.executable} has PyTorch {torch.__version__}, 2.3 or later is needed; python3 -m pip "
              "install --upgrade torch")
 
+from dev import guard
 from dev.twin import Problem, options as command_line, run_folder, version, weights
 from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
 from dev.twin.schedule import learning_rate
@@ -408,9 +409,9 @@ class Run:
         weights.write_model(os.path.join(o.out_dir, f"model_{self.step:08d}.bin"), self.config, self.parameters())
         path = os.path.join(o.out_dir, f"twin_{self.step:08d}.pt")
         try:
-            torch.save({"step": self.step, "options": command_line.shaping(o), "optimizer": self.optimizer.state_dict(),
-                        "data": self.train.fingerprint}, path + ".tmp")
-            os.replace(path + ".tmp", path)
+            with guard.new_file(path) as file:
+                torch.save({"step": self.step, "options": command_line.shaping(o),
+                            "optimizer": self.optimizer.state_dict(), "data": self.train.fingerprint}, file)
         except (OSError, RuntimeError) as error:
             raise Problem(f"{path}: cannot be written: {error}; free some space") from None
         self.ranks.say(f"saved the checkpoint of step {self.step} in {o.out_dir}")
@@ -422,7 +423,8 @@ class Run:
         if path is None:
             return None
         try:
-            state = torch.load(path, map_location=self.ranks.device, weights_only=True)
+            with guard.open_file(path) as file:
+                state = torch.load(file, map_location=self.ranks.device, weights_only=True)
             self.step, options = state["step"], state["options"]
         except Exception as error:  # torch.load raises what it likes for a damaged file
             raise Problem(f"{path}: is damaged: {str(error).splitlines()[0]}; remove it") from None
@@ -625,6 +627,5 @@ def main(arguments, kind=Run, program="train_gpt2.py"):
 
 
 if __name__ == "__main__":
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are bytes, which need not be UTF-8
+    guard.screens("stdout", "stderr", errors="surrogateescape")  # names of files are bytes, which need not be UTF-8
     main(sys.argv[1:])

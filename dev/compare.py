@@ -20,6 +20,7 @@ import textwrap
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import guard  # noqa: E402
 import run_logs  # noqa: E402
 from run_logs import LogError  # noqa: E402
 
@@ -349,7 +350,6 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr", errors="backslashreplace")  # run.json holds letters of every kind
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")  # run.json holds letters that a locale may not have
     sys.exit(main())

@@ -24,6 +24,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench"))
+import guard  # noqa: E402
 from gpu_runner import START, TOTAL_SECONDS, Failed, Skipped, last_line, matching, status_words  # noqa: E402
 from gpu_training import MODELS, TINY, Training, median_ms  # noqa: E402
 
@@ -324,7 +325,7 @@ def main():
     out = os.path.abspath(arguments.out)
     os.makedirs(out, exist_ok=True)
     for name in ("summary.txt", "kernels.csv", "steps.csv"):
-        open(os.path.join(out, name), "w", encoding="utf-8").close()
+        guard.open_file(os.path.join(out, name), "w", encoding="utf-8").close()
     check = Check(out, arguments.emulate, arguments.make_arguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, check.interrupted)
@@ -335,7 +336,7 @@ def main():
                 stop(f"nvidia-smi shows no GPU {check.gpu}; see nvidia-smi and CUDA_VISIBLE_DEVICES")
         check.check_all(models)
         summary = check.summary()
-        with open(os.path.join(out, "summary.txt"), "w", encoding="utf-8") as file:
+        with guard.open_file(os.path.join(out, "summary.txt"), "w", encoding="utf-8") as file:
             file.write(summary)
         print("\n" + summary, end="")
         sys.exit(check.failures > 0)
@@ -344,4 +345,5 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr")
     main()

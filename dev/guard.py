@@ -48,13 +48,16 @@ class Screen(io.TextIOWrapper):
         self.flush()
 
 
-def screens(*names):
-    """Puts a Screen in the place of these streams: stdout, stderr. One that is closed stays so."""
+def screens(*names, errors=None):
+    """Puts a Screen in the place of these streams: stdout, stderr. One that is closed stays so. errors: what becomes of
+    letters of standard output that the locale does not have."""
     for name in names:
         stream = getattr(sys, name)
         if stream is not None:
             stream.flush()
             setattr(sys, name, Screen(stream))
+    if errors and sys.stdout is not None:
+        sys.stdout.reconfigure(errors=errors)
 
 
 # ---- Files ----
@@ -64,22 +67,31 @@ def open_regular(path, flags, folder=None):
     """The opener of open(). folder: a descriptor that the path starts from."""
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
-        descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NONBLOCK | (os.O_NOFOLLOW if writes else 0), 0o666,
-                             dir_fd=folder)
+        descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | (os.O_NOFOLLOW if writes else 0),
+                             0o666, dir_fd=folder)
     except OSError as error:
-        reason = {errno.ELOOP: "is a link, which is not written through; remove it" if writes else None,
-                  errno.ENXIO: NOT_REGULAR}.get(error.errno)
-        raise OSError(error.errno, reason or error.strerror, path) from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+        reasons = {errno.ENXIO: NOT_ORDINARY, **({errno.ELOOP: LINK} if writes else {})}
+        raise OSError(error.errno, reasons.get(error.errno, error.strerror), path) from None
+    info = os.fstat(descriptor)
+    reason = not_ordinary(info.st_mode) or (SECOND_NAME if writes and info.st_nlink > 1 else None)
+    if reason:
         os.close(descriptor)
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, NOT_REGULAR, path)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EINVAL, reason, path)
     if flags & os.O_TRUNC:
         os.ftruncate(descriptor, 0)
     return descriptor
 
 
-NOT_REGULAR = "is not a regular file; remove it"
+LINK = "is a link, and links are not followed here; remove it"
+SECOND_NAME = "is also the file of another name (a hard link), which would change too; remove it"
+NOT_ORDINARY = "is a device or pipe, expected an ordinary file"
+
+
+def not_ordinary(mode):
+    """Why a file of this mode is none, or None."""
+    if stat.S_ISDIR(mode):
+        return "is a folder, expected a file"
+    return None if stat.S_ISREG(mode) else NOT_ORDINARY
 
 
 def open_file(path, mode="rb", **more):
@@ -90,10 +102,9 @@ def open_file(path, mode="rb", **more):
 def read_file(path, most=64 << 20):
     """The bytes of a small file."""
     with open_file(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"is longer than {most} bytes", path)
-    return data
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"is longer than {most} bytes", path)
+        return file.read()
 
 
 @contextlib.contextmanager
@@ -134,8 +145,8 @@ def check_target(name, place):
         mode = os.stat(name, dir_fd=place, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, NOT_REGULAR, name)
+    if not_ordinary(mode) and not stat.S_ISLNK(mode):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, not_ordinary(mode), name)
 
 
 def names(name, place, file):

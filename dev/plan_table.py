@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 
+import guard
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Model, tokens in a sequence, tokens in a step, and for each number of GPUs the sequences in a micro-batch.
 MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
@@ -111,7 +113,7 @@ def main():
     if old and sys.argv[1] == "--check":
         sys.exit(f"plan_table.py: {', '.join(old)}: not what --plan says now; --write brings it up to date")
     for name in old:
-        with open(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
+        with guard.new_file(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
             file.write(texts[name])
     print("written:" if old else "up to date:", ", ".join(old or texts))
 

@@ -14,11 +14,11 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import guard  # noqa: E402
 import run_logs  # noqa: E402
 from run_logs import LogError  # noqa: E402
 
@@ -646,27 +646,11 @@ def picture(views, options):
 
 def save(figure, path, dpi):
     """Writes the picture beside its place first, so that a viewer never sees half of one."""
-    folder, name = os.path.split(path)
     try:
-        handle, temporary = tempfile.mkstemp(prefix="." + name + ".", suffix=".tmp", dir=folder or ".")
+        with guard.new_file(path) as file:
+            figure.savefig(file, format=os.path.splitext(path)[1][1:].lower(), dpi=dpi)
     except OSError as error:
         raise LogError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            figure.savefig(file, format=os.path.splitext(name)[1][1:].lower(), dpi=dpi)
-        os.chmod(temporary, 0o666 & ~current_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise LogError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-
-
-def current_umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # ---- Options ----
@@ -835,7 +819,7 @@ def tell(text):
         print(text, flush=True)
         return
     width = shutil.get_terminal_size().columns
-    print(f"\r{text[:max(width - 1, 10)]}\033[K", end="", flush=True)
+    sys.stdout.draw(text[:max(width - 1, 10)])
 
 
 def import_matplotlib():
@@ -878,7 +862,6 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr", errors="backslashreplace")  # a run's name holds letters of every kind
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")  # a run's name holds letters that a locale may not have
     sys.exit(main())

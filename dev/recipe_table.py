@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 
+import guard
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Name, what --gpu calls it, MiB that are free.
 GPUS = [("A100 80 GB", "a100", 80000), ("H100 80 GB", "h100", 80000)]
@@ -126,7 +128,7 @@ def main():
     texts[DOCUMENT] = updated_document(texts)
     old = [name for name, text in texts.items() if text != read(name)]
     for name in old if options.write else []:
-        with open(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
+        with guard.new_file(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
             file.write(texts[name])
     if options.check and old:
         raise Problem(f"{', '.join(old)}: not what --plan says now; --write brings it up to date")

@@ -16,6 +16,10 @@ import math
 import operator
 import os
 import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import guard  # noqa: E402
 
 MAIN_LOG, SPEED_LOG, RUN_JSON = "main.log", "speed.log", "run.json"
 MAX_BYTES = 1 << 30  # of a log; the trainer reads no longer one either
@@ -133,11 +137,12 @@ class Run:
 
 
 def read_text(path):
-    """The lines of a log that are whole, in one text."""
+    """The lines of a log that are whole, in one text. A log with another name than ours may be a pipe."""
+    opened = guard.open_file if os.path.basename(path) in (MAIN_LOG, SPEED_LOG) else open
     try:
-        if os.path.getsize(path) > MAX_BYTES:
-            raise LogError(f"{path}: is longer than {MAX_BYTES >> 30} GiB, which no log of a run is")
-        with open(path, "rb") as file:
+        with opened(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                raise LogError(f"{path}: is longer than {MAX_BYTES >> 30} GiB, which no log of a run is")
             text = file.read().decode("latin-1")
     except OSError as error:
         raise LogError(f"{path}: cannot be read: {error.strerror}") from None
@@ -204,8 +209,7 @@ def read_speed_log(run, path):
 def read_run_json(run, path):
     """A run.json that cannot be read is no reason to show nothing of the run: it is said, and left out."""
     try:
-        with open(path, encoding="utf-8") as file:
-            info = json.load(file)
+        info = json.loads(guard.read_file(path).decode())
         if not isinstance(info, dict):
             raise ValueError("it holds no object")
         run.info = info

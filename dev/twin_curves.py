@@ -19,6 +19,8 @@ import subprocess
 import sys
 import textwrap
 
+import guard
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TEXT = os.path.join(ROOT, "dev", "data", "tinyshakespeare", "tiny_shakespeare.txt")
 MODEL = "--layers 4 --heads 2 --channels 64 --context 64 --seq-len 64".split()
@@ -59,7 +61,7 @@ def is_complete(folder):
 
 
 def read(path):
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with guard.open_file(path, "r", encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
@@ -69,7 +71,7 @@ def train(name, command, folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     print(f"{name}: {' '.join(command)}", flush=True)
-    with open(os.path.join(folder, "out.txt"), "w", encoding="utf-8") as out:
+    with guard.open_file(os.path.join(folder, "out.txt"), "w", encoding="utf-8") as out:
         status = subprocess.run([*command, "--out-dir", folder], stdout=out, env=environment).returncode
     if status != 0:
         fail(f"{name} ended with status {status}; see {folder}/out.txt")
@@ -196,7 +198,8 @@ def draw(picture, runs, apart, path):
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.set_xlim(0, len(runs["ours_fp32"]) + 1)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    figure.savefig(path, pil_kwargs={"optimize": True})
+    with guard.new_file(path) as file:
+        figure.savefig(file, format=os.path.splitext(path)[1][1:], pil_kwargs={"optimize": True})
     pyplot.close(figure)
 
 
@@ -247,6 +250,7 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr")
     try:
         main()
     except KeyboardInterrupt:

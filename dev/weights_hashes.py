@@ -22,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 
+import guard
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = os.path.join(ROOT, "dev", "test", "fixtures", "weights_hashes.txt")
 MADE_WITH = "# made with: "
@@ -56,10 +58,10 @@ def write_data(folder):
         tokens = [3]
         for number in numbers(count - 1, seed):
             tokens.append((7 * tokens[-1] + (1, 1, 1, 2, 5)[number % 5]) % VOCAB)
-        with open(os.path.join(folder, name), "wb") as file:
+        with guard.open_file(os.path.join(folder, name), "wb") as file:
             file.write(struct.pack(f"<256i{count}H", 20240520, 1, count, *[0] * 253, *tokens))
     words = ["the", "a", "cat", "dog", "sees", "likes", "and", "runs", "far", "away.\n"]
-    with open(os.path.join(folder, "text.txt"), "w", encoding="ascii") as file:
+    with guard.open_file(os.path.join(folder, "text.txt"), "w", encoding="ascii") as file:
         file.write(" ".join(words[number % 10] for number in numbers(800, 4)))
 
 
@@ -76,7 +78,7 @@ def start_and_wait(command, ranks, environment, own):
     try:
         for rank in range(ranks):
             place = f"-pi fs -pf {start} -pn {ranks} -pr {rank}".split() if ranks > 1 else []
-            with open(f"{start}.{rank}", "wb") as output:
+            with guard.open_file(f"{start}.{rank}", "wb") as output:
                 processes.append(subprocess.Popen([*command, *place], stdin=subprocess.DEVNULL, stdout=output,
                                                   stderr=subprocess.STDOUT, env=clean, cwd=own))
         failed = [rank for rank, process in enumerate(processes) if process.wait(TIMEOUT) != 0]
@@ -177,7 +179,7 @@ def write_table(comments, rows, results):
         raise Problem("the table is as before: " + "; ".join(failed))
     lines = [line for line in comments if not line.startswith(MADE_WITH)] + made_with()
     lines += [" ".join([f"{row[0]:30}", *result, *row[3:]]) for row, result in zip(rows, results)]
-    with open(TABLE, "w", encoding="utf-8") as file:
+    with guard.new_file(TABLE, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
 
@@ -221,6 +223,7 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr")
     try:
         main()
     except (Problem, OSError, subprocess.CalledProcessError) as problem:

@@ -25,6 +25,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "dev"))
+import guard  # noqa: E402
 import tiktoken_gpt2  # noqa: E402
 
 ROUNDS = 7
@@ -74,7 +75,7 @@ def mixed_scripts(size):
 def build(vocab):
     with tempfile.TemporaryDirectory() as folder:
         source, library = os.path.join(folder, "bench.c"), os.path.join(folder, "bench.so")
-        with open(source, "w", encoding="ascii") as file:
+        with guard.open_file(source, "w", encoding="ascii") as file:
             file.write(SOURCE)
         subprocess.run([os.environ.get("CC", "cc"), *FLAGS, source, "-o", library], check=True)
         ours = ctypes.CDLL(library)
@@ -189,4 +190,5 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr")
     main()

@@ -39,4 +39,5 @@ def arguments_of(given):
 
 
 if __name__ == "__main__":
+    train_gpt2.guard.screens("stdout", "stderr")
     train_gpt2.main(arguments_of(sys.argv[1:]), TimedRun, "bench_torch.py")

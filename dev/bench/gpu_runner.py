@@ -11,6 +11,8 @@ import tempfile
 import threading
 import time
 
+import guard
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 START = time.monotonic()
 TOTAL_SECONDS = float(os.environ.get("GPU_CHECK_SECONDS", 525))
@@ -53,10 +55,10 @@ class Runner:
         self.gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         self.gpu_name, self.free_bytes, self.capability, self.torch, self.no_torch = "", 0, 0.0, "", ""
         self.precisions = ("BF16",) if emulate else ("BF16", "FP32")
-        self.results = open(os.path.join(out, "results.csv"), "w", encoding="utf-8", newline="")
+        self.results = guard.open_file(os.path.join(out, "results.csv"), "w", encoding="utf-8", newline="")
         self.result("what", "value", "unit", part="part")
         for log in LOGS:
-            open(os.path.join(out, log), "w", encoding="utf-8").close()
+            guard.open_file(os.path.join(out, log), "w", encoding="utf-8").close()
 
     # --- what a part reports ---
     def result(self, what, value, unit="", part=None):
@@ -88,7 +90,7 @@ class Runner:
         return os.path.join(self.work, name)
 
     def log(self, name, text):
-        with self.lock, open(os.path.join(self.out, name), "a", encoding="utf-8") as file:
+        with self.lock, guard.open_file(os.path.join(self.out, name), "a", encoding="utf-8") as file:
             file.write(text)
 
     def remaining(self):

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 
+import guard
 import step_table
 from gpu_runner import ASK_SECONDS, GIB, TORCH_SECONDS, Failed, Runner, Skipped, last_line, status_words
 
@@ -66,11 +67,11 @@ class Training(Runner):
         os.mkdir(self.path("cache"))
         self.help = self.run(ASK_SECONDS, [self.trainer, "--help", "all"])[1]
         compiler = next((name for name in ("gcc", "clang", "cc") if shutil.which(name)), "cc")
-        with open(self.path("tokens.c"), "w", encoding="utf-8") as file:
+        with guard.open_file(self.path("tokens.c"), "w", encoding="utf-8") as file:
             file.write(TOKENS_C)
         status, text = self.run(60, [compiler, "-O2", "-I.", "-o", self.path("tokens"), self.path("tokens.c"), "-lm"])
         if status == 0:
-            with open(self.tokens, "wb") as file:
+            with guard.open_file(self.tokens, "wb") as file:
                 status = subprocess.run([self.path("tokens")], stdout=file, check=False).returncode
         if status != 0:
             raise Failed(f"the tokens for training could not be made with {compiler}: {last_line(text)}")
@@ -278,7 +279,7 @@ class Training(Runner):
 
     def append_csv(self, name, rows):
         path = os.path.join(self.out, name)
-        with open(path, "a", encoding="utf-8", newline="") as file:
+        with guard.open_file(path, "a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows[1:] if os.path.getsize(path) else rows)
 
     def build_trace_library(self):

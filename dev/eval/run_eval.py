@@ -23,6 +23,9 @@ import signal
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import guard  # noqa: E402
+
 PROGRAM = "run_eval"
 SETS = {
     "zero-shot": "hellaswag lambada_openai piqa winogrande arc_easy arc_challenge wikitext mmlu",
@@ -81,10 +84,9 @@ def check_folder(folder):
         raise Problem(f"{folder}: {missing[0]} is missing, expected a folder that --export wrote with its tokenizer "
                       "(train_gpt2 --init RUN --steps 0 --tokenizer vocab.bpe --export DIR)")
     try:
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-            if not isinstance(json.load(file), dict):
-                raise ValueError("not an object")
-    except (OSError, ValueError) as error:
+        if not isinstance(json.loads(guard.read_file(os.path.join(folder, "config.json"))), dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
         raise Problem(f"{folder}/config.json: cannot be read: {error}") from None
 
 
@@ -141,7 +143,7 @@ def check_tasks(tasks, known):
 
 def file_sha256(path):
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with guard.open_file(path) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
@@ -166,12 +168,11 @@ def result_path(out, task, limit):
 def already_there(path, identity, dtype):
     """Whether this file is the result that would be computed; another model's is refused."""
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        found = json.loads(guard.read_file(path))
         model = found["model"]["identity"], found["dtype"]
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         print(f"{path}: is damaged, and is made again", flush=True)
         return False
     if model == (identity, dtype):
@@ -193,12 +194,9 @@ def without_functions(value):
 
 
 def write_result(path, result):
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
+    with guard.new_file(path, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".tmp", path)
 
 
 def main_scores(table):
@@ -330,10 +328,11 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout")  # on standard error the harness draws its bars
     try:
         main()
     except Problem as problem:
-        sys.exit(f"{PROGRAM}: {problem}")
+        sys.exit(guard.printable(f"{PROGRAM}: {problem}"))
     except KeyboardInterrupt:
         print(f"\n{PROGRAM}: stopped; the same command goes on after the last task that was done", file=sys.stderr)
         sys.exit(130)

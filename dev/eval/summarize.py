@@ -14,6 +14,9 @@ import json
 import os
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import guard  # noqa: E402
+
 PROGRAM = "summarize"
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
 # What each task is usually judged by; of others all metrics are shown.
@@ -33,9 +36,8 @@ class Problem(Exception):
 
 def read_json(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-    except (OSError, ValueError) as error:
+        data = json.loads(guard.read_file(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise Problem(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict) or not isinstance(data.get("results"), dict):
         raise Problem(f"{path}: holds no results, expected a file of run_eval.py or of lm_eval")
@@ -218,11 +220,12 @@ def main():
 
 
 if __name__ == "__main__":
+    guard.screens("stdout", "stderr")
     try:
         main()
         sys.stdout.flush()
     except Problem as problem:
-        sys.exit(f"{PROGRAM}: {problem}")
+        sys.exit(guard.printable(f"{PROGRAM}: {problem}"))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from dev import guard
 from dev.twin import Problem
 
 END_OF_TEXT, BYTE_VOCAB, GPT2_VOCAB = 256, 257, 50257
@@ -60,7 +61,8 @@ def check_shard(path):
     """What is wrong with a shard of tokens, or None."""
     try:
         size = os.path.getsize(path)
-        head = np.fromfile(path, np.int32, 256).tolist()
+        with guard.open_file(path) as file:
+            head = np.fromfile(file, np.int32, 256).tolist()
     except OSError as error:
         return f"{path}: {error.strerror}"
     if len(head) < 256 or head[0] != SHARD_MAGIC:

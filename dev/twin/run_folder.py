@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+from dev import guard
 from dev.twin import ROOT, Problem, header, version
 
 # ---- Lines for people ----
@@ -114,11 +115,11 @@ class RunFolder:
             return
         for name in ("main.log", "speed.log"):
             kept = [line for line in self.lines(name) if self.step_of(line) < first_step]
-            self.logs[name] = open(self.path(name), "w", encoding="utf-8")
-            self.logs[name].writelines(kept)
-            self.logs[name].flush()
-            if name == "speed.log" and kept:
-                self.seconds_before = float(re.search(r"sec:([0-9.]+)", kept[-1]).group(1))
+            with guard.new_file(self.path(name), "w", encoding="utf-8") as file:
+                file.writelines(kept)
+            self.logs[name] = guard.open_file(self.path(name), "a", encoding="utf-8")
+            found = re.search(r" sec:(\d+\.\d+)\n", kept[-1]) if name == "speed.log" and kept else None
+            self.seconds_before = float(found[1]) if found else self.seconds_before
         before = self.old_starts() if first_step > 0 else []
         start = {"time": now(), "from_step": first_step, "command": sys.argv}
         self.record = {"format": 1, "program": "train_gpt2.py", "version": version(), **git_state(),
@@ -128,9 +129,9 @@ class RunFolder:
     def lines(self, name):
         """The whole lines of a log."""
         try:
-            with open(self.path(name), encoding="utf-8") as file:
-                return [line for line in file if re.fullmatch(r"s:\d+ \S+:.*\n", line)]
-        except OSError:
+            with guard.open_file(self.path(name), "r", encoding="utf-8", errors="replace") as file:
+                return [line for line in file if re.fullmatch(r"s:\d{1,18} \S+:.*\n", line)]
+        except FileNotFoundError:
             return []
 
     @staticmethod
@@ -139,17 +140,15 @@ class RunFolder:
 
     def old_starts(self):
         try:
-            with open(self.path("run.json"), encoding="utf-8") as file:
-                return list(json.load(file)["starts"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return list(json.loads(guard.read_file(self.path("run.json")))["starts"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             print(f"{self.path('run.json')} cannot be read, it is written anew")
             return []
 
     def write_record(self):
-        with open(self.path("run.json.tmp"), "w", encoding="utf-8") as file:
+        with guard.new_file(self.path("run.json"), "w", encoding="utf-8") as file:
             json.dump(self.record, file, indent=1)
             file.write("\n")
-        os.replace(self.path("run.json.tmp"), self.path("run.json"))
 
     def log(self, name, line):
         if self.folder:

@@ -13,6 +13,7 @@ import tempfile
 
 import numpy as np
 
+from dev import guard
 from dev.twin import ROOT, Problem, header
 from dev.twin.data import INIT, rand_u64
 
@@ -190,17 +191,17 @@ def model_header(config, version):
 def write_model(path, config, flat):
     """A version 3 file, whole or not at all."""
     try:
-        with open(path + ".tmp", "wb") as file:
+        with guard.new_file(path) as file:
             file.write(model_header(config, FP32))
             flat.tofile(file)
-        os.replace(path + ".tmp", path)
     except OSError as error:
         raise Problem(f"{path}: cannot be written: {error.strerror or error}; free some space") from None
 
 
 def bin_config(path):
     """Config and version of a .bin file, after checking its exact size."""
-    h = np.fromfile(path, np.int32, 256).tolist()
+    with guard.open_file(path) as file:
+        h = np.fromfile(file, np.int32, 256).tolist()
     if len(h) < 256 or h[0] != MODEL_MAGIC or h[1] not in (FP32, BF16):
         raise Problem(f"{path}: not a model file of version 3 (float32) or 5 (bfloat16)")
     config = Config(h[2], h[3], h[7], h[4], h[5], h[6])
@@ -228,14 +229,13 @@ def safetensors_config(path):
     """The config that config.json beside the file tells."""
     beside = os.path.join(os.path.dirname(path), "config.json")
     try:
-        with open(beside, encoding="utf-8") as file:
-            values = json.load(file)
+        values = json.loads(guard.read_file(beside))
         config = Config(values["n_positions"], values["vocab_size"], pad_vocab(values["vocab_size"]),
                         values["n_layer"], values["n_head"], values["n_embd"])
         check_config(config, beside)
     except OSError as error:
         raise Problem(f"{beside}: {error.strerror}; it belongs beside {path}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Problem(f"{beside}: not the config of a GPT-2: {error!r}") from None
     for key, known in (("activation_function", ("gelu_new", "gelu_pytorch_tanh")), ("layer_norm_epsilon", (1e-5,)),
                        ("scale_attn_weights", (True,)), ("scale_attn_by_inverse_layer_idx", (False,)),
@@ -248,17 +248,18 @@ def safetensors_config(path):
 def read_safetensors(path):
     """All parameters of a Hugging Face file, in file order; the weights of linear layers are transposed there."""
     config = safetensors_config(path)
-    flat = np.zeros(num_values(config), np.float32)
     try:
-        length = int(np.fromfile(path, np.uint64, 1)[0])
-        with open(path, "rb") as file:
-            file.seek(8)
+        with guard.open_file(path) as file:
+            size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+            if size < 8 + length + 2 * num_parameters(config):  # of at least two bytes each
+                raise ValueError(f"it has {size} bytes")
             entries = json.loads(file.read(min(length, 100 << 20)))
+        flat = np.zeros(num_values(config), np.float32)
         data = np.memmap(path, np.uint8, "r", offset=8 + length)
         for name, part in parts_of(flat, config).items():
             entry = entries.get(name) or entries["transformer." + name]
             part[...] = safetensors_values(entry, data, transposed=bool(re.search(r"\.c_\w+\.weight", name)))
-    except (OSError, IndexError, KeyError, ValueError) as error:
+    except (OSError, IndexError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Problem(f"{path}: not a GPT-2 of the shape its config.json tells: {error!r} (fetch it again)") from None
     return flat
 

@@ -145,8 +145,8 @@ def setup_module():
         pytest.skip("no Linux, or no timeout")
     for name in ("include/cupti.h", "lib/libcupti.so.13"):  # beside the folder of nvcc
         write(name, "")
-    for name in ("dev/gpu_check.py", "dev/bench/gpu_runner.py", "dev/bench/gpu_training.py", "dev/bench/step_table.py",
-                 "llmc/base/rand.h"):
+    for name in ("dev/gpu_check.py", "dev/guard.py", "dev/bench/gpu_runner.py", "dev/bench/gpu_training.py",
+                 "dev/bench/step_table.py", "llmc/base/rand.h"):
         write(os.path.join(TREE, name), text_of(name))
 
 

@@ -1,5 +1,7 @@
 """dev/guard.py: what reaches a terminal, and which files are opened and written."""
+import ast
 import importlib.util
+import json
 import os
 import stat
 import subprocess
@@ -8,7 +10,7 @@ import threading
 
 import pytest
 
-from tools import ROOT, path, read, write
+from tools import ROOT, WORK, path, read, text_of, write
 
 SPEC = importlib.util.spec_from_file_location("guard", os.path.join(ROOT, "dev", "guard.py"))
 guard = importlib.util.module_from_spec(SPEC)
@@ -55,7 +57,58 @@ def test_screens():
     assert result.stderr.endswith(b"ValueError: six\\x1b\n") and result.returncode == 1, result.stderr
 
 
+EVIL = "\x1b]0;title\x07\x9b31m\u202e"
+SHOWN = "\\x1b]0;title\\x07\\x9b31m\\u202e"
+
+
+@pytest.mark.parametrize("program, arguments", (
+    ("compare.py", [f"no{EVIL}", "run"]), ("compare.py", ["run", "run"]), ("plot.py", ["run", "-o", f"no{EVIL}"]),
+    ("twin_curves.py", ["--text", f"no{EVIL}"]), ("eval/summarize.py", [f"no{EVIL}"]),
+    ("eval/summarize.py", ["results"]), ("eval/run_eval.py", [f"no{EVIL}"])),
+    ids=["compare_path", "compare_record", "plot", "twin_curves", "summarize_path", "summarize", "run_eval"])
+def test_programs(program, arguments):
+    """Of paths, run.json and results, whatever the program prints."""
+    write("run/main.log", "s:0 trl:1.0000 lr:0.000600 norm:1.00\n")
+    write("run/run.json", json.dumps({"program": f"p{EVIL}", "precision": EVIL}))
+    write("results/task.json", json.dumps({"task": EVIL, "results": {EVIL: {f"acc{EVIL},none": 1.0}}}))
+    result = subprocess.run([sys.executable, os.path.join(ROOT, "dev", program), *arguments], cwd=WORK, check=False,
+                            capture_output=True, env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1"))
+    printed = (result.stdout + result.stderr).decode()
+    assert SHOWN in printed and guard.printable(printed, lines=True) == printed, printed
+
+
+def sources():
+    """The Python sources but the tests."""
+    for folder in (".", *(os.path.join("dev", name) for name in (".", "data", "eval", "twin", "bench"))):
+        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
+            if name.endswith(".py"):
+                yield os.path.normpath(os.path.join(folder, name))
+
+
+# They read and print what is this repository's own.
+OURS_ONLY = {"dev/house.py", "dev/gen_unicode_tables.py", "dev/plan_table.py", "dev/recipe_table.py",
+             "dev/tiktoken_gpt2.py"}
+
+
+def test_every_program_has_screens():
+    without = {name for name in sources() if '\nif __name__ == "__main__":\n' in text_of(name)
+               and not any(call in text_of(name) for call in ("guard.screens(\"stdout", "common.run("))}
+    assert without == OURS_ONLY
+
+
 # ---- Files ----
+
+
+def test_every_program_writes_by_guard():
+    """No program has another way to write a file."""
+    found = []
+    for name in sources():
+        for node in ast.walk(ast.parse(text_of(name))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "io.open", "os.fdopen"):
+                modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
+                if any(letter in ast.unparse(mode) for mode in modes for letter in "wax+"):
+                    found.append(f"{name}: {ast.unparse(node)}")
+    assert found == ["dev/data/common.py: open(os.devnull, 'r' if name == 'stdin' else 'w')"]
 
 
 def written(name, data=b"new"):
@@ -105,9 +158,9 @@ def test_new_file_of_two_writers():
     with pytest.raises(OSError, match="another program writes it"):
         with guard.new_file(path("both")) as first:
             first.write(b"first")
-            with open(path("second"), "wb") as file:
+            with open(path("rival"), "wb") as file:
                 file.write(b"second")
-            os.replace(path("second"), path("both.tmp"))
+            os.replace(path("rival"), path("both.tmp"))
     assert read("both.tmp") == b"second" and not os.path.exists(path("both"))
 
 
@@ -139,18 +192,23 @@ def test_no_pipe_is_waited_for(action):
     if not os.path.lexists(name):
         os.mkfifo(name)
     error = without_hanging(lambda: action(name))
-    assert error.filename == name and "is not a regular file; remove it" in str(error), error
+    assert error.filename == name and "is a device or pipe, expected an ordinary file" in str(error), error
     assert os.listdir(path("pipes")) == ["pipe"]
 
 
 def test_open_file():
-    """Reading follows links, writing does not; what is there is cut only if it is a file."""
+    """Reading follows links, writing does neither that nor change a file of two names; only a file is cut."""
     target, link = write("target", b"there"), path("link")
     os.symlink(target, link)
     assert guard.open_file(link).read() == b"there"
     for mode in ("wb", "ab", "r+b"):
-        with pytest.raises(OSError, match="is a link, which is not written through"):
+        with pytest.raises(OSError, match="is a link, and links are not followed here"):
             guard.open_file(link, mode)
+    os.link(target, path("second"))
+    for mode in ("wb", "ab", "r+b"):
+        with pytest.raises(OSError, match="is also the file of another name"):
+            guard.open_file(path("second"), mode)
+    os.remove(path("second"))
     assert read("target") == b"there"
     with guard.open_file(target, "wb"):
         pass

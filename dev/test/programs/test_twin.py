@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import glob
 import io
+import json
 import os
 import re
 import signal
@@ -289,6 +290,44 @@ def compare(ours, theirs, steps, loss_tolerance, norm_tolerance, what):
         assert x[:2] == y[:2] and apart <= 1e-6 + loss_tolerance * float(y[2]), f"{what}: {x} against {y}"
 
 
+def test_links_in_the_run_folder(folder):
+    """What a link leads to stays as it is: whoever may write to the folder put it there."""
+    from dev.twin.run_folder import RunFolder
+    os.mkdir(f"{folder}/run")
+    with open(f"{folder}/precious", "w", encoding="ascii") as file:
+        file.write("s:0 trl:1.0\n")
+    names = ("main.log", "main.log.tmp", "speed.log", "run.json.tmp")
+    for name in names:
+        os.symlink(f"{folder}/precious", f"{folder}/run/{name}")
+    run = RunFolder(f"{folder}/run")
+    run.open(1, {})
+    run.log_val(1, 2.0)
+    run.end(1, "done", 1.0)
+    with open(f"{folder}/precious", encoding="ascii") as file:
+        assert file.read() == "s:0 trl:1.0\n"
+    assert sorted(os.listdir(f"{folder}/run")) == ["main.log", "run.json", "speed.log"]
+    with open(f"{folder}/run/main.log", encoding="ascii") as file:
+        assert file.read() == "s:0 trl:1.0\ns:1 tel:2.0000\n"
+
+
+def test_sizes_that_a_model_claims(folder):
+    """A config of 10^18 parameters beside a file of a few bytes asks for no memory."""
+    needs("numpy")
+    from dev.twin import Problem, weights
+    config = {"n_positions": 1 << 20, "vocab_size": 1 << 20, "n_layer": 1 << 10, "n_head": 1, "n_embd": 1 << 20}
+    with open(f"{folder}/config.json", "w", encoding="ascii") as file:
+        json.dump(config, file)
+    for length, entries in ((2, b"{}"), (2**64 - 1, b"{}"), (2, b"[]"), (50000, b"[" * 50000)):
+        with open(f"{folder}/model.safetensors", "wb") as file:
+            file.write(length.to_bytes(8, "little") + entries)
+        with pytest.raises(Problem, match="not a GPT-2 of the shape its config.json tells"):
+            weights.read_safetensors(f"{folder}/model.safetensors")
+    with open(f"{folder}/config.json", "wb") as file:
+        file.write(b"[" * 100000)
+    with pytest.raises(Problem, match="not the config of a GPT-2"):
+        weights.read_safetensors(f"{folder}/model.safetensors")
+
+
 MODEL = ["--init", "d6", "--layers", "2", "--heads", "3", "--channels", "48", "--context", "40", "--seq-len", "33",
          "--lr", "0.002", "--seed", "7"]
 # fp32: a loss is a mean of logarithms of sums over 48 to 257 products, each rounded to 2^-24; some updates later the
@@ -375,13 +414,13 @@ def test_resume(folder):
     options = ["-i", write_text(folder), *MODEL, "--steps", "6", "--checkpoint-every", "3", "--val-every", "2", "-o",
                run]
     straight = weights_hash(run_twin(*options))
-    log = run_folder.log_of(run)
+    log = cli.log_of(run)
     for path in glob.glob(f"{run}/*_00000006.*"):
         os.remove(path)
     out = run_twin(*options, "--resume")
     assert "from a checkpoint" in out and len(STEP.findall(out)) == 3, out
     assert weights_hash(out) == straight
-    assert run_folder.log_of(run) == log and len(run_folder.speed_of(run)) == 6
+    assert cli.log_of(run) == log and len(run_folder.speed_of(run)) == 6
     assert [start["from_step"] for start in run_folder.record_of(run)["starts"]] == [0, 3]
     with pytest.raises(Exception, match="--lr was 0.002, is 0.1"):
         run_twin(*(word for word in options if word not in ("--lr", "0.002")), "--resume", "--lr", "0.1")
@@ -400,7 +439,7 @@ def test_files_of_a_run(folder):
     number = r"\d+\.\d+"
     lines = [rf"s:0 tel:{number}", rf"s:0 trl:{number} lr:0\.002000 norm:{number}", rf"s:1 trl:{number} .*",
              rf"s:2 tel:{number}", rf"s:2 trl:{number} .*", rf"s:3 tel:{number}", ""]
-    log, record = run_folder.log_of(run), run_folder.record_of(run)
+    log, record = cli.log_of(run), run_folder.record_of(run)
     assert re.fullmatch("\n".join(lines), log), log
     assert len(run_folder.speed_of(run)) == 3
     assert (record["format"], record["program"], record["precision"]) == (1, "train_gpt2.py", "fp32"), record
