@@ -779,6 +779,13 @@ static void add_versions(RunMachine *machine) {
     comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
 }
 
+// Checks that the names which other ranks have sent end.
+static bool names_end(const RunGpu *gpus, int count, Error *error) {
+    bool ok = true;
+    for (int r = 0; ok && r < count; r++) { ok = memchr(gpus[r].name, '\0', sizeof(gpus[r].name)) != NULL; }
+    return ok || fail(error, "a rank has not sent its GPU's name, but something else");
+}
+
 // Describes the GPUs of all ranks for run.json. Also writes the choices of algorithms, because the run folder exists
 // now.
 static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *error) {
@@ -795,6 +802,7 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
     add_versions(machine);
     return run_agree(run, ok, error) &&
            comm_all_gather(run->ranks.comm, &gpu, machine->gpus, (int64_t)sizeof(gpu), error) &&
+           names_end(machine->gpus, run->num_ranks, error) &&
            record_choices(t, run, error);
 }
 

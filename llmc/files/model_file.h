@@ -86,6 +86,17 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
                 GPT2_SIZE_NAMES);
 }
 
+// Checks a description that another process has sent.
+static inline bool model_file_check(const ModelFile *file, Error *error) {
+    int kind;
+    memcpy(&kind, &file->kind, sizeof(kind));
+    bool ok = kind >= MODEL_FROM_SIZE && kind <= MODEL_FROM_SAFETENSORS &&
+              memchr(file->path, '\0', sizeof(file->path)) != NULL &&
+              memchr(file->note.text, '\0', sizeof(file->note.text)) != NULL;
+    if (!ok) { return fail(error, "rank 0 has not sent what --init is, but something else"); }
+    return kind == MODEL_FROM_SIZE || gpt2_check_config(&file->config, "the model that rank 0 has sent", error);
+}
+
 // Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config)) of a model opened from a file,
 // in our order and layout whatever the file's. NaN and infinity are refused. Padding rows of wte become zero. Takes 4
 // MiB for staging.

@@ -72,20 +72,33 @@ typedef struct {
     char text[COMM_TEXT_BYTES];
 } CommFirst;
 
-// Asks each rank for a text, which may be "".
-static inline bool comm_first_text(Comm *comm, const char *name, const char *mine, CommFirst *first, Error *error) {
-    Text all;
+// Returns the next text of what other ranks have brought, and moves *at behind its final zero. NULL: no text is left.
+static inline const char *comm_next_text(const char **at, const char *end) {
+    const char *text = *at, *zero = text < end ? (const char *)memchr(text, '\0', (size_t)(end - text)) : NULL;
+    if (zero != NULL) { *at = zero + 1; }
+    return zero != NULL ? text : NULL;
+}
+
+// Finds the first text that is not "" in what the ranks have brought, which must be one text each.
+static inline bool comm_find_text(const Comm *comm, const char *name, const Text *all, CommFirst *first, Error *error) {
     const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4; // for the rank's name before it
+    const char *at = all->data, *end = at + all->used, *text = at;
     memset(first, 0, sizeof(*first));
-    bool ok = comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error);
-    const char *text = all.data, *end = ok ? text + all.used : text;
-    for (int r = 0; ok && r < comm->num_ranks && text < end; r++, text += strlen(text) + 1) {
+    for (int r = 0; r < comm->num_ranks && (text = comm_next_text(&at, end)) != NULL; r++) {
         if (text[0] != '\0' && first->alike == 0) {
             first->rank = r;
             snprintf(first->text, sizeof(first->text), "%.*s", room, text);
         }
         first->alike += text[0] != '\0' && strncmp(first->text, text, (size_t)room) == 0;
     }
+    return (text != NULL && at == end) || fail(error, "a rank answers %s with something else", name);
+}
+
+// Asks each rank for a text, which may be "".
+static inline bool comm_first_text(Comm *comm, const char *name, const char *mine, CommFirst *first, Error *error) {
+    Text all;
+    bool ok = comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error) &&
+              comm_find_text(comm, name, &all, first, error);
     text_free(&all);
     return ok;
 }
@@ -134,6 +147,9 @@ static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes,
     if (comm->num_ranks == 1) { return true; }
     const char *name = "a comparison of facts";
     bool ok = comm_exchange(comm, name, 0, facts, comm->rank == 0 ? (int64_t)bytes : 0, &zero, error);
+    if (ok && zero.used > 0 && zero.data[zero.used - 1] != '\0') {
+        ok = fail(error, "rank 0 answers %s with something else", name);
+    }
     if (ok) { comm_compare_facts(comm, zero.data, zero.data + zero.used, facts, facts + bytes, mine, sizeof(mine)); }
     text_free(&zero);
     if (!ok || !comm_first_text(comm, name, mine, &first, error)) { return false; }

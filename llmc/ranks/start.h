@@ -265,24 +265,30 @@ static inline bool comm_fail_foreign(LinkStatus status, const char *where, Error
                 status == LINK_TIMEOUT ? "connects, but does not answer" : "answers something else");
 }
 
-// Greets rank 0, and believes the other end if it proves that it knows the secret.
-static inline bool comm_greet(CommStartup *s, Link *link, CommNonces *nonces, const char *where, Error *error) {
+// Takes the answer to a greeting. The other end is believed from here on if it proves that it knows the secret.
+static inline bool comm_take_challenge(CommStartup *s, CommNonces *nonces, Frame *frame, const char *where,
+                                       Error *error) {
     CommChallenge challenge;
-    Frame *frame = NULL;
-    if (!secret_random(nonces->caller, sizeof(nonces->caller), error)) { return false; }
-    links_send(link, 1, FRAME_HELLO, nonces->caller, (int64_t)sizeof(CommHello));
-    LinkStatus status = link_await(link, &frame, comm_greeting_deadline(s));
-    if (status != LINK_FRAME) { return comm_fail_foreign(status, where, error); }
     if (!frame_take(frame, FRAME_CHALLENGE, &challenge, sizeof(challenge))) {
         errno = EBADMSG;
         return comm_fail_foreign(LINK_BROKEN, where, error);
     }
     memcpy(nonces->zero, challenge.nonce, sizeof(nonces->zero));
     s->unlike = !secret_is_proven(&s->secret, nonces, SPEAKS_ZERO, &challenge, sizeof(challenge));
-    return !s->unlike || fail(error,
-                              "%s: the rank 0 there does not know this process's secret: is it another run's? "
-                              "Else " SECRET_REMEDY,
-                              where);
+    return !s->unlike ||
+           fail(error,
+                "%s: the rank 0 there does not know this process's secret: is it another run's? Else " SECRET_REMEDY,
+                where);
+}
+
+// Greets rank 0.
+static inline bool comm_greet(CommStartup *s, Link *link, CommNonces *nonces, const char *where, Error *error) {
+    Frame *frame = NULL;
+    if (!secret_random(nonces->caller, sizeof(nonces->caller), error)) { return false; }
+    links_send(link, 1, FRAME_HELLO, nonces->caller, (int64_t)sizeof(CommHello));
+    LinkStatus status = link_await(link, &frame, comm_greeting_deadline(s));
+    if (status != LINK_FRAME) { return comm_fail_foreign(status, where, error); }
+    return comm_take_challenge(s, nonces, frame, where, error);
 }
 
 // Takes rank 0's answer.
@@ -453,19 +459,29 @@ static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
     return ok;
 }
 
+// Takes who all ranks are.
+static inline bool comm_take_names(Comm *comm, const Text *all, Error *error) {
+    const size_t bytes = sizeof(CommWho);
+    bool ok = all->used == (size_t)comm->num_ranks * bytes;
+    for (int i = 0; ok && i < comm->num_ranks; i++) {
+        CommWho who;
+        memcpy(&who, all->data + (size_t)i * bytes, bytes);
+        ok = comm_is_process(&who);
+        if (ok) { comm->peers[i].who = who; }
+    }
+    return ok || fail(error, "rank 0 answers the start with something else");
+}
+
 // Tells all ranks who is who, in the first exchange. Then this rank knows its place, and the watchdog begins.
 static inline bool comm_introduce(Comm *comm, double watchdog, Error *error) {
     Text all;
     CommWho who = comm->peers[comm->rank].who;
-    const int64_t bytes = (int64_t)sizeof(who);
-    if (!comm_exchange(comm, "the start", bytes, &who, bytes, &all, error)) { return false; }
-    bool ok = (int64_t)all.used == comm->num_ranks * bytes;
-    pthread_mutex_lock(&comm->mutex);
-    for (int i = 0; ok && i < comm->num_ranks; i++) {
-        memcpy(&comm->peers[i].who, all.data + i * bytes, (size_t)bytes);
-        ok = comm_is_process(&comm->peers[i].who);
+    if (!comm_exchange(comm, "the start", (int64_t)sizeof(who), &who, (int64_t)sizeof(who), &all, error)) {
+        return false;
     }
-    comm_find_local(comm);
+    pthread_mutex_lock(&comm->mutex);
+    bool ok = comm_take_names(comm, &all, error);
+    if (ok) { comm_find_local(comm); }
     comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, comm->rank);
     comm->options.watchdog = watchdog;
     comm->since = seconds_now();
@@ -473,7 +489,7 @@ static inline bool comm_introduce(Comm *comm, double watchdog, Error *error) {
     comm->start_deadline = 0.0;
     comm->sequence = 0; // the first exchange of the caller has number 1
     text_free(&all);
-    return ok || fail(error, "rank 0 answers the start with something else");
+    return ok;
 }
 
 static inline bool comm_open_several(Comm *comm, const CommOptions *options, int rank, int num_ranks, bool *told,

@@ -43,12 +43,21 @@ static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     return true;
 }
 
+// Checks what rank 0 has sent.
+static inline bool run_check_found(const RunFound *found, Error *error) {
+    int32_t n = found->num_checkpoints;
+    bool ok = n >= 0 && n <= RUN_MAX_CHECKPOINTS && found->first_usable >= 0 &&
+              (found->first_usable < n || found->first_usable == 0) && found->resumes >= 0 && found->resumes <= (n > 0);
+    for (int i = 0; ok && i < n; i++) { ok = found->checkpoints[i] >= 0 && found->checkpoints[i] <= LARGEST_WHOLE; }
+    return ok || fail(error, "rank 0 has not sent what the run folder holds, but something else");
+}
+
 // Only rank 0 looks at the folder, and all ranks use its findings: only one rank may clean up a folder, and a network
 // file system may show the rest something else.
 static inline bool run_open_folder(TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
     return run_lead(run, run_look_at_folder, error) &&
-           run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
+           run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error) && run_check_found(&run->found, error);
 }
 
 // Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
@@ -117,7 +126,9 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     ModelFile *file = run->model_file = (ModelFile *)malloc(sizeof(ModelFile));
     bool ok = file != NULL || fail(error, "out of memory");
     ok = ok && (!run_leads(run) || model_file_open(file, run->options.init, error));
-    if (!run_agree(run, ok, error) || !run_broadcast(run, file, (int64_t)sizeof(*file), error)) { return false; }
+    ok = run_agree(run, ok, error) && run_broadcast(run, file, (int64_t)sizeof(*file), error) &&
+         model_file_check(file, error);
+    if (!ok) { return false; }
     if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
     run->config = file->config;
     if (file->kind == MODEL_FROM_SIZE) {

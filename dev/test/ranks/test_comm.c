@@ -1420,6 +1420,44 @@ TEST(test_damaged_frames) {
     CHECK(t, verdicts > 2900, "only %d of 3000 are noticed", verdicts); // some are whole goodbyes
 }
 
+// A text ends at its zero, and one without a zero is none. Each rank must bring exactly one.
+TEST(test_texts_end) {
+    static const struct {
+        const char *bytes;
+        size_t count;
+        bool good;
+    } cases[] = {{"\0\0", 2, true},       {"\0late\0", 6, true}, {"a\0b\0", 4, true},
+                 {"a\0b", 3, false},      {"a\0", 2, false},     {"", 0, false},
+                 {"a\0b\0c\0", 6, false}, {"ab", 2, false},      {"a\0b\0\0", 5, false}};
+    Watch *w = watch_of_two(0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Text all = {(char *)malloc(cases[i].count + 1), cases[i].count, cases[i].count + 1, false};
+        CommFirst first;
+        Error error;
+        memcpy(all.data, cases[i].bytes, cases[i].count);
+        all.data[cases[i].count] = 'x'; // read by nobody
+        bool ok = comm_find_text(w->comm, "a test", &all, &first, &error);
+        CHECK(t, ok == cases[i].good, "case %zu: %d", i, ok);
+        text_free(&all);
+    }
+    free_watch(w);
+}
+
+// A beat with times that are no numbers is refused: they would never be too long.
+TEST(test_beats_make_sense) {
+    const double none = 0.0, infinite = 1.0 / none, nan = none / none;
+    const double times[][2] = {{0, 0},        {7, 45},         {nan, 45}, {7, nan}, {infinite, 45},
+                               {7, infinite}, {-infinite, 45}, {-1, 45},  {7, -1}};
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        CommBeat beat, taken;
+        memset(&beat, 0, sizeof(beat));
+        beat.idle = times[i][0], beat.limit = times[i][1];
+        CHECK(t, watch_take_beat(&taken, (const char *)&beat) == (i < 2), "case %zu", i);
+        memset(beat.phase, 'x', sizeof(beat.phase));
+        CHECK(t, !watch_take_beat(&taken, (const char *)&beat), "case %zu: a phase without an end", i);
+    }
+}
+
 // A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
 // whose own rank has got no further for as long.
 static Watch *watch_at(int rank, double silent, double ago) {
