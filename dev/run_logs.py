@@ -25,9 +25,9 @@ MAIN_LOG, SPEED_LOG, RUN_JSON = "main.log", "speed.log", "run.json"
 MAX_BYTES = 1 << 30  # of a log; the trainer reads no longer one either
 
 NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf))"  # as printf writes it
-MAIN_LINE = re.compile(rf"^s:(\d{{1,18}}) (?:trl:{NUMBER}(?: lr:{NUMBER})?(?: norm:{NUMBER})?"
+MAIN_LINE = re.compile(rf"^s:(\d{{1,15}}) (?:trl:{NUMBER}(?: lr:{NUMBER})?(?: norm:{NUMBER})?"
                        rf"|(tel|eval|mmlu):{NUMBER})$", re.M)
-SPEED_LINE = re.compile(rf"^s:(\d{{1,18}}) ms:{NUMBER} tps:{NUMBER} sec:{NUMBER}$", re.M)
+SPEED_LINE = re.compile(rf"^s:(\d{{1,15}}) ms:{NUMBER} tps:{NUMBER} sec:{NUMBER}$", re.M)
 
 # OpenAI's four sizes by their numbers of layers and channels.
 GPT2_SIZES = {(12, 768): "124M", (24, 1024): "350M", (36, 1280): "774M", (48, 1600): "1558M"}
@@ -206,10 +206,19 @@ def read_speed_log(run, path):
         run.speed.add(int(line[0]), *map(float, line[1:]))
 
 
+def number(text):
+    """A number of run.json, bounded as the trainers bound it: finite, a whole one at most 2^53 either way."""
+    whole = text.lstrip("-").isdigit()
+    value = (int if whole else float)(text[:400])
+    if len(text) > 400 or not (abs(value) <= 1 << 53 if whole else math.isfinite(value)):
+        raise ValueError(f"it holds the number {text[:40]}")
+    return value
+
+
 def read_run_json(run, path):
     """A run.json that cannot be read is no reason to show nothing of the run: it is said, and left out."""
     try:
-        info = json.loads(guard.read_file(path).decode())
+        info = json.loads(guard.read_file(path).decode(), parse_int=number, parse_float=number, parse_constant=number)
         if not isinstance(info, dict):
             raise ValueError("it holds no object")
         run.info = info

@@ -209,6 +209,13 @@ def test_run_json():
         run = run_logs.read_run(path("info"))
         assert run.info == {} and len(run.notes) == 1 and "run.json" in run.notes[0], (broken[:9], run.notes)
         assert run.size is None and run.data is None and run.tokens_per_step is None
+    for value in ("9007199254740993", "-9007199254740993", "9" * 399, "9" * 5000, "1e999", "NaN", "-Infinity", "1" * 500
+                  + ".5"):
+        write("info/run.json", f'{{"tokens_per_step": {value}}}')
+        run = run_logs.read_run(path("info"))
+        assert run.info == {} and f"it holds the number {value[:40]})" in run.notes[0], (value[:9], run.notes)
+    write("info/run.json", '{"a": 9007199254740992, "b": -2.5e-300}')
+    assert run_logs.read_run(path("info")).info == {"a": 1 << 53, "b": -2.5e-300}
     write("info/run.json", '{"model": {"layers": [1], "channels": {}}, "tokens_per_step": "x", "options": 3}')
     run = run_logs.read_run(path("info"))
     assert run.size is None and run.data is None and run.tokens_per_step is None and len(run.train) == 200
