@@ -22,7 +22,7 @@ ROOMS = {
     "cuda": (1998, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
     "optim": (620, 550, "base model cuda"),
-    "ranks": (3517, 1900, "base model cuda"),
+    "ranks": (3520, 1900, "base model cuda"),
     "data": (1542, 1500, "base model"),
     "files": (2453, 2200, "base model data"),
     "run": (3985, 2300, "base model data files"),

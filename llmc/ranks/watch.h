@@ -114,9 +114,12 @@ static inline void watch_end_process(Watch *w) {
 
 // Takes a rank's progress. Returns false if it makes no sense: a time that is no number would never be too long.
 static inline bool watch_take_beat(CommBeat *beat, const char *data) {
-    memcpy(beat, data, sizeof(*beat));
-    bool times = beat->idle >= 0.0 && beat->idle < 1e12 && beat->limit >= 0.0 && beat->limit < 1e12;
-    return times && memchr(beat->phase, '\0', sizeof(beat->phase)) != NULL;
+    CommBeat b;
+    memcpy(&b, data, sizeof(b));
+    bool times = b.idle >= 0.0 && b.idle < 1e12 && b.limit >= 0.0 && b.limit < 1e12;
+    if (!times || memchr(b.phase, '\0', sizeof(b.phase)) == NULL) { return false; }
+    *beat = b;
+    return true;
 }
 
 // Takes a frame. Sets *frame to NULL if the main thread shall have it. Returns false if it makes no sense.
