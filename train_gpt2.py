@@ -613,13 +613,13 @@ def main(arguments, kind=Run, program="train_gpt2.py"):
             train(command_line.parse(arguments, finds_gpu), kind)
     except Problem as problem:
         rank = int(os.environ.get("RANK", 0))
-        print(f"{program}: {f'rank {rank}: ' if rank else ''}{problem}", file=sys.stderr, flush=True)
+        print(guard.printable(f"{program}: {f'rank {rank}: ' if rank else ''}{problem}"), file=sys.stderr, flush=True)
         os._exit(1)  # other ranks may be waiting for this one: nothing is left to wait for
     except BrokenPipeError:  # whoever read the output has gone
         os._exit(1)
     except OSError as error:
         where, what = error.filename or "standard output", error.strerror or error
-        print(f"{program}: {where}: {what}", file=sys.stderr, flush=True)
+        print(guard.printable(f"{program}: {where}: {what}"), file=sys.stderr, flush=True)
         os._exit(1)
     except KeyboardInterrupt:
         print("\nstopped", flush=True)

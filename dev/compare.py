@@ -65,7 +65,7 @@ def told(run):
     """Everything run.json says that two runs can have in common or not: what a run is, not what became of it."""
     info = {key: value for key, value in run.info.items() if key not in NOT_TOLD}
     leaves = flattened(info)
-    return {re.sub(r"^options\.", "--", name): value for name, value in leaves.items()}
+    return {guard.printable(re.sub(r"^options\.", "--", name)): value for name, value in leaves.items()}
 
 
 def group_of(name, options):
@@ -82,7 +82,7 @@ def text_of(value):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10000 else str(value)
-    return "-" if value is None else str(value) if value != "" else "''"
+    return "-" if value is None else guard.printable(str(value)) if value != "" else "''"
 
 
 def print_differences(runs):
@@ -260,7 +260,7 @@ def describe(run, name, label):
              f"{len(gpus)} x {gpu}" if gpu else run.part("hardware", "cpu", kind=str), run.part("precision", kind=str),
              f"up to step {run.last_step:,}" if run.last_step >= 0 else "nothing logged yet",
              f"resumed {resumes} time{'s' * (resumes > 1)}" if resumes else "", run.part("end", "status", kind=str)]
-    print(f"{name}: {label}: {', '.join(str(fact) for fact in facts if fact)}")
+    print(guard.printable(f"{name}: {label}: {', '.join(str(fact) for fact in facts if fact)}"))
 
 
 def compare_ends(runs):
@@ -296,7 +296,7 @@ def compare(paths, tolerance, everything):
     runs = [run_logs.read_run(path) for path in paths]
     for run in runs:
         for note in run.notes:
-            print(f"compare.py: {note}", file=sys.stderr)
+            print(guard.printable(f"compare.py: {note}"), file=sys.stderr)
     found = columns(runs, tolerance)
     if not found:
         last = " and ".join(f"{run.last_step:,}" if run.last_step >= 0 else "none" for run in runs)
@@ -313,7 +313,7 @@ def compare(paths, tolerance, everything):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, guard.printable(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
 
 
 def tolerance_of(text):
@@ -339,7 +339,7 @@ def main(arguments=None):
         print(end="", flush=True)
         return status
     except LogError as error:
-        print(f"compare.py: {error}", file=sys.stderr)
+        print(guard.printable(f"compare.py: {error}"), file=sys.stderr)
         return 2
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -697,7 +697,7 @@ def number_from(low, high=10**18, kind=int):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(1, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(1, guard.printable(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
 
 
 def parse_options(arguments):
@@ -756,7 +756,7 @@ def check_options(parser, options):
         """A remark, once."""
         if text not in said:
             said.add(text)
-            print(f"plot.py: {text}", file=sys.stderr, flush=True)
+            print(guard.printable(f"plot.py: {text}"), file=sys.stderr, flush=True)
 
     options.say = say
     return options
@@ -848,7 +848,7 @@ def main(arguments=None):
         else:
             watch(options)
     except LogError as error:
-        print(f"plot.py: {error}", file=sys.stderr)
+        print(guard.printable(f"plot.py: {error}"), file=sys.stderr)
         return 1
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -35,7 +35,7 @@ FP32_EPSILON, BF16_EPSILON = 2.0**-24, 2.0**-9  # the largest relative error of 
 
 
 def fail(message):
-    sys.exit(f"twin_curves.py: {message}")
+    sys.exit(guard.printable(f"twin_curves.py: {message}"))
 
 
 # ---- The runs ----

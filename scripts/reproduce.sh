@@ -137,9 +137,21 @@ same_command() {
     echo "${words[*]}"
 }
 
+# Files that this script writes to under names of its own. Others may write to their folder, too: a link there would be
+# written through, and a pipe waited for.
+own_files() { # path...
+    local path
+    for path in "$@"; do
+        [ ! -L "$path" ] || stop "$path: is a link, and links are not followed here; remove it"
+        [ ! -e "$path" ] || [ -f "$path" ] || stop "$path: is a device or pipe, expected an ordinary file"
+    done
+}
+
 # All output also into console.log, until the end of the script. What copies it lives on when the terminal is gone.
 keep_console() {
     mkdir -p "$OUT_DIR" || stop "$OUT_DIR: this folder cannot be made (OUT_DIR names another)"
+    own_files "$OUT_DIR/console${NODE:+_$NODE}.log" "$OUT_DIR/.script${NODE:+_$NODE}.lock" \
+        "$OUT_DIR"/{mirror,build,export,plot}.log
     exec 3>&1 4>&2
     exec > >(trap '' INT TERM HUP USR1; exec tee -a -p "$OUT_DIR/console${NODE:+_$NODE}.log" 2>/dev/null) 2>&1
     console=$!
@@ -159,7 +171,9 @@ end_console() {
 # One script at a time in a folder. The lock goes to all processes that are started: it is there as long as one of them.
 lock_folder() {
     have flock || return 0
-    exec 9>"$OUT_DIR/.script${NODE:+_$NODE}.lock" || stop "$OUT_DIR: cannot be written to"
+    local lock=$OUT_DIR/.script${NODE:+_$NODE}.lock
+    exec 9>"$lock" || stop "$OUT_DIR: cannot be written to"
+    chmod 600 "$lock" 2>/dev/null || true # who may not open it cannot hold it
     flock -n 9 || stop "$OUT_DIR: another script, or a process that one has left behind, is at work there"
 }
 
@@ -448,6 +462,7 @@ stage_fetch() {
         say "$folder: $([ "$limit" -gt 0 ] && echo "$limit shards" || echo "all shards") of $DATA"
         run_fetch fineweb.py --type "$kind" --version "$version" --model_desc gpt-2 --source shards --out "$folder" \
             ${some[@]+"${some[@]}"}
+        own_files "$folder/.complete"
         [ "$limit" -gt 0 ] || : >"$folder/.complete"
     fi
     say "$(count_files "${tokens_name}_train_*.bin") shards in $folder, $HELLASWAG_DATA and $VOCAB are here"

@@ -179,9 +179,9 @@ def parse(p, arguments=None):
 
 
 def show_path(path):
-    """A path as short as possible: relative to where the user is."""
+    """A path as short as possible, for people: relative to where the user is."""
     relative = os.path.relpath(path)
-    return path if relative.startswith(os.path.join("..", "..")) else relative
+    return guard.printable(path if relative.startswith(os.path.join("..", "..")) else relative)
 
 
 def show_bytes(count):

@@ -430,8 +430,6 @@ class Fetch:
                 part.discard()
                 raise Problem(f"{self.url}: has {total} bytes, {remote.size} are published (truncated, or changed "
                               "since); try again later, or another mirror")
-            if total is not None and total > remote.most:
-                self.refuse_more()
             if answer.offset == 0:
                 part.discard()
                 part.begin(answer.etag)

@@ -168,6 +168,7 @@ def rows_of(columns, marks, arguments):
 
 
 def print_table(header, rows, markdown):
+    header, *rows = ([guard.printable(cell) for cell in row] for row in [header, *rows])
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for row in [header, *rows]:
         cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]

@@ -842,7 +842,7 @@ def test_more_than_is_published(server):
         assert server.requests(path)[-1]["sent"] < ENDLESS, path
     left = [name for folder in ("longer", "longer_vocab", "longer_eval") for name in os.listdir(in_work(folder))]
     assert not [name for name in left if ".part" in name or "train" in name], left
-    # One that says so is not asked for more; a part of an earlier run that is too long is not continued.
+    # A file of a mirror that is too long; a part of an earlier run that is too long is not continued.
     mirror = own_mirror("long_vocab")
     os.truncate(mirror + vocab, 4 * 456318 + BLOCK + 1)
     refused("vocab.py", "--out", in_work("longer_vocab"), mirror=mirror, says=["the most that is taken"],
@@ -1133,14 +1133,14 @@ CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 def test_controls_reach_no_terminal(server):
     """Escape sequences and bidi controls from a path, from what a server says, and from a list of files."""
-    evil = "\x1b]0;title\x07\x9b31m\u202e"
-    shown = "\\x1b]0;title\\x07\\x9b31m\\u202e"
+    evil = "\x1b]0;title\x07\x9b31m\u202e\nspoof"
+    shown = "\\x1b]0;title\\x07\\x9b31m\\u202e\\x0aspoof"
     out, err = big(f"evil{evil}", mirror=server)
     assert f"evil{shown}: 2 shards" in out and not CONTROLS.search(out + err), (out, err)
     server.faults[BIG_SHARD] = [lambda handler: handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x9b2J\r\n\r\n") == 0]
     _, err = big("evil_reason", mirror=server)
     assert "answers 500 \\x1b[2J\\x9b2J; trying again" in err and not CONTROLS.search(err), err
-    err = refused("fineweb.py", f"--{evil}", says=[f"'--{shown}': unknown option"], mirror=None)
+    err = refused("fineweb.py", "--\x1b\u202e", says=["'--\\x1b\\u202e': unknown option"], mirror=None)
     assert not CONTROLS.search(err)
 
 

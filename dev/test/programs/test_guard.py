@@ -57,8 +57,8 @@ def test_screens():
     assert result.stderr.endswith(b"ValueError: six\\x1b\n") and result.returncode == 1, result.stderr
 
 
-EVIL = "\x1b]0;title\x07\x9b31m\u202e"
-SHOWN = "\\x1b]0;title\\x07\\x9b31m\\u202e"
+EVIL = "\x1b]0;title\x07\x9b31m\u202e\nspoof"
+SHOWN = "\\x1b]0;title\\x07\\x9b31m\\u202e\\x0aspoof"
 
 
 @pytest.mark.parametrize("program, arguments", (
@@ -131,6 +131,14 @@ def umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_new_file_is_new(monkeypatch):
+    """Somebody puts a file under the temporary name in the moment after it was removed."""
+    monkeypatch.setattr(guard, "remove_in", lambda place, name: write("fresh.tmp", b"theirs"))
+    with pytest.raises(FileExistsError):
+        written("fresh")
+    assert read("fresh.tmp") == b"theirs" and not os.path.exists(path("fresh"))
 
 
 def test_new_file_is_whole_or_not_there():

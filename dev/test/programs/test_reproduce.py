@@ -137,6 +137,26 @@ def test_350M_interrupted_on_a_terminal():
     check_finished("gpt2_350M", out)
 
 
+def test_links_and_pipes_in_the_folder():
+    """What a link leads to stays as it is, and no pipe is waited for. The lock is nobody else's to hold."""
+    folder, precious = os.path.join(WORK, "shared"), os.path.join(WORK, "precious")
+    os.mkdir(folder)
+    with open(precious, "w", encoding="ascii") as file:
+        file.write("x")
+    changes = {"SMOKE_OUT_DIR": folder, "STAGES": "summary"}
+    for name in ("console.log", ".script.lock", "build.log"):
+        os.symlink(precious, os.path.join(folder, name))
+        refused(f"{folder}/{name}: is a link, and links are not followed here; remove it", script_of("gpt2_124M"),
+                **changes)
+        os.remove(os.path.join(folder, name))
+        os.mkfifo(os.path.join(folder, name))
+        refused(f"{folder}/{name}: is a device or pipe, expected an ordinary file", script_of("gpt2_124M"), **changes)
+        os.remove(os.path.join(folder, name))
+    os.mkdir(os.path.join(folder, "mirror"))
+    assert "has no main.log" in ran(1, script_of("gpt2_124M"), **changes)
+    assert read(precious) == "x" and os.stat(os.path.join(folder, ".script.lock")).st_mode & 0o777 == 0o600
+
+
 def test_774M_data_that_do_not_come():
     """A shard that the mirror lacks; then it is there, and the same command goes on with what came before."""
     changes = on_the_cpu()
