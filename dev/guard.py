@@ -14,16 +14,15 @@ import sys
 
 # ---- Texts ----
 
-# Controls, C1 included, and what changes the direction of writing. The last range: bytes of a path that is not UTF-8
-# (surrogateescape), of which a terminal of 8 bits would take some as C1.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]")
+# What steers a terminal or the order of reading, as text_steers() in llmc/base/utils.h has it. The last range: bytes of
+# a path that is not UTF-8 (surrogateescape), which a terminal of 8 bits would take as C1.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
 CONTROL_IN_LINES = re.compile(CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))  # not tab and newline
 
 
 def escaped(match):
     code = ord(match[0])
-    code = code & 0xff if 0xdc80 <= code <= 0xdcff else code
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code & 0xff:02x}" if code < 0x80 or code >= 0xdc80 else f"\\u{code:04x}"
 
 
 def printable(text, lines=False):

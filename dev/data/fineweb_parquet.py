@@ -172,8 +172,8 @@ class State:
             self.files = [{"path": entry["path"], "sha256": entry["sha256"], "tokens": max(0, int(entry["tokens"]))}
                           for entry in known.get("files", [])]
             ended = known.get("ended")
-            self.ended = ended and {"goal": ended["goal"], "tokens": max(1, int(ended["tokens"]))}
-        except (KeyError, TypeError, ValueError):  # then all is encoded again
+            self.ended = None if ended is None else {"goal": ended["goal"], "tokens": max(1, int(ended["tokens"]))}
+        except (KeyError, TypeError, ValueError, OverflowError):  # then all is encoded again
             self.files, self.ended = [], None
 
     def trim(self, remotes):

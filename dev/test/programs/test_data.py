@@ -11,6 +11,7 @@ import functools
 import gzip
 import hashlib
 import http.server
+import importlib
 import io
 import json
 import os
@@ -853,7 +854,7 @@ def test_more_than_is_published(server):
 
 def test_endless_lists(server, monkeypatch):
     """A list of files has an end: neither its pages nor their number are taken without bound."""
-    download = load_download()
+    download = load("download")
     page = json.dumps([]).encode()
     link = f'<https://huggingface.co{BIG_LIST}?recursive=true&cursor=Q>; rel="next"'
     server.faults[BIG_LIST] = [server.status(200, page, Link=link)] * 40
@@ -874,7 +875,7 @@ def test_redirects_and_tokens(server):
         big("redirected", mirror=server, env=dict(ENVIRONMENT, HF_TOKEN="secret"))
         assert all(entry["authorization"] is None for entry in server.log + elsewhere.log)
         assert elsewhere.asked() == [REST]
-    download = load_download()
+    download = load("download")
     for text, low, high in (("7", 7, 7), ("", None, None), ("soon", None, None),
                             ("Wed, 01 Jan 2020 00:00:00 GMT", 0, 0),
                             (email.utils.formatdate(time.time() + 100, usegmt=True), 90, 101)):
@@ -898,13 +899,14 @@ def test_redirects_and_tokens(server):
     assert [entry["sent"] < ENDLESS for entry in server.requests()] == [True, True], server.requests()
 
 
-def load_download():
+def load(name):
+    """A module of dev/data."""
     sys.dont_write_bytecode = True
     before = sys.path[:]
     sys.path.insert(0, PROGRAMS)
-    import download
+    module = importlib.import_module(name)
     sys.path[:] = before
-    return download
+    return module
 
 
 def test_list_of_several_pages(server):
@@ -1124,22 +1126,38 @@ def test_damaged_records(record):
     assert OURS in json.loads(read(in_work(folder, ".fetched.json")))["files"]
 
 
+def test_damaged_progress():
+    """A progress.json that says nothing of use means that nothing is encoded yet."""
+    parquet, folder = load("fineweb_parquet"), load("common").Folder(in_work("progress"))
+    shards = parquet.Shards(folder, "x", 100)
+    good = {"path": "a", "sha256": "b", "tokens": 5}
+    for record in ("[]", "7", '{"files": 7}', '{"files": [7]}', '{"files": [{"path": "a"}]}', '{"ended": ""}',
+                   json.dumps({"files": [dict(good, tokens=float("inf"))]}), '{"ended": {"goal": 1, "tokens": "x"}}'):
+        write(folder.join("progress.json"), record)
+        state = parquet.State(folder, shards)
+        assert (state.files, state.ended, state.is_ended({})) == ([], None, False), record
+    write(folder.join("progress.json"), json.dumps({"files": [good], "ended": {"goal": 1, "tokens": 9}}))
+    state = parquet.State(folder, shards)
+    assert state.files == [good] and state.ended == {"goal": 1, "tokens": 9} and not state.is_ended(1)
+    folder.close()
+
+
 def test_lock_is_ours_alone():
     assert os.stat(in_work("edu", ".lock")).st_mode & 0o777 == 0o600
 
 
-CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def test_controls_reach_no_terminal(server):
     """Escape sequences and bidi controls from a path, from what a server says, and from a list of files."""
     evil = "\x1b]0;title\x07\x9b31m\u202e\nspoof"
-    shown = "\\x1b]0;title\\x07\\x9b31m\\u202e\\x0aspoof"
+    shown = "\\x1b]0;title\\x07\\u009b31m\\u202e\\x0aspoof"
     out, err = big(f"evil{evil}", mirror=server)
     assert f"evil{shown}: 2 shards" in out and not CONTROLS.search(out + err), (out, err)
     server.faults[BIG_SHARD] = [lambda handler: handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x9b2J\r\n\r\n") == 0]
     _, err = big("evil_reason", mirror=server)
-    assert "answers 500 \\x1b[2J\\x9b2J; trying again" in err and not CONTROLS.search(err), err
+    assert "answers 500 \\x1b[2J\\u009b2J; trying again" in err and not CONTROLS.search(err), err
     err = refused("fineweb.py", "--\x1b\u202e", says=["'--\\x1b\\u202e': unknown option"], mirror=None)
     assert not CONTROLS.search(err)
 

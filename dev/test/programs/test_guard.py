@@ -17,7 +17,7 @@ guard = importlib.util.module_from_spec(SPEC)
 sys.dont_write_bytecode = True
 SPEC.loader.exec_module(guard)
 
-BIDI = [*range(0x202a, 0x202f), *range(0x2066, 0x206a), 0x200e, 0x200f, 0x61c]
+BIDI = [*range(0x2028, 0x202f), *range(0x2066, 0x206a), 0x200e, 0x200f, 0x61c]
 
 
 # ---- Texts ----
@@ -28,7 +28,7 @@ def test_every_character():
     controls = [*range(0x20), *range(0x7f, 0xa0), *BIDI, *range(0xdc80, 0xdca0)]
     changed = [code for code in range(0x110000) if guard.printable(chr(code)) != chr(code)]
     assert changed == sorted(controls)
-    assert guard.printable("a\n\t\x1b[2J\x9b\u202e\udc9bz") == "a\\x0a\\x09\\x1b[2J\\x9b\\u202e\\x9bz"
+    assert guard.printable("a\n\t\x1b[2J\x9b\u202e\udc9bz") == "a\\x0a\\x09\\x1b[2J\\u009b\\u202e\\x9bz"
     assert guard.printable("a\n\tb\r\x1b", lines=True) == "a\n\tb\\x0d\\x1b"
     shown = "".join(map(guard.printable, map(chr, controls)))
     assert shown.isascii() and shown.isprintable()
@@ -52,13 +52,13 @@ def test_screens():
     """print(), sys.stderr and a traceback go through it; the line of a progress keeps its own controls alone."""
     result = subprocess.run([sys.executable, "-c", PRINTING], cwd=ROOT, capture_output=True, check=False,
                             env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8"))
-    assert result.stdout == b"one\\x1b[31m\ntwo\\x9b\n", result.stdout
+    assert result.stdout == b"one\\x1b[31m\ntwo\\u009b\n", result.stdout
     assert result.stderr.startswith(b"three\\u202e \\x9b\n\rfour\\x1b\x1b[Kfive\\x07\n"), result.stderr
     assert result.stderr.endswith(b"ValueError: six\\x1b\n") and result.returncode == 1, result.stderr
 
 
 EVIL = "\x1b]0;title\x07\x9b31m\u202e\nspoof"
-SHOWN = "\\x1b]0;title\\x07\\x9b31m\\u202e\\x0aspoof"
+SHOWN = "\\x1b]0;title\\x07\\u009b31m\\u202e\\x0aspoof"
 
 
 @pytest.mark.parametrize("program, arguments", (
