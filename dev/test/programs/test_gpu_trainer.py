@@ -159,6 +159,25 @@ def test_stop_on_divergence():
         assert checkpoints(folder) == [good, (last - 1) // 3 * 3] and logged_steps(folder) == [*range(last)], more
 
 
+def test_norm_that_leaves():
+    """A pattern is learnt, and then no longer holds: the loss is in order, the norm far above its median. Both trainers
+    say so after the same step, also when they go on from a state, within the row or before there is a median."""
+    generator = cli.random.Random(5)
+    mixed = [generator.choice([1, 2, 3, 4]) for _ in range(32 * 30 + 1)]
+    # The last target of step 140 is the first token that breaks the pattern, so the row begins there.
+    pattern = cli.shard("pattern.bin", [1, 2, 3, 4] * (8 * 140) + [3] + mixed)
+    run = ["-i", pattern, "--vocab", 300, *cli.TINY, *cli.QUIET, "--lr", 0.01, "-x", 162]
+    folder, warning = cli.new_folder("norm"), "warning: step 159: the gradient norm has been above 0."
+    outs = [CPU.ran(*run, "-o", folder, "-n", 5)]
+    for trainer, step in ((CPU, 125), (CPU, 150), (GPU, 125)):
+        outs.append(trainer.ran(*run, "-o", stopped_after(step, folder), "--resume", "--allow-changes"))
+    for out in outs:
+        assert out.count("warning") == out.count(warning) == 1 and "warm-up" in out, out[-3000:]
+    gone_on = stopped_after(150, folder)
+    refused(*run, "-o", gone_on, "--resume", "--allow-changes", "--stop-on-divergence",
+            says=["step 159: the gradient norm", "is that of step 135 (remove"])
+
+
 def test_models_it_cannot_compute():
     for changes, says in ((["--channels", 36, "--heads", 2], ["36 channels", "multiple of 8"]),
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),

@@ -2,6 +2,7 @@
 repository: with the emulated trainer, with the CPU's, interrupted, with data that do not come, finished before; and
 what they say where something is missing. nvidia-smi, df, srun and scontrol are stand-ins where a test needs them."""
 import glob
+import json
 import os
 import re
 import shutil
@@ -91,6 +92,7 @@ def check_finished(name, out):
     assert re.search(rf"^ +validation loss +{losses[0]} ", out, re.M), out[-1000:]
     assert re.search(rf"^ +HellaSwag +{scores[0]} ", out, re.M), out[-1000:]
     assert out.rstrip("\n") in read(folder, "console.log"), out[-500:]
+    assert json.loads(read(folder, "run.json"))["options"]["stop-on-divergence"], "a lost run would go on for days"
 
 
 # ---- The recipes ----
