@@ -11,6 +11,7 @@
 
 #include "dev/test/fixture.h"
 #include "dev/test/layers/gpu_test.h"
+#include "dev/test/open_folder.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test_main.h"
 #include "llmc/files/checkpoint.h"
@@ -393,7 +394,7 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
     bool ok = true;
     state_init(&header);
     for (size_t r = 0; ok && r < ranks.size(); r++) {
-        ok = checkpoint_write_begin(&writers[r], dir, step, &two_heads, &header, NULL, 0, r == 0, &error);
+        ok = checkpoint_write_begin(&writers[r], opened(dir), step, &two_heads, &header, NULL, 0, r == 0, &error);
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ok = write_state(&ranks[r]->trainer, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);

@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1944, 1200, ""),
+    "base": (2012, 1200, ""),
     "model": (1407, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (1998, 1400, "base model"),
@@ -24,8 +24,8 @@ ROOMS = {
     "optim": (620, 550, "base model cuda"),
     "ranks": (3520, 1900, "base model cuda"),
     "data": (1542, 1500, "base model"),
-    "files": (2453, 2200, "base model data"),
-    "run": (3985, 2300, "base model data files"),
+    "files": (2456, 2200, "base model data"),
+    "run": (3995, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 896, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

@@ -9,6 +9,7 @@
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -31,6 +32,7 @@ typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 #define MAX_IO_BYTES ((int64_t)1 << 30)  // per read() or write(): Linux and macOS refuse or cut more than 2 GiB
 #define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
+#define LOCK_NAME ".lock"
 
 // Opens what a user has named: follows links, and waits for the other end of a pipe.
 static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC); }
@@ -121,14 +123,65 @@ static inline bool files_sync_folder(int folder, const char *dir, Error *error) 
     return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP || fail_system(error, dir, "flush folder");
 }
 
-// Flushes the folder that holds `path` in this way.
+// ---- Open folders ----
+
+// A folder that a user names is opened once, and its files are found through its descriptor from then on. Somebody who
+// swaps the folder for a link later moves no file to another place. The functions below take such a descriptor, and the
+// whole path for their messages. AT_FDCWD in place of a descriptor: the whole path is looked up.
+typedef struct {
+    char path[MAX_PATH_BYTES];
+    int fd; // AT_FDCWD: not open
+} Folder;
+
+static inline void folder_close(Folder *folder) {
+    if (folder->fd >= 0) { close(folder->fd); }
+    folder->fd = AT_FDCWD;
+}
+
+static inline bool folder_open(Folder *folder, const char *path, Error *error) {
+    folder->fd = AT_FDCWD;
+    if (!path_check(path, "folder", error)) { return false; }
+    path_copy(folder->path, path, strlen(path));
+    int fd = files_open(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) { return fail_system(error, path, "open folder"); }
+    folder->fd = fd;
+    return true;
+}
+
+// Returns the name by which a file is found in an open folder.
+static inline const char *files_name(int folder, const char *path) {
+    return folder == AT_FDCWD ? path : path_name(path);
+}
+
+static inline bool files_exists(int folder, const char *path) {
+    struct stat info;
+    return fstatat(folder, files_name(folder, path), &info, 0) == 0;
+}
+
+// Opens the list of the names in a folder. NULL and errno after a failure.
+static inline DIR *files_list(int folder, const char *path) {
+    int fd = openat(folder, folder == AT_FDCWD ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    if (list == NULL && fd >= 0) { close(fd); }
+    return list;
+}
+
+// Removes a file, if it is there. Returns false and sets errno if it stays.
+static inline bool files_remove(int folder, const char *path) {
+    return unlinkat(folder, files_name(folder, path), 0) == 0 || errno == ENOENT;
+}
+
+static inline bool files_rename(int folder, const char *from, const char *to) {
+    return renameat(folder, files_name(folder, from), folder, files_name(folder, to)) == 0;
+}
+
 static inline bool sync_parent(const char *path, Error *error) {
     char parent[MAX_PATH_BYTES];
+    Folder folder;
     path_parent(parent, path);
-    int folder = files_open(parent, O_RDONLY | O_DIRECTORY);
-    if (folder < 0) { return fail_system(error, parent, "open folder"); }
-    bool ok = files_sync_folder(folder, parent, error);
-    close(folder);
+    if (!folder_open(&folder, parent, error)) { return false; }
+    bool ok = files_sync_folder(folder.fd, parent, error);
+    folder_close(&folder);
     return ok;
 }
 
@@ -248,9 +301,9 @@ static inline bool files_check_ordinary(int fd, const char *path, struct stat *i
 }
 
 // Opens an ordinary file for reading. A pipe or device under its name is refused at once. Returns -1 after a failure.
-static inline int files_open_input(const char *path, struct stat *info, Error *error) {
+static inline int files_open_input_in(int folder, const char *path, struct stat *info, Error *error) {
     if (!path_check(path, "file", error)) { return -1; }
-    int fd = files_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    int fd = openat(folder, files_name(folder, path), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) {
         fail_system(error, path, "open");
     } else if (!files_check_ordinary(fd, path, info, error)) {
@@ -258,6 +311,10 @@ static inline int files_open_input(const char *path, struct stat *info, Error *e
         fd = -1;
     }
     return fd;
+}
+
+static inline int files_open_input(const char *path, struct stat *info, Error *error) {
+    return files_open_input_in(AT_FDCWD, path, info, error);
 }
 
 // Opens an ordinary file for reading at any offset. It is closed after a failure.
@@ -338,12 +395,17 @@ static inline bool files_read_whole(int fd, const char *path, int64_t max_bytes,
 }
 
 // Reads a whole ordinary file. The caller frees *data, which is NULL after a failure.
-static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+static inline bool read_whole_file_in(int folder, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
+                                      Error *error) {
     struct stat info;
     *data = NULL;
     *size = 0;
-    int fd = files_open_input(path, &info, error);
+    int fd = files_open_input_in(folder, path, &info, error);
     return fd >= 0 && files_read_whole(fd, path, max_bytes, data, size, error);
+}
+
+static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    return read_whole_file_in(AT_FDCWD, path, max_bytes, data, size, error);
 }
 
 // Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
@@ -360,13 +422,10 @@ static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_
 
 // Holds a file that is written under a temporary name. It gets its own name only when all its bytes are on the disk. An
 // old file of that name stays unchanged, whatever fails and wherever the process is killed.
-//
-// The folder is opened once. All names are relative to its descriptor, so that somebody who swaps the folder for a link
-// while the file is written moves no file to another place.
 typedef struct {
-    char path[MAX_PATH_BYTES]; // both paths are for messages; their last names count
+    char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];
-    int folder;    // -1: not open
+    int folder;    // a descriptor of its own for the folder, whoever has it open besides; -1: not open
     int fd;        // -1: not open
     bool pending;  // the temporary file exists
     int64_t bytes; // written so far
@@ -382,7 +441,7 @@ static inline void atomic_init(AtomicFile *file) {
 // Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
 static inline void atomic_abort(AtomicFile *file) {
     if (file->fd >= 0) { close(file->fd); }
-    if (file->pending) { unlinkat(file->folder, path_name(file->temporary), 0); }
+    if (file->pending) { files_remove(file->folder, file->temporary); }
     if (file->folder >= 0) { close(file->folder); }
     atomic_init(file);
 }
@@ -405,28 +464,31 @@ static inline bool files_write_failed(AtomicFile *file, const char *action, int 
     return files_failed(file, what, code, error);
 }
 
-// Sets both names and opens the folder.
-static inline bool atomic_name(AtomicFile *file, const char *path, Error *error) {
-    char folder[MAX_PATH_BYTES];
+// Sets both names, and opens the folder unless it is open.
+static inline bool atomic_name(AtomicFile *file, int folder, const char *path, Error *error) {
+    char parent[MAX_PATH_BYTES];
+    struct stat info;
     atomic_init(file);
     if (!path_check(path, "output file", error)) { return false; }
-    if (path_is_directory(path)) { return fail(error, "%s: is a folder, a file is to be written", path); }
     size_t n = strlen(path);
     path_copy(file->path, path, n);
     path_copy(file->temporary, path, n);
     path_copy(file->temporary + n, TEMPORARY_SUFFIX, strlen(TEMPORARY_SUFFIX));
-    path_parent(folder, path);
-    file->folder = files_open(folder, O_RDONLY | O_DIRECTORY);
+    if (fstatat(folder, files_name(folder, path), &info, 0) == 0 && S_ISDIR(info.st_mode)) {
+        return fail(error, "%s: is a folder, a file is to be written", path);
+    }
+    path_parent(parent, path);
+    file->folder = folder == AT_FDCWD ? files_open(parent, O_RDONLY | O_DIRECTORY) : fcntl(folder, F_DUPFD_CLOEXEC, 0);
     return file->folder >= 0 || fail_system(error, file->temporary, "create");
 }
 
 // Begins a file in an existing folder; mode: who may read it, less the process's umask. After any failure of this or
 // the following functions, the file is closed and the temporary file is gone.
-static inline bool atomic_open_mode(AtomicFile *file, const char *path, mode_t mode, Error *error) {
-    if (!atomic_name(file, path, error)) { return false; }
+static inline bool atomic_open_in(AtomicFile *file, int folder, const char *path, mode_t mode, Error *error) {
+    if (!atomic_name(file, folder, path, error)) { return false; }
     const char *name = path_name(file->temporary), *action = "remove";
     // Makes a new file. Processes of a killed run may still write into an old file, and another user's may be a link.
-    if (unlinkat(file->folder, name, 0) == 0 || errno == ENOENT) {
+    if (files_remove(file->folder, name)) {
         file->fd = openat(file->folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         file->pending = file->fd >= 0;
         action = "create";
@@ -437,9 +499,8 @@ static inline bool atomic_open_mode(AtomicFile *file, const char *path, mode_t m
     return false;
 }
 
-// Begins a file that everybody may read.
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
-    return atomic_open_mode(file, path, 0666, error);
+    return atomic_open_in(file, AT_FDCWD, path, 0666, error);
 }
 
 static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
@@ -474,8 +535,8 @@ static inline int files_reserve(int fd, int64_t bytes) {
 // Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at.
 // One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
 // full disk shows here. Bytes that nobody writes are zeros.
-static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
-    if (!atomic_open(file, path, error)) { return false; }
+static inline bool atomic_create(AtomicFile *file, int folder, const char *path, int64_t bytes, Error *error) {
+    if (!atomic_open_in(file, folder, path, 0666, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) {
         char what[64];
@@ -492,7 +553,7 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
 // failure.
 static inline int files_open_own(int folder, const char *path, int flags, mode_t mode, Error *error) {
     struct stat info;
-    int fd = openat(folder, path_name(path), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    int fd = openat(folder, files_name(folder, path), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
     int code = errno;
     if (fd < 0 && code == ELOOP) {
         fail(error, "%s: is a link, and links are not followed here; remove it", path);
@@ -528,9 +589,9 @@ static inline int files_open_new(int folder, const char *path, int flags, Error 
 // Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. It
 // must have its full size: a network file system writes only the changed part of a page, unless the page is at the
 // file's end.
-static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
+static inline bool atomic_join(AtomicFile *file, int folder, const char *path, int64_t bytes, Error *error) {
     struct stat info;
-    if (!atomic_name(file, path, error)) { return false; }
+    if (!atomic_name(file, folder, path, error)) { return false; }
     file->fd = files_open_new(file->folder, file->temporary, O_WRONLY, error);
     bool ok = file->fd >= 0 && ((fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) ||
                                 fail(error, "%s: does not have the %lld bytes expected: is it another process's?",
@@ -561,9 +622,8 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
 
 // Gives a file its name, after a flush (unless done). A failure removes the temporary file.
 static inline bool atomic_place(AtomicFile *file, Error *error) {
-    const char *from = path_name(file->temporary), *to = path_name(file->path);
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
-    if (renameat(file->folder, from, file->folder, to) != 0) {
+    if (!files_rename(file->folder, file->temporary, file->path)) {
         return files_write_failed(file, "rename", errno, error);
     }
     file->pending = false;
@@ -581,17 +641,20 @@ static inline bool atomic_commit(AtomicFile *file, Error *error) {
     return atomic_place(file, error) && atomic_end(file, error);
 }
 
-// Writes a whole small file atomically.
-static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
+// Writes a whole small file atomically. mode: 0600 for a file that holds a secret.
+static inline bool write_whole_file_in(int folder, const char *path, const void *data, int64_t bytes, mode_t mode,
+                                       Error *error) {
     AtomicFile file;
-    return atomic_open(&file, path, error) && atomic_write(&file, data, bytes, error) && atomic_commit(&file, error);
+    return atomic_open_in(&file, folder, path, mode, error) && atomic_write(&file, data, bytes, error) &&
+           atomic_commit(&file, error);
 }
 
-// Writes one that only this user may read, because it holds a secret.
+static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
+    return write_whole_file_in(AT_FDCWD, path, data, bytes, 0666, error);
+}
+
 static inline bool write_private_file(const char *path, const void *data, int64_t bytes, Error *error) {
-    AtomicFile file;
-    return atomic_open_mode(&file, path, 0600, error) && atomic_write(&file, data, bytes, error) &&
-           atomic_commit(&file, error);
+    return write_whole_file_in(AT_FDCWD, path, data, bytes, 0600, error);
 }
 
 // ---- One process per folder ----
@@ -607,29 +670,24 @@ static inline void directory_unlock(DirectoryLock *lock) {
 }
 
 // Opens the file .lock of a folder. Only this user may open it, because whoever can open a file can lock it.
-static inline bool directory_open_lock(DirectoryLock *lock, const char *dir, const char *path, Error *error) {
+static inline bool directory_open_lock(DirectoryLock *lock, const Folder *folder, const char *path, Error *error) {
     struct stat info;
-    int folder = files_open(dir, O_RDONLY | O_DIRECTORY);
-    lock->fd = -1;
-    if (folder < 0) { return fail_system(error, path, "create"); }
-    lock->fd = files_open_own(folder, path, O_RDWR | O_CREAT, 0600, error);
+    lock->fd = files_open_own(folder->fd, path, O_RDWR | O_CREAT, 0600, error);
     if (lock->fd >= 0) {
         fchmod(lock->fd, 0600);
-    } else if (errno == EACCES && fstatat(folder, ".lock", &info, AT_SYMLINK_NOFOLLOW) == 0) {
+    } else if (errno == EACCES && fstatat(folder->fd, path_name(path), &info, AT_SYMLINK_NOFOLLOW) == 0) {
         fail(error,
              "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s", path,
-             (long)info.st_uid, dir);
+             (long)info.st_uid, folder->path);
     }
-    close(folder);
     return lock->fd >= 0;
 }
 
-// Claims an existing folder for this process. Fails at once when another process holds it.
-static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
+// Claims an open folder for this process. Fails at once when another process holds it.
+static inline bool folder_lock(DirectoryLock *lock, const Folder *folder, Error *error) {
     char path[MAX_PATH_BYTES], owner[32] = "";
     lock->fd = -1;
-    if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error) ||
-        !directory_open_lock(lock, dir, path, error)) {
+    if (!path_join(path, folder->path, LOCK_NAME, error) || !directory_open_lock(lock, folder, path, error)) {
         return false;
     }
     ssize_t read = pread(lock->fd, owner, sizeof(owner) - 1, 0);
@@ -638,13 +696,23 @@ static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *e
     if (!ok && errno != EWOULDBLOCK) {
         fail_system(error, path, "lock");
     } else if (!ok) {
-        fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder", dir, pid);
+        fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder",
+             folder->path, pid);
     } else {
         int n = snprintf(owner, sizeof(owner), "%ld\n", (long)getpid());
         ok = (ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, owner, (size_t)n, 0) == n) ||
              fail_system(error, path, "write");
     }
     if (!ok) { directory_unlock(lock); }
+    return ok;
+}
+
+static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
+    Folder folder;
+    lock->fd = -1;
+    if (!folder_open(&folder, dir, error)) { return false; }
+    bool ok = folder_lock(lock, &folder, error);
+    folder_close(&folder);
     return ok;
 }
 

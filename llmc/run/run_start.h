@@ -16,13 +16,15 @@
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     char log[MAX_PATH_BYTES];
-    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) {
+    const Folder *dir = &run->folder.dir;
+    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !folder_open(&run->folder.dir, o->out_dir, error) ||
+        !folder_lock(&run->folder.lock, dir, error)) {
         return false;
     }
     run->folder.locked = true;
-    if (!checkpoint_clean(o->out_dir, error)) { return false; }
+    if (!checkpoint_clean(dir, error)) { return false; }
     run_list_checkpoints(run);
-    bool is_used = run->found.num_checkpoints > 0 || path_exists(log);
+    bool is_used = run->found.num_checkpoints > 0 || files_exists(dir->fd, log);
     if (o->resume || o->overwrite || !is_used) { return true; }
     return fail(error,
                 "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
@@ -60,16 +62,19 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
            run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error) && run_check_found(&run->found, error);
 }
 
-// Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
+// Opens the folder on the other ranks, and checks that it is rank 0's. The file that locks it holds rank 0's process
+// id.
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
+    Folder *folder = &run->folder.dir;
     char path[MAX_PATH_BYTES], expected[32];
     int64_t pid = (int64_t)getpid(), bytes;
     uint8_t *text = NULL;
     if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
     if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
     snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
-    bool same = path_join(path, dir, ".lock", error) && read_whole_file(path, MAX_PATH_BYTES, &text, &bytes, error) &&
+    bool same = path_join(path, dir, LOCK_NAME, error) && (run_leads(run) || folder_open(folder, dir, error)) &&
+                read_whole_file_in(folder->fd, path, MAX_PATH_BYTES, &text, &bytes, error) &&
                 strcmp((const char *)text, expected) == 0;
     free(text);
     return run_agree(run,
@@ -224,6 +229,7 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 // Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set.
 static inline bool run_open(TrainRun *run, Error *error) {
     run->folder.saved_step = run->folder.good_step = -1;
+    run->folder.dir.fd = AT_FDCWD;
     logger_init(&run->logger);
     run_slow(run, true);
     bool ok =
@@ -236,15 +242,18 @@ static inline bool run_open(TrainRun *run, Error *error) {
 // here, after everything else has proved to be in order.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
+    const Folder *folder = &run->folder.dir;
     if (!run_check_disk(run, error)) { return false; }
     if (run_writes_files(run) && !run->folder.locked &&
         !(make_directories(dir, error) && run_claim_folder(run, error))) {
         return false;
     }
     if (run->options.overwrite) {
-        for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
+        for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(folder, run->found.checkpoints[i]); }
     }
-    if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
+    if (!logger_open(&run->logger, run_writes_files(run) ? folder : NULL, run->step, run->num_steps, error)) {
+        return false;
+    }
     // mpirun gives its processes terminals, wherever their output goes. They write whole lines and no progress bar.
     if (launcher_find().name != NULL) { run->logger.terminal = false; }
     return true;
@@ -272,6 +281,7 @@ static inline void run_close(TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
     if (run->folder.locked) { directory_unlock(&run->folder.lock); }
+    folder_close(&run->folder.dir);
     free(run->model_file);
     free(run->texts.prompt);
     free(run->texts.train);

@@ -113,7 +113,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     run_fill_header(run, &header);
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
-        bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
+        bool ok = !mine || checkpoint_write_begin(writer, &run->folder.dir, run->step, &run->config, &header,
                                                   run->kept.sections, run->kept.count, leader != 0, error);
         if (!run_agree(run, ok, error)) { return false; }
     }
@@ -147,7 +147,7 @@ static inline bool run_save(TrainRun *run, Error *error) {
     run->folder.saved_step = run->step;
     run_resumable(run, true);
     if (o->keep > 0 && run_leads(run)) {
-        checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major, run->folder.good_step);
+        checkpoint_prune(&run->folder.dir, run->step, (int)o->keep, o->keep_major, run->folder.good_step);
     }
     logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
     if (!run_leads(run)) { return true; }

@@ -47,7 +47,7 @@ static inline bool loop_validate(TrainRun *run, Error *error) {
     if (!ok || run_is_stopping(run)) { return ok; }
     double loss = run->ops->validation_loss(run->trainer, run, round);
     if (!logger_val(&run->logger, run->step, loss, error)) { return false; }
-    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
+    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(&run->folder.dir, error);
 }
 
 // Logs the score of an evaluation. Returns early if the run stops. In a round, ranks may have rows of different

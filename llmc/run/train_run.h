@@ -41,6 +41,7 @@ typedef struct {
 } RunFound;
 
 typedef struct {
+    Folder dir;  // --out-dir, open from the start of training on; rank 0 opens a folder that exists earlier
     bool locked; // by this process
     DirectoryLock lock;
     DiskState disk;     // the last warning

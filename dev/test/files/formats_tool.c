@@ -8,6 +8,7 @@
 
 #include "llmc/files/model_file.h"
 #include "dev/test/files/whole_model.h"
+#include "dev/test/open_folder.h"
 #include "llmc/files/checkpoint.h"
 
 static bool convert(const char *init, const char *out, Error *error) {
@@ -83,7 +84,7 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
     float *data = (float *)malloc((size_t)n * sizeof(float));
     state_init(&header);
     bool ok = model_file_read(&file, data, error) && make_directories(folder, error) &&
-              checkpoint_write_begin(&w, folder, 7, &file.config, &header, &section, 1, true, error);
+              checkpoint_write_begin(&w, opened(folder), 7, &file.config, &header, &section, 1, true, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
         ok = write_pieces(&w, a, data, n, error);
         for (int64_t i = 0; i < n; i++) { data[i] = a == CHECKPOINT_PARAMS ? 0.5f * data[i] : fabsf(data[i]); }

@@ -2,6 +2,7 @@
 // disk, and the picture of its losses.
 #define _GNU_SOURCE // posix_openpt
 #include "llmc/run/loss_svg.h"
+#include "dev/test/open_folder.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
@@ -152,7 +153,7 @@ TEST(test_terminal_output) {
     Logger logger;
     Error error;
     char text[2048];
-    if (!CHECK(t, logger_open(&logger, "", 0, 40, &error), "no folder is needed")) { return; }
+    if (!CHECK(t, logger_open(&logger, NULL, 0, 40, &error), "no folder is needed")) { return; }
     logger.out = tmpfile();
     logger.terminal = true;
     bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, &error);
@@ -214,7 +215,7 @@ static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *erro
 static void run_steps(Test *t, int64_t from, int64_t to) {
     Logger logger;
     Error error = {""};
-    if (!CHECK(t, logger_open(&logger, test_folder(t), from, 10, &error), "%s", error.text)) { return; }
+    if (!CHECK(t, logger_open(&logger, opened(test_folder(t)), from, 10, &error), "%s", error.text)) { return; }
     logger.out = fopen("/dev/null", "w");
     logger.terminal = false;
     CHECK(t, logger.out != NULL && log_some_steps(&logger, from, to, &error), "%s", error.text);
@@ -273,7 +274,7 @@ TEST(test_evaluations) {
     char text[4096], shown[4096];
     Logger logger;
     Error error = {""};
-    CHECK(t, logger_open(&logger, test_folder(t), 0, 1000, &error), "%s", error.text);
+    CHECK(t, logger_open(&logger, opened(test_folder(t)), 0, 1000, &error), "%s", error.text);
     logger.out = tmpfile();
     logger.terminal = true;
     logger_progress(&logger, "HellaSwag 1/9");
@@ -298,7 +299,7 @@ TEST(test_evaluations) {
 TEST(test_log_errors) {
     Logger logger;
     Error error = {""};
-    CHECK_REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), &error,
+    CHECK_REFUSED(t, logger_open(&logger, opened(test_path(t, "none")), 0, 10, &error), &error,
                   test_path(t, "none/main.log.tmp"), ": cannot create: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
     CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
@@ -320,7 +321,7 @@ static char svg[1 << 17];
 static void draw(Test *t, const char *log) {
     Error error = {""};
     if (log != NULL) { write_log(t, log); }
-    CHECK(t, loss_svg_write(test_folder(t), &error), "%s", error.text);
+    CHECK(t, loss_svg_write(opened(test_folder(t)), &error), "%s", error.text);
     read_text(t, LOSS_SVG_NAME, svg, sizeof(svg));
 }
 
@@ -399,6 +400,6 @@ TEST(test_svg_axes) {
 
 TEST(test_svg_errors) {
     Error error = {""};
-    CHECK_REFUSED(t, loss_svg_write(test_folder(t), &error), &error, test_path(t, MAIN_LOG_NAME),
+    CHECK_REFUSED(t, loss_svg_write(opened(test_folder(t)), &error), &error, test_path(t, MAIN_LOG_NAME),
                   ": cannot open: No such file or directory");
 }

@@ -1,0 +1,169 @@
+"""What another user may plant in a folder that a program writes to or reads from: links, second names of files and pipes
+under every name that the program uses, and a link in place of the folder itself. Nothing outside the folder changes,
+and nothing waits. What each way to open a file refuses: dev/test/base/test_planted.c.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from cli import (FOLDER, PROGRAM, QUIET, TINY, check_line, checkpoints, finish, logged_steps, new_folder, path, ran, read,
+                 refused, start, text_file, write)
+from test_export import FILES
+from tools import wait_until
+
+TEXT = text_file()
+RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 2, "-m", 1]
+STEPS = ["-x", 4, "-n", 2]
+NAMES = ["loss.svg", "main.log", "model_00000002.bin", "model_00000004.bin", "run.json", "speed.log",
+         "state_00000002.bin", "state_00000004.bin"]
+KINDS = ["link", "dangling", "second name", "pipe"]
+
+
+class Outside:
+    """Files outside the folder: one for each name that something planted leads to."""
+
+    def __init__(self):
+        self.folder = new_folder("outside")
+        os.mkdir(self.folder)
+
+    def plant(self, kind, name):
+        victim = os.path.join(self.folder, os.path.basename(name))
+        if os.path.lexists(name):
+            os.remove(name)
+        if kind == "pipe":
+            os.mkfifo(name)
+            return
+        if kind != "dangling":
+            write(victim, b"precious")
+        (os.link if kind == "second name" else os.symlink)(victim, name)
+
+    def check(self, kind):
+        found = {name: read(os.path.join(self.folder, name)) for name in os.listdir(self.folder)}
+        assert set(found.values()) <= {b"precious"}, found
+        assert kind != "dangling" or not found, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_run_folder(kind):
+    """All names of a run, also while they are written, in the folder of a fresh run and of a run that goes on."""
+    folder = new_folder("run")
+    ran(*RUN, *STEPS, "-o", folder)
+    assert sorted(os.listdir(folder)) == [".lock", *NAMES], os.listdir(folder)
+    outside = Outside()
+    for name in NAMES:
+        outside.plant(kind, os.path.join(folder, name))
+        outside.plant(kind, os.path.join(folder, name + ".tmp"))
+    ran(*RUN, *STEPS, "-o", folder, "--overwrite")
+    outside.check(kind)
+    assert sorted(os.listdir(folder)) == [".lock", *NAMES], os.listdir(folder)
+    assert not any(os.path.islink(os.path.join(folder, name)) for name in NAMES)
+    for name in ("main.log", "speed.log", "run.json", "loss.svg", *(name + ".tmp" for name in NAMES)):
+        outside.plant(kind, os.path.join(folder, name))
+    if kind == "pipe":  # a log that is a pipe cannot be continued
+        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes", says=["main.log: is a device or pipe"])
+        os.remove(os.path.join(folder, "main.log"))
+        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes", says=["speed.log: is a device or pipe"])
+        os.remove(os.path.join(folder, "speed.log"))
+    ran(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes")
+    outside.check(kind)
+    assert checkpoints(folder) == [2, 4, 6] and logged_steps(folder) == [4, 5]
+    outside.plant(kind, os.path.join(folder, ".lock"))
+    refused(*RUN, *STEPS, "-o", folder, "--overwrite", says=[".lock: is ", "remove it" if kind != "pipe" else "ordinary file"])
+    outside.check(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_export_folder(kind):
+    folder, outside = new_folder("hf"), Outside()
+    export = [*RUN, "-x", 1, "--export", folder]
+    ran(*export)
+    for name in FILES:
+        outside.plant(kind, os.path.join(folder, name + ".tmp"))
+        if name != "config.json":  # it tells that the folder is an export
+            outside.plant(kind, os.path.join(folder, name))
+    ran(*export)
+    outside.check(kind)
+    assert sorted(os.listdir(folder)) == FILES, os.listdir(folder)
+
+
+def test_pipes_to_read():
+    """A pipe in place of a file of ours is refused at once. A text that the user names may be one."""
+    folder = new_folder("hf")
+    ran(*RUN, "-x", 1, "--export", folder)
+    pipe = path("pipe")
+    os.mkfifo(pipe)
+    for name in ("config.json", "merges.txt", "model.safetensors", "vocab.json"):
+        whole = path("whole")
+        os.rename(os.path.join(folder, name), whole)
+        os.rename(pipe, os.path.join(folder, name))
+        refused("--init", folder, "-x", 0, "-g", 2, says=[f"{name}: is a device or pipe, expected an ordinary file"])
+        os.rename(os.path.join(folder, name), pipe)
+        os.rename(whole, os.path.join(folder, name))
+    os.rename(pipe, pipe + ".txt")
+    pipe += ".txt"
+    refused("-i", TEXT, *TINY, *QUIET, "-x", 1, "--tokenizer", pipe, says=["pipe.txt: is a device or pipe"])
+    refused("-i", path("pip*.txt"), *TINY, *QUIET, "-x", 1, says=["pipe.txt: is a device or pipe"])
+    process = start("-i", pipe, *TINY, *QUIET, "-x", 1)
+    with open(pipe, "wb") as file:
+        file.write(read("text.txt"))
+    assert "step    1/1" in finish(process)[0]
+
+
+def test_folder_swapped_for_a_link():
+    """The folder is opened once, also through a link that the user names. Whoever swaps its name later changes nothing."""
+    outside = Outside()
+    for linked in (True, False):
+        folder, name = new_folder(f"real_{linked}"), path(f"named_{linked}")
+        os.mkdir(folder)
+        if linked:
+            os.symlink(folder, name)
+        else:
+            os.rename(folder, name)
+        process = start(*RUN, "-x", 1000000, "-n", 1, "--keep", 2, "-o", name)
+        wait_until(lambda name=name: len(checkpoints(name)) == 2, process, "2 checkpoints")
+        os.rename(name, name + ".moved")
+        os.symlink(outside.folder, name)
+        folder = name + ".moved"
+        seen = max(checkpoints(folder))
+        wait_until(lambda folder=folder, seen=seen: min(checkpoints(folder), default=0) > seen, process, "later ones")
+        process.send_signal(signal.SIGTERM)
+        finish(process)
+        assert os.listdir(outside.folder) == [], os.listdir(outside.folder)
+        assert checkpoints(folder)[-1] == logged_steps(folder)[-1] + 1
+        assert sorted(os.listdir(folder))[0] == ".lock" and not [file for file in os.listdir(folder) if ".tmp" in file]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="needs two users")
+def test_two_users():
+    """In a folder where all may write and nobody may remove others' files, such as /tmp."""
+    with tempfile.TemporaryDirectory() as shared:
+        os.chmod(shared, 0o1777)
+        shutil.copy(PROGRAM, shared)
+        shutil.copy(TEXT, shared)
+        os.chmod(os.path.join(shared, os.path.basename(TEXT)), 0o644)
+        command = [os.path.join(shared, os.path.basename(PROGRAM)), *map(str, [*RUN[2:], *STEPS]), "-i",
+                   os.path.join(shared, os.path.basename(TEXT)), "-o"]
+
+        def run_as(user, folder, status, *says):
+            process = subprocess.run([*command, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                     user=user, group=user, extra_groups=[], cwd="/", check=False)
+            assert process.returncode == status, process
+            if status == 1:
+                check_line("train_gpt2", process.stderr, says)
+
+        for user in (1001, 1002):
+            run_as(user, os.path.join(shared, f"run{user}"), 0)
+        both = os.path.join(shared, "both")
+        os.mkdir(both)
+        os.chmod(both, 0o1777)
+        run_as(1001, both, 0)
+        assert os.stat(os.path.join(both, ".lock")).st_mode & 0o777 == 0o600
+        run_as(1002, both, 1, ".lock: is the file of user 1001; choose another folder")
+        os.remove(os.path.join(both, ".lock"))
+        run_as(1002, both, 1, "holds an earlier run")
+        os.remove(os.path.join(both, "main.log"))
