@@ -19,9 +19,8 @@
 #define SECRET_LEAST 32  // characters
 #define SECRET_MOST 4096 // bytes of a file
 #define SECRET_REMEDY                                                                                                  \
-    "give all processes one secret: the output of 'openssl rand -hex 32' in " SECRET_VARIABLE                          \
-    ", or in a file of mode "                                                                                          \
-    "600 that --secret-file names"
+    "give all processes one secret: the output of 'openssl rand -hex 32' in " SECRET_VARIABLE ", or in a file that "   \
+    "--secret-file names (mode 600)"
 
 typedef struct {
     bool known;

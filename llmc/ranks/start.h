@@ -494,7 +494,7 @@ static inline bool comm_introduce(Comm *comm, double watchdog, Error *error) {
 
 static inline bool comm_open_several(Comm *comm, const CommOptions *options, int rank, int num_ranks, bool *told,
                                      Error *error) {
-    if (num_ranks > COMM_MAX_RANKS || !socket_allow_open_files((int64_t)num_ranks + 256)) {
+    if (num_ranks > COMM_MAX_RANKS || !socket_allow_open_files((int64_t)num_ranks + COMM_CALLERS + 256)) {
         return fail(error, "%d processes are more than this system has connections for (ulimit -n)", num_ranks);
     }
     return comm_create(comm, options, rank, num_ranks, error) && comm_connect(comm, told, error) &&

@@ -1028,7 +1028,7 @@ TEST(test_unlike_secrets) {
     Run runs[3];
     for (int i = 0; i < 3; i++) {
         run_at_free_port(&runs[i], "127.0.0.1");
-        start_process(&runs[i].p[0], runs[i].at, "n=2 rank=0 host=a timeout=6 %s", secrets[i][0]);
+        start_process(&runs[i].p[0], runs[i].at, "n=2 rank=0 host=a timeout=4 %s", secrets[i][0]);
     }
     for (int i = 0; i < 3; i++) {
         int fd = connect_to(runs[i].at); // rank 0 is there
@@ -1038,7 +1038,7 @@ TEST(test_unlike_secrets) {
     for (int i = 0; i < 3; i++) {
         runs[i].n = 2;
         run_wait_end(t, &runs[i], LIMIT);
-        check_message(t, &runs[i].p[0], "rank 0", "no connection within 6 s (--start-timeout) from rank 1 of 2", "");
+        check_message(t, &runs[i].p[0], "rank 0", "no connection within 4 s (--start-timeout) from rank 1 of 2", "");
         check_message(t, &runs[i].p[1], "rank 1", "rank 1 (a) cannot reach rank 0 within 3 s", "come between?");
         CHECK(t, strstr(runs[i].p[0].err.text, TURNED_AWAY) != NULL, "rank 0: %s", runs[i].p[0].err.text);
         CHECK(t, strstr(runs[i].p[1].err.text, "does not know this process's secret") != NULL, "rank 1: %s",
@@ -1053,8 +1053,40 @@ TEST(test_no_secret) {
         Process p;
         start_process(&p, hosts[i / 2], "n=2 rank=%d host=a timeout=5", i % 2);
         CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
-        check_message(t, &p, hosts[i / 2], "--server-ip ", "that --secret-file names");
+        check_message(t, &p, hosts[i / 2], "--server-ip ", "--secret-file names (mode 600)");
         CHECK(t, strstr(p.err.text, "no secret keeps others out") != NULL, "%s", p.err.text);
+    }
+}
+
+static bool answers(const char *host, int port) {
+    SocketAddress address;
+    int lookup;
+    snprintf(address.host, sizeof(address.host), "%s", host);
+    address.port = port;
+    int fd = socket_connect(&address, false, 1.0, seconds_now() + LIMIT, &lookup);
+    bool answered = fd >= 0;
+    socket_close(&fd);
+    return answered;
+}
+
+// Rank 0 listens at the address that was named, and at no other of this machine, with a secret and without.
+TEST(test_listens_where_named) {
+    static const char *const hosts[] = {"127.0.0.1", "127.0.0.2", "localhost"};
+    char own[256];
+    socket_own_addresses(own, sizeof(own));
+    own[strcspn(own, " ")] = '\0';
+    for (int i = 0; i < 6; i++) {
+        Run run;
+        run_at_free_port(&run, hosts[i % 3]);
+        int port = atoi(strrchr(run.at, ':') + 1);
+        start_process(&run.p[0], run.at, "n=2 rank=0 %s", i < 3 ? "" : "secret=ours");
+        int fd = connect_to(run.at);
+        CHECK(t, fd >= 0, "%s: does not listen", run.at);
+        CHECK(t, !answers("127.0.0.3", port), "%s: listens at 127.0.0.3, too", run.at);
+        CHECK(t, own[0] == '\0' || !answers(own, port), "%s: listens at %s, too", run.at, own);
+        socket_close(&fd);
+        process_signal(&run.p[0], SIGKILL);
+        process_wait_all(run.p, 1, LIMIT);
     }
 }
 
