@@ -30,8 +30,6 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
     NO_TOKEN = MAX_VOCAB,           // "these two do not merge", "no such word"
-    TABLE_BITS = 17,                // hash tables have 2^17 slots: at most half full
-    TABLE_SLOTS = 1 << TABLE_BITS,  //
     BPE_WINDOW = 64,                // bytes of a long word that are merged at a time
     BPE_STACK = 512,                // bytes that are merged without allocating memory
     PARALLEL_JOBS = 256,            // parts of a text that are encoded independently, at most
@@ -60,8 +58,9 @@ typedef struct {
     uint8_t *token_bytes;    // token i is token_bytes[token_offsets[i] .. token_offsets[i+1])
     uint32_t *token_offsets; // (vocab_size+1)
     // BPE only:
-    MergeSlot *merges;     // (TABLE_SLOTS), the id of a merged pair is also its rank: lower ids merge first
-    WordSlot *words;       // (TABLE_SLOTS), tokens whose bytes encode to just that token
+    int table_bits;        // the hash tables have 2^table_bits slots, so that they are at most half full
+    MergeSlot *merges;     // (1 << table_bits), the id of a merged pair is also its rank: lower ids merge first
+    WordSlot *words;       // (1 << table_bits), tokens whose bytes encode to just that token
     uint16_t *byte_pairs;  // (256,256), what two bytes merge to
     uint8_t *char_classes; // (UNICODE_CODE_POINTS / 4), 2 bits each
 } Tokenizer;
@@ -90,6 +89,9 @@ static inline void tokenizer_set_class(Tokenizer *t, const uint32_t *runs, size_
     for (size_t i = 0; i < bytes / sizeof(uint32_t); i += 2) {
         c += runs[i];
         for (uint32_t end = c + runs[i + 1]; c < end; c++) {
+            uint32_t whole = c % 4 == 0 ? (end - 1 - c) / 4 : 0; // bytes
+            memset(t->char_classes + c / 4, 0x55 * char_class, whole);
+            c += 4 * whole;
             t->char_classes[c / 4] |= (uint8_t)(char_class << (2 * (c % 4)));
         }
     }
@@ -193,11 +195,15 @@ static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
     return p[0] | (uint64_t)p[n / 2] << (8 * (n / 2)) | (uint64_t)p[n - 1] << (8 * (n - 1));
 }
 
+static inline uint64_t tokenizer_next_slot(const Tokenizer *t, uint64_t i) {
+    return (i + 1) & (((uint64_t)1 << t->table_bits) - 1);
+}
+
 // The slot of a word, or the free slot where it belongs.
 static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *word, size_t n) {
     uint64_t head = tokenizer_word_head(word, n), hash = (head ^ n) * 0x9e3779b97f4a7c15ULL;
     if (n > 8) { hash = (hash ^ hash >> 32 ^ hash64_load_u64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
-    for (uint64_t i = hash >> (64 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
+    for (uint64_t i = hash >> (64 - t->table_bits);; i = tokenizer_next_slot(t, i)) {
         WordSlot *slot = &t->words[i];
         if (slot->length == 0) { return slot; }
         if (slot->head != head || slot->length != n) { continue; }
@@ -208,15 +214,16 @@ static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *w
 // Returns the token that left and right merge to, or NO_TOKEN.
 static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
     uint32_t key = left << 16 | right;
-    for (uint32_t i = key * 0x9e3779b1u >> (32 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
+    for (uint64_t i = key * 0x9e3779b1u >> (32 - t->table_bits);; i = tokenizer_next_slot(t, i)) {
         const MergeSlot *slot = &t->merges[i];
         if (slot->key == key || slot->merged == NO_TOKEN) { return slot->merged; }
     }
 }
 
 static inline void tokenizer_add_merge(Tokenizer *t, uint32_t left, uint32_t right, uint32_t merged) {
-    uint32_t key = left << 16 | right, i = key * 0x9e3779b1u >> (32 - TABLE_BITS);
-    while (t->merges[i].merged != NO_TOKEN) { i = (i + 1) % TABLE_SLOTS; }
+    uint32_t key = left << 16 | right;
+    uint64_t i = key * 0x9e3779b1u >> (32 - t->table_bits);
+    while (t->merges[i].merged != NO_TOKEN) { i = tokenizer_next_slot(t, i); }
     t->merges[i].key = key;
     t->merges[i].merged = merged;
     if (left < 256 && right < 256) {
@@ -354,20 +361,24 @@ static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t
     tokenizer_add_token(t, bytes, n);
 }
 
-// Allocates an empty BPE tokenizer whose tokens have at most token_bytes bytes together, and adds the 256 bytes.
-static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t token_bytes, Error *error) {
+// Allocates an empty BPE tokenizer of at most max_tokens tokens, which have at most token_bytes bytes together, and
+// adds the 256 bytes.
+static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t max_tokens, int64_t token_bytes, Error *error) {
+    max_tokens = min_i64(max_tokens, MAX_VOCAB);
     t->kind = TOKENIZER_BPE;
+    for (t->table_bits = 10; (int64_t)1 << t->table_bits < 2 * max_tokens;) { t->table_bits++; }
+    const size_t slots = (size_t)1 << t->table_bits;
     t->token_bytes = (uint8_t *)malloc((size_t)token_bytes);
-    t->token_offsets = (uint32_t *)calloc(MAX_VOCAB + 1, sizeof(uint32_t));
-    t->merges = (MergeSlot *)malloc(TABLE_SLOTS * sizeof(MergeSlot));
-    t->words = (WordSlot *)calloc(TABLE_SLOTS, sizeof(WordSlot));
+    t->token_offsets = (uint32_t *)calloc((size_t)max_tokens + 1, sizeof(uint32_t));
+    t->merges = (MergeSlot *)malloc(slots * sizeof(MergeSlot));
+    t->words = (WordSlot *)calloc(slots, sizeof(WordSlot));
     t->byte_pairs = (uint16_t *)malloc(256 * 256 * sizeof(uint16_t));
     t->char_classes = (uint8_t *)calloc(UNICODE_CODE_POINTS / 4, 1);
     if (!t->token_bytes || !t->token_offsets || !t->merges || !t->words || !t->byte_pairs || !t->char_classes) {
         return fail(error, "out of memory for a tokenizer");
     }
-    for (int i = 0; i < TABLE_SLOTS; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
-    for (int i = 0; i < 256 * 256; i++) { t->byte_pairs[i] = NO_TOKEN; }
+    memset(t->byte_pairs, 0xff, 256 * 256 * sizeof(uint16_t)); // NO_TOKEN
+    for (size_t i = 0; i < slots; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
     tokenizer_init_classes(t);
     for (int visible = 1; visible >= 0; visible--) { // ids 0 .. 255: first the visible bytes, then the invisible ones
         for (int byte = 0; byte < 256; byte++) {
@@ -440,7 +451,7 @@ static inline bool tokenizer_read_merge(Tokenizer *t, MergeReader *r, Error *err
 // The table encodes a word without merging, so it must hold only tokens that merging arrives at. Merging arrives at all
 // tokens of GPT-2's vocabulary. A token that it does not arrive at is made impossible to find.
 static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
-    for (int64_t i = 0; i < TABLE_SLOTS; i++) {
+    for (int64_t i = 0; i < (int64_t)1 << t->table_bits; i++) {
         WordSlot *slot = &t->words[i];
         if (slot->length == 0) { continue; }
         uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
@@ -455,8 +466,10 @@ static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
 // number. Errors name the line. After a failure the caller frees t.
 static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
                                           int expected, Error *error) {
-    // A token of n bytes takes at least n+2 bytes of the file, so all tokens have fewer bytes than the file.
-    if (!tokenizer_init_bpe(t, size + 256 + (int64_t)strlen(END_OF_TEXT), error)) { return false; }
+    // A token of n bytes takes at least n+2 bytes of the file, and n is at least 2. So all tokens have fewer bytes than
+    // the file, and they are at most a quarter as many.
+    int64_t bytes = size + 256 + (int64_t)strlen(END_OF_TEXT);
+    if (!tokenizer_init_bpe(t, 256 + size / 4 + 1, bytes, error)) { return false; }
     MergeReader r = {data, data + size, 1, 1};
     Error reason;
     if (size >= 8 && memcmp(data, "#version", 8) == 0) {
@@ -511,7 +524,7 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     if (last <= 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
     Tokenizer b;
     memset(&b, 0, sizeof(b));
-    bool ok = tokenizer_init_bpe(&b, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
+    bool ok = tokenizer_init_bpe(&b, t->vocab_size, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
     if (ok && tokenizer_rebuild_merges(t, &b)) {
         tokenizer_add_end_of_text(&b);
         tokenizer_free(t);

@@ -68,7 +68,7 @@ static inline int hf_num_merges(const Tokenizer *t) { return t->kind == TOKENIZE
 static inline uint32_t *hf_merge_pairs(const Tokenizer *t) {
     int merges = hf_num_merges(t);
     uint32_t *pairs = (uint32_t *)calloc((size_t)merges + 1, sizeof(uint32_t));
-    for (int i = 0; pairs != NULL && merges > 0 && i < TABLE_SLOTS; i++) {
+    for (int i = 0; pairs != NULL && merges > 0 && i < 1 << t->table_bits; i++) {
         if (t->merges[i].merged != NO_TOKEN) { pairs[t->merges[i].merged - 256] = t->merges[i].key; }
     }
     return pairs;
