@@ -100,7 +100,10 @@ static inline int tune_hex_digit(char c) {
 static inline bool tune_parse_line(const char *line, int64_t n, TuneEntry *entry) {
     const int64_t choice_at = 17, key_at = choice_at + 2 * TUNE_CHOICE_BYTES + 1;
     char sum[17];
-    if (n <= key_at || n - key_at >= TUNE_KEY_BYTES || memchr(line, '\0', (size_t)n) != NULL) { return false; }
+    if (n <= key_at || n - key_at >= TUNE_KEY_BYTES) { return false; }
+    for (int64_t i = 0; i < n; i++) {
+        if (line[i] < ' ' || line[i] > '~') { return false; } // a person may look at the file
+    }
     snprintf(sum, sizeof(sum), "%016llx", (unsigned long long)hash64(line + choice_at, (size_t)(n - choice_at)));
     if (memcmp(line, sum, 16) != 0 || line[16] != ' ' || line[key_at - 1] != ' ') { return false; }
     for (int i = 0; i < TUNE_CHOICE_BYTES; i++) {

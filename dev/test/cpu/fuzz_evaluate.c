@@ -1,0 +1,107 @@
+// Fuzz target: an evaluation as the CPU trainer makes it, from the file of questions over the plan, the batches and the
+// model to the score. Each completion's mean loss must be what the model gives when the row is alone, and the score
+// must follow from the means.
+#define main train_gpt2_main
+#include "train_gpt2.c"
+#undef main
+
+#include "dev/test/data/eval_file.h"
+#include "dev/test/fuzz.h"
+
+static const GPT2Config config = {80, 101, 128, 1, 1, 4}; // maxT, V, Vp, L, NH, C
+
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
+    static EvalFile file;
+    const int examples[] = {1, 2, 5};
+    if (which >= 3 || capacity < EVAL_FILE_BYTES) { return 0; }
+    eval_file_begin(&file);
+    for (int e = 0; e < examples[which]; e++) {
+        int completions = e % 3 == 2 ? 2 : 4;
+        eval_file_begin_example(&file, e % completions, completions);
+        eval_file_tokens(&file, 1 + 20 * e, 5); // the last contexts are longer than the model's
+        for (int i = 0; i < completions; i++) { // of an even example all are alike: the first of equals counts
+            int kind = e % 2 == 0 ? 0 : i;
+            eval_file_tokens(&file, 1 + (e + kind) % 5, 10 * kind + e);
+        }
+        eval_file_end_example(&file);
+    }
+    memcpy(buffer, file.data, file.bytes);
+    return file.bytes;
+}
+
+// The mean loss of a row that is evaluated alone, with as many inputs as the row has.
+static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t row) {
+    Model *model = &t->model;
+    int T = (int)min_i64(eval_row_inputs(&eval->rows[row]), eval->T), begin, end;
+    double sum = 0.0;
+    eval_read_row(eval, row, T, model->tokens, model->targets);
+    gpt2_forward(model, 1, T, 0.0f, false);
+    eval_scored(eval, row, T, &begin, &end);
+    for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }
+    return sum / (end - begin);
+}
+
+static void check_means(Trainer *t, const EvalLoader *eval) {
+    for (int64_t row = 0; row < eval->num_rows; row++) {
+        double mean = t->model.eval_means[row];
+        require(mean > 0.0 && fabs(mean - mean_alone(t, eval, row)) <= 1e-5 * mean); // some ten float roundings
+    }
+}
+
+// The line that the run prints has the score that its means give.
+static void check_score(const TrainRun *run, const double *means) {
+    const EvalLoader *eval = &run->evals[EVAL_HELLASWAG];
+    char line[256], want[64];
+    int64_t correct = 0;
+    for (int64_t e = 0; e < eval->num_examples; e++) {
+        const EvalExample *example = &eval->examples[e];
+        const double *of = means + example->first_row;
+        bool best = true;
+        for (int i = 0; i < example->num_completions; i++) {
+            best = best && (of[example->label] < of[i] || (of[example->label] == of[i] && example->label <= i));
+        }
+        correct += best;
+    }
+    rewind(run->logger.out);
+    require(fgets(line, sizeof(line), run->logger.out) != NULL);
+    snprintf(want, sizeof(want), " (%lld/%lld)\n", (long long)correct, (long long)eval->num_examples);
+    require(ends_with(line, want));
+}
+
+static void evaluate(Trainer *t, TrainRun *run) {
+    Error error;
+    require(plan_run(t, run, &error) != NULL && gpt2_allocate(&t->model, &t->plan, &error));
+    gpt2_init_params(t->model.params, &config, 7);
+    rewind(run->logger.out);
+    require(loop_evaluate(run, EVAL_HELLASWAG, &error));
+    check_score(run, t->model.eval_means);
+    check_means(t, &run->evals[EVAL_HELLASWAG]);
+    plan_free(&t->plan);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static Trainer trainer;
+    static TrainRun run;
+    static const TrainerOps ops = {.facts = {.program = "fuzz", .stop = &stop_request},
+                                   .evaluate_batch = evaluate_batch,
+                                   .evaluation_means = evaluation_means};
+    Error error = {""};
+    if (run.ops == NULL) {
+        logger_init(&run.logger);
+        run.logger.out = tmpfile();
+        require(run.logger.out != NULL);
+        run.ops = &ops, run.trainer = &trainer, run.config = config;
+        run.num_ranks = run.ranks.num_ranks = 1;
+        run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
+        run.options.hellaswag = true;
+    }
+    run.options.hellaswag_data = fuzz_temp_file(data, size);
+    run.options.eval_examples = size % 3 == 0 ? 2 : 0;
+    if (run_open_evals(&run, &error)) {
+        evaluate(&trainer, &run);
+    } else {
+        require(strstr(error.text, run.options.hellaswag_data) != NULL && strchr(error.text, '\n') == NULL);
+    }
+    eval_close(&run.evals[EVAL_HELLASWAG]);
+    return 0;
+}
