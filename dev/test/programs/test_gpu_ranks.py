@@ -33,6 +33,7 @@ MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--con
 # rounding error (the bias of the keys has no other) would move its weight as far as a real one does.
 OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--weight-decay", 0.1, "--adam-eps", 1e-4]
 T = 4
+SECRET = "which all the ranks of a test know"  # those that do not only use the loopback address need one
 
 
 def tokens(count, seed):
@@ -583,7 +584,7 @@ def test_wrong_starts():
                  ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
                  ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
                  ("the port is in use", {"address": taken}, ["the port is in use"]))
-        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET="known to all ranks " * 2, **keywords) for _, keywords, _ in cases]
+        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET=SECRET, **keywords) for _, keywords, _ in cases]
         for ranks, (fault, _, says) in zip(starts, cases):
             ranks.fail()
             lines = [ranks.err(rank) for rank in ranks.processes]
@@ -680,7 +681,7 @@ class TwoHosts:
     def run(self, *arguments, **keywords):
         """Four ranks, two on each host."""
         only = {rank: {"before": self.on(rank // 2)} for rank in range(4)}
-        return Ranks(4, *arguments, how="tcp", address="10.77.0.1", only=only, **keywords)
+        return Ranks(4, *arguments, how="tcp", address="10.77.0.1", only=only, GPT2C_SECRET=SECRET, **keywords)
 
     def remove(self):
         for name in self.made:
