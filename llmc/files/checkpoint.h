@@ -498,17 +498,19 @@ static inline void checkpoint_delete(const Folder *dir, int64_t step) {
     if (files_remove(dir->fd, paths.state)) { files_remove(dir->fd, paths.temporary_model); }
 }
 
-// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all), the steps
-// divisible by keep_major (0: none) and good_step. Later steps are not touched. A file that cannot be removed stays.
+// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all) and the
+// steps divisible by keep_major (0: none). An earlier good_step stays in place of one of the newest, or beside
+// newest_step if keep is 1. Later steps are not touched. A file that cannot be removed stays.
 static inline void checkpoint_prune(const Folder *dir, int64_t newest_step, int keep, int64_t keep_major,
                                     int64_t good_step) {
     if (keep <= 0) { return; }
     int64_t *steps;
-    int count = checkpoint_collect(dir->fd, dir->path, "state", "", &steps), seen = 0;
+    bool has_place = good_step >= 0 && good_step < newest_step;
+    int count = checkpoint_collect(dir->fd, dir->path, "state", "", &steps), seen = has_place && keep > 1;
     for (int i = 0; i < count; i++) {
-        if (steps[i] > newest_step) { continue; }
+        if (steps[i] > newest_step || (has_place && steps[i] == good_step)) { continue; }
         bool major = keep_major > 0 && steps[i] % keep_major == 0;
-        if (++seen > keep && !major && steps[i] != good_step) { checkpoint_delete(dir, steps[i]); }
+        if (++seen > keep && !major) { checkpoint_delete(dir, steps[i]); }
     }
     free(steps);
 }
