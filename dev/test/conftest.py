@@ -36,7 +36,8 @@ HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "forma
 SANITIZED = {
     "test_data": ("test_vocab", "test_fineweb", "test_tinyshakespeare", "test_real_shakespeare", "test_hellaswag",
                   "test_mmlu", "test_tinystories", "test_parquet"),
-    "test_eval": None, "test_export": None, "test_faults": None, "test_numbers": None, "test_options": None,
+    "test_eval": None, "test_export": None, "test_faults": None, "test_hostile_text": None,
+    "test_numbers": None, "test_options": None,
     "test_resume": None, "test_run_folder": None, "test_tokenize": None,
 }
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
