@@ -22,7 +22,7 @@ ROOMS = {
     "cuda": (2001, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
     "optim": (620, 550, "base model cuda"),
-    "ranks": (3519, 1900, "base model cuda"),
+    "ranks": (3523, 1900, "base model cuda"),
     "data": (1555, 1500, "base model"),
     "files": (2458, 2200, "base model data"),
     "run": (3995, 2300, "base model data files"),

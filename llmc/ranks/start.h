@@ -4,8 +4,9 @@
 // all ranks who is who. Every fault is one line on every rank that can be reached, at once if possible, and after
 // start_timeout (and some seconds) at the latest.
 //
-// A caller that proves nothing gets little: COMM_GREETING_BYTES, COMM_GREETING_SECONDS, and its place only until
-// another caller needs it. It never ends the run. Rank 0 counts such callers and says so in one line.
+// A caller that proves nothing gets little: COMM_GREETING_BYTES, COMM_GREETING_SECONDS, and its place only until,
+// after COMM_PLACE_SECONDS, another caller needs it. It never ends the run. Rank 0 counts such callers and says so in
+// one line.
 #ifndef LLMC_START_H
 #define LLMC_START_H
 
@@ -14,6 +15,7 @@
 
 #define COMM_PROTOCOL 6            // another number: other frames
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
+#define COMM_PLACE_SECONDS 0.25    // that are a caller's own, however many come
 #define COMM_GREETING_BYTES 256    // of a frame from a process that has not proven itself
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
 #define COMM_GRACE_SECONDS 3.0     // after its own limit, in which a rank lets rank 0 say which ranks are missing
@@ -80,22 +82,22 @@ static inline void comm_turn_away(CommStartup *s, int caller) {
     link_close(&s->links[caller]);
 }
 
-// Returns a place for a new caller. If there is none, the caller that has had its place for longest gives way.
-static inline int comm_place(CommStartup *s) {
+// Finds a place for a new caller. If none is free, the caller that came first gives way, unless it came just now. -1:
+// new callers must wait.
+static inline int comm_place(const CommStartup *s) {
     int oldest = 0;
     for (int i = 0; i < COMM_CALLERS; i++) {
         if (s->links[i].fd < 0) { return i; }
         if (s->links[i].opened < s->links[oldest].opened) { oldest = i; }
     }
-    comm_turn_away(s, oldest);
-    return oldest;
+    return seconds_now() > s->links[oldest].opened + COMM_PLACE_SECONDS ? oldest : -1;
 }
 
-// Takes new callers: few enough at a time that each of them is heard once before it may have to give way.
+// Takes new callers, as far as there are places.
 static inline void comm_accept_callers(CommStartup *s) {
-    for (int i = 0, taken = 0; i < s->num_listeners; i++) {
-        for (int fd; taken < COMM_CALLERS / 2 && (fd = socket_accept(s->listeners[i])) >= 0; taken++) {
-            int place = comm_place(s);
+    for (int i = 0; i < s->num_listeners; i++) {
+        for (int place, fd; (place = comm_place(s)) >= 0 && (fd = socket_accept(s->listeners[i])) >= 0;) {
+            if (s->links[place].fd >= 0) { comm_turn_away(s, place); }
             memset(&s->callers[place], 0, sizeof(s->callers[place]));
             link_open(&s->links[place], fd, COMM_GREETING_BYTES);
         }
@@ -207,15 +209,17 @@ static inline bool comm_hear_caller(CommStartup *s, int caller, Error *error) {
     return ok;
 }
 
-// Waits until something happens on a connection, for half a second at most, and handles it.
+// Waits until something happens on a connection, for half a second at most, and handles it. While new callers must wait
+// for a place, the listeners do not end the wait.
 static inline bool comm_gather_round(CommStartup *s, double deadline, Error *error) {
     struct pollfd polled[COMM_CALLERS + COMM_LISTENERS];
     bool ok = true;
     int count = links_poll(s->links, COMM_CALLERS, polled, 0);
-    for (int i = 0; i < s->num_listeners; i++, count++) {
+    bool full = comm_place(s) < 0;
+    for (int i = 0; !full && i < s->num_listeners; i++, count++) {
         polled[count].fd = s->listeners[i], polled[count].events = POLLIN;
     }
-    poll(polled, (nfds_t)count, socket_milliseconds(deadline, 500));
+    poll(polled, (nfds_t)count, socket_milliseconds(deadline, full ? 50 : 500));
     comm_accept_callers(s);
     for (int i = 0; ok && i < COMM_CALLERS; i++) {
         if (s->links[i].fd >= 0) { ok = comm_hear_caller(s, i, error); }
