@@ -1,7 +1,7 @@
 """Numbers that a training state brings, from somebody who can compute its checksums: refused in one line, or harmless.
 
-What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c, test_outlier.c, test_json.c; the
-headers of other files: test_faults.py and the readers' own tests.
+What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c, test_divergence.c, test_outlier.c,
+test_json.c; the headers of other files: test_faults.py and the readers' own tests.
 """
 import math
 import os
@@ -17,12 +17,13 @@ from formats import read_state, rewrite_state
 STATE = "stopped/state_00000002.bin"
 MOST = 1 << 53
 # What no number of a training state is.
-NEVER = (2**63 - 1, -2**63, MOST + 1, -1, "1e308", "nan", "inf", "9" * 5000)
+NEVER = (2**63 - 1, -2**63, MOST + 1, -2, "1e308", "nan", "inf", "9" * 5000)
 # Each number by which a run goes on: whatever else is refused, and what is not.
-FACTS = (("next_sequence", (MOST // 16 + 1, MOST), (0, 2**31, MOST // 16)),
-         ("updates", (3, 2**31), (0, 2)),
+FACTS = (("next_sequence", (-1, MOST // 16 + 1, MOST), (0, 2**31, MOST // 16)),
+         ("updates", (-1, 3, 2**31), (0, 2)),
          ("step", (0, 1, 3, 2**31, MOST), (2, )),
-         ("option.seq-len", (0, 17, 2**20, 2**31), (1, 8, 16)))
+         ("option.seq-len", (-1, 0, 17, 2**20, 2**31), (1, 8, 16)))
+OTHERS = {"model_header", "steps_above_loss_limit", "steps_above_norm_limit", "norm_limit", "good_step"}
 
 
 def setup_module():
@@ -56,9 +57,9 @@ def test_facts(fact, bad, good):
 
 
 def test_texts():
-    """Facts that are only compared: a run goes on with whatever they say."""
+    """Facts that are only compared: a run goes on with whatever they say. Another number would fail here, too."""
     stopped_after(2, path("whole"))
-    texts = set(read_state(STATE)[0]) - {fact for fact, *_ in FACTS} - {"model_header"}
+    texts = set(read_state(STATE)[0]) - {fact for fact, *_ in FACTS} - OTHERS
     for value in NEVER[:-1]:
         goes_on(facts=dict.fromkeys(texts, value))
     for value in NEVER:
