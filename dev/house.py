@@ -16,13 +16,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2012, 1200, ""),
+    "base": (2035, 1200, ""),
     "model": (1407, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
     "optim": (620, 550, "base model cuda"),
-    "ranks": (3523, 1900, "base model cuda"),
+    "ranks": (3528, 1900, "base model cuda"),
     "data": (1555, 1500, "base model"),
     "files": (2458, 2200, "base model data"),
     "run": (3995, 2300, "base model data files"),

@@ -236,6 +236,29 @@ static inline bool path_resolve(char *out, const char *path, Error *error) {
     return true;
 }
 
+// Makes a folder of ours, unless it exists, in the folder `above`, which the user has named, and opens it. A link in
+// its place is refused.
+static inline bool folder_open_own(Folder *folder, const char *above, const char *name, Error *error) {
+    Folder parent;
+    folder->fd = AT_FDCWD;
+    if (!make_directories(above, error) || !path_join(folder->path, above, name, error) ||
+        !folder_open(&parent, above, error)) {
+        return false;
+    }
+    bool ok =
+        mkdirat(parent.fd, name, 0777) == 0 || errno == EEXIST || fail_system(error, folder->path, "create folder");
+    int fd = ok ? openat(parent.fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (ok && fd < 0) {
+        ok = errno == ELOOP || errno == ENOTDIR
+                 ? fail(error, "%s: cannot be used as a folder: a link or a file is in the way", folder->path)
+                 : fail_system(error, folder->path, "open folder");
+    }
+    ok = ok && files_sync_folder(parent.fd, above, error);
+    folder_close(&parent);
+    folder->fd = ok ? fd : AT_FDCWD;
+    return ok;
+}
+
 // Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
 static inline int64_t disk_free_bytes(const char *folder) {
     char path[MAX_PATH_BYTES];
@@ -653,10 +676,6 @@ static inline bool write_whole_file(const char *path, const void *data, int64_t 
     return write_whole_file_in(AT_FDCWD, path, data, bytes, 0666, error);
 }
 
-static inline bool write_private_file(const char *path, const void *data, int64_t bytes, Error *error) {
-    return write_whole_file_in(AT_FDCWD, path, data, bytes, 0600, error);
-}
-
 // ---- One process per folder ----
 
 // The kernel releases the lock of an open file however the process ends, so no stale lock can remain.
@@ -686,6 +705,7 @@ static inline bool directory_open_lock(DirectoryLock *lock, const Folder *folder
 // Claims an open folder for this process. Fails at once when another process holds it.
 static inline bool folder_lock(DirectoryLock *lock, const Folder *folder, Error *error) {
     char path[MAX_PATH_BYTES], owner[32] = "";
+    struct stat info;
     lock->fd = -1;
     if (!path_join(path, folder->path, LOCK_NAME, error) || !directory_open_lock(lock, folder, path, error)) {
         return false;
@@ -695,6 +715,9 @@ static inline bool folder_lock(DirectoryLock *lock, const Folder *folder, Error 
     bool ok = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
     if (!ok && errno != EWOULDBLOCK) {
         fail_system(error, path, "lock");
+    } else if (!ok && fstat(lock->fd, &info) == 0 && info.st_uid != geteuid()) {
+        fail(error, "%s: in use by a process of user %ld (pid %ld), or they hold .lock; choose another folder",
+             folder->path, (long)info.st_uid, pid);
     } else if (!ok) {
         fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder",
              folder->path, pid);

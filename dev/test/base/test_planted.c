@@ -101,8 +101,32 @@ TEST(test_private_file) {
     Error error;
     const char *path = test_path(t, "secret");
     temp_write(path, "old", 3);
-    CHECK(t, write_private_file(path, "new", 3, &error), "%s", error.text);
+    CHECK(t, write_whole_file_in(AT_FDCWD, path, "new", 3, 0600, &error), "%s", error.text);
     check_private(t, path);
+}
+
+// A folder of ours in a folder of the user's: made, found, and refused if it is something else.
+TEST(test_own_folder) {
+    Error error;
+    char above[1024], own[1024];
+    keep(above, test_path(t, "above")), keep(own, test_path(t, "above/own"));
+    for (int i = 0; i < 2; i++) {
+        Folder folder;
+        CHECK(t, folder_open_own(&folder, above, "own", &error) && strcmp(folder.path, own) == 0, "%s", error.text);
+        folder_close(&folder);
+    }
+    temp_remove_tree(own);
+    for (int what = 0; what < FOLDER; what++) {
+        Folder folder;
+        plant(t, (Planted)what, own);
+        CHECK_REFUSED(t, folder_open_own(&folder, above, "own", &error), &error, own,
+                      ": cannot be used as a folder: a link or a file is in the way");
+        check_outside(t, (Planted)what);
+    }
+    temp_remove_tree(own);
+    temp_must(mkdir(test_path(t, "elsewhere"), 0777) == 0 && symlink("../elsewhere", own) == 0, own);
+    Folder folder;
+    CHECK(t, !folder_open_own(&folder, above, "own", &error), "a link to a folder was followed");
 }
 
 // The pipe has a writer and a byte, so a reader that would take it is seen by its message, and does not wait.

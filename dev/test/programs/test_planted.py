@@ -2,6 +2,8 @@
 under every name that the program uses, and a link in place of the folder itself. Nothing outside the folder changes,
 and nothing waits. What each way to open a file refuses: dev/test/base/test_planted.c.
 """
+import fcntl
+import fcntl
 import os
 import shutil
 import signal
@@ -164,6 +166,9 @@ def test_two_users():
         run_as(1001, both, 0)
         assert os.stat(os.path.join(both, ".lock")).st_mode & 0o777 == 0o600
         run_as(1002, both, 1, ".lock: is the file of user 1001; choose another folder")
+        with open(os.path.join(both, ".lock"), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            run_as(0, both, 1, "in use by a process of user 1001")
         os.remove(os.path.join(both, ".lock"))
         run_as(1002, both, 1, "holds an earlier run")
         os.remove(os.path.join(both, "main.log"))

@@ -741,6 +741,17 @@ TEST(test_folder_private) {
     check_all_well(t, &run);
 }
 
+// A link in place of our folder in the shared one would send the address to another folder.
+TEST(test_folder_is_a_link) {
+    Run run;
+    shared_folder(t, &run);
+    temp_must(mkdir(run.at, 0777) == 0 && mkdir(test_path(t, "elsewhere"), 0777) == 0, run.at);
+    temp_must(symlink("../elsewhere", test_path(t, "shared/gpt2c_start")) == 0, "symlink");
+    start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
+    process_wait_all(run.p, 1, LIMIT);
+    check_message(t, &run.p[0], "rank 0", test_path(t, "shared/gpt2c_start"), "a link or a file is in the way");
+}
+
 TEST(test_folder_in_use) {
     Run run;
     DirectoryLock lock;
