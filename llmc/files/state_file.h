@@ -51,7 +51,7 @@ static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t
     uint64_t words = 0;
     Hash64 hash;
     hash64_init(&hash, 0);
-    uint8_t *buffer = (uint8_t *)malloc((size_t)SUM_CHUNK_BYTES);
+    uint8_t *buffer = (uint8_t *)malloc((size_t)max_i64(1, min_i64(bytes, SUM_CHUNK_BYTES)));
     bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
     for (int64_t done = 0; ok && done < bytes; done += SUM_CHUNK_BYTES) {
         int64_t n = min_i64(bytes - done, SUM_CHUNK_BYTES);
