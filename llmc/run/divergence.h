@@ -1,14 +1,14 @@
 // Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high.
-//   loss > ln V + 1        An untrained model gives all V tokens equal probability, which costs ln V. A model with such
-//   a
-//                          loss is worse than no model, wherever it started from.
-//   norm > 10 * median     of the last 128 norms that the statistics of outliers have accepted (OutlierDetector)
+//
+//   loss > ln V + 1       an untrained model gives all V tokens equal probability, which costs ln V
+//   norm > 10 * median    of the last 128 norms that the statistics of outliers have accepted (OutlierDetector)
 // A bad batch raises both for a step or two, and such a row ends by itself.
 #ifndef LLMC_DIVERGENCE_H
 #define LLMC_DIVERGENCE_H
 
-#include "llmc/base/utils.h"
 #include <math.h>
+
+#include "llmc/base/utils.h"
 
 #define DIVERGENCE_STEPS 20
 #define DIVERGENCE_LOSS_MARGIN 1.0
