@@ -493,20 +493,21 @@ def test_progress():
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc as Linux has it")
 def test_folder_swapped_for_a_link():
     """The shards go into the folder that was opened first, and are removed there after a failure."""
-    for text, status in ((b"some text " * 100, 0), (b"", 1)):
+    shard = {0: "out_train_000001.bin", 1: "out_val_000000.bin"}
+    for status, more in ((0, []), (1, ["--val-tokens", "1000000"])):  # 1: validation would take all tokens
         for name in ("here", "moved", "elsewhere"):
             subprocess.run(["rm", "-rf", path(name)], check=True)
         os.makedirs(path("elsewhere"))
-        write("elsewhere/out_train_000001.bin", b"theirs")
+        write(f"elsewhere/{shard[status]}", b"theirs")
         process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", path("here", "out"), "--shard-size", "64",
-                                    "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                    *more, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         descriptors = f"/proc/{process.pid}/fd"
         wait_until(lambda: path("here") in [os.path.realpath(os.path.join(descriptors, name))
                                             for name in os.listdir(descriptors)], process, "the folder is open")
         os.rename(path("here"), path("moved"))
         os.symlink("elsewhere", path("here"))
-        process.communicate(text)
+        process.communicate(b"some text " * 100)
         assert process.returncode == status
-        assert os.listdir(path("elsewhere")) == ["out_train_000001.bin"] and read(
-            "elsewhere/out_train_000001.bin") == b"theirs"
-        assert ("out_train_000001.bin" in os.listdir(path("moved"))) == (status == 0), os.listdir(path("moved"))
+        assert os.listdir(path("elsewhere")) == [shard[status]] and read(f"elsewhere/{shard[status]}") == b"theirs"
+        assert (shard[0] in os.listdir(path("moved"))) == (status == 0), os.listdir(path("moved"))
+        assert status == 0 or os.listdir(path("moved")) == []
