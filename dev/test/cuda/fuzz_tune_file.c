@@ -55,8 +55,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(tuning_save(&first, "", &error) && is_plain(first.text.data, first.text.used));
     require(tuning_open(&again, &wants, GPU, 132, 130100, &error));
     if (foreign) {
-        uint8_t *kept;
-        int64_t bytes;
+        uint8_t *kept = NULL;
+        int64_t bytes = 0;
         require(again.user_state == TUNE_FILE_FOREIGN && read_whole_file(path, INT32_MAX, &kept, &bytes, &error));
         require(bytes == (int64_t)size && memcmp(kept, text, size) == 0);
         free(kept);
