@@ -193,8 +193,8 @@ MISTAKES = [Mistake(*row) for row in (
 
 
 def call(*command, **more):
-    return subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                          **more)
+    return subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", check=False, **more)
 
 
 def copy_tree():
