@@ -802,8 +802,7 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
     add_versions(machine);
     return run_agree(run, ok, error) &&
            comm_all_gather(run->ranks.comm, &gpu, machine->gpus, (int64_t)sizeof(gpu), error) &&
-           names_end(machine->gpus, run->num_ranks, error) &&
-           record_choices(t, run, error);
+           names_end(machine->gpus, run->num_ranks, error) && record_choices(t, run, error);
 }
 
 // Returns the functions by which a run talks to its ranks.

@@ -34,8 +34,8 @@ signal_children() {
 
 new_secret() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
 
-# share_secret: exports GPT2C_SECRET, by which the processes of a TCP start know each other. It must never be a word of a
-# command, which everybody on a machine can see.
+# share_secret: exports GPT2C_SECRET, by which the processes of a TCP start know each other. It must never be a word of
+# a command, which everybody on a machine can see.
 share_secret() {
     GPT2C_SECRET=${GPT2C_SECRET:-$(new_secret)}
     export GPT2C_SECRET

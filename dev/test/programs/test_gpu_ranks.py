@@ -584,7 +584,8 @@ def test_wrong_starts():
                  ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
                  ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
                  ("the port is in use", {"address": taken}, ["the port is in use"]))
-        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET=SECRET, **keywords) for _, keywords, _ in cases]
+        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET=SECRET, **keywords)
+                  for _, keywords, _ in cases]
         for ranks, (fault, _, says) in zip(starts, cases):
             ranks.fail()
             lines = [ranks.err(rank) for rank in ranks.processes]

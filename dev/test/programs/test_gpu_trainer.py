@@ -66,8 +66,8 @@ def test_every_step_is_told_once():
 
 
 def test_like_the_cpu_trainer():
-    """The same steps from the same seed: the same losses and first norm, within what the precision allows. AdamW forgives
-    a gradient that is too large by a factor, so the losses do not show it."""
+    """The same steps from the same seed: the same losses and first norm, within what the precision allows. AdamW
+    forgives a gradient that is too large by a factor, so the losses do not show it."""
     limit = 1e-5 if precision() == "fp32" else 1e-2
     cpu, gpu = CPU.ran(*RUN), straight()
     for find in (losses, val_losses):

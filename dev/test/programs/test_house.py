@@ -1,4 +1,4 @@
-"""The code keeps the rules of dev/house.py: arrows between rooms, lines, printing, include depth, functions and structs."""
+"""The code keeps the rules of dev/house.py: arrows between rooms, lines, printing, depth, functions and structs."""
 import os
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What another user may plant in a folder that a program writes to or reads from: links, second names of files and pipes
+"""What another user may plant in a folder that a program writes to or reads from: links, second names of files, pipes
 under every name that the program uses, and a link in place of the folder itself. Nothing outside the folder changes,
 and nothing waits. What each way to open a file refuses: dev/test/base/test_planted.c.
 """
@@ -13,8 +13,8 @@ import tempfile
 
 import pytest
 
-from cli import (FOLDER, PROGRAM, QUIET, TINY, check_line, checkpoints, finish, logged_steps, new_folder, path, ran, read,
-                 refused, start, text_file, write)
+from cli import (FOLDER, PROGRAM, QUIET, TINY, check_line, checkpoints, finish, logged_steps, new_folder, path, ran,
+                 read, refused, start, text_file, write)
 from test_export import FILES
 from tools import wait_until
 
@@ -67,15 +67,18 @@ def test_run_folder(kind):
     for name in ("main.log", "speed.log", "run.json", "loss.svg", *(name + ".tmp" for name in NAMES)):
         outside.plant(kind, os.path.join(folder, name))
     if kind == "pipe":  # a log that is a pipe cannot be continued
-        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes", says=["main.log: is a device or pipe"])
+        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes",
+                says=["main.log: is a device or pipe"])
         os.remove(os.path.join(folder, "main.log"))
-        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes", says=["speed.log: is a device or pipe"])
+        refused(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes",
+                says=["speed.log: is a device or pipe"])
         os.remove(os.path.join(folder, "speed.log"))
     ran(*RUN, "-x", 6, "-n", 2, "-o", folder, "--resume", "--allow-changes")
     outside.check(kind)
     assert checkpoints(folder) == [2, 4, 6] and logged_steps(folder) == [4, 5]
     outside.plant(kind, os.path.join(folder, ".lock"))
-    refused(*RUN, *STEPS, "-o", folder, "--overwrite", says=[".lock: is ", "remove it" if kind != "pipe" else "ordinary file"])
+    refused(*RUN, *STEPS, "-o", folder, "--overwrite",
+            says=[".lock: is ", "remove it" if kind != "pipe" else "ordinary file"])
     outside.check(kind)
 
 
@@ -117,7 +120,7 @@ def test_pipes_to_read():
 
 
 def test_folder_swapped_for_a_link():
-    """The folder is opened once, also through a link that the user names. Whoever swaps its name later changes nothing."""
+    """The folder is opened once, also through a link that the user names. Who swaps its name later changes nothing."""
     outside = Outside()
     for linked in (True, False):
         folder, name = new_folder(f"real_{linked}"), path(f"named_{linked}")

@@ -499,8 +499,9 @@ def test_folder_swapped_for_a_link():
             subprocess.run(["rm", "-rf", path(name)], check=True)
         os.makedirs(path("elsewhere"))
         write(f"elsewhere/{shard[status]}", b"theirs")
-        process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", path("here", "out"), "--shard-size", "64",
-                                    *more, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", path("here", "out"), "--shard-size",
+                                    "64", *more, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
         descriptors = f"/proc/{process.pid}/fd"
         wait_until(lambda: path("here") in [os.path.realpath(os.path.join(descriptors, name))
                                             for name in os.listdir(descriptors)], process, "the folder is open")
