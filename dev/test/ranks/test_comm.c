@@ -1486,6 +1486,23 @@ TEST(test_texts_end) {
     free_watch(w);
 }
 
+// The name in a rank's frame may lack its final zero: what lies behind it is not read.
+TEST(test_frame_names_end) {
+    struct {
+        FrameHead head;
+        char behind[8];
+    } sent;
+    Watch *w = watch_of_two(0);
+    FrameHead zero = frame_head(FRAME_MINE, 0);
+    Error error;
+    sent.head = zero;
+    memset(sent.head.name, 'n', sizeof(sent.head.name));
+    snprintf(sent.behind, sizeof(sent.behind), "behind");
+    CHECK(t, !comm_check_frame(w->comm, &zero, 1, &sent.head, &error), "another name was taken");
+    CHECK(t, strstr(error.text, "nn of 0") != NULL && strstr(error.text, "behind") == NULL, "%s", error.text);
+    free_watch(w);
+}
+
 // A beat with times that are no numbers is refused: they would never be too long.
 TEST(test_beats_make_sense) {
     const double none = 0.0, infinite = 1.0 / none, nan = none / none;
