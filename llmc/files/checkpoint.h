@@ -214,7 +214,7 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
     r->model.fd = -1;
-    r->bad_place = -1;
+    r->bad_array = CHECKPOINT_PARAMS, r->bad_place = -1;
     if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
         return false;
     }

@@ -126,8 +126,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
 
 // Writes a checkpoint if the run writes files and has not saved this step. Removes the checkpoints that --keep no
 // longer wants, but never the last good one: while a row of the divergence grows, nobody knows how it ends. Refuses
-// parameters that are not finite: the next start would refuse them, and the good checkpoints
-// would be gone by then.
+// parameters and moments that the next start would refuse.
 static inline bool run_save(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
