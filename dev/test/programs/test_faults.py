@@ -9,8 +9,10 @@ import array
 import math
 import os
 import re
+import resource
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -453,3 +455,60 @@ def test_two_processes_one_folder():
         first.communicate()
     refused(*run, folder, "-x", 3, says=["earlier run"])
     ran(*run, folder, "-x", 3, "--overwrite")
+
+
+# ---- Odd machines ----
+
+needs_preload = pytest.mark.skipif(not MEMORY_LIMITS, reason="a sanitizer must be loaded first")
+
+
+def odd_machine():
+    """The library that makes the machine odd (odd_machine.c)."""
+    library = path("odd_machine.so")
+    compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "odd_machine.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    return library
+
+
+@needs_preload
+def test_clock_goes_back():
+    """The wall clock goes back an hour whenever it is read: the same weights, and speed.log's time only grows."""
+    folder = new_folder("clock")
+    run = ["-i", TEXT, *TINY, *QUIET, "-x", 6]
+    out = ran(*run, "-o", folder, LD_PRELOAD=odd_machine())
+    assert weights_hash(out) == weights_hash(ran(*run))
+    with open(os.path.join(folder, "speed.log")) as file:
+        seconds = [float(text) for text in re.findall(r"sec:([\d.]+)$", file.read(), re.M)]
+    assert len(seconds) == 6 and seconds == sorted(seconds), seconds
+
+
+@needs_preload
+def test_read_only_midway():
+    """The file system becomes read-only between two files: one line, and the checkpoints that are there stay good."""
+    library, saved = odd_machine(), set()
+    for count in range(1, 12):
+        folder = new_folder("read_only")
+        refused("-i", TEXT, *TINY, *QUIET, "-x", 40, "-n", 2, "-o", folder, LD_PRELOAD=library, ODD_READ_ONLY=str(count),
+                says=[folder, "Read-only file system"])
+        for step in checkpoints(folder):
+            model_sample(os.path.join(folder, f"model_{step:08}.bin"))
+        saved.add(len(checkpoints(folder)))
+        assert not [name for name in os.listdir(folder) if name.endswith(".tmp")], os.listdir(folder)
+    assert {0, 1} <= saved, saved
+
+
+def test_open_files():
+    """1,000 files that are open before the start are left alone. Where only few may be open, that is said."""
+    run = ["-i", TEXT, *TINY, *QUIET, "-x", 2]
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1000)]
+    try:
+        for descriptor in many:
+            os.set_inheritable(descriptor, True)
+        ran(*run, "-o", new_folder("many"), close_fds=False)
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+    if MEMORY_LIMITS:  # a sanitizer opens files of its own
+        refused(*run, "-o", new_folder("few"), says=["Too many open files"],
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5)))
