@@ -489,8 +489,8 @@ def test_read_only_midway():
     library, saved = odd_machine(), set()
     for count in range(1, 12):
         folder = new_folder("read_only")
-        refused("-i", TEXT, *TINY, *QUIET, "-x", 40, "-n", 2, "-o", folder, LD_PRELOAD=library, ODD_READ_ONLY=str(count),
-                says=[folder, "Read-only file system"])
+        refused("-i", TEXT, *TINY, *QUIET, "-x", 40, "-n", 2, "-o", folder, says=[folder, "Read-only file system"],
+                LD_PRELOAD=library, ODD_READ_ONLY=str(count))
         for step in checkpoints(folder):
             model_sample(os.path.join(folder, f"model_{step:08}.bin"))
         saved.add(len(checkpoints(folder)))
