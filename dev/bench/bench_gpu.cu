@@ -616,7 +616,7 @@ static bool set_shapes(Bench *b, const Options *options, Error *error) {
         const GPT2Config tiny = {64, 257, 0, 2, 2, 128};
         b->config = tiny;
     } else if (!gpt2_config_from_size(&b->config, options->model)) {
-        return fail(error, "--model: no size '%s'; there are tiny " GPT2_SIZE_NAMES, options->model);
+        return fail(error, "--model: no size '%s'; there are tiny" GPT2_SIZE_NAMES, options->model);
     }
     b->config.padded_vocab_size = gpt2_pad_vocab(b->config.vocab_size);
     b->T = options->seq_len > 0 ? (int)options->seq_len : b->config.max_seq_len;

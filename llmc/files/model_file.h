@@ -62,8 +62,8 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     return false;
 }
 
-// Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12), a file .bin or
-// .safetensors, a folder with model.safetensors, or a run folder (its newest good model).
+// Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a file .bin
+// or .safetensors, a folder with model.safetensors, or a run folder (its newest good model).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
     memset(file, 0, sizeof(*file));
     file->kind = MODEL_FROM_SIZE;
@@ -82,8 +82,8 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
         int version;
         return model_bin_read_config(file->path, &file->config, &version, error);
     }
-    return fail(error, "--init %s: neither a size (%s) nor a file .bin or .safetensors nor a folder with a model", init,
-                GPT2_SIZE_NAMES);
+    return fail(error, "--init %s: neither a size (one of%s) nor a file .bin or .safetensors nor a folder with a model",
+                init, GPT2_SIZE_NAMES);
 }
 
 // Checks a description that another process has sent.

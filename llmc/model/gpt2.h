@@ -174,44 +174,67 @@ static inline bool gpt2_check_config(const GPT2Config *config, const char *where
     return true;
 }
 
-// Sets layers, heads, channels and context from a size: "d6" ... "d84" (the GPT-2 series, by depth) or "gpt3:c768" ...
-// "gpt3:c12288" (the GPT-3 series, by channels). The vocabulary is left alone. False if the name is of neither form or
-// not in the series.
-static inline bool gpt2_config_from_size(GPT2Config *config, const char *name) {
-    static const struct {
-        const char *name;
-        int layers, heads, channels, context;
-    } sizes[] = {
-        {"d6", 6, 6, 384, 1024},
-        {"d12", 12, 12, 768, 1024},
-        {"d24", 24, 16, 1024, 1024},
-        {"d36", 36, 20, 1280, 1024},
-        {"d48", 48, 25, 1600, 1024},
-        {"d60", 60, 30, 1920, 1024},
-        {"d72", 72, 30, 2880, 1024},
-        {"d84", 84, 36, 3456, 1024},
-        {"gpt3:c768", 12, 12, 768, 2048},
-        {"gpt3:c1024", 24, 16, 1024, 2048},
-        {"gpt3:c1536", 24, 16, 1536, 2048},
-        {"gpt3:c2048", 24, 16, 2048, 2048},
-        {"gpt3:c2560", 32, 32, 2560, 2048},
-        {"gpt3:c4096", 32, 32, 4096, 2048},
-        {"gpt3:c5120", 40, 40, 5120, 2048},
-        {"gpt3:c12288", 96, 96, 12288, 2048},
-    };
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (strcmp(name, sizes[i].name) != 0) { continue; }
-        config->num_layers = sizes[i].layers;
-        config->num_heads = sizes[i].heads;
-        config->channels = sizes[i].channels;
-        config->max_seq_len = sizes[i].context;
-        return true;
+// THE table of sizes: the four of GPT-2's release, then others of the GPT-2 series, by depth, and of the GPT-3 series,
+// by channels.
+//  name, name by parameters, name of the released weights (not of a new model), layers, heads, channels, context
+#define GPT2_RELEASED(X)                                                                                               \
+    X("d12", "124M", "gpt2", 12, 12, 768, 1024)                                                                        \
+    X("d24", "350M", "gpt2-medium", 24, 16, 1024, 1024)                                                                \
+    X("d36", "774M", "gpt2-large", 36, 20, 1280, 1024)                                                                 \
+    X("d48", "1558M", "gpt2-xl", 48, 25, 1600, 1024)
+//  name, layers, heads, channels, context
+#define GPT2_UNRELEASED(X)                                                                                             \
+    X("d6", 6, 6, 384, 1024)                                                                                           \
+    X("d60", 60, 30, 1920, 1024)                                                                                       \
+    X("d72", 72, 30, 2880, 1024)                                                                                       \
+    X("d84", 84, 36, 3456, 1024)                                                                                       \
+    X("gpt3:c768", 12, 12, 768, 2048)                                                                                  \
+    X("gpt3:c1024", 24, 16, 1024, 2048)                                                                                \
+    X("gpt3:c1536", 24, 16, 1536, 2048)                                                                                \
+    X("gpt3:c2048", 24, 16, 2048, 2048)                                                                                \
+    X("gpt3:c2560", 32, 32, 2560, 2048)                                                                                \
+    X("gpt3:c4096", 32, 32, 4096, 2048)                                                                                \
+    X("gpt3:c5120", 40, 40, 5120, 2048)                                                                                \
+    X("gpt3:c12288", 96, 96, 12288, 2048)
+
+typedef struct {
+    const char *name;
+    const char *millions; // the name by parameters; "": it has none
+    const char *release;  // what OpenAI's and Hugging Face's programs call the released weights; "": there are none
+    int layers, heads, channels, context;
+} GPT2Size;
+
+#define GPT2_RELEASED_ROW(...) {__VA_ARGS__},
+#define GPT2_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__},
+static const GPT2Size gpt2_sizes[] = {GPT2_RELEASED(GPT2_RELEASED_ROW) GPT2_UNRELEASED(GPT2_UNRELEASED_ROW)};
+#define NUM_GPT2_SIZES (sizeof(gpt2_sizes) / sizeof(gpt2_sizes[0]))
+
+// The names that --init takes for a new model: " d12 124M d24 350M ...".
+#define GPT2_RELEASED_WORDS(name, millions, ...) " " name " " millions
+#define GPT2_UNRELEASED_WORD(name, ...) " " name
+#define GPT2_SIZE_NAMES GPT2_RELEASED(GPT2_RELEASED_WORDS) GPT2_UNRELEASED(GPT2_UNRELEASED_WORD)
+
+// Finds a size by one of its two names for a new model ("d12", "124M"). NULL: there is none of this name.
+static inline const GPT2Size *gpt2_find_size(const char *name) {
+    for (size_t i = 0; name[0] != '\0' && i < NUM_GPT2_SIZES; i++) {
+        if (strcmp(name, gpt2_sizes[i].name) == 0 || strcmp(name, gpt2_sizes[i].millions) == 0) {
+            return &gpt2_sizes[i];
+        }
     }
-    return false;
+    return NULL;
 }
-#define GPT2_SIZE_NAMES                                                                                                \
-    "d6 d12 d24 d36 d48 d60 d72 d84 gpt3:c768 gpt3:c1024 gpt3:c1536 gpt3:c2048 gpt3:c2560 gpt3:c4096 gpt3:c5120 "      \
-    "gpt3:c12288"
+
+// Sets layers, heads, channels and context from the name of a size. The vocabulary is left alone. Returns false if no
+// size has this name.
+static inline bool gpt2_config_from_size(GPT2Config *config, const char *name) {
+    const GPT2Size *size = gpt2_find_size(name);
+    if (size == NULL) { return false; }
+    config->num_layers = size->layers;
+    config->num_heads = size->heads;
+    config->channels = size->channels;
+    config->max_seq_len = size->context;
+    return true;
+}
 
 // The part of a range of elements, counted as gpt2_param_offset counts, that lies in one tensor.
 typedef struct {

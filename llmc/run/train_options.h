@@ -5,8 +5,9 @@
 #ifndef LLMC_TRAIN_OPTIONS_H
 #define LLMC_TRAIN_OPTIONS_H
 
-#include "llmc/run/args.h"
+#include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
+#include "llmc/run/args.h"
 
 // Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE         no
@@ -34,7 +35,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, ANY, "Data",                                               \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, ANY, "Model",                     \
-      "a size for a new model (d6, d12 ... d84, gpt3:c768 ...; d12 is GPT-2 124M), or a model to go on with: a "       \
+      "a size for a new model (124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ...), or a model to go on with: a "      \
       ".bin or .safetensors file, the folder of a run, or a Hugging Face folder with its tokenizer")                   \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, ANY, "Model", "layers of a new model; 0: as --init says")  \
     X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, ANY, "Model",                                               \
@@ -430,8 +431,10 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
                                        ArgsOutcome *outcome, Error *error) {
     ArgsProgram program = train_programs[gpu_trainer];
     program.given = options->given;
-    return args_parse(&program, options, argc, argv, NULL, outcome, error) &&
-           (*outcome != ARGS_RUN || (train_options_check(options, error) && train_options_check_lines(options, error)));
+    if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
+    const GPT2Size *size = gpt2_find_size(options->init);
+    if (size != NULL) { options->init = size->name; } // equal runs have equal records, whichever name was given
+    return *outcome != ARGS_RUN || (train_options_check(options, error) && train_options_check_lines(options, error));
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

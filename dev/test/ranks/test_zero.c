@@ -31,8 +31,7 @@ static int all_configs(GPT2Config configs[MAX_CONFIGS]) {
                                          config_of(8, 64, 2, 2, 16), config_of(6, 33, 5, 3, 9)};
     int n = 0;
     for (; n < NUM_SMALL; n++) { configs[n] = small[n]; }
-    char names[] = GPT2_SIZE_NAMES;
-    for (char *name = strtok(names, " "); name != NULL; name = strtok(NULL, " ")) { configs[n++] = config_named(name); }
+    for (size_t i = 0; i < NUM_GPT2_SIZES; i++) { configs[n++] = config_named(gpt2_sizes[i].name); }
     return n;
 }
 

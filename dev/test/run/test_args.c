@@ -209,6 +209,7 @@ TEST(test_forms) {
     CHECK(t, parse(&p, true, "-i x --matmul-tune 2") && o->matmul_tune == 2, "%s", p.error.text);
     CHECK(t, !parse(&p, true, "-i x --matmul-tune 3"), "a level of 3");
     CHECK(t, parse(&p, false, "--plan") && o->plan, "--plan needs no data: %s", p.error.text);
+    CHECK(t, parse(&p, false, "-i x -e 1558M") && strcmp(o->init, "d48") == 0, "a size has one name in records");
 }
 
 TEST(test_llmc_script) {
