@@ -72,6 +72,7 @@ static const ArgsProgram program = {
     true,
     NULL,
     NULL,
+    NULL,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {

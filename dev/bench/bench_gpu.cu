@@ -56,6 +56,7 @@ static const ArgsProgram program = {
     false,
     NULL,
     NULL,
+    NULL,
 };
 
 // ---- What is measured with ----

@@ -117,6 +117,12 @@ def of_device(value, on_gpu):
     return value[on_gpu] if isinstance(value, tuple) else value
 
 
+def read_foreign():
+    """The names of other trainers' options: name -> what to give in its place."""
+    rows = re.findall(r'\{((?:\s*"[^"]*")+),\s*"([^"]*)"\}', header("run/foreign_options.h"))
+    return {name: answer for names, answer in rows for name in "".join(re.findall(r'"([^"]*)"', names)).split()}
+
+
 # ---- --help ----
 
 
@@ -209,10 +215,14 @@ def fail_unknown(rows, others, argument):
     row = find(others, typed)
     if row is not None:
         raise Problem(f"{label(row)}: is an option of the C trainers, and does nothing here; leave it out")
+    answer = read_foreign().get(typed.lstrip("-").replace("_", "-"))
+    if answer is not None:
+        raise Problem(f"'{typed[:42]}': unknown option; {answer}")
     names = [f"--{row.name}" for row in rows] + ["--help", "--version"]
     begins = [name for name in names if len(typed) > 3 and name.startswith(typed)]
-    nearest = begins or difflib.get_close_matches(typed, names, 1, 0.0)
-    raise Problem(f"'{typed[:42]}': unknown option; the nearest is {nearest[0]} (--help lists all)")
+    nearest = begins or difflib.get_close_matches(typed, names, 1, 0.7)
+    hint = f"; the nearest is {nearest[0]}" if nearest else ""
+    raise Problem(f"'{typed[:42]}': unknown option{hint} (--help lists all)")
 
 
 def take(rows, row, arguments, on_gpu):

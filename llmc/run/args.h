@@ -40,15 +40,16 @@ typedef struct {
 } ArgSpec;
 
 typedef struct {
-    const char *name;       // of the program, for --version
-    const char *usage;      // e.g. "tokenize [options] FILE..."
-    const char *summary;    // a paragraph for --help
-    const char *examples;   // lines printed unchanged at the end of --help, or NULL
-    const ArgSpec *specs;   //
-    int num_specs;          // at most ARGS_MAX_SPECS
-    bool takes_positionals; // allows words that are not options
-    bool *given;            // (num_specs), set by args_parse: the command line has this option; or NULL
-    const char *common;     // names of the options that --help shows, separated by spaces; NULL: all
+    const char *name;                // of the program, for --version
+    const char *usage;               // e.g. "tokenize [options] FILE..."
+    const char *summary;             // a paragraph for --help
+    const char *examples;            // lines printed unchanged at the end of --help, or NULL
+    const ArgSpec *specs;            //
+    int num_specs;                   // at most ARGS_MAX_SPECS
+    bool takes_positionals;          // allows words that are not options
+    bool *given;                     // (num_specs), set by args_parse: the command line has this option; or NULL
+    const char *common;              // names of the options that --help shows, separated by spaces; NULL: all
+    const char *const (*foreign)[2]; // options of other programs (names, what to give), the last row NULL; or NULL
 } ArgsProgram;
 
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
@@ -221,16 +222,18 @@ typedef struct {
     char nearest[96]; // with dashes
 } ArgsGuess;
 
-// A prefix of a name ("batch" of "batch-size") counts as one edit.
+// A prefix of a name ("batch" of "batch-size") counts as one edit, and a digit behind a name ("b4") as none.
 static inline void args_consider(ArgsGuess *guess, const char *dashes, const char *name, size_t length) {
-    bool begins = guess->length > 1 && guess->length < length && memcmp(name, guess->typed, guess->length) == 0;
-    int distance = begins ? 1 : args_edit_distance(guess->typed, guess->length, name, length);
+    size_t shared = guess->length < length ? guess->length : length;
+    bool alike = memcmp(name, guess->typed, shared) == 0, begins = alike && shared > 1 && shared < length;
+    bool glued = alike && shared > 0 && shared < guess->length && strchr("0123456789", guess->typed[shared]) != NULL;
+    int distance = glued ? 0 : begins ? 1 : args_edit_distance(guess->typed, guess->length, name, length);
     if (distance >= guess->distance) { return; }
     guess->distance = distance;
     snprintf(guess->nearest, sizeof(guess->nearest), "%s%.*s", dashes, (int)length, name);
 }
 
-// Finds the known option nearest to a mistyped option.
+// Finds the known option nearest to a mistyped option. `nearest` is empty if more than a third would have to change.
 static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed, size_t length) {
     size_t dashes = strspn(typed, "-") < length ? strspn(typed, "-") : length;
     ArgsGuess guess = {typed + dashes, length - dashes, INT32_MAX, ""};
@@ -246,6 +249,7 @@ static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed
     }
     args_consider(&guess, "--", "help", 4);
     args_consider(&guess, "--", "version", 7);
+    if (3 * guess.distance > (int)guess.length) { guess.nearest[0] = '\0'; }
     return guess;
 }
 
@@ -334,12 +338,27 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
 
 // ---- Parsing ----
 
+// Returns what to give in place of another program's option, or NULL. "--learning_rate" is "--learning-rate".
+static inline const char *args_find_foreign(const ArgsProgram *program, const char *argument, size_t length) {
+    char name[64];
+    size_t dashes = strspn(argument, "-"), n = 0;
+    if (dashes > length || length - dashes >= sizeof(name)) { return NULL; }
+    for (size_t i = dashes; i < length; i++) { name[n++] = argument[i] == '_' ? '-' : argument[i]; }
+    for (int i = 0; program->foreign != NULL && program->foreign[i][0] != NULL; i++) {
+        if (args_list_has(program->foreign[i][0], ' ', name, n)) { return program->foreign[i][1]; }
+    }
+    return NULL;
+}
+
 // Fills the error for an argument that begins with a dash and names no option.
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
     char typed[64];
     args_quote(typed, sizeof(typed), argument, length);
+    const char *answer = args_find_foreign(program, argument, length);
+    if (answer != NULL) { return fail(error, "%s: unknown option; %s", typed, answer); }
     ArgsGuess guess = args_guess(program, argument, length);
-    return fail(error, "%s: unknown option; the nearest is %s (%s lists all)", typed, guess.nearest,
+    bool near = guess.nearest[0] != '\0';
+    return fail(error, "%s: unknown option%s%s (%s lists all)", typed, near ? "; the nearest is " : "", guess.nearest,
                 program->common != NULL ? "--help all" : "--help");
 }
 

@@ -8,6 +8,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
+#include "llmc/run/foreign_options.h"
 
 // Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE         no
@@ -416,14 +417,14 @@ static const ArgsProgram train_programs[2] = {
      "  train_gpt2 --train-data book.txt --out-dir run --steps 1000\n"
      "  train_gpt2 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
      "  train_gpt2 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
-     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON},
+     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options},
     {"train_gpt2cu", "train_gpt2cu --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
      "Examples\n"
      "  train_gpt2cu -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
      "  train_gpt2cu -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
      "  train_gpt2cu -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
      "  train_gpt2cu --init run --steps 0 --sample-tokens 200\n",
-     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON}};
+     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay.

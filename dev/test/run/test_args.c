@@ -87,13 +87,18 @@ TEST(test_malformed_options) {
     static const Refusal refusals[] = {
         {"--batchsize 4", "'--batchsize': unknown option; the nearest is --batch-size (--help all lists all)"},
         {"--batch=4", "'--batch': unknown option; the nearest is --batch-size (--help all lists all)"},
+        {"--batch_size 4", "'--batch_size': unknown option; the nearest is --batch-size (--help all lists all)"},
         {"-batch-size 4", "'-batch-size': unknown option; the nearest is --batch-size (--help all lists all)"},
-        {"--recieve", "'--recieve': unknown option; the nearest is --resume (--help all lists all)"},
+        {"--stpes=4", "'--stpes': unknown option; the nearest is --steps (--help all lists all)"},
+        {"-lr 4", "'-lr': unknown option; the nearest is --lr (--help all lists all)"},
+        {"--warmup100", "'--warmup100': unknown option; the nearest is --warmup (--help all lists all)"},
+        {"--recieve", "'--recieve': unknown option (--help all lists all)"},
+        {"--frobnicate 4", "'--frobnicate': unknown option (--help all lists all)"},
         {"--temprature 1", "'--temprature': unknown option; the nearest is --temperature (--help all lists all)"},
         {"--hlep", "'--hlep': unknown option; the nearest is --help (--help all lists all)"},
-        {"-nx 3", "'-nx': unknown option; the nearest is -x (--help all lists all)"},
+        {"-nx 3", "'-nx': unknown option (--help all lists all)"},
         {"-b4", "'-b4': unknown option; the nearest is -b (--help all lists all)"},
-        {"--=3", "'--': unknown option; the nearest is -i (--help all lists all)"},
+        {"--=3", "'--': unknown option (--help all lists all)"},
         {"-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i x -l --warmup=3", "--lr (-l): value missing, expected a number from 0 to 100 (default 3e-4)"},
@@ -106,6 +111,41 @@ TEST(test_malformed_options) {
         {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu)"},
     };
     CHECK_REFUSALS(t, false, refusals);
+}
+
+// The names that users of other trainers type are answered with ours.
+TEST(test_foreign_options) {
+    static const Refusal refusals[] = {
+        {"--learning-rate 1", "'--learning-rate': unknown option; give --lr (-l)"},
+        {"--learning_rate=1", "'--learning_rate': unknown option; give --lr (-l)"},
+        {"--epochs 3", "'--epochs': unknown option; give --steps (-x): -1, the default, is once through the data"},
+        {"--max_iters=5", "'--max_iters': unknown option; give --steps (-x)"},
+        {"--n_layer 5", "'--n_layer': unknown option; give --layers"},
+        {"--compile=False", "'--compile': unknown option; leave it out: make has compiled the program"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+    CHECK_REFUSALS(t, true, refusals);
+}
+
+// No name is ours or stands there twice, and every option in an answer exists.
+TEST(test_foreign_names) {
+    char word[128];
+    const ArgsProgram *program = &train_programs[1];
+    for (const char *const(*row)[2] = program->foreign; row[0][0] != NULL; row++) {
+        size_t length;
+        for (const char *name = row[0][0]; *name != '\0'; name += length + (name[length] == ' ')) {
+            length = strcspn(name, " ");
+            snprintf(word, sizeof(word), "--%.*s", (int)length, name);
+            CHECK(t, length > 1 && args_find(program, word, length + 2) < 0, "%s is an option of ours", word);
+            CHECK(t, args_find_foreign(program, word, length + 2) == row[0][1], "%s stands in two rows", word);
+        }
+        for (const char *at = row[0][1]; (at = strchr(at, '-')) != NULL; at += length) {
+            length = 1 + strspn(at + 1, "-abcdefghijklmnopqrstuvwxyz12");
+            bool option = (at == row[0][1] || at[-1] == ' ' || at[-1] == '(') && (at[1] < '0' || at[1] > '9');
+            bool of_mpirun = strncmp(at, "-np", 3) == 0;
+            CHECK(t, !option || of_mpirun || args_find(program, at, length) >= 0, "%.*s in an answer", (int)length, at);
+        }
+    }
 }
 
 TEST(test_contradictions) {
@@ -330,9 +370,9 @@ TEST(test_help_and_version) {
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
 TEST(test_help_text) {
     static char help[1 << 16];
-    ArgsProgram program = {"train_gpt2",    "train_gpt2 [options]", "Trains.", NULL,
-                           train_specs_cpu, train_options_count(),  false,     NULL,
-                           TRAIN_COMMON};
+    ArgsProgram program = {
+        "train_gpt2", "train_gpt2 [options]", "Trains.", NULL, train_specs_cpu, train_options_count(), false,
+        NULL,         TRAIN_COMMON,           NULL};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     args_print_help(file, &program, true);
@@ -452,7 +492,7 @@ TEST(test_positionals) {
         {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
         {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
     };
-    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL};
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL, NULL};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};

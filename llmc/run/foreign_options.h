@@ -1,0 +1,78 @@
+// What other trainers call our options. A user who types such a name reads ours, or what to do where we have none.
+//
+// The names are those of nanoGPT, llm.c's Python trainer, Hugging Face's trainers, Megatron and torchrun.
+#ifndef LLMC_FOREIGN_OPTIONS_H
+#define LLMC_FOREIGN_OPTIONS_H
+
+#include <stddef.h>
+
+// Rows of names, separated by spaces, and of what to give here. "--learning_rate" is found as "learning-rate".
+static const char *const foreign_options[][2] = {
+    {"learning-rate max-lr peak-lr base-lr", "give --lr (-l)"},
+    {"min-lr final-lr end-lr learning-rate-decay-frac", "give --final-lr-frac (-q), a fraction of --lr"},
+    {"lr-scheduler lr-scheduler-type lr-schedule scheduler lr-decay-style", "give --schedule (-k)"},
+    {"decay-lr lr-decay-iters lr-decay-steps", "give --schedule (-k): the rate falls over all --steps"},
+    {"warmup-steps warmup-iters num-warmup-steps lr-warmup-steps warmup-iterations", "give --warmup (-u), in steps"},
+    {"warmup-ratio warmup-frac lr-warmup-fraction", "give --warmup (-u), in steps and not as a fraction"},
+    {"epochs num-epochs num-train-epochs n-epochs max-epochs epoch train-epochs",
+     "give --steps (-x): -1, the default, is once through the data"},
+    {"max-steps max-iters num-steps num-iterations iterations iters train-iters train-steps total-steps",
+     "give --steps (-x)"},
+    {"num-layers n-layer n-layers num-hidden-layers depth", "give --layers"},
+    {"num-heads n-head n-heads num-attention-heads", "give --heads"},
+    {"n-embd hidden-size d-model embed-dim model-dim", "give --channels"},
+    {"block-size n-ctx n-positions max-seq-len max-seq-length max-position-embeddings context-length",
+     "give --seq-len (-t), tokens in a sequence, and for a new model --context, the positions it knows"},
+    {"sequence-length seq-length max-length", "give --seq-len (-t)"},
+    {"vocab-size n-vocab", "give --vocab"},
+    {"dropout attn-dropout hidden-dropout attention-dropout", "leave it out: the model has no dropout"},
+    {"bias", "leave it out: all linear layers and LayerNorms have a bias"},
+    {"micro-batch micro-batch-size device-batch-size per-device-batch-size per-device-train-batch-size "
+     "train-batch-size mbs",
+     "give --batch-size (-b), the sequences of a micro-batch"},
+    {"gradient-accumulation-steps grad-accum grad-accum-steps accumulate-grad-batches",
+     "give --total-batch (-d), the tokens of a step: micro-batches add up to it"},
+    {"global-batch-size total-batch-size batch-tokens gbs", "give --total-batch (-d), in tokens"},
+    {"data data-dir data-path dataset dataset-name train-file train-bin input-bin input input-file text",
+     "give --train-data (-i)"},
+    {"val-file validation-file eval-file val-bin input-val-bin valid-data", "give --val-data (-j)"},
+    {"tokenizer-name vocab-file merges-file tokenizer-path tokenizer-model", "give --tokenizer vocab.bpe"},
+    {"model model-name model-name-or-path init-from pretrained ckpt checkpoint load load-checkpoint",
+     "give --init (-e), a size, a model's file or a folder"},
+    {"output-dir out output save-dir save ckpt-dir checkpoint-dir log-dir", "give --out-dir (-o)"},
+    {"overwrite-output-dir", "give --overwrite"},
+    {"resume-from resume-from-checkpoint", "give --resume (-y), with the run's --out-dir"},
+    {"eval-interval eval-steps val-interval val-loss-every valid-interval", "give --val-every (-v)"},
+    {"eval-iters val-max-steps eval-batches val-steps", "give --val-batches (-m)"},
+    {"save-steps save-every save-interval ckpt-every ckpt-interval checkpoint-interval",
+     "give --checkpoint-every (-n)"},
+    {"save-total-limit keep-checkpoints", "give --keep (-nk)"},
+    {"eval-only", "give --steps 0"},
+    {"max-grad-norm clip-grad clip-grad-norm gradient-clip gradient-clip-val max-norm", "give --grad-clip"},
+    {"wd decay", "give --weight-decay (-c)"},
+    {"adam-beta1", "give --beta1"},
+    {"adam-beta2", "give --beta2"},
+    {"adam-epsilon epsilon eps", "give --adam-eps"},
+    {"optim optimizer", "leave it out: the optimizer is AdamW"},
+    {"max-new-tokens num-tokens", "give --sample-tokens (-g)"},
+    {"start", "give --prompt"},
+    {"num-workers workers dataloader-num-workers num-threads", "give --threads"},
+    {"gradient-checkpointing activation-checkpointing recompute-activations", "give --recompute (-r)"},
+    {"fsdp deepspeed zero", "give --zero-stage (-z)"},
+    {"nproc-per-node nproc nnodes num-gpus gpus ngpus devices world-size standalone",
+     "start mpirun -np N ./train_gpt2cu, or give --num-processes and --process-rank (doc/several_gpus.md)"},
+    {"node-rank local-rank rank", "give --process-rank (-pr), or start with mpirun (doc/several_gpus.md)"},
+    {"master-addr master-port rdzv-endpoint rdzv-backend backend",
+     "give --nccl-init tcp with --server-ip (doc/several_gpus.md)"},
+    {"compile torch-compile", "leave it out: make has compiled the program"},
+    {"device cuda cpu use-cpu no-cuda", "leave it out: train_gpt2 runs on the CPU, train_gpt2cu on GPUs"},
+    {"dtype precision bf16 fp16 fp32 mixed-precision amp torch-dtype",
+     "leave it out: train_gpt2 computes in fp32, train_gpt2cu in bf16 (in fp32 after make PRECISION=FP32)"},
+    {"flash flash-attn flash-attention use-flash-attn attn-implementation",
+     "leave it out: attention never holds all scores; the GPU trainer has --attention"},
+    {"wandb wandb-log wandb-project report-to tensorboard log-interval logging-steps logging-dir",
+     "give --out-dir (-o): its logs hold every step, and python3 dev/plot.py draws them"},
+    {NULL, NULL},
+};
+
+#endif // LLMC_FOREIGN_OPTIONS_H
