@@ -256,8 +256,8 @@ static inline void svg_picture(Text *svg, const LossCurve curves[2]) {
 }
 
 // Draws dir/loss.svg from dir/main.log, atomically. A log without a loss that can be drawn gives no picture and no
-// error. Fails if the log cannot be read or the picture cannot be written.
-static inline bool loss_svg_write(const Folder *dir, Error *error) {
+// error; *drawn tells. Fails if the log cannot be read or the picture cannot be written.
+static inline bool loss_svg_write(const Folder *dir, bool *drawn, Error *error) {
     char log_path[MAX_PATH_BYTES], svg_path[MAX_PATH_BYTES];
     uint8_t *log;
     int64_t bytes;
@@ -269,10 +269,10 @@ static inline bool loss_svg_write(const Folder *dir, Error *error) {
     Text svg = {NULL, 0, 0, false};
     LossCurve *curves = (LossCurve *)malloc(2 * sizeof(LossCurve));
     if (curves != NULL) { loss_read_curves(curves, (const char *)log, bytes); }
-    bool draws = curves != NULL && curves[0].points + curves[1].points > 0;
-    if (draws) { svg_picture(&svg, curves); }
+    *drawn = curves != NULL && curves[0].points + curves[1].points > 0;
+    if (*drawn) { svg_picture(&svg, curves); }
     bool ok = (curves != NULL && !svg.failed) || fail(error, "%s: out of memory for a picture", svg_path);
-    ok = ok && (!draws || write_whole_file_in(dir->fd, svg_path, svg.data, (int64_t)svg.used, 0666, error));
+    ok = ok && (!*drawn || write_whole_file_in(dir->fd, svg_path, svg.data, (int64_t)svg.used, 0666, error));
     text_free(&svg);
     free(curves);
     free(log);

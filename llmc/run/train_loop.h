@@ -36,8 +36,7 @@ static inline bool loop_next_round(TrainRun *run, Round *round, bool *ok, Error 
     return *ok && !run_is_stopping(run);
 }
 
-// Logs the mean loss over the validation sequences, which never change, and redraws loss.svg. Returns early if the run
-// stops.
+// Logs the mean loss over the validation sequences, which never change. Returns early if the run stops.
 static inline bool loop_validate(TrainRun *run, Error *error) {
     Round round = loop_first_round(run, ceil_div_i64(run_val_sequences(run), run->options.batch_size));
     bool ok = true;
@@ -46,8 +45,7 @@ static inline bool loop_validate(TrainRun *run, Error *error) {
     }
     if (!ok || run_is_stopping(run)) { return ok; }
     double loss = run->ops->validation_loss(run->trainer, run, round);
-    if (!logger_val(&run->logger, run->step, loss, error)) { return false; }
-    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(&run->folder.dir, error);
+    return logger_val(&run->logger, run->step, loss, error);
 }
 
 // Logs the score of an evaluation. Returns early if the run stops. In a round, ranks may have rows of different
@@ -125,8 +123,8 @@ static inline bool loop_settle(TrainRun *run, Error *error) {
     return run->ops->settle_step == NULL || run->ops->settle_step(run->trainer, run, error);
 }
 
-// Does everything that is due before the current step: save, validate, evaluate, sample. train_run.h relies on this
-// order. The step before is settled first. last: the run ends here.
+// Does everything that is due before the current step: save, validate, draw the losses, evaluate, sample. train_run.h
+// relies on this order. The step before is settled first. last: the run ends here.
 static inline bool loop_do_what_is_due(TrainRun *run, bool last, Error *error) {
     const TrainOptions *o = &run->options;
     bool saves = last || (run->step > 0 && run_is_due(run, o->checkpoint_every));
@@ -135,6 +133,7 @@ static inline bool loop_do_what_is_due(TrainRun *run, bool last, Error *error) {
     if (!saves && !validates && !evaluates && !samples) { return true; }
     if (!loop_settle(run, error) || (saves && !run_save(run, error))) { return false; }
     if (validates && !loop_validate(run, error)) { return false; }
+    if ((saves || validates) && !run_draw(run, error)) { return false; }
     if (evaluates && !loop_evaluate_all(run, error)) { return false; }
     if (samples && !run_is_stopping(run)) { loop_sample(run); }
     return true;
@@ -149,18 +148,27 @@ static inline bool loop_train(TrainRun *run, Error *error) {
     }
     if (!loop_settle(run, error)) { return false; }
     if (!run_is_stopping(run)) { return true; }
-    if (!run_save(run, error)) { return false; }
+    if (!run_save(run, error) || !run_draw(run, error)) { return false; }
     logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
                  (long long)run->num_steps,
                  run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
     return true;
 }
 
+// Tells whether a run of 0 steps writes a sample. A run that exports does not, unless an option for samples is given.
+static inline bool loop_samples_only(const TrainOptions *o) {
+    static const int rows[] = {TRAIN_ROW_prompt,      TRAIN_ROW_sample_every, TRAIN_ROW_sample_tokens,
+                               TRAIN_ROW_temperature, TRAIN_ROW_top_k,        TRAIN_ROW_top_p};
+    bool asked = o->export_dir[0] == '\0';
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) { asked = asked || o->given[rows[i]]; }
+    return asked && o->sample_every > 0;
+}
+
 // Evaluates the model as it is and samples from it, for --steps 0.
 static inline bool loop_evaluate_only(TrainRun *run, Error *error) {
     if (run_has_val(run) && run->options.val_every > 0 && !loop_validate(run, error)) { return false; }
     if (!loop_evaluate_all(run, error)) { return false; }
-    bool ok = run->options.sample_every == 0 || loop_sample(run) ||
+    bool ok = !loop_samples_only(&run->options) || loop_sample(run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
     return run_agree(run, ok, error);
 }

@@ -194,9 +194,30 @@ def test_log_and_curve():
     rates = [line.group(3) for line in train if line]
     assert rates[:6] == ["0.000200", "0.000400", "0.000600", "0.000800", "0.001000", "0.001000"], rates
     assert rates[6:] == sorted(rates[6:], reverse=True) and 0.0001 <= float(rates[-1]) <= 0.00012, rates
-    root = xml.etree.ElementTree.fromstring(read("log/loss.svg"))
-    words = [part.text for part in root.iter("{http://www.w3.org/2000/svg}text")]
+    words = picture_words(folder)
     assert any("train" in word for word in words) and any("val" in word for word in words), words
+
+
+def picture_words(folder):
+    root = xml.etree.ElementTree.fromstring(read(f"{folder}/loss.svg"))
+    return [part.text for part in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_what_a_run_leaves():
+    """The last lines name the files that are there, and no other. Without validation loss.svg has the training loss."""
+    folder = new_folder("left")
+
+    def leaves(*options, validates=0):
+        out = ran(*RUN, "-x", 2, "-s", 0, "-v", validates, "-o", folder, *options)
+        named = re.search(rf"^output      {folder}: checkpoints, (.*)$", out, re.M)[1].split(", ")
+        found = [name for name in os.listdir(folder) if name[0] != "." and not name.endswith(".bin")]
+        assert sorted(named) == sorted(found), (out, found)
+        return named
+
+    assert "loss.svg" in leaves() and "train" in picture_words(folder) and "val" not in picture_words(folder)
+    assert "loss.svg" in leaves("--overwrite", validates=1) and "val" in picture_words(folder)
+    os.remove(f"{folder}/loss.svg"), os.remove(f"{folder}/main.log")
+    assert "loss.svg" not in leaves("--resume")  # a log without a loss gives no picture
 
 
 # ---- Samples: test_sampler.c has the choice of a token ----
@@ -242,6 +263,11 @@ def test_model_without_training():
     assert len(val_losses(out)) == 1 and "sample" in out
     assert val_losses(ran("--init", name, "-x", 0, "-j", TEXT, "-t", 16, "-s", 0)) == val_losses(out)
     assert len(sample_of(ran("--init", "d6", *MODEL, "--vocab", 257, "-x", 0, "-g", 6))) >= 6
+    export = ["--init", name, "-x", 0, "--export", new_folder("exported")]
+    assert "sample" not in ran(*export)  # it asks for a folder only
+    for asked in (["--prompt", "x"], ["-s", 1], ["-g", 4], ["--temperature", 0.5], ["--top-k", 3], ["--top-p", 0.9]):
+        assert "sample:\n" in ran(*export, *asked), asked
+    assert "sample" not in ran(*export, "-s", 0)
 
 
 # ---- The same result ----

@@ -320,9 +320,11 @@ static char svg[1 << 17];
 // Draws this log; with NULL, the one that is there.
 static void draw(Test *t, const char *log) {
     Error error = {""};
+    bool drawn = false;
     if (log != NULL) { write_log(t, log); }
-    CHECK(t, loss_svg_write(opened(test_folder(t)), &error), "%s", error.text);
+    CHECK(t, loss_svg_write(opened(test_folder(t)), &drawn, &error), "%s", error.text);
     read_text(t, LOSS_SVG_NAME, svg, sizeof(svg));
+    CHECK(t, drawn == (strcmp(svg, "(none)") != 0), "a picture is %s", drawn ? "told and not drawn" : "not told");
 }
 
 static int count_of(const char *piece) {
@@ -400,6 +402,7 @@ TEST(test_svg_axes) {
 
 TEST(test_svg_errors) {
     Error error = {""};
-    CHECK_REFUSED(t, loss_svg_write(opened(test_folder(t)), &error), &error, test_path(t, MAIN_LOG_NAME),
+    bool drawn;
+    CHECK_REFUSED(t, loss_svg_write(opened(test_folder(t)), &drawn, &error), &error, test_path(t, MAIN_LOG_NAME),
                   ": cannot open: No such file or directory");
 }
