@@ -24,6 +24,7 @@
 #define LLMC_CHECKPOINT_H
 
 #include "llmc/base/files.h"
+#include "llmc/files/disk_space.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
@@ -498,19 +499,16 @@ static inline void checkpoint_delete(const Folder *dir, int64_t step) {
     if (files_remove(dir->fd, paths.state)) { files_remove(dir->fd, paths.temporary_model); }
 }
 
-// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all) and the
-// steps divisible by keep_major (0: none). An earlier good_step stays in place of one of the newest, or beside
-// newest_step if keep is 1. Later steps are not touched. A file that cannot be removed stays.
-static inline void checkpoint_prune(const Folder *dir, int64_t newest_step, int keep, int64_t keep_major,
+// Removes the checkpoints up to newest_step that do not stay (checkpoint_stays). Later steps are not touched. A file
+// that cannot be removed stays.
+static inline void checkpoint_prune(const Folder *dir, int64_t newest_step, int64_t keep, int64_t keep_major,
                                     int64_t good_step) {
-    if (keep <= 0) { return; }
     int64_t *steps;
-    bool has_place = good_step >= 0 && good_step < newest_step;
-    int count = checkpoint_collect(dir->fd, dir->path, "state", "", &steps), seen = has_place && keep > 1;
-    for (int i = 0; i < count; i++) {
-        if (steps[i] > newest_step || (has_place && steps[i] == good_step)) { continue; }
-        bool major = keep_major > 0 && steps[i] % keep_major == 0;
-        if (++seen > keep && !major) { checkpoint_delete(dir, steps[i]); }
+    int count = checkpoint_collect(dir->fd, dir->path, "state", "", &steps), later = 0;
+    while (later < count && steps[later] > newest_step) { later++; }
+    for (int i = 0; i < count - later; i++) {
+        if (checkpoint_stays(steps + later, i, keep, keep_major, good_step)) { continue; }
+        checkpoint_delete(dir, steps[later + i]);
     }
     free(steps);
 }

@@ -239,7 +239,8 @@ static inline bool run_open(TrainRun *run, Error *error) {
 }
 
 // Creates and locks the folder, and begins the log. A fresh run that may overwrite an older run removes its checkpoints
-// here, after everything else has proved to be in order.
+// here, after everything else has proved to be in order. A resumed run removes those that --keep does not want, because
+// the disk may need their space for the next one.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     const Folder *folder = &run->folder.dir;
@@ -251,6 +252,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     if (run->options.overwrite) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(folder, run->found.checkpoints[i]); }
     }
+    if (run->found.resumes) { run_prune(run); }
     if (!logger_open(&run->logger, run_writes_files(run) ? folder : NULL, run->step, run->num_steps, error)) {
         return false;
     }

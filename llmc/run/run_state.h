@@ -77,7 +77,7 @@ static inline int run_plan_disk(TrainRun *run, int64_t from, DiskRun *disk) {
         replaced += removes_all || (step <= last && (due || o->keep > 0));
     }
     disk->from = from, disk->last = last, disk->every = o->checkpoint_every;
-    disk->keep = o->keep, disk->keep_major = o->keep_major;
+    disk->keep = o->keep, disk->keep_major = o->keep_major, disk->good_step = run->folder.good_step;
     disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
     disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
     disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
@@ -124,9 +124,15 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     return run_agree(run, ok, error);
 }
 
-// Writes a checkpoint if the run writes files and has not saved this step. Removes the checkpoints that --keep no
-// longer wants, but never the last good one: while a row of the divergence grows, nobody knows how it ends. Refuses
-// parameters and moments that the next start would refuse.
+// Removes the checkpoints up to the current step that --keep no longer wants, but never the last good one: while a row
+// of the divergence grows, nobody knows how it ends.
+static inline void run_prune(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    checkpoint_prune(&run->folder.dir, run->step, o->keep, o->keep_major, run->folder.good_step);
+}
+
+// Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next
+// start would refuse.
 static inline bool run_save(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
@@ -145,9 +151,7 @@ static inline bool run_save(TrainRun *run, Error *error) {
     }
     run->folder.saved_step = run->step;
     run_resumable(run, true);
-    if (o->keep > 0 && run_leads(run)) {
-        checkpoint_prune(&run->folder.dir, run->step, (int)o->keep, o->keep_major, run->folder.good_step);
-    }
+    if (run_leads(run)) { run_prune(run); }
     logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
     if (!run_leads(run)) { return true; }
     run_list_checkpoints(run);

@@ -16,7 +16,7 @@ import subprocess
 
 import pytest
 
-from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, divergence,
+from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, divergence, finish,
                  logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
                  random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes, start, stopped_after,
                  tensor_shapes, text_file, tokenizer_bytes, val_losses, weights_hash, write)
@@ -369,12 +369,24 @@ def test_full_disk():
     for kilobytes in (420, 560):
         with small_disk(f"{kilobytes}k") as disk:
             folder = os.path.join(disk, "run")
-            err = refused(*run, "-o", folder, says=[folder, "space"], out_says=[f"warning: the disk of {folder} has"])
+            full_out, err = finish(start(*run, "-o", folder), 1)
+            assert folder in err and "space" in err and f"warning: the disk of {folder} has" in full_out, (full_out, err)
             check_folder_after_full_disk(folder, err)
             assert len(checkpoints(folder)) == (kilobytes - 8) // 132, (kilobytes, checkpoints(folder))
             shutil.copytree(folder, new_folder("roomy"))
+            shutil.copytree(folder, new_folder("full"))
             says = ["not enough space: 1", "(a checkpoint of 120.00 KiB, and logs)"]
-            refused(*run, "-o", folder, "--resume", says=says)
+            err = refused(*run, "-o", folder, "--resume", says=says)
+            keep = re.search(r"; free some space, or give (--keep \d)$", err)[1].split()
+            assert checkpoints(folder) == checkpoints(path("full")), "a refused start has removed some"
+            out = ran(*run, "-o", folder, "--resume", *keep)  # as advised
+            assert weights_hash(out) == straight and "warning" not in out, out
+            assert len(checkpoints(folder)) == int(keep[1]) and checkpoints(folder)[-1] == 6, out
+            shutil.rmtree(folder)
+            shutil.copytree(path("full"), folder)
+            advice = re.search(r"stop the run and --resume with (--keep \d)$", full_out, re.M)[1].split()
+            out = ran(*run, "-o", folder, "--resume", *advice)
+            assert weights_hash(out) == straight and "warning" not in out, out
             # an older run's checkpoints are no obstacle for one that removes them
             out = ran(*run, "-o", folder, "--overwrite", "--keep", 1)
             assert weights_hash(out) == straight and "warning" not in out and checkpoints(folder) == [6], out
