@@ -785,7 +785,7 @@ __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 struct Trainer {
     Model model;
     MemoryPlan plan;
-    double val_sum;    // of the losses of a validation's sequences so far
+    double val_sum;    // of the mean losses of a validation's sequences so far
     double peak_flops; // of this machine, measured
 };
 
@@ -861,14 +861,24 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     return run_log_step(run, &info, error);
 }
 
-// Adds up the mean losses of the sequences of one batch.
+// Returns the mean loss of positions begin ... end - 1 of sequence b of the last forward pass, (B,T).
+static double mean_loss(const Model *model, int64_t b, int T, int begin, int end) {
+    double sum = 0.0;
+    for (int t = begin; t < end; t++) { sum += model->acts.losses.data[b * T + t]; }
+    return sum / (end - begin);
+}
+
+// Adds up the mean losses of the sequences of one batch. Each sequence has its own sum, and the sequences are added in
+// order, so that the result does not depend on the size of a batch.
 static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Model *model = &t->model;
     int64_t B = run->options.batch_size, first = round.batch * B;
+    int T = (int)run->options.seq_len;
     int rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
-    t->val_sum += rows * gpt2_forward(model, rows, (int)run->options.seq_len, 0.0f, false);
+    gpt2_forward(model, rows, T, 0.0f, false);
+    for (int b = 0; b < rows; b++) { t->val_sum += mean_loss(model, b, T, 0, T); }
     return true;
 }
 
@@ -887,10 +897,8 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     for (int64_t i = 0; i < batch.rows; i++) {
         int64_t row = eval->order[batch.first + i];
         int begin, end;
-        double sum = 0.0;
         eval_scored(eval, row, batch.T, &begin, &end);
-        for (int j = begin; j < end; j++) { sum += model->acts.losses.data[i * batch.T + j]; }
-        model->eval_means[row] = sum / (end - begin);
+        model->eval_means[row] = mean_loss(model, i, batch.T, begin, end);
     }
 }
 

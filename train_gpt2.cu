@@ -121,11 +121,10 @@ typedef struct {
     bool has_master; // fp32 weights beside the bf16 ones
     bool exports;    // rank 0 collects all parameters at the end
     int rank, num_ranks;
-    int zero_stage;        // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
-    int64_t cublas_bytes;  // cuBLASLt's workspace
-    int64_t val_sequences; // sequences of a validation
-    int64_t eval_means;    // places for the mean losses of an evaluation: all batches of all ranks
-    int64_t eval_rows;     // the most rows of an evaluation
+    int zero_stage;       // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
+    int64_t cublas_bytes; // cuBLASLt's workspace
+    int64_t mean_places;  // for the mean losses of a validation or an evaluation: all batches of all ranks
+    int64_t eval_rows;    // the most rows of an evaluation
 } RunShape;
 
 #define NUM_SLOTS 2 // batches on their way
@@ -134,8 +133,8 @@ typedef struct {
 // Holds a batch on its way. Two slots take turns, so that a copy to the GPU never touches the batch that the GPU works
 // on.
 typedef struct {
-    // (3,N) in pinned and in GPU memory: tokens, targets, rows sorted by token. An evaluation has no rows sorted by
-    // token: it puts flags there, 1 for each loss that counts.
+    // (3,N) in pinned and in GPU memory: tokens, targets, rows sorted by token. A batch without a backward pass has no
+    // rows sorted by token: it has flags there, 1 for each loss that counts.
     int32_t *staging, *device;
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
@@ -220,12 +219,10 @@ struct StepStats {
 
 // Holds the losses of validations and of questions.
 struct Evaluation {
-    double *val_sums;        // (ranks, rounds of a validation): the sum of each batch's losses
-    double *eval_means;      // (ranks, rounds of an evaluation, most rows of a batch)
-    double *host_val_sums;   // pinned, like val_sums
-    double *host_eval_means; // pinned, like eval_means
-    double *row_means;       // (eval_rows): the mean loss of each row, by its number
-    cudaEvent_t evaluated;   // the GPU has finished a round of an evaluation
+    double *means;         // (ranks, rounds, most sequences of a batch): the mean loss of each sequence
+    double *host_means;    // pinned, like means
+    double *row_means;     // (eval_rows): the mean loss of each row of an evaluation, by its number
+    cudaEvent_t evaluated; // the GPU has finished a round of an evaluation
 };
 
 // Holds the sample that is being generated.
@@ -780,7 +777,7 @@ static void order_tokens(Trainer *t, BatchSlot *slot, int64_t N) {
 static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecord(slot->no_longer_used, gpu->stream)); }
 
 // Runs the forward, and the backward if role->trains, of the N = B*T rows in a slot's staging memory. The caller has
-// written tokens and targets there, and for an evaluation the flags of the losses that count. With --cuda-graph each
+// written tokens and targets there, and for mean losses the flags of the losses that count. With --cuda-graph each
 // pass of a training micro-batch is a CUDA graph.
 static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
@@ -988,41 +985,56 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 6. Validation, questions, samples
 
-// Queues a batch of a validation. The sum of its losses goes to its place in val_sums, in GPU memory.
-static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
-    Range range("validation");
-    int64_t first = round.batch * run->options.batch_size, T = run->options.seq_len;
-    int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
+// Queues a batch in a slot's staging memory. The mean losses of its sequences go to their place in GPU memory. A batch
+// has `most` places.
+static void queue_means(Trainer *t, BatchSlot *slot, Round round, int B, int T, int64_t most) {
+    int64_t own = round.rounds * most;
     BatchRole role;
-    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
-    role.loss_sum = t->evaluation.val_sums + t->model.shape.rank * round.rounds + round.number;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
-    run_batch(t, slot, rows, (int)T, &role);
-    return true;
+    if (round.number == 0) { // all places are sent, and a batch may fill fewer than `most`
+        cuda_check(cudaMemsetAsync(t->evaluation.means, 0, (size_t)(t->model.shape.num_ranks * own) * sizeof(double),
+                                   t->gpu.stream));
+    }
+    role.means = t->evaluation.means + t->model.shape.rank * own + round.number * most;
+    run_batch(t, slot, B, T, &role);
 }
 
-// Brings a result of each round and rank, (ranks, rounds, size), to all hosts. Each rank has computed its own.
-static void gather_rounds(Trainer *t, double *host, double *device, Round last, int64_t size) {
-    int64_t ranks = t->model.shape.num_ranks, own = last.rounds * size;
+// Brings the mean losses of all rounds and ranks to all hosts. Each rank has computed its own.
+static void gather_means(Trainer *t, Round last, int64_t most) {
+    int64_t ranks = t->model.shape.num_ranks, own = last.rounds * most;
+    double *device = t->evaluation.means;
     gather_results(&t->shards, device, device + t->model.shape.rank * own, own * (int64_t)sizeof(double));
-    cuda_check(
-        cudaMemcpyAsync(host, device, (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
+    cuda_check(cudaMemcpyAsync(t->evaluation.host_means, device, (size_t)(ranks * own) * sizeof(double),
+                               cudaMemcpyDeviceToHost, t->gpu.stream));
     wait_for_stream(&t->shards);
 }
 
-// Returns the place of a batch's result in the gathered results.
-static int64_t place_of(const Trainer *t, Round last, int64_t batch) {
+// Returns the gathered mean losses of a batch.
+static const double *means_of_batch(const Trainer *t, Round last, int64_t batch, int64_t most) {
     int64_t ranks = t->model.shape.num_ranks;
-    return batch % ranks * last.rounds + batch / ranks;
+    return t->evaluation.host_means + (batch % ranks * last.rounds + batch / ranks) * most;
 }
 
-// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
+// Queues a batch of a validation.
+static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+    Range range("validation");
+    int64_t B = run->options.batch_size, T = run->options.seq_len, first = round.batch * B;
+    int rows = (int)min_i64(B, run_val_sequences(run) - first);
+    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
+    for (int64_t i = 0; i < rows * T; i++) { slot->staging[2 * rows * T + i] = 1; } // all losses count
+    queue_means(t, slot, round, rows, (int)T, B);
+    return true;
+}
+
+// Adds up the mean losses of the sequences in their order. Each sequence has its own sum, so the result does not depend
+// on the size of a batch or on the number of ranks.
 static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+    int64_t B = run->options.batch_size, sequences = run_val_sequences(run);
     double sum = 0.0;
-    gather_rounds(t, t->evaluation.host_val_sums, t->evaluation.val_sums, last, 1);
-    for (int64_t i = 0; i < last.batches; i++) { sum += t->evaluation.host_val_sums[place_of(t, last, i)]; }
-    return sum / (double)(t->model.shape.val_sequences * run->options.seq_len);
+    gather_means(t, last, B);
+    for (int64_t i = 0; i < sequences; i++) { sum += means_of_batch(t, last, i / B, B)[i % B]; }
+    return sum / (double)sequences;
 }
 
 // Writes to counts (rows, T) which losses of a batch count: 1 or 0.
@@ -1034,26 +1046,19 @@ static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *count
     }
 }
 
-// Queues a batch of an evaluation. The mean losses of its rows go to their place in eval_means, in GPU memory. The host
-// is one round ahead of the GPU.
+// Queues a batch of an evaluation. The host is one round ahead of the GPU.
 static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
-    int64_t N = (int64_t)batch.rows * batch.T, places = round.rounds * eval->B;
+    int64_t N = (int64_t)batch.rows * batch.T;
     char phase[48];
-    BatchRole role;
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
     comm_progress_to(t->shards.ranks, phase, run->step);
-    if (round.number == 0) { // all places are sent, and a batch may fill fewer than eval->B
-        cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0,
-                                   (size_t)(t->model.shape.num_ranks * places) * sizeof(double), t->gpu.stream));
-    }
-    role.means = t->evaluation.eval_means + t->model.shape.rank * places + round.number * eval->B;
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     eval_read(eval, &batch, slot->staging, slot->staging + N);
     count_scored(eval, batch, slot->staging + 2 * N);
-    run_batch(t, slot, batch.rows, batch.T, &role);
+    queue_means(t, slot, round, batch.rows, batch.T, eval->B);
     if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
     cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
 }
@@ -1061,10 +1066,10 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
 // Brings the means of all batches to all hosts, and puts each mean at the place of its row.
 static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
     const EvalLoader *eval = &run->evals[which];
-    gather_rounds(t, t->evaluation.host_eval_means, t->evaluation.eval_means, last, eval->B);
+    gather_means(t, last, eval->B);
     for (int64_t number = 0; number < last.batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
-        const double *means = t->evaluation.host_eval_means + place_of(t, last, number) * eval->B;
+        const double *means = means_of_batch(t, last, number, eval->B);
         for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
     }
     return t->evaluation.row_means;

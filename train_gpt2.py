@@ -384,7 +384,7 @@ class Run:
     def validate(self):
         """The mean loss over the validation sequences, always the same ones; the ranks take turns."""
         o, B, total = self.options, self.options.batch_size, torch.zeros((), dtype=torch.float64)
-        count = min(o.val_batches * B or self.val.num_sequences, self.val.num_sequences)
+        count = min(o.val_sequences or self.val.num_sequences, self.val.num_sequences)
         for first in range(self.ranks.rank * B, count, self.ranks.size * B):
             rows = self.val.read(first, min(B, count - first))
             total += len(rows) * self.loss(rows).double().cpu()

@@ -144,11 +144,6 @@ static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
     plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
 }
 
-// Returns the rounds of a validation. In each round every rank takes one batch.
-static int64_t validation_rounds(const Model *model) {
-    return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
-}
-
 // Plans everything on the GPU for batches of at most N rows.
 static void plan_device(Trainer *t, int64_t N) {
     MemoryPlan *plan = &t->device_plan;
@@ -156,7 +151,7 @@ static void plan_device(Trainer *t, int64_t N) {
     PlanCategory work = PLAN_WORKSPACE;
     bool trains = run->kind == RUN_TRAINS;
     int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
-    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0, rounds = validation_rounds(&t->model);
+    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0;
     plan_init(plan, phase_names);
     plan_state(t, plan);
     plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
@@ -170,8 +165,7 @@ static void plan_device(Trainer *t, int64_t N) {
     plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
     plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
     plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
-    plan_row(plan, &t->evaluation.val_sums, "val_sums", work, shape2(run->num_ranks, rounds));
-    plan_row(plan, &t->evaluation.eval_means, "eval_means", work, shape1(run->eval_means));
+    plan_row(plan, &t->evaluation.means, "eval_means", work, shape1(run->mean_places));
     plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
     plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
     plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
@@ -200,9 +194,7 @@ static void plan_host(Trainer *t, int64_t N) {
     plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
     plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
     plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
-    plan_row(pinned, &t->evaluation.host_val_sums, "val_sums", data,
-             shape2(run->num_ranks, validation_rounds(&t->model)), 0, 0);
-    plan_row(pinned, &t->evaluation.host_eval_means, "eval_means", data, shape1(run->eval_means), 0, 0);
+    plan_row(pinned, &t->evaluation.host_means, "eval_means", data, shape1(run->mean_places), 0, 0);
     plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
     plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
     plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
@@ -236,6 +228,11 @@ static bool check_cudnn(const TrainRun *run, Error *error) {
     return cudnn_att_check(&shape, error);
 }
 
+// Returns the places for the mean losses of batches of `most` sequences, shared by the ranks in rounds.
+static int64_t mean_places(const TrainRun *run, int64_t batches, int64_t most) {
+    return run->num_ranks * ceil_div_i64(batches, run->num_ranks) * most;
+}
+
 static RunShape choose_shape(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     RunShape shape;
@@ -261,11 +258,10 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
-    shape.val_sequences = run_val_sequences(run);
+    shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), o->batch_size), o->batch_size);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
-        int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
-        shape.eval_means = max_i64(shape.eval_means, places);
+        shape.mean_places = max_i64(shape.mean_places, mean_places(run, eval_num_batches(&eval), eval.B));
         shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
     }
     return shape;
@@ -302,7 +298,7 @@ static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant vari
         shape.kind = RUN_TRAINS;
         shape.cudnn = shape.head_overlap = shape.exports = false;
         shape.rank = 0, shape.num_ranks = 1;
-        shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
+        shape.mean_places = shape.eval_rows = 0;
     }
     gpt2_plan(t, &run->config, shape);
     PlannedRun planned;

@@ -51,7 +51,7 @@ def commands(options):
             "ours_fp8": gpu + BATCH + ["--fp8"]}
     shown = FP8_CURVES if options.fp8 else [name for name in runs if name != "ours_fp8"]
     shared = ["--train-data", options.text, *MODEL, *RECIPE, "--steps", str(options.steps), "--val-every",
-              str(max(1, options.steps // 4)), "--val-batches", "4"]
+              str(max(1, options.steps // 4)), "--val-sequences", "16"]
     return {name: runs[name] + shared for name in shown}
 
 

@@ -121,7 +121,7 @@ echo
 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
 train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 8))
-    --shuffle --val-every $(((steps + 3) / 4)) --val-batches 50 --sample-every 0 --out-dir "$run")
+    --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 --sample-every 0 --out-dir "$run")
 status=0
 if [ -t 1 ]; then
     "${train[@]}" </dev/null || status=$?

@@ -364,10 +364,10 @@ planned_bytes() { # zero stage, recompute
 
 # Sets options, those that decide what is trained and what memory it takes, and ranks, for --plan.
 train_options() { # zero stage, recompute
-    local val_batches=$(((VAL_TOKENS / SEQ_LEN + batch - 1) / batch))
+    local val_sequences=$(((VAL_TOKENS + SEQ_LEN - 1) / SEQ_LEN))
     options=("${SIZE[@]}" --batch-size "$batch" --seq-len "$SEQ_LEN" --total-batch "$TOTAL_BATCH" --steps "$STEPS"
         --lr "$LR" --schedule cosine --warmup "$WARMUP" --final-lr-frac "$FINAL_LR_FRAC"
-        --weight-decay "$WEIGHT_DECAY" --recompute "$2" --val-every "$VAL_EVERY" --val-batches "$val_batches"
+        --weight-decay "$WEIGHT_DECAY" --recompute "$2" --val-every "$VAL_EVERY" --val-sequences "$val_sequences"
         --sample-every "$SAMPLE_EVERY")
     ranks=()
     if [ "$num_gpus" -gt 1 ]; then

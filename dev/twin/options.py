@@ -14,8 +14,8 @@ Row = collections.namedtuple("Row", "field name aliases type default minimum max
 
 # Rows of the table that this program takes as they are.
 TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size seq-len
-    total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every val-batches
-    out-dir checkpoint-every resume overwrite seed threads tf32""".split())
+    total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every val-sequences
+    val-batches out-dir checkpoint-every resume overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
 OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
        "gelu-fusion": 0, "master-weights": 1}
@@ -272,12 +272,14 @@ def parse(arguments, on_gpu):
         default = OFF.get(row.name, of_device(row.default, gpu))
         values.setdefault(row.field, convert(row, str(default)) if row.type != "TEXT" else default)
     options = types.SimpleNamespace(**values)
+    if options.val_batches >= 0:
+        options.val_sequences = options.val_batches * options.batch_size
     options.device = "cuda" if gpu else "cpu"
-    check(options)
+    check(options, given)
     return options
 
 
-def check(o):
+def check(o, given):
     """Refuses what contradicts itself, or would do nothing."""
     for bad, message in (
             (not o.train_data and o.steps != 0, "--train-data (-i): missing; give a text file or token shards"),
@@ -285,6 +287,8 @@ def check(o):
             (o.tokenizer not in ("", "byte"), "--tokenizer: this program knows only byte; make shards with ./tokenize"),
             (o.resume and not o.out_dir, "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"),
             (o.overwrite and not o.out_dir, "--overwrite: needs --out-dir (-o), the folder to start afresh in"),
+            (o.val_batches >= 0 and "val-sequences" in given,
+             "--val-batches (-m): contradicts --val-sequences; give one of the two"),
             (o.resume and o.overwrite, "--resume (-y): contradicts --overwrite; give one of the two"),
             (o.checkpoint_every > 0 and not o.out_dir,
              "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"),

@@ -80,8 +80,10 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "times the median of the last 128; the last checkpoint before them stays; 0: only warn")                         \
     X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, ANY, "Evaluation",                \
       "validate every N steps, and at the start and the end; 0: never")                                                \
-    X(val_batches, "val-batches", "m", INT, "20", 0, 1000000000, "N", FREE, ANY, "Evaluation",                         \
-      "batches in a validation; 0: all")                                                                               \
+    X(val_sequences, "val-sequences", "", INT, "80", 0, 1000000000, "N", FREE, ANY, "Evaluation",                      \
+      "sequences in a validation; 0: all")                                                                             \
+    X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, ANY, "Evaluation",                        \
+      "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, ANY, "Evaluation",                                    \
       "measure the accuracy on HellaSwag with each validation, or as --eval-every says")                               \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
@@ -319,7 +321,8 @@ static inline bool train_options_refuse(const TrainOptions *o, const TrainRule *
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
-    bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size];
+    bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size],
+         by_batches = o->val_batches >= 0;
     const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
         TRAIN_RULE(train_data, no_data && !no_steps && !o->plan,
@@ -344,6 +347,10 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(hellaswag_data, o->given[TRAIN_ROW_hellaswag_data] && !o->hellaswag,
                    "does nothing without --hellaswag (-h)"),
         TRAIN_RULE(mmlu_data, o->given[TRAIN_ROW_mmlu_data] && !o->mmlu, "does nothing without --mmlu"),
+        TRAIN_RULE(val_batches, by_batches && o->given[TRAIN_ROW_val_sequences],
+                   "contradicts --val-sequences; give one of the two"),
+        TRAIN_RULE(val_batches, by_batches && o->auto_plan && !batch_is_given,
+                   "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"),
         TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
         TRAIN_RULE(nccl_init, tcp && o->server_ip[0] == '\0',
                    "needs --server-ip (-ps), the address of the machine of process 0"),
@@ -433,9 +440,11 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     ArgsProgram program = train_programs[gpu_trainer];
     program.given = options->given;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
+    if (*outcome != ARGS_RUN) { return true; }
     const GPT2Size *size = gpt2_find_size(options->init);
     if (size != NULL) { options->init = size->name; } // equal runs have equal records, whichever name was given
-    return *outcome != ARGS_RUN || (train_options_check(options, error) && train_options_check_lines(options, error));
+    if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
+    return train_options_check(options, error) && train_options_check_lines(options, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

@@ -182,9 +182,9 @@ static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int
     return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 
-// Returns the sequences of one validation: --val-batches of them, or all, but none twice. 0: there is no data for it.
+// Returns the sequences of one validation: --val-sequences of them, or all, but none twice. 0: there is no data for it.
 static inline int64_t run_val_sequences(const TrainRun *run) {
-    int64_t wanted = run->options.val_batches * run->options.batch_size;
+    int64_t wanted = run->options.val_sequences;
     return wanted == 0 ? run->val.num_sequences : min_i64(wanted, run->val.num_sequences);
 }
 

@@ -141,6 +141,51 @@ TEST(test_validation_and_sampling_leave_no_trace) {
     free_model(plain), free_model(disturbed);
 }
 
+// Returns the loss of a validation of `sequences` sequences of T tokens, in batches of B.
+static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int sequences, int B) {
+    static Trainer trainer;
+    static TrainRun run;
+    static Error error;
+    RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0};
+    memset(&run, 0, sizeof(run));
+    run.num_ranks = run.ranks.num_ranks = 1;
+    run.options.batch_size = B, run.options.seq_len = T, run.options.val_sequences = sequences;
+    gpt2_plan(&trainer.model, &trainer.plan, &small, shape);
+    bool ok = gpt2_allocate(&trainer.model, &trainer.plan, &error) &&
+              dataloader_open_tokens(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
+    if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
+    gpt2_init_params(trainer.model.params, &small, 7);
+    Round round = loop_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
+    while (++round.number < round.rounds) {
+        round.batch = round.number;
+        CHECK(t, validate_batch(&trainer, &run, round, &error), "%s", error.text);
+    }
+    dataloader_close(&run.val);
+    double loss = validation_loss(&trainer, &run, round);
+    plan_free(&trainer.plan);
+    return loss;
+}
+
+// A validation has equal bits in any batches, also if the last batch is not full, and if the data have fewer sequences
+// than are asked for.
+TEST(test_validation_does_not_depend_on_its_batches) {
+    enum { T = 23 };
+    uint16_t tokens[9 * T + 1];
+    double losses[10];
+    for (int i = 0; i <= 9 * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 101); }
+    for (int sequences = 1; sequences <= 9; sequences++) {
+        losses[sequences] = validate_in_batches(t, tokens, T, sequences, 1);
+        CHECK(t, losses[sequences] > 0.0, "%d sequences: %.17g", sequences, losses[sequences]);
+        for (int B = 2; B <= 9; B++) {
+            double loss = validate_in_batches(t, tokens, T, sequences, B);
+            CHECK(t, loss == losses[sequences], "%d sequences in batches of %d: %.17g, one by one %.17g", sequences, B,
+                  loss, losses[sequences]);
+        }
+    }
+    CHECK(t, validate_in_batches(t, tokens, T, 0, 4) == losses[9], "all");
+    CHECK(t, validate_in_batches(t, tokens, T, 80, 4) == losses[9], "more than there are");
+}
+
 // B = 4 against 2 x B = 2 accumulated: every gradient equal within rounding, which for a sum over 4*T rows is at most
 // about that many epsilons of the largest value.
 TEST(test_accumulation) {

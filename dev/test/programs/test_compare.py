@@ -131,6 +131,9 @@ def test_options():
     assert re.search(r"data\.val\.fingerprint +aa +bb", section(out, compare.MEASURES)), out
     assert "only A has: --new x, --seed 1\n" in run("b", "a")[0]
     assert re.search(r"--val-batches +20 +5", section(run("a", "c")[0], compare.MEASURES))
+    make("d", **{"options__val-batches": -1, "options__val-sequences": 80})
+    out = section(run("a", "d")[0], compare.MEASURES)  # of a version that counted batches, and of a later one
+    assert re.search(r"--val-batches +20 +-1", out) and "only B has: --val-sequences 80" in out, out
 
 
 def test_hardware():

@@ -342,7 +342,7 @@ def run_trainer(train_data, val_data, context, *more):
 
 def train(train_data, val_data):
     """The trainer reads these shards and makes steps with them."""
-    out = run_trainer(train_data, val_data, "8", "--steps", "2", "--val-batches", "2")
+    out = run_trainer(train_data, val_data, "8", "--steps", "2", "--val-sequences", "2")
     found = losses(out)
     assert len(found) == 2 and all(10.0 < loss < 12.0 for loss in found), out  # ln 50257 is 10.8
 
@@ -351,7 +351,7 @@ def score(name):
     """The trainer reads the questions."""
     data = [made("fineweb10B", f"fineweb_{kind}_*.bin") for kind in ("train", "val")]
     questions = made(name, f"{name}_val.bin")
-    run_trainer(*data, "256", "--steps", "0", "--val-batches", "1", f"--{name}", "1", f"--{name}-data", questions)
+    run_trainer(*data, "256", "--steps", "0", "--val-sequences", "1", f"--{name}", "1", f"--{name}-data", questions)
 
 
 # ---- Every program ----

@@ -112,7 +112,7 @@ def test_token_outside_the_vocabulary():
     for at, token, files in ((64, 65535, "-i"), (0, 383, "-j")):
         last, folder = shard("t_2.bin", whole[:at] + [token] + whole[at + 1:]), new_folder("token_run")
         good = ["-i", path("t_0.bin")] if files == "-j" else []
-        run = ["--vocab", 300, *TINY, "--sample-every", 0, "--steps", 20, "--val-batches", 0, "-n", 1, "-o", folder]
+        run = ["--vocab", 300, *TINY, "--sample-every", 0, "--steps", 20, "--val-sequences", 0, "-n", 1, "-o", folder]
         refused(files, path("t_[012].bin"), *good, *run, says=[f"{last}: token {at} is id {token}", "300"])
         if files == "-i":
             assert checkpoints(folder) in (list(range(1, 5)), list(range(1, 6))), checkpoints(folder)

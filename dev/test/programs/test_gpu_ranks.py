@@ -118,7 +118,7 @@ def test_nothing_is_reported_with_all_checks():
     a forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
     cases = [(2, 0), (3, 1), (3, 2), (2, 3)]
     for count, stage, *fp8 in [*cases, (2, 2, "--fp8")] if is_bf16() else cases:
-        more = ["--val-every", 1, "--val-batches", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
+        more = ["--val-every", 1, "--val-sequences", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
         ran(count, *options(2 * count, 1, 2, *more), *fp8, "-o", cli.new_folder("checked"), EMU_CHECK="1")
     no_master = ["-w", 0] if is_bf16() else []  # then what is saved is what was gathered
     exports = ["--export", cli.new_folder("exported"), "-o", cli.new_folder("checked")]
@@ -228,20 +228,20 @@ def test_plan_is_what_happens():
 
 
 def test_validation_and_samples():
-    """Of one model: the same text on any number of ranks, also where these have too little to do. A model of bytes, so
-    that the sample is a text."""
+    """Of one model: the same loss and text on any number of ranks, in batches of any size, also where ranks have too
+    little to do. A model of bytes, so that the sample is a text."""
     config = cli.config(L=2)
     model = cli.model("evaluated.bin", config, cli.make_params(config, deviation=0.3))
-    cli.shard("e_val.bin", cli.random_tokens(16 * 5 + 1, 257))
-    for batches in (0, 1):
-        run = ["-e", model, "-j", cli.path("e_val.bin"), "--steps", 0, "-t", 16, "-b", 2, "--val-batches", batches,
+    cli.shard("e_val.bin", cli.random_tokens(16 * 13 + 1, 257))
+    for sequences in (0, 7):
+        run = ["-e", model, "-j", cli.path("e_val.bin"), "--steps", 0, "-t", 16, "--val-sequences", sequences,
                "--sample-tokens", 20]
-        outs = {(count, stage): ran(count, *run, "-z", stage)
-                for count, stage in ((1, 0), (2, 3), (3, 0), (4, 3))}
+        outs = {(count, stage, batch): ran(count, *run, "-z", stage, "-b", batch)
+                for count, stage, batch in ((1, 0, 1), (1, 0, 8), (2, 3, 3), (3, 0, 1), (3, 3, 4), (4, 3, 2))}
         said = {key: (cli.val_losses(out), cli.sample_of(out)) for key, out in outs.items()}
-        assert len(said[1, 0][0]) == 1 and len(said[1, 0][1]) >= 20, outs
+        assert len(said[1, 0, 1][0]) == 1 and len(said[1, 0, 1][1]) >= 20, outs
         for key, value in said.items():
-            assert value == said[1, 0], (key, said)
+            assert value == said[1, 0, 1], (key, said)
 
 
 # ---- Checkpoints ----
@@ -509,7 +509,7 @@ def test_preempted():
 
 
 def test_preempted_in_a_validation_and_a_sample():
-    run = [*options(6, 1, 12, "--val-every", 12, "--val-batches", 0), "-z", 3]
+    run = [*options(6, 1, 12, "--val-every", 12, "--val-sequences", 0), "-z", 3]
     folder = cli.new_folder("preempted_val")
     ranks = Ranks(3, *run, "-o", folder, EMU_NCCL_FAULT="delay@0:9:2")
     ranks.until_caught(1, signal.SIGTERM)  # a moment later than rank 0, which rests in the validation

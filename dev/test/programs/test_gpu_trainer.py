@@ -27,7 +27,7 @@ def data():
     return ["--train-data", cli.path("a_train_*.bin"), "--val-data", cli.path("a_val.bin")]
 
 
-RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-batches", 3, "--sample-every", 3,
+RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-sequences", 6, "--sample-every", 3,
        "--sample-tokens", 4]  # an ordinary run
 
 

@@ -64,6 +64,20 @@ def test_llmc_command_line():
     assert "64 tokens a step" in out and "2 micro-batches" in out and "warm-up 2" in out
 
 
+def test_sequences_of_a_validation():
+    """--val-sequences counts sequences, whatever the batches; -m counts batches, as in llm.c."""
+    data = shard("validated_val.bin", random_tokens(16 * 99 + 1, 257))
+    run = ["-j", data, "--init", model("validated.bin"), "-t", 16, "-x", 0, "-s", 0]
+    in_one = {count: val_losses(ran(*run, "-b", 64, "--val-sequences", count)) for count in (10, 80, 0)}
+    assert len({str(losses) for losses in in_one.values()}) == 3, in_one
+    for batch in (1, 3, 4, 8):
+        assert val_losses(ran(*run, "-b", batch, "--val-sequences", 10)) == in_one[10], batch
+        assert val_losses(ran(*run, "-b", batch)) == in_one[80], batch
+        assert val_losses(ran(*run, "-b", batch, "-m", 0)) == in_one[0], batch
+    assert val_losses(ran(*run, "-b", 2, "-m", 5)) == val_losses(ran(*run, "-b", 5, "-m", 2)) == in_one[10]
+    assert val_losses(ran(*run, "--val-sequences", 10**9)) == in_one[0]
+
+
 def test_deep_folder():
     deep = "/".join([FOLDER, "deep"] + ["d" * 200] * 8)
     ran(*RUN, *QUIET, "-x", 1, "-o", deep)

@@ -20,7 +20,7 @@ SHARDS = (("data_train_000.bin", 16 * 9 + 5), ("data_train_001.bin", 16 * 13 + 1
 RUN = {"train-data": path("data_train_*.bin"), "val-data": path("data_val.bin"), "layers": 2, "heads": 2,
        "channels": 32, "context": 32, "vocab": 300, "seq-len": 16, "batch-size": 2, "total-batch": 64, "steps": STEPS,
        "lr": "3e-3", "schedule": "cosine", "final-lr-frac": 0.1, "warmup": 3, "weight-decay": 0.1, "skip-loss-z": 4,
-       "skip-grad-z": 4, "val-every": 5, "val-batches": 3, "sample-every": 4, "sample-tokens": 5, "threads": 2}
+       "skip-grad-z": 4, "val-every": 5, "val-sequences": 6, "sample-every": 4, "sample-tokens": 5, "threads": 2}
 
 
 def words(folder, *more, **changes):

@@ -356,10 +356,10 @@ def test_same_losses_as_c(folder):
     cases = {
         "accumulation, clipping, decay, two epochs and a half":
             ["-i", text, *batch, "--warmup", "2", "--final-lr-frac", "0.1", "--weight-decay", "0.1", "--grad-clip",
-             "2.2", "--val-every", "4", "--val-batches", "1", "--steps", "12"],
+             "2.2", "--val-every", "4", "--val-sequences", "4", "--steps", "12"],
         "several shards, shuffled, across an epoch's border":
             ["-i", shards, "--vocab", "300", "--shuffle", *batch, "--val-data", f"{folder}/part_1.bin", "--val-every",
-             "5", "--val-batches", "0", "--steps", "9"],
+             "5", "--val-sequences", "0", "--steps", "9"],
         "several shards in order, once": ["-i", shards, "--vocab", "300", "--batch-size", "4", "--val-every", "0"],
         "wsd, other betas, no clipping":
             ["-i", text, "-k", "wsd", "-q", "0.2", "--beta1", "0.8", "--beta2", "0.99", "--adam-eps", "1e-5",
@@ -384,7 +384,7 @@ def test_bf16_as_in_the_gpu_trainer(folder):
     needs("numpy", "torch")
     needs_program(EMULATED)
     options = ["-i", write_text(folder), *MODEL, "--batch-size", "4", "--total-batch", "264", "--steps", "6",
-               "--val-every", "3", "--val-batches", "1"]
+               "--val-every", "3", "--val-sequences", "4"]
     ours = run_c(EMULATED, *options)
     if not re.search(r"^precision +bf16", ours, re.M):
         pytest.skip("train_gpt2emu is not built for bf16")
@@ -396,7 +396,7 @@ def test_several_processes(folder):
     """Two processes train like one; with a part of the optimizer's state each, too."""
     needs("numpy", "torch")
     options = ["-i", write_text(folder), *MODEL, "--total-batch", "396", "--steps", "4", "--val-every", "2",
-               "--val-batches", "1", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
+               "--val-sequences", "4", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
     alone = run_twin(*options)
     processes = [start_twin(*options, "--device", "cpu", "--zero-stage", stage, "--out-dir", f"{folder}/{stage}",
                             module=["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
@@ -438,7 +438,7 @@ def test_files_of_a_run(folder):
     """main.log, speed.log and run.json as the trainers write them."""
     needs("numpy", "torch")
     text, run = write_text(folder), f"{folder}/run"
-    out = run_twin("-i", text, *MODEL, "--steps", "3", "--val-every", "2", "--val-batches", "1", "-o", run)
+    out = run_twin("-i", text, *MODEL, "--steps", "3", "--val-every", "2", "--val-sequences", "4", "-o", run)
     number = r"\d+\.\d+"
     lines = [rf"s:0 tel:{number}", rf"s:0 trl:{number} lr:0\.002000 norm:{number}", rf"s:1 trl:{number} .*",
              rf"s:2 tel:{number}", rf"s:2 trl:{number} .*", rf"s:3 tel:{number}", ""]

@@ -263,7 +263,8 @@ TEST(test_llmc_script) {
           "values");
     CHECK(t, o->total_batch == 524288 && o->weight_decay == 0.1 && o->lr == 6e-4 && o->final_lr_frac == 0.0, "values");
     CHECK(t, o->warmup == 700 && o->checkpoint_every == 5000 && o->keep == 5 && o->keep_major == 50000, "values");
-    CHECK(t, o->steps == 18865 && o->skip_loss_z == 7 && o->skip_grad_z == 6 && o->val_batches == 20, "values");
+    CHECK(t, o->steps == 18865 && o->skip_loss_z == 7 && o->skip_grad_z == 6, "values");
+    CHECK(t, o->val_sequences == 20 * 64, "20 batches of 64: %lld sequences", (long long)o->val_sequences);
     words = "-i tr.bin -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9";
     CHECK(t, parse(&p, true, words), "%s", p.error.text);
     CHECK(t, !o->hellaswag && o->zero_stage == 1 && !o->tf32 && !o->master_weights && o->gelu_fusion == 1, "values");
@@ -289,6 +290,39 @@ TEST(test_evaluations) {
                        strstr(train_options_name(i), "hellaswag") != NULL;
         CHECK(t, !is_eval || !train_options_shapes_run(i), "--%s shapes the run", train_options_name(i));
     }
+}
+
+// A validation has as many sequences with any micro-batch. Only -m counts micro-batches, as llm.c does.
+TEST(test_sequences_of_a_validation) {
+    static const struct {
+        const char *words;
+        int64_t sequences; // 0: all
+    } cases[] = {{"-i x", 80},
+                 {"-i x -b 64", 80},
+                 {"-i x -b 3 --val-sequences 7", 7},
+                 {"-i x --val-sequences 0", 0},
+                 {"-i x -m 20", 80},
+                 {"-i x -m 20 -b 8", 160},
+                 {"-i x --val-batches 3 -b 1", 3},
+                 {"-i x -b 8 -m 0", 0},
+                 {"-i x -m -1", 80},
+                 {"-i x -m -1 --val-sequences 7", 7}};
+    static const Refusal both[] = {
+        {"-i x -m 20 --val-sequences 80", "--val-batches (-m): contradicts --val-sequences; give one of the two"},
+        {"-i x -m 0 --val-sequences 80", "--val-batches (-m): contradicts --val-sequences; give one of the two"}};
+    static const Refusal open[] = {{"-i x --auto -d 4096 -m 20",
+                                    "--val-batches (-m): counts batches of --batch-size (-b), which --auto chooses; "
+                                    "give --val-sequences instead"}};
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK(t, parse(&p, false, cases[i].words) && p.options.val_sequences == cases[i].sequences,
+              "%s: %lld sequences, %s", cases[i].words, (long long)p.options.val_sequences, p.error.text);
+    }
+    CHECK_REFUSALS(t, false, both);
+    CHECK_REFUSALS(t, true, open);
+    CHECK(t, parse(&p, true, "-i x --auto -b 4 -m 5") && p.options.val_sequences == 20, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096 --val-sequences 5") && p.options.val_sequences == 5, "%s",
+          p.error.text);
 }
 
 // llm.c's flags for several processes, in both of its spellings; what contradicts or is missing is refused.
@@ -443,8 +477,8 @@ static int option_index(const char *name) {
 TEST(test_record) {
     static const char *const shapes[] = {"train-data", "seed",        "lr",      "schedule",
                                          "steps",      "total-batch", "seq-len", "init"};
-    static const char *const free_ones[] = {"batch-size", "threads", "recompute", "out-dir",
-                                            "val-every",  "prompt",  "resume"};
+    static const char *const free_ones[] = {"batch-size", "threads", "recompute",     "out-dir",    "val-every",
+                                            "prompt",     "resume",  "val-sequences", "val-batches"};
     static Parsed a, b;
     char text[64], other[64];
     CHECK(t, parse(&a, false, "-i x -l 3e-4 -c 0.1 -o d") && parse(&b, false, "-i x -l 0.0003 -c .1 -o d"), "parse");
