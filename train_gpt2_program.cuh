@@ -254,7 +254,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
-    shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
+    shape.cublas_bytes = cublas_workspace_for(run->choices.gpu_bytes);
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
@@ -685,10 +685,10 @@ static void gpt2_close(Trainer *t) {
     plan_free(&t->host_plan);
 }
 
-// Settles the options that depend on the GPUs. With --plan the GPUs are supposed, not asked.
+// Settles the options that depend on the GPUs. With --plan the GPUs are assumed, not asked.
 static bool settle_by_gpus(TrainRun *run, Error *error) {
     AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
-    bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
+    bool known = train_options_plan(&run->options) || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
     return known && run_settle_gpu_choices(run, &gpus, error);
 }
 
@@ -752,15 +752,19 @@ static void print_machine(Trainer *t, TrainRun *run) {
 }
 
 static void print_plan(Trainer *t, TrainRun *run) {
+    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
+    int64_t planned_bytes = t->device_plan.total; // of this run, before its variants are planned
+    bool largest_first = train_options_largest_first(&run->options);
     say(stdout,
-        "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
-        (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
+        "Assumed: %s %s with %g GiB (--gpu, --gpu-memory). From 40 GB on, cuBLAS works in %lld MiB, below in %lld.\n",
+        run->num_ranks > 1 ? "each GPU is" : "the GPU is", train_options_gpu(&run->options)->option,
+        (double)run->choices.gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
         (long long)CUBLAS_SMALL_WORKSPACE >> 20);
     say(stdout, "\nOn the host, pinned for copies to and from the GPU\n");
-    plan_print(&t->pinned_plan, stdout);
+    plan_print(&t->pinned_plan, largest_first, stdout);
     say(stdout, "\nOn the host\n");
-    plan_print(&t->host_plan, stdout);
-    run_print_predictions(run);
+    plan_print(&t->host_plan, largest_first, stdout);
+    run_print_predictions(run, &gpus, planned_bytes);
 }
 
 static void add_versions(RunMachine *machine) {
@@ -830,7 +834,7 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     comm_single(comm);
     run->ranks = ranks_of(comm);
     run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
-    if (o->plan) { return true; }
+    if (train_options_plan(o)) { return true; }
     run->num_ranks = 1;
     if (!comm_open(comm, &options, error)) { return false; }
     run->ranks = ranks_of(comm);

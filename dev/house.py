@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
     "base": (2035, 1200, ""),
-    "model": (1430, 1100, "base"),
+    "model": (1453, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
@@ -25,9 +25,9 @@ ROOMS = {
     "ranks": (3528, 1900, "base model cuda"),
     "data": (1555, 1500, "base model"),
     "files": (2488, 2200, "base model data"),
-    "run": (4127, 2300, "base model data files"),
+    "run": (4253, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 891, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 895, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/

@@ -37,9 +37,9 @@ def plan(program, *words):
 def stages(program, model, seq_len, total_batch, gpus, batch):
     """For each stage: bytes of GPU memory, bytes sent in a step, model-FLOPs utilisation in percent."""
     out = plan(program, "-e", model, "-np", gpus, "-b", batch, "-t", seq_len, "-d", total_batch, "-r", 0)
-    rows = [line.split() for line in out.split("--zero-stage", 1)[1].splitlines()[1:]]
+    rows = [line.split() for line in out.split("\n--zero-stage", 1)[1].splitlines()[1:5]]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"], out
-    return [(int(row[1]), int(row[2]) + int(row[3]), float(row[6].rstrip("%"))) for row in rows]
+    return [(int(row[1]), int(row[3]) + int(row[4]), float(row[8].rstrip("%"))) for row in rows]
 
 
 def stage_rows(program):
@@ -68,7 +68,7 @@ def speed_cell(program, name):
 
 def level_rows(program):
     out = plan(program, *LEVELS.split(), "--gpu", "h100")
-    rows = re.findall(r"^([0-3]) +(\d+) +\d+ +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
+    rows = re.findall(r"^([0-3]) +(\d+) +[\d.]+ +[\d.]+ +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
     lines = []
     for level, memory, ms, percent, bargain in rows:
         costs = f"{float(ms):.0f} ms ({percent} %) | {float(bargain):.0f} |" if level != "0" else "| |"

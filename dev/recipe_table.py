@@ -59,9 +59,10 @@ def plan(program, recipe, gpus, gpu):
     words = ["--plan", "-e", recipe["model"], "-np", gpus, "-b", recipe["batch"], "-t", recipe["seq_len"],
              "-d", recipe["total_batch"], "-r", recipe["recompute"], "-z", recipe["zero_stage"], "--gpu", gpu]
     out = output(program, *words)
-    row = re.search(rf"^{recipe['zero_stage']} +(\d+) .*?([\d.]+) s +[\d.]+%$", out.split("--zero-stage", 1)[1], re.M)
+    memory = re.search(r"^On the GPU\n.*?^total (\d+) bytes", out, re.M | re.S)
+    step = re.search(r"^ +([\d.]+) .* the step$", out, re.M)
     flops = re.search(r"^predicted: .*, ([\d.e+]+) FLOPs a step on each GPU", out, re.M)
-    return int(row.group(1)), float(row.group(2)), gpus * float(flops.group(1))
+    return int(memory[1]), 1e-3 * float(step[1]), gpus * float(flops[1])
 
 
 def duration(hours):

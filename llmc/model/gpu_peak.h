@@ -76,6 +76,11 @@ typedef struct {
 static const GpuPeak gpu_peaks[] = {GPU_PLANNED(GPU_PLANNED_ROW) GPU_OTHERS(GPU_OTHER_ROW)};
 #define NUM_GPU_PEAKS (sizeof(gpu_peaks) / sizeof(gpu_peaks[0]))
 
+// The usual sizes of a GPU's memory: the GB of its name, and the least that the CUDA runtime reports for such a GPU, in
+// whole GiB.
+static const struct { int gb, gib; } gpu_memories[] = {{24, 22}, {40, 39}, {80, 79}, {141, 139}};
+#define NUM_GPU_MEMORIES (sizeof(gpu_memories) / sizeof(gpu_memories[0]))
+
 // The names that --gpu takes: " a100 h100 ...".
 #define GPU_OPTION_WORD(option, ...) " " option
 #define GPU_OPTION_NAMES GPU_PLANNED(GPU_OPTION_WORD)

@@ -181,16 +181,28 @@ static inline void plan_lifetime(char *text, size_t size, const MemoryPlan *plan
     }
 }
 
-// Prints the table and the total.
-static inline void plan_print(const MemoryPlan *plan, FILE *out) {
-    say(out, "%-16s %-26s %-4s %16s %16s  %-11s %s\n", "buffer", "shape", "type", "bytes", "offset", "category",
-        "live during");
+// Fills order (count) with the rows in the order of the plan, or the largest first.
+static inline void plan_order(const MemoryPlan *plan, bool largest_first, const PlanRow *order[PLAN_MAX_ROWS]) {
     for (int i = 0; i < plan->count; i++) {
-        const PlanRow *row = &plan->rows[i];
-        char lifetime[64];
+        int j = i;
+        for (; largest_first && j > 0 && order[j - 1]->bytes < plan->rows[i].bytes; j--) { order[j] = order[j - 1]; }
+        order[j] = &plan->rows[i];
+    }
+}
+
+// Prints the table and the total.
+static inline void plan_print(const MemoryPlan *plan, bool largest_first, FILE *out) {
+    const PlanRow *order[PLAN_MAX_ROWS];
+    plan_order(plan, largest_first, order);
+    say(out, "%-16s %-24s %-4s %14s %11s %14s  %-10s %s\n", "buffer", "shape", "type", "bytes", "size", "offset",
+        "category", "live during");
+    for (int i = 0; i < plan->count; i++) {
+        const PlanRow *row = order[i];
+        char lifetime[64], size[32];
         plan_lifetime(lifetime, sizeof(lifetime), plan, row);
-        say(out, "%-16s %-26s %-4s %16lld %16lld  %-11s %s\n", row->name, row->shape, plan_types[row->type].name,
-            (long long)row->bytes, (long long)row->offset, plan_categories[row->category], lifetime);
+        format_bytes(size, sizeof(size), row->bytes);
+        say(out, "%-16s %-24s %-4s %14lld %11s %14lld  %-10s %s\n", row->name, row->shape, plan_types[row->type].name,
+            (long long)row->bytes, size, (long long)row->offset, plan_categories[row->category], lifetime);
     }
     char total[32], unshared[32];
     format_bytes(total, sizeof(total), plan->total);
@@ -212,22 +224,28 @@ static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
     return fail(error, "memory plan: the size of '%s' overflows 64 bits; " MEMORY_REMEDY, plan->overflow);
 }
 
+// Returns the memory of this machine. 0: not known.
+static inline int64_t machine_memory(void) {
+#ifdef _SC_PHYS_PAGES
+    return max_i64(0, (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
+#else
+    return 0;
+#endif
+}
+
 // Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails if a
 // size overflows, or if the machine has less memory: otherwise the kernel's out-of-memory killer would end the run
 // later.
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     char need[32], have[32];
+    int64_t physical = machine_memory();
     format_bytes(need, sizeof(need), plan->total);
-#ifdef _SC_PHYS_PAGES
-    int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    format_bytes(have, sizeof(have), physical);
     if (physical > 0 && plan->total > physical) {
-        format_bytes(have, sizeof(have), physical);
         return fail(error, "memory plan: needs %s, this machine has %s; " MEMORY_REMEDY " (--plan shows every buffer)",
                     need, have);
     }
-#endif
-    (void)have;
     if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
         plan->memory = NULL;
         return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY " (--plan shows every buffer)", need);

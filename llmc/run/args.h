@@ -288,7 +288,8 @@ static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
 // Writes the right side of an option in --help: what it does, its range if wanted, and its default.
 static inline void args_description(char *text, size_t size, const ArgSpec *spec, bool ranges) {
     bool number = ranges && (spec->type == ARG_INT || spec->type == ARG_REAL);
-    bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
+    bool is_off = spec->fallback[0] == '0' && (spec->type == ARG_FLAG || spec->type == ARG_CHOICE);
+    bool has_default = spec->fallback[0] != '\0' && !is_off;
     bool brackets = number || has_default;
     char range[80] = "";
     if (number) { args_range(range, sizeof(range), spec, true); }
@@ -368,9 +369,14 @@ static inline bool args_is_help(const ArgsProgram *program, const char *argument
     return strcmp(argument, "-h") == 0 && !(args_is_digit(next) && args_find(program, "-h", 2) >= 0);
 }
 
+// Tells whether a bare option has the value "1": a number whose value --help shows in brackets, or a choice with this
+// word.
+static inline bool args_may_be_bare(const ArgSpec *spec) {
+    return spec->value[0] == '[' || (spec->type == ARG_CHOICE && args_list_has(spec->value, '|', "1", 1));
+}
+
 // Returns the value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. Moves *i past it. NULL: the value
-// is missing (another option follows, or nothing). A bare flag is "1". A bare number is "1" too, if --help shows its
-// value in brackets.
+// is missing (another option follows, or nothing). A bare flag is "1".
 static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
                                           int *i) {
     const char *equals = strchr(argv[*i], '=');
@@ -381,7 +387,7 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
         if (!args_is_digit(next) && !word) { return "1"; }
     } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
                args_find(program, next, strcspn(next, "=")) >= 0) {
-        return spec->value[0] == '[' ? "1" : NULL;
+        return args_may_be_bare(spec) ? "1" : NULL;
     }
     return argv[++*i];
 }

@@ -44,7 +44,7 @@ static inline StepGpu run_planned_gpu(const TrainRun *run) {
     return gpu;
 }
 
-// Returns the GPUs that --plan supposes. Nothing else is in their memory.
+// Returns the GPUs that --plan assumes. Nothing else is in their memory.
 static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(int, int)) {
     const GpuPeak *gpu = train_options_gpu(&run->options);
     int64_t bytes = (int64_t)gpu->gib << 30;
@@ -69,10 +69,12 @@ static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
 #define HEAD_ROWS_FEW 8192
 #define HEAD_ROWS_MANY 16384
 
-// Settles the choices that change how sums round, if `asked` leaves them open, for the run's current micro-batch. Kept
-// activations are worth more than many rows of logits. A GPU that recomputes GELU must not repeat a multiply for it.
-static inline void run_settle_rounding(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked) {
+// Settles the choices that change how sums round, if run->choices.asked leaves them open, for the run's current
+// micro-batch. Kept activations are worth more than many rows of logits. A GPU that recomputes GELU must not repeat a
+// multiply for it.
+static inline void run_settle_rounding(TrainRun *run, const AutoGpus *gpus) {
     TrainOptions *o = &run->options;
+    const TrainOptions *asked = &run->choices.asked;
     bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
     o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
     if (asked->head_rows == 0 && !all_are_few && !run_fits_whole(run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
@@ -82,9 +84,9 @@ static inline void run_settle_rounding(TrainRun *run, const AutoGpus *gpus, cons
     o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
 }
 
-static inline void run_explain_rounding(TrainRun *run, const TrainOptions *asked) {
-    const TrainOptions *o = &run->options;
-    char *note = run->auto_note, fusion[32] = "", rows[32] = "";
+static inline void run_explain_rounding(TrainRun *run) {
+    const TrainOptions *o = &run->options, *asked = &run->choices.asked;
+    char *note = run->choices.note, fusion[32] = "", rows[32] = "";
     size_t used = strlen(note);
     if (asked->gelu_fusion < 0 && !o->fp8 && !run_is_fp32(run)) {
         snprintf(fusion, sizeof(fusion), "--gelu-fusion %lld", (long long)o->gelu_fusion);
@@ -93,7 +95,7 @@ static inline void run_explain_rounding(TrainRun *run, const TrainOptions *asked
         snprintf(rows, sizeof(rows), "--head-rows %lld", (long long)o->head_rows);
     }
     if (fusion[0] == '\0' && rows[0] == '\0') { return; }
-    snprintf(note + used, sizeof(run->auto_note) - used, "%s%s%s%s: by the kind of GPU and all its memory",
+    snprintf(note + used, sizeof(run->choices.note) - used, "%s%s%s%s: by the kind of GPU and all its memory",
              used > 0 ? "\n            " : "", fusion, fusion[0] != '\0' && rows[0] != '\0' ? " " : "", rows);
 }
 
@@ -114,8 +116,7 @@ static inline void run_all_levels(const TrainRun *run, const StepGpu *gpu, AutoC
 
 // Lists every choice that the options leave open to --auto and returns their number. A choice that is impossible for
 // another reason than memory is left out or marked, and *error then says why.
-static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
-                                 AutoCandidate *candidates, Error *error) {
+static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, AutoCandidate *candidates, Error *error) {
     const TrainOptions *o = &run->options;
     bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
     int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : NUM_RECOMPUTE_LEVELS - 1,
@@ -123,7 +124,7 @@ static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, const Trai
     int64_t B = o->batch_size; // the largest micro-batch
     while (B > 0) {
         bool possible = run_change_batch_size(run, B, error);
-        if (possible) { run_settle_rounding(run, gpus, asked); }
+        if (possible) { run_settle_rounding(run, gpus); }
         for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
             candidates[count++] = run_candidate(run, &gpus->speed, level, error);
         }
@@ -133,20 +134,19 @@ static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, const Trai
 }
 
 // Settles --batch-size and --recompute if they are not given.
-static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked, const AutoRoom *room,
-                                  Error *error) {
+static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const AutoRoom *room, Error *error) {
     AutoCandidate *all = (AutoCandidate *)malloc(AUTO_MAX_CANDIDATES * sizeof(AutoCandidate));
     if (all == NULL) { return fail(error, "out of memory"); }
-    int count = run_candidates(run, gpus, asked, all, error), best = auto_choose(all, count, auto_budget(room));
+    int count = run_candidates(run, gpus, all, error), best = auto_choose(all, count, auto_budget(room));
     int least = auto_smallest(all, count);
     if (best < 0 && least >= 0) { auto_fail_no_room(&all[least], room, error); }
-    if (best >= 0) { auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room); }
+    if (best >= 0) { auto_explain(run->choices.note, sizeof(run->choices.note), all, count, best, room); }
     AutoCandidate chosen = all[best < 0 ? 0 : best];
     free(all);
     if (best < 0) { return run_fail_together(run, error); }
     run->options.recompute = chosen.recompute;
     if (!run_change_batch_size(run, chosen.B, error)) { return false; }
-    run_settle_rounding(run, gpus, asked);
+    run_settle_rounding(run, gpus);
     return true;
 }
 
@@ -155,30 +155,116 @@ static inline void run_choose_level(TrainRun *run, const StepGpu *gpu, const Aut
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
     run_all_levels(run, gpu, levels);
     int lowest = auto_lowest(levels, NUM_RECOMPUTE_LEVELS, auto_budget(room));
-    auto_explain_level(run->auto_note, sizeof(run->auto_note), lowest, room);
+    auto_explain_level(run->choices.note, sizeof(run->choices.note), lowest, room);
     run->options.recompute = lowest < 0 ? NUM_RECOMPUTE_LEVELS - 1 : lowest;
 }
 
 // Settles everything that the options leave to the GPUs.
 static inline bool run_settle_gpu_choices(TrainRun *run, const AutoGpus *gpus, Error *error) {
     TrainOptions *o = &run->options;
-    const TrainOptions asked = *o;
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
     AutoRoom room = {limit > 0 ? min_i64(limit, gpus->free_bytes) : gpus->free_bytes,
-                     auto_reserve(run->num_ranks, !o->plan)};
-    run->gpu_bytes = gpus->total_bytes;
-    run_settle_rounding(run, gpus, &asked);
+                     auto_reserve(run->num_ranks, !train_options_plan(o))};
+    run->choices.asked = *o;
+    run->choices.gpu_bytes = gpus->total_bytes;
+    run_settle_rounding(run, gpus);
     if (o->steps == 0) {
         o->recompute = 0; // there is no backward pass
         return true;
     }
     if (o->auto_plan) {
-        if (!run_choose_all(run, gpus, &asked, &room, error)) { return false; }
+        if (!run_choose_all(run, gpus, &room, error)) { return false; }
     } else if (o->recompute < 0) {
         run_choose_level(run, &gpus->speed, &room);
     }
-    run_explain_rounding(run, &asked);
+    run_explain_rounding(run);
     return true;
+}
+
+// ---- The micro-batches that fit ----
+
+// Plans the run with another micro-batch and level of --recompute. The run keeps the micro-batch.
+static inline AutoCandidate run_candidate_with(TrainRun *run, const AutoGpus *gpus, int64_t B, int level) {
+    Error ignored;
+    run->options.batch_size = B;
+    run_pack_evals(run, &ignored); // may fail for a batch that is too small, and no memory is short then
+    run_settle_rounding(run, gpus);
+    return run_candidate(run, &gpus->speed, level, &ignored);
+}
+
+// Returns the largest micro-batch with which a level fits into `budget` bytes, among those that divide --total-batch if
+// it is given. 0: none. More sequences take more memory, so the search halves.
+static inline int64_t run_largest_batch(TrainRun *run, const AutoGpus *gpus, int level, int64_t budget) {
+    const TrainOptions *o = &run->options;
+    bool step_is_given = o->given[TRAIN_ROW_total_batch];
+    int64_t tokens = o->seq_len * run->num_ranks, in_step = o->total_batch / tokens;
+    int64_t fits = 0, too_many = min_i64(TRAIN_MAX_BATCH, step_is_given ? in_step : TRAIN_MAX_TOTAL_BATCH / tokens) + 1;
+    while (too_many - fits > 1) {
+        int64_t B = fits + (too_many - fits) / 2;
+        AutoCandidate candidate = run_candidate_with(run, gpus, B, level);
+        *(auto_fits(&candidate, budget) ? &fits : &too_many) = B;
+    }
+    return step_is_given && fits > 0 ? train_options_next_batch(in_step, fits + 1) : fits;
+}
+
+// Writes whether the planned run fits into `budget` bytes of such GPUs. If --recompute is not given, a run there takes
+// the lowest level that fits.
+static inline void run_fit_text(TrainRun *run, const AutoGpus *gpus, int64_t budget, char *text, size_t size) {
+    AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
+    int64_t B = run->options.batch_size;
+    int level = (int)run->options.recompute, last = run->choices.asked.recompute < 0 ? NUM_RECOMPUTE_LEVELS - 1 : level;
+    for (int i = level; i <= last; i++) { levels[i] = run_candidate_with(run, gpus, B, i); }
+    int lowest = auto_lowest(levels + level, last - level + 1, budget);
+    char missing[32];
+    format_bytes(missing, sizeof(missing), levels[last].bytes - budget);
+    if (lowest < 0) { snprintf(text, size, "no, %s missing", missing); }
+    if (lowest == level) { snprintf(text, size, "yes"); }
+    if (lowest > level) { snprintf(text, size, "with --recompute %d", lowest); }
+}
+
+// Prints a row of the table of GPUs: does the run fit, and which micro-batch would. bytes: the memory of each GPU.
+static inline void run_print_gpu(TrainRun *run, AutoGpus gpus, const char *name, int64_t bytes) {
+    const TrainOptions before = run->options;
+    bool trains = run_kind(run) == RUN_TRAINS;
+    int64_t budget = bytes - auto_reserve(run->num_ranks, false), planned_for = run->choices.gpu_bytes;
+    char fits[64];
+    gpus.total_bytes = gpus.free_bytes = run->choices.gpu_bytes = bytes;
+    run_fit_text(run, &gpus, budget, fits, sizeof(fits));
+    say(stdout, "%-20s %-*s", name, trains ? 22 : 0, fits);
+    for (int level = 0; trains && level < NUM_RECOMPUTE_LEVELS; level++) {
+        say(stdout, " %8lld", (long long)run_largest_batch(run, &gpus, level, budget));
+    }
+    say(stdout, "\n");
+    Error ignored;
+    run->options = before, run->choices.gpu_bytes = planned_for;
+    run_pack_evals(run, &ignored); // as it was at the start
+}
+
+// Prints on which GPUs the planned run fits: the one of --gpu-memory, or the one of --gpu and the usual ones.
+static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus, int64_t planned_bytes) {
+    const TrainOptions *o = &run->options;
+    char takes[32], reserve[32], name[96];
+    format_bytes(takes, sizeof(takes), planned_bytes);
+    format_bytes(reserve, sizeof(reserve), auto_reserve(run->num_ranks, false));
+    bool trains = run_kind(run) == RUN_TRAINS, memory_is_given = o->gpu_memory > 0.0, gpu_is_given = o->gpu[0] != '\0';
+    say(stdout, "\nThe run takes %s of %s GPU, planned to the byte. Assumed: CUDA and its libraries take %s more.\n\n",
+        takes, run->num_ranks > 1 ? "each" : "one", reserve);
+    if (trains) {
+        say(stdout, "%-44s largest --batch-size%s with --recompute\n", "",
+            o->given[TRAIN_ROW_total_batch] ? " that divides the step," : "");
+    }
+    say(stdout, "%-20s %s\n", "GPU memory",
+        trains ? "the run fits                  0        1        2        3" : "the run fits");
+    if (memory_is_given || gpu_is_given) {
+        snprintf(name, sizeof(name), "%.40s (%g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
+                 (double)gpus->total_bytes / 0x1p30);
+        run_print_gpu(run, *gpus, name, gpus->total_bytes);
+    }
+    for (size_t i = 0; !memory_is_given && i < NUM_GPU_MEMORIES; i++) {
+        if (gpu_is_given && gpu_memories[i].gib == train_options_gpu(o)->gib) { continue; }
+        snprintf(name, sizeof(name), "%d GB (%d GiB)", gpu_memories[i].gb, gpu_memories[i].gib);
+        run_print_gpu(run, *gpus, name, (int64_t)gpu_memories[i].gib << 30);
+    }
 }
 
 // ---- What --plan prints of a step ----
@@ -196,10 +282,10 @@ static inline void run_print_step(const TrainRun *run, const StepGpu *gpu) {
     PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     say(stdout,
-        "\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n",
+        "\nA step on %s %s, predicted kernel by kernel, not measured. Assumed: its datasheet, %g TFLOP/s, %g TB/s,\n",
         run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, 1e-12 * gpu->flops_per_second,
-        1e-12 * gpu->bytes_per_second, gpu->multiprocessors);
-    say(stdout, "not measured\n\n");
+        1e-12 * gpu->bytes_per_second);
+    say(stdout, "%d multiprocessors\n\n", gpu->multiprocessors);
     step_print(&planned.rows, stdout);
     say(stdout,
         "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
@@ -213,15 +299,15 @@ static inline void run_print_levels(const TrainRun *run, const StepGpu *gpu) {
     run_all_levels(run, gpu, levels);
     auto_rank_levels(levels, order + 1);
     say(stdout,
-        "\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
-    say(stdout, "%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
+        "\nThe levels of --recompute, the one that saves most for its time first. The times are predicted.\n\n");
+    say(stdout, "%-12s %14s %10s %10s %22s %17s\n", "--recompute", "bytes", "GiB", "GiB saved", "longer a step by",
         "MiB saved per ms");
     for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) {
         const AutoCandidate *level = &levels[order[i]];
         double lost = auto_added_seconds(levels, order[i]);
-        say(stdout, "%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", order[i], (long long)level->bytes,
-            (long long)(levels[0].bytes - level->bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
-            auto_bytes_per_ms(levels, order[i]) / 0x1p20);
+        say(stdout, "%-12d %14lld %10.2f %10.2f %11.3f ms (%4.1f%%) %17.1f\n", order[i], (long long)level->bytes,
+            (double)level->bytes / 0x1p30, (double)(levels[0].bytes - level->bytes) / 0x1p30, 1e3 * lost,
+            100.0 * lost / levels[0].seconds, auto_bytes_per_ms(levels, order[i]) / 0x1p20);
     }
 }
 
@@ -229,29 +315,31 @@ static inline void run_print_levels(const TrainRun *run, const StepGpu *gpu) {
 static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
     Error ignored;
     say(stdout,
-        "\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
-        "out:\n",
-        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
-        1e-9 * gpu->link_bytes_per_second);
-    say(stdout, "the time of single messages, and the memory that NCCL takes itself\n\n");
-    say(stdout, "%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
-        "parameters sent a step", "a step", "MFU");
+        "\nThe stages of --zero-stage, on each of %d GPUs. The times are predicted. Assumed: a GPU sends %g GB/s "
+        "while\n",
+        run->num_ranks, 1e-9 * gpu->link_bytes_per_second);
+    say(stdout, "all send (nccl-tests' busbw, --link-speed). Left out: the time of single messages, and NCCL's own "
+                "memory.\n\n");
+    say(stdout, "%-12s %14s %10s %16s %16s %10s %10s %6s\n", "--zero-stage", "bytes", "GiB", "gradients sent",
+        "parameters sent", "GB sent", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
         PlannedRun planned = run_plan_variant(run, gpu, run->options.recompute, stage, &ignored);
         double seconds = step_rows_seconds(&planned.rows);
-        say(stdout, "%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
-            (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,
+        say(stdout, "%-12d %14lld %10.2f %16lld %16lld %10.2f %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
+            (double)planned.bytes / 0x1p30, (long long)planned.gradient_bytes, (long long)planned.parameter_bytes,
+            1e-9 * (double)(planned.gradient_bytes + planned.parameter_bytes), seconds,
             100.0 * run_flops_of_step(run) / (gpu->flops_per_second * seconds));
     }
 }
 
-// Prints the predictions of a run that trains.
-static inline void run_print_predictions(const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run);
-    if (run_kind(run) != RUN_TRAINS) { return; }
-    run_print_step(run, &gpu);
-    run_print_levels(run, &gpu);
-    run_print_stages(run, &gpu);
+// Prints the predictions of a run that trains, and on which GPUs a run fits. planned_bytes: what it takes of each GPU.
+static inline void run_print_predictions(TrainRun *run, const AutoGpus *gpus, int64_t planned_bytes) {
+    if (run_kind(run) == RUN_TRAINS) {
+        run_print_step(run, &gpus->speed);
+        run_print_levels(run, &gpus->speed);
+        if (run->num_ranks > 1) { run_print_stages(run, &gpus->speed); } // one GPU shards nothing
+    }
+    run_print_fits(run, gpus, planned_bytes);
 }
 
 #endif // LLMC_GPU_CHOICES_H

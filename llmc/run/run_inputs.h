@@ -183,7 +183,7 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
     run->micro_batches = o->total_batch / (o->batch_size * o->seq_len * run->num_ranks);
     run->num_steps = o->steps;
     if (o->steps < 0 && run_has_train(run)) { run->num_steps = run->train.num_sequences / sequences; }
-    if (o->plan && !run_has_train(run)) { run->num_steps = 0; }
+    if (train_options_plan(o) && !run_has_train(run)) { run->num_steps = 0; }
     if (o->steps >= 0 || run->num_steps >= 1 || !run_has_train(run)) { return true; }
     return fail(error,
                 "--steps (-x): one epoch is %lld sequences, less than the %lld of one step; give --steps, a "

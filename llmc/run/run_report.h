@@ -94,9 +94,9 @@ static inline void run_print_disk(TrainRun *run) {
 static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     const TrainerOps *ops = run->ops;
     run_print_inputs(run);
-    if (run->auto_note[0] != '\0') {
+    if (run->choices.note[0] != '\0') {
         say(stdout, "auto        ");
-        say_lines(stdout, run->auto_note);
+        say_lines(stdout, run->choices.note);
         say(stdout, "\n");
     }
     run_print_training(run);
@@ -104,6 +104,20 @@ static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     run_print_memory(plan, ops->facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options.out_dir); }
     run_print_disk(run);
+}
+
+// Prints whether the plan of a CPU run fits into this machine, and what plans for GPUs.
+static inline void run_print_machine_fit(const MemoryPlan *plan) {
+    char takes[32], has[32];
+    int64_t memory = machine_memory();
+    format_bytes(takes, sizeof(takes), plan->total);
+    format_bytes(has, sizeof(has), memory);
+    if (memory > 0) {
+        say(stdout, "\nThe run takes %s, planned to the byte. This machine has %s: it %s.\n", takes, has,
+            plan->total <= memory ? "fits" : "does not fit");
+    }
+    say(stdout, "For GPUs: train_gpt2cu --plan, or train_gpt2emu --plan, which needs no GPU and no CUDA (make "
+                "train_gpt2emu).\n");
 }
 
 // Prints for --plan the tensors in the plan's row "params", and the memory of the machine that computes.
@@ -116,8 +130,12 @@ static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
             (long long)gpt2_param_size(&run->config, i), gpt2_param_specs[i].decay ? "yes" : "no");
     }
     say_lines(stdout, run->ops->facts.on_gpu ? "\nOn the GPU\n" : "\n");
-    plan_print(plan, stdout);
-    if (run->ops->print_plan != NULL) { run->ops->print_plan(run->trainer, run); }
+    plan_print(plan, train_options_largest_first(&run->options), stdout);
+    if (run->ops->print_plan != NULL) {
+        run->ops->print_plan(run->trainer, run);
+    } else {
+        run_print_machine_fit(plan);
+    }
 }
 
 // ---- Steps ----

@@ -36,7 +36,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
-    if (o->plan) {
+    if (train_options_plan(o)) {
         run_list_checkpoints(run);
     } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
         return false;

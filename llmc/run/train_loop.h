@@ -201,7 +201,7 @@ static inline bool loop_run(TrainRun *run, Error *error) {
     const MemoryPlan *plan = ops->plan(run->trainer, run, error);
     if (plan == NULL) { return false; }
     run_print_config(run, plan);
-    if (run->options.plan) {
+    if (train_options_plan(&run->options)) {
         run_print_plan(run, plan);
         return true;
     }
@@ -236,7 +236,7 @@ static inline int train_main(const TrainerOps *ops, Trainer *t, TrainRun *run, i
     bool ok = train_options_parse(&run->options, argc, argv, ops->facts.on_gpu, &outcome, &error);
     exit_unless(ok || !shows, ops->facts.program, &error);
     if (!ok) { return EXIT_FAILURE; }
-    if (outcome != ARGS_RUN || (run->options.plan && !shows)) { return EXIT_SUCCESS; }
+    if (outcome != ARGS_RUN || (train_options_plan(&run->options) && !shows)) { return EXIT_SUCCESS; }
     run->ops = ops;
     run->trainer = t;
     run->record.arguments = argv;

@@ -130,9 +130,10 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
-    X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, ANY, "Machine",                                                     \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|largest", FREE, ANY, "Machine",                                        \
       "print the memory that the run would take, buffer by buffer" PICK(                                               \
-          "", ", and its time, kernel by kernel") ", and exit")                                                        \
+          "", ", its time, kernel by kernel, and the "                                                                 \
+              "GPUs and micro-batches that fit") ", and exit; largest: the largest buffers first")                     \
     X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, GPU_ONLY, "Machine",                                              \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
       "; without it, h100")                                                                                            \
@@ -296,6 +297,11 @@ static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
     return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
 }
 
+// Tells whether --plan is given. The run is then only planned.
+static inline bool train_options_plan(const TrainOptions *o) { return strcmp(o->plan, "0") != 0; }
+
+static inline bool train_options_largest_first(const TrainOptions *o) { return strcmp(o->plan, "largest") == 0; }
+
 // A combination of options that is refused.
 typedef struct {
     bool bad;
@@ -322,10 +328,10 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
     bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size],
-         by_batches = o->val_batches >= 0;
+         by_batches = o->val_batches >= 0, plans = train_options_plan(o);
     const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
-        TRAIN_RULE(train_data, no_data && !no_steps && !o->plan,
+        TRAIN_RULE(train_data, no_data && !no_steps && !plans,
                    "missing; give a text file or token shards to train on, or --steps 0 to only sample"),
         TRAIN_RULE(resume, o->resume && no_out, "needs --out-dir (-o), the folder of the run to go on with"),
         TRAIN_RULE(overwrite, o->overwrite && no_out, "needs --out-dir (-o), the folder to start afresh in"),
@@ -383,11 +389,12 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
                    "is for the backward pass; with --steps 0 there is none, leave it out"),
         TRAIN_RULE(deterministic, !o->deterministic && strcmp(o->attention, "own") == 0,
                    "does nothing with --attention own, whose bits never change; leave one of them out"),
-        TRAIN_RULE(gpu_memory, !o->auto_plan && !o->plan && o->recompute >= 0 && o->gpu_memory > 0.0,
+        TRAIN_RULE(gpu_memory, !o->auto_plan && !plans && o->recompute >= 0 && o->gpu_memory > 0.0,
                    "does nothing with --recompute (-r) and without --auto or --plan"),
-        TRAIN_RULE(gpu_memory, no_steps && o->gpu_memory > 0.0, "does nothing with --steps 0 (-x)"),
-        TRAIN_RULE(link_speed, !o->plan && o->link_speed > 0.0, "does nothing without --plan"),
-        TRAIN_RULE(gpu, !o->plan && o->gpu[0] != '\0', "does nothing without --plan; a run asks its own GPU"),
+        TRAIN_RULE(gpu_memory, no_steps && o->gpu_memory > 0.0 && !plans,
+                   "does nothing with --steps 0 (-x) and without --plan"),
+        TRAIN_RULE(link_speed, !plans && o->link_speed > 0.0, "does nothing without --plan"),
+        TRAIN_RULE(gpu, !plans && o->gpu[0] != '\0', "does nothing without --plan; a run asks its own GPU"),
         TRAIN_RULE(gpu, gpu == NULL, "no GPU of this name is known; expected one of" GPU_OPTION_NAMES),
         TRAIN_RULE(gpu, o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0,
                    "this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"),

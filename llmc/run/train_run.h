@@ -75,6 +75,13 @@ typedef struct {
     char path[MAX_PATH_BYTES]; // of run.json
 } RunRecord;
 
+// What a run leaves to its GPU (gpu_choices.h).
+typedef struct {
+    int64_t gpu_bytes;  // memory of the smallest GPU of all ranks, or of the GPU that --plan assumes
+    TrainOptions asked; // the options before the choices
+    char note[512];     // the choices and their reasons; "": none
+} RunChoices;
+
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
 struct TrainRun {
@@ -92,8 +99,7 @@ struct TrainRun {
     DataLoader train, val;
     EvalLoader evals[NUM_EVALS]; // open if requested
 
-    int64_t gpu_bytes;                // memory of the smallest GPU of all ranks, or of the GPU that --plan supposes
-    char auto_note[512];              // the choices that were left to the GPU, and why; "": none
+    RunChoices choices;               // on a GPU
     int64_t num_steps, micro_batches; // micro_batches: of a step
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped

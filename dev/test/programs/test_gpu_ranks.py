@@ -203,7 +203,7 @@ def planned(count, stage, *arguments):
     """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, of
     gradients and of parameters sent a step."""
     out = gpu_program.ran(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
-    return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) ", out, re.M)]
+    return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +[\d.]+ +(\d+) +(\d+) ", out, re.M)]
 
 
 def memory_of(out):

@@ -98,6 +98,7 @@ def test_every_zero_steps():
 
 PHASES = ["forward", "lm_head", "backward mlp", "backward attention", "update", "generate"]
 TYPES = {"f32": 4, "i32": 4, "f64": 8}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 CATEGORIES = ["parameter", "gradient", "optimizer", "activation", "workspace", "data"]
 
 
@@ -105,16 +106,18 @@ def plan_of(*arguments, **keywords):
     """The rows of a plan (name, bytes, offset), and its total."""
     out = ran(*arguments, "--plan", **keywords)
     rows = []
-    for line in out[out.index("buffer "):].splitlines()[1:-1]:
-        match = re.fullmatch(r"(\w+) +\(([\d, ]+)\) +(f32|i32|f64) +(\d+) +(\d+)  (\w+) +([a-z_ .]+)", line)
+    table, after = re.search(r"^buffer .*?\n(.*?)^(total .*)", out, re.M | re.S).groups()
+    for line in table.splitlines():
+        match = re.fullmatch(r"(\w+) +\(([\d, ]+)\) +(f32|i32|f64) +(\d+) +(\S+ \w+) +(\d+)  (\w+) +([a-z_ .]+)", line)
         assert match, line
-        name, shape, kind, size, offset, category, life = match.groups()
+        name, shape, kind, size, readable, offset, category, life = match.groups()
         assert math.prod(map(int, shape.split(", "))) * TYPES[kind] == int(size), line
+        assert abs(float(readable.split()[0]) * UNITS[readable.split()[1]] - int(size)) <= 0.01 * int(size), line
         first, last = (PHASES.index(phase) for phase in (life.split("..") * 2)[:2])
         assert first <= last and category in CATEGORIES, line
         rows.append((name, int(size), int(offset)))
     total, shown = re.fullmatch(r"total (\d+) bytes \(([\d.]+ \w+)\) in one allocation; [\d.]+ \w+ without sharing .*",
-                                out.splitlines()[-1]).groups()
+                                after.splitlines()[0]).groups()
     assert f"memory      {shown}, planned" in out, shown
     return rows, int(total)
 
@@ -128,6 +131,24 @@ def test_plan_is_consistent():
         rows, total = plan_of(*arguments.split())
         assert total == max(offset + -(-size // 256) * 256 for _, size, offset in rows), arguments
         assert len({name for name, *_ in rows}) == len(rows), "a name stands for two buffers"
+
+
+def test_plan_largest():
+    """The same rows and total as --plan prints, the largest first."""
+    run = ["-i", TEXT, *TINY]
+    (rows, total), largest = plan_of(*run), ran(*run, "--plan", "largest")
+    sizes = [int(size) for size in re.findall(r"^\w+ +\([\d, ]+\) +[fi]\d+ +(\d+) ", largest, re.M)]
+    assert sizes == sorted((size for _, size, _ in rows), reverse=True) != [size for _, size, _ in rows], largest
+    assert f"\ntotal {total} bytes (" in largest and all(f"\n{name} " in largest for name, *_ in rows), largest
+
+
+def test_plan_says_whether_this_machine_fits():
+    """And which program plans for GPUs."""
+    for size, says in (([*TINY], "it fits."), (["-e", "gpt3:c12288", "-x", 9], "it does not fit.")):
+        out = ran("-i", TEXT, *size, "--plan")
+        shown = re.search(r"^total \d+ bytes \(([^)]*)\)", out, re.M)[1]
+        assert re.search(rf"^The run takes {shown}, planned to the byte. This machine has .*: {says}$", out, re.M), out
+        assert "train_gpt2emu --plan, which needs no GPU" in out, out
 
 
 def test_plan_allocates_nothing():

@@ -248,7 +248,15 @@ TEST(test_forms) {
     CHECK(t, parse(&p, true, "-i x --matmul-tune") && o->matmul_tune == 1, "%s", p.error.text);
     CHECK(t, parse(&p, true, "-i x --matmul-tune 2") && o->matmul_tune == 2, "%s", p.error.text);
     CHECK(t, !parse(&p, true, "-i x --matmul-tune 3"), "a level of 3");
-    CHECK(t, parse(&p, false, "--plan") && o->plan, "--plan needs no data: %s", p.error.text);
+    CHECK(t, parse(&p, false, "--plan") && train_options_plan(o) && !train_options_largest_first(o),
+          "--plan needs no data: %s", p.error.text);
+    CHECK(t, parse(&p, false, "--plan largest -x 5") && train_options_largest_first(o) && o->steps == 5, "%s",
+          p.error.text);
+    CHECK(t, parse(&p, false, "--plan -x 5") && train_options_plan(o) && o->steps == 5, "%s", p.error.text);
+    CHECK(t, parse(&p, false, "-i x --plan 0") && !train_options_plan(o), "%s", p.error.text);
+    CHECK(t, !parse(&p, false, "--plan smallest") && strstr(p.error.text, "expected one of 0|1|largest") != NULL, "%s",
+          p.error.text);
+    CHECK(t, parse(&p, true, "--plan -x 0 --gpu-memory 8"), "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x -e 1558M") && strcmp(o->init, "d48") == 0, "a size has one name in records");
 }
 
@@ -373,7 +381,7 @@ TEST(test_what_was_given) {
         {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
         {"-i x -d 4096 --auto 0 -r 1 --gpu-memory 8",
          "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
-        {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x)"},
+        {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x) and without --plan"},
         {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
         {"-i x --head-rows -1", "--head-rows: got '-1', expected a whole number from 0 to 16777216 (default 0)"}};
     static Parsed p;
