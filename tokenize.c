@@ -37,7 +37,7 @@ typedef struct {
 
 static const ArgSpec specs[] = {
     {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "vocab.bpe", 1, ARGS_MAX_PATH, "FILE", NULL, "Input",
-     "GPT-2's merges, vocab.bpe"},
+     "GPT-2's merges, vocab.bpe; " FETCH_VOCAB},
     {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", NULL, "Input",
      "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
      "file is one)"},
@@ -63,7 +63,7 @@ static const ArgsProgram program = {
     "tokenize",
     "tokenize [options] --output PREFIX FILE... (- is standard input)",
     "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
-    "end-of-text token 50256. Text that looks like <|endoftext|> is ordinary text. Any bytes are accepted.",
+    "end-of-text token 50256. Text that looks like <|endoftext|> is ordinary text, and need not be valid UTF-8.",
     "Examples\n"
     "  tokenize --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
     "  zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -\n",
@@ -89,23 +89,17 @@ static bool check_options(const Options *o, int num_files, Error *error) {
         return fail(error, "--eval and %s: contradict each other; --eval writes questions, not shards", shards_only);
     }
     if (strcmp(o->tokenizer, "byte") == 0) {
-        return fail(error, "--tokenizer: shards hold GPT-2 tokens, not bytes; name a vocab.bpe (for bytes, give "
-                           "train_gpt2 the text itself)");
+        return fail(error, "--tokenizer: shards hold GPT-2 tokens, not bytes; " VOCAB_HINT "; for bytes, give "
+                           "train_gpt2 the text itself");
     }
     return true;
 }
 
 static bool open_tokenizer(Tokenizer *t, const char *path, Error *error) {
-    if (!path_exists(path)) {
-        return fail(error,
-                    "%s: no such file; it is GPT-2's list of merges, vocab.bpe of OpenAI's public release; "
-                    "--tokenizer says where it is",
-                    path);
-    }
     if (!tokenizer_load(t, path, error)) { return false; }
     if (tokenizer_can_encode(t)) { return true; }
     tokenizer_free(t);
-    return fail(error, "%s: can only decode; encoding needs the merges, vocab.bpe", path);
+    return fail(error, "%s: can only decode; " VOCAB_HINT, path);
 }
 
 // ---- Ctrl-C ----
@@ -260,6 +254,7 @@ typedef struct {
     int64_t line, documents;  // line: of this file; documents: of all files
     int64_t read, tokens_out; // of all files
     int64_t questions;        // of all files
+    bool crlf;                // a file has Windows line ends
     int64_t longest;          // bytes of the longest question
 } Input;
 
@@ -558,6 +553,12 @@ static bool encode_chunk(Run *run, size_t n, Error *error) {
     return write_tokens(run, count, error);
 }
 
+// Refuses what shows by its first bytes, now in the buffer, that it is no text.
+static bool check_start(Input *in, Error *error) {
+    in->crlf = in->crlf || text_has_crlf(in->text, (size_t)min_i64((int64_t)in->bytes, FILE_START_BYTES));
+    return file_check_kind(in->path, FILE_TEXT, in->text, (int64_t)in->bytes, error);
+}
+
 static bool encode_open_file(Run *run, Error *error) {
     Input *in = &run->in;
     bool lines = run->options->jsonl[0] != '\0' || run->options->eval;
@@ -568,6 +569,7 @@ static bool encode_open_file(Run *run, Error *error) {
     in->line = 0;
     while (!in->at_end || in->bytes > 0) {
         if (!input_fill(in, error)) { return false; }
+        if (in->read - read_before == (int64_t)in->bytes && !check_start(in, error)) { return false; }
         size_t n = input_cut(in, run->tokenizer, lines);
         if (n == 0 && in->bytes > 0) {
             if (in->capacity >= MAX_CHUNK_BYTES) {
@@ -594,6 +596,15 @@ static bool encode_file(Run *run, const char *path, Error *error) {
     return ok;
 }
 
+// Refuses a file that shows by its first bytes that it is no text.
+static bool measure_kind(const char *path, Error *error) {
+    uint8_t start[FILE_START_BYTES];
+    InputFile file;
+    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
+    input_close(&file);
+    return file_check_kind(path, FILE_TEXT, start, file.size, error);
+}
+
 // Checks the inputs before anything is written, and adds up their sizes (-1 if one is a pipe).
 static bool measure_files(char **files, int num_files, int64_t *total, Error *error) {
     *total = 0;
@@ -604,9 +615,12 @@ static bool measure_files(char **files, int num_files, int64_t *total, Error *er
         if ((standard_input ? fstat(STDIN_FILENO, &info) : stat(files[i], &info)) != 0) {
             return fail_system(error, files[i], "open");
         }
-        if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a text file", files[i]); }
+        if (S_ISDIR(info.st_mode)) {
+            return fail(error, "%s: is a folder, expected text; name its files: %s/*", files[i], files[i]);
+        }
         if (!standard_input && access(files[i], R_OK) != 0) { return fail_system(error, files[i], "open"); }
         if (!S_ISREG(info.st_mode)) { *total = -1; }
+        if (!standard_input && S_ISREG(info.st_mode) && !measure_kind(files[i], error)) { return false; }
         if (*total >= 0) { *total += (int64_t)info.st_size; }
     }
     return true;
@@ -641,6 +655,9 @@ static void print_summary(const Run *run, int threads) {
     say(stdout, "training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n",
         (long long)run->shards.train_tokens, (long long)(run->in.tokens_out - run->shards.train_tokens), seconds,
         1e-6 * (double)run->in.read / seconds, threads, threads == 1 ? "" : "s");
+    if (run->in.crlf && run->options->jsonl[0] == '\0') {
+        say(stdout, "line ends of Windows (CR LF) are in the tokens; tr -d '\\r' < FILE > NEW removes them\n");
+    }
 }
 
 static int use_threads(int64_t wanted) {

@@ -294,7 +294,7 @@ def open_model(init):
         if path is None:
             raise Problem(f"--init {init}: this folder holds neither model.safetensors nor model_<step>.bin")
     if not os.path.exists(path) or not path.endswith((".bin", ".safetensors")):
-        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a file .bin or .safetensors nor a "
+        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a model's file nor a "
                       "folder with a model")
     return path, bin_config(path)[0] if path.endswith(".bin") else safetensors_config(path)
 

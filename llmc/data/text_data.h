@@ -11,9 +11,9 @@
 static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
 
 // Appends end-of-text and the tokens of one text file to *tokens, which grows. named: the user names this file, so it
-// may be a pipe.
+// may be a pipe. Sets *crlf if the text has Windows line ends.
 static inline bool text_append(const char *path, bool named, const Tokenizer *tokenizer, uint16_t **tokens,
-                               int64_t *count, Error *error) {
+                               int64_t *count, bool *crlf, Error *error) {
     uint8_t *text;
     int64_t bytes, added = 0;
     Error reason;
@@ -21,6 +21,8 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
                        : read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error);
     if (!opens) { return false; }
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
+    ok = ok && file_check_kind(path, FILE_TEXT, text, bytes, error);
+    *crlf = *crlf || text_has_crlf(text, (size_t)min_i64(bytes, FILE_START_BYTES));
     if (ok) {
         uint16_t *larger = (uint16_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint16_t));
         ok = larger != NULL || fail(error, "%s: out of memory for %lld bytes of text (use `tokenize` to make shards)",
@@ -38,20 +40,25 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
 }
 
 // Tokenises the text files that a pattern (* ? [...]) matches, in the order of their names. End-of-text comes before
-// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder and a tokenizer
-// that only decodes are errors.
+// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder, a file of
+// another kind and a tokenizer that only decodes are errors. *crlf: whether a text has Windows line ends.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
-                             Error *error) {
+                             bool *crlf, Error *error) {
     PathList files;
     memset(&files, 0, sizeof(files));
     *tokens = NULL;
     *count = 0;
+    *crlf = false;
     bool ok = tokenizer_can_encode(tokenizer) ||
-              fail(error, "%s: is text, but the tokenizer only decodes; use --tokenizer vocab.bpe or byte", pattern);
+              fail(error, "%s: is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", pattern);
+    if (ok && path_is_directory(pattern)) {
+        ok = fail(error, "%s: is a folder, expected text; give its texts as '%s/*.txt', or shards as '%s/*.bin'",
+                  pattern, pattern, pattern);
+    }
     ok = ok && list_glob(pattern, &files, error);
     for (int i = 0; ok && i < files.count; i++) {
         bool named = strcmp(files.paths[i], pattern) == 0;
-        ok = text_append(files.paths[i], named, tokenizer, tokens, count, error);
+        ok = text_append(files.paths[i], named, tokenizer, tokens, count, crlf, error);
     }
     path_list_free(&files);
     if (ok) {

@@ -26,6 +26,8 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE 
 
 #define END_OF_TEXT "<|endoftext|>"
 #define GPT2_MERGES 50000
+#define FETCH_VOCAB "python3 dev/data/vocab.py fetches it"
+#define VOCAB_HINT "give --tokenizer vocab.bpe (" FETCH_VOCAB ")"
 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
@@ -563,20 +565,41 @@ static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uin
     return fail(error, "%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), vocab);
 }
 
+// Refuses what shows by its first bytes, or as a folder, that it is no tokenizer.
+static inline bool tokenizer_check_file(const char *path, Error *error) {
+    static const char *const names[] = {"vocab.bpe", "merges.txt"};
+    char inside[MAX_PATH_BYTES];
+    uint8_t start[FILE_START_BYTES];
+    InputFile file;
+    if (!path_check(path, "--tokenizer", error)) { return false; }
+    bool folder = path_is_directory(path);
+    for (int i = 0; i < 2 && folder; i++) {
+        if (!path_join(inside, path, names[i], error)) { return false; }
+        if (path_exists(inside)) { return fail(error, "%s: is a folder; give the merges in it, %s", path, inside); }
+    }
+    if (folder) { return fail(error, "%s: is a folder, expected a tokenizer; " VOCAB_HINT, path); }
+    if (!path_exists(path)) { return fail(error, "%s: no such file; " VOCAB_HINT, path); }
+    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
+    input_close(&file);
+    return file_check_kind(path, data_formats[DATA_TOKENIZER].name, start, file.size, error);
+}
+
 // Loads GPT-2's vocab.bpe, or llm.c's gpt2_tokenizer.bin if the file begins with its magic number. A merges file must
 // have GPT-2's 50,000 merges: nothing else shows that the end of such a file is missing. Free with tokenizer_free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
     uint8_t *data;
     int64_t size;
     memset(t, 0, sizeof(*t));
-    if (!read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
+    if (!tokenizer_check_file(path, error) || !read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
     bool ok;
     if (size == 0) {
         ok = fail(error, "%s: line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", path);
     } else if (size >= 4 && tokenizer_load32(data) == TOKENIZER_MAGIC) {
         ok = tokenizer_parse_bin(t, path, data, size, error);
     } else {
-        ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, error);
+        Error reason;
+        ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, &reason) ||
+             fail(error, "%s%s", reason.text, t->vocab_size == 256 ? "; is it GPT-2's vocab.bpe? " FETCH_VOCAB : "");
     }
     free(data);
     if (!ok) { tokenizer_free(t); }
@@ -611,9 +634,7 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
 static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
                                     int64_t *count, Error *error) {
     *count = 0;
-    if (!tokenizer_can_encode(t)) {
-        return fail(error, "this gpt2_tokenizer.bin can only decode; encoding needs the merges, vocab.bpe");
-    }
+    if (!tokenizer_can_encode(t)) { return fail(error, "this gpt2_tokenizer.bin can only decode; " VOCAB_HINT); }
     if (t->kind == TOKENIZER_BYTE) {
         for (size_t i = 0; i < bytes; i++) { tokens[i] = text[i]; }
         *count = (int64_t)bytes;

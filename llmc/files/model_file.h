@@ -78,12 +78,12 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
         file->kind = MODEL_FROM_SAFETENSORS;
         return safetensors_read_config(file->path, &file->config, error);
     }
-    if (ends_with(init, ".bin")) {
+    if (path_exists(init) || ends_with(init, ".bin")) {
         int version;
         return model_bin_read_config(file->path, &file->config, &version, error);
     }
-    return fail(error, "--init %s: neither a size (one of%s) nor a file .bin or .safetensors nor a folder with a model",
-                init, GPT2_SIZE_NAMES);
+    return fail(error, "--init %s: neither a size (one of%s) nor a model's file nor a folder with a model", init,
+                GPT2_SIZE_NAMES);
 }
 
 // Checks a description that another process has sent.

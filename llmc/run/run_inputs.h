@@ -50,7 +50,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
         return t->is_open;
     }
     if (name[0] == '\0' && prompts) {
-        return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; give --tokenizer vocab.bpe",
+        return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; " VOCAB_HINT,
                     run->config.vocab_size);
     }
     bool missing = given[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed;
@@ -63,7 +63,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     t->is_open = tokenizer_open(&t->tokenizer, name, error);
     if (!t->is_open) { return false; }
     if (!needed || tokenizer_can_encode(&t->tokenizer)) { return true; }
-    return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; give vocab.bpe", name,
+    return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; " VOCAB_HINT, name,
                 prompts ? "--prompt" : "training on text");
 }
 
@@ -102,8 +102,12 @@ static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char
 static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tokens, int64_t *count, Error *error) {
     *count = 0;
     if (name[0] == '\0' || data_is_shards(name)) { return true; }
-    if (run->tokenizer.is_open) { return text_load(name, &run->tokenizer.tokenizer, tokens, count, error); }
-    return fail(error, "--val-data (-j): a text needs a tokenizer; give --tokenizer vocab.bpe"); // training has one
+    if (!run->tokenizer.is_open) { // training has one
+        return fail(error, "--val-data (-j): a text needs a tokenizer; " VOCAB_HINT);
+    }
+    bool crlf = false, ok = text_load(name, &run->tokenizer.tokenizer, tokens, count, &crlf, error);
+    run->texts.crlf = run->texts.crlf || crlf;
+    return ok;
 }
 
 // Opens the training and validation data. A text without --val-data gives its last part to validation.

@@ -33,6 +33,22 @@ static inline void run_print_eval(const TrainRun *run, int which) {
         (long long)eval->rows_that_lose, (long long)eval->longest);
 }
 
+// Says what a user may not expect of a text.
+static inline void run_print_text_notes(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    bool no_split = run->texts.train != NULL && o->val_data[0] == '\0' && !run_has_val(run);
+    if (no_split) {
+        say(stdout,
+            "val data    none: validation and training need a sequence of %lld tokens each, the text has %lld; give "
+            "--val-data, more text or a smaller --seq-len\n",
+            (long long)o->seq_len + 1, (long long)run->train.num_tokens);
+    }
+    if (run->texts.crlf) {
+        say(stdout,
+            "line ends   of Windows (CR LF): the model learns them, too; tr -d '\\r' < FILE > NEW removes them\n");
+    }
+}
+
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -48,6 +64,7 @@ static inline void run_print_inputs(const TrainRun *run) {
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
     }
+    run_print_text_notes(run);
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
 }
 
@@ -252,8 +269,8 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     if (has_tokenizer) {
         say(stdout, "exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
     } else {
-        say(stdout, "exported    %s: the model without a tokenizer (%s); give --tokenizer vocab.bpe to export both\n",
-            dir, tokenizer == NULL ? "none was given" : "this one only decodes");
+        say(stdout, "exported    %s: the model without a tokenizer (%s); to export both, " VOCAB_HINT "\n", dir,
+            tokenizer == NULL ? "none was given" : "this one only decodes");
     }
     return true;
 }

@@ -47,7 +47,7 @@ static size_t encoding_tokens(uint8_t *buffer) {
     memset(buffer, 0, size);
     memcpy(buffer, header, sizeof(header));
     for (int i = 0; i < t.vocab_size; i++) {
-        int bytes;
+        int bytes = 0;
         const uint8_t *piece = tokenizer_decode(&t, i, &bytes);
         buffer[size++] = (uint8_t)bytes;
         memcpy(buffer + size, piece, (size_t)bytes);

@@ -286,12 +286,9 @@ TEST(test_bad_headers) {
         {SHARD_MAGIC, 7, 100, 400, "%s/a.bin: token shard of version 7, expected 1"},
         {SHARD_MAGIC, 1, 100, 400, "%s/a.bin: holds 100 tokens of 4 bytes (another tokenizer?), expected 2 bytes"},
         {20240801, 7, 100, 400,
-         "%s/a.bin: is not a token shard: magic 20240801 (a shard of 32-bit tokens of another tokenizer), expected "
-         "20240520 (use `tokenize` to make shards of text)"},
-        {20240326, 3, 1024, 200,
-         "%s/a.bin: is not a token shard: magic 20240326 (a model), expected 20240520 (use `tokenize` to make shards "
-         "of "
-         "text)"},
+         "%s/a.bin: is a shard of 32-bit tokens of another tokenizer, expected a token shard; give plain text, or "
+         "token shards that `tokenize` made of it"},
+        {20240326, 3, 1024, 200, "%s/a.bin: is a model, expected a token shard; give it to --init"},
         {0, 0, 0, 0,
          "%s/a.bin: is not a token shard: magic 0, expected 20240520 (use `tokenize` to make shards of text)"},
     };
@@ -507,17 +504,22 @@ TEST(test_text_load) {
     Error error;
     uint16_t *tokens;
     int64_t count;
+    bool crlf;
     tokenizer_init_byte(&tokenizer);
     temp_write(test_path(t, "b.txt"), "xyz", 3);
     temp_write(test_path(t, "a.txt"), "a\0\xff", 3);
     uint16_t want[] = {256, 'a', 0, 255, 256, 'x', 'y', 'z'};
-    CHECK(t, text_load(test_path(t, "*.txt"), &tokenizer, &tokens, &count, &error), "%s", error.text);
+    CHECK(t, text_load(test_path(t, "*.txt"), &tokenizer, &tokens, &count, &crlf, &error), "%s", error.text);
     CHECK(t, count == 8 && memcmp(tokens, want, sizeof(want)) == 0, "%lld tokens, or other ones", (long long)count);
+    CHECK(t, !crlf, "Windows line ends in a text without lines");
+    free(tokens);
+    temp_write(test_path(t, "aa.txt"), "x\r\ny", 4); // only one of three files
+    CHECK(t, text_load(test_path(t, "*.txt"), &tokenizer, &tokens, &count, &crlf, &error) && crlf, "%s", error.text);
     free(tokens);
 
     DataLoader dl;
     const char *path = test_path(t, "b.txt");
-    CHECK(t, text_load(path, &tokenizer, &tokens, &count, &error), "%s", error.text);
+    CHECK(t, text_load(path, &tokenizer, &tokens, &count, &crlf, &error), "%s", error.text);
     CHECK_REFUSED(t, dataloader_open_tokens(&dl, path, tokens, count, 4, 257, false, 1, &error), &error, path,
                   ": a sequence of --seq-len 4 needs 5 tokens in one piece, the longest piece has 4; choose a shorter "
                   "sequence or more data");
@@ -533,8 +535,9 @@ static void check_text_refused(Test *t, const char *name, const Tokenizer *token
     Error error = {""};
     uint16_t *tokens = (uint16_t *)&error;
     int64_t count = 1;
+    bool crlf;
     const char *path = test_path(t, name);
-    CHECK_REFUSED(t, text_load(path, tokenizer, &tokens, &count, &error), &error, path, want);
+    CHECK_REFUSED(t, text_load(path, tokenizer, &tokens, &count, &crlf, &error), &error, path, want);
     CHECK(t, tokens == NULL, "%s: tokens after a failure", path);
 }
 
@@ -545,11 +548,20 @@ TEST(test_text_refused) {
     decoder.kind = TOKENIZER_DECODE_ONLY;
     temp_write(test_path(t, "good.txt"), "good", 4);
     check_text_refused(t, "good.txt", &decoder,
-                       ": is text, but the tokenizer only decodes; use --tokenizer vocab.bpe or byte");
+                       ": is text, but the tokenizer only decodes; give --tokenizer vocab.bpe (python3 "
+                       "dev/data/vocab.py fetches it), or byte");
     temp_write(test_path(t, "empty.txt"), "", 0);
     check_text_refused(t, "empty.txt", &tokenizer, ": the file is empty, expected text to train on");
     mkdir(test_path(t, "folder.txt"), 0777);
-    check_text_refused(t, "folder.txt", &tokenizer, ": is a folder, expected a file");
+    char want[512];
+    const char *folder = test_path(t, "folder.txt");
+    snprintf(want, sizeof(want),
+             ": is a folder, expected text; give its texts as '%.200s/*.txt', or shards as '%.200s/*.bin'", folder,
+             folder);
+    check_text_refused(t, "folder.txt", &tokenizer, want);
+    temp_write(test_path(t, "packed.txt"), "\x1f\x8b\x08\0", 4);
+    check_text_refused(t, "packed.txt", &tokenizer,
+                       ": is packed with gzip, expected plain text; unpack it: gunzip -k FILE");
     check_text_refused(t, "none*", &tokenizer, ": no such file (nothing matches the name or pattern)");
 }
 

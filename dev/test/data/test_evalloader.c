@@ -257,8 +257,8 @@ TEST(test_headers) {
     static const struct {
         int field, value;
         const char *want;
-    } cases[] = {{0, 20240520, "is not an evaluation file: magic 20240520 (a token shard), expected 20240522"},
-                 {0, 0, "is not an evaluation file: magic 0, expected 20240522"},
+    } cases[] = {{0, 20240520, "is a token shard, expected an evaluation file; " USE_SHARD},
+                 {0, 0, "is not an evaluation file: magic 0, expected 20240522" EVAL_HINT},
                  {1, 2, "evaluation file of version 2, expected 1"},
                  {2, 0, "header says 0 examples, expected 1 to 65536"},
                  {2, -1, "header says -1 examples, expected 1 to 65536"},

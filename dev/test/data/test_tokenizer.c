@@ -544,9 +544,13 @@ TEST(test_other_files) {
     check_load_refused(t, "", 0, ": line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin");
     check_load_refused(t, "a b\n", 4,
                        ": line 1: the file ends with 1 merges, GPT-2 has 50000 (truncated? fetch it again)");
-    CHECK(t, !tokenizer_open(&tok, "llmc", &error) && strcmp(error.text, "llmc: is a folder, expected a file") == 0,
+    CHECK(t,
+          !tokenizer_open(&tok, "llmc", &error) &&
+              strcmp(error.text, "llmc: is a folder, expected a tokenizer; " VOCAB_HINT) == 0,
           "%s", error.text);
-    CHECK(t, !tokenizer_open(&tok, "no/such.bpe", &error) && strstr(error.text, "no/such.bpe: cannot open") != NULL,
+    CHECK(t,
+          !tokenizer_open(&tok, "no/such.bpe", &error) &&
+              strcmp(error.text, "no/such.bpe: no such file; " VOCAB_HINT) == 0,
           "%s", error.text);
     char path[6000];
     memset(path, 'x', sizeof(path));

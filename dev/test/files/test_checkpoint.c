@@ -134,9 +134,9 @@ TEST(test_model_header_fields) {
         int32_t value;
         const char *message;
     } cases[] = {
-        {0, 0, ": is not a model: magic 0, expected 20240326"},
-        {0, 20240520, ": is not a model: magic 20240520 (a token shard), expected 20240326"},
-        {0, 20240327, ": is not a model: magic 20240327 (a debug state of a PyTorch twin), expected 20240326"},
+        {0, 0, ": is not a model: magic 0, expected 20240326" MODEL_HINT},
+        {0, 20240520, ": is a token shard, expected a model; " USE_SHARD},
+        {0, 20240327, ": is a debug state of a PyTorch twin, expected a model; nothing here reads it"},
         {1, 1, ": model of version 1, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
         {1, 2, ": model of version 2, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
         {1, 4, ": model of version 4, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},

@@ -282,7 +282,7 @@ TEST(test_init_refused) {
     Error error;
     char rest[300];
     CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
-                  ": neither a size (one of" GPT2_SIZE_NAMES ") nor a file .bin or .safetensors nor a folder with a model");
+                  ": neither a size (one of" GPT2_SIZE_NAMES ") nor a model's file nor a folder with a model");
     CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init", ": the path is empty");
     CHECK_REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), &error, test_path(t, "none.bin"),
                   ": cannot open: No such file or directory");

@@ -108,14 +108,14 @@ def test_a_list_of_tokens():
     words[257], words[258] = words[258], words[257] + b"?"  # no merge makes this
     formats.write_tokenizer(path("t.bin"), words, 259)
     out = ran(*NO_STEPS, "--tokenizer", path("t.bin"), *MODEL, "--export", folder)  # over the first
-    assert f"exported    {folder}: the model without a tokenizer (this one only decodes); give --tokenizer vocab.bpe " \
-           "to export both\n" in out, out
+    assert f"exported    {folder}: the model without a tokenizer (this one only decodes); to export both, give " \
+           "--tokenizer vocab.bpe (python3 dev/data/vocab.py fetches it)\n" in out, out
     assert sorted(os.listdir(folder)) == WEIGHTS
 
 
 def test_without_a_tokenizer():
     folder, out = export("--vocab", 50257, *MODEL)
-    assert f"exported    {folder}: the model without a tokenizer (none was given); give --tokenizer" in out, out
+    assert f"exported    {folder}: the model without a tokenizer (none was given); to export both, give " in out, out
     assert sorted(os.listdir(folder)) == WEIGHTS
     check_config(folder, 50257, 50256, 16)
     folder, _ = export("--vocab", 300, *MODEL)

@@ -56,7 +56,7 @@ def test_no_model():
     """Row 1: folders, pipes and nothing at all in place of a model."""
     os.mkfifo(path("pipe.bin"))
     for init, says in ((path("none.bin"), "No such file"), ("d13", "neither a size"), (FOLDER, "holds no model"),
-                       (path("pipe.bin"), "pipe"), (TEXT, "neither a size")):
+                       (path("pipe.bin"), "pipe"), (TEXT, "is not a model")):
         refused("--init", init, *SAMPLE, says=[init, says])
 
 
@@ -136,6 +136,15 @@ def test_shards_of_all_sizes():
         refused("-i", data, *TINY, says=[data, says])
 
 
+def test_notes_on_a_text():
+    """A text that is too short to validate says so, and Windows line ends are mentioned: each in one line."""
+    short, windows = write("few.txt", b"twenty letters, some"), write("windows.txt", b"to be\r\n" * 20)
+    seen = [[note in ran("-i", text, *TINY, *QUIET, "-x", 1) for note in
+             ("val data    none: validation and training need a sequence of 17 tokens each, the text has 21; ",
+              "line ends   of Windows (CR LF)")] for text in (short, windows, TEXT)]
+    assert seen == [[True, False], [False, True], [False, False]], seen
+
+
 # ---- Rows 8 and 9: sizes of a batch ----
 
 
@@ -185,7 +194,7 @@ def test_tokenizers():
     assert not re.search(ids, ran(*base, "--tokenizer", name))
     assert not re.search(ids, ran(*base, cwd=path("place")))
     refused("-i", TEXT, *TINY, "--tokenizer", name, says=[name, "only decode", "vocab.bpe"])
-    refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe", "No such file"])
+    refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe: no such file", "dev/data/vocab.py"])
     refused("-i", data, *TINY, "--tokenizer", FOLDER, says=[FOLDER, "folder"])
     refused("-i", TEXT, *BATCH, "-e", model("other.bin", config(V=300)), says=["byte has 257 tokens, the model 300"])
     refused("-i", TEXT, *TINY, "--vocab", 256, says=["257 tokens, the model 256"])

@@ -3,6 +3,7 @@ input with its message, a full disk, Ctrl-C. Also the Unicode tables, against Py
 tokenize)."""
 import array
 import glob
+import gzip
 import hashlib
 import json
 import os
@@ -392,7 +393,7 @@ BAD_OPTIONS = (
     (f"--shard-size: got '1e6', {SHARD_SIZES}", "t.txt --shard-size 1e6"),
     ("'--jsnol': unknown option; the nearest is --jsonl (--help lists all)", "t.txt --jsnol text"),
     ("none.txt: cannot open: No such file or directory", "t.txt none.txt"),
-    (f"{WORK}: is a folder, expected a text file", f"t.txt {WORK}"),
+    (f"{WORK}: is a folder, expected text; name its files: {WORK}/*", f"t.txt {WORK}"),
     ("empty.txt: is empty", "t.txt empty.txt"),
     ("standard input: is empty", "-"))
 
@@ -410,6 +411,9 @@ def test_bad_options_and_inputs():
         refused(f"{empty}: cannot open: Permission denied", text, empty)
 
 
+HINT = "give --tokenizer vocab.bpe (python3 dev/data/vocab.py fetches it)"
+
+
 def test_bad_vocabulary():
     """Found before anything is written, old shards included. (test_tokenizer.c has every damage.)"""
     text, good = write("t.txt", b"some text"), merges_text()
@@ -417,21 +421,34 @@ def test_bad_vocabulary():
             ("line 50000: the file ends with 49999 merges, GPT-2 has 50000 (truncated? fetch it again)",
              good[:good[:-1].rindex("\n") + 1]),
             ("line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with Unix "
-             "ones)", good.split("\n", 1)[1].replace("\n", "\r\n"))):
+             "ones); is it GPT-2's vocab.bpe? python3 dev/data/vocab.py fetches it",
+             good.split("\n", 1)[1].replace("\n", "\r\n"))):
         write("bad.bpe", content)
         refused(f"bad.bpe: {message}", text, vocab="bad.bpe")
-    refused("none.bpe: no such file; it is GPT-2's list of merges, vocab.bpe of OpenAI's public release; --tokenizer "
-            "says where it is", text, vocab="none.bpe")
-    refused(f"{WORK}: is a folder, expected a file", text, vocab=WORK)
-    refused("--tokenizer: shards hold GPT-2 tokens, not bytes; name a vocab.bpe (for bytes, give train_gpt2 the text "
-            "itself)", text, vocab="byte")
+    refused(f"none.bpe: no such file; {HINT}", text, vocab="none.bpe")
+    refused(f"{WORK}: is a folder; give the merges in it, {WORK}/vocab.bpe", text, vocab=WORK)
+    refused(f"--tokenizer: shards hold GPT-2 tokens, not bytes; {HINT}; for bytes, give train_gpt2 the text itself",
+            text, vocab="byte")
     decode_only = struct.pack("<256I", 20240328, 2, 2, 1, *[0] * 252) + b"\1a\1b"
-    refused("bin.bin: can only decode; encoding needs the merges, vocab.bpe", text,
+    refused(f"bin.bin: can only decode; {HINT}", text,
             vocab=os.path.basename(write("bin.bin", decode_only)))
     headerless = good.split("\n", 1)[1]
     accepted("--output", "headerless", text, vocab=write("headerless.bpe", headerless))
     accepted("--output", "header", text)
     assert read_all("header") == read_all("headerless")
+
+
+def test_wrong_files():
+    """A file that is no text is named before anything is written or removed; Windows line ends are mentioned.
+    (test_file_kind.c has every kind.)"""
+    text, packed = write("t.txt", b"some text"), write("t.gz", gzip.compress(b"some text"))
+    accepted("--output", "kinds", text)
+    says = "is packed with gzip, expected plain text; unpack it: gunzip -k FILE"
+    refused(f"{packed}: {says}", "--overwrite", text, packed, output="kinds")
+    refused(f"standard input: {says}", "-", stdin=gzip.compress(b"some text"))
+    notes = [accepted("--overwrite", "--output", "lines", write("lines.txt", data)).count("line ends of Windows")
+             for data in (b"a\r\nb\r\n", b"a\nb\n")]
+    assert notes == [1, 0], notes
 
 
 # ---- The disk, Ctrl-C, the screen ----
