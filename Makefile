@@ -230,7 +230,7 @@ $(BUILD)/train_gpt2cu.o: train_gpt2.cu $(BUILD)/flags.cuda
 
 $(BUILD)/train_gpt2emu.o: train_gpt2.cu $(BUILD)/emu.ready
 	@rm -f $@ $(PREFIX)train_gpt2emu
-	$(COMPILE_EMU) $(GPU_DEPENDS) -c -o $@ $<
+	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(GPU_DEPENDS) -c -o $@ $<
 
 $(PREFIX)train_gpt2cu: $(BUILD)/train_gpt2cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@

@@ -829,9 +829,9 @@ TEST(test_memory_is_what_was_planned) {
 // nothing else. Only the emulator counts waits.
 TEST(test_host_does_not_wait_in_a_step) {
 #ifdef GPT2_EMU
-    const char *arguments[] = {"train_gpt2cu", "-i",        "README.md", "--layers", "1",  "--heads", "1", "--channels",
-                               "64",           "--context", "16",        "-t",       "16", "-b",      "2", "-d",
-                               "64",           "-x",        "5"};
+    const char *arguments[] = {PROGRAM_NAME, "-i", "README.md", "--layers", "1",  "--heads", "1",
+                               "--channels", "64", "--context", "16",       "-t", "16",      "-b",
+                               "2",          "-d", "64",        "-x",       "5"};
     int count = (int)(sizeof(arguments) / sizeof(arguments[0]));
     std::unique_ptr<TrainRun> run(new TrainRun());
     std::unique_ptr<Trainer> trainer(new Trainer());
@@ -843,7 +843,7 @@ TEST(test_host_does_not_wait_in_a_step) {
     run->trainer = trainer.get();
     run->ranks = ranks_of(&comm);
     run->num_ranks = 1;
-    bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
+    bool ok = train_options_parse(&run->options, PROGRAM_NAME, count, (char **)arguments, true, &outcome, &error) &&
               run_open(run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     ok = settle_by_gpus(run.get(), &error);

@@ -61,12 +61,12 @@ static const ArgSpec specs[] = {
 
 static const ArgsProgram program = {
     "tokenize",
-    "tokenize [options] --output PREFIX FILE... (- is standard input)",
+    "$0 [options] --output PREFIX FILE... (- is standard input)",
     "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
     "end-of-text token 50256. Text that looks like <|endoftext|> is ordinary text, and need not be valid UTF-8.",
     "Examples\n"
-    "  tokenize --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
-    "  zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -\n",
+    "  $0 --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
+    "  zcat pages.jsonl.gz | $0 --output data/web --jsonl text --val-tokens 10000000 -\n",
     specs,
     sizeof(specs) / sizeof(specs[0]),
     true,

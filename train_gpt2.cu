@@ -1111,7 +1111,7 @@ static float *begin_sample(Trainer *t) {
 #include "train_gpt2_program.cuh"
 
 static const TrainerOps trainer_ops = {
-    {PROGRAM, gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1, &stop_request, on_signal},
+    {PROGRAM_NAME, gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1, &stop_request, on_signal},
     // start
     join,
     plan,

@@ -482,7 +482,9 @@ static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. The program
 
-static const char *const PROGRAM = "train_gpt2cu";
+#ifndef PROGRAM_NAME // the Makefile gives the emulated program its own
+#define PROGRAM_NAME "train_gpt2cu"
+#endif
 
 // Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
@@ -829,7 +831,7 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     options.folder = o->nccl_fs_path, options.secret = o->secret_file;
     options.start_timeout = o->start_timeout;
     options.watchdog = o->watchdog;
-    options.program = PROGRAM;
+    options.program = PROGRAM_NAME;
     options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: the default; without a watchdog a debugger may stop the watch
     comm_single(comm);
     run->ranks = ranks_of(comm);

@@ -48,7 +48,7 @@ static const ArgSpec specs[] = {
 
 static const ArgsProgram program = {
     "bench_gpu",
-    "bench_gpu [options]",
+    "$0 [options]",
     "Times each kernel of the GPU trainer against the least time that this GPU's memory and arithmetic allow it.",
     NULL,
     specs,

@@ -104,6 +104,8 @@ MISTAKES = [Mistake(*row) for row in (
      "!(loss > divergence_loss_limit(vocab_size)) ? 0 :", UNIT, "divergence"),
     ("llmc/run/run_report.h", "if (steps == DIVERGENCE_STEPS) {", "{", CPU, "test_faults.py -k divergence"),
     ("llmc/run/run_report.h", 'run->folder.has_picture ? "loss.svg, " : ""', '"loss.svg, "', CPU, "test_options.py -k leaves"),
+    ("llmc/run/args.h", "if (h >= 0) { say", "if (h < 0) { say", CPU, "test_options.py -k help"),
+    ("llmc/run/args.h", "text = place + 2", "text = place + 1", CPU, "test_options.py -k help"),
     ("llmc/run/train_loop.h", "(saves || validates) && !run_draw", "validates && !run_draw", CPU,
      "test_options.py -k leaves"),
     ("llmc/run/train_loop.h", "asked || o->given[rows[i]]", "true", CPU, "test_options.py -k without_training"),

@@ -40,10 +40,10 @@ typedef struct {
 } ArgSpec;
 
 typedef struct {
-    const char *name;                // of the program, for --version
-    const char *usage;               // e.g. "tokenize [options] FILE..."
+    const char *name;                // of the program
+    const char *usage;               // e.g. "$0 [options] FILE..."; $0 is the program's name
     const char *summary;             // a paragraph for --help
-    const char *examples;            // lines printed unchanged at the end of --help, or NULL
+    const char *examples;            // lines at the end of --help, with $0 as in usage; or NULL
     const ArgSpec *specs;            //
     int num_specs;                   // at most ARGS_MAX_SPECS
     bool takes_positionals;          // allows words that are not options
@@ -313,11 +313,24 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges
     args_print_wrapped(out, right, ARGS_HELP_RIGHT, ARGS_HELP_RIGHT);
 }
 
+// Prints a text with the program's name in the place of each $0.
+static inline void args_print_named(FILE *out, const char *text, const char *name) {
+    for (const char *place; (place = strstr(text, "$0")) != NULL; text = place + 2) {
+        say_bytes(out, text, (size_t)(place - text), (size_t)(place - text), 0);
+        say(out, "%s", name);
+    }
+    say_lines(out, text);
+}
+
 // Prints the options in the groups and the order of the table: all options, or the common options.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
     const char *group = "", *common = program->common;
-    say(out, "Usage: %s\n\n", program->usage);
+    int h = args_find(program, "-h", 2);
+    say(out, "Usage: ");
+    args_print_named(out, program->usage, program->name);
+    say(out, "\n\n");
     args_print_wrapped(out, program->summary, 0, 0);
+    if (h >= 0) { say(out, "Help is --help, or -h alone: -h 1 is --%s 1.\n", program->specs[h].name); }
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
         bool shown = all || common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
@@ -333,7 +346,7 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
     say(out, "  %-*s%s\n", width, "--version", "the version");
     if (program->examples != NULL) {
         say(out, "\n");
-        say_lines(out, program->examples);
+        args_print_named(out, program->examples, program->name);
     }
 }
 

@@ -423,29 +423,30 @@ static inline bool train_options_check_lines(const TrainOptions *o, Error *error
     return true;
 }
 
-// The command lines of the CPU trainer and of the GPU trainer.
+// The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
-    {"train_gpt2", "train_gpt2 --train-data FILES [options]",
+    {NULL, "$0 --train-data FILES [options]",
      "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, --val-every and --sample-every are "
      "small ones, made for a laptop.",
      "Examples\n"
-     "  train_gpt2 --train-data book.txt --out-dir run --steps 1000\n"
-     "  train_gpt2 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
-     "  train_gpt2 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
+     "  $0 --train-data book.txt --out-dir run --steps 1000\n"
+     "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
+     "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
      train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options},
-    {"train_gpt2cu", "train_gpt2cu --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
+    {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
      "Examples\n"
-     "  train_gpt2cu -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
-     "  train_gpt2cu -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
-     "  train_gpt2cu -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
-     "  train_gpt2cu --init run --steps 0 --sample-tokens 200\n",
+     "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
+     "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
+     "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
+     "  $0 --init run --steps 0 --sample-tokens 200\n",
      train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
-// *outcome, and the program then ends with status 0. Texts point into argv, which must stay.
-static inline bool train_options_parse(TrainOptions *options, int argc, char **argv, bool gpu_trainer,
+// *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.
+static inline bool train_options_parse(TrainOptions *options, const char *name, int argc, char **argv, bool gpu_trainer,
                                        ArgsOutcome *outcome, Error *error) {
     ArgsProgram program = train_programs[gpu_trainer];
+    program.name = name;
     program.given = options->given;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }

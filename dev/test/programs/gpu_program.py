@@ -11,7 +11,8 @@ if not os.path.exists(PROGRAM):
     pytest.skip(f"no {PROGRAM} here (make train_gpt2emu)", allow_module_level=True)
 with open(PROGRAM, "rb") as file:
     EMULATED = b"EMU_NO_GPU" in file.read()
-GPU = Trainer(PROGRAM, "train_gpt2cu", EMU_CHECK="0", EMU_THREADS="1")
+NAME = os.path.basename(PROGRAM)  # what it calls itself, too
+GPU = Trainer(PROGRAM, NAME, EMU_CHECK="0", EMU_THREADS="1")
 start, ran, refused = GPU.start, GPU.ran, GPU.refused
 
 

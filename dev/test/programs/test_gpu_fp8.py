@@ -136,4 +136,4 @@ def test_refused_in_fp32():
     if not os.path.exists(FP32):
         pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
                            "build/emu_fp32/train_gpt2emu builds it)")
-    Trainer(FP32, "train_gpt2cu").refused(*SHAPE, "--fp8", says=[re.compile("--fp8: .*fp32")])
+    Trainer(FP32, os.path.basename(FP32)).refused(*SHAPE, "--fp8", says=[re.compile("--fp8: .*fp32")])

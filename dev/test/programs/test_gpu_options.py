@@ -9,7 +9,7 @@ import pytest
 import cli
 import gpu_program
 from cli import QUIET, losses, stopped_after, val_losses, weights_hash
-from gpu_program import ran, refused
+from gpu_program import NAME, ran, refused
 
 TEXT = cli.text_file()
 SHAPE = ["-i", TEXT, "--layers", "2", "--heads", "2", "--channels", "16", "--context", "16", "-t", "16"]
@@ -18,9 +18,10 @@ RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multi
 
 def test_help_text():
     out = ran("--help", "all")
-    for text in ("Usage: train_gpt2cu", "--recompute", "--gpu-log-every", "-ge", "GPU"):
+    for text in (f"Usage: {NAME} ", f"\n  {NAME} -i 'shards", "--recompute", "--gpu-log-every", "-ge", "GPU"):
         assert text in out, text
-    assert re.match(r"train_gpt2cu .*\d", ran("--version"))
+    assert set(re.findall(r"train_gpt2\w+", out)) == {NAME}
+    assert re.match(rf"{NAME} .*\d", ran("--version"))
 
 
 def test_options_of_several_processes():

@@ -77,7 +77,7 @@ NO_SIZE = [word for name in MODEL[::2] for word in (name, None)]
 
 
 def is_bf16(program=PROGRAM):
-    out = cli.Trainer(program, "train_gpt2cu").ran(*options(16, 1, 1), "--plan")
+    out = cli.Trainer(program, os.path.basename(program)).ran(*options(16, 1, 1), "--plan")
     return re.search(r"^precision +(\w+)", out, re.M).group(1) == "bf16"
 
 

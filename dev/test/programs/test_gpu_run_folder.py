@@ -25,7 +25,7 @@ def test_describes_the_run():
         out = Ranks(count, *RUN, "-d", 64, "-x", 2, "-lg", 7, "-o", folder, how=how, TERM="xterm").finish()
         assert "\r" not in out and "\x1b" not in out, out  # mpirun has given its processes a terminal
         record = record_of(folder)
-        assert record["program"] == "train_gpt2cu" and record["command"][0] == PROGRAM, record["command"]
+        assert record["program"] == os.path.basename(PROGRAM) and record["command"][0] == PROGRAM, record["command"]
         assert f"precision   {record['precision']}" in out and record["tokens_per_step"] == 64
         given = {"gpu-log-every": 7, "zero-stage": 0, "tf32": True, "watchdog": 45, "process-rank": 0}
         check_options(record, given, options)

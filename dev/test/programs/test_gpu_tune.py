@@ -22,7 +22,7 @@ SHAPE = ["-i", text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--co
 RUN = [*SHAPE, "-b", 5]
 PROBLEMS = 15  # of a run: forward, weight and input of qkv, attproj, fc, fcproj and the head
 CACHE = cli.path("cache")
-GPU = Trainer(gpu_program.PROGRAM, "train_gpt2cu", EMU_CHECK="0", EMU_THREADS="1", EMU_CUBLASLT_ALGOS="8",
+GPU = Trainer(gpu_program.PROGRAM, gpu_program.NAME, EMU_CHECK="0", EMU_THREADS="1", EMU_CUBLASLT_ALGOS="8",
               XDG_CACHE_HOME=CACHE)
 
 

@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Error error;
     error.text[0] = '\0';
     for (int gpu = 0; gpu < 2 && quiet; gpu++) {
-        if (!train_options_parse(&options, argc, argv, gpu == 1, &outcome, &error)) {
+        if (!train_options_parse(&options, "fuzz", argc, argv, gpu == 1, &outcome, &error)) {
             require(error.text[0] != '\0' && strchr(error.text, '\n') == NULL && strlen(error.text) < 1000);
             continue;
         }

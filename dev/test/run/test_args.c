@@ -27,7 +27,7 @@ static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
     int screen = dup(STDOUT_FILENO);
     if (freopen("/dev/null", "w", stdout) == NULL) { return false; }
     p->error.text[0] = '\0';
-    bool ok = train_options_parse(&p->options, argc, argv, gpu_trainer, &p->outcome, &p->error);
+    bool ok = train_options_parse(&p->options, argv[0], argc, argv, gpu_trainer, &p->outcome, &p->error);
     fflush(stdout);
     dup2(screen, STDOUT_FILENO);
     close(screen);
@@ -412,9 +412,8 @@ TEST(test_help_and_version) {
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
 TEST(test_help_text) {
     static char help[1 << 16];
-    ArgsProgram program = {
-        "train_gpt2", "train_gpt2 [options]", "Trains.", NULL, train_specs_cpu, train_options_count(), false,
-        NULL,         TRAIN_COMMON,           NULL};
+    ArgsProgram program = {"train_gpt2",          "$0 [options]", "Trains.", NULL,         train_specs_cpu,
+                           train_options_count(), false,          NULL,      TRAIN_COMMON, NULL};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     args_print_help(file, &program, true);
