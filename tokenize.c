@@ -16,6 +16,7 @@
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"
 #include "llmc/base/json.h"
+#include "llmc/base/openmp.h"
 #include "llmc/run/log.h"
 #include "llmc/data/tokenizer.h"
 #ifdef _OPENMP
@@ -714,6 +715,7 @@ int main(int argc, char **argv) {
     Options options;
     ArgsOutcome outcome;
     int num_files;
+    openmp_wait_briefly(argv);
     reserve_standard_files();
     exit_unless(args_parse(&program, &options, argc, argv, &num_files, &outcome, &error), "tokenize", &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }

@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2035, 1200, ""),
+    "base": (2110, 1200, ""),
     "model": (1453, 1100, "base"),
     "cpu": (644, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
@@ -25,7 +25,7 @@ ROOMS = {
     "ranks": (3528, 1900, "base model cuda"),
     "data": (1708, 1500, "base model"),
     "files": (2490, 2200, "base model data"),
-    "run": (4289, 2300, "base model data files"),
+    "run": (4291, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 897, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

@@ -9,9 +9,6 @@
 # environment trains for a shorter or longer time.
 set -eu -o pipefail
 export LC_ALL=C
-# A thread that waits for the other spins for a moment, then sleeps: on a quiet machine as fast as spinning on, and
-# beside other programs not many times slower (dev/bench/LOG.md).
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000} KMP_BLOCKTIME=${KMP_BLOCKTIME:-1}
 
 # A model of bytes that learns fast: 0.8 million parameters, and small batches, since at this scale many updates matter
 # more than exact ones.

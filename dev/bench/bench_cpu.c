@@ -3,6 +3,7 @@
 // optimizer sees, and whole training steps of ./train_gpt2 if it is built. It times the source the trainer runs.
 //
 // Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
+#include "llmc/base/openmp.h"
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/peak.h"
 #include <dlfcn.h>
@@ -211,7 +212,9 @@ static void bench_step(const Bench *bench) {
            gflop / median * 1e3, 100e3 * gflop / median / bench->peak, 100e3 * gflop / best / bench->peak);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argc;
+    openmp_wait_briefly(argv);
     Bench bench = {gemm_max_threads(), 0.0, NULL};
     print_machine(bench.threads);
     bench.sgemm = open_openblas(bench.threads);

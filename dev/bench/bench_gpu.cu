@@ -13,6 +13,7 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/run/args.h"
 #include "llmc/layers/attention.cuh"
+#include "llmc/base/openmp.h"
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/layers/embedding.cuh"
 #include "llmc/layers/loss.cuh"
@@ -706,6 +707,7 @@ int main(int argc, char **argv) {
     static Bench bench;
     Options options;
     ArgsOutcome outcome;
+    openmp_wait_briefly(argv);
     exit_unless(args_parse(&program, &options, argc, argv, NULL, &outcome, &error), "bench_gpu", &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
     exit_unless(run(&bench, &options, &error), "bench_gpu", &error);

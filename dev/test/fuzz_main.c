@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "dev/test/fuzz.h"
+#include "llmc/base/openmp.h"
 #include "llmc/base/rand.h"
 
 #define FUZZ_CAPACITY (1 << 20)
@@ -108,6 +109,7 @@ static void free_seeds(FuzzInput *seeds, int count) {
 }
 
 int main(int argc, char **argv) {
+    openmp_wait_briefly(argv);
     bool only_seeds = argc == 3 && strcmp(argv[1], "--seeds") == 0;
     long iterations = argc > 1 && !only_seeds ? strtol(argv[1], NULL, 10) : 3000;
     FuzzRandom random = {argc > 2 && !only_seeds ? strtoull(argv[2], NULL, 10) : 1, 0};

@@ -8,6 +8,7 @@
 
 #include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
+#include "llmc/base/openmp.h"
 
 static TestCase *tests; // file by file, each in the order of its lines
 
@@ -81,6 +82,7 @@ static void test_run(const TestCase *test, int *passed, int *failed, int *skippe
 
 // Runs the tests that the command line names. The last line is `PROGRAM: N passed, N failed, N skipped`.
 static int test_main(int argc, char **argv) {
+    openmp_wait_briefly(argv);
     int passed = 0, failed = 0, skipped = 0;
     const char *slash = strrchr(argv[0], '/'), *unknown = test_unknown(argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {

@@ -5,6 +5,7 @@
 #define LLMC_TRAIN_LOOP_H
 
 #include "llmc/base/launcher.h"
+#include "llmc/base/openmp.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/run_start.h"
 
@@ -231,6 +232,7 @@ static inline int train_main(const TrainerOps *ops, Trainer *t, TrainRun *run, i
     bool shows = ops->join == NULL || launcher_shows();
     ArgsOutcome outcome;
     Error error;
+    openmp_wait_briefly(argv);
     reserve_standard_files();
     ignore_write_signals();
     bool ok = train_options_parse(&run->options, ops->facts.program, argc, argv, ops->facts.on_gpu, &outcome, &error);
