@@ -1,11 +1,15 @@
-"""Brings up to date what the documents take from the trainer's --plan: memory, traffic and utilisation of each stage of
-sharding (doc/several_gpus.md), the predicted speeds (README.md), the levels of --recompute (doc/speed.md).
+"""Brings up to date what the documents take from the trainers' --plan: memory, traffic and utilisation of each stage of
+sharding (doc/several_gpus.md), the predicted speeds (README.md), the levels of --recompute (doc/speed.md), the sizes of
+--init (doc/usage.md, README.md, --help).
 
     python3 dev/plan_table.py --check [program]     exit status 1 if they are not what --plan says now
     python3 dev/plan_table.py --write [program]     brings them up to date
 
-program: ./train_gpt2cu or ./train_gpt2emu (the default). No GPU is needed.
+program: ./train_gpt2cu or ./train_gpt2emu (the default). No GPU is needed. TRAIN_GPT2 names another CPU trainer than
+./train_gpt2.
 """
+import collections
+import math
 import os
 import re
 import subprocess
@@ -22,6 +26,9 @@ MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
 SPEEDS = {"GPT-2 124M, bf16": "-e d12 -b 64 -t 1024", "GPT-2 124M, `--fp8`": "-e d12 -b 64 -t 1024 --fp8",
           "GPT-2 1558M, bf16": "-e d48 -b 16 -t 1024", "GPT-2 1558M, `--fp8`": "-e d48 -b 16 -t 1024 --fp8"}
 LEVELS = "-e d12 -b 64 -t 1024 -d 524288"
+# The sizes of --init: the batches with which the CPU and the GPU train, and the sizes that --help shows.
+CPU_BATCH, GPU_BATCH, SHORT = "-b 4 -t 64 --threads 1", "-b 8 -t 1024 -r 0", ["d6", "d12", "d24", "d36", "d48"]
+SIZES, OPTIONS = "llmc/model/gpt2.h", "llmc/run/train_options.h"
 
 
 def plan(program, *words):
@@ -76,6 +83,44 @@ def level_rows(program):
     return lines
 
 
+# ---- The sizes of --init ----
+
+Size = collections.namedtuple("Size", "name names parameters layers heads channels context cpu gpu")
+
+
+def gib(memory):
+    """Rounded up: from 10 GiB on to whole ones. A machine's SIMD width, which moves some MiB, then does not show."""
+    memory /= 2**30
+    return f"{math.ceil(memory):,} GiB" if memory > 10 else f"{math.ceil(10 * memory) / 10} GiB"
+
+
+def sizes(program):
+    """Each size, with what its plans say."""
+    found = []
+    rows = re.findall(r'^    X\("([\w:]+)", (?:"(\w+)", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)', read(SIZES), re.M)
+    for name, millions, *shape in rows:
+        cpu = plan(os.environ.get("TRAIN_GPT2", "./train_gpt2"), "-e", name, *CPU_BATCH.split())
+        gpu = plan(program, "-e", name, *GPU_BATCH.split())
+        memory = [int(re.search(r"^total (\d+) bytes", out, re.M)[1]) for out in (cpu, gpu)]
+        parameters = int(re.search(r"^parameters +(\d+)", cpu, re.M)[1])
+        names = [millions, name] if millions else [name]
+        found.append(Size(name, names, parameters, *map(int, shape), *map(gib, memory)))
+    return sorted(found, key=lambda size: (size.name.startswith("gpt3"), size.parameters))
+
+
+def size_row(size):
+    names = ", ".join(f"`{name}`" for name in size.names)
+    return (f"| {names} | {size.parameters:,} | {size.layers} | {size.heads} | {size.channels:,} | {size.context:,} "
+            f"| {size.cpu} | {size.gpu} |")
+
+
+def help_line(size):
+    """A line of the macro TRAIN_SIZES."""
+    text = (f"  {', '.join(size.names):12} {size.parameters:14,} {size.layers:7} {size.heads:6} {size.channels:9,} "
+            f"{size.cpu:>14} {size.gpu:>14}")
+    return f'    "{text}\\n"'.ljust(119) + "\\"
+
+
 # ---- The documents ----
 
 
@@ -87,13 +132,19 @@ def with_rows(text, header, rows):
 
 def documents(program):
     """Names of the documents -> their text as it should be."""
-    texts = {name: read(name) for name in ("README.md", "doc/several_gpus.md", "doc/speed.md")}
+    names = ("README.md", "doc/several_gpus.md", "doc/speed.md", "doc/usage.md", OPTIONS)
+    texts, all_sizes = {name: read(name) for name in names}, sizes(program)
     readme = texts["README.md"]
     for name in SPEEDS:
         row = re.compile(rf"^(\| {re.escape(name)} \|[^|\n]*\|)[^|\n]*\|", re.M)
         readme, count = row.subn(rf"\1 {speed_cell(program, name)} |", readme)
         assert count == 1, name
+    for row in map(size_row, all_sizes):  # those that README.md has
+        readme = re.sub(rf"^{re.escape(row.split(' | ')[0])} \|.*$", row, readme, flags=re.M)
     texts["README.md"] = readme
+    texts["doc/usage.md"] = with_rows(texts["doc/usage.md"], "| `--init` | parameters |", map(size_row, all_sizes))
+    lines = "\n".join(help_line(size) for size in all_sizes if size.name in SHORT)
+    texts[OPTIONS] = re.sub(r'(?<=\n)(    "  [^\n]* GiB\\n" *\\\n)+', lambda _: lines + "\n", texts[OPTIONS])
     gpus = texts["doc/several_gpus.md"]
     texts["doc/several_gpus.md"] = with_rows(gpus, "| model, tokens a step |", stage_rows(program))
     texts["doc/speed.md"] = with_rows(texts["doc/speed.md"], "| `--recompute` | memory |", level_rows(program))

@@ -423,22 +423,33 @@ static inline bool train_options_check_lines(const TrainOptions *o, Error *error
     return true;
 }
 
+// The sizes that --help shows. dev/plan_table.py writes the lines with GiB.
+#define TRAIN_SIZES                                                                                                    \
+    "Sizes (--init), and the memory to train: on the CPU with 4 x 64 tokens, on a GPU with 8 x 1,024\n"                \
+    "  size             parameters  layers  heads  channels      CPU, fp32      GPU, bf16\n"                           \
+    "  d6               30,339,456       6      6       384        0.6 GiB        2.0 GiB\n"                           \
+    "  124M, d12       124,439,808      12     12       768        2.1 GiB        5.3 GiB\n"                           \
+    "  350M, d24       354,823,168      24     16     1,024        5.8 GiB         13 GiB\n"                           \
+    "  774M, d36       774,030,080      36     20     1,280         13 GiB         26 GiB\n"                           \
+    "  1558M, d48    1,557,611,200      48     25     1,600         25 GiB         46 GiB\n"                           \
+    "\n"
+
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
     {NULL, "$0 --train-data FILES [options]",
      "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, --val-every and --sample-every are "
      "small ones, made for a laptop.",
-     "Examples\n"
-     "  $0 --train-data book.txt --out-dir run --steps 1000\n"
-     "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
-     "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
+     TRAIN_SIZES "Examples\n"
+                 "  $0 --train-data book.txt --out-dir run --steps 1000\n"
+                 "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
+                 "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
      train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options},
     {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
-     "Examples\n"
-     "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
-     "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
-     "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
-     "  $0 --init run --steps 0 --sample-tokens 200\n",
+     TRAIN_SIZES "Examples\n"
+                 "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
+                 "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
+                 "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
+                 "  $0 --init run --steps 0 --sample-tokens 200\n",
      train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
