@@ -341,7 +341,7 @@ typedef struct {
     int B, T;          // the largest batch
     int recompute;     // the level of --recompute
     int window;        // positions that generation sees
-    int eval_T;        // the longest sequence of an evaluation; it may exceed T in a batch of fewer rows. 0: none
+    int eval_T;        // the longest sequence of an evaluation, which may exceed T. 0: none
     int64_t eval_rows; // the most completions of an evaluation
 } RunShape;
 
@@ -385,9 +385,10 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
     GPT2_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
+// A batch has at most (B,T) rows, or one sequence of an evaluation.
 static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
-    int64_t N = run->kind == RUN_GENERATES ? 0 : (int64_t)run->B * run->T;
+    int64_t N = run->kind == RUN_GENERATES ? 0 : max_i64((int64_t)run->B * run->T, run->eval_T);
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
     ActShape shape = {model->config, N, N, min_i64(N, CHUNK_ROWS), 1, level, false, ON_CPU, PLAN_F32};
     return shape;
@@ -428,7 +429,7 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
     model->config = *config, model->shape = shape;
     bool trains = shape.kind == RUN_TRAINS;
     int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
-    int64_t N = shape.kind == RUN_GENERATES ? 0 : (int64_t)shape.B * shape.T;
+    int64_t N = activation_shape(model).rows;
     plan_init(plan, phase_names);
     plan_add(plan, &model->params, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
     plan_add(plan, &model->grads, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
@@ -873,8 +874,7 @@ static double mean_loss(const Model *model, int64_t b, int T, int begin, int end
 static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Model *model = &t->model;
     int64_t B = run->options.batch_size, first = round.batch * B;
-    int T = (int)run->options.seq_len;
-    int rows = (int)min_i64(B, run_val_sequences(run) - first);
+    int T = (int)run->options.seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
     gpt2_forward(model, rows, T, 0.0f, false);

@@ -107,7 +107,8 @@ struct LayerActs {
 
 typedef struct {
     RunKind kind;
-    int B, T;         // the largest batch
+    int B, T;         // the largest batch, unless eval_T is longer
+    int eval_T;       // the longest sequence of an evaluation. 0: none
     int recompute;    // the level of --recompute
     int gelu_fusion;  // the level of --gelu-fusion
     bool cudnn;       // cuDNN computes the attention of (B,T) batches
@@ -391,7 +392,7 @@ static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *pr
         }
     }
     for (int64_t rows : {(int64_t)model->head_rows, N % model->head_rows}) { // a full chunk, the last chunk
-        if (rows == 0) { continue; }
+        if (rows == 0 || rows > N) { continue; }
         linear_problems(problems + n, lm_head_of(model), rows, false, false);
         n += LINEAR_PRODUCTS;
     }

@@ -77,10 +77,11 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
     GPT2_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
+// A batch has at most (B,T) rows, or one sequence of an evaluation.
 // With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
 static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
-    int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
+    int64_t N = max_i64((int64_t)run->B * run->T, run->eval_T), chunk = min_i64(N, run->head_rows);
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
     return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
 }
@@ -144,10 +145,11 @@ static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
     plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
 }
 
-// Plans everything on the GPU for batches of at most N rows.
-static void plan_device(Trainer *t, int64_t N) {
+// Plans everything on the GPU.
+static void plan_device(Trainer *t) {
     MemoryPlan *plan = &t->device_plan;
     const RunShape *run = &t->model.shape;
+    int64_t N = activation_shape(&t->model).rows;
     PlanCategory work = PLAN_WORKSPACE;
     bool trains = run->kind == RUN_TRAINS;
     int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
@@ -183,9 +185,10 @@ static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHE
 static const char *const host_phase_names[] = {"all"};
 
 // Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
-static void plan_host(Trainer *t, int64_t N) {
+static void plan_host(Trainer *t) {
     const GPT2Config *config = &t->model.config;
     const RunShape *run = &t->model.shape;
+    int64_t N = activation_shape(&t->model).rows;
     MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
     int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
     PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
@@ -216,8 +219,8 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
     t->model.config = *config, t->model.shape = shape;
     shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
-    plan_device(t, (int64_t)shape.B * shape.T);
-    plan_host(t, (int64_t)shape.B * shape.T);
+    plan_device(t);
+    plan_host(t);
 }
 
 // True if cuDNN takes attention of this run's shape.
@@ -241,6 +244,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.kind = run_kind(run);
     shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
     shape.T = (int)o->seq_len;
+    shape.eval_T = run_eval_length(run);
     shape.recompute = (int)o->recompute;
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.fp8 = o->fp8;
@@ -298,7 +302,7 @@ static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant vari
         shape.kind = RUN_TRAINS;
         shape.cudnn = shape.head_overlap = shape.exports = false;
         shape.rank = 0, shape.num_ranks = 1;
-        shape.mean_places = shape.eval_rows = 0;
+        shape.eval_T = 0, shape.mean_places = shape.eval_rows = 0;
     }
     gpt2_plan(t, &run->config, shape);
     PlannedRun planned;
@@ -548,7 +552,7 @@ static bool open_attention(Trainer *t, Error *error) {
         return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", t->gpu.no_cudnn.text);
     }
     shape->cudnn = false, t->gpu.cudnn_failed = true;
-    plan_device(t, (int64_t)shape->B * shape->T);
+    plan_device(t);
     return true;
 }
 

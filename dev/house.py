@@ -27,7 +27,7 @@ ROOMS = {
     "files": (2490, 2200, "base model data"),
     "run": (4302, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 897, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 901, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/

@@ -69,6 +69,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/data/text_data.h", "*crlf || text_has", "text_has", UNIT, "dataloader"),
     ("llmc/data/dataloader.h", "if (data_bytes == 4 * tokens) {", "if (false) {", UNIT, "dataloader"),
     ("llmc/data/evalloader.h", "if (field[EVAL_INDEX] != c->example) {", "if (false) {", UNIT, "evalloader"),
+    ("llmc/data/evalloader.h", "EVAL_LENGTH_UNIT), max_seq_len);",
+     "EVAL_LENGTH_UNIT), min_i64(max_seq_len, (int64_t)batch_size * seq_len));", UNIT, "evalloader"),
     ("llmc/data/evalloader.h", "return behind == 0 ||", "return true ||", UNIT, "evalloader"),
     ("llmc/data/data_file.h", "if (header[1] != versions[0] && header[1] != versions[1]) {", "if (false) {",
      UNIT, "dataloader"),

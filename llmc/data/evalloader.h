@@ -7,9 +7,10 @@
 // A row is one completion behind its context. Rows are numbered through all examples in the order of the file. A row of
 // c + k tokens takes c + k - 1 inputs; the last input predicts the last token. Padding is wasted work, so rows are
 // evaluated at several lengths: 64, 128, 256 and so on, up to the length of the longest row. Each row goes to the
-// shortest length that holds it (eval_pack). A row with more inputs than the longest length loses the beginning of its
-// context. A batch has rows of one length in the order of the file, and the shortest length comes first. So the file
-// and the room for a batch alone decide which rows share a batch; the number of ranks does not.
+// shortest length that holds it (eval_pack). A row with more inputs than the model has positions loses the beginning of
+// its context. A batch has rows of one length in the order of the file, and the shortest length comes first. So the
+// file and the room for a batch alone decide which rows share a batch; the number of ranks does not. File and model
+// alone decide what a row has.
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
@@ -219,14 +220,17 @@ static inline int64_t eval_row_inputs(const EvalRow *row) {
     return (int64_t)row->context_length + row->completion_length - 1;
 }
 
-// Fails if a completion alone has more than T tokens.
-static inline bool eval_check_completions(const EvalLoader *eval, const char *remedy, Error *error) {
+// Fails if a completion alone has more than T tokens, the model's positions.
+static inline bool eval_check_completions(const EvalLoader *eval, Error *error) {
     for (int64_t e = 0; e < eval->num_examples; e++) {
         const EvalRow *rows = eval->rows + eval->examples[e].first_row;
         for (int i = 0; i < eval->examples[e].num_completions; i++) {
             if (rows[i].completion_length <= eval->T) { continue; }
-            return fail(error, "%s: example %lld: completion %d has %d tokens, at most %d fit; %s", eval->path,
-                        (long long)e, i, rows[i].completion_length, eval->T, remedy);
+            return fail(
+                error,
+                "%s: example %lld: completion %d has %d tokens, and the model knows only %d positions; leave this "
+                "evaluation out",
+                eval->path, (long long)e, i, rows[i].completion_length, eval->T);
         }
     }
     return true;
@@ -250,26 +254,22 @@ static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T,
     eval->B = (int)max_i64(eval->B, length->B);
 }
 
-// Sorts the rows by length, for a trainer that has room for batch_size x seq_len tokens at a time and a model of
-// max_seq_len positions. The longest length is that of the longest row, rounded up, unless room or model allow less.
+// Sorts the rows by length, for batches of batch_size x seq_len tokens or of one row, and a model of max_seq_len
+// positions. The longest length is that of the longest row, rounded up, unless the model allows less.
 static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
-    int64_t room = (int64_t)batch_size * seq_len, shorter = 0;
-    char remedy[128];
+    int64_t shorter = 0;
     eval->longest = eval->rows_that_lose = 0;
     eval->B = eval->num_lengths = 0;
     for (int64_t i = 0; i < eval->num_rows; i++) {
         eval->longest = max_i64(eval->longest, eval_row_inputs(&eval->rows[i]));
     }
-    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), min_i64(max_seq_len, room));
+    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), max_seq_len);
+    int64_t room = max_i64((int64_t)batch_size * seq_len, eval->T);
     for (int64_t T = EVAL_LENGTH_UNIT; shorter < eval->T; shorter = T, T *= 2) {
         eval_add_length(eval, shorter, min_i64(T, eval->T), room);
     }
     for (int64_t i = 0; i < eval->num_rows; i++) { eval->rows_that_lose += eval_row_inputs(&eval->rows[i]) > eval->T; }
-    snprintf(remedy, sizeof(remedy), "raise --batch-size or --seq-len, which make room for %d x %d tokens", batch_size,
-             seq_len);
-    bool is_models = eval->T == max_seq_len;
-    return eval_check_completions(
-        eval, is_models ? "the model knows no more positions: leave this evaluation out" : remedy, error);
+    return eval_check_completions(eval, error);
 }
 
 static inline int64_t eval_num_batches(const EvalLoader *eval) {

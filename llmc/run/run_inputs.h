@@ -136,7 +136,7 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-// Sorts the questions into batches of --batch-size. Fails if one does not fit into a batch.
+// Sorts the questions into batches of --batch-size. Fails if the model is too short for one.
 static inline bool run_pack_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     for (int i = 0; i < NUM_EVALS; i++) {
@@ -215,7 +215,7 @@ static inline bool run_settle_batch(TrainRun *run, Error *error) {
     return true;
 }
 
-// Gives the run another micro-batch, which divides a step. Fails if an evaluation does not fit into it.
+// Gives the run another micro-batch, which divides a step.
 static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
     run->options.batch_size = batch_size;
     return run_pack_evals(run, error) && run_settle_steps(run, error);

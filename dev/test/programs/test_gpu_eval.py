@@ -41,7 +41,7 @@ def test_answers_of_an_independent_computation():
     name = eval_file("gpu_val.bin", examples[:3])
     assert results(single(*options(name, "-b", 5, "-t", 24), EMU_CHECK="1")) == [(0, 3, 3)]
     params = cli.make_params(CONFIG, deviation=0.3)
-    name = eval_file("gpu_cut_val.bin", questions(CONFIG, params, 4, 9, longest=40, margin=0.2))
+    name = eval_file("gpu_cut_val.bin", questions(CONFIG, params, 4, 24, longest=40, margin=0.2))
     out = single(*options(name, "-b", 3, "-t", 3))
     assert results(out) == [(0, 4, 4)] and "lose the beginning of their context" in out, out
 
@@ -87,14 +87,16 @@ def test_fewer_questions_than_ranks():
 
 
 def test_training_is_not_disturbed():
-    """A run that evaluates ends with the weights, and logs the losses, of one that does not."""
+    """A run that evaluates ends with the weights, and logs the losses, of one that does not. A question here is longer
+    than the micro-batches."""
     train = cli.shard("gpu_chain_train.bin", evalfiles.chain(2000, 1))
     name = eval_file("gpu_chain_val.bin", evalfiles.chain_questions(4))
-    run = ["-i", train, "--vocab", 61, "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 8, "-b", 2,
+    run = ["-i", train, "--vocab", 61, "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 8, "-b", 1,
            "-x", 4, "-v", 0, "-s", 0, "-d", 64]
     evaluates = ["-h", 1, "--hellaswag-data", name, "--eval-every", 3]
     folders = [cli.new_folder("gpu_eval_run"), cli.new_folder("gpu_run")]
-    outs = [ran(2, *run, *more, "-z", 3, "-o", folder) for more, folder in zip((evaluates, []), folders)]
+    outs = [ran(2, *run, *more, "-z", 3, "-o", folder, EMU_CHECK="1")
+            for more, folder in zip((evaluates, []), folders)]
     assert [step for step, _, _ in results(outs[0])] == [0, 3, 4], outs[0]
     assert evalfiles.logged(folders[0]) == [(step, f"{n / 4:.4f}") for step, n, _ in results(outs[0])]
     assert cli.weights_hash(outs[0]) == cli.weights_hash(outs[1]) and cli.losses(outs[0]) == cli.losses(outs[1])
