@@ -46,8 +46,9 @@ static const ArgSpec specs[] = {
      "the files are JSON lines, each a question: {\"context\": text, \"completions\": [4 texts], \"label\": index of "
      "the right one}; texts are encoded as they are, so a completion begins with its space"},
     {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", NULL, "Output",
-     "writes PREFIX_train_000001.bin and following, and PREFIX_val_000000.bin; with --eval PREFIX_val.bin; folders are "
-     "created"},
+     "writes PREFIX_train_000001.bin and following, PREFIX_val_000000.bin, and PREFIX.tokenizer, a copy of the "
+     "tokenizer; "
+     "with --eval PREFIX_val.bin; folders are created"},
     {"shard-size", "", ARG_INT, offsetof(Options, shard_size), SHARD_TOKENS, 1, INT32_MAX, "N", NULL, "Output",
      "tokens in a shard; the last one has what is left"},
     {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", NULL, "Output",
@@ -228,6 +229,13 @@ static bool shards_finish(ShardSet *set, Error *error) {
         return fail(error, "validation would take all tokens; choose a smaller --val-tokens or --val-fraction");
     }
     return set->file.fd < 0 || shard_end(set, error);
+}
+
+// Leaves a copy of the tokenizer beside the shards, where the trainers find it.
+static bool shards_keep_tokenizer(const ShardSet *set, const Tokenizer *t, Error *error) {
+    char shard[MAX_PATH_BYTES], path[MAX_PATH_BYTES];
+    shard_path(shard, set->prefix, false, 1);
+    return !tokenizer_beside_shard(path, shard) || tokenizer_copy_to(t, set->folder->fd, path, error);
 }
 
 // Removes what this run has written. clear_old_shards made sure that no older shards have these names.
@@ -634,8 +642,9 @@ static bool encode_files(Run *run, char **files, int num_files, Error *error) {
     if (run->in.tokens_out == 0) {
         return fail(error, "no %s in the input: nothing was written", run->options->eval ? "questions" : "documents");
     }
-    return check_signal(error) &&
-           (run->options->eval ? questions_finish(run, error) : shards_finish(&run->shards, error));
+    return check_signal(error) && (run->options->eval ? questions_finish(run, error)
+                                                      : shards_finish(&run->shards, error) &&
+                                                            shards_keep_tokenizer(&run->shards, run->tokenizer, error));
 }
 
 static void print_questions(const Run *run) {

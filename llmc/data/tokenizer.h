@@ -2,8 +2,9 @@
 //
 // There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. GPT-2's byte-pair encoding
 // is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens of GPT-2
-// or of another byte-pair encoding, the merges follow from the order of the tokens. For any other vocabulary the
-// tokenizer only decodes. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
+// or of another byte-pair encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are
+// the byte tokenizer. For any other vocabulary the tokenizer only decodes. This form holds every tokenizer, so runs and
+// shards keep their copies in it. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
@@ -517,13 +518,25 @@ static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
     return true;
 }
 
-// Lets a decode-only tokenizer encode too, if the merges follow from its tokens.
+// Tells whether the first 256 tokens are the bytes in their order.
+static inline bool tokenizer_begins_with_bytes(const Tokenizer *t) {
+    int i = 0;
+    while (i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
+    return i == 256;
+}
+
+// Lets a decode-only tokenizer encode too, if it is the byte tokenizer or the merges follow from its tokens.
 static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     int last = t->vocab_size - 1;
     const uint8_t *end = t->token_bytes + t->token_offsets[last];
     bool named = tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
                  memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
-    if (last <= 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
+    if (last < 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
+    if (last == 256) {
+        bool bytes = tokenizer_begins_with_bytes(t);
+        if (bytes) { tokenizer_free(t), tokenizer_init_byte(t); }
+        return true;
+    }
     Tokenizer b;
     memset(&b, 0, sizeof(b));
     bool ok = tokenizer_init_bpe(&b, t->vocab_size, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
@@ -674,6 +687,52 @@ static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *
         memmove(tokens + *count, tokens + starts[i], (size_t)counts[i] * sizeof(uint16_t));
         *count += counts[i];
     }
+    return ok;
+}
+
+// ---- Copies ----
+
+#define TOKENIZER_COPY_SUFFIX ".tokenizer" // no pattern for shards, which ends with .bin, matches it
+
+// Writes the name of the copy that `tokenize` leaves beside the shards PREFIX_train_000001.bin and so on. Returns false
+// if the shard's name has another form.
+static inline bool tokenizer_beside_shard(char path[MAX_PATH_BYTES], const char *shard) {
+    size_t n = strlen(shard);
+    if (n > PATH_LIMIT || !ends_with(shard, ".bin")) { return false; }
+    for (n -= strlen(".bin"); n > 0 && strchr("0123456789", shard[n - 1]) != NULL;) { n--; }
+    path_copy(path, shard, n);
+    n -= ends_with(path, "_train_") ? strlen("_train_") : ends_with(path, "_val_") ? strlen("_val_") : n;
+    snprintf(path + n, MAX_PATH_BYTES - n, TOKENIZER_COPY_SUFFIX);
+    return n > 0;
+}
+
+// Writes a tokenizer as a gpt2_tokenizer.bin, whatever its kind. The reader recovers the bytes and the merges.
+static inline bool tokenizer_write(const Tokenizer *t, Text *text, Error *error) {
+    const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, (uint32_t)t->vocab_size, (uint32_t)t->eot_token};
+    text_bytes(text, (const char *)header, sizeof(header));
+    for (int i = 0; i < t->vocab_size; i++) {
+        int bytes = 0;
+        const uint8_t *token = tokenizer_decode(t, i, &bytes);
+        const char length = (char)bytes;
+        text_bytes(text, &length, 1);
+        text_bytes(text, (const char *)token, (size_t)bytes);
+    }
+    return !text->failed || fail(error, "out of memory for a copy of the tokenizer");
+}
+
+// Writes the copy into an open folder, unless it is there already.
+static inline bool tokenizer_copy_to(const Tokenizer *t, int folder, const char *path, Error *error) {
+    Text text = {NULL, 0, 0, false};
+    uint8_t *old = NULL;
+    int64_t bytes = 0;
+    Error ignored;
+    bool ok = tokenizer_write(t, &text, error), same = false;
+    if (ok && read_whole_file_in(folder, path, (int64_t)text.used, &old, &bytes, &ignored)) {
+        same = bytes == (int64_t)text.used && memcmp(old, text.data, text.used) == 0;
+    }
+    ok = ok && (same || write_whole_file_in(folder, path, text.data, (int64_t)text.used, 0666, error));
+    free(old);
+    text_free(&text);
     return ok;
 }
 

@@ -4,6 +4,7 @@
 #define LLMC_RUN_INPUTS_H
 
 #include "llmc/data/text_data.h"
+#include "llmc/files/checkpoint.h"
 #include "llmc/files/hf_tokenizer.h"
 #include "llmc/run/train_run.h"
 
@@ -17,17 +18,44 @@ static inline bool run_trains_on_text(const TrainRun *run) {
     return data[0] != '\0' && !data_is_shards(data);
 }
 
-// Without --tokenizer, uses the tokenizer in a Hugging Face model's folder. Returns false without a message if it has
-// none.
-static inline bool run_finds_model_tokenizer(const TrainRun *run, char dir[MAX_PATH_BYTES]) {
-    const char *init = run->options.init;
+// Finds the tokenizer in the folder that holds a model: a Hugging Face folder's files, or a run's copy. model: the
+// folder, or a file in it.
+static inline bool run_finds_tokenizer_of(const char *model, char name[MAX_PATH_BYTES]) {
+    char dir[MAX_PATH_BYTES];
+    Error ignored;
+    bool folder = path_is_directory(model), hf = ends_with(model, ".safetensors");
+    bool file = hf || checkpoint_step_of_name(path_name(model), "model", "") >= 0;
+    if ((!folder && !file) || strlen(model) > PATH_LIMIT) { return false; }
+    path_copy(dir, model, strlen(model));
+    if (!folder) { path_parent(dir, model); }
+    path_copy(name, dir, strlen(dir));
+    if ((folder || hf) && hf_tokenizer_exists(dir)) { return true; }
+    return path_join(name, dir, RUN_TOKENIZER_NAME, &ignored) && path_exists(name);
+}
+
+// Finds the tokenizer that made the run's model: in the folder of a resumed run, otherwise where --init is.
+static inline bool run_finds_model_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
+    const TrainOptions *o = &run->options;
     GPT2Config size;
-    bool folder = path_is_directory(init), file = !folder && ends_with(init, ".safetensors");
-    bool is_path = (folder || file) && strlen(init) <= PATH_LIMIT && !gpt2_config_from_size(&size, init);
-    if (run->options.tokenizer[0] != '\0' || !is_path) { return false; }
-    path_copy(dir, init, strlen(init));
-    if (file) { path_parent(dir, init); }
-    return hf_tokenizer_exists(dir);
+    if (run->found.resumes && run_finds_tokenizer_of(o->out_dir, name)) { return true; }
+    return !gpt2_config_from_size(&size, o->init) && run_finds_tokenizer_of(o->init, name);
+}
+
+// Finds the copy that `tokenize` has left beside the shards.
+static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
+    const char *const patterns[] = {run->options.train_data, run->options.val_data};
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        PathList files;
+        Error ignored; // opening the data reports it
+        if (patterns[i][0] == '\0' || !data_is_shards(patterns[i])) { continue; }
+        bool listed = list_glob(patterns[i], &files, &ignored);
+        for (int k = 0; listed && k < files.count && !found; k++) {
+            found = tokenizer_beside_shard(name, files.paths[k]) && path_exists(name);
+        }
+        path_list_free(&files);
+    }
+    return found;
 }
 
 // Chooses the built-in bytes for a text or a model of bytes. Otherwise chooses llm.c's file if it is in the working
@@ -37,44 +65,61 @@ static inline const char *run_default_tokenizer(const TrainRun *run) {
     return path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
 }
 
-// Opens the tokenizer that --tokenizer names, otherwise the model's own, otherwise the default. Training on shards
-// needs no tokenizer: samples are then token ids.
+// Chooses what --tokenizer names, otherwise the model's own tokenizer, the data's, or the default. Writes a file, a
+// folder, "byte" or "" (none). Returns whose it is, for people.
+static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
+    const char *given = run->options.tokenizer;
+    if (given[0] == '\0' && run_finds_model_tokenizer(run, name)) { return ", the model's own"; }
+    if (given[0] == '\0' && run_finds_data_tokenizer(run, name)) { return ", the data's own"; }
+    const char *other = given[0] != '\0' ? given : run_default_tokenizer(run);
+    path_copy(name, other, strlen(other));
+    return "";
+}
+
+// Computes the number by which a resumed run knows its tokenizer again.
+static inline bool run_identify_tokenizer(RunTokenizer *t, Error *error) {
+    Text text = {NULL, 0, 0, false};
+    bool ok = tokenizer_write(&t->tokenizer, &text, error);
+    t->fingerprint = ok ? hash64(text.data, text.used) : 0;
+    t->bytes = (int64_t)text.used;
+    text_free(&text);
+    return ok;
+}
+
+// Opens the tokenizer. Training on shards needs none: samples are then token ids.
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
-    const char *given = run->options.tokenizer, *name = given[0] != '\0' ? given : run_default_tokenizer(run);
-    char dir[MAX_PATH_BYTES];
+    char name[MAX_PATH_BYTES];
     RunTokenizer *t = &run->tokenizer;
+    const char *whose = run_choose_tokenizer(run, name);
     bool prompts = run->options.prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
-    if (run_finds_model_tokenizer(run, dir)) {
-        snprintf(t->note, sizeof(t->note), "%.4000s, the model's own", dir);
-        t->is_open = t->is_models = hf_tokenizer_load(&t->tokenizer, dir, error);
-        return t->is_open;
-    }
+    t->is_found = whose[0] != '\0';
     if (name[0] == '\0' && prompts) {
         return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; " VOCAB_HINT,
                     run->config.vocab_size);
     }
-    bool missing = given[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed;
+    bool missing = !t->is_found && name[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed;
     if (missing || name[0] == '\0') {
-        snprintf(t->note, sizeof(t->note), "none%s%.4000s%s, samples are token ids", missing ? " (" : "", name,
-                 missing ? ": not found)" : "");
+        snprintf(t->note, sizeof(t->note), "none%s%.4000s%s, samples are token ids; " VOCAB_HINT, missing ? " (" : "",
+                 name, missing ? ": not found)" : "");
         return true;
     }
-    snprintf(t->note, sizeof(t->note), "%.4000s", name);
-    t->is_open = tokenizer_open(&t->tokenizer, name, error);
-    if (!t->is_open) { return false; }
+    snprintf(t->note, sizeof(t->note), "%.4000s%s", name, whose);
+    t->is_open = t->is_found && path_is_directory(name) ? hf_tokenizer_load(&t->tokenizer, name, error)
+                                                        : tokenizer_open(&t->tokenizer, name, error);
+    if (!t->is_open || !run_identify_tokenizer(t, error)) { return false; }
     if (!needed || tokenizer_can_encode(&t->tokenizer)) { return true; }
     return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; " VOCAB_HINT, name,
                 prompts ? "--prompt" : "training on text");
 }
 
-// Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer from the model's
-// folder, the model may have room for more tokens.
+// Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer that was found,
+// the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     GPT2Config *config = &run->config;
     int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
-    bool room = run->options.vocab != 0 || run->tokenizer.is_models; // rows that no token has
+    bool room = run->options.vocab != 0 || run->tokenizer.is_found; // rows that no token has
     if (run->tokenizer.is_open && (room ? tokens > config->vocab_size : tokens != config->vocab_size)) {
         return fail(error,
                     "tokenizer %.4000s has %d tokens, the model %d; give the tokenizer the model was made with "

@@ -179,6 +179,7 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the program file's checksum", program},
         {"the checkpoint to go on from", found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0},
         {"the model file's fingerprint", model},
+        {"the tokenizer's fingerprint", run->tokenizer.fingerprint},
         {"the training data's fingerprint", run->train.fingerprint},
         {"the validation data's fingerprint", run->val.fingerprint},
         {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
@@ -238,6 +239,16 @@ static inline bool run_open(TrainRun *run, Error *error) {
     return ok;
 }
 
+// Keeps a copy of the tokenizer in the run folder: whoever has the folder can sample, evaluate and export.
+static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
+    const Folder *dir = &run->folder.dir;
+    char path[MAX_PATH_BYTES];
+    if (!run_writes_files(run)) { return true; }
+    if (!path_join(path, dir->path, RUN_TOKENIZER_NAME, error)) { return false; }
+    if (run->tokenizer.is_open) { return tokenizer_copy_to(&run->tokenizer.tokenizer, dir->fd, path, error); }
+    return !run->options.overwrite || files_remove(dir->fd, path) || fail_system(error, path, "remove");
+}
+
 // Creates and locks the folder, and begins the log. A fresh run that may overwrite an older run removes its checkpoints
 // here, after everything else has proved to be in order. A resumed run removes those that --keep does not want, because
 // the disk may need their space for the next one.
@@ -253,6 +264,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(folder, run->found.checkpoints[i]); }
     }
     if (run->found.resumes) { run_prune(run); }
+    if (!run_keep_tokenizer(run, error)) { return false; }
     if (!logger_open(&run->logger, run_writes_files(run) ? folder : NULL, run->step, run->num_steps, error)) {
         return false;
     }

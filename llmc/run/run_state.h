@@ -39,6 +39,7 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_set_real(header, "norm_limit", run->divergence.norm_limit);
     state_set_i64(header, "good_step", run->folder.good_step);
     state_set_u64(header, "data", run->train.fingerprint);
+    if (run->tokenizer.is_open) { state_set_u64(header, "tokenizer", run->tokenizer.fingerprint); }
     state_set_text(header, "precision", run->ops->facts.precision);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char key[64], text[MAX_PATH_BYTES];
@@ -80,7 +81,7 @@ static inline int run_plan_disk(TrainRun *run, int64_t from, DiskRun *disk) {
     disk->keep = o->keep, disk->keep_major = o->keep_major, disk->good_step = run->folder.good_step;
     disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
     disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
-    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
+    disk->other_bytes = RUN_SMALL_FILES_BYTES + run->tokenizer.bytes + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
     return replaced;
 }
 
@@ -167,6 +168,18 @@ static inline void run_add_change(Text *list, const char *what, const char *then
                 now[0] ? now : "''");
 }
 
+// Compares an option that shapes the run. A tokenizer is compared by its tokens, whatever its name, and none for shards
+// is no change. An older training state has no record of them.
+static inline bool run_option_changed(const TrainRun *run, const StateHeader *header, int i, const char *then,
+                                      const char *now) {
+    const RunTokenizer *t = &run->tokenizer;
+    uint64_t fingerprint;
+    if (i == TRAIN_ROW_tokenizer && state_get_u64(header, "tokenizer", &fingerprint)) {
+        return t->is_open && t->fingerprint != fingerprint;
+    }
+    return train_options_shapes_run(i) && !train_options_alike(i, then, now);
+}
+
 // Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
 // that round otherwise. An older training state may lack an option.
 static inline void run_list_changes(TrainRun *run, const StateHeader *header, Text *list) {
@@ -182,8 +195,8 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Te
         if (train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
             logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
         }
-        if (train_options_shapes_run(i) && !train_options_alike(i, then, now)) {
-            run_add_change(list, name, then, now);
+        if (run_option_changed(run, header, i, then, now)) {
+            run_add_change(list, name, then, strcmp(then, now) == 0 ? "another file" : now);
         }
     }
     if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }

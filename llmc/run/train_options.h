@@ -31,7 +31,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "validation data; without it, the last part of a training text is kept for validation")                          \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, ANY, "Data",                             \
       "byte, vocab.bpe (GPT-2's merges, python3 dev/data/vocab.py fetches it) or gpt2_tokenizer.bin; without it, "     \
-      "the one in --init's folder, else bytes")                                                                        \
+      "the one in --init's folder or beside the shards, else bytes")                                                   \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, ANY, "Data",                                                \
       "visit shards, and windows in them, in a random order, another one each epoch")                                  \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, ANY, "Data",                                               \

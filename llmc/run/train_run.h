@@ -25,6 +25,7 @@
 
 #define RUN_MAX_CHECKPOINTS 4096
 #define RUN_MAX_SECTIONS 4
+#define RUN_TOKENIZER_NAME "tokenizer.bin" // in the run folder: a copy of the tokenizer
 
 // The evaluations: a name for people, a name for main.log, and the command that fetches the questions.
 enum { EVAL_HELLASWAG, EVAL_MMLU, NUM_EVALS };
@@ -51,8 +52,10 @@ typedef struct {
 } RunFolder;
 
 typedef struct {
-    bool is_open, is_models; // is_models: it came with the model
+    bool is_open, is_found; // is_found: it came with the model or the data
     Tokenizer tokenizer;
+    uint64_t fingerprint;           // of its tokens; 0: it is not open
+    int64_t bytes;                  // of its copy in the run folder
     char note[MAX_PATH_BYTES + 64]; // which tokenizer, or why none
 } RunTokenizer;
 

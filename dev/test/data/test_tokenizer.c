@@ -505,6 +505,68 @@ TEST(test_decode_only) {
     free(full);
 }
 
+// A copy is the same tokenizer, of the same kind.
+static void check_copy(Test *t, const Tokenizer *tok) {
+    static const char text[] = "h\xc3\xa9llo \xff hell";
+    uint16_t tokens[2][sizeof(text)];
+    int64_t counts[2];
+    Tokenizer copy;
+    Error error;
+    bool written = tokenizer_copy_to(tok, AT_FDCWD, test_path(t, "copy"), &error);
+    bool loads = written && tokenizer_load(&copy, test_path(t, "copy"), &error);
+    CHECK(t, loads, "%s", error.text);
+    if (!loads) { return; }
+    CHECK(t, copy.kind == tok->kind && copy.vocab_size == tok->vocab_size && copy.eot_token == tok->eot_token,
+          "kind %d, %d tokens, end %d", copy.kind, copy.vocab_size, copy.eot_token);
+    for (int i = 0; i < tok->vocab_size; i++) {
+        int n = 0, m = 0;
+        const uint8_t *a = tokenizer_decode(tok, i, &n), *b = tokenizer_decode(&copy, i, &m);
+        CHECK(t, n == m && memcmp(a, b, (size_t)n) == 0, "token %d", i);
+    }
+    for (int i = 0; i < 2 && tokenizer_can_encode(tok); i++) {
+        CHECK(t, tokenizer_encode(i ? &copy : tok, (const uint8_t *)text, strlen(text), tokens[i], &counts[i], &error),
+              "%s", error.text);
+        CHECK(t, counts[i] == counts[0] && memcmp(tokens[i], tokens[0], 2 * (size_t)counts[0]) == 0, "ids differ");
+    }
+    tokenizer_free(&copy);
+}
+
+TEST(test_copies) {
+    Tokenizer tok;
+    Error error;
+    tokenizer_init_byte(&tok);
+    check_copy(t, &tok);
+    CHECK(t, parse(&tok, "h e\nl l\nhe ll\n\xc3\x83 \xc2\xa9\n", 0, &error), "%s", error.text);
+    check_copy(t, &tok);
+    tokenizer_free(&tok);
+    Bin bin = make_bin(2, 20, 7, 20); // decodes only
+    CHECK(t, load_bytes(t, bin.bytes, bin.size, &tok, &error), "%s", error.text);
+    check_copy(t, &tok);
+    tokenizer_free(&tok);
+}
+
+TEST(test_name_of_a_copy) {
+    static const char *const names[][2] = {{"shards/a_b_train_000001.bin", "shards/a_b.tokenizer"},
+                                           {"val_val_000000.bin", "val.tokenizer"},
+                                           {"./x_train_1234567.bin", "./x.tokenizer"},
+                                           {"x_test_000001.bin", NULL},
+                                           {"x_train_000001.bin.tmp", NULL},
+                                           {"000001.bin", NULL},
+                                           {"_train_000001.bin", NULL},
+                                           {".bin", NULL},
+                                           {"x_train_000001", NULL},
+                                           {"", NULL}};
+    char path[MAX_PATH_BYTES], longest[2 * MAX_PATH_BYTES];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        bool found = tokenizer_beside_shard(path, names[i][0]);
+        CHECK(t, found == (names[i][1] != NULL) && (!found || strcmp(path, names[i][1]) == 0), "%s: %s", names[i][0],
+              path);
+    }
+    memset(longest, '/', sizeof(longest));
+    strcpy(longest + sizeof(longest) - 20, "x_train_000001.bin");
+    CHECK(t, !tokenizer_beside_shard(path, longest), "a path that is too long");
+}
+
 TEST(test_cut_bin) {
     char message[128];
     Bin bin = make_bin(2, 20, 19, 20);

@@ -1,18 +1,20 @@
 """What --export writes, read with Python's own JSON, and --init of such folders: standard library only. What Hugging
-Face's library makes of them: test_transformers.py."""
+Face's library makes of them: test_transformers.py. Also the tokenizer that a run and `tokenize` keep a copy of."""
 import hashlib
 import json
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 
 import cli
 import formats
 from cli import MODEL, QUIET, TINY, new_folder, path, ran, refused, write
-from tools import SHARED
+from tools import ROOT, SHARED
 
+TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 GPT2_MERGES = os.path.join(SHARED, "vocab.bpe")
 FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
          "tokenizer.json", "tokenizer_config.json", "vocab.json"]
@@ -146,7 +148,93 @@ def test_init_takes_the_tokenizer():
     resumed = new_folder("resumed")
     ran("-i", text, "--init", folder, *tiny, "-o", resumed)
     out = ran("-i", text, "--init", folder, *tiny, "-o", resumed, "--resume")
-    assert cli.weights_hash(out) == own and f"tokenizer   {folder}, the model's own\n" in out, out
+    assert cli.weights_hash(out) == own and f"tokenizer   {resumed}/tokenizer.bin, the model's own\n" in out, out
+
+
+# ---- The copies that runs and shards keep ----
+
+TRAIN = [*TINY, *QUIET, "-x", 2]
+PROMPT = [*NO_STEPS, "--prompt", "a b", "--temperature", 0]
+
+
+def whose(out):
+    return re.search("^tokenizer   (.*)$", out, re.M)[1]
+
+
+@pytest.mark.parametrize("tokenizer, more", (("byte", ()), ("byte", ("--vocab", 300)), ("merges", ())),
+                         ids=("bytes", "room", "merges"))
+def test_a_run_keeps_its_tokenizer(tokenizer, more):
+    """Sampling, resuming and exporting need nothing but the folder, also when the file is gone."""
+    name = tokenizer if tokenizer == "byte" else write("made_up.bpe", formats.merges_text())
+    folder, text = new_folder("keeps"), cli.text_file()
+    train = ["-i", text, *TRAIN, *more, "-o", folder]
+    ran(*train, "--tokenizer", name)
+    model = os.path.join(folder, "model_00000002.bin")
+    good = cli.sample_of(ran("--init", folder, *PROMPT, "--tokenizer", name, "--export", new_folder("named"))) \
+        if not more else None  # by name it must fit exactly
+    if tokenizer != "byte":
+        os.remove(name)
+    for init in (folder, model):
+        out = ran("--init", init, *PROMPT)
+        assert whose(out) == f"{folder}/tokenizer.bin, the model's own" and good in (None, cli.sample_of(out)), out
+    kept = new_folder("kept")
+    assert "the model and its tokenizer" in ran("--init", folder, *NO_STEPS, "--export", kept)
+    for file in FILES if not more else ():
+        assert formats.read_bytes(f"{kept}/{file}") == formats.read_bytes(f"{path('named')}/{file}"), file
+    assert whose(ran(*train, "--resume")) == f"{folder}/tokenizer.bin, the model's own"
+    other = new_folder("tuned")  # a text to go on with takes the model's tokenizer, and the new run keeps it, too
+    ran("-i", text, "--init", folder, "--seq-len", 16, "-b", 2, *QUIET, "-x", 1, "-o", other)
+    assert formats.read_bytes(f"{other}/tokenizer.bin") == formats.read_bytes(f"{folder}/tokenizer.bin")
+
+
+def test_resume_with_another_tokenizer():
+    """Its tokens count, not its name. An older version's folder, which has no copy, is used as before."""
+    name, folder = write("made_up.bpe", formats.merges_text()), new_folder("changes")
+    words = [bytes([byte]) for byte in formats.BYTES] + [bytes([formats.BYTES[i // 256], formats.BYTES[i % 256]])
+                                                         for i in range(50000)] + [END.encode()]
+    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    shard = cli.shard("ids.bin", cli.random_tokens(200, 50257))
+    train = ["-i", shard, *TRAIN, "-o", folder]
+    ran(*train, "--tokenizer", name)
+    ran(*train, "--tokenizer", path("moved.bin"), "--resume")  # the same tokens
+    words[300], words[301] = words[301], words[300]
+    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    refused(*train, "--tokenizer", path("moved.bin"), "--resume", says=["--tokenizer was", "moved.bin; give"])
+    os.replace(path("moved.bin"), name)
+    refused(*train, "--tokenizer", name, "--resume", says=["--tokenizer was", "is another file"])
+    write("made_up.bpe", formats.merges_text())
+    os.remove(os.path.join(folder, "tokenizer.bin"))
+    assert whose(ran(*train, "--resume")).startswith("none")
+    refused("--init", folder, *PROMPT, says=["--prompt", "--tokenizer vocab.bpe"])
+    ran("--init", folder, *PROMPT, "--tokenizer", name)
+    ran(*train, "--tokenizer", name, "--resume")
+    assert "tokenizer.bin" in os.listdir(folder)
+    ran(*train, "--overwrite")
+    assert "tokenizer.bin" not in os.listdir(folder), "a run without a tokenizer has an older run's"
+
+
+def test_shards_of_tokenize():
+    """`tokenize` leaves a copy beside the shards, which no pattern for shards matches: samples are text."""
+    name, text = write("made_up.bpe", formats.merges_text()), cli.text_file(size=20000)
+    command = [TOKENIZE, "--tokenizer", name, "--val-fraction", "0.1", "--shard-size", "4000", "--output"]
+    subprocess.run([*command, path("shards/a_book"), text], check=True, stdout=subprocess.DEVNULL)
+    copy, folder = path("shards/a_book.tokenizer"), new_folder("of_shards")
+    assert os.path.exists(copy) and len(os.listdir(path("shards"))) > 4
+    train = [*TINY, "-v", 0, "-x", 1, "-s", 1, "-g", 4, "-o", folder, "-i"]
+    for pattern in ("shards/*_train_*.bin", "shards/*.bin"):
+        out = ran(*train, path(pattern), "--overwrite")
+        assert whose(out) == f"{copy}, the data's own" and not re.search(r"steps:\n(\d+ ){4}\n", out), out
+    assert whose(ran("--init", folder, *PROMPT)) == f"{folder}/tokenizer.bin, the model's own"
+    write("shards/a_book.tokenizer", formats.read_bytes(copy)[:-1])
+    refused(*train, path(pattern), "--overwrite", says=[copy, "truncated"])
+    os.remove(copy)
+    out = ran(*train, path(pattern), "--overwrite")
+    assert whose(out).startswith("none, samples are token ids; give --tokenizer vocab.bpe ("), out
+    ran("--init", folder, *PROMPT, "--tokenizer", name)  # as advised
+    questions = write("questions.jsonl", '{"context": "a", "completions": ["b", "c", "d", "e"], "label": 0}\n')
+    subprocess.run([TOKENIZE, "--tokenizer", name, "--eval", "--output", path("asked/q"), questions], check=True,
+                   stdout=subprocess.DEVNULL)
+    assert os.listdir(path("asked")) == ["q_val.bin"]
 
 
 def test_damaged_tokenizer():

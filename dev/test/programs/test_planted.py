@@ -22,7 +22,7 @@ TEXT = text_file()
 RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 2, "-m", 1]
 STEPS = ["-x", 4, "-n", 2]
 NAMES = ["loss.svg", "main.log", "model_00000002.bin", "model_00000004.bin", "run.json", "speed.log",
-         "state_00000002.bin", "state_00000004.bin"]
+         "state_00000002.bin", "state_00000004.bin", "tokenizer.bin"]
 KINDS = ["link", "dangling", "second name", "pipe"]
 
 
