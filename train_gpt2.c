@@ -28,7 +28,6 @@
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/optim/outlier.h"
-#include "llmc/optim/schedulers.h"
 #include "llmc/run/train_loop.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -846,11 +845,9 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
 // Runs one step: gradient, norm, update, one line in the log.
 static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     Model *model = &t->model;
-    const TrainOptions *o = &run->options;
     double start = seconds_now();
     bool interrupted = false;
-    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
-    StepInfo info = run_begin_step(run, schedule_lr(&schedule, run->step));
+    StepInfo info = run_begin_step(run, run_learning_rate(run));
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);

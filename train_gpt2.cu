@@ -54,7 +54,6 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/outlier.h"
-#include "llmc/optim/schedulers.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
@@ -864,15 +863,13 @@ static void print_gpu_state(Trainer *t, TrainRun *run) {
 
 // Begins a step: takes a slot for its events and records its beginning.
 static PendingStep begin_step(Trainer *t, const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     PendingStep step;
     memset(&step, 0, sizeof(step));
     step.waiting = true;
     step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
     step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
     step.next_sequence = run->next_sequence;
-    step.info = run_begin_step(run, schedule_lr(&schedule, run->step));
+    step.info = run_begin_step(run, run_learning_rate(run));
     cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
     return step;
 }

@@ -27,9 +27,8 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 3):
              "install --upgrade torch")
 
 from dev import guard
-from dev.twin import Problem, options as command_line, run_folder, version, weights
+from dev.twin import Problem, options as command_line, run_folder, schedule, version, weights
 from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
-from dev.twin.schedule import learning_rate
 from dev.twin.weights import PARAMETERS, pad_vocab
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -378,7 +377,7 @@ class Run:
 
     def rate(self):
         o = self.options
-        return learning_rate(self.step, o.lr, o.warmup, self.steps, o.final_lr_frac, o.schedule)
+        return schedule.learning_rate(self.step, o.lr, o.warmup, self.steps, o.final_lr_frac, o.schedule)
 
     @torch.no_grad()
     def validate(self):
@@ -468,8 +467,7 @@ class Run:
             epochs = self.steps * self.sequences_per_step / self.train.num_sequences
             say(f"batch       {o.batch_size} sequences x {o.seq_len} tokens x {self.micro_batches} micro-batches = "
                 f"{o.total_batch} tokens a step\nsteps       {self.steps}, {epochs:.2f} epochs\n"
-                f"optimizer   AdamW, learning rate {o.lr:g}, {o.schedule}, warm-up {o.warmup}, final fraction "
-                f"{o.final_lr_frac:g}, weight decay {o.weight_decay:g}")
+                f"optimizer   AdamW, learning rate {schedule.describe(o)}, weight decay {o.weight_decay:g}")
         how = "torch.compile" if o.compile else "eager"
         say(f"precision   {o.precision}; {how}, attention {o.attention}")
         machine = f"{self.ranks.size} x {gpus[0]['name']}" if gpus else f"{torch.get_num_threads()} threads"

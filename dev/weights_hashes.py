@@ -34,8 +34,8 @@ PROGRAMS = {"cpu": ["train_gpt2"], "bf16": ["train_gpt2emu"],
             "fp32": ["PRECISION=FP32", f"BUILD={FP32}", f"BIN={FP32}", f"{FP32}/train_gpt2emu"]}
 VOCAB = 61
 NEW_MODEL = f"--layers 2 --heads 2 --channels 32 --context 16 --vocab {VOCAB}".split()
-BASE = [*NEW_MODEL, *"--seq-len 16 --batch-size 3 --steps 6 --lr 1e-2 --val-every 0 --sample-every 0".split(),
-        "--threads", "1"]
+BASE = [*NEW_MODEL, *"--seq-len 16 --batch-size 3 --steps 6 --lr 1e-2 --final-lr-frac 1 --val-every 0".split(),
+        *"--sample-every 0 --threads 1".split()]
 
 
 class Problem(Exception):

@@ -8,7 +8,7 @@ import re
 import textwrap
 import types
 
-from dev.twin import Problem, header, version
+from dev.twin import Problem, header, schedule, version
 
 Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes refusal group help")
 
@@ -57,11 +57,14 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 
 
 def constants():
-    """What the table's words stand for: numbers and texts that the two headers define."""
+    """What the table's words stand for: numbers and texts that the headers define."""
     text = header("run/args.h") + header("run/train_options.h")
     found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2, "ANY": None}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
+    schedules = re.findall(r'X\(\w+, "(\w+)",.*?"([^"]*)"\)', header("run/schedulers.h"), re.S)
+    found["SCHEDULE_CHOICES"] = "|".join(name for name, _ in schedules)
+    found["SCHEDULE_NOTES"] = "".join(f"; {name}: {note}" for name, note in schedules)
     found["GPU_ONLY"] = (found["TRAIN_GPU_ONLY"], None)
     return found
 
@@ -275,6 +278,8 @@ def parse(arguments, on_gpu):
     if options.val_batches >= 0:
         options.val_sequences = options.val_batches * options.batch_size
     options.device = "cuda" if gpu else "cpu"
+    if "final-lr-frac" not in given and not schedule.falls(options.schedule):
+        options.final_lr_frac = 1.0
     check(options, given)
     return options
 
@@ -292,6 +297,9 @@ def check(o, given):
             (o.resume and o.overwrite, "--resume (-y): contradicts --overwrite; give one of the two"),
             (o.checkpoint_every > 0 and not o.out_dir,
              "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"),
+            (o.final_lr_frac != 1 and not schedule.falls(o.schedule),
+             "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; leave one of the two "
+             "out"),
             (o.steps == 0 and o.out_dir, "--out-dir (-o): a run of 0 steps has nothing to save")):
         if bad:
             raise Problem(message)

@@ -71,13 +71,15 @@ static inline void run_print_inputs(const TrainRun *run) {
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = &run->options;
+    char rate[160];
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     say(stdout, "batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
         (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
-    say(stdout, "optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
-        o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
+    Schedule schedule = train_options_schedule(o, run->num_steps);
+    schedule_text(&schedule, rate, sizeof(rate));
+    say(stdout, "optimizer   AdamW, learning rate %s, weight decay %g\n", rate, o->weight_decay);
 }
 
 // where: "" on the CPU, " on the GPU" beside other plans.

@@ -9,6 +9,7 @@
 #include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
+#include "llmc/run/schedulers.h"
 
 // Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE         no
@@ -58,12 +59,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, ANY, "Batch",                                       \
       "steps of the whole run; -1: once through the data; 0: only evaluate, sample and export")                        \
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, ANY, "Optimizer", "the highest learning rate")              \
-    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, ANY, "Optimizer",       \
-      "how the rate falls; wsd: constant, then down over the last fifth")                                              \
+    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, ANY, "Optimizer",                   \
+      "how the rate falls after the warm-up" SCHEDULE_NOTES)                                                           \
     X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, ANY, "Optimizer",                                   \
       "steps over which the rate rises from 0 at the start")                                                           \
-    X(final_lr_frac, "final-lr-frac", "q", REAL, "1", 0, 1, "F", SHAPES, ANY, "Optimizer",                             \
-      "the last rate as a fraction of the highest; 1: the rate does not fall")                                         \
+    X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, ANY, "Optimizer",                           \
+      "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, ANY, "Optimizer",                             \
       "AdamW's decay of matrices and embeddings")                                                                      \
     X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, ANY, "Optimizer", "AdamW's memory of the gradient")   \
@@ -293,6 +294,12 @@ static inline bool train_options_check_context(const TrainOptions *options, int 
                 (long long)options->seq_len, max_seq_len);
 }
 
+// Returns the learning-rate schedule of a run of num_steps steps.
+static inline Schedule train_options_schedule(const TrainOptions *o, int64_t num_steps) {
+    Schedule s = {schedule_kind(o->schedule), (float)o->lr, o->warmup, num_steps, (float)o->final_lr_frac};
+    return s;
+}
+
 // Returns the GPU that --plan predicts times for. NULL: --gpu names no known GPU.
 static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
     return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
@@ -324,13 +331,19 @@ static inline bool train_options_refuse(const TrainOptions *o, const TrainRule *
     return fail(error, "%s: %s", label, rule->why);
 }
 
+// Refuses options if they break one of the rules.
+static inline bool train_options_keep(const TrainOptions *o, const TrainRule *rules, size_t count, Error *error) {
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].bad) { return train_options_refuse(o, &rules[i], error); }
+    }
+    return true;
+}
+
 // Refuses options that contradict each other, or that do nothing in their combination.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
-    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
     bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size],
          by_batches = o->val_batches >= 0, plans = train_options_plan(o);
-    const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
         TRAIN_RULE(train_data, no_data && !no_steps && !plans,
                    "missing; give a text file or token shards to train on, or --steps 0 to only sample"),
@@ -358,7 +371,19 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
                    "contradicts --val-sequences; give one of the two"),
         TRAIN_RULE(val_batches, by_batches && o->auto_plan && !batch_is_given,
                    "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"),
+        TRAIN_RULE(final_lr_frac, o->final_lr_frac != 1.0 && !schedule_falls(schedule_kind(o->schedule)),
+                   "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"),
         TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
+    };
+    return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
+}
+
+// Refuses combinations of options for GPUs.
+static inline bool train_options_check_gpu(const TrainOptions *o, Error *error) {
+    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
+    bool no_steps = o->steps == 0, plans = train_options_plan(o), batch_is_given = o->given[TRAIN_ROW_batch_size];
+    const GpuPeak *gpu = train_options_gpu(o);
+    const TrainRule rules[] = {
         TRAIN_RULE(nccl_init, tcp && o->server_ip[0] == '\0',
                    "needs --server-ip (-ps), the address of the machine of process 0"),
         TRAIN_RULE(nccl_init, folder && o->nccl_fs_path[0] == '\0',
@@ -400,10 +425,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(gpu, o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0,
                    "this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"),
     };
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        if (rules[i].bad) { return train_options_refuse(o, &rules[i], error); }
-    }
-    return true;
+    return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
 }
 
 // Refuses a text that the training state could not keep: it has one line for each option that shapes the run.
@@ -421,6 +443,16 @@ static inline bool train_options_check_lines(const TrainOptions *o, Error *error
                     label, typed, *c);
     }
     return true;
+}
+
+// Gives equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the
+// highest rate, so it does not take the default of --final-lr-frac.
+static inline void train_options_settle(TrainOptions *options) {
+    const GPT2Size *size = gpt2_find_size(options->init);
+    if (size != NULL) { options->init = size->name; }
+    if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
+    bool falls = schedule_falls(schedule_kind(options->schedule));
+    if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }
 }
 
 // The sizes that --help shows. dev/plan_table.py writes the lines with GiB.
@@ -461,10 +493,9 @@ static inline bool train_options_parse(TrainOptions *options, const char *name, 
     program.given = options->given;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
-    const GPT2Size *size = gpt2_find_size(options->init);
-    if (size != NULL) { options->init = size->name; } // equal runs have equal records, whichever name was given
-    if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
-    return train_options_check(options, error) && train_options_check_lines(options, error);
+    train_options_settle(options);
+    return train_options_check(options, error) && train_options_check_gpu(options, error) &&
+           train_options_check_lines(options, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

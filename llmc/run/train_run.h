@@ -203,6 +203,12 @@ static inline void run_advance(TrainRun *run) {
     run->next_sequence += run_step_sequences(run);
 }
 
+// Returns the learning rate of the current step.
+static inline double run_learning_rate(const TrainRun *run) {
+    Schedule schedule = train_options_schedule(&run->options, run->num_steps);
+    return schedule_lr(&schedule, run->step);
+}
+
 // Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.
 static inline bool run_is_due(const TrainRun *run, int64_t every) {
     return every > 0 && (run->step % every == 0 || run->step == run->num_steps);

@@ -31,7 +31,7 @@ VOCAB = 61
 MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--context", 8]
 # An epsilon well above rounding errors: AdamW divides a gradient by its own size, so that one which is nothing but
 # rounding error (the bias of the keys has no other) would move its weight as far as a real one does.
-OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--weight-decay", 0.1, "--adam-eps", 1e-4]
+OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--final-lr-frac", 1, "--weight-decay", 0.1, "--adam-eps", 1e-4]
 T = 4
 SECRET = "which all the ranks of a test know"  # those that do not only use the loopback address need one
 

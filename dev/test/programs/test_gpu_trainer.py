@@ -166,13 +166,13 @@ def test_norm_that_leaves():
     mixed = [generator.choice([1, 2, 3, 4]) for _ in range(32 * 30 + 1)]
     # The last target of step 140 is the first token that breaks the pattern, so the row begins there.
     pattern = cli.shard("pattern.bin", [1, 2, 3, 4] * (8 * 140) + [3] + mixed)
-    run = ["-i", pattern, "--vocab", 300, *cli.TINY, *cli.QUIET, "--lr", 0.01, "-x", 162]
+    run = ["-i", pattern, "--vocab", 300, *cli.TINY, *cli.QUIET, "--lr", 0.01, "-q", 1, "-x", 162]
     folder, warning = cli.new_folder("norm"), "warning: step 159: the gradient norm has been above 0."
     outs = [CPU.ran(*run, "-o", folder, "-n", 5)]
     for trainer, step in ((CPU, 125), (CPU, 150), (GPU, 125)):
         outs.append(trainer.ran(*run, "-o", stopped_after(step, folder), "--resume", "--allow-changes"))
     for out in outs:
-        assert out.count("warning") == out.count(warning) == 1 and "warm-up" in out, out[-3000:]
+        assert out.count("warning") == out.count(warning) == 1 and "--warmup" in out, out[-3000:]
     gone_on = stopped_after(150, folder)
     refused(*run, "-o", gone_on, "--resume", "--allow-changes", "--stop-on-divergence",
             says=["step 159: the gradient norm", "is that of step 135 (remove"])

@@ -91,7 +91,8 @@ def test_changed_options_are_named():
 
     folder = stopped_after_8()
     before = times()
-    for option, value in (("lr", "1e-4"), ("schedule", "linear"), ("steps", 20), ("total-batch", 128), ("seq-len", 32)):
+    for option, value in (("lr", "1e-4"), ("schedule", "linear"), ("final-lr-frac", 1), ("steps", 20),
+                          ("total-batch", 128), ("seq-len", 32)):
         refused(folder, "--resume", says=[f"--{option} was ", "--allow-changes"], **{option: value})
     assert before == times(), "a refused resume changed the folder"
     for option, value in (("lr", "1e-4"), ("steps", 20), ("seq-len", 32)):

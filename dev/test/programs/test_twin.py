@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 C_SOURCE = r"""
 #include "llmc/data/dataloader.h"
-#include "llmc/optim/schedulers.h"
+#include "llmc/run/schedulers.h"
 
 void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *tokens, int64_t n, const int64_t *asked,
             int64_t *shards, int64_t *windows) {
@@ -84,8 +84,11 @@ uint64_t fingerprint(const char *pattern, int T) {
     return value;
 }
 
-float rate(int kind, float peak, int64_t warmup, int64_t total, float final_fraction, int64_t step) {
-    Schedule s = {(ScheduleKind)kind, peak, warmup, total, final_fraction};
+// text (160): the words of the summary.
+float rate(const char *name, float peak, int64_t warmup, int64_t total, float final_fraction, int64_t step,
+           char *text) {
+    Schedule s = {schedule_kind(name), peak, warmup, total, final_fraction};
+    schedule_text(&s, text, 160);
     return schedule_lr(&s, step);
 }
 """
@@ -98,8 +101,8 @@ def c_functions():
     assert library is not None, "the functions of the C headers do not compile"
     library.fingerprint.restype, library.fingerprint.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_int]
     library.rate.restype = ctypes.c_float
-    library.rate.argtypes = [ctypes.c_int, ctypes.c_float, ctypes.c_int64, ctypes.c_int64, ctypes.c_float,
-                             ctypes.c_int64]
+    library.rate.argtypes = [ctypes.c_char_p, ctypes.c_float, ctypes.c_int64, ctypes.c_int64, ctypes.c_float,
+                             ctypes.c_int64, ctypes.c_char_p]
     return library
 
 
@@ -158,14 +161,20 @@ def test_initial_weights(folder):
 
 
 def test_schedules():
+    """Every schedule that --help lists: the same rates as C's, and the same words in the summary of a run."""
     c = c_functions()
-    from dev.twin.schedule import learning_rate
-    for kind, name in enumerate(("cosine", "linear", "constant", "wsd")):
-        for warmup, total, final in ((0, 10, 0.0), (3, 10, 0.1), (9, 10, 0.0), (5, 3, 0.5), (0, 1, 1.0), (10, 10, 0.1)):
+    from dev.twin import options, schedule
+    names = next(row.value for row in options.make_rows()[0] if row.name == "schedule").split("|")
+    assert sorted(names) == sorted(schedule.SHAPES) and "wsd" in names, names
+    for name in names:
+        for warmup, total, final in ((0, 10, 0.0), (3, 10, 0.1), (9, 10, 0.0), (5, 3, 0.5), (1, 1, 1.0), (10, 10, 0.1)):
+            text = ctypes.create_string_buffer(160)
             for step in range(14):
-                want = c.rate(kind, 3e-3, warmup, total, final, step)
-                got = learning_rate(step, 3e-3, warmup, total, final, name)
+                want = c.rate(name.encode(), 3e-3, warmup, total, final, step, text)
+                got = schedule.learning_rate(step, 3e-3, warmup, total, final, name)
                 assert abs(got - want) <= 2 * FLT_EPSILON * 3e-3, f"{name} {warmup} {total} {final}: step {step}"
+            o = options.types.SimpleNamespace(lr=3e-3, schedule=name, warmup=warmup, final_lr_frac=final)
+            assert schedule.describe(o) == text.value.decode()
 
 
 def test_model_files():
@@ -190,6 +199,9 @@ def test_options():
     o = options.parse(["-i", "x", "-b=8", "--shuffle", "-k", "wsd", "--lr", "6e-4", "-s", "0"], lambda device: False)
     assert (o.train_data, o.batch_size, o.shuffle, o.schedule, o.lr, o.init, o.device) == \
         ("x", 8, True, "wsd", 6e-4, "d6", "cpu"), o
+    rates = [options.parse(["-i", "x", "-k", *words], lambda device: False).final_lr_frac
+             for words in (["linear"], ["constant"], ["constant", "-q", "1"], ["wsd", "-q", "0"])]
+    assert rates == [0.1, 1, 1, 0], rates
     o = options.parse(["-i", "x", "--device", "cuda", "-f", "0"], lambda device: device == "cuda")
     assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 20), o
     for arguments, message in (
@@ -208,6 +220,8 @@ def test_options():
             (["-i", "x", "-b", "1", "-b", "2"], "--batch-size (-b): given twice; give it once"),
             (["-i", "x", "-b"],
              "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
+            (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
+             "whose rate does not fall; leave one of the two out"),
             (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o), the folder of the run to go on with")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(arguments, lambda device: False)

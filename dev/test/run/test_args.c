@@ -73,14 +73,21 @@ TEST(test_malformed_values) {
         {"-i x -l 1e", "--lr (-l): got '1e', expected a number from 0 to 100 (default 3e-4)"},
         {"-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
         {"-i x --beta1 1", "--beta1: got '1', expected a number from 0 to 0.999999 (default 0.9)"},
-        {"-i x -k cos", "--schedule (-k): got 'cos', expected one of cosine|linear|constant|wsd (default cosine)"},
-        {"-i x -k cosine|linear",
-         "--schedule (-k): got 'cosine|linear', expected one of cosine|linear|constant|wsd (default cosine)"},
         {"-i x -y 2", "--resume (-y): got '2', expected 0 or 1 (default 0)"},
         {"-i x --resume=yes", "--resume (-y): got 'yes', expected 0 or 1 (default 0)"},
         {"-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
     };
+    static const Refusal choices[] = {
+        {"-i x --attention cud", "--attention: got 'cud', expected one of auto|cudnn|own (default auto)"},
+        {"-i x --attention auto|own", "--attention: got 'auto|own', expected one of auto|cudnn|own (default auto)"},
+    };
+    static const char *const no_schedules[] = {"-i x -k cos", "-i x -k ~", "-i x -k |", "-i x -k cosine|linear"};
+    static Parsed p;
     CHECK_REFUSALS(t, false, refusals);
+    CHECK_REFUSALS(t, true, choices);
+    for (size_t i = 0; i < sizeof(no_schedules) / sizeof(no_schedules[0]); i++) {
+        CHECK(t, !parse(&p, false, no_schedules[i]), "accepted: %s", no_schedules[i]);
+    }
 }
 
 TEST(test_malformed_options) {
@@ -258,6 +265,25 @@ TEST(test_forms) {
           p.error.text);
     CHECK(t, parse(&p, true, "--plan -x 0 --gpu-memory 8"), "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x -e 1558M") && strcmp(o->init, "d48") == 0, "a size has one name in records");
+}
+
+// A schedule that falls does so by default. One that does not fall takes no other fraction than 1.
+TEST(test_final_rate) {
+    static const Refusal refusals[] = {
+        {"-i x -k constant -q 0.1", "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; "
+                                    "leave one of the two out"},
+    };
+    static Parsed p;
+    CHECK_REFUSALS(t, false, refusals);
+    for (int i = 0; i < NUM_SCHEDULES; i++) {
+        char words[80];
+        snprintf(words, sizeof(words), "-i x -k %s", schedule_names[i]);
+        CHECK(t, parse(&p, false, words), "%s: %s", words, p.error.text);
+        CHECK(t, p.options.final_lr_frac == (i == SCHEDULE_CONSTANT ? 1.0 : 0.1), "%s: to %g", words,
+              p.options.final_lr_frac);
+        snprintf(words, sizeof(words), "-i x -q 1 -k %s", schedule_names[i]);
+        CHECK(t, parse(&p, false, words) && p.options.final_lr_frac == 1.0, "%s: %s", words, p.error.text);
+    }
 }
 
 TEST(test_llmc_script) {

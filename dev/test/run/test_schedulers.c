@@ -1,6 +1,5 @@
 // The learning-rate schedules: shapes, corners, names.
 #include "dev/test/test.h"
-#include "llmc/optim/schedulers.h"
 #include "llmc/run/train_options.h"
 
 static Schedule make(ScheduleKind kind, int64_t warmup, int64_t total, float final_fraction) {
@@ -15,17 +14,33 @@ static void check_fraction(Test *t, const Schedule *s, int64_t step, double want
           schedule_names[s->kind], (long long)s->warmup, (long long)s->total, (long long)step, got, want);
 }
 
-// --schedule accepts exactly the names that schedule_named knows.
+// --schedule accepts exactly the names of the table, and --help has a note for each.
 TEST(test_names) {
-    const char *accepted = train_specs_gpu[TRAIN_ROW_schedule].value;
-    char choices[100] = "";
+    const ArgSpec *spec = &train_specs_gpu[TRAIN_ROW_schedule];
+    char choices[1000] = "", note[100];
     for (int i = 0; i < NUM_SCHEDULES; i++) {
-        Schedule s = schedule_named(schedule_names[i], 3e-4, 10, 100, 0.5);
-        CHECK(t, (int)s.kind == i && s.peak == 3e-4f && s.warmup == 10 && s.total == 100 && s.final_fraction == 0.5f,
-              "%s", schedule_names[i]);
+        CHECK(t, (int)schedule_kind(schedule_names[i]) == i, "%s", schedule_names[i]);
         snprintf(choices + strlen(choices), sizeof(choices) - strlen(choices), "%s%s", i ? "|" : "", schedule_names[i]);
+        snprintf(note, sizeof(note), "; %s: ", schedule_names[i]);
+        CHECK(t, strstr(spec->help, note) != NULL, "no note of %s: %s", schedule_names[i], spec->help);
     }
-    CHECK(t, strcmp(choices, accepted) == 0, "--schedule accepts %s", accepted);
+    CHECK(t, strcmp(choices, spec->value) == 0, "--schedule accepts %s", spec->value);
+}
+
+// The summary of a run says where its rate ends.
+TEST(test_text) {
+    const struct {
+        Schedule schedule;
+        const char *text;
+    } cases[] = {{make(SCHEDULE_COSINE, 100, 1000, 0.1f), "0.0003, cosine to 3e-05 after 100 steps of warm-up"},
+                 {make(SCHEDULE_LINEAR, 0, 1000, 0.0f), "0.0003, linear to 0"},
+                 {make(SCHEDULE_WSD, 1, 1000, 1.0f), "0.0003, wsd to 0.0003 after 1 step of warm-up"},
+                 {make(SCHEDULE_CONSTANT, 2, 1000, 1.0f), "0.0003, constant after 2 steps of warm-up"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[160];
+        schedule_text(&cases[i].schedule, text, sizeof(text));
+        CHECK(t, strcmp(text, cases[i].text) == 0, "'%s', expected '%s'", text, cases[i].text);
+    }
 }
 
 TEST(test_warmup) {
@@ -85,7 +100,7 @@ TEST(test_corners) {
                     last = warming ? INFINITY : got;
                 }
                 if (warmup < total) { check_fraction(t, &s, warmup, 1.0); }
-                if (kind != SCHEDULE_CONSTANT) { check_fraction(t, &s, max_i64(warmup, total), 0.25); }
+                if (schedule_falls(s.kind)) { check_fraction(t, &s, max_i64(warmup, total), 0.25); }
             }
         }
     }

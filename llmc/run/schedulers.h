@@ -1,0 +1,88 @@
+// Computes the learning rate as a pure function of the step, so that a resumed run needs only its step.
+//
+// Each schedule starts with a linear warm-up. A schedule that falls reaches peak * final_fraction at step `total`.
+#ifndef LLMC_SCHEDULERS_H
+#define LLMC_SCHEDULERS_H
+
+#include "llmc/base/utils.h"
+#include <assert.h>
+#include <math.h>
+
+// The table of schedules. --schedule takes their names, and --help shows the notes.
+//  constant, name, part, shape, note
+//  part: the rate falls in the last 1/part of the steps
+//  shape: how much is left of the way from the peak (1) to the final rate (0) after a part x in [0, 1] of the decay
+// cosine: Loshchilov, Hutter 2016, "SGDR", one cycle. wsd: warm-up, stable, decay (Haegele et al. 2024, "Scaling Laws
+// and Compute-Optimal Training Beyond Fixed Training Durations").
+#define SCHEDULES(X)                                                                                                   \
+    X(COSINE, "cosine", 1, 0.5 * (1.0 + cos(3.14159265358979323846 * x)), "in half a wave")                            \
+    X(LINEAR, "linear", 1, 1.0 - x, "in a straight line")                                                              \
+    X(CONSTANT, "constant", 1, 1.0, "not at all")                                                                      \
+    X(WSD, "wsd", 5, 1.0 - sqrt(x), "only over the last fifth of the steps")
+
+#define SCHEDULE_CONSTANT_OF(constant, ...) SCHEDULE_##constant,
+#define SCHEDULE_NAME_OF(constant, name, ...) name,
+#define SCHEDULE_PART_OF(constant, name, part, ...) part,
+#define SCHEDULE_SHAPE_OF(constant, name, part, shape, ...) shape,
+#define SCHEDULE_CHOICE_OF(constant, name, ...) "|" name
+#define SCHEDULE_NOTE_OF(constant, name, part, shape, note) "; " name ": " note
+
+#define SCHEDULE_CHOICES (&SCHEDULES(SCHEDULE_CHOICE_OF)[1]) // "cosine|linear|...", an ARG_CHOICE's words
+#define SCHEDULE_NOTES SCHEDULES(SCHEDULE_NOTE_OF)           // "; cosine: in half a wave; linear: ..."
+
+typedef enum { SCHEDULES(SCHEDULE_CONSTANT_OF) NUM_SCHEDULES } ScheduleKind;
+
+static const char *const schedule_names[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_NAME_OF)};
+
+typedef struct {
+    ScheduleKind kind;
+    float peak;           // the learning rate after the warm-up
+    int64_t warmup;       // steps of warm-up, 0: none
+    int64_t total;        // steps of the whole run, warm-up included
+    float final_fraction; // of the peak, at the end
+} Schedule;
+
+// Returns the kind of schedule with a name that --schedule knows.
+static inline ScheduleKind schedule_kind(const char *name) {
+    int kind = 0;
+    while (kind < NUM_SCHEDULES && strcmp(name, schedule_names[kind]) != 0) { kind++; }
+    assert(kind < NUM_SCHEDULES);
+    return (ScheduleKind)kind;
+}
+
+// Returns the step at which the decay begins. A warm-up that reaches into the decay shortens it, so that the rate never
+// jumps.
+static inline int64_t schedule_decay_start(const Schedule *s) {
+    static const int parts[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_PART_OF)};
+    return max_i64(s->warmup, s->total - ceil_div_i64(s->total, parts[s->kind]));
+}
+
+static inline double schedule_shape(ScheduleKind kind, double x) {
+    const double shapes[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_SHAPE_OF)};
+    return shapes[kind];
+}
+
+// Tells whether the rate falls after the warm-up.
+static inline bool schedule_falls(ScheduleKind kind) { return schedule_shape(kind, 1.0) < 1.0; }
+
+// Returns the learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak.
+// So the first update is not lost, and step warmup - 1 has the peak. Steps from `total` on have the final rate.
+static inline float schedule_lr(const Schedule *s, int64_t step) {
+    if (step < s->warmup) { return (float)(s->peak * ((double)(step + 1) / (double)s->warmup)); }
+    int64_t start = schedule_decay_start(s);
+    double x = step >= s->total ? 1.0 : (double)max_i64(step - start, 0) / (double)(s->total - start);
+    double fraction = s->final_fraction + (1.0 - s->final_fraction) * schedule_shape(s->kind, x);
+    return (float)(s->peak * fraction);
+}
+
+// Writes the schedule: "0.0003, cosine to 3e-05 after 100 steps of warm-up".
+static inline void schedule_text(const Schedule *s, char *text, size_t size) {
+    char end[40] = "", warmup[64] = "";
+    if (schedule_falls(s->kind)) { snprintf(end, sizeof(end), " to %g", (double)s->peak * (double)s->final_fraction); }
+    if (s->warmup > 0) {
+        snprintf(warmup, sizeof(warmup), " after %lld step%s of warm-up", (long long)s->warmup, &"s"[s->warmup == 1]);
+    }
+    snprintf(text, size, "%g, %s%s%s", (double)s->peak, schedule_names[s->kind], end, warmup);
+}
+
+#endif // LLMC_SCHEDULERS_H
