@@ -99,6 +99,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/schedulers.h", "step >= s->total ? 1.0", "step > s->total ? 1.0", UNIT, "schedulers"),
     ("llmc/run/schedulers.h", "1.0 - sqrt(x)", "1.0 - x", UNIT, "schedulers"),
     ("llmc/run/train_options.h", "if (!falls && !options->given[TRAIN_ROW_final_lr_frac])", "if (!falls)", UNIT, "args"),
+    ("llmc/run/divergence.h", "idle && !warms_up", "idle", UNIT, "divergence"),
     ("dev/twin/schedule.py", 'PARTS = {"wsd": 5}', 'PARTS = {}', CPU, "test_twin.py -k schedules"),
     ("llmc/optim/outlier.h", "*z > threshold", "fabs(*z) > threshold", UNIT, "outlier"),
     ("llmc/optim/outlier.h", "++detector->rejected >= OUTLIER_MAX_REJECTED",

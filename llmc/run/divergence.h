@@ -1,8 +1,10 @@
-// Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high.
+// Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high. Finds a run
+// that learns nothing: for 100 steps in a row after the warm-up the loss has been that of an untrained model.
 //
 //   loss > ln V + 1       an untrained model gives all V tokens equal probability, which costs ln V
 //   norm > 10 * median    of the last 128 norms that the statistics of outliers have accepted (OutlierDetector)
-// A bad batch raises both for a step or two, and such a row ends by itself.
+//   loss > 0.98 * ln V    and not above the first limit: a little training on anything but noise gives less
+// A bad batch raises loss and norm for a step or two, and such a row ends by itself.
 #ifndef LLMC_DIVERGENCE_H
 #define LLMC_DIVERGENCE_H
 
@@ -13,11 +15,14 @@
 #define DIVERGENCE_STEPS 20
 #define DIVERGENCE_LOSS_MARGIN 1.0
 #define DIVERGENCE_NORM_FACTOR 10.0
+#define IDLE_STEPS 100
+#define IDLE_LOSS_FACTOR 0.98
 
-// The rows so far. The training state keeps them. A new run begins with zeros.
+// The rows so far. The training state keeps them, but for idle_steps. A new run begins with zeros.
 typedef struct {
     int64_t loss_steps, norm_steps; // steps in a row above the limit, up to the last step
     double norm_limit;              // 0: there is none yet
+    int64_t idle_steps;             // steps in a row that learned nothing
 } Divergence;
 
 static inline double divergence_loss_limit(int vocab_size) { return log((double)vocab_size) + DIVERGENCE_LOSS_MARGIN; }
@@ -28,6 +33,12 @@ static inline void divergence_take(Divergence *d, int vocab_size, double loss, d
     if (usual_norm > 0.0) { d->norm_limit = DIVERGENCE_NORM_FACTOR * usual_norm; }
     d->loss_steps = loss <= divergence_loss_limit(vocab_size) ? 0 : d->loss_steps + 1;
     d->norm_steps = d->norm_limit == 0.0 || norm <= d->norm_limit ? 0 : d->norm_steps + 1;
+}
+
+// Takes a step's loss into the row of steps that learned nothing. warms_up: the step is one of the warm-up, or before.
+static inline void divergence_take_idle(Divergence *d, int vocab_size, double loss, bool warms_up) {
+    bool idle = loss > IDLE_LOSS_FACTOR * log((double)vocab_size) && loss <= divergence_loss_limit(vocab_size);
+    d->idle_steps = idle && !warms_up ? d->idle_steps + 1 : 0;
 }
 
 // Returns the length of the longer row. 0: the last step was in order. The run has diverged from DIVERGENCE_STEPS on.

@@ -68,6 +68,20 @@ static inline void run_print_inputs(const TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
 }
 
+// Prints a line for each option with which the run learns nothing, or less than its user may think.
+static inline void run_print_doubts(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    if (o->lr == 0.0) { say(stdout, "warning: --lr 0 (-l): no step will change a weight\n"); }
+    if (o->warmup > run->num_steps) {
+        say(stdout, "warning: --warmup %lld (-u) is longer than the run of %lld steps: the rate only rises to %g\n",
+            (long long)o->warmup, (long long)run->num_steps, o->lr * (double)run->num_steps / (double)o->warmup);
+    }
+    if (o->overfit && run_has_val(run) && o->val_every > 0) {
+        say(stdout, "warning: --overfit (-a) trains on the first %lld sequences only: a validation loss means little\n",
+            (long long)run_step_sequences(run));
+    }
+}
+
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -80,6 +94,7 @@ static inline void run_print_training(const TrainRun *run) {
     Schedule schedule = train_options_schedule(o, run->num_steps);
     schedule_text(&schedule, rate, sizeof(rate));
     say(stdout, "optimizer   AdamW, learning rate %s, weight decay %g\n", rate, o->weight_decay);
+    run_print_doubts(run);
 }
 
 // where: "" on the CPU, " on the GPU" beside other plans.
@@ -210,11 +225,24 @@ static inline void run_describe_divergence(const TrainRun *run, int64_t step, ch
              what, saved);
 }
 
+// Warns once of a run that learns nothing.
+static inline void run_watch_learning(TrainRun *run, const StepInfo *info) {
+    Divergence *d = &run->divergence;
+    divergence_take_idle(d, run->config.vocab_size, info->loss, info->step < run->options.warmup);
+    if (d->idle_steps != IDLE_STEPS) { return; }
+    logger_event(
+        &run->logger,
+        "warning: step %lld: the loss has been about %.2f, that of an untrained model, for %lld steps: the run "
+        "learns nothing; look at --lr, the training data and the weights of --init",
+        (long long)info->step + 1, log((double)run->config.vocab_size), (long long)d->idle_steps);
+}
+
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
 // equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
     char text[MAX_PATH_BYTES + 512];
     if (!logger_step(&run->logger, info, error)) { return false; }
+    run_watch_learning(run, info);
     divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
     int64_t steps = divergence_steps(&run->divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }

@@ -300,13 +300,14 @@ def test_divergence_is_told_once():
     last, good = divergence(losses(out), 257, 4)
     says = (rf"^warning: step (\d+): the loss has been above 6\.55, .* for 20 steps; try a lower --lr.*; the last good "
             rf"checkpoint in {folder} is that of step {good} \(remove .*; --stop-on-divergence would end the run here$")
-    assert re.findall(says, out, re.M) == [str(last)] and out.count("warning") == 1, out
+    assert re.findall(says, out, re.M) == [str(last)] and out.count("warning: step") == 1, out
     for step in checkpoints(folder):
         again = ran(*DIVERGES, 10, "-o", stopped_after(step, folder), "--resume")
-        assert again.count("warning") == (step < last) and weights_hash(again) == weights_hash(out), (step, last, again)
+        told = again.count("warning: step")
+        assert told == (step < last) and weights_hash(again) == weights_hash(out), (step, last, again)
     out = ran(*DIVERGES, 10)
-    assert "no good checkpoint was saved; --stop" in out and out.count("warning") == 1, out
-    assert "warning" not in ran(*DIVERGES, 0.1)
+    assert "no good checkpoint was saved; --stop" in out and out.count("warning: step") == 1, out
+    assert "warning: step" not in ran(*DIVERGES, 0.1)
 
 
 def test_stop_on_divergence():
@@ -325,7 +326,7 @@ def test_stop_on_divergence():
     for kind in ("model", "state"):
         os.remove(os.path.join(folder, f"{kind}_{newest:08}.bin"))
     out = ran(*DIVERGES, 0.1, *run[-6:], "--resume", "--allow-changes", "--stop-on-divergence")
-    assert "warning" not in out and checkpoints(folder) == [60] and logged_steps(folder) == [*range(60)], out
+    assert "warning: step" not in out and checkpoints(folder) == [60] and logged_steps(folder) == [*range(60)], out
 
 
 # ---- Rows 15, 17 and 25: the folder of a run ----

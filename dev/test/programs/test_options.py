@@ -330,3 +330,20 @@ def test_overfitting():
     """One batch again and again: its loss comes near 0."""
     out = ran("-i", TEXT, *TINY, *QUIET, "--overfit", "-x", 300, "--lr", 0.03, "--schedule", "linear", "-q", 0)
     assert losses(out)[0] > 5 and losses(out)[-1] < 0.01, losses(out)[-1]
+    assert "warning" not in out, out
+
+
+def test_runs_that_learn_nothing():
+    """A run that cannot learn says so at its start, and one that does not after 100 steps; each in one line."""
+    def warnings(*options):
+        return re.findall("^warning: (.*)$", ran("-i", TEXT, *TINY, "-s", 0, *options), re.M)
+
+    assert warnings("-v", 0, "-x", 2, "--lr", 0) == ["--lr 0 (-l): no step will change a weight"]
+    assert warnings("-v", 0, "-x", 5, "-u", 6, "--lr", 0.3) == [
+        "--warmup 6 (-u) is longer than the run of 5 steps: the rate only rises to 0.25"]
+    assert warnings("-m", 1, "-x", 2, "-u", 2, "--overfit") == [
+        "--overfit (-a) trains on the first 2 sequences only: a validation loss means little"]
+    assert warnings("-v", 0, "-x", 220, "-u", 5, "--lr", 1e-9) == [
+        "step 105: the loss has been about 5.55, that of an untrained model, for 100 steps: the run learns nothing; "
+        "look at --lr, the training data and the weights of --init"]
+    assert warnings("-v", 0, "-x", 220, "-u", 5, "--lr", 1e-2) == []

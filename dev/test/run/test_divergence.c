@@ -52,7 +52,7 @@ static const Series series[] = {
 // Runs a series as a trainer does, and writes the steps of its warnings.
 static void run_series(const Series *s, char *warns, size_t size) {
     Outliers outliers;
-    Divergence divergence = {0, 0, 0.0};
+    Divergence divergence = {0, 0, 0.0, 0};
     int step = 0;
     outlier_init(&outliers.loss);
     outlier_init(&outliers.norm);
@@ -81,9 +81,44 @@ TEST(test_series) {
     }
 }
 
+// A run that learns nothing is told once, at the step that a row of the untrained model's loss makes 100, warm-up left
+// out. ln V = 5.704, 0.98 of it is 5.590.
+TEST(test_idle) {
+    static const struct {
+        const char *name;
+        Part parts[3]; // of a run with a warm-up of so many steps
+        int warmup;
+        const char *warns;
+    } runs[] = {
+        {"weights of zeros", {{500, 5.704, 0, 0}}, 0, " 100"},
+        {"a rate far too low", {{500, 5.60, 0, 0}}, 30, " 130"},
+        {"an untrained model of large weights", {{500, 6.70, 0, 0}}, 0, " 100"},
+        {"too short to tell", {{99, 5.704, 0, 0}}, 0, ""},
+        {"too short after the warm-up", {{400, 5.704, 0, 0}}, 301, ""},
+        {"an ordinary beginning", {{99, 5.8, 0, 0}, {500, 5.58, 0, 0}}, 0, ""},
+        {"a long warm-up", {{300, 5.704, 0, 0}, {400, 5, 0, 0}}, 250, ""},
+        {"a run that has diverged", {{50, 3, 0, 0}, {500, 6.71, 0, 0}}, 0, ""},
+        {"not a number", {{500, (double)NAN, 0, 0}}, 0, ""},
+        {"one good batch, then none again", {{150, 5.7, 0, 0}, {1, 5.5, 0, 0}, {150, 5.7, 0, 0}}, 0, " 100 251"},
+    };
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        Divergence d = {0, 0, 0.0, 0};
+        char warns[100] = "";
+        int step = 0;
+        for (int part = 0; part < 3; part++) {
+            for (int k = 0; k < runs[i].parts[part].steps; k++, step++) {
+                divergence_take_idle(&d, V, runs[i].parts[part].loss, step < runs[i].warmup);
+                size_t n = strlen(warns);
+                if (d.idle_steps == IDLE_STEPS) { snprintf(warns + n, sizeof(warns) - n, " %d", step + 1); }
+            }
+        }
+        CHECK(t, strcmp(warns, runs[i].warns) == 0, "%s: warns at%s, expected%s", runs[i].name, warns, runs[i].warns);
+    }
+}
+
 // The text names the longer row. Its limit is the one that the steps were above.
 TEST(test_words) {
-    Divergence d = {0, 0, 0.0};
+    Divergence d = {0, 0, 0.0, 0};
     char text[160];
     for (int i = 0; i < 20; i++) { divergence_take(&d, V, 7.0, 1.0, (double)NAN); }
     divergence_text(&d, V, text, sizeof(text));
