@@ -229,6 +229,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("scripts/reproduce.sh", "KEEP_MAJOR > 0 ? STEPS / KEEP_MAJOR : 0", "0", EMU, "test_reproduce.py -k disk"),
     ("dev/find_libraries.sh", '|| [ "$1" = "$major" ] || why=', "|| why=", CPU, "test_find_libraries.py -k misfit"),
     ("dev/compare.py", "return math.isnan(a) and math.isnan(b)", "return True", CPU, "test_compare.py -k number"),
+    (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),
+    ("Dockerfile", "make ARCH= test", "make ARCH= check", CPU, "test_docker.py"),
     ("dev/tensorboard.py", "if point[0] >= void", "if point[0] > void", CPU, "test_tensorboard.py -k growth"),
     ("dev/tensorboard.py", "3600 * (hours[step] or 0.0)", "0.0", CPU, "test_tensorboard.py -k points"),
     ("dev/plot.py", "np.fmin.reduceat(y, starts), np.fmax.reduceat", "np.fmin.reduceat(y, starts), np.fmin.reduceat",
