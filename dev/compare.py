@@ -57,8 +57,14 @@ def flattened(value, name=""):
         return {leaf: found for key, part in value.items()
                 for leaf, found in flattened(part, f"{name}.{key}" if name else str(key)).items()}
     if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
-        return {f"{name}": f"{len(value)} x " + ", ".join(str(part) for part in value[0].values())}
-    return {name: value}
+        return {f"{name}": f"{len(value)} x " + ", ".join(str(sized(*leaf)) for leaf in value[0].items())}
+    return {name: sized(name, value)}
+
+
+def sized(name, value):
+    """A number of bytes as a person reads it; other values as they are."""
+    is_size = name.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool)
+    return f"{value / 2**30:.2f} GiB" if is_size else value
 
 
 def told(run):

@@ -231,6 +231,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/compare.py", "return math.isnan(a) and math.isnan(b)", "return True", CPU, "test_compare.py -k number"),
     (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),
     ("Dockerfile", "make ARCH= test", "make ARCH= check", CPU, "test_docker.py"),
+    ("dev/compare.py", "value / 2**30", "value / 1e9", CPU, "test_compare.py -k hardware"),
     ("dev/tensorboard.py", "if point[0] >= void", "if point[0] > void", CPU, "test_tensorboard.py -k growth"),
     ("dev/tensorboard.py", "3600 * (hours[step] or 0.0)", "0.0", CPU, "test_tensorboard.py -k points"),
     ("dev/plot.py", "np.fmin.reduceat(y, starts), np.fmax.reduceat", "np.fmin.reduceat(y, starts), np.fmin.reduceat",

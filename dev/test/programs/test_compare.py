@@ -22,7 +22,7 @@ INFO = {"format": 1, "program": "train_gpt2cu", "version": "0.1.0", "git": {"rev
                     "shuffle": False},
         "model": {"layers": 12, "channels": 768}, "tokens_per_step": 524288, "steps": 100,
         "data": {"train": {"files": 1, "fingerprint": "00ff"}, "val": {"files": 1, "fingerprint": "aa"}},
-        "hardware": {"cpu": "one", "gpus": [{"name": "H100", "memory_bytes": 1}] * 8},
+        "hardware": {"cpu": "one", "gpus": [{"name": "H100", "memory_bytes": 80 << 30}] * 8},
         "versions": {"compiler": "gcc 12.2.0"}, "starts": [{"from_step": 0}],
         "end": {"step": 100, "status": "done", "weights_hash": "1234", "seconds": 10}}
 
@@ -137,9 +137,11 @@ def test_options():
 
 
 def test_hardware():
-    make("a"), make("b", hardware__gpus=[{"name": "A100", "memory_bytes": 2}] * 4)
+    make("a", hardware__memory_bytes=64 << 30)
+    make("b", hardware__gpus=[{"name": "A100", "memory_bytes": 85899345920}] * 4, hardware__memory_bytes=67553994752)
     out, _ = run("a", "b")
-    assert re.search(r"hardware\.gpus +8 x H100, 1 +4 x A100, 2", section(out, compare.FREE)), out
+    assert re.search(r"hardware\.gpus +8 x H100, 80\.00 GiB +4 x A100, 80\.00 GiB", section(out, compare.FREE)), out
+    assert re.search(r"hardware\.memory_bytes +64\.00 GiB +62\.91 GiB", section(out, compare.FREE)), out
     said(out.splitlines()[0], "8 x H100")
 
 
