@@ -128,6 +128,9 @@ cuda_row cuDNN "version 9: attention in bf16; CUDNN_HOME=/folder says where it i
 cuda_row NVRTC "of nvcc's CUDA release: cuDNN has no attention without it" "comes with the CUDA toolkit"
 row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
     "apt-get install openmpi-bin libopenmpi-dev" ""
+if [ "$(id -u)" -eq 0 ] && mpi | grep -q 'Open MPI\|OpenRTE'; then
+    printf '%20s as root, as in a container: mpirun --allow-run-as-root\n' ""
+fi
 row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
     "comes with the driver" ""

@@ -39,6 +39,14 @@ read_command() {
     [ -n "$out_dir" ] || stop "the command has no --out-dir (-o), the folder of the checkpoints to go on from"
 }
 
+# Open MPI starts nothing as root unless it is told to.
+check_root() { # COMMAND...
+    [ "$(id -u)" -eq 0 ] && [ "${1##*/}" = mpirun ] && [ -z "${OMPI_ALLOW_RUN_AS_ROOT:-}" ] || return 0
+    case " $* " in *" --allow-run-as-root "*) return 0 ;; esac
+    "$1" --version 2>/dev/null | grep -q 'Open MPI' || return 0
+    stop "mpirun: refuses to run as root; in a container, give it --allow-run-as-root, elsewhere use another account"
+}
+
 # Every checkpoint with inode, size and time: another one saved under the name of an old one is new, too.
 checkpoints() {
     [ -d "$out_dir" ] || return 0
@@ -89,6 +97,7 @@ max_starts=${MAX_STARTS:-20} pause=${PAUSE:-10}
 case $max_starts in '' | 0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$max_starts', expected 1 to 99999" ;; esac
 case $pause in '' | *[!0-9]* | ????*) stop "PAUSE is '$pause', expected whole seconds, 0 to 999" ;; esac
 read_command "$@"
+check_root "$@"
 [ $resumes = yes ] || set -- "$@" --resume
 
 status=1 failures=0

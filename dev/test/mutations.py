@@ -229,6 +229,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("scripts/reproduce.sh", "KEEP_MAJOR > 0 ? STEPS / KEEP_MAJOR : 0", "0", EMU, "test_reproduce.py -k disk"),
     ("dev/find_libraries.sh", '|| [ "$1" = "$major" ] || why=', "|| why=", CPU, "test_find_libraries.py -k misfit"),
     ("dev/compare.py", "return math.isnan(a) and math.isnan(b)", "return True", CPU, "test_compare.py -k number"),
+    ("scripts/restart.sh", 'check_root "$@"\n', "", CPU, "test_multi_node.py -k as_root"),
     (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),
     ("Dockerfile", "make ARCH= test", "make ARCH= check", CPU, "test_docker.py"),
     ("dev/compare.py", "value / 2**30", "value / 1e9", CPU, "test_compare.py -k hardware"),

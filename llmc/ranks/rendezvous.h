@@ -320,8 +320,8 @@ static inline bool comm_find_place_mpi(const CommOptions *o, const Launcher *lau
     return o->num_ranks <= 1 ||
            fail(error,
                 "--num-processes is %d, but neither mpirun nor srun has started several processes: start with "
-                "mpirun -np %d, or add --nccl-init tcp or fs",
-                o->num_ranks, o->num_ranks);
+                "mpirun -np %d%s, or add --nccl-init tcp or fs",
+                o->num_ranks, o->num_ranks, geteuid() == 0 ? " (Open MPI as root: --allow-run-as-root)" : "");
 }
 
 // Finds the number of ranks, and this process's rank. One process is rank 0 of 1.

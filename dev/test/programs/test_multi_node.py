@@ -218,6 +218,24 @@ def test_restart_refuses():
     assert "given up: two starts" in ran(127, RESTART, "no_such_program", "--out-dir", OUT)
 
 
+def test_mpirun_as_root():
+    """Open MPI refuses root: restart.sh says so before any start, and make doctor names the option."""
+    write("fake/bin/id", "#!/bin/sh\necho $FAKE_ID\n", 0o755)
+    write("fake/bin/mpicc", "#!/bin/sh\nexec cc \"$@\"\n", 0o755)
+    command = ["mpirun", "-np", "2", *TRAIN]
+    said = ("restart.sh: mpirun: refuses to run as root; in a container, give it --allow-run-as-root, elsewhere use "
+            "another account\n")
+    assert ran(1, RESTART, *command, FAKE_ID="0") == said and started() == {}
+    for words, changes in ((command, dict(FAKE_ID="1000")), (command, dict(FAKE_ID="0", FAKE_MPI="HYDRA")),
+                           (command, dict(FAKE_ID="0", OMPI_ALLOW_RUN_AS_ROOT="1")), (TRAIN, dict(FAKE_ID="0")),
+                           (["mpirun", "--allow-run-as-root", *TRAIN], dict(FAKE_ID="0"))):
+        assert said not in ran(0, RESTART, *words, **changes), (words, changes)
+    option = "as root, as in a container: mpirun --allow-run-as-root"
+    for user in ("0", "1000"):
+        out = ran(0, "dev/doctor.sh", FAKE_ID=user)
+        assert (option in out) == (user == "0") and "mpirun (Open MPI) 4.1.4" in out, (user, out)
+
+
 @pytest.mark.parametrize("number", (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 def test_restart_passes_signals_on(number):
     process = begin(RESTART, *TRAIN, FAKE_WAITS="1")
