@@ -32,16 +32,83 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
+// Tells whether two names of folders differ by a slip of the fingers: by at most two edits and a third of the name.
+// Names that differ in a digit are two of a series (run1, run2).
+static inline bool run_names_are_alike(const char *typed, const char *name) {
+    static const char digits[] = "0123456789";
+    size_t n = strlen(typed), m = strlen(name), i = 0, j = 0;
+    while (i < n && i < m && typed[i] == name[i]) { i++; }
+    while (j < n - i && j < m - i && typed[n - 1 - j] == name[m - 1 - j]) { j++; }
+    bool counts = strcspn(typed + i, digits) < n - i - j || strcspn(name + i, digits) < m - i - j;
+    int edits = args_edit_distance(typed, n, name, m);
+    return !counts && edits > 0 && edits <= 2 && 3 * edits <= (int)max_i64((int64_t)n, (int64_t)m);
+}
+
+// Finds a folder beside `dir` that has checkpoints and nearly its name, the first in byte order. Writes "" if there is
+// none.
+static inline void run_find_sibling(const char *dir, char sibling[MAX_PATH_BYTES]) {
+    char own[MAX_PATH_BYTES], parent[MAX_PATH_BYTES], path[MAX_PATH_BYTES], best[256] = "";
+    size_t n = strlen(dir);
+    int64_t step;
+    Error ignored;
+    while (n > 1 && dir[n - 1] == '/') { n--; }
+    path_copy(own, dir, n);
+    path_parent(parent, own);
+    DIR *folder = files_list(AT_FDCWD, parent);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        const char *name = entry->d_name;
+        if (run_names_are_alike(path_name(own), name) && (best[0] == '\0' || strcmp(name, best) < 0) &&
+            path_join(path, parent, name, &ignored) && checkpoint_list(path, &step, 1) > 0) {
+            snprintf(best, sizeof(best), "%s", name);
+        }
+    }
+    if (folder != NULL) { closedir(folder); }
+    path_copy(path, own, (size_t)(path_name(own) - own)); // as the user has written the folder above
+    if (best[0] == '\0' || !path_join(sibling, path, best, &ignored)) { sibling[0] = '\0'; }
+}
+
+// Says that --resume finds nothing, and which folder may be meant.
+static inline void run_say_nothing_to_resume(TrainRun *run) {
+    const char *dir = run->options.out_dir;
+    char sibling[MAX_PATH_BYTES];
+    run_find_sibling(dir, sibling);
+    logger_event(&run->logger, "nothing to resume in %s: starts afresh%s%s%s", dir,
+                 sibling[0] == '\0' ? "" : " (did you mean ", sibling, sibling[0] == '\0' ? "" : "?)");
+}
+
+// Refuses what is no place for a run: a file, and the folder of a Hugging Face model, where --init would take that
+// model instead of the run's checkpoints.
+static inline bool run_check_place(const TrainRun *run, Error *error) {
+    static const char *const models[] = {SAFETENSORS_FILE_NAME, "model.safetensors.index.json", "pytorch_model.bin"};
+    const char *dir = run->options.out_dir;
+    char path[MAX_PATH_BYTES];
+    int64_t step;
+    if (!path_check(dir, "--out-dir (-o)", error)) { return false; }
+    if (path_exists(dir) && !path_is_directory(dir)) {
+        return fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
+    }
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        if (!path_join(path, dir, models[i], error)) { return false; }
+        if (!path_exists(path) || checkpoint_list(dir, &step, 1) > 0) { continue; }
+        return fail(error,
+                    "--out-dir (-o): %.2000s holds a Hugging Face model (%s); give another folder for the run, and "
+                    "--init %.2000s to train this model",
+                    dir, models[i], dir);
+    }
+    return true;
+}
+
 // Looks at the run folder, and --plan only reads it. run_begin creates it later, when everything else is in order.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
+    if (!run_check_place(run, error)) { return false; }
     if (train_options_plan(o)) {
         run_list_checkpoints(run);
     } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
         return false;
     }
     run->found.resumes = o->resume && run->found.num_checkpoints > 0;
+    if (o->resume && !run->found.resumes) { run_say_nothing_to_resume(run); }
     return true;
 }
 

@@ -427,6 +427,44 @@ def test_folders_that_cannot_be():
         refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder, "Permission denied"])
 
 
+def test_places_for_a_run():
+    """A file and the folder of a Hugging Face model are none. The line says what it is and what to give."""
+    name, folder = write("notes.txt", b"notes"), new_folder("hf")
+    for plan in ([], ["--plan"]):
+        refused("-i", TEXT, *TINY, "-x", 1, "-o", name, *plan, says=[f"--out-dir (-o): {name} is a file; give"])
+    ran("--init", model("export.bin"), *SAMPLE, "--export", folder)
+    published = write("published/pytorch_model.bin", b"weights")
+    for place, what in ((folder, "model.safetensors"), (os.path.dirname(published), "pytorch_model.bin")):
+        before = sorted(os.listdir(place))
+        refused("-i", TEXT, *TINY, "-x", 1, "-o", place,
+                says=[f"{place} holds a Hugging Face model ({what}); give another folder", f"--init {place} to train"])
+        assert sorted(os.listdir(place)) == before
+    ran("-i", TEXT, *BATCH, *QUIET, "-x", 1, "--init", folder, "-o", new_folder("trained"))  # as advised
+    shutil.copy(published, path("trained"))  # a run that is there already goes on
+    ran("-i", TEXT, *BATCH, *QUIET, "-x", 1, "--init", folder, "-o", path("trained"), "--resume")
+
+
+def test_nothing_to_resume():
+    """--resume says so in one line, and names a folder beside it that was probably meant."""
+    run = ["-i", TEXT, *TINY, *QUIET, "-x", 1]
+    place = path("places")
+    for name in ("big-run", "run1"):
+        ran(*run, "-o", os.path.join(place, name))
+    os.makedirs(os.path.join(place, "bog-run"))  # without checkpoints
+    for name, meant in (("big-rnu", "big-run"), ("big_run/", "big-run"), ("bog-run", "big-run"), ("ubn1", None),
+                        ("run2", None), ("run", None), ("small-run", None), ("run1", "")):
+        folder = os.path.join(place, name)
+        out = ran(*run, "-o", folder, "--resume")
+        lines = re.findall("^nothing to resume.*$", out, re.M)
+        asks = f" (did you mean {place}/{meant}?)" if meant else ""
+        assert lines == ([] if meant == "" else [f"nothing to resume in {folder}: starts afresh{asks}"]), (name, out)
+        if name != "run1":
+            shutil.rmtree(folder)
+    out = ran(*run, "-o", "big-rnu", "--resume", cwd=place)
+    assert "nothing to resume in big-rnu: starts afresh (did you mean big-run?)\n" in out, out
+    assert "nothing to resume" not in ran(*run, "-o", os.path.join(place, "big-rmu"))  # without --resume
+
+
 def test_fresh_run_in_a_used_folder():
     """Row 17: refused whatever is left of the older run, and nothing is touched; --overwrite leaves nothing of it."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 2, "-m", 1, "-o"]
