@@ -84,13 +84,13 @@ typedef struct {
 
 static inline int64_t auto_budget(const AutoRoom *room) { return room->bytes - room->reserve; }
 
-// "77.5 GiB (79.0 GiB less 1.5 GiB for CUDA and its libraries)"
+// "77.5 GiB (79.0 GiB less an assumed 1.5 GiB for CUDA and its libraries)"
 static inline void auto_room_text(char *text, size_t size, const AutoRoom *room) {
     char budget[32], all[32], reserve[32];
     format_bytes(budget, sizeof(budget), max_i64(0, auto_budget(room)));
     format_bytes(all, sizeof(all), room->bytes);
     format_bytes(reserve, sizeof(reserve), room->reserve);
-    snprintf(text, size, "%s (%s less %s for CUDA and its libraries)", budget, all, reserve);
+    snprintf(text, size, "%s (%s less an assumed %s for CUDA and its libraries)", budget, all, reserve);
 }
 
 // Writes the choice and its reason.

@@ -20,7 +20,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
-#define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
+#define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
 // The option table. PICK(cpu, gpu) chooses between the trainers: a laptop needs other values than a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer

@@ -114,8 +114,8 @@ TEST(test_malformed_options) {
         {"foo", "'foo': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
         {"-i a.bin b.bin",
          "'b.bin': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
-        {"-z 1", "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu)"},
-        {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu)"},
+        {"-z 1", "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
+        {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
     };
     CHECK_REFUSALS(t, false, refusals);
 }
