@@ -113,6 +113,8 @@ MISTAKES = [Mistake(*row) for row in (
      "d->norm_limit = usual_norm > 0.0 ? DIVERGENCE_NORM_FACTOR * usual_norm : 0.0;", UNIT, "divergence"),
     ("llmc/run/divergence.h", "loss <= divergence_loss_limit(vocab_size) ? 0 :",
      "!(loss > divergence_loss_limit(vocab_size)) ? 0 :", UNIT, "divergence"),
+    ("llmc/run/busy.h", "busy->steps + 1 : 0", "busy->steps + 1 : busy->steps", UNIT, "busy"),
+    ("llmc/run/train_loop.h", "    run->busy.after_a_pause = run->step;\n    for", "    for", UNIT, "busy"),
     ("llmc/run/run_report.h", "if (steps == DIVERGENCE_STEPS) {", "{", CPU, "test_faults.py -k divergence"),
     ("llmc/run/run_report.h", 'run->folder.has_picture ? "loss.svg, " : ""', '"loss.svg, "', CPU, "test_options.py -k leaves"),
     ("llmc/run/args.h", "if (h >= 0) { say", "if (h < 0) { say", CPU, "test_options.py -k help"),

@@ -237,11 +237,21 @@ static inline void run_watch_learning(TrainRun *run, const StepInfo *info) {
         (long long)info->step + 1, log((double)run->config.vocab_size), (long long)d->idle_steps);
 }
 
+// Tells once of a machine that has become busy.
+static inline void run_tell_if_busy(TrainRun *run, const StepInfo *info) {
+    if (!busy_take(&run->busy, info->step, info->peak_fraction)) { return; }
+    logger_event(&run->logger,
+                 "step %lld: for %d steps less than a third of the best step's speed (%.1f%% of peak, now %.1f%%): "
+                 "the machine is busy with other programs",
+                 (long long)info->step + 1, BUSY_STEPS, 100.0 * run->busy.best, 100.0 * info->peak_fraction);
+}
+
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
 // equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
     char text[MAX_PATH_BYTES + 512];
     if (!logger_step(&run->logger, info, error)) { return false; }
+    run_tell_if_busy(run, info);
     run_watch_learning(run, info);
     divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
     int64_t steps = divergence_steps(&run->divergence);

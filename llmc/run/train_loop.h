@@ -132,7 +132,9 @@ static inline bool loop_do_what_is_due(TrainRun *run, bool last, Error *error) {
     bool validates = run_has_val(run) && run_is_due(run, o->val_every), evaluates = run_evals_are_due(run);
     bool samples = run->step > 0 && run_is_due(run, o->sample_every);
     if (!saves && !validates && !evaluates && !samples) { return true; }
-    if (!loop_settle(run, error) || (saves && !run_save(run, error))) { return false; }
+    if (!loop_settle(run, error)) { return false; }
+    run->busy.after_a_pause = run->step;
+    if (saves && !run_save(run, error)) { return false; }
     if (validates && !loop_validate(run, error)) { return false; }
     if ((saves || validates) && !run_draw(run, error)) { return false; }
     if (evaluates && !loop_evaluate_all(run, error)) { return false; }
@@ -141,6 +143,7 @@ static inline bool loop_do_what_is_due(TrainRun *run, bool last, Error *error) {
 }
 
 static inline bool loop_train(TrainRun *run, Error *error) {
+    run->busy.after_a_pause = run->step;
     for (;;) {
         bool last = run->step >= run->num_steps || run_is_stopping(run);
         if (!loop_do_what_is_due(run, last, error)) { return false; }

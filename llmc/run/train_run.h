@@ -18,6 +18,7 @@
 #include "llmc/files/disk_space.h"
 #include "llmc/files/state_file.h"
 #include "llmc/model/gpt2.h"
+#include "llmc/run/busy.h"
 #include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
 #include "llmc/run/train_options.h"
@@ -108,6 +109,7 @@ struct TrainRun {
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
     Divergence divergence;            // up to the last step that was logged
+    Busy busy;                        // likewise
 
     RunKept kept;
     RunFolder folder;
