@@ -62,6 +62,14 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     return false;
 }
 
+// Says how to get released weights.
+static inline bool model_file_fail_release(const GPT2Size *release, Error *error) {
+    return fail(error,
+                "--init %s: its weights are not in %s; `python3 dev/data/gpt2.py %s` fetches them, --init %s is a new "
+                "model of this size",
+                release->release, release->folder, release->release, release->millions);
+}
+
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a file .bin
 // or .safetensors, a folder with model.safetensors, or a run folder (its newest good model).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
@@ -69,11 +77,15 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     file->kind = MODEL_FROM_SIZE;
     if (gpt2_config_from_size(&file->config, init)) { return true; }
     if (!path_check(init, "--init", error)) { return false; }
+    const GPT2Size *release = gpt2_find_release(init);
     bool folder = path_is_directory(init);
     file->kind = MODEL_FROM_BIN;
     path_copy(file->path, init, strlen(init));
     if (folder && !path_join(file->path, init, SAFETENSORS_FILE_NAME, error)) { return false; }
-    if (folder && !path_exists(file->path)) { return model_file_open_run(file, init, error); }
+    if (folder && !path_exists(file->path)) {
+        bool unfinished = strcmp(init, release != NULL ? release->folder : "") == 0; // gpt2.py was stopped
+        return unfinished ? model_file_fail_release(release, error) : model_file_open_run(file, init, error);
+    }
     if (folder || ends_with(init, ".safetensors")) {
         file->kind = MODEL_FROM_SAFETENSORS;
         return safetensors_read_config(file->path, &file->config, error);
@@ -82,6 +94,7 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
         int version;
         return model_bin_read_config(file->path, &file->config, &version, error);
     }
+    if (release != NULL) { return model_file_fail_release(release, error); }
     return fail(error, "--init %s: neither a size (one of%s) nor a model's file nor a folder with a model", init,
                 GPT2_SIZE_NAMES);
 }

@@ -201,11 +201,13 @@ typedef struct {
     const char *name;
     const char *millions; // the name by parameters; "": it has none
     const char *release;  // what OpenAI's and Hugging Face's programs call the released weights; "": there are none
+    const char *folder;   // where dev/data/gpt2.py puts these weights
     int layers, heads, channels, context;
 } GPT2Size;
 
-#define GPT2_RELEASED_ROW(...) {__VA_ARGS__},
-#define GPT2_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__},
+#define GPT2_RELEASED_ROW(name, millions, release, ...)                                                                \
+    {name, millions, release, "dev/data/gpt2/" release, __VA_ARGS__},
+#define GPT2_UNRELEASED_ROW(name, ...) {name, "", "", "", __VA_ARGS__},
 static const GPT2Size gpt2_sizes[] = {GPT2_RELEASED(GPT2_RELEASED_ROW) GPT2_UNRELEASED(GPT2_UNRELEASED_ROW)};
 #define NUM_GPT2_SIZES (sizeof(gpt2_sizes) / sizeof(gpt2_sizes[0]))
 
@@ -218,6 +220,16 @@ static const GPT2Size gpt2_sizes[] = {GPT2_RELEASED(GPT2_RELEASED_ROW) GPT2_UNRE
 static inline const GPT2Size *gpt2_find_size(const char *name) {
     for (size_t i = 0; name[0] != '\0' && i < NUM_GPT2_SIZES; i++) {
         if (strcmp(name, gpt2_sizes[i].name) == 0 || strcmp(name, gpt2_sizes[i].millions) == 0) {
+            return &gpt2_sizes[i];
+        }
+    }
+    return NULL;
+}
+
+// Finds the size of released weights by their name ("gpt2-xl") or their folder. NULL: there are none of this name.
+static inline const GPT2Size *gpt2_find_release(const char *name) {
+    for (size_t i = 0; name[0] != '\0' && i < NUM_GPT2_SIZES; i++) {
+        if (strcmp(name, gpt2_sizes[i].release) == 0 || strcmp(name, gpt2_sizes[i].folder) == 0) {
             return &gpt2_sizes[i];
         }
     }

@@ -5,6 +5,7 @@
 #ifndef LLMC_TRAIN_OPTIONS_H
 #define LLMC_TRAIN_OPTIONS_H
 
+#include "llmc/base/files.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
@@ -445,11 +446,24 @@ static inline bool train_options_check_lines(const TrainOptions *o, Error *error
     return true;
 }
 
+// Turns the name of released weights ("gpt2") into the folder where dev/data/gpt2.py puts them, unless something here
+// has this name. --plan needs no weights: where they are not, it plans a new model like them.
+static inline void train_options_find_release(TrainOptions *o) {
+    char path[MAX_PATH_BYTES];
+    const GPT2Size *release = gpt2_find_release(o->init);
+    if (release == NULL || path_exists(o->init)) { return; }
+    snprintf(path, sizeof(path), "%s/model.safetensors", release->folder);
+    bool replaced = train_options_plan(o) && !path_exists(path);
+    o->init = replaced ? release->name : release->folder;
+    if (replaced && o->vocab == 0) { o->vocab = GPT2_VOCAB_SIZE; }
+}
+
 // Gives equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the
 // highest rate, so it does not take the default of --final-lr-frac.
 static inline void train_options_settle(TrainOptions *options) {
     const GPT2Size *size = gpt2_find_size(options->init);
     if (size != NULL) { options->init = size->name; }
+    train_options_find_release(options);
     if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
     bool falls = schedule_falls(schedule_kind(options->schedule));
     if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }

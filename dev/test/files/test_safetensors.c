@@ -284,6 +284,11 @@ TEST(test_init_refused) {
     CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
                   ": neither a size (one of" GPT2_SIZE_NAMES ") nor a model's file nor a folder with a model");
     CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init", ": the path is empty");
+    if (!path_exists("dev/data/gpt2/gpt2-xl")) {
+        CHECK_REFUSED(t, model_file_open(&file, "dev/data/gpt2/gpt2-xl", &error), &error, "--init gpt2-xl",
+                      ": its weights are not in dev/data/gpt2/gpt2-xl; `python3 dev/data/gpt2.py gpt2-xl` fetches "
+                      "them, --init 1558M is a new model of this size");
+    }
     CHECK_REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), &error, test_path(t, "none.bin"),
                   ": cannot open: No such file or directory");
     CHECK_REFUSED(t, model_file_open(&file, test_folder(t), &error), &error, test_folder(t),

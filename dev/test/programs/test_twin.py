@@ -227,6 +227,13 @@ def test_options():
             options.parse(arguments, lambda device: False)
 
 
+def test_sizes():
+    """The sizes of --init are those of the C trainers, under both names."""
+    from dev.twin.weights import sizes
+    assert sizes()["d12"] == sizes()["124M"] == (12, 12, 768, 1024) and sizes()["d6"] == (6, 6, 384, 1024), sizes()
+    assert len(sizes()) == 20, sizes()
+
+
 def test_gpu_peaks():
     from dev.twin.run_folder import gpu_peak_flops
     for name, kind, want in (("NVIDIA H100 80GB HBM3", 0, 989.4e12), ("NVIDIA A100-SXM4-80GB", 1, 156e12),
