@@ -235,6 +235,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/find_libraries.sh", '|| [ "$1" = "$major" ] || why=', "|| why=", CPU, "test_find_libraries.py -k misfit"),
     ("dev/compare.py", "return math.isnan(a) and math.isnan(b)", "return True", CPU, "test_compare.py -k number"),
     ("scripts/restart.sh", 'check_root "$@"\n', "", CPU, "test_multi_node.py -k as_root"),
+    ("CONTRIBUTING.md", "layernorm.cuh:55", "layernorm.cuh:35", CPU, "test_docs.py -k debugger"),
+    ("scripts/quickstart.sh", "(nats per byte, on", "(nats per token, on", CPU, "test_quickstart.py -k own_sources"),
     (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),
     ("Dockerfile", "make ARCH= test", "make ARCH= check", CPU, "test_docker.py"),
     ("dev/compare.py", "value / 2**30", "value / 1e9", CPU, "test_compare.py -k hardware"),

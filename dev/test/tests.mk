@@ -12,7 +12,7 @@ fuzzers: $(FUZZERS)
 
 PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
 test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
-	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/dev/test/emu/*'
+	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*'
 
 EMU_PROGRAMS = test_kernels emu_cublaslt emu_numbers
 test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)

@@ -270,5 +270,49 @@ def test_python_commands():
     assert checked >= 10 and ran >= 2, (checked, ran)
 
 
+# ---- What the documents show of a program's output ----
+
+
+def debugger_session():
+    """The example of CONTRIBUTING.md: gdb's commands, and the lines that it prints."""
+    block = re.search(r"^\$ make \S+ CFLAGS=\"-O0 -g\"\n\$ (EMU_.*?)```", text_of("CONTRIBUTING.md"), re.M | re.S)[1]
+    command, *lines = block.splitlines()
+    typed = [line for line in lines if line.startswith("(gdb) ")]
+    return command, [line[6:] for line in typed], [line for line in lines if line not in typed]
+
+
+def test_lines_of_the_debugger():
+    """Every place that the example shows is there: the quoted lines, and the functions around the lines of a frame."""
+    places = re.findall(r"(\w+)(?:<\w+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()[2]))
+    assert len(places) == 4, places
+    for name, path, number in places:
+        lines = text_of(path).splitlines()
+        head = max(i for i in range(int(number)) if re.match(r"\w.*\(", lines[i]))
+        assert re.search(rf"\b{name}\(", lines[head]), (name, path, number, lines[head])
+    source = text_of(places[0][1]).splitlines()
+    quoted = [line.split("\t") for line in debugger_session()[2] if "\t" in line]
+    assert len(quoted) == 2 and all(source[int(number) - 1] == text for number, text in quoted), quoted
+
+
+@pytest.mark.long
+def test_debugger():
+    """gdb prints what the example says."""
+    if shutil.which("gdb") is None or not os.path.exists(EMULATED):
+        pytest.skip("no gdb, or nothing is built for the emulator here")
+    program, (command, commands, printed) = "build/gdb/emu/test_kernels", debugger_session()
+    subprocess.run(["make", "BUILD=build/gdb", program, "CFLAGS=-O0 -g"], cwd=ROOT, check=True, capture_output=True)
+    words = [word for command in ("set pagination off", *commands, "kill") for word in ("-ex", command)]
+    result = subprocess.run(["gdb", "-nx", "-q", "-batch", *words, "--args", program, command.split()[-1]], cwd=ROOT,
+                            capture_output=True, text=True, env=dict(os.environ, EMU_THREADS="1"), timeout=300)
+    if "ptrace" in result.stderr:
+        pytest.skip("gdb may not trace a process here")
+    rest = result.stdout
+    for line in printed:  # a build may have other instances of a template before this one
+        pattern = re.sub(r"1\\\.\d+,", r"1\.\\d+,", re.escape(line).replace(re.escape("..."), ".*"))
+        found = re.search(f"^{pattern}$", rest, re.M)
+        assert found, (line, result.stdout)
+        rest = rest[found.end():]
+
+
 def draws():
     return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0

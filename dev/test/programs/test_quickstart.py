@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from shell import COPY, copy_repository
-from tools import WORK, Terminal, path, stand_ins, write
+from tools import WORK, Terminal, path, stand_ins, text_of, write
 
 SCRIPT = os.path.join(COPY, "scripts", "quickstart.sh")
 
@@ -104,8 +104,23 @@ def finished_run(result, folder):
     assert not any(name.endswith(".tmp") for name in names), names
 
 
+def check_readme(out):
+    """README shows these lines, with other numbers; and as many bytes as the sources have, within a fifth."""
+    def form(line):
+        return re.sub(r" +", " ", re.sub(r"[\d.]*\d", "#", line))
+
+    shown = re.search(r"^\$ ./scripts/quickstart.sh\n(.*?)^What it writes now:$", text_of("README.md"), re.M | re.S)[1]
+    forms = {form(line) for line in out.splitlines()}
+    missing = [line for line in shown.splitlines() if line != "..." and form(line) not in forms]
+    assert not missing, (missing, out[:3000])
+    told, real = (int(re.search(r"\((\d+) bytes\)", text)[1]) for text in (shown, out))
+    assert abs(told - real) <= 0.2 * real, f"README.md says {told} bytes, the sources have {real}"
+
+
 def test_own_sources_then_a_text_with_an_awkward_name():
-    finished_run(quickstart(), "run_quickstart")
+    result = quickstart()
+    finished_run(result, "run_quickstart")
+    check_readme(result.stdout)
     text = b"".join(b"%d bottles of beer on the wall, %d bottles of beer.\n" % (i, i) for i in range(2000))
     write("my [song] *.bin", text)
     result = quickstart("my [song] *.bin")
