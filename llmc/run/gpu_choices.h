@@ -230,7 +230,7 @@ static inline void run_print_gpu(TrainRun *run, AutoGpus gpus, const char *name,
     char fits[64];
     gpus.total_bytes = gpus.free_bytes = run->choices.gpu_bytes = bytes;
     run_fit_text(run, &gpus, budget, fits, sizeof(fits));
-    say(stdout, "%-20s %-*s", name, trains ? 22 : 0, fits);
+    say(stdout, "%-24s %-*s", name, trains ? 22 : 0, fits);
     for (int level = 0; trains && level < NUM_RECOMPUTE_LEVELS; level++) {
         say(stdout, " %8lld", (long long)run_largest_batch(run, &gpus, level, budget));
     }
@@ -250,10 +250,10 @@ static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus, int64_t p
     say(stdout, "\nThe run takes %s of %s GPU, planned to the byte. Assumed: CUDA and its libraries take %s more.\n\n",
         takes, run->num_ranks > 1 ? "each" : "one", reserve);
     if (trains) {
-        say(stdout, "%-44s largest --batch-size%s with --recompute\n", "",
+        say(stdout, "%-48s largest --batch-size%s with --recompute\n", "",
             o->given[TRAIN_ROW_total_batch] ? " that divides the step," : "");
     }
-    say(stdout, "%-20s %s\n", "GPU memory",
+    say(stdout, "%-24s %s\n", "GPU memory",
         trains ? "the run fits                  0        1        2        3" : "the run fits");
     if (memory_is_given || gpu_is_given) {
         snprintf(name, sizeof(name), "%.40s (%g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
