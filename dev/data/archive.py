@@ -14,14 +14,13 @@ PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
 
 class Member(tarfile.TarInfo):
-    """A header. Those that are followed by more of the header are read into memory, so their size is checked first."""
+    """A header. Those that are followed by more of the header are read into memory, so their size is checked first, in
+    the method that tarfile says is to be overridden: newer Pythons do not call frombuf() for every header."""
 
-    @classmethod
-    def frombuf(cls, buf, encoding, errors):
-        member = super().frombuf(buf, encoding, errors)
-        if member.size < 0 or member.type not in PLAIN and member.size > MOST_HEADER:
-            raise tarfile.ReadError(f"a header says {member.size} bytes, expected at most {MOST_HEADER}")
-        return member
+    def _proc_member(self, archive):
+        if self.size < 0 or self.type not in PLAIN and self.size > MOST_HEADER:
+            raise tarfile.ReadError(f"a header says {self.size} bytes, expected at most {MOST_HEADER}")
+        return super()._proc_member(archive)
 
 
 def read_members(name, file, mode, wanted, most_file, most_all):
