@@ -1,8 +1,9 @@
-"""Prints the two tables of doc/several_gpus.md: python3 dev/test/programs/ranks_table.py [losses] [faults]
+"""Prints the two tables of doc/several_gpus.md: python3 dev/test/programs/ranks_table.py [losses|faults]
 
 losses: 20 steps with every number of ranks, stage and length of accumulation of test_gpu_ranks.py, in bf16 and fp32.
 faults: its tests of faults, which note how each fault ends.
 """
+import argparse
 import os
 import re
 import socket
@@ -11,18 +12,30 @@ import sys
 import pytest
 
 import cli
-import test_gpu_ranks as tests
 
 STEPS = 20
-FAULTS = [tests.test_killed_in_a_step, tests.test_killed_under_mpirun, tests.test_disk_full_on_one_rank,
-          tests.test_late_rank, tests.test_not_a_number_on_one_rank, tests.test_preempted,
-          tests.test_preempted_in_a_validation_and_a_sample, tests.test_vanished_data,
-          tests.test_damaged_replicas_are_found, tests.test_unlike_ranks, tests.test_wrong_starts,
-          tests.test_unfit_for_the_machine, tests.test_second_run_in_a_folder, tests.test_batches_that_do_not_fit,
-          tests.test_hanging_collective, tests.test_stopped, tests.test_cut_network]
 
 
-def results(program):
+def tests_of_ranks():
+    """Imports the tests, which need the trainer that they run."""
+    try:
+        import test_gpu_ranks  # pylint: disable=import-outside-toplevel
+    except pytest.skip.Exception as skip:
+        raise SystemExit(f"ranks_table.py: {skip}") from None
+    return test_gpu_ranks
+
+
+def faults(tests):
+    """Returns the tests of faults."""
+    return [tests.test_killed_in_a_step, tests.test_killed_under_mpirun, tests.test_disk_full_on_one_rank,
+            tests.test_late_rank, tests.test_not_a_number_on_one_rank, tests.test_preempted,
+            tests.test_preempted_in_a_validation_and_a_sample, tests.test_vanished_data,
+            tests.test_damaged_replicas_are_found, tests.test_unlike_ranks, tests.test_wrong_starts,
+            tests.test_unfit_for_the_machine, tests.test_second_run_in_a_folder, tests.test_batches_that_do_not_fit,
+            tests.test_hanging_collective, tests.test_stopped, tests.test_cut_network]
+
+
+def results(tests, program):
     """For each number of ranks and accumulation: the stages that gave the same bits, losses and hash of the weights."""
     found = {}
     limit = tests.limits(tests.is_bf16(program))
@@ -35,10 +48,10 @@ def results(program):
             for (count, accumulation, weights), (stages, losses) in found.items()}
 
 
-def print_losses():
-    tables = [results(tests.PROGRAM)]
+def print_losses(tests):
+    tables = [results(tests, tests.PROGRAM)]
     if os.path.exists(tests.FP32):
-        tables.append(results(tests.FP32))
+        tables.append(results(tests, tests.FP32))
     names = ["bf16", "fp32"][:len(tables)]
     print("| ranks | micro-batches | `--zero-stage` |" + "".join(
         f" {name}: loss of step {STEPS} | largest difference | weights hash |" for name in names))
@@ -58,8 +71,8 @@ def plain(message):
     return re.sub(r"127\.0\.0\.1:\d+", "ADDRESS:PORT", re.sub(r"pid \d+", "pid N", message)).replace("|", "\\|")
 
 
-def print_faults():
-    for test in FAULTS:
+def print_faults(tests):
+    for test in faults(tests):
         try:
             test()
         except pytest.skip.Exception as skip:
@@ -71,9 +84,16 @@ def print_faults():
         print(f"| {fault} | {after}{', ' + end if end != 'status 1' else ''} | {plain(message)} |", flush=True)
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=("losses", "faults"), help="one of the two (without: both)")
+    wanted = parser.parse_args().table
+    tests = tests_of_ranks()
+    if wanted != "faults":
+        print_losses(tests)
+    if wanted != "losses":
+        print_faults(tests)
+
+
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["losses", "faults"]
-    if "losses" in wanted:
-        print_losses()
-    if "faults" in wanted:
-        print_faults()
+    main()
