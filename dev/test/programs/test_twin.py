@@ -229,6 +229,7 @@ def test_options():
 
 def test_sizes():
     """The sizes of --init are those of the C trainers, under both names."""
+    needs("numpy")
     from dev.twin.weights import sizes
     assert sizes()["d12"] == sizes()["124M"] == (12, 12, 768, 1024) and sizes()["d6"] == (6, 6, 384, 1024), sizes()
     assert len(sizes()) == 20, sizes()
