@@ -241,7 +241,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("CONTRIBUTING.md", "layernorm.cuh:55", "layernorm.cuh:35", CPU, "test_docs.py -k debugger"),
     ("scripts/quickstart.sh", "(nats per byte, on", "(nats per token, on", CPU, "test_quickstart.py -k own_sources"),
     (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),
-    ("Dockerfile", "make ARCH= tests", "make ARCH= check", CPU, "test_docker.py"),
+    ("Dockerfile", "make ARCH= test", "make ARCH= check", CPU, "test_docker.py"),
     ("dev/compare.py", "value / 2**30", "value / 1e9", CPU, "test_compare.py -k hardware"),
     ("dev/tensorboard.py", "if point[0] >= void", "if point[0] > void", CPU, "test_tensorboard.py -k growth"),
     ("dev/tensorboard.py", "3600 * (hours[step] or 0.0)", "0.0", CPU, "test_tensorboard.py -k points"),

@@ -39,9 +39,8 @@ def test_dockerfile():
     packages = re.search(r"apt-get install -y --no-install-recommends +(.*?) *&&", runs[0])[1].split()
     assert set(packages) <= set(re.findall(r"[\w+.-]+", text_of("scripts/test.sh"))), packages
     makefiles = text_of("Makefile") + text_of("dev/test/tests.mk")
-    targets = re.findall(r"make ARCH= (\w+)", " ".join(runs))
-    assert all(os.path.exists(os.path.join(ROOT, name)) for name in re.findall(r"dev/\S+", " ".join(runs))), runs
-    assert targets == ["all", "tests"] and all(re.search(rf"^{name}:", makefiles, re.M) for name in targets), runs
+    targets = [rest.split()[-1] for rest in runs if rest.startswith("make ")]
+    assert targets == ["all", "test"] and all(re.search(rf"^{name}:", makefiles, re.M) for name in targets), runs
     user = dict(found)["USER"]
     assert f"useradd --create-home {user}" in runs[0] and names.index("USER") < names.index("RUN", 2), found
     assert dict(found)["COPY"] == f"--chown={user}:{user} . ." and f"-o {user} " in runs[0]
