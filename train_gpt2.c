@@ -137,10 +137,10 @@ static void matmul_forward(float *out, const float *residual, const float *inp, 
     gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, workspace);
 }
 
-// dinp += dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
+// dinp = dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                             const float *weight, int64_t N, int C, int OC, float *workspace) {
-    gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, true, workspace);
+    gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, workspace);
     gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, workspace);
     if (dbias == NULL) { return; }
 #pragma omp parallel for schedule(static)
@@ -167,7 +167,7 @@ static void gelu_forward(float *out, const float *inp, int64_t n) {
     }
 }
 
-// gelu'(x) = (1 + tanh(u))/2 + x/2 * (1 - tanh(u)^2) * sqrt(2/pi) * (1 + 3 * 0.044715 x^2)
+// dinp = gelu'(inp) * dout, gelu'(x) = (1 + tanh(u))/2 + x/2 * (1 - tanh(u)^2) * sqrt(2/pi) * (1 + 3 * 0.044715 x^2)
 static void gelu_backward(float *dinp, const float *inp, const float *dout, int64_t n) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += VF_WIDTH) {
@@ -175,7 +175,7 @@ static void gelu_backward(float *dinp, const float *inp, const float *dout, int6
         vf th = gelu_tanh(x);
         vf du = vf_set1(GELU_SCALE) * (one + vf_set1(3.0f * GELU_CUBIC) * x * x);
         vf slope = half * (one + th) + half * x * (one - th * th) * du;
-        vf_store_n(dinp + i, vf_load_n(dinp + i, n - i) + slope * vf_load_n(dout + i, n - i), n - i);
+        vf_store_n(dinp + i, slope * vf_load_n(dout + i, n - i), n - i);
     }
 }
 
@@ -578,9 +578,6 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
     float *workspace = model->gemm_workspace;
-    clear_rows(a.dgelu, N * 4 * C);
-    clear_rows(a.dfc, N * 4 * C);
-    clear_rows(a.dln, N * C);
     matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, workspace);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
     matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, workspace);
@@ -593,10 +590,8 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
     float *workspace = model->gemm_workspace;
-    clear_rows(a.datt, N * C);
-    clear_rows(a.dqkv, N * 3 * C);
-    clear_rows(a.dln, N * C);
     matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, workspace);
+    clear_rows(a.dqkv, N * 3 * C);
     attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch);
     matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, workspace);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
