@@ -164,7 +164,7 @@ def shrunk(words):
     if "--steps" in words and words[words.index("--steps") + 1] == "0":
         return words
     words = with_value(words, "--steps", "2")
-    if "--init" in words and re.fullmatch(r"d\d+", words[words.index("--init") + 1]):
+    if "--init" in words and re.fullmatch(r"d\d+|\d+M", words[words.index("--init") + 1]):
         words += TINY
     elif "--init" not in words and "--layers" not in words:
         words += TINY
