@@ -23,19 +23,27 @@ typedef struct {
     bool by_agreement, agreed;     // several ranks stop together: once all of them know it
 } StopRequest;
 
-#define STOP_SECOND_SIGNAL_SECONDS 2.0 // between two signals that count, with several ranks
+// Between two signals that count. Who starts a run may send one signal twice: `timeout` at once, a launcher of several
+// ranks after a while.
+#define STOP_SECOND_SIGNAL_SECONDS 0.25
+#define STOP_SECOND_SIGNAL_SECONDS_RANKS 2.0
 
 // True if the run must stop here.
 static inline bool is_stopping(const StopRequest *stop) { return stop->by_agreement ? stop->agreed : stop->asked != 0; }
 
-// A second signal ends the process at once. A launcher of several ranks may send the first signal twice, so a run with
-// ranks counts a second signal only after some seconds. SIGHUP never counts as the second, because a closing terminal
-// may send it several times.
+// A second signal ends the process at once, without saving. SIGHUP never counts as the second, because a closing
+// terminal may send it several times.
 static inline void stop_on_signal(StopRequest *stop, int number) {
-    double now = seconds_now(), least = stop->by_agreement ? STOP_SECOND_SIGNAL_SECONDS : 0.0;
+    double now = seconds_now(),
+           least = stop->by_agreement ? STOP_SECOND_SIGNAL_SECONDS_RANKS : STOP_SECOND_SIGNAL_SECONDS;
     stop->asked = 1;
     if (number == SIGHUP) { return; }
-    if (stop->counted && now - stop->first >= least) { _exit(128 + number); }
+    if (stop->counted && now - stop->first >= least) {
+        static const char words[] = "\nended by a second signal, without saving\n";
+        ssize_t ignored = write(STDERR_FILENO, words, sizeof(words) - 1);
+        (void)ignored;
+        _exit(128 + number);
+    }
     if (!stop->counted) { stop->first = now; }
     stop->counted = 1;
 }
