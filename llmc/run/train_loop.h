@@ -229,16 +229,27 @@ static inline void loop_end_in_failure(TrainRun *run, const Error *error) {
     _exit(EXIT_FAILURE);
 }
 
+// Refuses to be one of several processes if this trainer knows no ranks: each would train the same run.
+static inline bool train_check_launcher(const TrainerOps *ops, Error *error) {
+    Launcher launcher = launcher_find();
+    if (ops->join != NULL || launcher.size <= 1) { return true; }
+    return fail(error,
+                "%s has started %d processes, and this trainer runs as one; start it without %s, or start "
+                "train_gpt2cu or train_gpt2emu on several GPUs",
+                launcher.name, launcher.size, launcher.name);
+}
+
 // The main function of a trainer. *t and *run are zero. Where ranks start together, one of them speaks for all: of
 // options that are wrong, and of a plan.
 static inline int train_main(const TrainerOps *ops, Trainer *t, TrainRun *run, int argc, char **argv) {
-    bool shows = ops->join == NULL || launcher_shows();
+    bool shows = launcher_shows();
     ArgsOutcome outcome;
     Error error;
     openmp_wait_briefly(argv);
     reserve_standard_files();
     ignore_write_signals();
     bool ok = train_options_parse(&run->options, ops->facts.program, argc, argv, ops->facts.on_gpu, &outcome, &error);
+    ok = ok && train_check_launcher(ops, &error);
     exit_unless(ok || !shows, ops->facts.program, &error);
     if (!ok) { return EXIT_FAILURE; }
     if (outcome != ARGS_RUN || (train_options_plan(&run->options) && !shows)) { return EXIT_SUCCESS; }

@@ -53,6 +53,16 @@ def test_refusals(words, says):
     assert len(refused(*words, cwd=FOLDER, says=[says])) < 5000
 
 
+def test_copies_under_mpirun():
+    """This trainer knows no ranks: mpirun -np 2 would train the same run twice. One process speaks for all."""
+    def launched(rank, size):
+        return dict(OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_SIZE=size, OMPI_COMM_WORLD_LOCAL_RANK=rank)
+
+    words = ["mpirun has started 2 processes", "runs as one", "train_gpt2cu"]
+    refused(*RUN, says=words, **launched("0", "2"))
+    assert "weights hash" in ran(*RUN, *QUIET, "--steps", 1, **launched("0", "1"))
+
+
 def test_llmc_command_line():
     """The flags of an llm.c script, as they are, for a CPU."""
     shard("llmc_train_000001.bin", random_tokens(3000, 257))
