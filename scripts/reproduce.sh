@@ -538,6 +538,8 @@ stage_train() {
     train_command ${arguments[@]+"${arguments[@]}"}
     launch_command
     say "step $(newest_step) of $STEPS, to step $STEPS; Ctrl-C saves and ends"
+    [ -z "${WRAP[*]-}" ] || [ -e "${WRAP[1]}" ] ||
+        say "SMOKE=1 kills a process here, once, to show that the run starts again"
     child_is_training=yes
     TERM=dumb run_child scripts/restart.sh ${WRAP[@]+"${WRAP[@]}"} "${launch[@]}"
     child_is_training=no

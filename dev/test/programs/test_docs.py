@@ -112,7 +112,7 @@ def test_options_exist():
     known.update((name, table) for name in GPU_PROGRAMS)
     known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
                                                  capture_output=True, text=True).stdout)
-    of_launchers = {"--allow-run-as-root", "--bind-to", "--mpi", "--nproc-per-node"}
+    of_launchers = {"--allow-run-as-root", "--bind-to", "--mpi", "--nproc-per-node", "--oversubscribe", "--rm"}
     everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers | python_options()
     for document in DOCUMENTS:
         for words in shell_lines(document):
