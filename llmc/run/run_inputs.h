@@ -240,12 +240,15 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                 (long long)run->train.num_sequences, (long long)sequences);
 }
 
-// A run that only samples uses all positions of its model. Otherwise 0 means the default, or a smaller model's context.
+// A run that only samples uses the positions that its model was trained on, all if that is unknown. Otherwise 0 means
+// the default, or a smaller model's context.
 static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    if (o->seq_len == 0) { o->seq_len = samples_only ? context : min_i64(run->ops->facts.default_seq_len, context); }
+    int64_t trained = run->model_file != NULL && run->model_file->seq_len > 0 ? run->model_file->seq_len : context;
+    int64_t usual = samples_only ? trained : run->ops->facts.default_seq_len;
+    if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
     return train_options_check_context(o, context, error);
 }
 

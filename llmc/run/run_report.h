@@ -89,6 +89,10 @@ static inline void run_print_training(const TrainRun *run) {
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     say(stdout, "batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
         (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
+    if (run_is_new(run) && o->seq_len < run->config.max_seq_len) {
+        say(stdout, "positions   %lld of %d are trained by sequences of this length; --context is what the model has\n",
+            (long long)o->seq_len, run->config.max_seq_len);
+    }
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
     Schedule schedule = train_options_schedule(o, run->num_steps);

@@ -53,8 +53,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, ANY, "Batch",                            \
       "sequences in a micro-batch, which is in memory at once")                                                        \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, ANY, "Batch",                                        \
-      "tokens in a sequence, at most the model's context; 0: " PICK("64", "1024") ", or the context if that is "       \
-                                                                                  "less or the run only samples")      \
+      "tokens in a sequence, at most the model's context; 0: " PICK(                                                   \
+          "64", "1024") ", or the context if that is less; "                                                           \
+                        "where a run only samples: as trained, else the context")                                      \
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, ANY, "Batch",             \
       "tokens in a step, a multiple of B x T: micro-batches add up to it; 0: one micro-batch")                         \
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, ANY, "Batch",                                       \

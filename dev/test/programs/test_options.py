@@ -291,6 +291,19 @@ def test_samples():
     assert sample("-g", 20)[:27] == sample("-g", 40)[:27]
 
 
+def test_samples_at_the_trained_length():
+    """Positions beyond the sequences of the training are noise. A model of a run is sampled without them."""
+    folder = new_folder("shorter")
+    shape = ["--layers", 1, "--heads", 2, "--channels", 16, "--context", 64, "--seq-len", 16]
+    out = ran("-i", TEXT, *shape, *QUIET, "-x", 20, "--lr", 0.01, "-o", folder)
+    assert "\npositions   16 of 64 are trained" in out, out
+    base = ["--steps", 0, "--prompt", "the cat", "-g", 60]
+    want = sample_of(ran("--init", folder, *base, "-t", 16))
+    for init in (folder, f"{folder}/model_00000020.bin"):
+        assert sample_of(ran("--init", init, *base)) == want
+    assert sample_of(ran("--init", folder, *base, "-t", 64)) != want
+
+
 def test_prompts():
     """Any prompt: longer than the context, no ASCII, no text at all, characters that would steer a terminal."""
     name = model("prompt.bin")
