@@ -209,9 +209,13 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
 
 // ---- Settling ----
 
-// Encodes --prompt. Without a prompt, a sample begins at the start of a document.
+// Encodes --prompt. Without a prompt, a sample begins at the start of a document. A text without documents has its one
+// end-of-text at its end, too rarely to learn what follows, so there the sample begins a line. Byte models are trained
+// on such texts.
 static inline bool run_encode_prompt(TrainRun *run, Error *error) {
-    const char *prompt = run->options.prompt;
+    const RunTokenizer *t = &run->tokenizer;
+    bool of_one_text = run_trains_on_text(run) || (t->is_open && t->tokenizer.kind == TOKENIZER_BYTE);
+    const char *prompt = of_one_text && run->options.prompt[0] == '\0' ? "\n" : run->options.prompt;
     size_t bytes = strlen(prompt);
     run->texts.prompt = (uint16_t *)malloc((bytes + 1) * sizeof(uint16_t));
     if (run->texts.prompt == NULL) { return fail(error, "--prompt: out of memory"); }

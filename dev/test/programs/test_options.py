@@ -291,6 +291,14 @@ def test_samples():
     assert sample("-g", 20)[:27] == sample("-g", 40)[:27]
 
 
+def test_samples_without_a_prompt():
+    """The model of one text has hardly seen an end-of-text. Its samples begin a line."""
+    folder = new_folder("unprompted")
+    ran("-i", TEXT, *TINY, *QUIET, "-x", 100, "--lr", 0.01, "-q", 1, "-o", folder)
+    base = ["--init", folder, "--steps", 0, "-g", 40]
+    assert "\n" + sample_of(ran(*base)) == sample_of(ran(*base, "--prompt", "\n"))
+
+
 def test_samples_at_the_trained_length():
     """Positions beyond the sequences of the training are noise. A model of a run is sampled without them."""
     folder = new_folder("shorter")
