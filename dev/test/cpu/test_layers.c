@@ -109,7 +109,7 @@ static void embedding_formula(const Layer *l, const double *in, double *out) {
 TEST(test_embedding) {
     enum { B = 2, T = 5, C = 70, V = 7 };
     const int32_t ids[B * T] = {3, 0, 3, 6, 3, 1, 1, 0, 6, 3}; // tokens repeat
-    Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T};
+    Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T, 0};
     float *in = random_floats(layer.num_inputs, 1.0f, 1), *weights = random_floats(layer.num_outputs, 1.0f, 2);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
     embedding_forward(out, ids, in, in + V * C, B, T, C, 0);
@@ -134,7 +134,7 @@ static void layernorm_formula(const Layer *l, const double *in, double *out) {
 
 TEST(test_layernorm) {
     enum { B = 3, T = 5, C = 67, N = B * T };
-    Layer layer = {"layernorm", layernorm_formula, B, T, C, 0, 0, 0, NULL, N * C + 2 * C, N * C, C};
+    Layer layer = {"layernorm", layernorm_formula, B, T, C, 0, 0, 0, NULL, N * C + 2 * C, N * C, C, 0};
     float *in = random_floats(layer.num_inputs, 1.5f, 3), *weights = random_floats(layer.num_outputs, 1.0f, 4);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), mean[N], rstd[N];
     float *weight = in + N * C, *bias = weight + C, *dweight = din + N * C, *dbias = dweight + C;
@@ -229,7 +229,7 @@ static void attention_formula(const Layer *l, const double *in, double *out) {
 }
 
 static void attention_case(Test *t, int B, int T, int C, int NH) {
-    Layer layer = {"attention", attention_formula, B, T, C, 0, NH, 0, NULL, B * T * 3 * C, B * T * C, T + C / NH};
+    Layer layer = {"attention", attention_formula, B, T, C, 0, NH, 0, NULL, B * T * 3 * C, B * T * C, T + C / NH, 0};
     float *in = random_floats(layer.num_inputs, 1.0f, 9), *weights = random_floats(layer.num_outputs, 1.0f, 10);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), *lse = ones(B * NH * T);
     float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
@@ -271,7 +271,7 @@ static void cross_entropy_formula(const Layer *l, const double *in, double *out)
 TEST(test_cross_entropy) {
     enum { N = 3, V = 101, Vp = 128 };
     const int32_t targets[N] = {100, 0, 57};
-    Layer layer = {"cross_entropy", cross_entropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V};
+    Layer layer = {"cross_entropy", cross_entropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V, 0};
     float *in = random_floats(N * V, 2.0f, 13), losses[N], weights[N] = {0.25f, 0.25f, 0.25f}, gradient[N * V];
     float *logits = ones(N * Vp);
     for (int i = 0; i < N; i++) { memcpy(logits + i * Vp, in + i * V, V * sizeof(float)); }
@@ -313,7 +313,7 @@ TEST(test_adamw) {
         }
         free(grad);
     }
-    Layer layer = {"adamw", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 3};
+    Layer layer = {"adamw", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 3, 0};
     close_to(t, &layer, "parameters", param, want, N);
     free(param), free(m), free(v), free(want), free(dm), free(dv);
 }
