@@ -250,7 +250,7 @@ static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    int64_t trained = run->model_file != NULL && run->model_file->seq_len > 0 ? run->model_file->seq_len : context;
+    int64_t trained = run->found.trained_length > 0 ? run->found.trained_length : context;
     int64_t usual = samples_only ? trained : run->ops->facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
     return train_options_check_context(o, context, error);

@@ -203,6 +203,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     if (!ok) { return false; }
     if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
     run->config = file->config;
+    run->found.trained_length = file->seq_len;
     if (file->kind == MODEL_FROM_SIZE) {
         free(file);
         run->model_file = NULL;

@@ -35,10 +35,11 @@ static const struct {
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
                           {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
 
-// The contents of the run folder at the start, as rank 0 found them.
+// The contents of the run folder at the start, and of --init, as rank 0 found them.
 typedef struct {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
     int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
+    int64_t trained_length;                   // of the sequences that trained a run's model, --init; 0: unknown
     int32_t resumes;                          // the run goes on from a checkpoint
 } RunFound;
 
