@@ -148,6 +148,7 @@ echo
 echo "In $PWD:"
 for file in "$run"/*; do
     case $file in
+        */tokenizer.bin) printf '    %-36s %s\n' "$file" "a copy of the tokenizer" ;;
         *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
         */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
         */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;
