@@ -26,6 +26,7 @@
 #include "llmc/model/memory_plan.h"
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/peak.h"
+#include "llmc/cpu/threads.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/run/train_loop.h"
@@ -782,6 +783,7 @@ struct Trainer {
     MemoryPlan plan;
     double val_sum;    // of the mean losses of a validation's sequences so far
     double peak_flops; // of this machine, measured
+    Threads threads;   // unless --threads fixes their number
 };
 
 static StopRequest stop_request;
@@ -837,6 +839,15 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
     return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
 }
 
+// Chooses the number of threads of the next step, unless --threads fixes it.
+static void adapt_threads(Trainer *t, TrainRun *run, double seconds) {
+    if (run->options.threads > 0) { return; }
+    if (threads_take(&t->threads, seconds)) {
+        logger_event(&run->logger, "steps are faster with fewer than %d threads now: some rest", t->threads.most);
+    }
+    gemm_set_threads(t->threads.now);
+}
+
 // Runs one step: gradient, norm, update, one line in the log.
 static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     Model *model = &t->model;
@@ -849,6 +860,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
+    adapt_threads(t, run, info.seconds);
     info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
     run_advance(run);
     return run_log_step(run, &info, error);
@@ -875,8 +887,7 @@ static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error)
 }
 
 static double validation_loss(Trainer *t, TrainRun *run, Round last) {
-    (void)last;
-    return t->val_sum / (double)run_val_sequences(run);
+    return (void)last, t->val_sum / (double)run_val_sequences(run);
 }
 
 // Computes the mean loss of each completion of a batch, over the completion's own tokens.
@@ -951,6 +962,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 static void print_machine(Trainer *t, TrainRun *run) {
     (void)run;
     t->peak_flops = 1e9 * peak_measure_flops(gemm_max_threads());
+    threads_begin(&t->threads, gemm_max_threads());
     say(stdout, "machine     %d threads, measured peak %.0f GFLOP/s\n", gemm_max_threads(), 1e-9 * t->peak_flops);
 }
 

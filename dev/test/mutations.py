@@ -115,6 +115,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/divergence.h", "loss <= divergence_loss_limit(vocab_size) ? 0 :",
      "!(loss > divergence_loss_limit(vocab_size)) ? 0 :", UNIT, "divergence"),
     ("llmc/run/busy.h", "busy->steps + 1 : 0", "busy->steps + 1 : busy->steps", UNIT, "busy"),
+    ("llmc/cpu/threads.h", "threads->fewer = !threads->fewer;", "", UNIT, "threads"),
+    ("train_gpt2.c", "    if (run->options.threads > 0) { return; }\n", "", UNIT, "model"),
     ("llmc/run/train_loop.h", "    run->busy.after_a_pause = run->step;\n    for", "    for", UNIT, "busy"),
     ("llmc/run/run_report.h", "if (steps == DIVERGENCE_STEPS) {", "{", CPU, "test_faults.py -k divergence"),
     ("llmc/run/run_report.h", 'run->folder.has_picture ? "loss.svg, " : ""', '"loss.svg, "', CPU, "test_options.py -k leaves"),

@@ -130,7 +130,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, ANY, "Machine",                                       \
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
-      "CPU threads, the result does not depend on them; 0: one per core")                                              \
+      "CPU threads, the result does not depend on them; 0: one per core" PICK(", fewer while that is faster", ""))     \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \

@@ -110,7 +110,7 @@ struct TrainRun {
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
     Divergence divergence;            // up to the last step that was logged
-    Busy busy;                        // likewise
+    Busy busy;                        // rows of slow steps
 
     RunKept kept;
     RunFolder folder;
