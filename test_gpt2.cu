@@ -587,10 +587,10 @@ TEST(test_buckets_are_where_they_are_planned) {
         check_array(t, trainer, &trainer->optimizer.master, "master", PRECISION_IS_FP32 ? 0 : n.master, 0, what);
         for (int b = 0; b < zero->num_buckets; b++) {
             partials += global_norm_scratch_doubles(zero_shard(zero, b));
-            CHECK(t, bucket_slot(b) >= 0 && bucket_slot(b) < NUM_BUCKET_SLOTS, "slot %d", bucket_slot(b));
+            CHECK(t, zero_slot(b) >= 0 && zero_slot(b) < ZERO_NUM_SLOTS, "slot %d", zero_slot(b));
             for (int other = 0; other < b; other++) {
                 CHECK(t,
-                      (bucket_slot(b) == bucket_slot(other)) ==
+                      (zero_slot(b) == zero_slot(other)) ==
                           (zero_slot_offset(zero, b) == zero_slot_offset(zero, other)),
                       "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
             }

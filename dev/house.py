@@ -22,7 +22,7 @@ ROOMS = {
     "cuda": (2001, 1400, "base model"),
     "layers": (3548, 2900, "base model cuda"),
     "optim": (555, 550, "base model cuda"),
-    "ranks": (3528, 1900, "base model cuda"),
+    "ranks": (3626, 1900, "base model cuda"),
     "data": (1767, 1500, "base model"),
     "files": (2523, 2200, "base model data"),
     "run": (4697, 2300, "base model data files"),

@@ -56,12 +56,12 @@ def settings(script, program, gpus, mib):
 
 def plan(program, recipe, gpus, gpu):
     """Bytes of GPU memory, seconds of a step, and its FLOPs on all GPUs."""
-    words = ["--plan", "-e", recipe["model"], "-np", gpus, "-b", recipe["batch"], "-t", recipe["seq_len"],
+    words = ["--plan", "all", "-e", recipe["model"], "-np", gpus, "-b", recipe["batch"], "-t", recipe["seq_len"],
              "-d", recipe["total_batch"], "-r", recipe["recompute"], "-z", recipe["zero_stage"], "--gpu", gpu]
     out = output(program, *words)
     memory = re.search(r"^On the GPU\n.*?^total (\d+) bytes", out, re.M | re.S)
     step = re.search(r"^ +([\d.]+) .* the step$", out, re.M)
-    flops = re.search(r"^predicted: .*, ([\d.e+]+) FLOPs a step on each GPU", out, re.M)
+    flops = re.search(r"^predicted +.*, ([\d.e+]+) FLOPs a step on each GPU", out, re.M)
     return int(memory[1]), 1e-3 * float(step[1]), gpus * float(flops[1])
 
 
@@ -129,7 +129,9 @@ def main():
     texts[DOCUMENT] = updated_document(texts)
     old = [name for name, text in texts.items() if text != read(name)]
     for name in old if options.write else []:
-        with guard.new_file(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
+        path = os.path.join(ROOT, name)
+        with guard.new_file(path, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)  # a script stays one
             file.write(texts[name])
     if options.check and old:
         raise Problem(f"{', '.join(old)}: not what --plan says now; --write brings it up to date")

@@ -13,7 +13,7 @@
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        22 days       66.8 hours           7 days       22.5 hours
+#   time                        22 days       66.7 hours           7 days       22.4 hours
 #   sequences at once                16               16               16               16
 #   memory of each             65.6 GiB         50.4 GiB         65.6 GiB         50.4 GiB
 #

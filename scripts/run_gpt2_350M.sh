@@ -13,7 +13,7 @@
 #   31.5 billion tokens: 60,000 steps of 524,288; 7.1e+19 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                         5 days       14.9 hours       40.8 hours        5.2 hours
+#   time                         5 days       14.9 hours       40.8 hours        5.1 hours
 #   sequences at once                64               64               64               64
 #   memory of each             56.4 GiB         52.9 GiB         56.4 GiB         52.9 GiB
 #

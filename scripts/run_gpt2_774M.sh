@@ -13,7 +13,7 @@
 #   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        50 days           6 days          17 days       52.1 hours
+#   time                        50 days           6 days          17 days       51.8 hours
 #   sequences at once                32               32               32               32
 #   memory of each             60.1 GiB         52.6 GiB         60.1 GiB         52.6 GiB
 #

@@ -13,7 +13,7 @@
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        21 days       62.8 hours           7 days       22.3 hours
+#   time                        21 days       62.6 hours           7 days       22.2 hours
 #   sequences at once                32               32               32               32
 #   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #

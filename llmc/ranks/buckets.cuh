@@ -16,9 +16,6 @@
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
-#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // one slot for bucket 0; the blocks take turns with the rest
-#define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
-
 // Describes an array with one element for each parameter, bucket by bucket.
 template <class T> struct Buckets {
     T *data;    // NULL: this run has no such array
@@ -32,13 +29,13 @@ typedef struct {
     int rank;
     ZeroStage stage;
     NcclContext nccl;
-    cudaStream_t stream, comm_stream;     // of the computation, of the communication
-    cudaEvent_t computed, communicated;   // the two streams wait for each other
-    int bucket_in_slot[NUM_BUCKET_SLOTS]; // the bucket whose parameters are there; -1: none
+    cudaStream_t stream, comm_stream;   // of the computation, of the communication
+    cudaEvent_t computed, communicated; // the two streams wait for each other
+    int bucket_in_slot[ZERO_NUM_SLOTS]; // the bucket whose parameters are there; -1: none
     // Events of each slot: its parameters have arrived, its parameters were used, its gradients were reduced.
-    cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
+    cudaEvent_t fetched[ZERO_NUM_SLOTS], used[ZERO_NUM_SLOTS], reduced[ZERO_NUM_SLOTS];
     bool gathering; // updated parameters are on their way; bucket b has arrived at event gathered[b]
-    cudaEvent_t gathered[MAX_BUCKETS];
+    cudaEvent_t gathered[ZERO_MAX_BUCKETS];
 } Shards;
 
 static inline bool has_peers(const Shards *s) { return s->layout.num_ranks > 1; }
@@ -57,8 +54,6 @@ template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> a
 template <class T> static inline T *bucket_part(const Shards *s, Buckets<T> array, int bucket) {
     return bucket_element(s, array, bucket, s->rank * zero_shard(&s->layout, bucket));
 }
-
-static inline int bucket_slot(int bucket) { return bucket == 0 ? 0 : 1 + (bucket - 1) % ZERO_BLOCK_SLOTS; }
 
 // Returns the whole bucket, in the array or in its slot. Layers read parameters there after await_bucket, and add
 // gradients there after begin_gradient.
@@ -154,7 +149,7 @@ static inline void wait_for_stream(Shards *s) {
 // Starts gathering a bucket's parameters. Does nothing if this rank holds all of them. The last user of the slot has
 // called release_bucket.
 template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params, int bucket) {
-    int slot = bucket_slot(bucket);
+    int slot = zero_slot(bucket);
     if (!params.parts || s->bucket_in_slot[slot] == bucket) { return; }
     cuda_check(cudaStreamWaitEvent(s->comm_stream, s->used[slot], 0));
     nccl_all_gather(&s->nccl, whole_bucket(s, params, bucket), bucket_part(s, params, bucket),
@@ -166,17 +161,17 @@ template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params,
 // Computation queued from here on may read a bucket's parameters, which were fetched or are gathered after an update.
 template <class T> static inline void await_bucket(Shards *s, Buckets<T> params, int bucket) {
     if (s->gathering) { cuda_check(cudaStreamWaitEvent(s->stream, s->gathered[bucket], 0)); }
-    if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[bucket_slot(bucket)], 0)); }
+    if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[zero_slot(bucket)], 0)); }
 }
 
 // Lets another bucket take this bucket's slot: the bucket's last reader is queued.
 template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
-    if (params.parts) { cuda_check(cudaEventRecord(s->used[bucket_slot(bucket)], s->stream)); }
+    if (params.parts) { cuda_check(cudaEventRecord(s->used[zero_slot(bucket)], s->stream)); }
 }
 
 // Forgets the buckets in the slots, which are out of date: the parameters have changed.
 static inline void forget_fetched(Shards *s) {
-    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
+    for (int slot = 0; slot < ZERO_NUM_SLOTS; slot++) {
         cuda_check(cudaEventRecord(s->used[slot], s->stream));
         s->bucket_in_slot[slot] = -1;
     }
@@ -202,7 +197,7 @@ static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, b
     if (!grads.parts) { return; }
     float *room = whole_bucket(s, grads, bucket);
     int64_t shard = zero_shard(&s->layout, bucket);
-    cuda_check(cudaStreamWaitEvent(s->stream, s->reduced[bucket_slot(bucket)], 0));
+    cuda_check(cudaStreamWaitEvent(s->stream, s->reduced[zero_slot(bucket)], 0));
     cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
     if (first_micro_batch) { return; }
     cuda_check(cudaMemcpyAsync(room + s->rank * shard, bucket_part(s, grads, bucket), (size_t)shard * sizeof(float),
@@ -221,7 +216,7 @@ static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, boo
     communicate_after_compute(s);
     nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket));
     if (s->stage == ZERO_REPLICATE) { gather_bucket(s, whole, bucket, &s->nccl.gradient_bytes); }
-    cuda_check(cudaEventRecord(s->reduced[bucket_slot(bucket)], s->comm_stream));
+    cuda_check(cudaEventRecord(s->reduced[zero_slot(bucket)], s->comm_stream));
 }
 
 // ---- Opening ----
@@ -230,7 +225,7 @@ static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, boo
 static inline void shards_each_event(Shards *s, void (*visit)(cudaEvent_t *)) {
     visit(&s->computed);
     visit(&s->communicated);
-    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
+    for (int slot = 0; slot < ZERO_NUM_SLOTS; slot++) {
         visit(&s->fetched[slot]);
         visit(&s->used[slot]);
         visit(&s->reduced[slot]);

@@ -14,6 +14,23 @@ static inline void step_share(StepShape *s, int num_ranks, int stage) {
     s->shards_parameters = stage >= ZERO_PARAMETERS;
 }
 
+// Divides the computation of a step, of so many seconds. What --recompute adds belongs to the backward pass. Of the
+// rest of a block, a third is forward.
+static inline ZeroCompute step_divide(const StepGpu *gpu, const StepShape *s, double seconds) {
+    StepRows head, update;
+    StepShape plain = *s;
+    plain.recompute = RECOMPUTE_NOTHING;
+    head.count = update.count = 0;
+    step_lm_head(&head, gpu, s);
+    step_update(&update, gpu, s);
+    double passes = (double)s->micro_batches, blocks = passes * s->config.num_layers;
+    double outside = step_rows_seconds(&head) + step_rows_seconds(&update);
+    double forward = (step_seconds(gpu, &plain) - outside) / 3.0, backward = seconds - outside - forward;
+    ZeroCompute compute = {forward / blocks, backward / blocks, step_rows_seconds(&head) / passes,
+                           step_rows_seconds(&update)};
+    return compute;
+}
+
 // Lists every kernel of a step on one GPU, and the communication as one more row.
 static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const StepShape *s, int stage) {
     ZeroLayout layout;
@@ -21,10 +38,12 @@ static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const Step
     step_rows(r, gpu, s);
     if (s->num_ranks == 1) { return; }
     zero_layout(&layout, &s->config, s->num_ranks);
-    ZeroStep step = {stage, s->sizeof_activation, s->micro_batches, step_rows_seconds(r), gpu->link_bytes_per_second};
+    double alone = step_rows_seconds(r);
+    ZeroStep step = {stage, s->sizeof_activation, s->micro_batches, step_divide(gpu, s, alone),
+                     gpu->link_bytes_per_second};
     zero_step_bytes(&layout, stage, s->sizeof_activation, s->micro_batches, &gradient_bytes, &parameter_bytes);
     step_add(r, "nccl not hidden", 1.0, (double)gradient_bytes + (double)parameter_bytes, 0.0,
-             zero_exposed_seconds(&layout, &step), BOUND_LINK);
+             fmax(0.0, zero_step_seconds(&layout, &step) - alone), BOUND_LINK);
 }
 
 static inline double step_seconds_of_rank(const StepGpu *gpu, const StepShape *s, int stage) {

@@ -14,10 +14,14 @@
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 
+#include <math.h>
+
 #include "llmc/model/gpt2.h"
 
-#define ZERO_ALIGNMENT 64  // shards begin at multiples of this: 128 bytes of bf16, 256 of fp32
-#define ZERO_BLOCK_SLOTS 2 // slots for whole blocks that pass through: one in use, one on its way
+#define ZERO_ALIGNMENT 64                     // shards begin at multiples of this: 128 bytes of bf16, 256 of fp32
+#define ZERO_BLOCK_SLOTS 2                    // slots for whole blocks that pass through: one in use, one on its way
+#define ZERO_NUM_SLOTS (1 + ZERO_BLOCK_SLOTS) // one for bucket 0; the blocks take turns with the rest
+#define ZERO_MAX_BUCKETS 1001                 // gpt2_check_config allows 1000 layers
 
 typedef enum {
     ZERO_REPLICATE,  // every rank holds and updates everything
@@ -97,6 +101,8 @@ static inline int64_t zero_shard_offset(const ZeroLayout *z, int b) { return zer
 // element of a bucket its number in the whole model, which decides the bits of its stochastic rounding.
 static inline int64_t zero_first_index(const ZeroLayout *z, int b) { return zero_sum_before(z->size, b); }
 
+static inline int zero_slot(int b) { return b == 0 ? 0 : 1 + (b - 1) % ZERO_BLOCK_SLOTS; }
+
 // Returns the place of bucket b in an array with slots for bucket 0 and ZERO_BLOCK_SLOTS blocks. Neighbouring blocks
 // never share a slot.
 static inline int64_t zero_slot_offset(const ZeroLayout *z, int b) {
@@ -171,74 +177,152 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 
 // ---- Traffic ----
 
-// Counts the bytes that one rank sends in a step, which equal the bytes it receives. In a ring over R ranks, a
-// reduce-scatter or an all-gather takes R - 1 turns. In each turn every rank passes one shard to its neighbour. The few
-// bytes of losses and norms do not count.
-typedef struct {
-    int64_t block_gradients; // sent while the backward pass computes the blocks below
-    int64_t rest_gradients;  // bucket 0: complete only at the end of the backward pass
-    int64_t forward_blocks;  // parameters of blocks, gathered one layer ahead in the forward pass
-    int64_t backward_blocks; // and in the backward pass
-    int64_t rest_params;     // all other gathers of parameters; the GPU waits for them
-} ZeroTraffic;
-
 // A term is limited to this, so that a sum of a few terms cannot overflow.
 #define ZERO_MAX_BYTES (INT64_MAX / 8)
 static inline int64_t zero_times(int64_t a, int64_t b) {
     return b > 0 && a > ZERO_MAX_BYTES / b ? ZERO_MAX_BYTES : a * b;
 }
 
-// Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice the bytes. Stage 1 reduces
-// gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole gradients and reduce them in each
-// micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a block in each forward and each
-// backward pass. It skips a block that the pass before left in its slot.
-static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
-    int64_t rest = (z->num_ranks - 1) * zero_shard(z, 0), block = (z->num_ranks - 1) * zero_shard(z, 1);
-    int64_t blocks = z->config.num_layers * block;
-    int64_t reductions = stage >= ZERO_GRADIENTS ? micro_batches : 1, passes = stage == ZERO_REPLICATE ? 2 : 1;
-    int64_t grad_bytes = zero_times(reductions, passes * (int64_t)sizeof(float));
-    ZeroTraffic traffic = {zero_times(blocks, grad_bytes), zero_times(rest, grad_bytes), 0, 0, 0};
-    if (stage == ZERO_PARAMETERS) {
-        int64_t there = zero_num_slots(z) * block, pass = zero_times(blocks - there, sizeof_param);
-        traffic.forward_blocks = zero_times(pass, micro_batches) + there * sizeof_param;
-        traffic.backward_blocks = zero_times(pass, micro_batches);
-        traffic.rest_params = zero_times(rest, sizeof_param);
-    } else if (stage != ZERO_REPLICATE) {
-        traffic.rest_params = zero_times(rest + blocks, sizeof_param);
-    }
-    return traffic;
-}
+// Returns the elements that a rank sends while all ranks gather or reduce bucket b. In a ring over R ranks this takes
+// R - 1 turns. In each turn every rank passes one shard to its neighbour.
+static inline int64_t zero_ring(const ZeroLayout *z, int b) { return (z->num_ranks - 1) * zero_shard(z, b); }
 
-// Computes the bytes that a rank sends in a step for gradients and for parameters.
+// Computes the bytes that a rank sends in a step for gradients and for parameters. It receives as many. The few bytes
+// of losses and norms do not count. Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice
+// the bytes. Stage 1 reduces gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole
+// gradients and reduce them in each micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a
+// block in each forward and each backward pass. It skips a block that the pass before left in its slot.
 static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches,
                                    int64_t *gradient_bytes, int64_t *parameter_bytes) {
-    ZeroTraffic traffic = zero_traffic(z, stage, sizeof_param, micro_batches);
-    *gradient_bytes = traffic.block_gradients + traffic.rest_gradients;
-    *parameter_bytes = traffic.forward_blocks + traffic.backward_blocks + traffic.rest_params;
+    int64_t rest = zero_ring(z, 0), blocks = z->config.num_layers * zero_ring(z, 1);
+    int64_t there = zero_num_slots(z) * zero_ring(z, 1);
+    int64_t reductions = stage >= ZERO_GRADIENTS ? micro_batches : 1, passes = stage == ZERO_REPLICATE ? 2 : 1;
+    *gradient_bytes = zero_times(rest + blocks, reductions * passes * (int64_t)sizeof(float));
+    *parameter_bytes = stage == ZERO_REPLICATE ? 0 : zero_times(rest + blocks, sizeof_param);
+    if (stage == ZERO_PARAMETERS) {
+        *parameter_bytes = zero_times(rest + there, sizeof_param) +
+                           zero_times(blocks - there, zero_times(2 * sizeof_param, micro_batches));
+    }
 }
 
 // ---- Time ----
 
+// Seconds of computation on each rank, without waiting.
+typedef struct {
+    double forward, backward; // a block, in a micro-batch
+    double head;              // between the two passes of a micro-batch
+    double update;            // of a step
+} ZeroCompute;
+
 typedef struct {
     int stage, sizeof_param;
-    int64_t micro_batches;   // per step and rank
-    double compute_seconds;  // per step and rank, without waiting
+    int64_t micro_batches; // per step and rank
+    ZeroCompute compute;
     double bytes_per_second; // each rank sends this while all send to their neighbours (nccl-tests: busbw); > 0
 } ZeroStep;
 
-// Returns the seconds of communication that no computation hides. The backward pass takes two thirds of the
-// computation. It hides the gradients of blocks (stages 0 and 1 communicate only in the last micro-batch) and its own
-// gathers of blocks in stage 3. The forward pass hides its own gathers of blocks. The model ignores the latency of each
+// The clocks of the two streams of llmc/ranks/buckets.cuh while they play a step: when each has done what is queued so
+// far. The functions below make the trainer's calls in its order, with its waits. They ignore the latency of each
 // message, and the slowdown of computation beside communication.
-static inline double zero_exposed_seconds(const ZeroLayout *z, const ZeroStep *step) {
-    ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
-    double forward = step->compute_seconds / 3.0, backward = step->compute_seconds - forward;
-    if (step->stage < ZERO_GRADIENTS) { backward /= (double)step->micro_batches; }
-    double behind_forward = (double)traffic.forward_blocks / step->bytes_per_second - forward;
-    double behind_backward =
-        (double)(traffic.block_gradients + traffic.backward_blocks) / step->bytes_per_second - backward;
-    double rest = (double)(traffic.rest_gradients + traffic.rest_params) / step->bytes_per_second;
-    return rest + (behind_forward > 0.0 ? behind_forward : 0.0) + (behind_backward > 0.0 ? behind_backward : 0.0);
+typedef struct {
+    const ZeroLayout *z;
+    const ZeroStep *step;
+    double computed, sent;
+    double gathered[ZERO_MAX_BUCKETS];                                             // after an update
+    double fetched[ZERO_NUM_SLOTS], used[ZERO_NUM_SLOTS], reduced[ZERO_NUM_SLOTS]; // of each slot
+    int bucket_in_slot[ZERO_NUM_SLOTS];
+} ZeroClocks;
+
+// Sends a bucket's elements of so many bytes, not before `ready`. Returns when they have arrived.
+static inline double zero_send(ZeroClocks *c, int b, int bytes, double ready) {
+    c->sent = fmax(c->sent, ready) + (double)zero_ring(c->z, b) * bytes / c->step->bytes_per_second;
+    return c->sent;
+}
+
+static inline void zero_fetch(ZeroClocks *c, int b) {
+    int slot = zero_slot(b);
+    if (c->step->stage < ZERO_PARAMETERS || c->bucket_in_slot[slot] == b) { return; }
+    c->fetched[slot] = zero_send(c, b, c->step->sizeof_param, c->used[slot]);
+    c->bucket_in_slot[slot] = b;
+}
+
+static inline void zero_await(ZeroClocks *c, int b) {
+    c->computed = fmax(c->computed, fmax(c->gathered[b], c->fetched[zero_slot(b)]));
+}
+
+static inline void zero_begin_gradient(ZeroClocks *c, int b) {
+    if (c->step->stage >= ZERO_GRADIENTS) { c->computed = fmax(c->computed, c->reduced[zero_slot(b)]); }
+}
+
+static inline void zero_end_gradient(ZeroClocks *c, int b, bool last_micro_batch) {
+    int bytes = (c->step->stage == ZERO_REPLICATE ? 2 : 1) * (int)sizeof(float);
+    if (c->step->stage < ZERO_GRADIENTS && !last_micro_batch) { return; }
+    c->reduced[zero_slot(b)] = zero_send(c, b, bytes, c->computed);
+}
+
+static inline void zero_forward(ZeroClocks *c) {
+    int L = c->z->config.num_layers;
+    zero_fetch(c, 0), zero_fetch(c, 1);
+    zero_await(c, 0), zero_await(c, 1);
+    for (int b = 1; b <= L; b++) {
+        if (b < L) { zero_fetch(c, b + 1); }
+        c->computed += c->step->compute.forward;
+        if (b < L) { zero_await(c, b + 1); }
+        c->used[zero_slot(b)] = c->computed;
+    }
+}
+
+static inline void zero_backward(ZeroClocks *c, bool last_micro_batch) {
+    int L = c->z->config.num_layers;
+    zero_begin_gradient(c, L);
+    for (int b = L; b >= 1; b--) {
+        if (b > 1) { zero_fetch(c, b - 1); }
+        zero_await(c, b);
+        c->computed += c->step->compute.backward;
+        if (b > 1) { zero_begin_gradient(c, b - 1); }
+        c->used[zero_slot(b)] = c->computed;
+        zero_end_gradient(c, b, last_micro_batch);
+    }
+    zero_end_gradient(c, 0, last_micro_batch);
+}
+
+// The norm needs all gradients. In stages 1 and 2 a bucket leaves while the next one is updated.
+static inline void zero_update(ZeroClocks *c) {
+    double all = (double)zero_offset(c->z, c->z->num_buckets);
+    bool shares = c->step->stage == ZERO_OPTIMIZER || c->step->stage == ZERO_GRADIENTS;
+    c->computed = fmax(c->computed, c->sent);
+    for (int b = 0; b < c->z->num_buckets; b++) {
+        c->computed += c->step->compute.update * (double)zero_padded(c->z, b) / all;
+        if (shares) { c->gathered[b] = zero_send(c, b, c->step->sizeof_param, c->computed); }
+    }
+    for (int slot = 0; slot < ZERO_NUM_SLOTS; slot++) { c->used[slot] = c->computed, c->bucket_in_slot[slot] = -1; }
+}
+
+// Returns the seconds of a step of so many micro-batches. The first step finds everything at its place. The second one
+// waits for what the first one sends at its end, as all later steps do.
+static inline double zero_play(const ZeroLayout *z, const ZeroStep *step, int64_t micro_batches) {
+    ZeroClocks c;
+    double begun = 0.0;
+    memset(&c, 0, sizeof(c));
+    c.z = z, c.step = step;
+    for (int i = 0; i < 2; i++) {
+        begun = c.computed;
+        for (int64_t m = 1; m <= micro_batches; m++) {
+            zero_forward(&c);
+            c.computed += step->compute.head;
+            zero_backward(&c, m == micro_batches);
+        }
+        zero_update(&c);
+    }
+    return c.computed - begun;
+}
+
+// Returns the seconds of a step. From the fourth on, a micro-batch takes as long as the one before.
+#define ZERO_PLAYED 4
+static inline double zero_step_seconds(const ZeroLayout *z, const ZeroStep *step) {
+    double seconds = zero_play(z, step, min_i64(step->micro_batches, ZERO_PLAYED));
+    if (step->micro_batches <= ZERO_PLAYED) { return seconds; }
+    return seconds + (double)(step->micro_batches - ZERO_PLAYED) * (seconds - zero_play(z, step, ZERO_PLAYED - 1));
 }
 
 #endif // LLMC_ZERO_H
