@@ -52,7 +52,7 @@ STOP_ON_DIVERGENCE=${STOP_ON_DIVERGENCE:-1} # 0: only warn when the loss or the 
 WATCHDOG=${WATCHDOG:-45}                   # seconds without progress that count as hung
 START_TIMEOUT=${START_TIMEOUT:-600}        # seconds for all processes to come; a pause of restart.sh: 300
 RESERVE_MIB=${RESERVE_MIB:-}               # of a GPU, not in the plan: CUDA and cuBLASLt 2048, NCCL as much again
-GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap" "--format=csv,noheader,nounits")
+GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap,memory.total" "--format=csv,noheader,nounits")
 SIZE=(--init "$MODEL")
 NUM_NODES=1                                # multi_node/
 # shellcheck disable=SC2153 # NAME is the recipe's
@@ -79,7 +79,7 @@ smoke_settings() {
     fi
 }
 
-smoke_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "no GPU but the CPU, 1024, 9.0"; done; }
+smoke_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "no GPU but the CPU, 1024, 9.0, 1024"; done; }
 
 settle() {
     case $SMOKE in
@@ -257,7 +257,7 @@ find_nvcc() {
     return 1
 }
 
-# Sets GPUS_PER_NODE, gpu_name and gpu_mib, what the fullest of them has free.
+# Sets GPUS_PER_NODE, gpu_name, gpu_mib, what the fullest of them has free, and gpu_total_mib, what the smallest one has.
 find_gpus() {
     local lines
     lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
@@ -272,11 +272,15 @@ find_gpus() {
     [ "$GPUS_PER_NODE" -le "$count" ] || stop "GPUS_PER_NODE is $GPUS_PER_NODE, but nvidia-smi finds $count"
     lines=$(head -n "$GPUS_PER_NODE" <<<"$lines")
     gpu_name=$(head -n 1 <<<"$lines") gpu_name=${gpu_name%%,*}
-    gpu_mib=$(awk -F ', *' '{ if (!n++ || $2 + 0 < least) least = $2 + 0 } END { print least }' <<<"$lines")
+    gpu_mib=$(least_of 2 "$lines") gpu_total_mib=$(least_of 4 "$lines")
     local old
     old=$(awk -F ', *' '$3 + 0 < 8 { print $1 " (compute capability " $3 ")"; exit }' <<<"$lines")
     [ -z "$old" ] || stop "$old: too old, 8.0 (Ampere) or later is needed"
     num_gpus=$((NUM_NODES * GPUS_PER_NODE))
+}
+
+least_of() { # column, lines
+    awk -F ', *' -v c="$1" '{ if (!n++ || $c + 0 < least) least = $c + 0 } END { print least }' <<<"$2"
 }
 
 visible_gpus() { # the lines of those that CUDA_VISIBLE_DEVICES names
@@ -310,8 +314,22 @@ stage_build() {
 
 stage_plan() {
     [ -n "${num_gpus:-}" ] || find_gpus
+    describe_gpu
     choose_batch
     check_disk
+}
+
+# Sets gpu_options, by which --plan plans for the GPUs that are here: their type, if the trainer has its datasheet, and
+# their memory. Without them it plans for an H100.
+gpu_options=()
+describe_gpu() {
+    [ "${PROGRAM##*/}" != train_gpt2 ] || return 0
+    if "$PROGRAM" --plan --gpu "$gpu_name" >/dev/null 2>&1; then
+        gpu_options=(--gpu "$gpu_name")
+    else
+        say "$gpu_name: its datasheet is not known to $PROGRAM --plan, which plans for an H100 with its memory"
+    fi
+    gpu_options+=(--gpu-memory "$(awk -v m="$gpu_total_mib" 'BEGIN { printf "%.4f", m / 1024 }')")
 }
 
 # Sets batch, the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits, and
@@ -357,7 +375,7 @@ what_fits() { # bytes
 planned_bytes() { # zero stage, recompute
     local plan
     train_options "$1" "$2"
-    plan=$("$PROGRAM" --plan "${options[@]}" ${ranks[@]+"${ranks[@]}"} 2>&1) ||
+    plan=$("$PROGRAM" --plan all "${options[@]}" ${ranks[@]+"${ranks[@]}"} ${gpu_options[@]+"${gpu_options[@]}"} 2>&1) ||
         stop "$PROGRAM --plan: $(tail -n 1 <<<"$plan")"
     awk '$1 == "total" && !n++ { print $2 }' <<<"$plan"
 }

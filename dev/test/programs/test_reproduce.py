@@ -70,8 +70,8 @@ def read(*names):
         return file.read()
 
 
-def gpus(count, mib, capability="9.0"):
-    return "".join(f"echo 'NVIDIA H100, {mib}, {capability}'\n" for _ in range(count))
+def gpus(count, mib, capability="9.0", name="NVIDIA H100", total=80000):
+    return "".join(f"echo '{name}, {mib}, {capability}, {total}'\n" for _ in range(count))
 
 
 def draws_curves():
@@ -92,6 +92,9 @@ def check_finished(name, out):
     assert re.search(rf"^ +validation loss +{losses[0]} ", out, re.M), out[-1000:]
     assert re.search(rf"^ +HellaSwag +{scores[0]} ", out, re.M), out[-1000:]
     assert out.rstrip("\n") in read(folder, "console.log"), out[-500:]
+    planned, = set(re.findall(r"^[\d:]+ plan .* times a step: (\S+ MiB) of each GPU$", out, re.M))
+    taken, = set(re.findall(r"^memory +([\d.]+) MiB(?: on the GPU)?, planned$", out, re.M))
+    assert planned == f"{float(taken):.0f} MiB", "the check before the run and the run plan for different GPUs"
     assert json.loads(read(folder, "run.json"))["options"]["stop-on-divergence"], "a lost run would go on for days"
 
 
@@ -259,6 +262,19 @@ def test_memory_decides_the_micro_batch():
     assert "plan     2 x 64 sequences" in out, out
     out = ran(0, script_of("gpt2_124M"), GPUS_PER_NODE="1", **first_is_busy)
     assert "1 x NVIDIA H100, 8.8 GiB free" in out, out
+
+
+def test_plans_for_the_gpu_that_is_here():
+    """By its memory, from which cuBLAS's workspace follows, and by its datasheet, or it says that it has an H100's."""
+    def taken(**gpu):
+        out = ran(0, script_of("gpt2_124M"), BATCH_SIZE="8", **large(gpus(1, 20000, **gpu)))
+        return float(re.search(r" 8 sequences .* a step: ([\d.]+) GiB of each GPU$", out, re.M)[1]), out
+
+    (small, known), (other, unknown), (most, _) = (
+        taken(name="NVIDIA L4", total=23034, capability="8.9"), taken(name="NVIDIA L5", total=23034), taken())
+    assert abs(most - small - 96 / 1024) <= 0.11 and small == other < most, (small, other, most)
+    line = "NVIDIA L5: its datasheet is not known to ./train_gpt2emu --plan, which plans for an H100 with its memory\n"
+    assert line in unknown and "datasheet" not in known, (known, unknown)
 
 
 def test_too_little_memory():
