@@ -757,9 +757,21 @@ static void print_machine(Trainer *t, TrainRun *run) {
     }
 }
 
-static void print_plan(Trainer *t, TrainRun *run) {
-    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
-    int64_t planned_bytes = t->device_plan.total; // of this run, before its variants are planned
+// Writes by which attention the plan predicts a run's time, and how to plan with the other.
+static void predicted_attention_text(char *text, size_t size, const Trainer *t, const TrainRun *run) {
+    Error why;
+    if (t->model.shape.cudnn) {
+        snprintf(text, size, "by cuDNN (by our own kernels: --attention own)");
+    } else if (strcmp(run->options.attention, "own") == 0) {
+        snprintf(text, size, "by our own kernels (by cuDNN, where it is: --attention auto)");
+    } else {
+        check_cudnn(run, &why);
+        snprintf(text, size, "by our own kernels (not by cuDNN: %s)", why.text);
+    }
+}
+
+// Prints the buffers that are not the GPU's.
+static void print_host_plans(Trainer *t, TrainRun *run) {
     bool largest_first = train_options_largest_first(&run->options);
     say(stdout,
         "Assumed: %s %s with %g GiB (--gpu, --gpu-memory). From 40 GB on, cuBLAS works in %lld MiB, below in %lld.\n",
@@ -770,7 +782,15 @@ static void print_plan(Trainer *t, TrainRun *run) {
     plan_print(&t->pinned_plan, largest_first, stdout);
     say(stdout, "\nOn the host\n");
     plan_print(&t->host_plan, largest_first, stdout);
-    run_print_predictions(run, &gpus, planned_bytes);
+}
+
+static void print_plan(Trainer *t, TrainRun *run) {
+    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
+    int64_t planned_bytes = t->device_plan.total; // of this run, before its variants are planned
+    char attention[256];
+    predicted_attention_text(attention, sizeof(attention), t, run);
+    if (train_options_plans_all(&run->options)) { print_host_plans(t, run); }
+    run_print_predictions(run, &gpus, planned_bytes, attention);
 }
 
 static void add_versions(RunMachine *machine) {

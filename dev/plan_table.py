@@ -32,9 +32,9 @@ SIZES, OPTIONS = "llmc/model/gpt2.h", "llmc/run/train_options.h"
 
 
 def plan(program, *words):
-    """What --plan prints. EMU_CUDNN: also the emulated program plans with cuDNN, as a build for a GPU does."""
+    """What --plan all prints. EMU_CUDNN: also the emulated program plans with cuDNN, as a build for a GPU does."""
     environment = dict(os.environ, EMU_CUDNN="1")
-    return subprocess.run([program, "--plan", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True,
+    return subprocess.run([program, "--plan", "all", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True,
                           env=environment).stdout
 
 
@@ -64,7 +64,7 @@ def stage_rows(program):
 
 def predicted(program, *words):
     """Tokens/s, model-FLOPs utilisation in percent and FLOPs of a step on each GPU."""
-    found = re.search(r"^predicted: (\d+) tokens/s, ([\d.]+)% MFU, ([\d.e+]+) FLOPs", plan(program, *words), re.M)
+    found = re.search(r"^predicted +(\d+) tokens/s, ([\d.]+)% MFU, ([\d.e+]+) FLOPs", plan(program, *words), re.M)
     return tuple(float(text) for text in found.groups())
 
 

@@ -91,7 +91,7 @@ class Training(Runner):
 
     def planned_bytes(self, model, batch, *options):
         """(what the plan says that a run takes on the GPU or None, what the trainer said)."""
-        text = self.run(ASK_SECONDS, [*self.words(model, batch, *options), "--plan"])[1]
+        text = self.run(ASK_SECONDS, [*self.words(model, batch, *options), "--plan", "all"])[1]
         total = re.search(r"^total (\d+) bytes", text, re.M)
         return int(total[1]) if total else None, text
 
@@ -315,7 +315,7 @@ class Training(Runner):
             why = (re.findall("^trace_kernels: .*", text, re.M) or ["the library wrote nothing"])[-1]
             raise (Skipped if why.endswith("nothing is traced") else Failed)(why)
         how = (re.findall("^precision +(.*)", text, re.M) or ["?"])[0]
-        status, plan = self.run(ASK_SECONDS, [*self.words(model, batch, *options), "--plan", "--gpu", self.gpu_name])
+        status, plan = self.run(ASK_SECONDS, [*self.words(model, batch, *options), "--plan", "all", "--gpu", self.gpu_name])
         tables, rows = step_table.tables(path, plan, self.path(f"kernels_{model.name}.csv"))
         self.show(self.steps, f"\nA step of {title} ({how}), batch {batch}:\n" +
                   (f"     no prediction: {last_line(plan)}\n" if status != 0 else "") + tables)

@@ -159,13 +159,19 @@ static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ceil_div_i64(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up_i64(int64_t a, int64_t multiple) { return ceil_div_i64(a, multiple) * multiple; }
 
+// Returns the unit in which people read a byte count. *scale: the bytes of the unit.
+static inline const char *bytes_unit(int64_t bytes, double *scale) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    for (*scale = 1.0; (double)bytes >= 1024.0 * *scale && unit < 5; unit++) { *scale *= 1024.0; }
+    return units[unit];
+}
+
 // Writes a byte count for people into text, e.g. "1.86 GiB" or "512 B".
 static inline void format_bytes(char *text, size_t size, int64_t bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1024.0 && unit < 5) { value /= 1024.0, unit++; }
-    snprintf(text, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    double scale;
+    const char *unit = bytes_unit(bytes, &scale);
+    snprintf(text, size, scale == 1.0 ? "%.0f %s" : "%.2f %s", (double)bytes / scale, unit);
 }
 
 // Writes a double with the fewest digits that give it back exactly.

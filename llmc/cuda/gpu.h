@@ -172,10 +172,8 @@ static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
     format_bytes(need, sizeof(need), plan->total);
     format_bytes(have, sizeof(have), (int64_t)available);
     format_bytes(all, sizeof(all), (int64_t)installed);
-    return fail(error,
-                "memory plan: needs %s of GPU memory, %s of %s are free (%s); " MEMORY_REMEDY
-                " (--plan shows every buffer)",
-                need, have, all, cudaGetErrorString(status));
+    return fail(error, "memory plan: needs %s of GPU memory, %s of %s are free (%s); " MEMORY_REMEDY PLAN_HINT, need,
+                have, all, cudaGetErrorString(status));
 }
 
 static inline void plan_free_device(MemoryPlan *plan) {

@@ -17,6 +17,7 @@
 #define PLAN_MAX_ROWS 128
 // Offsets and sizes are multiples of it. It is enough for cache lines, the widest vectors, and GPUs.
 #define PLAN_ALIGNMENT 256
+#define PLAN_HINT " (--plan all shows every buffer)" // follows MEMORY_REMEDY
 
 typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16, PLAN_FP8 } PlanType;
 typedef enum { PLAN_PARAMETER, PLAN_GRADIENT, PLAN_OPTIMIZER, PLAN_ACTIVATION, PLAN_WORKSPACE, PLAN_DATA } PlanCategory;
@@ -224,31 +225,89 @@ static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
     return fail(error, "memory plan: the size of '%s' overflows 64 bits; " MEMORY_REMEDY, plan->overflow);
 }
 
-// Returns the memory of this machine. 0: not known.
-static inline int64_t machine_memory(void) {
-#ifdef _SC_PHYS_PAGES
-    return max_i64(0, (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
-#else
-    return 0;
-#endif
+// ---- The memory of this machine ----
+
+typedef struct {
+    int64_t all;       // bytes of the machine, or of this process's cgroup where its limit is lower; 0: not known
+    int64_t available; // the part of it that no other program holds
+    bool is_limited;   // a cgroup's limit is lower
+} MachineMemory;
+
+// Reads a short file of the kernel, "" if there is none. root: "" but in tests.
+static inline void machine_read(const char *root, const char *path, char *text, size_t size) {
+    char name[8192];
+    snprintf(name, sizeof(name), "%s%s", root, path);
+    FILE *file = fopen(name, "r");
+    size_t bytes = file != NULL ? fread(text, 1, size - 1, file) : 0;
+    if (file != NULL) { fclose(file); }
+    text[bytes] = '\0';
 }
 
+// Returns the least limit of memory of the cgroups that hold this process, in version 2 or 1. INT64_MAX: none.
+static inline int64_t machine_cgroup_limit(const char *root) {
+    static const struct {
+        const char *line, *folder, *file;
+    } versions[] = {{"0::", "", "memory.max"}, {":memory:", "/memory", "memory.limit_in_bytes"}};
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < 2; i++) {
+        char text[4096], path[8192], limit[64], *group, *slash, *end;
+        machine_read(root, "/proc/self/cgroup", text, sizeof(text));
+        group = strstr(text, versions[i].line);
+        if (group == NULL) { continue; }
+        group += strlen(versions[i].line);
+        group[strcspn(group, "\n")] = '\0';
+        do { // a group, then those that hold it
+            slash = strrchr(group, '/');
+            snprintf(path, sizeof(path), "/sys/fs/cgroup%s%s/%s", versions[i].folder, group, versions[i].file);
+            machine_read(root, path, limit, sizeof(limit));
+            int64_t bytes = strtoll(limit, &end, 10); // "max" is no number
+            if (end != limit) { least = min_i64(least, bytes); }
+            if (slash != NULL) { *slash = '\0'; }
+        } while (slash != NULL);
+    }
+    return least;
+}
+
+// Returns the memory of this machine.
+static inline MachineMemory machine_memory(const char *root) {
+    MachineMemory memory = {0, 0, false};
+    char text[8192];
+#ifdef _SC_PHYS_PAGES
+    memory.all = max_i64(0, (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
+#endif
+    machine_read(root, "/proc/meminfo", text, sizeof(text));
+    const char *available = strstr(text, "MemAvailable:");
+    memory.available = available != NULL ? 1024 * strtoll(available + strlen("MemAvailable:"), NULL, 10) : memory.all;
+    int64_t limit = machine_cgroup_limit(root);
+    memory.is_limited = limit < memory.all;
+    if (memory.is_limited) { memory.all = limit; }
+    memory.available = min_i64(memory.available, memory.all);
+    return memory;
+}
+
+// Says in a message why a process has less than its machine.
+static inline const char *machine_limit_text(const MachineMemory *memory) {
+    return memory->is_limited ? " for this process (the limit of its cgroup)" : "";
+}
+
+// ---- Allocation ----
+
 // Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails if a
-// size overflows, or if the machine has less memory: otherwise the kernel's out-of-memory killer would end the run
-// later.
+// size overflows, or if the machine or the process's cgroup has less memory: otherwise the kernel's out-of-memory
+// killer would end the run later.
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     char need[32], have[32];
-    int64_t physical = machine_memory();
+    MachineMemory machine = machine_memory("");
     format_bytes(need, sizeof(need), plan->total);
-    format_bytes(have, sizeof(have), physical);
-    if (physical > 0 && plan->total > physical) {
-        return fail(error, "memory plan: needs %s, this machine has %s; " MEMORY_REMEDY " (--plan shows every buffer)",
-                    need, have);
+    format_bytes(have, sizeof(have), machine.all);
+    if (machine.all > 0 && plan->total > machine.all) {
+        return fail(error, "memory plan: needs %s, this machine has %s%s; " MEMORY_REMEDY PLAN_HINT, need, have,
+                    machine_limit_text(&machine));
     }
     if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
         plan->memory = NULL;
-        return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY " (--plan shows every buffer)", need);
+        return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY PLAN_HINT, need);
     }
     plan_set_pointers(plan, plan->memory);
     return true;

@@ -207,6 +207,12 @@ static inline int64_t run_largest_batch(TrainRun *run, const AutoGpus *gpus, int
     return step_is_given && fits > 0 ? train_options_next_batch(in_step, fits + 1) : fits;
 }
 
+// What a GPU holds.
+typedef struct {
+    char fits[64];                         // does the planned run: "yes", "no, 3.00 MiB missing", or how
+    int64_t largest[NUM_RECOMPUTE_LEVELS]; // micro-batch at each level, if it trains
+} GpuFit;
+
 // Writes whether the planned run fits into `budget` bytes of such GPUs. If --recompute is not given, a run there takes
 // the lowest level that fits.
 static inline void run_fit_text(TrainRun *run, const AutoGpus *gpus, int64_t budget, char *text, size_t size) {
@@ -222,33 +228,39 @@ static inline void run_fit_text(TrainRun *run, const AutoGpus *gpus, int64_t bud
     if (lowest > level) { snprintf(text, size, "with --recompute %d", lowest); }
 }
 
-// Prints a row of the table of GPUs: does the run fit, and which micro-batch would. bytes: the memory of each GPU.
-static inline void run_print_gpu(TrainRun *run, AutoGpus gpus, const char *name, int64_t bytes) {
+// Finds out what a GPU with so many bytes holds.
+static inline GpuFit run_fit_gpu(TrainRun *run, AutoGpus gpus, int64_t bytes) {
+    GpuFit fit = {"", {0}};
     const TrainOptions before = run->options;
-    bool trains = run_kind(run) == RUN_TRAINS;
     int64_t budget = bytes - auto_reserve(run->num_ranks, false), planned_for = run->choices.gpu_bytes;
-    char fits[64];
     gpus.total_bytes = gpus.free_bytes = run->choices.gpu_bytes = bytes;
-    run_fit_text(run, &gpus, budget, fits, sizeof(fits));
-    say(stdout, "%-24s %-*s", name, trains ? 22 : 0, fits);
-    for (int level = 0; trains && level < NUM_RECOMPUTE_LEVELS; level++) {
-        say(stdout, " %8lld", (long long)run_largest_batch(run, &gpus, level, budget));
+    run_fit_text(run, &gpus, budget, fit.fits, sizeof(fit.fits));
+    for (int level = 0; run_kind(run) == RUN_TRAINS && level < NUM_RECOMPUTE_LEVELS; level++) {
+        fit.largest[level] = run_largest_batch(run, &gpus, level, budget);
     }
-    say(stdout, "\n");
     Error ignored;
     run->options = before, run->choices.gpu_bytes = planned_for;
     run_pack_evals(run, &ignored); // as it was at the start
+    return fit;
+}
+
+// Prints a row of the table of GPUs. bytes: the memory of each GPU.
+static inline void run_print_gpu(TrainRun *run, const AutoGpus *gpus, const char *name, int64_t bytes) {
+    GpuFit fit = run_fit_gpu(run, *gpus, bytes);
+    bool trains = run_kind(run) == RUN_TRAINS;
+    say(stdout, "%-24s %-*s", name, trains ? 22 : 0, fit.fits);
+    for (int level = 0; trains && level < NUM_RECOMPUTE_LEVELS; level++) {
+        say(stdout, " %8lld", (long long)fit.largest[level]);
+    }
+    say(stdout, "\n");
 }
 
 // Prints on which GPUs the planned run fits: the one of --gpu-memory, or the one of --gpu and the usual ones.
-static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus, int64_t planned_bytes) {
+static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus) {
     const TrainOptions *o = &run->options;
-    char takes[32], reserve[32], name[96];
-    format_bytes(takes, sizeof(takes), planned_bytes);
-    format_bytes(reserve, sizeof(reserve), auto_reserve(run->num_ranks, false));
+    char name[96];
     bool trains = run_kind(run) == RUN_TRAINS, memory_is_given = o->gpu_memory > 0.0, gpu_is_given = o->gpu[0] != '\0';
-    say(stdout, "\nThe run takes %s of %s GPU, planned to the byte. Assumed: CUDA and its libraries take %s more.\n\n",
-        takes, run->num_ranks > 1 ? "each" : "one", reserve);
+    say(stdout, "\n");
     if (trains) {
         say(stdout, "%-48s largest --batch-size%s with --recompute\n", "",
             o->given[TRAIN_ROW_total_batch] ? " that divides the step," : "");
@@ -258,12 +270,12 @@ static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus, int64_t p
     if (memory_is_given || gpu_is_given) {
         snprintf(name, sizeof(name), "%.40s (%g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
                  (double)gpus->total_bytes / 0x1p30);
-        run_print_gpu(run, *gpus, name, gpus->total_bytes);
+        run_print_gpu(run, gpus, name, gpus->total_bytes);
     }
     for (size_t i = 0; !memory_is_given && i < NUM_GPU_MEMORIES; i++) {
         if (gpu_is_given && gpu_memories[i].gib == train_options_gpu(o)->gib) { continue; }
         snprintf(name, sizeof(name), "%d GB (%d GiB)", gpu_memories[i].gb, gpu_memories[i].gib);
-        run_print_gpu(run, *gpus, name, (int64_t)gpu_memories[i].gib << 30);
+        run_print_gpu(run, gpus, name, (int64_t)gpu_memories[i].gib << 30);
     }
 }
 
@@ -280,16 +292,12 @@ static inline void run_print_step(const TrainRun *run, const StepGpu *gpu) {
     const TrainOptions *o = &run->options;
     Error ignored;
     PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
-    double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     say(stdout,
         "\nA step on %s %s, predicted kernel by kernel, not measured. Assumed: its datasheet, %g TFLOP/s, %g TB/s,\n",
         run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, 1e-12 * gpu->flops_per_second,
         1e-12 * gpu->bytes_per_second);
     say(stdout, "%d multiprocessors\n\n", gpu->multiprocessors);
     step_print(&planned.rows, stdout);
-    say(stdout,
-        "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
-        (double)o->total_batch / seconds, 100.0 * flops / (gpu->flops_per_second * seconds), flops);
 }
 
 // Prints the memory that each level of recomputation saves, and the time that it costs.
@@ -332,14 +340,50 @@ static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
     }
 }
 
-// Prints the predictions of a run that trains, and on which GPUs a run fits. planned_bytes: what it takes of each GPU.
-static inline void run_print_predictions(TrainRun *run, const AutoGpus *gpus, int64_t planned_bytes) {
+// Prints the predicted speed of a run, and its time if the number of steps is known. attention: where it is computed.
+static inline void run_print_speed(const TrainRun *run, const StepGpu *gpu, const char *attention) {
+    const TrainOptions *o = &run->options;
+    Error ignored;
+    char time[32];
+    PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
+    double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
+    int64_t steps = max_i64(run->num_steps, o->steps);
+    say(stdout, "predicted   %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU, attention %s\n",
+        (double)o->total_batch / seconds, 100.0 * flops / (gpu->flops_per_second * seconds), flops, attention);
+    format_duration(time, sizeof(time), (double)steps * seconds);
+    say(stdout, "            %.4g ms a step", 1e3 * seconds);
+    if (steps > 0) { say(stdout, ", %s for %lld steps", time, (long long)steps); }
+    say(stdout, "%s\n", steps > 0 ? "" : "; the run's time follows from --steps or --train-data");
+}
+
+// Prints what most people look for. bytes: what the run takes of each GPU.
+static inline void run_print_summary(TrainRun *run, const AutoGpus *gpus, int64_t bytes, const char *attention) {
+    const TrainOptions *o = &run->options;
+    AutoRoom room = {gpus->total_bytes, auto_reserve(run->num_ranks, false)};
+    GpuFit fit = run_fit_gpu(run, *gpus, gpus->total_bytes);
+    char takes[32], where[192], largest[96];
+    format_bytes(takes, sizeof(takes), bytes);
+    auto_room_text(where, sizeof(where), &room);
+    say(stdout, "\nIn short, for %s %s with %g GiB (assumed: --gpu, --gpu-memory)\n",
+        run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, (double)gpus->total_bytes / 0x1p30);
+    say(stdout, "memory      %s, planned to the byte; fits into %s: %s\n", takes, where, fit.fits);
+    if (run_kind(run) != RUN_TRAINS) { return; }
+    snprintf(largest, sizeof(largest), "--batch-size %lld%s", (long long)fit.largest[o->recompute],
+             o->given[TRAIN_ROW_total_batch] ? ", of those that divide the step," : "");
+    say(stdout, "largest     %s with --recompute %lld\n",
+        fit.largest[o->recompute] > 0 ? largest : "no --batch-size fits", (long long)o->recompute);
+    run_print_speed(run, &gpus->speed, attention);
+}
+
+// Prints the predictions of a run that trains, on which GPUs a run fits, and a summary.
+static inline void run_print_predictions(TrainRun *run, const AutoGpus *gpus, int64_t bytes, const char *attention) {
     if (run_kind(run) == RUN_TRAINS) {
-        run_print_step(run, &gpus->speed);
+        if (train_options_plans_all(&run->options)) { run_print_step(run, &gpus->speed); }
         run_print_levels(run, &gpus->speed);
         if (run->num_ranks > 1) { run_print_stages(run, &gpus->speed); } // one GPU shards nothing
     }
-    run_print_fits(run, gpus, planned_bytes);
+    run_print_fits(run, gpus);
+    run_print_summary(run, gpus, bytes, attention);
 }
 
 #endif // LLMC_GPU_CHOICES_H

@@ -9,6 +9,7 @@
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/loss_svg.h"
+#include "llmc/run/run_inputs.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
@@ -60,6 +61,13 @@ static inline void run_print_inputs(const TrainRun *run) {
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
+    bool assumes_vocab = run_is_new(run) && !run->tokenizer.is_open && o->vocab == 0 && !run_has_train(run);
+    if (train_options_plan(o) && assumes_vocab) {
+        say(stdout,
+            "            assumed: GPT-2's %d tokens, as without --train-data nothing says which; a text without "
+            "--tokenizer has %d (--vocab %d)\n",
+            c->vocab_size, BYTE_VOCAB_SIZE, BYTE_VOCAB_SIZE);
+    }
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
@@ -101,16 +109,22 @@ static inline void run_print_training(const TrainRun *run) {
     run_print_doubts(run);
 }
 
+// Prints the memory of a plan, then the sum that it is: its categories, less what buffers of different lifetimes share.
 // where: "" on the CPU, " on the GPU" beside other plans.
 static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     char bytes[32];
+    double scale, shared = (double)(plan_total_unshared(plan) - plan->total);
+    bytes_unit(plan->total, &scale);
     format_bytes(bytes, sizeof(bytes), plan->total);
     say(stdout, "memory      %s%s, planned\n", bytes, where);
     say(stdout, "           ");
-    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // other rows are small
-        format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
-        say(stdout, " %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "");
+    for (int c = PLAN_PARAMETER; c <= PLAN_DATA; c++) {
+        double part = (double)plan_category_bytes(plan, (PlanCategory)c);
+        if (part > 0.0) {
+            say(stdout, " %c %.2f %s", c == PLAN_PARAMETER ? '=' : '+', part / scale, plan_categories[c]);
+        }
     }
+    if (shared > 0.0) { say(stdout, " - %.2f shared", shared / scale); }
     say(stdout, "\n");
 }
 
@@ -146,20 +160,25 @@ static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
 
 // Prints whether the plan of a CPU run fits into this machine, and what plans for GPUs.
 static inline void run_print_machine_fit(const MemoryPlan *plan) {
-    char takes[32], has[32];
-    int64_t memory = machine_memory();
+    char takes[32], has[32], left[32];
+    MachineMemory memory = machine_memory("");
     format_bytes(takes, sizeof(takes), plan->total);
-    format_bytes(has, sizeof(has), memory);
-    if (memory > 0) {
-        say(stdout, "\nThe run takes %s, planned to the byte. This machine has %s: it %s.\n", takes, has,
-            plan->total <= memory ? "fits" : "does not fit");
-    }
-    say(stdout, "For GPUs: train_gpt2cu --plan, or train_gpt2emu --plan, which needs no GPU and no CUDA (make "
+    format_bytes(has, sizeof(has), memory.all);
+    format_bytes(left, sizeof(left), memory.available);
+    say(stdout, "\nFor GPUs: train_gpt2cu --plan, or train_gpt2emu --plan, which needs no GPU and no CUDA (make "
                 "train_gpt2emu).\n");
+    if (memory.all > 0) {
+        say(stdout,
+            "The run takes %s, planned to the byte. This machine has %s%s, and %s of it are available: it %s.\n", takes,
+            has, machine_limit_text(&memory), left,
+            plan->total <= memory.available ? "fits"
+            : plan->total <= memory.all     ? "does not fit beside other programs"
+                                            : "does not fit");
+    }
 }
 
-// Prints for --plan the tensors in the plan's row "params", and the memory of the machine that computes.
-static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
+// Prints for --plan all the tensors in the plan's row "params", and the buffers of the machine that computes.
+static inline void run_print_buffers(TrainRun *run, const MemoryPlan *plan) {
     say(stdout, "\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         char shape[64];
@@ -169,6 +188,11 @@ static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
     }
     say_lines(stdout, run->ops->facts.on_gpu ? "\nOn the GPU\n" : "\n");
     plan_print(plan, train_options_largest_first(&run->options), stdout);
+}
+
+// Prints what --plan adds to run_print_config. Its last lines are what most people look for.
+static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
+    if (train_options_plans_all(&run->options)) { run_print_buffers(run, plan); }
     if (run->ops->print_plan != NULL) {
         run->ops->print_plan(run->trainer, run);
     } else {

@@ -134,10 +134,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
-    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|largest", FREE, ANY, "Machine",                                        \
-      "print the memory that the run would take, buffer by buffer" PICK(                                               \
-          "", ", its time, kernel by kernel, and the "                                                                 \
-              "GPUs and micro-batches that fit") ", and exit; largest: the largest buffers first")                     \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all|largest", FREE, ANY, "Machine",                                    \
+      "print what the run would take and whether it fits, and exit; all: every buffer, too, and for a GPU every "      \
+      "kernel; largest: all, the largest buffers first")                                                               \
     X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, GPU_ONLY, "Machine",                                              \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
       "; without it, h100")                                                                                            \
@@ -309,6 +308,11 @@ static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
 
 // Tells whether --plan is given. The run is then only planned.
 static inline bool train_options_plan(const TrainOptions *o) { return strcmp(o->plan, "0") != 0; }
+
+// Tells whether the plan shows every buffer, and the time of every kernel.
+static inline bool train_options_plans_all(const TrainOptions *o) {
+    return strcmp(o->plan, "all") == 0 || strcmp(o->plan, "largest") == 0;
+}
 
 static inline bool train_options_largest_first(const TrainOptions *o) { return strcmp(o->plan, "largest") == 0; }
 

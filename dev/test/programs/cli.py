@@ -121,8 +121,17 @@ def log_of(folder, name="main.log"):
     return read(os.path.join(folder, name)).decode()
 
 
+def check_memory_sum(out):
+    """What the lines of the memory print adds up to their total, but for the rounding of each number."""
+    total, parts = re.search(r"^memory +([\d.]+) \w+(?: on the GPU)?, planned\n +(= .*)$", out, re.M).groups()
+    terms = re.findall(r"([=+-]) ([\d.]+) ([a-z]+)", parts)
+    assert " ".join(map(" ".join, terms)) == parts and len({name for *_, name in terms}) == len(terms) >= 3, parts
+    added = sum(-float(number) if sign == "-" else float(number) for sign, number, _ in terms)
+    assert abs(added - float(total)) <= 0.005 * (len(terms) + 1) + 1e-9, (total, parts)
+
+
 def planned_bytes(out):
-    """What --plan says that the GPU takes in all."""
+    """What --plan all says that the GPU takes in all."""
     return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
 
 

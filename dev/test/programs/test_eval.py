@@ -265,6 +265,6 @@ def test_planned():
     model, examples = right_answers()
     name = eval_file("planned_val.bin", examples)
     rows = sum(len(completions) for _, completions, _ in examples)
-    out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan")
+    out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan", "all")
     assert re.search(rf"^eval_means +\({rows}\) +f64 +{8 * rows} ", out, re.M), out
     assert results(out) == []

@@ -27,7 +27,7 @@ def chosen(out):
 
 def planned(*arguments):
     """For a GPU as small as the emulator's."""
-    return planned_bytes(single(*arguments, "--plan", "--gpu-memory", 4))
+    return planned_bytes(single(*arguments, "--plan", "all", "--gpu-memory", 4))
 
 
 def room_for_4(*run):

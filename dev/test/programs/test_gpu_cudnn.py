@@ -17,6 +17,7 @@ from gpu_program import only_emulated, ran, refused
 only_emulated()
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
        384, "-x", 2, "-l", "1e-2", *QUIET]
+NO_CUDNN = "the emulated GPU has a cuDNN only with EMU_CUDNN=1 in the environment"
 ROUNDING = 2.0**-8  # of a value to bf16
 CUDNN = dict(EMU_CUDNN="1", XDG_CACHE_HOME=cli.path("cache"))
 NO_ENGINE = dict(CUDNN, EMU_CUDNN="none")
@@ -52,7 +53,7 @@ def test_without_a_plan():
     assert planned[0][0] != planned[0][1] and planned[0][1:] == planned[1], planned
     cudnn = ["--attention", "cudnn"]
     refused(*RUN, *cudnn, says=["--attention cudnn: ", "it needs NVRTC of its CUDA release"], **NO_ENGINE)
-    refused(*RUN, *cudnn, says=["--attention cudnn: ", "the cuDNN library says version 0"])
+    refused(*RUN, *cudnn, says=["--attention cudnn: ", NO_CUDNN])
     refused(*changed("--channels", 24), *cudnn, says=["heads of 12 channels, cuDNN takes multiples of 8"], **CUDNN)
     refused(*RUN[:-len(QUIET) - 4], "-x", 0, *cudnn, says=["--attention cudnn: is for training; with --steps 0"],
             **CUDNN)
@@ -67,7 +68,7 @@ def test_odd_lengths_are_ours():
     assert re.search(rf"^ +not by cuDNN: {reason}$", out, re.M) and "attention on plain cores" in out, out
     assert weights_hash(out) == weights_hash(ran(*run, "--attention", "own", **CUDNN))
     for kind, environment in (("own", CUDNN), ("auto", {})):  # nothing to say: not asked for, or not there
-        assert "cuDNN" not in ran(*run, "--attention", kind, "--plan", **environment), kind
+        assert "            not by cuDNN" not in ran(*run, "--attention", kind, "--plan", **environment), kind
     for options in (["--attention", "cudnn"], ["--deterministic", 0]):
         refused(*run, *options, says=[reason], **CUDNN)
 
@@ -78,12 +79,31 @@ def test_plan_lists_the_workspace():
                          (["-e", "d12", "-b", 4, "-t", 4096, "--context", 4096, "--heads", 8],
                           8 * 4096 * 4096 * 2 + 8 * 4096 * 4),
                          (["-e", "d12", "-b", 64, "--deterministic", 0], 2 * 32 * 1024 * 768 * 4 + 32 * 12 * 1024 * 4)):
-        out = ran(*shape, "--plan", **CUDNN)
+        out = ran(*shape, "--plan", "all", **CUDNN)
         floats = (words + 65536) // 4
         assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), (floats, out)
-    shape = ["-e", "d12", "-b", 64, "--plan"]
+    shape = ["-e", "d12", "-b", 64, "--plan", "all"]
     for options, environment in ((["--attention", "own"], CUDNN), ([], {})):
-        assert "cudnn" not in ran(*shape, *options, **environment).lower(), options
+        assert "\ncudnn" not in ran(*shape, *options, **environment), options
+
+
+def test_plan_names_its_attention():
+    """In the line of the prediction, and how to plan with the other."""
+    def predicted(*options, **environment):
+        out = ran("-e", "d12", "-b", 64, "--plan", *options, **environment)
+        return re.search(r"^predicted +(\d+) tokens/s, .*, attention (.*)$", out, re.M).groups()
+
+    speeds = {}
+    for options, environment, says in (
+            ([], CUDNN, "by cuDNN (by our own kernels: --attention own)"),
+            (["--attention", "own"], CUDNN, "by our own kernels (by cuDNN, where it is: --attention auto)"),
+            ([], {}, f"by our own kernels (not by cuDNN: {NO_CUDNN})"),
+            (["-t", 1000], CUDNN, "by our own kernels (not by cuDNN: sequences of 1000 tokens, cuDNN is asked for "
+                                  "multiples of 128 only)")):
+        speed, shown = predicted(*options, **environment)
+        assert shown == says, (options, shown)
+        speeds[says[:8], not options] = int(speed)
+    assert speeds["by cuDNN", True] > speeds["by our o", True] > 0, speeds
 
 
 def used(out):
@@ -160,7 +180,7 @@ def test_atomics():
     assert record["hardware"]["attention"] == "by cuDNN 9.19.0, in the backward 3 sequences at a time, with other " \
         "bits each time", record
     for options, kind, says in ((["--attention", "own"], CUDNN, "does nothing with --attention own"),
-                                ([], {}, "is for cuDNN's attention; the cuDNN library says version 0"),
+                                ([], {}, f"is for cuDNN's attention; {NO_CUDNN}"),
                                 ([], NO_ENGINE, "cuDNN 9.19.0 has no plan"),
                                 (["--steps", 0], CUDNN, "with --steps 0")):
         run = RUN if "--steps" not in options else ["-e", "d6"]

@@ -141,6 +141,6 @@ def test_planned():
     name = eval_file("gpu_planned_val.bin", examples)
     rows = sum(len(completions) for _, completions, _ in examples)
     for count in (1, 3):
-        out = single(*options(name, "-b", 4, "-t", 24, "--plan", "-pn", count))
+        out = single(*options(name, "-b", 4, "-t", 24, "--plan", "all", "-pn", count))
         places = -(-rows // (4 * count)) * 4 * count
         assert len(re.findall(rf"^eval_means +\({places}\) +f64 +{8 * places} ", out, re.M)) == 2, out

@@ -105,7 +105,7 @@ def test_same_bits_in_every_stage():
 
 def test_plan_lists_what_is_kept():
     """At a real size the inputs that are kept in 8 bits more than pay for the weights that are there twice more."""
-    out, bf16 = (ran("-e", "d12", "-b", 16, "-r", 0, *fp8, "--plan", EMU_NO_GPU="1") for fp8 in (["--fp8"], []))
+    out, bf16 = (ran("-e", "d12", "-b", 16, "-r", 0, *fp8, "--plan", "all", EMU_NO_GPU="1") for fp8 in (["--fp8"], []))
     rows = dict(re.findall(r"^(\w+) +\([\d, ]+\) +fp8 +(\d+) ", out, re.M))
     assert int(rows["fcprojw_fp8"]) == int(rows["fcprojw_fp8_t"]) == 12 * 4 * 768 * 768, rows
     assert int(rows["gelu_fp8_t"]) == 12 * 4 * 768 * 16 * 1024 == 4 * int(rows["att_fp8_t"]), rows

@@ -16,7 +16,7 @@ import step_table  # noqa: E402
 
 
 def plan(*arguments):
-    return ran("--plan", *arguments)
+    return ran("--plan", "all", *arguments)
 
 
 def test_documents_have_these_tables():
@@ -34,6 +34,7 @@ def test_table_is_the_plan():
             row = re.search(rf"^{stage} +(\d+) +([\d.]+) +(\d+) +(\d+) +([\d.]+) ", rows, re.M)
             assert planned_bytes(out) == int(row[1]) and row[2] == f"{int(row[1]) / 2**30:.2f}", (ranks, stage, out)
             assert row[5] == f"{(int(row[3]) + int(row[4])) / 1e9:.2f}", (ranks, stage, out)
+            cli.check_memory_sum(out)
 
 
 def test_one_gpu_shards_nothing():
@@ -73,7 +74,7 @@ def test_kernels_add_up():
             assert abs(parts - sum_) <= 0.5 * digit * (len(rows) + 1) * (i != 1), (more, i, parts, sum_)
         times = [row[0] for row in rows.values()]
         assert times == sorted(times, reverse=True) and times[0] > 0, out
-        tokens, tokens_per_second = 4 * 4096 if "-d" in more else 4096, re.search(r"^predicted: (\d+) ", out, re.M)
+        tokens, tokens_per_second = 4 * 4096 if "-d" in more else 4096, re.search(r"^predicted +(\d+) ", out, re.M)
         assert abs(float(tokens_per_second[1]) - tokens / step[0] * 1e3) <= 1e-3 * float(tokens_per_second[1]), out
         if "-z" in more:
             assert abs(float(re.search(r"^2 .* ([\d.]+) s", out, re.M)[1]) - 1e-3 * step[0]) <= 0.6e-3, out
@@ -135,6 +136,36 @@ def test_auto_predicts_what_plan_predicts():
         level_0, longer = (re.search(rf"^{r} .* ([\d.]+) ms", same, re.M) for r in (0, level))
         fast = kernels(plan(*D12, *more, "-b", B, "-r", 0, "--gpu", "l4"))["the step"][0]
         assert abs(kernels(same)["the step"][0] - fast - float(longer[1])) <= 2e-3 and float(level_0[1]) == 0, more
+
+
+# ---- The summary ----
+
+
+def test_in_short():
+    """The last lines say in this order whether it fits, the largest micro-batch, the speed and the time of the run, as
+    the tables do. Without "all" the plan has no buffers and no kernels."""
+    base = ["-e", "d12", "-b", 4, "-d", 16 * 1024]
+    for more, fits in ((["-x", 1000], "yes"), (["-x", 1000, "--gpu-memory", 4, "-r", 1], "no, .* missing")):
+        short, out = ran("--plan", *base, *more), plan(*base, *more)
+        lines = short.splitlines()
+        summary = lines[lines.index(next(line for line in lines if line.startswith("In short"))):]
+        assert out.splitlines()[-len(summary):] == summary and len(lines) <= 45 and not kernels(short), short
+        assert not re.search(r"^(buffer|params|total|residual) ", short, re.M), short
+        patterns = [rf"In short, for one h100 with {'4' if '-r' in more else '79'} GiB \(assumed: --gpu, --gpu-memory\)",
+                    rf"memory +(\S+ \w+), planned to the byte; fits into .*: {fits}",
+                    r"largest +--batch-size (\d+), of those that divide the step, with --recompute (\d)",
+                    r"predicted +(\d+) tokens/s, [\d.]+% MFU, .* FLOPs a step on each GPU, attention by .*",
+                    r" +([\d.]+) ms a step, (\S+) for 1000 steps"]
+        assert len(summary) == len(patterns), summary
+        _, memory, largest, speed, time = map(re.fullmatch, patterns, summary)
+        assert re.search(rf"^memory +{memory[1]} on the GPU, planned$", short, re.M), short
+        rows = gpu_rows(*base, *more)
+        assert int(largest[1]) in {row[3][int(largest[2])] for row in rows if row[0] in ("80 GB", "--gpu-memory")}, rows
+        step = kernels(out)["the step"][0]
+        assert abs(float(time[1]) - step) <= 1e-3 * step and abs(float(speed[1]) * step - 16384e3) <= 16384, summary
+        minutes, seconds = map(int, time[2].split(":"))
+        assert abs(60 * minutes + seconds - step) <= 1, summary
+    assert "the run's time follows from --steps" in plan(*base).splitlines()[-1]
 
 
 # ---- The levels of --recompute, and --auto ----

@@ -202,13 +202,13 @@ def test_like_one_rank_in_fp32():
 def planned(count, stage, *arguments):
     """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, of
     gradients and of parameters sent a step."""
-    out = gpu_program.ran(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
+    out = gpu_program.ran(*arguments, "--plan", "all", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
     return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +[\d.]+ +(\d+) +(\d+) ", out, re.M)]
 
 
 def memory_of(out):
     """The memory of the GPU, and its categories, to some bytes."""
-    return re.search(r"^memory +(.* on the GPU).*\n +(parameter.*)$", out, re.M).groups()
+    return re.search(r"^memory +(.* on the GPU).*\n +(= .*)$", out, re.M).groups()
 
 
 def test_plan_is_what_happens():

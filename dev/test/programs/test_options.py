@@ -9,8 +9,8 @@ import xml.etree.ElementTree
 
 import pytest
 
-from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, checkpoints, losses, model,
-                 new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file, val_losses,
+from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
+                 model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file, val_losses,
                  weights_hash)
 from tools import Terminal, limit_memory
 
@@ -116,7 +116,7 @@ CATEGORIES = ["parameter", "gradient", "optimizer", "activation", "workspace", "
 
 def plan_of(*arguments, **keywords):
     """The rows of a plan (name, bytes, offset), and its total."""
-    out = ran(*arguments, "--plan", **keywords)
+    out = ran(*arguments, "--plan", "all", **keywords)
     rows = []
     table, after = re.search(r"^buffer .*?\n(.*?)^(total .*)", out, re.M | re.S).groups()
     for line in table.splitlines():
@@ -131,6 +131,7 @@ def plan_of(*arguments, **keywords):
     total, shown = re.fullmatch(r"total (\d+) bytes \(([\d.]+ \w+)\) in one allocation; [\d.]+ \w+ without sharing .*",
                                 after.splitlines()[0]).groups()
     assert f"memory      {shown}, planned" in out, shown
+    check_memory_sum(out)
     return rows, int(total)
 
 
@@ -146,7 +147,7 @@ def test_plan_is_consistent():
 
 
 def test_plan_largest():
-    """The same rows and total as --plan prints, the largest first."""
+    """The same rows and total as --plan all prints, the largest first; --plan alone prints none."""
     run = ["-i", TEXT, *TINY]
     (rows, total), largest = plan_of(*run), ran(*run, "--plan", "largest")
     sizes = [int(size) for size in re.findall(r"^\w+ +\([\d, ]+\) +[fi]\d+ +(\d+) ", largest, re.M)]
@@ -156,11 +157,20 @@ def test_plan_largest():
 
 def test_plan_says_whether_this_machine_fits():
     """And which program plans for GPUs."""
-    for size, says in (([*TINY], "it fits."), (["-e", "gpt3:c12288", "-x", 9], "it does not fit.")):
+    for size, says in (([*TINY], "it fits"), (["-e", "gpt3:c12288", "-x", 9], "it does not fit")):
         out = ran("-i", TEXT, *size, "--plan")
-        shown = re.search(r"^total \d+ bytes \(([^)]*)\)", out, re.M)[1]
-        assert re.search(rf"^The run takes {shown}, planned to the byte. This machine has .*: {says}$", out, re.M), out
-        assert "train_gpt2emu --plan, which needs no GPU" in out, out
+        shown = re.search(r"^memory +(\S+ \w+), planned$", out, re.M)[1]
+        assert re.fullmatch(rf"The run takes {shown}, planned to the byte. This machine has .*, and .* of it are "
+                            rf"available: {says}.", out.splitlines()[-1]), out
+        assert "train_gpt2emu --plan, which needs no GPU" in out and "\nbuffer " not in out, out
+
+
+def test_plan_without_data():
+    """It says which vocabulary it assumes, and which a text has; not where something has settled it."""
+    note = "            assumed: GPT-2's 50257 tokens, as without --train-data nothing says which; a text without " \
+        "--tokenizer has 257 (--vocab 257)\n"
+    assert note in ran("-e", "d6", "--plan") and "(--vocab 257)" not in ran("-e", "d6", "--vocab", 257, "--plan")
+    assert "vocabulary 257 " in ran("-e", "d6", "-i", TEXT, "--plan") and note not in ran("-e", "d6", "-i", TEXT, "--plan")
 
 
 def test_plan_allocates_nothing():

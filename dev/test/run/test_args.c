@@ -271,8 +271,8 @@ TEST(test_forms) {
           p.error.text);
     CHECK(t, parse(&p, false, "--plan -x 5") && train_options_plan(o) && o->steps == 5, "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x --plan 0") && !train_options_plan(o), "%s", p.error.text);
-    CHECK(t, !parse(&p, false, "--plan smallest") && strstr(p.error.text, "expected one of 0|1|largest") != NULL, "%s",
-          p.error.text);
+    CHECK(t, !parse(&p, false, "--plan smallest") && strstr(p.error.text, "expected one of 0|1|all|largest") != NULL,
+          "%s", p.error.text);
     CHECK(t, parse(&p, true, "--plan -x 0 --gpu-memory 8"), "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x -e 1558M") && strcmp(o->init, "d48") == 0, "a size has one name in records");
 }

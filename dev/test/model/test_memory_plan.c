@@ -1,0 +1,55 @@
+// Unit tests of the memory that a machine has for a process.
+#include "dev/test/temp_dir.h"
+#include "llmc/model/memory_plan.h"
+
+// Writes a file of the kernel below `root`, with the folders above it.
+static void put(const TempDir *root, const char *path, const char *text) {
+    char name[1024];
+    snprintf(name, sizeof(name), "%s%s", root->path, path);
+    for (char *slash = strchr(name + strlen(root->path) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(name, 0700);
+        *slash = '/';
+    }
+    FILE *file = fopen(name, "w");
+    temp_must(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, name);
+}
+
+static void check_memory(Test *t, const TempDir *root, int64_t all, int64_t available) {
+    MachineMemory memory = machine_memory(root->path), here = machine_memory("");
+    CHECK(t, memory.all == (all > 0 ? all : memory.all) && memory.is_limited == (all > 0), "all of it: %lld, not %lld",
+          (long long)memory.all, (long long)all);
+    CHECK(t, memory.available == available, "available: %lld, not %lld", (long long)memory.available,
+          (long long)available);
+    CHECK(t, here.available > 0 && here.available <= here.all, "this machine has %lld", (long long)here.available);
+}
+
+// A limit of version 2 or 1 counts, also of a group that holds the process's, or of the root that a container sees.
+// What is available is never more than the limit.
+TEST(test_machine_memory) {
+    static const struct {
+        const char *group, *file, *text;
+        int64_t limit;
+    } cases[] = {
+        {"0::/\n", "/sys/fs/cgroup/memory.max", "3145728\n", 3 << 20},
+        {"0::/a/job 1\n", "/sys/fs/cgroup/a/job 1/memory.max", "3145728\n", 3 << 20},
+        {"0::/a/job/step\n", "/sys/fs/cgroup/a/memory.max", "1048576\n", 1 << 20},
+        {"0::/a\n", "/sys/fs/cgroup/a/memory.max", "max\n", 0},
+        {"0::/a\n", "/sys/fs/cgroup/b/memory.max", "1048576\n", 0},
+        {"5:cpu:/a\n4:memory:/b\n", "/sys/fs/cgroup/memory/b/memory.limit_in_bytes", "3145728\n", 3 << 20},
+        {"4:memory:/b\n0::/\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n", 1 << 20},
+        {"4:memory:/b\n", "/sys/fs/cgroup/memory/b/memory.limit_in_bytes", "9223372036854771712\n", 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        TempDir root = temp_dir_make();
+        put(&root, "/proc/meminfo", "MemTotal: 99999 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n");
+        put(&root, "/proc/self/cgroup", cases[i].group);
+        put(&root, cases[i].file, cases[i].text);
+        bool tight = cases[i].limit > 0 && cases[i].limit < 2 << 20;
+        check_memory(t, &root, cases[i].limit, tight ? cases[i].limit : 2 << 20);
+        temp_dir_remove(&root);
+    }
+    TempDir empty = temp_dir_make();
+    check_memory(t, &empty, 0, machine_memory(empty.path).all);
+    temp_dir_remove(&empty);
+}
