@@ -14,7 +14,7 @@ typedef struct ModelFile {
     ModelFileKind kind;
     char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
     GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
-    int64_t seq_len;           // of a run's model: it was trained on sequences of this length. 0: unknown
+    int64_t trained_positions; // of a run's model, as its checkpoint says; 0: the whole context
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
@@ -71,20 +71,17 @@ static inline bool model_file_fail_release(const GPT2Size *release, Error *error
                 release->release, release->folder, release->release, release->millions);
 }
 
-// Returns the length of the sequences that trained a checkpoint's model, from the state beside it; 0: there is none.
-// Positions after it may be untrained.
-static inline int64_t model_file_trained_length(const char *model) {
+// Returns the trained positions of a checkpoint's model, from the state beside it. 0: the whole context.
+static inline int64_t model_file_trained_positions(const char *model) {
     char dir[MAX_PATH_BYTES];
-    int64_t step = checkpoint_step_of_name(path_name(model), "model", ""), length = 0;
+    int64_t step = checkpoint_step_of_name(path_name(model), "model", "");
     GPT2Config config;
     StateHeader header;
     Error ignored;
     if (step < 0) { return 0; }
     path_parent(dir, model);
-    bool ok = checkpoint_load_header(dir, step, &config, &header, &ignored) &&
-              state_find(&header, "option.seq-len") != NULL &&
-              state_get_number(&header, model, "option.seq-len", 1, config.max_seq_len, &length, &ignored);
-    return ok ? length : 0;
+    bool ok = checkpoint_load_header(dir, step, &config, &header, &ignored);
+    return ok ? checkpoint_trained_positions(&header, &config) : 0;
 }
 
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a file .bin
@@ -102,7 +99,7 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     if (folder && !path_exists(file->path)) {
         bool unfinished = strcmp(init, release != NULL ? release->folder : "") == 0; // gpt2.py was stopped
         bool ok = unfinished ? model_file_fail_release(release, error) : model_file_open_run(file, init, error);
-        file->seq_len = ok ? model_file_trained_length(file->path) : 0;
+        file->trained_positions = ok ? model_file_trained_positions(file->path) : 0;
         return ok;
     }
     if (folder || ends_with(init, ".safetensors")) {
@@ -111,7 +108,7 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     }
     if (path_exists(init) || ends_with(init, ".bin")) {
         int version;
-        file->seq_len = model_file_trained_length(file->path);
+        file->trained_positions = model_file_trained_positions(file->path);
         return model_bin_read_config(file->path, &file->config, &version, error);
     }
     if (release != NULL) { return model_file_fail_release(release, error); }
@@ -123,7 +120,7 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
 static inline bool model_file_check(const ModelFile *file, Error *error) {
     int kind;
     memcpy(&kind, &file->kind, sizeof(kind));
-    bool ok = kind >= MODEL_FROM_SIZE && kind <= MODEL_FROM_SAFETENSORS && file->seq_len >= 0 &&
+    bool ok = kind >= MODEL_FROM_SIZE && kind <= MODEL_FROM_SAFETENSORS && file->trained_positions >= 0 &&
               memchr(file->path, '\0', sizeof(file->path)) != NULL &&
               memchr(file->note.text, '\0', sizeof(file->note.text)) != NULL;
     if (!ok) { return fail(error, "rank 0 has not sent what --init is, but something else"); }

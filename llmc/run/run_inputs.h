@@ -244,14 +244,14 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                 (long long)run->train.num_sequences, (long long)sequences);
 }
 
-// A run that only samples uses the positions that its model was trained on, all if that is unknown. Otherwise 0 means
-// the default, or a smaller model's context.
+// A run that only samples uses the trained positions of its model, and all of a new one. Otherwise 0 means the default,
+// or a smaller model's context.
 static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    int64_t trained = run->found.trained_length > 0 ? run->found.trained_length : context;
-    int64_t usual = samples_only ? trained : run->ops->facts.default_seq_len;
+    int64_t known = run_is_new(run) ? context : run_known_positions(run);
+    int64_t usual = samples_only ? known : run->ops->facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
     return train_options_check_context(o, context, error);
 }

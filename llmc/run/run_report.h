@@ -50,6 +50,12 @@ static inline void run_print_text_notes(const TrainRun *run) {
     }
 }
 
+// Tells whether the model has positions that no training has reached, beside trained ones.
+static inline bool run_has_untrained_positions(const TrainRun *run) {
+    int64_t trained = run_trained_positions(run);
+    return trained > 0 && trained < run->config.max_seq_len;
+}
+
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -60,6 +66,10 @@ static inline void run_print_inputs(const TrainRun *run) {
     const char *from = run_is_new(run) ? "the seed" : run->found.resumes ? "a checkpoint" : run->model_file->path;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
+    if (run_has_untrained_positions(run)) {
+        say(stdout, "positions   %lld of %d are trained, the others are noise; --seq-len trains more\n",
+            (long long)run_trained_positions(run), c->max_seq_len);
+    }
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     bool assumes_vocab = run_is_new(run) && !run->tokenizer.is_open && o->vocab == 0 && !run_has_train(run);
     if (train_options_plan(o) && assumes_vocab) {
@@ -97,10 +107,6 @@ static inline void run_print_training(const TrainRun *run) {
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     say(stdout, "batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
         (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
-    if (run_is_new(run) && o->seq_len < run->config.max_seq_len) {
-        say(stdout, "positions   %lld of %d are trained by sequences of this length; --context is what the model has\n",
-            (long long)o->seq_len, run->config.max_seq_len);
-    }
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
     Schedule schedule = train_options_schedule(o, run->num_steps);
@@ -339,6 +345,11 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     } else {
         say(stdout, "exported    %s: the model without a tokenizer (%s); to export both, " VOCAB_HINT "\n", dir,
             tokenizer == NULL ? "none was given" : "this one only decodes");
+    }
+    if (run_has_untrained_positions(run)) {
+        long long trained = run_trained_positions(run);
+        say(stdout, "            all %d positions, of which %lld are trained: give this model at most %lld tokens\n",
+            run->config.max_seq_len, trained, trained);
     }
     return true;
 }

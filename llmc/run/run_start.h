@@ -160,7 +160,10 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
         StateHeader header;
         int64_t step = run->found.checkpoints[i];
         run->found.first_usable = i;
-        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) { return true; }
+        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) {
+            run->found.trained_positions = checkpoint_trained_positions(&header, &run->config);
+            return true;
+        }
         run_report_damage(run, error);
     }
     return run_fail_all_damaged(run, error, error);
@@ -203,7 +206,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     if (!ok) { return false; }
     if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
     run->config = file->config;
-    run->found.trained_length = file->seq_len;
+    run->found.trained_positions = file->trained_positions;
     if (file->kind == MODEL_FROM_SIZE) {
         free(file);
         run->model_file = NULL;

@@ -28,7 +28,8 @@ static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
 }
 
-// Records the run's position, and each option that shapes the run or its rounding.
+// Records the run's position, and each option that shapes the run or its rounding. trained_positions: how many of the
+// model's positions are trained, so that a later run samples with no others; absent: all.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_init(header);
     state_set_i64(header, "step", run->step);
@@ -38,6 +39,7 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "steps_above_norm_limit", run->divergence.norm_steps);
     state_set_real(header, "norm_limit", run->divergence.norm_limit);
     state_set_i64(header, "good_step", run->folder.good_step);
+    state_set_i64(header, "trained_positions", run_trained_positions(run));
     state_set_u64(header, "data", run->train.fingerprint);
     if (run->tokenizer.is_open) { state_set_u64(header, "tokenizer", run->tokenizer.fingerprint); }
     state_set_text(header, "precision", run->ops->facts.precision);

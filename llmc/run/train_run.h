@@ -39,7 +39,7 @@ static const struct {
 typedef struct {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
     int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
-    int64_t trained_length;                   // of the sequences that trained a run's model, --init; 0: unknown
+    int64_t trained_positions;                // of a model that exists, as its checkpoint says; 0: the whole context
     int32_t resumes;                          // the run goes on from a checkpoint
 } RunFound;
 
@@ -128,6 +128,31 @@ static inline bool run_is_stopping(const TrainRun *run) { return is_stopping(run
 // Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
     return run->options.total_batch / run->options.seq_len;
+}
+
+// Returns how many positions of the model are trained before the run begins. 0: none, it is new.
+static inline int64_t run_known_positions(const TrainRun *run) {
+    int64_t found = run->found.trained_positions;
+    return run_is_new(run) ? 0 : found > 0 ? found : run->config.max_seq_len;
+}
+
+// Returns how many positions are trained when the run has ended. The sequences of a run train its first ones.
+static inline int64_t run_trained_positions(const TrainRun *run) {
+    int64_t known = run_known_positions(run);
+    return run->options.steps == 0 ? known : max_i64(known, run->options.seq_len);
+}
+
+// Names what gives the model its heads and channels, for an error about them.
+static inline const char *run_shape_origin(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    if (!run_is_new(run)) { return run->found.resumes ? o->out_dir : o->init; }
+    if (o->heads != 0) { return o->channels != 0 ? "--channels and --heads" : "--heads"; }
+    return o->channels != 0 ? "--channels" : "--init";
+}
+
+// Returns the tokens of the run's tokenizer. Without a tokenizer they are GPT-2's.
+static inline int run_num_tokens(const TrainRun *run) {
+    return run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
 }
 
 // Keeps data in each training state, under this name.

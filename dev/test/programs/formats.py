@@ -243,11 +243,12 @@ def read_state(path):
 
 
 def rewrite_state(path, facts=(), sections=()):
-    """Changes facts and sections (name -> its bytes) of a state file, as somebody would who can compute checksums."""
+    """Changes facts (None: removes one) and sections (name -> its bytes) of a state file, as somebody would who can
+    compute checksums."""
     data = read_bytes(path)
     text_bytes, count = struct.unpack_from("<2I", data, 12)
     new_facts = {**read_state(path)[0], **dict(facts)}
-    text = "".join(f"{key} {value}\n" for key, value in new_facts.items()).encode()
+    text = "".join(f"{key} {value}\n" for key, value in new_facts.items() if value is not None).encode()
     at = 24 + text_bytes + 56 * count + 8
     records, bodies = b"", b""
     for i in range(count):

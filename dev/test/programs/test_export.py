@@ -237,6 +237,16 @@ def test_shards_of_tokenize():
     assert os.listdir(path("asked")) == ["q_val.bin"]
 
 
+def test_untrained_positions():
+    """The export has all positions, and one line says how many of them are trained."""
+    train = ["-i", cli.text_file(), *MODEL, *QUIET, "-b", 2, "-x", 2, "--export", new_folder("hf")]
+    for length, says in ((8, True), (16, False)):
+        out = ran(*train, "-t", length, "-o", new_folder("short"))
+        line = f"\n            all 16 positions, of which {length} are trained: give this model at most {length} tokens\n"
+        assert (line in out) == says and ("of which" in out) == says, out
+        assert (line in export("--init", path("short"))[1]) == says
+
+
 def test_damaged_tokenizer():
     folder, _ = export("--tokenizer", "byte", *MODEL)
     os.truncate(os.path.join(folder, "vocab.json"), 100)
