@@ -283,19 +283,21 @@ static inline void path_list_free(PathList *list) {
 }
 
 // Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error, unless the pattern
-// is the name of an existing file, which it then means. The caller frees the list, also after a failure.
-static inline bool list_glob(const char *pattern, PathList *list, Error *error) {
+// is the name of an existing file, which it then means. hint: ends the message then. The caller frees the list, also
+// after a failure.
+static inline bool list_glob(const char *pattern, const char *hint, PathList *list, Error *error) {
     memset(list, 0, sizeof(*list));
     if (!path_check(pattern, "file pattern", error)) { return false; }
     int status =
         glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, &list->matches); // without a match, returns the pattern itself
     if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
-    if (status != 0) {
+    bool no_folder = status == GLOB_ABORTED && errno == ENOENT;
+    if (status != 0 && !no_folder) {
         return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
     }
     char **paths = list->matches.gl_pathv;
-    if (list->matches.gl_pathc == 1 && strcmp(paths[0], pattern) == 0 && !path_exists(pattern)) {
-        return fail(error, "%s: no such file (nothing matches the name or pattern)", pattern);
+    if (no_folder || (list->matches.gl_pathc == 1 && strcmp(paths[0], pattern) == 0 && !path_exists(pattern))) {
+        return fail(error, "%s: no such file (nothing matches the name or pattern)%s", pattern, hint);
     }
     if (list->matches.gl_pathc >= INT32_MAX) { return fail(error, "%s: matches too many files", pattern); }
     list->paths = paths;

@@ -191,6 +191,30 @@ static inline bool data_check_header(const char *path, DataKind kind, const int3
                 (long long)format->least, (long long)format->most);
 }
 
+// ---- Where data come from ----
+
+#define FETCHES "; `python3 dev/data/"
+
+// Returns which program of dev/data fetches a file that is not there, by its name, to end a message. "": none is known.
+static inline const char *data_hint(const char *path) {
+    static const char *const hints[][2] = {
+        {"edu_fineweb100B", FETCHES "fineweb.py -t edu -v 100B` fetches FineWeb-Edu's shards"},
+        {"edu_fineweb", FETCHES "fineweb.py -t edu` fetches FineWeb-Edu's shards"},
+        {"fineweb100B", FETCHES "fineweb.py -v 100B` fetches FineWeb's shards"},
+        {"fineweb", FETCHES "fineweb.py` fetches FineWeb's shards"},
+        {"TinyStories", FETCHES "tinystories.py` fetches TinyStories"},
+        {"tiny_shakespeare", FETCHES "tinyshakespeare.py` fetches tiny Shakespeare"},
+        {"hellaswag", FETCHES "hellaswag.py` fetches HellaSwag"},
+        {"mmlu", FETCHES "mmlu.py` fetches MMLU"},
+    };
+    for (size_t i = 0; i < sizeof(hints) / sizeof(hints[0]); i++) {
+        if (strstr(path, hints[i][0]) != NULL) { return hints[i][1]; }
+    }
+    return "";
+}
+
+// ---- Tokens ----
+
 // The place of the first token that is not in the vocabulary, or count.
 static inline int64_t data_find_bad_token(const uint16_t *tokens, int64_t count, int vocab_size) {
     int64_t i = 0;

@@ -249,8 +249,9 @@ static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
 static inline bool dataloader_open(DataLoader *dl, const char *pattern, int seq_len, int vocab_size, bool shuffle,
                                    uint64_t seed, Error *error) {
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
-    bool ok = list_glob(pattern, &dl->files, error) && dataloader_allocate(dl, dl->files.count, error) &&
-              dataloader_set_files(dl, error) && dataloader_finish(dl, pattern, error);
+    bool ok = list_glob(pattern, data_hint(pattern), &dl->files, error) &&
+              dataloader_allocate(dl, dl->files.count, error) && dataloader_set_files(dl, error) &&
+              dataloader_finish(dl, pattern, error);
     if (!ok) { dataloader_close(dl); }
     return ok;
 }

@@ -55,7 +55,7 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
         ok = fail(error, "%s: is a folder, expected text; give its texts as '%s/*.txt', or shards as '%s/*.bin'",
                   pattern, pattern, pattern);
     }
-    ok = ok && list_glob(pattern, &files, error);
+    ok = ok && list_glob(pattern, data_hint(pattern), &files, error);
     for (int i = 0; ok && i < files.count; i++) {
         bool named = strcmp(files.paths[i], pattern) == 0;
         ok = text_append(files.paths[i], named, tokenizer, tokens, count, crlf, error);

@@ -226,12 +226,14 @@ static inline const GPT2Size *gpt2_find_size(const char *name) {
     return NULL;
 }
 
-// Finds the size of released weights by their name ("gpt2-xl") or their folder. NULL: there are none of this name.
+// Finds the size of released weights by their name ("gpt2-xl"), their folder or its file. NULL: there are none.
 static inline const GPT2Size *gpt2_find_release(const char *name) {
     for (size_t i = 0; name[0] != '\0' && i < NUM_GPT2_SIZES; i++) {
-        if (strcmp(name, gpt2_sizes[i].release) == 0 || strcmp(name, gpt2_sizes[i].folder) == 0) {
-            return &gpt2_sizes[i];
-        }
+        const GPT2Size *size = &gpt2_sizes[i];
+        size_t n = strlen(size->folder);
+        bool inside = n > 0 && strncmp(name, size->folder, n) == 0;
+        bool there = inside && (name[n] == '\0' || strcmp(name + n, "/model.safetensors") == 0);
+        if (there || strcmp(name, size->release) == 0) { return size; }
     }
     return NULL;
 }

@@ -49,7 +49,7 @@ static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_P
         PathList files;
         Error ignored; // opening the data reports it
         if (patterns[i][0] == '\0' || !data_is_shards(patterns[i])) { continue; }
-        bool listed = list_glob(patterns[i], &files, &ignored);
+        bool listed = list_glob(patterns[i], "", &files, &ignored);
         for (int k = 0; listed && k < files.count && !found; k++) {
             found = tokenizer_beside_shard(name, files.paths[k]) && path_exists(name);
         }

@@ -67,10 +67,16 @@ static inline void run_find_sibling(const char *dir, char sibling[MAX_PATH_BYTES
     if (best[0] == '\0' || !path_join(sibling, path, best, &ignored)) { sibling[0] = '\0'; }
 }
 
-// Says that --resume finds nothing, and which folder may be meant.
-static inline void run_say_nothing_to_resume(TrainRun *run) {
+// Says that --resume finds nothing, and which folder may be meant, or that the run is at its end.
+static inline void run_say_how_it_resumes(TrainRun *run) {
     const char *dir = run->options.out_dir;
     char sibling[MAX_PATH_BYTES];
+    if (run->found.resumes && run->step >= run->num_steps) {
+        logger_event(&run->logger,
+                     "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
+                     (long long)run->step, (long long)run->num_steps);
+    }
+    if (!run->options.resume || run->found.resumes) { return; }
     run_find_sibling(dir, sibling);
     logger_event(&run->logger, "nothing to resume in %s: starts afresh%s%s%s", dir,
                  sibling[0] == '\0' ? "" : " (did you mean ", sibling, sibling[0] == '\0' ? "" : "?)");
@@ -108,7 +114,6 @@ static inline bool run_look_at_folder(TrainRun *run, Error *error) {
         return false;
     }
     run->found.resumes = o->resume && run->found.num_checkpoints > 0;
-    if (o->resume && !run->found.resumes) { run_say_nothing_to_resume(run); }
     return true;
 }
 
@@ -324,6 +329,7 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
 // here, after everything else has proved to be in order. A resumed run removes those that --keep does not want, because
 // the disk may need their space for the next one.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
+    run_say_how_it_resumes(run);
     const char *dir = run->options.out_dir;
     const Folder *folder = &run->folder.dir;
     if (!run_check_disk(run, error)) { return false; }

@@ -40,7 +40,7 @@ TEST(test_paths) {
     int64_t size;
     DirectoryLock lock;
     bool any = atomic_open(&file, longer, &error) || input_open(&input, longer, &error) ||
-               list_glob(longer, &list, &error) || read_whole_file(longer, 10, &data, &size, &error) ||
+               list_glob(longer, "", &list, &error) || read_whole_file(longer, 10, &data, &size, &error) ||
                directory_lock(&lock, longer, &error) || make_directories(longer, &error);
     CHECK(t, !any, "a path of 5000 bytes was accepted");
     free(longer);
@@ -93,13 +93,15 @@ TEST(test_glob) {
     PathList list;
     static const char *const names[] = {"b_2.bin", "b_10.bin", "B_1.bin", "a[1].bin"};
     for (int i = 0; i < 4; i++) { temp_write(test_path(t, names[i]), "", 0); }
-    CHECK(t, list_glob(test_path(t, "*_*.bin"), &list, &error) && list.count == 3, "%s", error.text);
+    CHECK(t, list_glob(test_path(t, "*_*.bin"), "", &list, &error) && list.count == 3, "%s", error.text);
     CHECK(t, ends_with(list.paths[0], "/B_1.bin") && ends_with(list.paths[1], "/b_10.bin"), "byte order");
     path_list_free(&list);
-    CHECK(t, list_glob(test_path(t, "a[1].bin"), &list, &error) && list.count == 1, "a name with brackets: %s",
+    CHECK(t, list_glob(test_path(t, "a[1].bin"), "", &list, &error) && list.count == 1, "a name with brackets: %s",
           error.text);
     path_list_free(&list);
-    CHECK_REFUSED(t, list_glob(test_path(t, "c*"), &list, &error), &error, test_path(t, "c*"),
+    CHECK_REFUSED(t, list_glob(test_path(t, "c*"), "; look", &list, &error), &error, test_path(t, "c*"),
+                  ": no such file (nothing matches the name or pattern); look");
+    CHECK_REFUSED(t, list_glob(test_path(t, "none/c*"), "", &list, &error), &error, test_path(t, "none/c*"),
                   ": no such file (nothing matches the name or pattern)");
     CHECK(t, list.count == 0, "%d files after a failure", list.count);
     path_list_free(&list);

@@ -16,8 +16,8 @@ import subprocess
 
 import pytest
 
-from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, divergence, finish,
-                 log_of, logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
+from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, check_line, checkpoints, config,
+                 divergence, finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
                  random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes, start, stopped_after,
                  tensor_shapes, text_file, tokenizer_bytes, val_losses, weights_hash, write)
 from run_folder import record_of
@@ -134,6 +134,24 @@ def test_shards_of_all_sizes():
     for data, says in ((path("nothing_*.bin"), "no such file"), (FOLDER, "folder"),
                        (write("empty.txt", b""), "empty"), (write("short.txt", b"sixteen letters"), "needs 17 tokens")):
         refused("-i", data, *TINY, says=[data, says])
+
+
+@pytest.mark.parametrize("name, program", (
+    ("fineweb10B/fineweb_train_*.bin", "fineweb.py` fetches FineWeb's shards"),
+    ("fineweb100B/fineweb_val_*.bin", "fineweb.py -v 100B`"),
+    ("edu_fineweb10B/edu_fineweb_train_*.bin", "fineweb.py -t edu`"),
+    ("edu_fineweb100B/edu_fineweb_train_*.bin", "fineweb.py -t edu -v 100B`"),
+    ("tinystories/TinyStories_train.bin", "tinystories.py`"),
+    ("tinyshakespeare/tiny_shakespeare_val.bin", "tinyshakespeare.py`"),
+    ("gpt2/gpt2/model.safetensors", "gpt2.py gpt2`")))
+def test_missing_data(name, program):
+    """The line names the program that fetches it. A run that does not start does not say that it starts afresh."""
+    option, name = "-e" if name.startswith("gpt2") else "-i", "dev/data/" + name
+    process = start(*("-i", TEXT) * (option == "-e"), *BATCH, option, name, "-o", new_folder("fresh"), "--resume",
+                    cwd=FOLDER)
+    out, err = finish(process, 1)
+    check_line("train_gpt2", err, ["dev/data", f"`python3 dev/data/{program}"])
+    assert out == "" and not os.path.exists(path("fresh")), out
 
 
 def test_notes_on_a_text():
