@@ -499,7 +499,8 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
-    if (!layernorm_check(c->channels, error) || !attention_check(c->channels, c->num_heads, error) ||
+    const char *where = run_shape_origin(run);
+    if (!layernorm_check(where, c->channels, error) || !attention_check(where, c->channels, c->num_heads, error) ||
         !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
         return false;
     }

@@ -16,18 +16,18 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2116, 1200, ""),
-    "model": (1524, 1100, "base"),
+    "base": (2118, 1200, ""),
+    "model": (1526, 1100, "base"),
     "cpu": (729, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (555, 550, "base model cuda"),
     "ranks": (3626, 1900, "base model cuda"),
-    "data": (1767, 1500, "base model"),
-    "files": (2523, 2200, "base model data"),
-    "run": (4769, 2300, "base model data files"),
+    "data": (1792, 1500, "base model"),
+    "files": (2528, 2200, "base model data"),
+    "run": (4857, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 921, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 922, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/

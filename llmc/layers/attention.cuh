@@ -25,11 +25,11 @@
 
 #define ATTENTION_MAX_HEAD_SIZE 256
 
-// Refuses a model whose heads the kernels cannot take.
-static inline bool attention_check(int C, int NH, Error *error) {
+// Refuses a model whose heads the kernels cannot take. where: begins the message, as in gpt2_check_config.
+static inline bool attention_check(const char *where, int C, int NH, Error *error) {
     return C / NH <= ATTENTION_MAX_HEAD_SIZE ||
-           fail(error, "model: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", C / NH, C,
-                NH, ATTENTION_MAX_HEAD_SIZE);
+           fail(error, "%s: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", where, C / NH,
+                C, NH, ATTENTION_MAX_HEAD_SIZE);
 }
 
 // delta (B,NH,T) = the dot products of out and dout (B,T,C), head by head. Eight lanes take one head of one row. Loads

@@ -116,17 +116,21 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
 // the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     GPT2Config *config = &run->config;
-    int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
+    int tokens = run_num_tokens(run);
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
     bool room = run->options.vocab != 0 || run->tokenizer.is_found; // rows that no token has
+    if (run_is_new(run) && tokens > config->vocab_size && run->tokenizer.is_open) {
+        return fail(error, "--vocab: %d is less than the %d tokens of %.4000s; leave it out, or give at least these",
+                    config->vocab_size, tokens, run->tokenizer.note);
+    }
     if (run->tokenizer.is_open && (room ? tokens > config->vocab_size : tokens != config->vocab_size)) {
         return fail(error,
                     "tokenizer %.4000s has %d tokens, the model %d; give the tokenizer the model was made with "
                     "(--tokenizer), or a model of its own (--init d12)",
                     run->tokenizer.note, tokens, config->vocab_size);
     }
-    return gpt2_check_config(config, run->found.resumes ? run->options.out_dir : "--init", error);
+    return gpt2_check_config(config, run_shape_origin(run), error);
 }
 
 // ---- The data ----

@@ -176,27 +176,10 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
 
 // Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
 static inline bool run_take_sizes(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    GPT2Config *c = &run->config;
-    const struct {
-        const char *name;
-        int64_t value;
-        int *size;
-    } sizes[] = {{"--layers", o->layers, &c->num_layers},
-                 {"--heads", o->heads, &c->num_heads},
-                 {"--channels", o->channels, &c->channels},
-                 {"--context", o->context, &c->max_seq_len},
-                 {"--vocab", o->vocab, &c->vocab_size}};
-    bool is_new = run->model_file == NULL;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i].value == 0) { continue; }
-        if (!is_new) {
-            return fail(error, "%s: is for new models; --init %.4000s names a model that exists", sizes[i].name,
-                        o->init);
-        }
-        *sizes[i].size = (int)sizes[i].value;
-    }
-    return true;
+    int row = train_options_take_sizes(&run->options, &run->config);
+    return row < 0 || run->model_file == NULL ||
+           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(row),
+                run->options.init);
 }
 
 // Finds the model and its config. A size leaves the vocabulary at 0. Rank 0 finds out what --init is, which may mean
@@ -329,7 +312,6 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
 // here, after everything else has proved to be in order. A resumed run removes those that --keep does not want, because
 // the disk may need their space for the next one.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
-    run_say_how_it_resumes(run);
     const char *dir = run->options.out_dir;
     const Folder *folder = &run->folder.dir;
     if (!run_check_disk(run, error)) { return false; }
@@ -347,6 +329,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     }
     // mpirun gives its processes terminals, wherever their output goes. They write whole lines and no progress bar.
     if (launcher_find().name != NULL) { run->logger.terminal = false; }
+    run_say_how_it_resumes(run);
     return true;
 }
 

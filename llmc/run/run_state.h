@@ -182,44 +182,78 @@ static inline bool run_option_changed(const TrainRun *run, const StateHeader *he
     return train_options_shapes_run(i) && !train_options_alike(i, then, now);
 }
 
-// Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
-// that round otherwise. An older training state may lack an option.
-static inline void run_list_changes(TrainRun *run, const StateHeader *header, Text *list) {
-    const char *precision = run->ops->facts.precision;
+// Tells whether the options of a saved run name its model's shape, and those of this run name it, too, maybe by other
+// options: --init d12, or --layers, --heads and --channels. init: the saved run's.
+static inline bool run_names_equal_shape(const TrainRun *run, const char *init) {
+    GPT2Config named = run->config;
+    named.vocab_size = run_num_tokens(run);
+    if (gpt2_find_size(init) == NULL || !gpt2_config_from_size(&named, run->options.init)) { return false; }
+    train_options_take_sizes(&run->options, &named);
+    return model_configs_equal(&named, &run->config);
+}
+
+// The differences between a saved run and this one.
+typedef struct {
+    Text list;        // for people
+    bool is_programs; // the saved run's program did what this program cannot do
+} RunChanges;
+
+// Lists option i if it has changed since the run was saved. An older training state may lack it.
+static inline void run_list_option(TrainRun *run, const StateHeader *header, int i, RunChanges *changes) {
     char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
+    bool is_mine = run->ops->facts.on_gpu || train_specs_cpu[i].refusal == NULL;
+    snprintf(name, sizeof(name), "--%s", train_options_name(i));
+    run_option_key(key, sizeof(key), i);
+    train_options_text(&run->options, i, now, sizeof(now));
+    bool recorded = state_get_text(header, key, then, sizeof(then));
+    if (!recorded) { snprintf(then, sizeof(then), "(not recorded)"); }
+    if (!is_mine && !recorded) { return; }
+    if (is_mine && train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
+        logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
+    }
+    if (!run_option_changed(run, header, i, then, now)) { return; }
+    run_add_change(&changes->list, name, then,
+                   !is_mine                 ? "an option of the GPU trainer"
+                   : strcmp(then, now) == 0 ? "another file"
+                                            : now);
+    changes->is_programs = changes->is_programs || !is_mine;
+}
+
+// Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
+// that round otherwise.
+static inline void run_list_changes(TrainRun *run, const StateHeader *header, RunChanges *changes) {
+    const char *precision = run->ops->facts.precision;
+    char then[MAX_PATH_BYTES];
     uint64_t data = 0;
+    bool equal_shape = state_get_text(header, "option.init", then, sizeof(then)) && run_names_equal_shape(run, then);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        snprintf(name, sizeof(name), "--%s", train_options_name(i));
-        run_option_key(key, sizeof(key), i);
-        train_options_text(&run->options, i, now, sizeof(now));
-        bool recorded = state_get_text(header, key, then, sizeof(then));
-        if (!recorded) { snprintf(then, sizeof(then), "(not recorded)"); }
-        if (train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
-            logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
-        }
-        if (run_option_changed(run, header, i, then, now)) {
-            run_add_change(list, name, then, strcmp(then, now) == 0 ? "another file" : now);
-        }
+        if (equal_shape && i >= TRAIN_ROW_init && i <= TRAIN_ROW_vocab) { continue; }
+        run_list_option(run, header, i, changes);
     }
     if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
-    if (strcmp(then, precision) != 0) { run_add_change(list, "the precision", then, precision); }
+    if (strcmp(then, precision) != 0) {
+        run_add_change(&changes->list, "the precision", then, precision);
+        changes->is_programs = true;
+    }
     if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
-        text_printf(list, "%sthe training data has changed", list->used > 0 ? "; " : "");
+        text_printf(&changes->list, "%sthe training data has changed", changes->list.used > 0 ? "; " : "");
     }
 }
 
 // Refuses a run that differs from the saved run, unless --allow-changes is given. The message names every difference.
 static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
-    Text list = {NULL, 0, 0, false};
-    run_list_changes(run, header, &list);
-    bool ok = !list.failed || fail(error, "out of memory");
-    if (ok && list.used > 0 && run->options.allow_changes) {
-        logger_event(&run->logger, "resuming with changes: %s", list.data);
-    } else if (ok && list.used > 0) {
-        ok = fail(error, "--resume (-y): %s: %.3000s; give these as they were, or --allow-changes to go on",
-                  run->options.out_dir, list.data);
+    RunChanges changes = {{NULL, 0, 0, false}, false};
+    Text *list = &changes.list;
+    run_list_changes(run, header, &changes);
+    bool ok = !list->failed || fail(error, "out of memory");
+    if (ok && list->used > 0 && run->options.allow_changes) {
+        logger_event(&run->logger, "resuming with changes: %s", list->data);
+    } else if (ok && list->used > 0) {
+        ok = fail(error, "--resume (-y): %s: %.3000s; %s", run->options.out_dir, list->data,
+                  changes.is_programs ? "another program saved this run: --allow-changes goes on with this one"
+                                      : "give these as they were, or --allow-changes to go on");
     }
-    text_free(&list);
+    text_free(list);
     return ok;
 }
 

@@ -254,6 +254,26 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
     args_value_text(&train_specs_cpu[i], options, text, size);
 }
 
+// Sets the sizes that options give a new model. Returns the row of the first such option, -1: none is given.
+static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *config) {
+    const struct {
+        int row;
+        int64_t value;
+        int *size;
+    } sizes[] = {{TRAIN_ROW_layers, o->layers, &config->num_layers},
+                 {TRAIN_ROW_heads, o->heads, &config->num_heads},
+                 {TRAIN_ROW_channels, o->channels, &config->channels},
+                 {TRAIN_ROW_context, o->context, &config->max_seq_len},
+                 {TRAIN_ROW_vocab, o->vocab, &config->vocab_size}};
+    int first = -1;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].value == 0) { continue; }
+        *sizes[i].size = (int)sizes[i].value;
+        if (first < 0) { first = sizes[i].row; }
+    }
+    return first;
+}
+
 // ---- Checks that need only the options ----
 
 // Settles total_batch, when seq_len and the number of ranks are known. 0 becomes one micro-batch of every rank, B * T *

@@ -215,7 +215,6 @@ def test_tokenizers():
     refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe: no such file", "dev/data/vocab.py"])
     refused("-i", data, *TINY, "--tokenizer", FOLDER, says=[FOLDER, "folder"])
     refused("-i", TEXT, *BATCH, "-e", model("other.bin", config(V=300)), says=["byte has 257 tokens, the model 300"])
-    refused("-i", TEXT, *TINY, "--vocab", 256, says=["257 tokens, the model 256"])
 
 
 # ---- Row 13: sampling ----

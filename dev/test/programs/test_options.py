@@ -41,7 +41,10 @@ def test_help_text():
     ([*RUN, "-z", 1],
      "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"),
     ([*RUN, "-d", 100], "--total-batch (-d): 100 tokens is not a multiple of B x T = 32; the nearest is 96 or 128"),
-    (["-i", TEXT, "--heads", 7, "--channels", 16], "16 channels cannot be divided among 7 heads"),
+    (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels cannot be divided among 7"),
+    (["-i", TEXT, "--heads", 7], "--heads: 384 channels cannot be divided among 7 heads"),
+    (["-i", TEXT, "--channels", 16], "--channels: 16 channels cannot be divided among 6 heads"),
+    ([*RUN, "--vocab", 256], "--vocab: 256 is less than the 257 tokens of byte; leave it out"),
     (["-i", TEXT, "-e", model("made.bin"), "--layers", 16], "--layers: is for new models"),
     (["-i", TEXT, "-e", model("made.bin"), "--vocab", 16], "--vocab: is for new models"),
     (["--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300], "--prompt"),
@@ -49,7 +52,7 @@ def test_help_text():
     ([*RUN, "-h", 1], "dev/data/hellaswag/hellaswag_val.bin: no such file"),
     ([*RUN, "-j", "x" * 4000], "x" * 200),  # the option allows what the system may not
     ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc"),
-), ids=map(str, range(14)))
+), ids=map(str, range(17)))
 def test_refusals(words, says):
     assert len(refused(*words, cwd=FOLDER, says=[says])) < 5000
 

@@ -13,6 +13,7 @@ import pytest
 
 import cli
 from cli import checkpoints, log_of, new_folder, path, stopped_after, weights_hash
+from formats import rewrite_state
 
 STEPS = 12
 # Two shards of unequal size, an epoch that ends within a step, accumulation, outliers skipped: all of it at once.
@@ -66,7 +67,10 @@ def test_resume_from_every_step():
     assert checkpoints(folder) == list(range(1, STEPS + 1)), checkpoints(folder)
     for step in range(1, STEPS + 1):
         copy = stopped_after(step, folder)
-        check_same_end(train(copy, "--resume"), copy)
+        out = train(copy, "--resume")
+        check_same_end(out, copy)
+        says = f"the run in {copy} is finished (step {STEPS} of {STEPS}): --steps N --allow-changes goes on to N\n"
+        assert ("is finished" in out) == (says in out) == (step == STEPS), out
 
 
 def test_resume_with_other_threads_and_memory():
@@ -104,6 +108,27 @@ def test_changed_options_are_named():
         refused(folder, "--resume", says=["the training data has changed"])
     finally:
         cli.write(SHARDS[1][0], content)
+
+
+def test_a_run_of_the_gpu_trainer():
+    """The line names what this program cannot do, and how to go on with it. --init is no difference where other options
+    name the shape."""
+    folder, gpu = stopped_after_8(), {"option.init": "d12", "option.head-rows": 8192, "option.attention": "cudnn"}
+    state = os.path.join(folder, "state_00000008.bin")
+    fp8 = "--fp8 was 1, is an option of the GPU trainer"
+    goes_on = "another program saved this run: --allow-changes goes on with this one"
+    for facts, says in (({"precision": "bf16"}, f"{folder}: the precision was bf16, is fp32; {goes_on}"),
+                        ({"precision": "fp32", "option.fp8": 1}, f"{folder}: {fp8}; {goes_on}"),
+                        ({"option.fp8": 0}, None)):
+        rewrite_state(state, {**gpu, **facts})
+        if says is not None:
+            refused(folder, "--resume", says=[f": {says}\n"])
+            out = train(stopped_after(8, folder, "allowed"), "--resume", "--allow-changes")
+            assert "other roundings" not in out and weights_hash(out) == REFERENCE["hash"], out
+    check_same_end(train(folder, "--resume"), folder)
+    refused(stopped_after_8(), "--resume", says=[f"{folder}: --layers was 2, is 3; give these as they were"], layers=3)
+    rewrite_state(state, {"option.init": "hf"})  # another model at the start
+    refused(folder, "--resume", says=[f"{folder}: --init was hf, is d6; give these as they were"])
 
 
 def signalled(name, line_begins, signals):
