@@ -839,6 +839,21 @@ static RunRanks ranks_of(Comm *comm) {
             comm_on_failure, comm_fail,        comm_close,     comm_prints};
 }
 
+// Plans for the GPU of this machine, unless --gpu names one. Without a GPU whose datasheet is known, an H100 is
+// assumed.
+static void plan_for_gpu_here(TrainRun *run) {
+    TrainOptions *o = &run->options;
+    int devices = 0;
+    cudaDeviceProp properties;
+    bool found = o->gpu[0] == '\0' && cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                 cudaGetDeviceProperties(&properties, 0) == cudaSuccess;
+    const GpuPeak *peak = found ? gpu_peak_of_option(properties.name) : NULL;
+    cudaGetLastError(); // no GPU is no failure
+    if (peak == NULL || (o->fp8 && peak->teraflops[GPU_FP8] == 0.0)) { return; }
+    o->gpu = peak->option;
+    run->choices.bytes_here = (int64_t)properties.totalGlobalMem;
+}
+
 // Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
 static bool join(Trainer *t, TrainRun *run, Error *error) {
     static Comm ranks;
@@ -861,7 +876,10 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     comm_single(comm);
     run->ranks = ranks_of(comm);
     run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
-    if (train_options_plan(o)) { return true; }
+    if (train_options_plan(o)) {
+        plan_for_gpu_here(run);
+        return true;
+    }
     run->num_ranks = 1;
     if (!comm_open(comm, &options, error)) { return false; }
     run->ranks = ranks_of(comm);

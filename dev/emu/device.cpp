@@ -135,7 +135,7 @@ cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     *p = cudaDeviceProp();
-    snprintf(p->name, sizeof(p->name), "emulated GPU");
+    snprintf(p->name, sizeof(p->name), "%s", getenv("EMU_NAME") ? getenv("EMU_NAME") : "emulated GPU");
     p->totalGlobalMem = device_capacity();
     p->sharedMemPerBlock = SHARED_BYTES_DEFAULT;
     p->sharedMemPerBlockOptin = SHARED_BYTES_MAX;

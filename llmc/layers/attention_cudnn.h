@@ -155,7 +155,7 @@ static inline bool cudnn_att_repeats(int version, int compute_major) { return co
 static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
     int HS = shape->C / shape->NH, version = (int)cudnnGetVersion();
     if (PRECISION_IS_FP32) { return fail(error, "cuDNN's attention is for bf16, and this is the fp32 build"); }
-    if (version == 0) { return fail(error, "the emulated GPU has a cuDNN only with EMU_CUDNN=1 in the environment"); }
+    if (version == 0) { return fail(error, "the emulator has a cuDNN only with EMU_CUDNN=1"); }
     if (version / 10000 != 9) { return fail(error, "the cuDNN library says version %d, expected 9", version); }
     if (HS % 8 != 0 || HS > CUDNN_ATT_MAX_HEAD_SIZE) {
         return fail(error, "heads of %d channels, cuDNN takes multiples of 8 up to %d", HS, CUDNN_ATT_MAX_HEAD_SIZE);

@@ -44,10 +44,10 @@ static inline StepGpu run_planned_gpu(const TrainRun *run) {
     return gpu;
 }
 
-// Returns the GPUs that --plan assumes. Nothing else is in their memory.
+// Returns the GPUs that --plan plans for. Nothing else is in their memory.
 static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(int, int)) {
     const GpuPeak *gpu = train_options_gpu(&run->options);
-    int64_t bytes = (int64_t)gpu->gib << 30;
+    int64_t bytes = run->choices.bytes_here > 0 ? run->choices.bytes_here : (int64_t)gpu->gib << 30;
     if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
     AutoGpus gpus = {run_planned_gpu(run), bytes, bytes, fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
     return gpus;
@@ -268,7 +268,7 @@ static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus) {
     say(stdout, "%-24s %s\n", "GPU memory",
         trains ? "the run fits                  0        1        2        3" : "the run fits");
     if (memory_is_given || gpu_is_given) {
-        snprintf(name, sizeof(name), "%.40s (%g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
+        snprintf(name, sizeof(name), "%.40s (%.4g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
                  (double)gpus->total_bytes / 0x1p30);
         run_print_gpu(run, gpus, name, gpus->total_bytes);
     }
@@ -348,10 +348,10 @@ static inline void run_print_speed(const TrainRun *run, const StepGpu *gpu, cons
     PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     int64_t steps = max_i64(run->num_steps, o->steps);
-    say(stdout, "predicted   %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU, attention %s\n",
-        (double)o->total_batch / seconds, 100.0 * flops / (gpu->flops_per_second * seconds), flops, attention);
+    say(stdout, "predicted   %.0f tokens/s, %.1f%% MFU, attention %s\n", (double)o->total_batch / seconds,
+        100.0 * flops / (gpu->flops_per_second * seconds), attention);
     format_duration(time, sizeof(time), (double)steps * seconds);
-    say(stdout, "            %.4g ms a step", 1e3 * seconds);
+    say(stdout, "            %.4g ms a step of %.5g FLOPs on each GPU", 1e3 * seconds, flops);
     if (steps > 0) { say(stdout, ", %s for %lld steps", time, (long long)steps); }
     say(stdout, "%s\n", steps > 0 ? "" : "; the run's time follows from --steps or --train-data");
 }
@@ -364,9 +364,10 @@ static inline void run_print_summary(TrainRun *run, const AutoGpus *gpus, int64_
     char takes[32], where[192], largest[96];
     format_bytes(takes, sizeof(takes), bytes);
     auto_room_text(where, sizeof(where), &room);
-    say(stdout, "\nIn short, for %s %s with %g GiB (assumed: --gpu, --gpu-memory)\n",
-        run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, (double)gpus->total_bytes / 0x1p30);
-    say(stdout, "memory      %s, planned to the byte; fits into %s: %s\n", takes, where, fit.fits);
+    say(stdout, "\nIn short, for %s %s with %.4g GiB (%s: --gpu, --gpu-memory)\n", run->num_ranks > 1 ? "each" : "one",
+        train_options_gpu(o)->option, (double)gpus->total_bytes / 0x1p30,
+        run->choices.bytes_here > 0 ? "as here, or another" : "assumed");
+    say(stdout, "memory      %s; fits: %s; room: %s\n", takes, fit.fits, where);
     if (run_kind(run) != RUN_TRAINS) { return; }
     snprintf(largest, sizeof(largest), "--batch-size %lld%s", (long long)fit.largest[o->recompute],
              o->given[TRAIN_ROW_total_batch] ? ", of those that divide the step," : "");

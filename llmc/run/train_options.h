@@ -139,7 +139,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "kernel; largest: all, the largest buffers first")                                                               \
     X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, GPU_ONLY, "Machine",                                              \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
-      "; without it, h100")                                                                                            \
+      "; without it, the GPU that is here, else h100")                                                                 \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, GPU_ONLY, "Machine",                                           \
       "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU")      \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, GPU_ONLY, "Machine",                               \

@@ -84,6 +84,7 @@ typedef struct {
 // What a run leaves to its GPU (gpu_choices.h).
 typedef struct {
     int64_t gpu_bytes;  // memory of the smallest GPU of all ranks, or of the GPU that --plan assumes
+    int64_t bytes_here; // memory of the GPU of this machine, if --plan plans for it; 0: it assumes another
     TrainOptions asked; // the options before the choices
     char note[512];     // the choices and their reasons; "": none
 } RunChoices;

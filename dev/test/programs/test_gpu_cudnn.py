@@ -17,7 +17,7 @@ from gpu_program import only_emulated, ran, refused
 only_emulated()
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
        384, "-x", 2, "-l", "1e-2", *QUIET]
-NO_CUDNN = "the emulated GPU has a cuDNN only with EMU_CUDNN=1 in the environment"
+NO_CUDNN = "the emulator has a cuDNN only with EMU_CUDNN=1"
 ROUNDING = 2.0**-8  # of a value to bf16
 CUDNN = dict(EMU_CUDNN="1", XDG_CACHE_HOME=cli.path("cache"))
 NO_ENGINE = dict(CUDNN, EMU_CUDNN="none")

@@ -7,7 +7,7 @@ import sys
 
 import cli
 from cli import planned_bytes
-from gpu_program import PROGRAM, ran, refused
+from gpu_program import PROGRAM, only_emulated, ran, refused
 from tools import ROOT, text_of
 
 sys.path[:0] = [os.path.join(ROOT, "dev"), os.path.join(ROOT, "dev", "bench")]
@@ -16,7 +16,7 @@ import step_table  # noqa: E402
 
 
 def plan(*arguments):
-    return ran("--plan", "all", *arguments)
+    return ran("--plan", "all", *arguments, CUDA_VISIBLE_DEVICES="")  # not for the GPU of this machine
 
 
 def test_documents_have_these_tables():
@@ -146,16 +146,16 @@ def test_in_short():
     the tables do. Without "all" the plan has no buffers and no kernels."""
     base = ["-e", "d12", "-b", 4, "-d", 16 * 1024]
     for more, fits in ((["-x", 1000], "yes"), (["-x", 1000, "--gpu-memory", 4, "-r", 1], "no, .* missing")):
-        short, out = ran("--plan", *base, *more), plan(*base, *more)
+        short, out = ran("--plan", *base, *more, CUDA_VISIBLE_DEVICES=""), plan(*base, *more)
         lines = short.splitlines()
         summary = lines[lines.index(next(line for line in lines if line.startswith("In short"))):]
         assert out.splitlines()[-len(summary):] == summary and len(lines) <= 45 and not kernels(short), short
         assert not re.search(r"^(buffer|params|total|residual) ", short, re.M), short
         patterns = [rf"In short, for one h100 with {'4' if '-r' in more else '79'} GiB \(assumed: --gpu, --gpu-memory\)",
-                    rf"memory +(\S+ \w+), planned to the byte; fits into .*: {fits}",
+                    rf"memory +(\S+ \w+); fits: {fits}; room: .*",
                     r"largest +--batch-size (\d+), of those that divide the step, with --recompute (\d)",
-                    r"predicted +(\d+) tokens/s, [\d.]+% MFU, .* FLOPs a step on each GPU, attention by .*",
-                    r" +([\d.]+) ms a step, (\S+) for 1000 steps"]
+                    r"predicted +(\d+) tokens/s, [\d.]+% MFU, attention by .*",
+                    r" +([\d.]+) ms a step of \S+ FLOPs on each GPU, (\S+) for 1000 steps"]
         assert len(summary) == len(patterns), summary
         _, memory, largest, speed, time = map(re.fullmatch, patterns, summary)
         assert re.search(rf"^memory +{memory[1]} on the GPU, planned$", short, re.M), short
@@ -166,6 +166,24 @@ def test_in_short():
         minutes, seconds = map(int, time[2].split(":"))
         assert abs(60 * minutes + seconds - step) <= 1, summary
     assert "the run's time follows from --steps" in plan(*base).splitlines()[-1]
+
+
+def test_plans_for_the_gpu_here():
+    """If its datasheet is known and --gpu names no other: its speed and its memory, but for what --gpu-memory says."""
+    only_emulated()
+
+    def short(*more, **environment):
+        out = ran("--plan", "-e", "d12", "-b", 4, *more, **environment)
+        return re.search(r"^In short, for one (.*)$\n^.*\n^.*\n^predicted +(\d+) ", out, re.M).groups()
+
+    l4 = {"EMU_NAME": "NVIDIA L4", "EMU_MEMORY": "23034"}
+    same = short("--gpu", "l4")
+    assert same[0] == "l4 with 22 GiB (assumed: --gpu, --gpu-memory)"
+    assert short(**l4) == ("l4 with 22.49 GiB (as here, or another: --gpu, --gpu-memory)", same[1])
+    assert short("--gpu-memory", 8, **l4)[0].startswith("l4 with 8 GiB ")
+    for more, environment in (([], {}), ([], dict(l4, EMU_NO_GPU="1")), (["--gpu", "h100"], l4),
+                              (["--fp8"], {"EMU_NAME": "NVIDIA A100-SXM4-80GB"})):
+        assert short(*more, **environment)[0] == "h100 with 79 GiB (assumed: --gpu, --gpu-memory)", (more, environment)
 
 
 # ---- The levels of --recompute, and --auto ----
