@@ -75,6 +75,7 @@ static const ArgsProgram program = {
     NULL,
     NULL,
     NULL,
+    false,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {

@@ -23,15 +23,14 @@ stop() { # message...: ends the script before any start
     exit 1
 }
 
-# Sets out_dir and resumes from the command's words.
+# Sets out_dir from the command's words, of which the trainer takes the last.
 read_command() {
     local word before=""
-    out_dir="" resumes=no
+    out_dir=""
     for word in "$@"; do
         case $before in --out-dir | -o) out_dir=$word ;; esac
         case $word in
             --out-dir=*) out_dir=${word#*=} ;;
-            --resume | --resume=* | -y) resumes=yes ;;
             --overwrite) stop "--overwrite: would begin anew with every start; leave it out" ;;
         esac
         before=$word
@@ -98,7 +97,8 @@ case $max_starts in '' | 0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$max_star
 case $pause in '' | *[!0-9]* | ????*) stop "PAUSE is '$pause', expected whole seconds, 0 to 999" ;; esac
 read_command "$@"
 check_root "$@"
-[ $resumes = yes ] || set -- "$@" --resume
+command -v -- "$1" >/dev/null || stop "$1: no such program; \`make help\` says how each trainer is built"
+set -- "$@" --resume
 
 status=1 failures=0
 for ((start = 1; start <= max_starts; start++)); do

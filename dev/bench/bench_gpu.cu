@@ -58,6 +58,7 @@ static const ArgsProgram program = {
     NULL,
     NULL,
     NULL,
+    false,
 };
 
 // ---- What is measured with ----

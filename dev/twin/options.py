@@ -5,6 +5,7 @@ import difflib
 import math
 import os
 import re
+import sys
 import textwrap
 import types
 
@@ -13,9 +14,9 @@ from dev.twin import Problem, header, schedule, version
 Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes refusal group help")
 
 # Rows of the table that this program takes as they are.
-TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size seq-len
-    total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every val-sequences
-    val-batches out-dir checkpoint-every resume overwrite seed threads tf32""".split())
+TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size
+    seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every
+    val-sequences val-batches out-dir checkpoint-every resume overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
 OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
        "gelu-fusion": 0, "master-weights": 1}
@@ -259,7 +260,7 @@ def parse(arguments, on_gpu):
         if argument.split("=")[0] == "--device":
             device = (argument.split("=") + arguments[i + 1:i + 2] + [""])[1]
     gpu = on_gpu(device)
-    values, given, left = {}, set(), list(arguments)
+    values, given, changed, left = {}, set(), [], list(arguments)
     while left:
         if not left[0].startswith("-") or left[0] == "-":
             raise Problem(f"'{left[0][:42]}': unexpected word; options begin with a dash, patterns such as 'x*.bin' "
@@ -267,10 +268,14 @@ def parse(arguments, on_gpu):
         row = find(rows, left[0])
         if row is None:
             fail_unknown(rows, others, left[0])
-        if row.name in given:
-            raise Problem(f"{label(row)}: given twice; give it once")
+        value = take(rows, row, left, gpu)
+        if row.name in given and value != values[row.field]:
+            changed.append(row)
         given.add(row.name)
-        values[row.field] = take(rows, row, left, gpu)
+        values[row.field] = value
+    for row in dict.fromkeys(changed if os.environ.get("RANK", "0") == "0" else ()):
+        print(f"train_gpt2.py: {label(row)}: given more than once; the last value, "
+              f"{str(values[row.field])[:42]!r}, is taken", file=sys.stderr)
     for row in rows:
         default = OFF.get(row.name, of_device(row.default, gpu))
         values.setdefault(row.field, convert(row, str(default)) if row.type != "TEXT" else default)
@@ -306,8 +311,8 @@ def check(o, given):
 
 
 def is_help(arguments):
-    """Is it a request for help? "-h 0" and "-h 1" are --hellaswag, as in llm.c."""
-    return any(a == "--help" or (a == "-h" and arguments[i + 1:i + 2] not in (["0"], ["1"]))
+    """Is it a request for help? "-h" with a value is --hellaswag, as in llm.c."""
+    return any(a == "--help" or (a == "-h" and not re.match(r"(?!all$)[^-]|-\d", (arguments[i + 1:i + 2] or ["-"])[0]))
                for i, a in enumerate(arguments))
 
 

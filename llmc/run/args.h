@@ -3,12 +3,14 @@
 // A program lists its options as ArgSpec rows that point into a plain struct, and calls args_parse once. It takes
 // "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag a bare "--name".
 // It refuses everything else in one line that names the option, its range and its default: an unknown option, a missing
-// or malformed value, a value out of range, an option given twice, a stray word.
+// or malformed value, a value out of range, a stray word. Of an option given twice it takes the last value, because
+// people append to the command lines of scripts, and says so if the values differ.
 #ifndef LLMC_ARGS_H
 #define LLMC_ARGS_H
 
 #include "llmc/base/utils.h"
 
+#include <ctype.h>
 #include <math.h>
 
 typedef enum {
@@ -50,12 +52,14 @@ typedef struct {
     bool *given;                     // (num_specs), set by args_parse: the command line has this option; or NULL
     const char *common;              // names of the options that --help shows, separated by spaces; NULL: all
     const char *const (*foreign)[2]; // options of other programs (names, what to give), the last row NULL; or NULL
+    bool silent;                     // prints nothing: one process speaks for all that a launcher has started
 } ArgsProgram;
 
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
 
 #define ARGS_MAX_SPECS 128
 #define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
+#define ARGS_MAX_TEXT 4096  // bytes of a value in a message
 #define ARGS_HELP_WIDTH 100 // columns
 
 // Writes `length` bytes of an argument for an error message: in quotes, cut if they are many. print_error shows
@@ -88,6 +92,11 @@ static inline bool args_list_has(const char *list, char separator, const char *w
 // Tells whether text is the value of a flag. text may be NULL.
 static inline bool args_is_digit(const char *text) {
     return text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0);
+}
+
+// Tells whether the word after an option can be its value: a word without a dash, or a number. text may be NULL.
+static inline bool args_is_value(const char *text) {
+    return text != NULL && (text[0] != '-' || isdigit((unsigned char)text[1]));
 }
 
 // Reads a finite decimal number such as 0.1, -3 or 6e-4, and nothing else.
@@ -376,10 +385,11 @@ static inline bool args_fail_unknown(const ArgsProgram *program, const char *arg
                 program->common != NULL ? "--help all" : "--help");
 }
 
-// Returns true if "-h" asks for help. If an option has the alias "h", "-h 0" and "-h 1" set that option.
+// Returns true if "-h" asks for help. If an option has the alias "h", "-h" with a value sets that option.
 static inline bool args_is_help(const ArgsProgram *program, const char *argument, const char *next) {
     if (strcmp(argument, "--help") == 0) { return true; }
-    return strcmp(argument, "-h") == 0 && !(args_is_digit(next) && args_find(program, "-h", 2) >= 0);
+    bool sets = args_is_value(next) && strcmp(next, "all") != 0 && args_find(program, "-h", 2) >= 0;
+    return strcmp(argument, "-h") == 0 && !sets;
 }
 
 // Tells whether a bare option has the value "1": a number whose value --help shows in brackets, or a choice with this
@@ -396,7 +406,7 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
     if (equals != NULL) { return equals + 1; }
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
     if (spec->type == ARG_FLAG) {
-        bool word = next != NULL && next[0] != '-' && !program->takes_positionals; // a wrong value, not a file name
+        bool word = args_is_value(next) && !program->takes_positionals; // a wrong value, not a file name
         if (!args_is_digit(next) && !word) { return "1"; }
     } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
                args_find(program, next, strcspn(next, "=")) >= 0) {
@@ -405,10 +415,11 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
     return argv[++*i];
 }
 
-// Takes the option in argv[*i]. Moves *i to its last argument. given (num_specs).
+// Takes the option in argv[*i]. Moves *i to its last argument. given, changed (num_specs): the option was there before,
+// with another value.
 static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
-                                    bool *given, Error *error) {
-    char label[128], expected[512], typed[64];
+                                    bool *given, bool *changed, Error *error) {
+    char label[128], expected[512], typed[64], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
     size_t length = strcspn(argv[*i], "=");
     int index = args_find(program, argv[*i], length);
     if (index < 0) { return args_fail_unknown(program, argv[*i], length, error); }
@@ -416,16 +427,30 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     args_label(label, sizeof(label), spec);
     args_expected(expected, sizeof(expected), spec);
     if (spec->refusal != NULL) { return fail(error, "%s: %s", label, spec->refusal); }
-    if (given[index]) { return fail(error, "%s: given twice; give it once", label); }
-    given[index] = true;
     const char *value = args_take_value(program, spec, argc, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
+    args_value_text(spec, options, before, sizeof(before));
     if (!args_store(spec, options, value)) {
         args_quote(typed, sizeof(typed), value, strlen(value));
         if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
         return fail(error, "%s: got %s, expected %s", label, typed, expected);
     }
+    args_value_text(spec, options, after, sizeof(after));
+    changed[index] = changed[index] || (given[index] && strcmp(before, after) != 0);
+    given[index] = true;
     return true;
+}
+
+// Says which value counts of each option that was given several values.
+static inline void args_note_changed(const ArgsProgram *program, const void *options, const bool *changed) {
+    char label[128], value[ARGS_MAX_TEXT], typed[64];
+    for (int i = 0; i < program->num_specs; i++) {
+        if (!changed[i]) { continue; }
+        args_label(label, sizeof(label), &program->specs[i]);
+        args_value_text(&program->specs[i], options, value, sizeof(value));
+        args_quote(typed, sizeof(typed), value, strlen(value));
+        say(stderr, "%s: %s: given more than once; the last value, %s, is taken\n", program->name, label, typed);
+    }
 }
 
 // Sets `options` from the defaults and the command line. --help and --version print to standard output and set
@@ -433,7 +458,7 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
 // num_positionals may be NULL if the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
-    bool taken[ARGS_MAX_SPECS];
+    bool taken[ARGS_MAX_SPECS], changed[ARGS_MAX_SPECS] = {false};
     bool *given = program->given != NULL ? program->given : taken;
     bool only_words = false; // after "--"
     int words = 0;
@@ -447,15 +472,15 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
         if (!is_word && strcmp(argv[i], "--") == 0) {
             only_words = true;
         } else if (!is_word && args_is_help(program, argv[i], next)) {
-            args_print_help(stdout, program, next != NULL && strcmp(next, "all") == 0);
+            if (!program->silent) { args_print_help(stdout, program, next != NULL && strcmp(next, "all") == 0); }
             *outcome = ARGS_SHOWED_HELP;
             return true;
         } else if (!is_word && strcmp(argv[i], "--version") == 0) {
-            say(stdout, "%s %s\n", program->name, GPT2C_VERSION);
+            if (!program->silent) { say(stdout, "%s %s\n", program->name, GPT2C_VERSION); }
             *outcome = ARGS_SHOWED_VERSION;
             return true;
         } else if (!is_word) {
-            if (!args_take_option(program, options, argc, argv, &i, given, error)) { return false; }
+            if (!args_take_option(program, options, argc, argv, &i, given, changed, error)) { return false; }
         } else if (program->takes_positionals) {
             argv[++words] = argv[i];
         } else {
@@ -466,6 +491,7 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
         }
     }
     if (num_positionals != NULL) { *num_positionals = words; }
+    if (!program->silent) { args_note_changed(program, options, changed); }
     return true;
 }
 

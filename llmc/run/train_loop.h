@@ -249,7 +249,7 @@ static inline int train_main(const TrainerOps *ops, Trainer *t, TrainRun *run, i
     reserve_standard_files();
     ignore_write_signals();
     bool ok = train_options_parse(&run->options, ops->facts.program, argc, argv, ops->facts.on_gpu, &outcome, &error);
-    ok = ok && train_check_launcher(ops, &error);
+    if (ok && outcome == ARGS_RUN) { ok = train_check_launcher(ops, &error); }
     exit_unless(ok || !shows, ops->facts.program, &error);
     if (!ok) { return EXIT_FAILURE; }
     if (outcome != ARGS_RUN || (train_options_plan(&run->options) && !shows)) { return EXIT_SUCCESS; }

@@ -6,6 +6,7 @@
 #define LLMC_TRAIN_OPTIONS_H
 
 #include "llmc/base/files.h"
+#include "llmc/base/launcher.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
@@ -514,14 +515,14 @@ static const ArgsProgram train_programs[2] = {
                  "  $0 --train-data book.txt --out-dir run --steps 1000\n"
                  "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
                  "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
-     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options},
+     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false},
     {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
      TRAIN_SIZES "Examples\n"
                  "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
                  "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
                  "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
                  "  $0 --init run --steps 0 --sample-tokens 200\n",
-     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options}};
+     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.
@@ -530,6 +531,7 @@ static inline bool train_options_parse(TrainOptions *options, const char *name, 
     ArgsProgram program = train_programs[gpu_trainer];
     program.name = name;
     program.given = options->given;
+    program.silent = !launcher_shows();
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
     train_options_settle(options);

@@ -64,7 +64,10 @@ def test_copies_under_mpirun():
 
     words = ["mpirun has started 2 processes", "runs as one", "train_gpt2cu"]
     refused(*RUN, says=words, **launched("0", "2"))
+    refused(*RUN, "--plan", says=words, **launched("0", "2"))
     assert "weights hash" in ran(*RUN, *QUIET, "--steps", 1, **launched("0", "1"))
+    for words in (["--help"], ["--help", "all"], ["--version"]):
+        assert ran(*words, **launched("0", "2")) == ran(*words) and ran(*words, **launched("1", "2")) == "", words
 
 
 def test_llmc_command_line():

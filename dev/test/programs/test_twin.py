@@ -217,7 +217,6 @@ def test_options():
             (["-i", "x", "--top-k", "1"],
              "--top-k: is an option of the C trainers, and does nothing here; leave it out"),
             (["-i", "x", "-s", "20"], "--sample-every (-s): got '20', this program takes only 0; leave it out"),
-            (["-i", "x", "-b", "1", "-b", "2"], "--batch-size (-b): given twice; give it once"),
             (["-i", "x", "-b"],
              "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
             (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
@@ -225,6 +224,21 @@ def test_options():
             (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o), the folder of the run to go on with")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(arguments, lambda device: False)
+
+
+def test_given_twice(capsys):
+    """As ./train_gpt2 has it: the last value counts, and a line says so if they differ. "-h 2" is no help."""
+    from dev.twin import options
+    for words, size, says in (
+            (["-b", "1", "--batch-size=2"], 2,
+             "train_gpt2.py: --batch-size (-b): given more than once; the last value, '2', is taken\n"),
+            (["-b", "2", "-b", "2"], 2, "")):
+        assert options.parse(["-i", "x", *words], lambda device: False).batch_size == size, words
+        assert capsys.readouterr().err == says, words
+    for words in (["-h"], ["-h", "all"], ["-h", "--seed"], ["-b", "2", "--help"]):
+        assert options.is_help(words), words
+    for words in (["-h", "0"], ["-h", "1"], ["-h", "2"], ["-h", "-1"], ["-h", "steps"]):
+        assert not options.is_help(words), words
 
 
 def test_sizes():

@@ -7,9 +7,10 @@
 #define MAX_WORDS 64
 
 // Parses a command line given as words separated by single spaces ("~" stands for an empty word). The words are kept in
-// `memory`, into which text options point. Help and version go to /dev/null. For the CPU trainer, the batch is settled.
+// `memory`, into which text options point. Help and version go to /dev/null, notes to `notes`. For the CPU trainer, the
+// batch is settled.
 typedef struct {
-    char memory[8192];
+    char memory[8192], notes[1024];
     TrainOptions options;
     ArgsOutcome outcome;
     Error error;
@@ -24,13 +25,20 @@ static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
     }
     argv[argc] = NULL;
     fflush(stdout);
-    int screen = dup(STDOUT_FILENO);
-    if (freopen("/dev/null", "w", stdout) == NULL) { return false; }
+    FILE *notes = tmpfile();
+    int screen = dup(STDOUT_FILENO), errors = dup(STDERR_FILENO);
+    if (notes == NULL || freopen("/dev/null", "w", stdout) == NULL) { return false; }
+    dup2(fileno(notes), STDERR_FILENO);
     p->error.text[0] = '\0';
     bool ok = train_options_parse(&p->options, argv[0], argc, argv, gpu_trainer, &p->outcome, &p->error);
     fflush(stdout);
     dup2(screen, STDOUT_FILENO);
+    dup2(errors, STDERR_FILENO);
     close(screen);
+    close(errors);
+    rewind(notes);
+    p->notes[fread(p->notes, 1, sizeof(p->notes) - 1, notes)] = '\0';
+    fclose(notes);
     if (!ok || gpu_trainer || p->outcome != ARGS_RUN) { return ok; }
     if (p->options.seq_len == 0) { p->options.seq_len = 64; } // as a trainer does, when it knows the model
     return train_options_check_batch(&p->options, 1, &p->error);
@@ -109,8 +117,9 @@ TEST(test_malformed_options) {
         {"-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i x -l --warmup=3", "--lr (-l): value missing, expected a number from 0 to 100 (default 3e-4)"},
-        {"--lr 1 -l 1", "--lr (-l): given twice; give it once"},
-        {"-y --resume 0", "--resume (-y): given twice; give it once"},
+        {"-h 2", "--hellaswag (-h): got '2', expected 0 or 1 (default 0)"},
+        {"-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
+        {"-h steps", "--hellaswag (-h): got 'steps', expected 0 or 1 (default 0)"},
         {"foo", "'foo': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
         {"-i a.bin b.bin",
          "'b.bin': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
@@ -118,6 +127,30 @@ TEST(test_malformed_options) {
         {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
     };
     CHECK_REFUSALS(t, false, refusals);
+}
+
+// Of an option given twice the last value counts. A note says so if the values differ.
+TEST(test_given_twice) {
+    static const struct {
+        const char *words, *notes;
+        double lr;
+    } rows[] = {
+        {"-i x --lr 1 --lr 2", "--lr (-l): given more than once; the last value, '2', is taken", 2},
+        {"-i x --lr=2 -l 0.5", "--lr (-l): given more than once; the last value, '0.5', is taken", 0.5},
+        {"-i x -l 3 --lr 2 -l 3", "--lr (-l): given more than once; the last value, '3', is taken", 3},
+        {"-i x -l 3e-4 --lr 0.0003", "", 3e-4},
+        {"-i x --lr 1 -i y -l 1", "--train-data (-i): given more than once; the last value, 'y', is taken", 1},
+    };
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char expected[256] = "";
+        if (rows[i].notes[0] != '\0') { snprintf(expected, sizeof(expected), "train_gpt2: %s\n", rows[i].notes); }
+        CHECK(t, parse(&p, false, rows[i].words), "%s: %s", rows[i].words, p.error.text);
+        CHECK(t, p.options.lr == rows[i].lr, "%s: %g", rows[i].words, p.options.lr);
+        CHECK(t, strcmp(p.notes, expected) == 0, "%s\n    said: %s    not: %s", rows[i].words, p.notes, expected);
+    }
+    CHECK(t, parse(&p, false, "-i x -o run --resume -y 0") && !p.options.resume, "a flag: %s", p.error.text);
+    CHECK(t, !parse(&p, false, "-i x --lr 2 --lr foo") && p.notes[0] == '\0', "refused and noted: %s", p.notes);
 }
 
 // The names that users of other trainers type are answered with ours.
@@ -440,6 +473,7 @@ TEST(test_help_and_version) {
     CHECK(t, parse(&p, false, "--help") && p.outcome == ARGS_SHOWED_HELP, "--help");
     CHECK(t, parse(&p, false, "-b 2 -h") && p.outcome == ARGS_SHOWED_HELP, "-h at the end");
     CHECK(t, parse(&p, false, "-h -b 2") && p.outcome == ARGS_SHOWED_HELP, "-h before an option");
+    CHECK(t, parse(&p, false, "-h all") && p.outcome == ARGS_SHOWED_HELP, "-h all");
     CHECK(t, parse(&p, false, "--version") && p.outcome == ARGS_SHOWED_VERSION, "--version");
     CHECK(t, parse(&p, true, "-i x -h 1") && p.outcome == ARGS_RUN && p.options.hellaswag, "-h 1 is HellaSwag");
     CHECK(t, parse(&p, false, "-i x -h 0") && p.outcome == ARGS_RUN && !p.options.hellaswag, "-h 0 is HellaSwag");
@@ -448,8 +482,8 @@ TEST(test_help_and_version) {
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
 TEST(test_help_text) {
     static char help[1 << 16];
-    ArgsProgram program = {"train_gpt2",          "$0 [options]", "Trains.", NULL,         train_specs_cpu,
-                           train_options_count(), false,          NULL,      TRAIN_COMMON, NULL};
+    ArgsProgram program = {"train_gpt2", "$0 [options]", "Trains.", NULL, train_specs_cpu, train_options_count(), false,
+                           NULL,         TRAIN_COMMON,   NULL,      false};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     args_print_help(file, &program, true);
@@ -569,7 +603,7 @@ TEST(test_positionals) {
         {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
         {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
     };
-    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL, NULL};
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL, NULL, false};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
