@@ -690,16 +690,30 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
+// Reports that no file can be made in an open folder. code: an errno that says why.
+static inline void folder_fail_write(const Folder *folder, int code, Error *error) {
+    char whose[96] = "";
+    struct stat info;
+    if (code != EROFS && fstat(folder->fd, &info) == 0) {
+        snprintf(whose, sizeof(whose), " (it is of user %ld, mode %03o; this is user %ld)", (long)info.st_uid,
+                 (unsigned)info.st_mode & 07777, (long)geteuid());
+    }
+    fail(error, "%s: this folder cannot be written to: %s%s; choose another", folder->path, strerror(code), whose);
+}
+
 // Opens the file .lock of a folder. Only this user may open it, because whoever can open a file can lock it.
 static inline bool directory_open_lock(DirectoryLock *lock, const Folder *folder, const char *path, Error *error) {
     struct stat info;
     lock->fd = files_open_own(folder->fd, path, O_RDWR | O_CREAT, 0600, error);
+    int code = errno;
     if (lock->fd >= 0) {
         fchmod(lock->fd, 0600);
-    } else if (errno == EACCES && fstatat(folder->fd, path_name(path), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+    } else if (code == EACCES && fstatat(folder->fd, path_name(path), &info, AT_SYMLINK_NOFOLLOW) == 0) {
         fail(error,
              "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s", path,
              (long)info.st_uid, folder->path);
+    } else if (code == EACCES || code == EROFS) {
+        folder_fail_write(folder, code, error);
     }
     return lock->fd >= 0;
 }

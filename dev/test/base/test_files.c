@@ -344,3 +344,31 @@ TEST(test_lock) {
     CHECK_REFUSED(t, directory_lock(&lock, test_path(t, "none"), &error), &error, test_path(t, "none"),
                   ": cannot open folder: No such file or directory");
 }
+
+TEST(test_folder_that_cannot_be_written_to) {
+    Error error;
+    DirectoryLock lock;
+    Folder folder;
+    char rest[256];
+    const char *path = test_folder(t);
+    uid_t user = geteuid(), other = user == 0 ? 65534 : user; // root may write everywhere
+    if (!CHECK(t, folder_open(&folder, path, &error) && chmod(path, 0555) == 0, "%s", error.text)) { return; }
+    snprintf(rest, sizeof(rest),
+             ": this folder cannot be written to: Permission denied (it is of user %ld, mode 555; this is user %ld); "
+             "choose another",
+             (long)user, (long)other);
+    bool is_other = seteuid(other) == 0;
+    bool locked = folder_lock(&lock, &folder, &error);
+    temp_must(seteuid(user) == 0, "seteuid");
+    if (is_other) { CHECK_REFUSED(t, locked, &error, path, rest); }
+    chmod(path, 0755);
+    folder_close(&folder);
+#if defined(__linux__)
+    if (mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=64k") != 0) {
+        SKIP(t, "mounting a small tmpfs is not permitted");
+    }
+    CHECK_REFUSED(t, directory_lock(&lock, path, &error), &error, path,
+                  ": this folder cannot be written to: Read-only file system; choose another");
+    umount2(path, MNT_DETACH);
+#endif
+}
