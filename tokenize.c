@@ -46,9 +46,8 @@ static const ArgSpec specs[] = {
      "the files are JSON lines, each a question: {\"context\": text, \"completions\": [4 texts], \"label\": index of "
      "the right one}; texts are encoded as they are, so a completion begins with its space"},
     {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", NULL, "Output",
-     "writes PREFIX_train_000001.bin and following, PREFIX_val_000000.bin, and PREFIX.tokenizer, a copy of the "
-     "tokenizer; "
-     "with --eval PREFIX_val.bin; folders are created"},
+     "writes PREFIX_train_000001.bin and following, PREFIX_val_000000.bin and a copy of the tokenizer, "
+     "PREFIX.tokenizer; with --eval only PREFIX_val.bin; folders are created"},
     {"shard-size", "", ARG_INT, offsetof(Options, shard_size), SHARD_TOKENS, 1, INT32_MAX, "N", NULL, "Output",
      "tokens in a shard; the last one has what is left"},
     {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", NULL, "Output",
@@ -65,7 +64,8 @@ static const ArgsProgram program = {
     "tokenize",
     "$0 [options] --output PREFIX FILE... (- is standard input)",
     "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
-    "end-of-text token 50256. Text that looks like <|endoftext|> is ordinary text, and need not be valid UTF-8.",
+    "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need "
+    "not be valid UTF-8.",
     "Examples\n"
     "  $0 --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
     "  zcat pages.jsonl.gz | $0 --output data/web --jsonl text --val-tokens 10000000 -\n",
@@ -643,9 +643,9 @@ static bool encode_files(Run *run, char **files, int num_files, Error *error) {
     if (run->in.tokens_out == 0) {
         return fail(error, "no %s in the input: nothing was written", run->options->eval ? "questions" : "documents");
     }
-    return check_signal(error) && (run->options->eval ? questions_finish(run, error)
-                                                      : shards_finish(&run->shards, error) &&
-                                                            shards_keep_tokenizer(&run->shards, run->tokenizer, error));
+    if (!check_signal(error)) { return false; }
+    if (run->options->eval) { return questions_finish(run, error); }
+    return shards_finish(&run->shards, error) && shards_keep_tokenizer(&run->shards, run->tokenizer, error);
 }
 
 static void print_questions(const Run *run) {
