@@ -317,11 +317,6 @@ def compare(paths, tolerance, everything):
     return print_verdict(found, runs, compare_ends(runs), tolerance)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, guard.printable(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
-
-
 def tolerance_of(text):
     try:
         value = float(text)
@@ -333,7 +328,7 @@ def tolerance_of(text):
 
 
 def main(arguments=None):
-    parser = Parser(prog="compare.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = guard.Parser(__doc__, status=2, prog="compare.py")
     parser.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its main.log")
     parser.add_argument("--tolerance", type=tolerance_of, default=0.0, metavar="T",
                         help="losses and accuracies that are no further apart than T count as alike (0); with T > 0, "

@@ -11,7 +11,6 @@ OUTDIR gets summary.txt, results.csv (part, what, value, unit), kernels.csv (eac
 (the kernels of whole steps) and the logs. CUDA_VISIBLE_DEVICES chooses GPUs: the first one, and all of them where
 several train together. GPU_CHECK_SECONDS=900 grants more time. GPU_CHECK_MODELS=d12 measures one model.
 """
-import argparse
 import collections
 import concurrent.futures
 import datetime
@@ -291,13 +290,11 @@ class Check(Training):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog="dev/gpu_check.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = guard.Parser(__doc__, prog="dev/gpu_check.py")
     parser.add_argument("out", metavar="OUTDIR", help="the folder for the results")
     parser.add_argument("make_arguments", metavar="NAME=VALUE", nargs="*", help="for make, e.g. GPU_ARCH=90")
     parser.add_argument("--emulate", action="store_true", help="the same steps with emulated programs and a tiny "
                         "model, on any machine: a test of this program, its times mean nothing")
-    parser.error = lambda message: stop(f"{message}; see --help")
     arguments = parser.parse_args()
     for word in arguments.make_arguments:
         if "=" not in word:

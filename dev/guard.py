@@ -1,10 +1,13 @@
-"""What all Python programs here do about files and texts that others may have made. Standard library only.
+"""What all Python programs here do about files and texts that others may have made, and about options. Standard library
+only.
 
 Texts (paths, downloads, logs, run.json, errors) reach the terminal through a Screen, which shows control characters
 instead of sending them. Files whose names the programs choose themselves are opened by open_file and made by new_file:
 no pipe or device in the place of a file is waited for, and nothing is written through a link.
 """
+import argparse
 import contextlib
+import difflib
 import errno
 import io
 import os
@@ -57,6 +60,30 @@ def screens(*names, errors=None):
             setattr(sys, name, Screen(stream))
     if errors and sys.stdout is not None:
         sys.stdout.reconfigure(errors=errors)
+
+
+# ---- Options ----
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line. status: of a program that ends with an error."""
+
+    def __init__(self, description, status=1, **more):
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+                         allow_abbrev=False, **more)
+        self.status = status
+
+    def error(self, message):
+        unknown = re.match(r"unrecognized arguments: (\S+)", message)
+        if unknown:
+            word = unknown.group(1).split("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(word, known, 1, 0.7)
+            hint = f"the nearest is {near[0]} (--help lists all)" if near else "--help lists all"
+            message = f"'{word}': unknown option; {hint}" if word.startswith("-") else f"'{word}': unexpected ({hint})"
+        elif message.startswith("the following arguments are required"):
+            message += "; see --help"
+        self.exit(self.status, printable(f"{self.prog}: {message}") + "\n")
 
 
 # ---- Files ----

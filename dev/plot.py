@@ -695,17 +695,12 @@ def number_from(low, high=10**18, kind=int):
     return read
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(1, guard.printable(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
-
-
 def parse_options(arguments):
     sizes = "\n".join(f"  {size + ':':7}HellaSwag {100 * of['hellaswag']:.1f} %, FineWeb loss {of['fineweb']:.2f}"
                       + (f", FineWeb-Edu loss {of['fineweb-edu']:.2f}" if "fineweb-edu" in of else "")
                       for size, of in REFERENCES.items())
-    parser = Parser(
-        prog="plot.py", formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__,
+    parser = guard.Parser(
+        __doc__, prog="plot.py",
         epilog=f"reference lines, OpenAI's GPT-2 models:\n{sizes}\n"
                f"  HellaSwag: all {HELLASWAG_EXAMPLES:,} examples, the ending of the lowest mean loss per token.\n"
                f"{SOURCES}\n\n"

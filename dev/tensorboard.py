@@ -171,11 +171,6 @@ def follow(files, noted, every):
         time.sleep(every)
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, guard.printable(f"{self.prog}: {message}; see {self.prog} --help") + "\n")
-
-
 def seconds(text):
     try:
         value = float(text)
@@ -187,7 +182,7 @@ def seconds(text):
 
 
 def parse_options(arguments):
-    parser = Parser(prog="tensorboard.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = guard.Parser(__doc__, prog="tensorboard.py")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its main.log")
     parser.add_argument("--out", default="tb", metavar="DIR", help="the folder of the event files, a folder a run (tb)")
     parser.add_argument("--follow", action="store_true", help="go on with what the runs log, until Ctrl-C")

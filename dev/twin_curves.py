@@ -11,7 +11,6 @@ batches, same options. Draws the losses over each other, and how far they are ap
 Each run has a folder below --runs, with what it printed in out.txt; one that is complete is not made again. Needs torch
 and matplotlib. --gpu-trainer ./train_gpt2cu where there is a GPU: the emulator takes a second or two a step.
 """
-import argparse
 import os
 import re
 import shutil
@@ -204,8 +203,7 @@ def draw(picture, runs, apart, path):
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__), allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = guard.Parser(textwrap.dedent(__doc__))
     parser.add_argument("--text", default=TEXT, help="what to learn (tinyshakespeare)")
     parser.add_argument("--fp8", action="store_true", help="the picture of 8 bits")
     parser.add_argument("--steps", type=int, help="updates (200; --fp8: 500)")

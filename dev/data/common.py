@@ -4,7 +4,6 @@ Standard library only.
 """
 import argparse
 import collections
-import difflib
 import errno
 import fcntl
 import hashlib
@@ -95,26 +94,6 @@ def catch_sigterm():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a limit on the size of files shall be an error of write()
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line and status 1."""
-
-    def __init__(self, description):
-        super().__init__(description=description,
-                         formatter_class=argparse.RawDescriptionHelpFormatter,
-                         allow_abbrev=False)
-
-    def error(self, message):
-        unknown = re.match(r"unrecognized arguments: (\S+)", message)
-        if unknown:
-            word = unknown.group(1).split("=")[0]
-            known = [name for action in self._actions for name in action.option_strings]
-            near = difflib.get_close_matches(word, known, 1, 0.5)
-            hint = f"the nearest is {near[0]} (--help lists all)" if near else "--help lists all"
-            message = f"'{word}': unknown option; {hint}" if word.startswith("-") else f"'{word}': unexpected ({hint})"
-        print(guard.printable(f"{self.prog}: {message}"), file=sys.stderr)
-        sys.exit(1)
-
-
 def whole(low, high):
     """The type of an option: a whole number in a range."""
 
@@ -151,7 +130,7 @@ def mirror_address(text):
 def parser(description, out, jobs=False):
     """The options that all programs have. out: the folder they write to, seen from the root. jobs: whether there are
     many files to fetch."""
-    p = Parser(description)
+    p = guard.Parser(description)
     place = f"{out} of the repository" if out != "." else "the root of the repository"
     p.add_argument("--out", metavar="DIR", help=f"write into this folder (default: {place})")
     p.add_argument("--mirror", type=mirror_address, metavar="URL", help="fetch from here instead: URL/<path as on the "

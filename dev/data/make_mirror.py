@@ -258,7 +258,7 @@ def add_parquet(mirror, documents):
 
 
 def main():
-    parser = common.Parser(__doc__)
+    parser = guard.Parser(__doc__)
     parser.add_argument("folder", metavar="FOLDER", help="a new or empty folder")
     options = parser.parse_args()
     folder = os.path.abspath(options.folder)

@@ -43,8 +43,7 @@ class Problem(Exception):
 
 def parse_arguments():
     sets = "; ".join(f"{name}: {tasks}" for name, tasks in SETS.items())
-    parser = argparse.ArgumentParser(prog="run_eval.py", formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     description=__doc__, epilog=f"Sets of tasks: {sets}")
+    parser = guard.Parser(__doc__, prog="run_eval.py", epilog=f"Sets of tasks: {sets}")
     parser.add_argument("model", metavar="MODEL", help="a folder that --export wrote, or any of Hugging Face's")
     parser.add_argument("--hub", action="store_true", help="MODEL is the name of a model on the Hugging Face Hub")
     parser.add_argument("--out", metavar="DIR", help="where the results go; without it: MODEL_eval")

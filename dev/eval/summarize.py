@@ -8,7 +8,6 @@
 Takes folders of run_eval.py and files or folders that the harness itself wrote (results_*.json). Accuracies are in
 percent, +- is one standard error. Standard library only.
 """
-import argparse
 import glob
 import json
 import os
@@ -195,8 +194,7 @@ def unique_names(columns):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog="summarize.py", formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     description=__doc__)
+    parser = guard.Parser(__doc__, prog="summarize.py")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder of run_eval.py, or what the harness wrote")
     parser.add_argument("--markdown", action="store_true", help="a table for a document")
     parser.add_argument("--all", action="store_true", help="all metrics of each task, not only the usual one")

@@ -136,7 +136,7 @@ def test_runner_refuses():
     write("model_hf/config.json", b'{"cut": ')
     assert f"{folder}/config.json: cannot be read" in says(RUN_EVAL, folder)
     assert not os.path.exists(folder + "_eval")
-    called(RUN_EVAL, folder, "--batch-size", "0", status=2)
+    assert "argument --batch-size: '0' is not" in called(RUN_EVAL, folder, "--batch-size", "0", status=1).stderr
     assert "leaderboard" in called(RUN_EVAL, "--help").stdout
 
 

@@ -360,7 +360,7 @@ def test_time_limits():
 def test_bad_starts():
     for arguments, fault, message in (
             (("more",), "", "unexpected argument 'more'"),
-            (("--fast",), "", "unrecognized arguments: --fast; see --help"),
+            (("--fast",), "", "'--fast': unknown option; --help lists all"),
             ((), "no-gpu", "nvidia-smi shows no GPU 0; see nvidia-smi and CUDA_VISIBLE_DEVICES")):
         result, parts, _, _ = check(fault, arguments=arguments)
         assert result.returncode == 1 and parts == {}, result.stdout

@@ -1,4 +1,4 @@
-"""dev/guard.py: what reaches a terminal, and which files are opened and written."""
+"""dev/guard.py: what reaches a terminal, the errors of options, and which files are opened and written."""
 import ast
 import importlib.util
 import json
@@ -94,6 +94,27 @@ def test_every_program_has_screens():
     without = {name for name in sources() if '\nif __name__ == "__main__":\n' in text_of(name)
                and not any(call in text_of(name) for call in ("guard.screens(\"stdout", "common.run("))}
     assert without == OURS_ONLY
+
+
+# ---- Options ----
+
+
+@pytest.mark.parametrize("words, says", (
+    (["--limt", "3", "a"], "'--limt': unknown option; the nearest is --limit (--help lists all)"),
+    (["--lim=3", "a"], "'--lim': unknown option; the nearest is --limit (--help lists all)"),
+    (["--news", "a"], "'--news': unknown option; --help lists all"),
+    (["a", "\x1bb"], "'\\x1bb': unexpected (--help lists all)"),
+    (["--limit", "x", "a"], "argument --limit: invalid int value: 'x'"),
+    ([], "the following arguments are required: RUN; see --help")))
+def test_options(words, says, capsys):
+    """One line and the program's status."""
+    for status in (1, 2):
+        parser = guard.Parser("A program.", status=status, prog="program.py")
+        parser.add_argument("run", metavar="RUN")
+        parser.add_argument("--limit", type=int)
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args(words)
+        assert (ended.value.code, capsys.readouterr().err) == (status, f"program.py: {says}\n")
 
 
 # ---- Files ----

@@ -86,7 +86,7 @@ def test_refused():
     assert not os.path.exists(path("tb"))
     for words, says in ((["a", "./a"], "a run is given twice"), (["a", "--every", "0"], "expected are seconds"),
                         ([], "required: RUN")):
-        assert re.fullmatch(rf"tensorboard\.py: [^\n]*{says}[^\n]*\n", run(*words, status=2)[1]), words
+        assert re.fullmatch(rf"tensorboard\.py: [^\n]*{says}[^\n]*\n", run(*words, status=1)[1]), words
 
 
 # ---- Event files ----
