@@ -28,8 +28,9 @@ ROOMS = {
     "run": (4887, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 940, "Makefile": 250, "README.md": 200}
-README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
+README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
+CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/
 
 
@@ -119,6 +120,14 @@ def check_arrows(say):
     say(True, "include depth", f"{max(depth(path) for path in headers() if path != PROGRAM)} of {DEPTH}")
 
 
+def check_widths(say):
+    paths = [path for folder in ("*", "dev/**/*", "llmc/**/*", "scripts/**/*")
+             for path in glob.glob(os.path.join(ROOT, folder), recursive=True) if path.endswith(CODE)]
+    for path in (os.path.relpath(path, ROOT) for path in paths):
+        for number, line in enumerate(read(path).split("\n"), 1):
+            say(len(line) <= WIDTH, path, f"line {number}: {len(line)} columns of {WIDTH}", quiet=True)
+
+
 def check_code(say):
     code = [*headers(), *PROGRAMS, "test_gpt2.c", "test_gpt2.cu"]
     all_functions = sorted(((*function, path) for path in code for function in functions(path)), reverse=True)
@@ -147,7 +156,7 @@ def main():
         if not holds or not (quiet or only_broken):
             print(f"{'ok  ' if holds else 'FAIL'} {where:24} {what}")
 
-    for check in (check_rooms, check_prints, check_arrows, check_code):
+    for check in (check_rooms, check_prints, check_arrows, check_widths, check_code):
         check(say)
     if broken:
         raise SystemExit(f"house: {broken} rules broken")

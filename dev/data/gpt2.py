@@ -16,7 +16,7 @@ import text
 
 Published = collections.namedtuple("Published", "revision weights sha256 about config")
 
-# model.safetensors: its size where it is known, its SHA-256 and about how many bytes it has; the SHA-256 of config.json.
+# model.safetensors: its size where it is known, its SHA-256 and about how many bytes it has. config.json: its SHA-256.
 MODELS = {
     "gpt2": Published("607a30d783dfa663caf39e06633721c8d4cfcd7e", 548105171,
                       "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707", 548105171,

@@ -245,7 +245,7 @@ def test_gpu_commands_run():
 
 @pytest.mark.long
 def test_python_commands(monkeypatch):
-    """Their options exist, also where no GPU trainer is built. Those that read logs alone are run, on two short runs."""
+    """Their options exist, also where no GPU trainer is built. Those that only read logs are run, on two short runs."""
     monkeypatch.setenv("TRAIN_GPT2CU", "not_built")
     checked = ran = 0
     with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:

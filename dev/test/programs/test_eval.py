@@ -243,7 +243,8 @@ def test_bad_files():
     model, _ = right_answers()
     for option, examples, says in (
             ("--hellaswag", [([1], [[2], [61]], 0)], "id 61, the model's vocabulary has 61"),
-            ("--mmlu", [([1, 2], [[3] * 25, [4]], 0)], "completion 0 has 25 tokens, and the model knows only 24 positions")):
+            ("--mmlu", [([1, 2], [[3] * 25, [4]], 0)],
+             "completion 0 has 25 tokens, and the model knows only 24 positions")):
         name = eval_file("bad_val.bin", examples)
         refused("--init", model, "-x", 0, "-b", 2, "-t", 24, option, f"{option}-data", name, says=[name, says])
     folder = new_folder("bad")

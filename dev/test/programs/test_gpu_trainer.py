@@ -27,8 +27,8 @@ def data():
     return ["--train-data", cli.path("a_train_*.bin"), "--val-data", cli.path("a_val.bin")]
 
 
-RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-sequences", 6, "--sample-every", 3,
-       "--sample-tokens", 4]  # an ordinary run
+RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-sequences", 6,
+       "--sample-every", 3, "--sample-tokens", 4]  # an ordinary run
 
 
 def run_with(*changes):

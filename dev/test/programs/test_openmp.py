@@ -1,5 +1,5 @@
-"""How OpenMP's threads wait (llmc/base/openmp.h): a small program calls openmp_wait_briefly as every main does, and prints
-what it finds. Which programs call it is read in their source."""
+"""How OpenMP's threads wait (llmc/base/openmp.h): a small program calls openmp_wait_briefly as every main does, and
+prints what it finds. Which programs call it is read in their source."""
 import glob
 import os
 import re
