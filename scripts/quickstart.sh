@@ -5,8 +5,8 @@
 #   scripts/quickstart.sh book.txt      learns your text (plain text, any language; some 100 kB or more is good)
 #
 # Needs a C compiler and make; on Debian and Ubuntu it installs them if they are missing. Nothing else is downloaded.
-# Everything it writes lies in build/ and in a new folder run_quickstart* of the repository. TRAIN_SECONDS=20 in the
-# environment trains for a shorter or longer time.
+# Everything it writes lies in build/ and in a new folder run_quickstart* of the repository. Its setting, in the
+# environment: TRAIN_SECONDS=20 trains for a shorter or longer time. ./train_gpt2 takes all other options.
 set -eu -o pipefail
 export LC_ALL=C
 
@@ -33,10 +33,18 @@ thin_out() {
     awk -v every="$1" '!/^step .*\| loss / || ++n % every == 0 { print; fflush() }'
 }
 
-case ${1:-} in
-    -h | --help) usage; exit 0 ;;
-    -*) stop "unknown option $1; give the name of a text file, or nothing" ;;
-esac
+# A trainer that a signal has stopped ends with status 0, on which this script would go on.
+halt() { # status
+    echo "quickstart.sh: stopped; the same command begins anew" >&2
+    exit "$1"
+}
+trap 'halt 130' INT
+trap 'halt 143' TERM
+
+case ${1:-} in -h | --help) usage; exit 0 ;; esac
+for word in "$@"; do
+    case $word in -?*) stop "unknown option $word; give the name of a text file, or nothing (--help)" ;; esac
+done
 [ $# -le 1 ] || stop "one text file at a time, $# words given (a name with spaces needs quotes)"
 train_seconds=${TRAIN_SECONDS:-60}
 case $train_seconds in
@@ -55,6 +63,8 @@ fi
 
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
+. scripts/settings.sh
+note_run_settings
 [ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
 corpus=build/quickstart.txt
@@ -131,7 +141,8 @@ if [ $interrupted = yes ]; then
     echo "    ${train[*]} --resume"
     exit 130
 fi
-trap - INT TERM
+trap 'halt 130' INT
+trap 'halt 143' TERM
 [ $status -eq 0 ] || stop "the training ended with status $status; what it left is in $PWD/$run"
 
 # --- what came of it -------------------------------------------------------------------------------------------------

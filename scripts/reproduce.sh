@@ -13,45 +13,49 @@
 #
 # What is done already is not done again, so that the same command goes on after whatever stopped it. All that appears
 # on the screen is in console.log of the run's folder, too.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    echo "reproduce.sh: is a part of run_gpt2_124M.sh and its siblings; start one of them" >&2
+    exit 1
+fi
 unset CDPATH # with it, cd may go elsewhere, and says where
-self=$(cd "$(dirname "$0")" && pwd)/${0##*/}
+[ -n "${script:-}" ] || script=$(cd "$(dirname "$0")" && pwd)/${0##*/} # multi_node/ has moved to another folder
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-self=$(printf %q "${self#"$PWD/"}")
+self=$(printf %q "${script#"$PWD/"}")
 export LC_ALL=C
 . scripts/children.sh
+. scripts/settings.sh
 
-# ---- Settings: those of every recipe. The environment may override them, and those of the recipe ----
+# ---- Settings: those of every recipe. The environment may override them, and those of the recipe (settings.sh) ----
 
 given=() # what the environment says, to be repeated by whoever goes on
-for name in SMOKE SMOKE_STEPS SMOKE_OUT_DIR STAGES PROGRAM GPUS_PER_NODE OUT_DIR DATA_ROOT TRAIN_DATA VAL_DATA VOCAB \
-    MIRROR MODEL SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS LR WARMUP FINAL_LR_FRAC WEIGHT_DECAY DATA ZERO_STAGE RECOMPUTE \
-    VAL_EVERY EVAL_EXAMPLES SAMPLE_EVERY CHECKPOINT_EVERY KEEP KEEP_MAJOR STOP_ON_DIVERGENCE WATCHDOG START_TIMEOUT \
-    RESERVE_MIB \
-    MAX_STARTS PAUSE RECIPE HOSTS NODE SERVER PORT; do
+for name in $(names_of "$RUN_SETTINGS"); do
     if [ -n "$(compgen -e -X "!$name" || true)" ]; then given+=("$name=$(printf %q "${!name}")"); fi
 done
+is_given() { case " ${given[*]-} " in *" $1="*) ;; *) return 1 ;; esac }
 
 SMOKE=${SMOKE:-0} PROGRAM=${PROGRAM:-}
 STAGES=${STAGES:-check build plan fetch train export plot summary}
 OUT_DIR=${OUT_DIR:-}                       # run_<name>: like all relative names, in the repository
 DATA_ROOT=${DATA_ROOT:-dev/data}
-VOCAB=${VOCAB:-}                           # GPT-2's vocab.bpe
-MIRROR=${MIRROR:-}                         # where the data lie instead, for dev/data/*.py
-BATCH_SIZE=${BATCH_SIZE:-64}               # at most so many sequences at once on a GPU
+VOCAB=${VOCAB:-}
+MIRROR=${MIRROR:-}
+BATCH_SIZE=${BATCH_SIZE:-64}
 ZERO_STAGE=${ZERO_STAGE:-1}                # several GPUs share the optimizer's state
-RECOMPUTE=${RECOMPUTE:--1}                 # -1: nothing if that fits, else GELU
+RECOMPUTE=${RECOMPUTE:--1}
 WEIGHT_DECAY=${WEIGHT_DECAY:-0.1}
 VAL_EVERY=${VAL_EVERY:-250}
-VAL_TOKENS=${VAL_TOKENS:-10485760}         # in a validation, whatever the micro-batch
-EVAL_EXAMPLES=${EVAL_EXAMPLES:-0}          # of HellaSwag; 0: all
+VAL_TOKENS=${VAL_TOKENS:-10485760}
+EVAL_EXAMPLES=${EVAL_EXAMPLES:-0}
 SAMPLE_EVERY=${SAMPLE_EVERY:-5000}
-CHECKPOINT_EVERY=${CHECKPOINT_EVERY:-500}  # steps, what a crash costs at most
-KEEP=${KEEP:-3}                            # the last checkpoints
-KEEP_MAJOR=${KEEP_MAJOR:-10000}            # also those of every so many steps
-STOP_ON_DIVERGENCE=${STOP_ON_DIVERGENCE:-1} # 0: only warn when the loss or the gradient norm has left for good
-WATCHDOG=${WATCHDOG:-45}                   # seconds without progress that count as hung
-START_TIMEOUT=${START_TIMEOUT:-600}        # seconds for all processes to come; a pause of restart.sh: 300
+CHECKPOINT_EVERY=${CHECKPOINT_EVERY:-500}
+KEEP=${KEEP:-3}
+KEEP_MAJOR=${KEEP_MAJOR:-10000}
+STOP_ON_DIVERGENCE=${STOP_ON_DIVERGENCE:-1}
+WATCHDOG=${WATCHDOG:-45}
+START_TIMEOUT=${START_TIMEOUT:-600}        # longer than a pause of restart.sh, 300
 RESERVE_MIB=${RESERVE_MIB:-}               # of a GPU, not in the plan: CUDA and cuBLASLt 2048, NCCL as much again
+shards_at_most=""                          # shards to fetch; empty: as many as the run reads
+target=""                                  # what make builds; empty: train_gpt2cu
 GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap,memory.total" "--format=csv,noheader,nounits")
 SIZE=(--init "$MODEL")
 NUM_NODES=1                                # multi_node/
@@ -59,23 +63,27 @@ NUM_NODES=1                                # multi_node/
 recipe=scripts/run_$NAME.sh
 SHARD_TOKENS=100000000                     # of a shard of FineWeb
 
-# SMOKE=1: the same on the CPU with a tiny model, a tiny corpus and few steps. All that is different is set here.
+# SMOKE=1: the same on the CPU with a tiny model, a tiny corpus and few steps. All that is different is set here, unless
+# the environment says it.
 smoke_settings() {
-    OUT_DIR=${SMOKE_OUT_DIR:-run_smoke_$NAME}
-    DATA_ROOT=$OUT_DIR/data MIRROR=file://$(absolute "$OUT_DIR")/mirror
-    SIZE=(--layers 1 --heads 1 --channels 16 --context 32)
-    SEQ_LEN=32 BATCH_SIZE=1 TOTAL_BATCH=64 STEPS=${SMOKE_STEPS:-6} WARMUP=2 SHARD_LIMIT=2 SHARD_TOKENS=20000
-    VAL_EVERY=1000 VAL_TOKENS=64 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 EVAL_EXAMPLES=2
-    RESERVE_MIB=0 PAUSE=0
+    local setting
+    is_given OUT_DIR || OUT_DIR=run_smoke_$NAME
+    is_given MODEL || SIZE=(--layers 1 --heads 1 --channels 16 --context 32)
+    for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=32 BATCH_SIZE=1 \
+        TOTAL_BATCH=64 STEPS=6 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=64 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
+        EVAL_EXAMPLES=2 RESERVE_MIB=0 PAUSE=0; do
+        is_given "${setting%%=*}" || printf -v "${setting%%=*}" %s "${setting#*=}"
+    done
+    shards_at_most=2 SHARD_TOKENS=20000
     export PAUSE OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0 EMU_CHECK=0 EMU_THREADS=1 OMP_NUM_THREADS=1
     MPIRUN_OPTIONS=(--oversubscribe)
     # In the first start of this recipe a process dies, so that there is a second one.
     [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 30)
     GPU_QUERY=(smoke_gpus)
-    GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} TARGET=train_gpt2emu TRAIN_DATA="" VAL_DATA=""
+    GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} target=train_gpt2emu
     if { [ -z "$PROGRAM" ] && ! have g++ && ! have clang++; } || [ "${PROGRAM##*/}" = train_gpt2 ]; then
         [ $NUM_NODES -eq 1 ] || stop "no g++, which builds the trainer with several emulated GPUs (apt-get install g++)"
-        GPUS_PER_NODE=1 TARGET=train_gpt2
+        GPUS_PER_NODE=1 target=train_gpt2
     fi
 }
 
@@ -94,6 +102,9 @@ settle() {
     for word in SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS VAL_TOKENS NUM_NODES; do
         case ${!word} in '' | 0* | *[!0-9]*) stop "$word is '${!word}', expected a whole number above 0" ;; esac
     done
+    for word in CHECKPOINT_EVERY KEEP KEEP_MAJOR EVAL_EXAMPLES; do
+        case ${!word} in '' | *[!0-9]*) stop "$word is '${!word}', expected a whole number" ;; esac
+    done
     # shellcheck disable=SC2153 # DATA is the recipe's
     case $DATA in
         fineweb10B | fineweb100B | edu_fineweb10B | edu_fineweb100B) ;;
@@ -101,9 +112,9 @@ settle() {
     esac
     OUT_DIR=${OUT_DIR:-run_$NAME}
     VOCAB=${VOCAB:-$([ "$DATA_ROOT" = dev/data ] && echo vocab.bpe || echo "$DATA_ROOT/vocab.bpe")}
-    TARGET=${TARGET:-train_gpt2cu}
+    target=${target:-train_gpt2cu}
     built_here=no
-    [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$TARGET
+    [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$target
     tokens_name=${DATA%%fineweb*}fineweb
     own_data=no # patterns, for the trainer to expand
     if [ -n "${TRAIN_DATA:-}" ]; then own_data=yes; else TRAIN_DATA="$DATA_ROOT/$DATA/${tokens_name}_train_*.bin"; fi
@@ -149,14 +160,16 @@ own_files() { # path...
 
 # All output also into console.log, until the end of the script. What copies it lives on when the terminal is gone.
 keep_console() {
-    mkdir -p "$OUT_DIR" || stop "$OUT_DIR: this folder cannot be made (OUT_DIR names another)"
-    own_files "$OUT_DIR/console${NODE:+_$NODE}.log" "$OUT_DIR/.script${NODE:+_$NODE}.lock" \
-        "$OUT_DIR"/{mirror,build,export,plot}.log
+    local said log=$OUT_DIR/console${NODE:+_$NODE}.log
+    said=$(mkdir -p "$OUT_DIR" 2>&1) ||
+        stop "$OUT_DIR: this folder cannot be made: ${said##*: } (OUT_DIR names another)"
+    own_files "$log" "$OUT_DIR/.script${NODE:+_$NODE}.lock" "$OUT_DIR"/{mirror,build,export,plot}.log
+    { : >>"$log"; } 2>/dev/null || stop "$OUT_DIR: this folder cannot be written to (OUT_DIR names another)"
     exec 3>&1 4>&2
-    exec > >(trap '' INT TERM HUP USR1; exec tee -a -p "$OUT_DIR/console${NODE:+_$NODE}.log" 2>/dev/null) 2>&1
+    exec > >(trap '' INT TERM HUP USR1; exec tee -a -p "$log" 2>/dev/null) 2>&1
     console=$!
     trap end_console EXIT
-    printf '\n%s: %s\n' "$(date '+%Y-%m-%d %H:%M:%S')" "$(same_command)" >>"$OUT_DIR/console${NODE:+_$NODE}.log"
+    printf '\n%s: %s\n' "$(date '+%Y-%m-%d %H:%M:%S')" "$(same_command)" >>"$log"
 }
 
 # What was written is on the screen before the script has ended; but what a child left behind may still write to it.
@@ -234,7 +247,7 @@ stage_check() {
 
 check_programs() {
     local name programs=""
-    if [ "$built_here" = yes ] && [ "$TARGET" = train_gpt2cu ] && ! find_nvcc; then
+    if [ "$built_here" = yes ] && [ "$target" = train_gpt2cu ] && ! find_nvcc; then
         [ -x "$PROGRAM" ] || stop "no nvcc, which builds train_gpt2cu: install the CUDA toolkit, 12 or later" \
             "(https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder"
         built_here=no
@@ -299,15 +312,30 @@ stage_build() {
         say "$PROGRAM, given"
     else
         local log=$OUT_DIR/build.log
-        say "make $TARGET tokenize"
-        run_child make "$TARGET" tokenize >"$log" 2>&1
+        say "make $target tokenize"
+        run_child make "$target" tokenize >"$log" 2>&1
         [ "$status" -eq 0 ] || { tail -n 20 "$log" && stop "the build failed; all of it: $log"; }
-        [ -x "$PROGRAM" ] || stop "$PROGRAM: not there after make $TARGET; what it said: $log"
+        [ -x "$PROGRAM" ] || stop "$PROGRAM: not there after make $target; what it said: $log"
     fi
+    check_arguments
     if [ "${num_gpus:-1}" -gt 1 ] && [ "${PROGRAM##*/}" = train_gpt2cu ] && ! grep -q libnccl "$PROGRAM"; then
         stop "$PROGRAM was built without NCCL, which several GPUs need: \`make doctor\` says how to get it;" \
             "GPUS_PER_NODE=1 takes one GPU"
     fi
+}
+
+# A mistyped option of the trainer, before the data are fetched for hours.
+check_arguments() {
+    local word help
+    [ ${#arguments[@]} -gt 0 ] || return 0
+    help=$("$PROGRAM" --help all 2>/dev/null) || return 0
+    for word in "${arguments[@]}"; do
+        case $word in
+            -[0-9]* | [!-]*) ;;
+            -*) grep -qE -- "(^|[ ,])${word%%=*}([ ,]|$)" <<<"$help" ||
+                stop "${word%%=*}: no option of $PROGRAM (--help all lists them)" ;;
+        esac
+    done
 }
 
 # ---- plan ----
@@ -442,7 +470,7 @@ disk_of() { df -Pk "$(existing_parent "$1")" | awk 'NR == 2 { print $1 " " $6 }'
 shard_limit() {
     local read_once=$((STEPS * TOTAL_BATCH / SHARD_TOKENS + 2)) published
     case $DATA in *100B) published=1000 ;; *) published=100 ;; esac
-    echo "${SHARD_LIMIT:-$((read_once < published ? read_once : 0))}"
+    echo "${shards_at_most:-$((read_once < published ? read_once : 0))}"
 }
 
 shards_wanted() { # the same, as a number of files, for the disk
@@ -626,7 +654,8 @@ stage_summary() {
 
 reproduce() { # further options of the trainer...
     arguments=("$@")
-    case ${1:-} in -h | --help) sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
+    case ${1:-} in -h | --help) usage && exit 0 ;; esac
+    note_settings TRAIN_SECONDS
     settle
     keep_console
     lock_folder
@@ -644,6 +673,11 @@ reproduce() { # further options of the trainer...
     done
 }
 
+usage() {
+    sed -n '2,/^[^#]/ s/^# \{0,1\}//p' "$script"
+    printf 'Settings, in the environment:\n%s\n' "$RUN_SETTINGS"
+}
+
 prepare_smoke() {
     [ "$SMOKE" = 1 ] && [ ! -d "$OUT_DIR/mirror" ] || return 0
     have python3 || stop "no python3, which fetches the data (apt-get install python3)"
@@ -653,4 +687,4 @@ prepare_smoke() {
     [ "$status" -eq 0 ] || stop "dev/data/make_mirror.py failed: $OUT_DIR/mirror.log"
 }
 
-if [ -z "${RECIPE_ONLY:-}" ]; then reproduce "$@"; fi
+if [ "${recipe_only:-no}" = no ]; then reproduce "$@"; fi

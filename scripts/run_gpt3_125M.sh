@@ -5,8 +5,8 @@
 #   SMOKE=1 scripts/run_gpt3_125M.sh        every stage in small, on the CPU, in two minutes
 #
 # Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. What the settings below mean, and more of them: reproduce.sh beside this file; the
-# environment overrides each, as in OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt3_125M.sh.
+# saves; the same command goes on. The environment overrides each setting (--help lists them), as in
+#     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt3_125M.sh.
 #
 # Computed by dev/recipe_table.py --write:
 #

@@ -13,6 +13,7 @@ set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 . scripts/packages.sh
+. scripts/settings.sh
 
 readonly LOGS=build/logs
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -23,6 +24,8 @@ case ${1:-} in
     -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --all) all=yes; shift ;;
 esac
+note_settings TRAIN_SECONDS
+note_run_settings
 
 # --- what this machine lacks -----------------------------------------------------------------------------------------
 install_missing() {

@@ -9,7 +9,8 @@
 # The repository lies in a folder that all hosts share; this one reaches the others by ssh without a password. What is
 # trained: common.sh beside this file. Ctrl-C saves and ends; the same command goes on.
 set -eu
-cd "$(dirname "$0")/../.."
+script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
+cd "${script%/*}/../.."
 . scripts/multi_node/common.sh
 
 HOSTS=${HOSTS:-localhost} # in the order of their ranks, this one first

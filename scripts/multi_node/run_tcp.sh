@@ -10,7 +10,8 @@
 # common.sh beside this file. Ctrl-C saves and ends; the same command goes on. With NODE, the data have been fetched and
 # the trainer has been built before: STAGES="build fetch" scripts/run_gpt2_124M.sh
 set -eu
-cd "$(dirname "$0")/../.."
+script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
+cd "${script%/*}/../.."
 . scripts/multi_node/common.sh
 
 HOSTS=${HOSTS:-localhost}      # in the order of their ranks

@@ -25,8 +25,9 @@ def setup_module():
         file.write(text.replace(size, "--layers 1 --heads 2 --channels 48 "))  # learns enough in a tenth of the time
 
 
-def quickstart(*arguments, seconds="1", cwd=WORK, path=None):
-    environment = dict(os.environ, TRAIN_SECONDS=seconds, TMPDIR=WORK, CFLAGS="-O1")  # builds in half the time
+def quickstart(*arguments, seconds="1", cwd=WORK, path=None, **settings):
+    environment = dict(os.environ, TRAIN_SECONDS=seconds, TMPDIR=WORK, **settings,
+                       CFLAGS="-O1")  # builds in half the time
     if path is not None:
         environment["PATH"] = path
     return subprocess.run(["bash", SCRIPT, *arguments], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
@@ -54,15 +55,38 @@ def test_bad_arguments_are_refused():
     refused("empty.txt: is empty; give a text of at least 4096 bytes", "empty.txt")
     refused("short.txt: has 19 bytes; give a text of at least 4096", "short.txt")
     refused(".: is a folder; give a plain text file", ".")
-    refused("unknown option --fast; give the name of a text file, or nothing", "--fast")
+    for words in (["--fast"], ["short.txt", "--fast", "3"]):
+        refused("unknown option --fast; give the name of a text file, or nothing (--help)", *words)
     refused("one text file at a time, 2 words given (a name with spaces needs quotes)", "my", "book.txt")
     for seconds in ("0", "ten", "1e3", "-1", "99999"):
         refused(f"TRAIN_SECONDS is '{seconds}', expected whole seconds, 1 to 9999", seconds=seconds)
 
 
+def test_settings_of_other_scripts():
+    write("short.txt", b"to be or not to be\n")
+    said = quickstart("short.txt", STEPS="10", SMOKE="1", PORT="80").stderr
+    assert said == ("quickstart.sh: the setting SMOKE does nothing here (--help)\n"
+                    "quickstart.sh: the setting STEPS does nothing here (--help)\n"
+                    "quickstart.sh: short.txt: has 19 bytes; give a text of at least 4096\n"), said
+
+
 def test_help():
     result = quickstart("--help")
     assert result.returncode == 0 and "scripts/quickstart.sh book.txt" in result.stdout, result
+
+
+def test_interrupt_of_the_timing():
+    """A trainer that a signal stops ends with status 0. The script ends, too, and does not train."""
+    program = os.path.join(COPY, "train_gpt2")
+    with open(program, "w") as file:
+        file.write(f"#!/bin/sh\necho called >>{path('called')}\nkill -INT $PPID\n")
+    os.chmod(program, 0o755)
+    try:
+        result = quickstart(path=stand_ins({"make": "exit 0\n"}, []))
+    finally:
+        os.remove(program)
+    assert (result.returncode, result.stderr) == (130, "quickstart.sh: stopped; the same command begins anew\n"), result
+    assert text_of(path("called")) == "called\n" and runs() == []
 
 
 SYSTEM = "bash sh sed cat mkdir dirname find sort wc tr id mktemp rm tail head env awk grep".split()

@@ -148,7 +148,7 @@ def test_links_and_pipes_in_the_folder():
     os.mkdir(folder)
     with open(precious, "w", encoding="ascii") as file:
         file.write("x")
-    changes = {"SMOKE_OUT_DIR": folder, "STAGES": "summary"}
+    changes = {"OUT_DIR": folder, "STAGES": "summary"}
     for name in ("console.log", ".script.lock", "build.log"):
         os.symlink(precious, os.path.join(folder, name))
         refused(f"{folder}/{name}: is a link, and links are not followed here; remove it", script_of("gpt2_124M"),
@@ -214,10 +214,10 @@ def test_refusals():
         ("NVIDIA H100 (compute capability 7.5): too old, 8.0 (Ampere) or later is needed", "gpt2_124M",
          dict(real, PATH=before_path({"nvidia-smi": gpus(2, 16000, "7.5")}))),
         (no_python, "gpt2_124M", dict(real, PATH=stand_ins(smi, ["python3"]))),
-        (no_python, "gpt2_124M", dict(PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_no_python",
+        (no_python, "gpt2_124M", dict(PROGRAM="./none", OUT_DIR="run_smoke_no_python",
                                       PATH=stand_ins({}, ["python3"]))),
         ("no make, which builds the trainer (apt-get install make)", "gpt2_1558M",
-         dict(SMOKE_OUT_DIR="run_smoke_no_make", PATH=stand_ins({}, ["make"]))),
+         dict(OUT_DIR="run_smoke_no_make", PATH=stand_ins({}, ["make"]))),
         ("SMOKE is 'yes', expected 1 (everything in small, on the CPU) or 0", "gpt2_124M", dict(SMOKE="yes")),
         ("STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary",
          "gpt2_124M", dict(STAGES="check trian")),
@@ -225,9 +225,11 @@ def test_refusals():
         ("DATA is 'web', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B", "gpt2_124M",
          dict(DATA="web")),
         ("run_smoke_nothing: has no main.log, and so nothing to sum up yet", "gpt2_124M",
-         dict(STAGES="summary", PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_nothing")),
+         dict(STAGES="summary", PROGRAM="./none", OUT_DIR="run_smoke_nothing")),
         ("run_smoke_nothing: has no checkpoint of step 6, and so nothing to export yet", "gpt2_124M",
-         dict(STAGES="export", PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_nothing")),
+         dict(STAGES="export", PROGRAM="./none", OUT_DIR="run_smoke_nothing")),
+        ("run_smoke_nothing: has no checkpoint of step 9, and so nothing to export yet", "gpt2_124M",
+         dict(STAGES="export", PROGRAM="./none", OUT_DIR="run_smoke_nothing", STEPS="9")),
     ):
         refused(message, script_of(name), **changes)
 
@@ -244,6 +246,30 @@ def test_help():
     for name in RECIPES:
         text = ran(0, script_of(name), "--help")
         assert f"  SMOKE=1 scripts/run_{name}.sh" in text and "To expect: " in text and "set -eu" not in text, text
+    multi_node = os.path.join(COPY, "scripts", "multi_node")
+    for script, cwd in (("run_gpt2_124M.sh", os.path.dirname(multi_node)), ("run_tcp.sh", multi_node),
+                        ("multi_node/run_mpi.sh", os.path.dirname(multi_node))):
+        assert "\nSettings, in the environment:\nSMOKE  " in ran(0, script, "--help", cwd=cwd), script
+
+
+def test_settings():
+    """The settings that --help lists are those that the scripts read. One that a script does not take is named."""
+    def text(*parts):
+        return "".join(read(file) for file in glob.glob(os.path.join(ROOT, "scripts", *parts)))
+
+    of_others = "TMPDIR|(CUDA|SLURM|OMPI|NCCL|GPT2C)_.*|(OPENAI|PUBLISHED).*"
+    takes = {name for name in re.findall(r"\$\{([A-Z]\w*):?[-?]", text("r*.*") + text("multi_node", "*"))
+             if not re.fullmatch(of_others, name)}
+    listed = re.search(r'RUN_SETTINGS="\\\n(.*?)"', text("settings.sh"), re.S)[1]
+    assert takes == set(re.findall(r"^([A-Z_]+) ", listed, re.M)), takes
+    for script in ("quickstart.sh", "restart.sh", "test.sh"):
+        head = text(script).split("\nset -")[0]
+        takes = set(re.findall(r"\$\{([A-Z]\w*):?[-?]", text(script)[len(head):]))
+        assert all(name in head or re.fullmatch(of_others, name) for name in takes), (script, takes)
+    message = "STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary"
+    out = ran(1, script_of("gpt2_124M"), STAGES="trian", TRAIN_SECONDS="3")
+    assert out == ("run_gpt2_124M.sh: the setting TRAIN_SECONDS does nothing here (--help)\n"
+                   f"run_gpt2_124M.sh: {message}\n"), out
 
 
 def large(smi, disk=1 << 40):
@@ -302,7 +328,7 @@ def test_too_little_disk():
 def test_command_to_go_on_with():
     """It is one that can be typed, also by those whose shell looks for folders elsewhere, too (CDPATH)."""
     refused("run_smoke_typed: has no main.log, and so nothing to sum up yet", "scripts/run_gpt2_124M.sh", cwd=COPY,
-            CDPATH=".:" + ROOT, STAGES="summary", SMOKE_OUT_DIR="run_smoke_typed")
+            CDPATH=".:" + ROOT, STAGES="summary", OUT_DIR="run_smoke_typed")
     with open(os.path.join(COPY, "run_smoke_typed", "console.log")) as file:
         assert file.read().splitlines()[1].endswith(" scripts/run_gpt2_124M.sh")
 
@@ -314,7 +340,7 @@ def test_two_at_once():
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         refused("run_smoke_twice: another script, or a process that one has left behind, is at work there",
-                script_of("gpt2_124M"), SMOKE_OUT_DIR="run_smoke_twice")
+                script_of("gpt2_124M"), OUT_DIR="run_smoke_twice")
         other.stdin.close()
 
 
@@ -375,7 +401,7 @@ def several_nodes(script, **changes):
     for name in ("mirror", "data"):
         if os.path.exists(os.path.join(folder_of("gpt2_124M"), name)):
             shutil.copytree(os.path.join(folder_of("gpt2_124M"), name), os.path.join(folder, name))
-    changes = dict(emulated(), SMOKE_OUT_DIR="run_smoke_nodes", SMOKE_STEPS="1", OMPI_ALLOW_RUN_AS_ROOT="1",
+    changes = dict(emulated(), OUT_DIR="run_smoke_nodes", STEPS="1", OMPI_ALLOW_RUN_AS_ROOT="1",
                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", STAGES="check build plan fetch train", **changes)
     out = ran(0, os.path.join(COPY, "scripts", "multi_node", script), **changes)
     assert "train    step 1 of 1 is saved in run_smoke_nodes\n" in out and "\nranks       2 on " in out, out[-3000:]
