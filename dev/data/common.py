@@ -77,6 +77,7 @@ def os_problem(error):
         errno.ENOSPC: "free some space, or choose another disk with --out; the same command goes on",
         errno.EDQUOT: "the quota is used up: free some space, or choose another disk with --out",
         errno.EACCES: "check its permissions, or choose another folder with --out",
+        errno.EPERM: "choose another folder with --out",
         errno.EROFS: "choose another folder with --out",
     }
     place = f"{error.filename}: " if error.filename else ""
@@ -103,6 +104,12 @@ def whole(low, high):
         raise argparse.ArgumentTypeError(f"got '{text}', expected a whole number from {low} to {high}")
 
     return parse
+
+
+def existing_file(text):
+    if not os.path.isfile(text):
+        raise argparse.ArgumentTypeError(f"{text}: no such file")
+    return text
 
 
 def seconds(text):

@@ -136,9 +136,19 @@ def http_failure(url, error):
     return Problem(f"{url}: unexpected answer {code} {reason}".strip())
 
 
+def host_of(url):
+    """The host that a request goes to, for people: also the proxy that stands between."""
+    parts = urllib.parse.urlsplit(url)
+    proxy = urllib.parse.urlsplit(urllib.request.getproxies().get(parts.scheme, ""))
+    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
+        return parts.netloc
+    port = f":{proxy.port}" if proxy.port else ""
+    return f"{parts.netloc} by the proxy {proxy.hostname}{port} ({parts.scheme}_proxy)"
+
+
 def connection_failure(url, error):
     reason = getattr(error, "reason", None) or error
-    host = urllib.parse.urlsplit(url).netloc
+    host = host_of(url)
     if isinstance(reason, ssl.SSLCertVerificationError):
         return Problem(f"{host}: its certificate is not valid here ({reason.verify_message}); check the clock and the "
                        "proxy")

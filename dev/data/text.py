@@ -24,8 +24,8 @@ FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this
 
 
 def add_options(parser):
-    parser.add_argument("--vocab", metavar="FILE", help="GPT-2's merges (default: vocab.bpe in the root of the "
-                        "repository, fetched if it is missing)")
+    parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="GPT-2's merges (default: vocab.bpe "
+                        "in the root of the repository, fetched if it is missing)")
     parser.add_argument("--threads", type=common.whole(0, 1024), default=0, metavar="N",
                         help="threads for the tokenizer; 0: one for each core (default 0)")
 
@@ -48,8 +48,6 @@ def find_vocab(options, folder):
     """The path of the merges that --vocab names, or of those in the root, which are fetched if they are not there. A
     mirror's own vocabulary goes into the folder of the data instead: what lies in the root is always GPT-2's."""
     if options.vocab:
-        if not os.path.isfile(options.vocab):
-            raise Problem(f"{options.vocab}: no such file; --vocab names GPT-2's merges, vocab.bpe")
         return options.vocab
     path = os.path.join(common.ROOT, "vocab.bpe")
     if os.path.exists(path):

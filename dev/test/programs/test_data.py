@@ -737,6 +737,10 @@ def test_transient_failures(server):
         pass
     big("gave_up_too", "--retries", 0, mirror=gone, run=refused,
         says=["Connection refused; gave up after 1 attempt;"])
+    port = gone.server.server_port
+    refused("vocab.py", "--retries", 0, "--mirror", "http://mirror.test", "--out", in_work("no_proxy"), mirror=None,
+            says=[f": mirror.test by the proxy 127.0.0.1:{port} (http_proxy): Connection refused; gave up"],
+            env=dict(ENVIRONMENT, http_proxy=f"http://me:secret@127.0.0.1:{port}", no_proxy=""))
 
 
 def test_broken_connection_resumes(server):
@@ -1254,6 +1258,7 @@ BAD_OPTIONS = (
     (["--mirror", "ftp://x"], "argument --mirror: got 'ftp://x', expected http://host/..."),
     (["--mirror", "/a b"], "for a folder: file:///a%20b"), (["--mirror", "http://"], "got 'http://', exp"),
     (["--out", ""], "--out: is empty"), (["--shard_size", "5000"], "--shard_size 5000: the published shards "),
+    (["--vocab", "none.bpe"], "argument --vocab: none.bpe: no such file"),
     (["--threads", "3"], "--threads: only --source parquet needs it"),
     (["--keep-downloads"], "--keep-downloads: only --source parquet needs it"))
 
@@ -1268,11 +1273,10 @@ def test_options():
         refused("fineweb.py", *arguments, says=[message], mirror=None)
     without = {name: value for name, value in ENVIRONMENT.items() if name != "TOKENIZE"}
     no_program = dict(ENVIRONMENT, TOKENIZE=in_work("no_program"))
-    for arguments, environment, says, more in (
-            (["--vocab", "none.bpe"], ENVIRONMENT, "none.bpe: no such file; --vocab", []),
-            ([], no_program, "no_program: no such file; TOKENIZE", ["not the published"]),
-            ([], without, "make tokenize failed: ", ["not the published", "building tokenize"])):
-        refused("hellaswag.py", *arguments, "--out", in_work("no_vocab"), says=[says], env=environment,
+    for environment, says, more in (
+            (no_program, "no_program: no such file; TOKENIZE", ["not the published"]),
+            (without, "make tokenize failed: ", ["not the published", "building tokenize"])):
+        refused("hellaswag.py", "--out", in_work("no_vocab"), says=[says], env=environment,
                 notes=["not the published", *more])
 
 
