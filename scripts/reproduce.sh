@@ -270,7 +270,7 @@ find_nvcc() {
     return 1
 }
 
-# Sets GPUS_PER_NODE, gpu_name, gpu_mib, what the fullest of them has free, and gpu_total_mib, what the smallest one has.
+# Sets GPUS_PER_NODE, gpu_name, gpu_mib, what the fullest of them has free, and gpu_total_mib, what the smallest has.
 find_gpus() {
     local lines
     lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
@@ -403,7 +403,8 @@ what_fits() { # bytes
 planned_bytes() { # zero stage, recompute
     local plan
     train_options "$1" "$2"
-    plan=$("$PROGRAM" --plan all "${options[@]}" ${ranks[@]+"${ranks[@]}"} ${gpu_options[@]+"${gpu_options[@]}"} 2>&1) ||
+    plan=$("$PROGRAM" --plan all "${options[@]}" ${ranks[@]+"${ranks[@]}"} \
+        ${gpu_options[@]+"${gpu_options[@]}"} 2>&1) ||
         stop "$PROGRAM --plan: $(tail -n 1 <<<"$plan")"
     awk '$1 == "total" && !n++ { print $2 }' <<<"$plan"
 }

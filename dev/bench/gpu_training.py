@@ -315,7 +315,8 @@ class Training(Runner):
             why = (re.findall("^trace_kernels: .*", text, re.M) or ["the library wrote nothing"])[-1]
             raise (Skipped if why.endswith("nothing is traced") else Failed)(why)
         how = (re.findall("^precision +(.*)", text, re.M) or ["?"])[0]
-        status, plan = self.run(ASK_SECONDS, [*self.words(model, batch, *options), "--plan", "all", "--gpu", self.gpu_name])
+        command = [*self.words(model, batch, *options), "--plan", "all", "--gpu", self.gpu_name]
+        status, plan = self.run(ASK_SECONDS, command)
         tables, rows = step_table.tables(path, plan, self.path(f"kernels_{model.name}.csv"))
         self.show(self.steps, f"\nA step of {title} ({how}), batch {batch}:\n" +
                   (f"     no prediction: {last_line(plan)}\n" if status != 0 else "") + tables)

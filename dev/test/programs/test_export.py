@@ -242,7 +242,8 @@ def test_untrained_positions():
     train = ["-i", cli.text_file(), *MODEL, *QUIET, "-b", 2, "-x", 2, "--export", new_folder("hf")]
     for length, says in ((8, True), (16, False)):
         out = ran(*train, "-t", length, "-o", new_folder("short"))
-        line = f"\n            all 16 positions, of which {length} are trained: give this model at most {length} tokens\n"
+        line = (f"\n            all 16 positions, of which {length} are trained: "
+                f"give this model at most {length} tokens\n")
         assert (line in out) == says and ("of which" in out) == says, out
         assert (line in export("--init", path("short"))[1]) == says
 

@@ -151,7 +151,8 @@ def test_in_short():
         summary = lines[lines.index(next(line for line in lines if line.startswith("In short"))):]
         assert out.splitlines()[-len(summary):] == summary and len(lines) <= 45 and not kernels(short), short
         assert not re.search(r"^(buffer|params|total|residual) ", short, re.M), short
-        patterns = [rf"In short, for one h100 with {'4' if '-r' in more else '79'} GiB \(assumed: --gpu, --gpu-memory\)",
+        gib = "4" if "-r" in more else "79"
+        patterns = [rf"In short, for one h100 with {gib} GiB \(assumed: --gpu, --gpu-memory\)",
                     rf"memory +(\S+ \w+); fits: {fits}; room: .*",
                     r"largest +--batch-size (\d+), of those that divide the step, with --recompute (\d)",
                     r"predicted +(\d+) tokens/s, [\d.]+% MFU, attention by .*",
