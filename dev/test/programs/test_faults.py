@@ -18,7 +18,8 @@ import pytest
 
 from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, check_line, checkpoints, config,
                  divergence, finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
-                 new_folder, path, ran, random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes, start, stopped_after,
+                 new_folder, path, ran, random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes,
+                 start, stopped_after,
                  tensor_shapes, text_file, tokenizer_bytes, val_losses, weights_hash, write)
 from run_folder import record_of
 from tools import limit_files, limit_memory, small_disk
