@@ -25,7 +25,7 @@ FIRST = "# Computed by dev/recipe_table.py --write:"
 LAST = "# Times are predicted kernel by kernel"
 # What a script has settled, and the micro-batch that it takes on so many GPUs with so much memory.
 SETTINGS = r"""
-RECIPE_ONLY=yes PROGRAM=$2
+recipe_only=yes PROGRAM=$2
 . "$1"
 settle
 num_gpus=$3 gpu_mib=$4 gpu_name=GPU
