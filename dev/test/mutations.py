@@ -203,6 +203,8 @@ MISTAKES = [Mistake(*row) for row in (
      'state_set_i64(header, "next_sequence", run->next_sequence + 1)', CPU, "test_resume.py"),
     ("llmc/run/train_run.h", "max_i64(known, run->options.seq_len)", "run->options.seq_len", CPU,
      "test_options.py -k trained_length"),
+    ("llmc/files/safetensors.h", "if (trained_positions < config->max_seq_len)", "if (false)", CPU,
+     "test_options.py -k trained_length"),
     ("llmc/run/run_state.h", "gpt2_find_size(init) == NULL || ", "", CPU, "test_resume.py -k gpu_trainer"),
     ("llmc/run/run_start.h", "run->found.resumes && run->step >= run->num_steps", "run->found.resumes", CPU,
      "test_resume.py -k every_step"),

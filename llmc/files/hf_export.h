@@ -97,7 +97,7 @@ typedef struct {
     Folder folder; // dir, open
     const GPT2Config *config;
     const Tokenizer *tokenizer; // NULL: unknown, or cannot be written
-    int end_of_text;
+    int trained_positions, end_of_text;
     AtomicFile files[HF_NUM_FILES];
 } HfExport;
 
@@ -118,10 +118,10 @@ static inline void hf_add_special_tokens(Text *text) {
 
 static inline void hf_add_file(Text *text, const HfExport *e, int i, const uint32_t *pairs) {
     switch (i) {
-    case HF_CONFIG: safetensors_add_config(text, e->config, e->end_of_text); break;
+    case HF_CONFIG: safetensors_add_config(text, e->config, e->trained_positions, e->end_of_text); break;
     case HF_GENERATION: hf_add_generation_config(text, e); break;
     case HF_TOKENIZER: hf_add_tokenizer_json(text, e->tokenizer, pairs); break;
-    case HF_TOKENIZER_CONFIG: hf_add_tokenizer_config(text, e->tokenizer, e->config->max_seq_len); break;
+    case HF_TOKENIZER_CONFIG: hf_add_tokenizer_config(text, e->tokenizer, e->trained_positions); break;
     case HF_SPECIAL: hf_add_special_tokens(text); break;
     case HF_VOCAB: hf_add_vocab(text, e->tokenizer); break;
     case HF_MERGES: hf_add_merges_text(text, e->tokenizer, pairs); break;
@@ -174,15 +174,17 @@ static inline int hf_default_end_of_text(const GPT2Config *config) {
 }
 
 // Writes the model into the folder dir, which it creates. Writes the tokenizer too, if it is given (NULL: not known)
-// and can encode; *has_tokenizer tells whether it did. params: all parameters in fp32, in the order of a checkpoint.
-static inline bool hf_export(const char *dir, const GPT2Config *config, const float *params, const Tokenizer *tokenizer,
-                             bool *has_tokenizer, Error *error) {
+// and can encode; *has_tokenizer tells whether it did. trained_positions: of the model, at most its context. params:
+// all parameters in fp32, in the order of a checkpoint.
+static inline bool hf_export(const char *dir, const GPT2Config *config, int trained_positions, const float *params,
+                             const Tokenizer *tokenizer, bool *has_tokenizer, Error *error) {
     *has_tokenizer = tokenizer != NULL && tokenizer_can_encode(tokenizer);
     if (!hf_export_check(dir, error) || !make_directories(dir, error)) { return false; }
     HfExport *e = (HfExport *)calloc(1, sizeof(HfExport));
     if (e == NULL) { return fail(error, "%s: out of memory", dir); }
     e->dir = dir;
     e->config = config;
+    e->trained_positions = trained_positions;
     e->tokenizer = *has_tokenizer ? tokenizer : NULL;
     e->end_of_text = tokenizer != NULL ? tokenizer->eot_token : hf_default_end_of_text(config);
     for (int i = 0; i < HF_NUM_FILES; i++) { atomic_init(&e->files[i]); }

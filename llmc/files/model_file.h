@@ -14,7 +14,7 @@ typedef struct ModelFile {
     ModelFileKind kind;
     char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
     GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
-    int64_t trained_positions; // of a run's model, as its checkpoint says; 0: the whole context
+    int64_t trained_positions; // as its checkpoint or our export says; 0: the whole context
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
@@ -104,7 +104,9 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     }
     if (folder || ends_with(init, ".safetensors")) {
         file->kind = MODEL_FROM_SAFETENSORS;
-        return safetensors_read_config(file->path, &file->config, error);
+        bool ok = safetensors_read_config(file->path, &file->config, error);
+        file->trained_positions = ok ? safetensors_trained_positions(file->path, &file->config) : 0;
+        return ok;
     }
     if (path_exists(init) || ends_with(init, ".bin")) {
         int version;

@@ -20,6 +20,7 @@
 #define SAFETENSORS_FILE_NAME "model.safetensors"
 #define SAFETENSORS_CONFIG_NAME "config.json"
 #define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: the writer; other programs keep such members
+#define SAFETENSORS_TRAINED_KEY "gpt2c_trained_positions" // likewise, if these are fewer than n_positions
 
 // Describes one tensor of the header.
 typedef struct {
@@ -113,6 +114,22 @@ static inline bool safetensors_read_config_json(const char *path, GPT2Config *co
         json_load(&json, config_path, SAFETENSORS_MAX_CONFIG, error) && safetensors_parse_config(&json, config, error);
     json_free(&json);
     return ok;
+}
+
+// Returns the trained positions of the model in the file `path`, from the config.json beside it. 0: the whole context.
+static inline int64_t safetensors_trained_positions(const char *path, const GPT2Config *config) {
+    char folder[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
+    int64_t positions = 0;
+    Json json;
+    Error ignored;
+    path_parent(folder, path);
+    if (!path_join(config_path, folder, SAFETENSORS_CONFIG_NAME, &ignored)) { return 0; }
+    int member = json_load(&json, config_path, SAFETENSORS_MAX_CONFIG, &ignored)
+                     ? json_find(&json, 0, SAFETENSORS_TRAINED_KEY)
+                     : -1;
+    bool says = member >= 0 && json_int(&json, member, 1, config->max_seq_len, &positions, &ignored);
+    json_free(&json);
+    return says ? positions : 0;
 }
 
 // ---- The header ----
@@ -518,7 +535,8 @@ static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config 
 
 // Writes config.json. end_of_text: the id that begins and ends documents. A version member of ours tells an export from
 // other models.
-static inline void safetensors_add_config(Text *text, const GPT2Config *config, int end_of_text) {
+static inline void safetensors_add_config(Text *text, const GPT2Config *config, int trained_positions,
+                                          int end_of_text) {
     text_printf(text,
                 "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
                 "  \"attn_pdrop\": 0.0,\n  \"bos_token_id\": %d,\n  \"embd_pdrop\": 0.0,\n"
@@ -527,9 +545,13 @@ static inline void safetensors_add_config(Text *text, const GPT2Config *config, 
                 "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n"
                 "  \"n_positions\": %d,\n  \"resid_pdrop\": 0.0,\n"
                 "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"use_cache\": true,\n"
-                "  \"vocab_size\": %d\n}\n",
+                "  \"vocab_size\": %d",
                 end_of_text, end_of_text, SAFETENSORS_VERSION_KEY, GPT2C_VERSION, config->max_seq_len, config->channels,
                 config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
+    if (trained_positions < config->max_seq_len) {
+        text_printf(text, ",\n  \"%s\": %d", SAFETENSORS_TRAINED_KEY, trained_positions);
+    }
+    text_printf(text, "\n}\n");
 }
 
 static inline bool safetensors_write_pending(AtomicFile *file, int folder, const char *path, const GPT2Config *config,

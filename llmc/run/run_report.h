@@ -339,7 +339,8 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     const char *dir = run->options.export_dir;
     const Tokenizer *tokenizer = run->tokenizer.is_open ? &run->tokenizer.tokenizer : NULL;
     bool has_tokenizer = false;
-    if (!hf_export(dir, &run->config, params, tokenizer, &has_tokenizer, error)) { return false; }
+    int positions = run_has_untrained_positions(run) ? (int)run_trained_positions(run) : run->config.max_seq_len;
+    if (!hf_export(dir, &run->config, positions, params, tokenizer, &has_tokenizer, error)) { return false; }
     if (has_tokenizer) {
         say(stdout, "exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
     } else {
@@ -347,9 +348,8 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
             tokenizer == NULL ? "none was given" : "this one only decodes");
     }
     if (run_has_untrained_positions(run)) {
-        long long trained = run_trained_positions(run);
-        say(stdout, "            all %d positions, of which %lld are trained: give this model at most %lld tokens\n",
-            run->config.max_seq_len, trained, trained);
+        say(stdout, "            all %d positions, of which %d are trained: give this model at most %d tokens\n",
+            run->config.max_seq_len, positions, positions);
     }
     return true;
 }

@@ -39,7 +39,7 @@ static const struct {
 typedef struct {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
     int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
-    int64_t trained_positions;                // of a model that exists, as its checkpoint says; 0: the whole context
+    int64_t trained_positions;                // of a model that exists, as its files say; 0: the whole context
     int32_t resumes;                          // the run goes on from a checkpoint
 } RunFound;
 

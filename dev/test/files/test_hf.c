@@ -31,7 +31,7 @@ static void export_to(Test *t, const char *dir, const Tokenizer *tokenizer, uint
     GPT2Config config = config_for(tokenizer);
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
     gpt2_init_params(params, &config, seed);
-    CHECK(t, hf_export(dir, &config, params, tokenizer, &has_tokenizer, &error), "%s", error.text);
+    CHECK(t, hf_export(dir, &config, config.max_seq_len, params, tokenizer, &has_tokenizer, &error), "%s", error.text);
     CHECK(t, has_tokenizer == tokenizer_can_encode(tokenizer), "with a tokenizer");
     free(params);
 }
@@ -352,7 +352,8 @@ TEST(test_export_again) {
     GPT2Config config = config_for(&tok), read = config;
     float *params = (float *)calloc((size_t)gpt2_num_params(&config), sizeof(float));
     bool has_tokenizer;
-    CHECK(t, !hf_export(test_folder(t), &config, params, &tok, &has_tokenizer, &error), "a folder in the way");
+    CHECK(t, !hf_export(test_folder(t), &config, config.max_seq_len, params, &tok, &has_tokenizer, &error),
+          "a folder in the way");
     CHECK(t, strstr(error.text, "vocab.json: is a folder") != NULL, "%s", error.text);
     CHECK(t, safetensors_read_config(test_path(t, "model.safetensors"), &read, &error), "%s", error.text);
     CHECK(t, read.vocab_size == 257 && !path_exists(test_path(t, "config.json.tmp")), "the earlier export");
@@ -360,14 +361,18 @@ TEST(test_export_again) {
     memset(&decoder, 0, sizeof(decoder)); // a tokenizer that only decodes: the earlier one's files must go
     decoder.kind = TOKENIZER_DECODE_ONLY;
     decoder.eot_token = 7;
-    CHECK(t, hf_export(test_folder(t), &config, params, &decoder, &has_tokenizer, &error) && !has_tokenizer, "%s",
-          error.text);
+    CHECK(t,
+          hf_export(test_folder(t), &config, config.max_seq_len, params, &decoder, &has_tokenizer, &error) &&
+              !has_tokenizer,
+          "%s", error.text);
     CHECK(t, !hf_tokenizer_exists(test_folder(t)) && !path_exists(test_path(t, "tokenizer_config.json")),
           "no tokenizer");
     check_file(t, test_path(t, "generation_config.json"),
                "{\n  \"bos_token_id\": 7,\n  \"eos_token_id\": 7,\n  \"pad_token_id\": 7\n}\n");
-    CHECK(t, hf_export(test_folder(t), &config, params, NULL, &has_tokenizer, &error) && !has_tokenizer, "%s",
-          error.text);
+    CHECK(t,
+          hf_export(test_folder(t), &config, config.max_seq_len, params, NULL, &has_tokenizer, &error) &&
+              !has_tokenizer,
+          "%s", error.text);
     free(params);
     tokenizer_free(&tok);
 }

@@ -42,7 +42,7 @@ static inline bool safetensors_write(const char *dir, const GPT2Config *config, 
         !safetensors_write_pending(&model, AT_FDCWD, model_path, config, params, error)) {
         return false;
     }
-    safetensors_add_config(&text, config, config->vocab_size - 1);
+    safetensors_add_config(&text, config, config->max_seq_len, config->vocab_size - 1);
     bool ok = atomic_open(&json, config_path, error) && atomic_write(&json, text.data, (int64_t)text.used, error) &&
               atomic_commit(&json, error) && atomic_commit(&model, error);
     text_free(&text);

@@ -245,7 +245,8 @@ def test_untrained_positions():
         line = (f"\n            all 16 positions, of which {length} are trained: "
                 f"give this model at most {length} tokens\n")
         assert (line in out) == says and ("of which" in out) == says, out
-        assert (line in export("--init", path("short"))[1]) == says
+        again, out = export("--init", path("short"))
+        assert (line in out) == says and read_json(again, "tokenizer_config.json")["model_max_length"] == length
 
 
 def test_damaged_tokenizer():

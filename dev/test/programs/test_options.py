@@ -2,6 +2,7 @@
 
 Help, refusals, the memory plan, the screen, the log, the curve, samples, and weights that depend on none of these.
 """
+import json
 import math
 import os
 import re
@@ -11,7 +12,7 @@ import pytest
 
 from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
                  model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, stopped_after, text_file,
-                 val_losses, weights_hash)
+                 val_losses, weights_hash, write)
 from formats import rewrite_state
 from tools import Terminal, limit_memory
 
@@ -346,6 +347,10 @@ def test_samples_at_the_trained_length():
     check(path("stopped"), 16)
     hf = new_folder("pretrained")
     ran(*base, "--init", new, "--export", hf)
+    assert sample_of(ran(*base, "--init", hf)) == sample_of(ran(*base, "--init", new))
+    config = json.loads(read("pretrained/config.json"))
+    assert config.pop("gpt2c_trained_positions") == 16, config
+    write("pretrained/config.json", json.dumps(config).encode())  # as others publish it
     short = trained("short", 64, "--init", hf, "-t", 8)
     rewrite_state(f"{new}/state_00000020.bin", {"trained_positions": None})  # of an older version
     check(new, 64)
