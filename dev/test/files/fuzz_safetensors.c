@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_put("model.safetensors", newline + 1, size - (size_t)(newline + 1 - data));
     if (!safetensors_read_config(path, &config, &error)) { return 0; }
     if (!gpt2_check_config(&config, "fuzz", &error)) { abort(); }
-    int64_t n = gpt2_num_params(&config);
+    int64_t positions = safetensors_trained_positions(path, &config), n = gpt2_num_params(&config);
+    if (positions < 0 || positions > config.max_seq_len) { abort(); }
     int64_t padding = ((int64_t)config.padded_vocab_size - config.vocab_size) * config.channels;
     if (2 * (n - padding) > (int64_t)size) { abort(); } // more weights than the file has room for
     float *params = (float *)malloc((size_t)n * sizeof(float));
@@ -57,9 +58,10 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     }
     header[n++] = '}';
     uint64_t length = n;
-    size_t at = (size_t)snprintf((char *)buffer, capacity,
-                                 "{\"n_layer\":1,\"n_head\":2,\"n_embd\":2,\"n_positions\":2,\"vocab_size\":3,"
-                                 "\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05}\n");
+    size_t at = (size_t)snprintf(
+        (char *)buffer, capacity,
+        "{\"n_layer\":1,\"n_head\":2,\"n_embd\":2,\"n_positions\":2,\"vocab_size\":3,"
+        "\"gpt2c_trained_positions\":1,\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05}\n");
     memcpy(buffer + at, &length, 8), at += 8;
     memcpy(buffer + at, header, n), at += n;
     memset(buffer + at, 0x3c, (size_t)offset), at += (size_t)offset; // 0.01 in float, 1.06 in half precision
