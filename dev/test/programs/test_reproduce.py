@@ -222,6 +222,11 @@ def test_refusals():
         ("STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary",
          "gpt2_124M", dict(STAGES="check trian")),
         ("STEPS is '1e4', expected a whole number above 0", "gpt2_124M", dict(STEPS="1e4", SMOKE="0")),
+        ("KEEP is 'all', expected a whole number", "gpt2_124M", dict(KEEP="all")),
+        ("/proc/nothing: this folder cannot be made: No such file or directory (OUT_DIR names another)", "gpt2_124M",
+         dict(OUT_DIR="/proc/nothing")),
+        ("/sys/kernel: this folder cannot be written to (OUT_DIR names another)", "gpt2_124M",
+         dict(OUT_DIR="/sys/kernel")),
         ("DATA is 'web', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B", "gpt2_124M",
          dict(DATA="web")),
         ("run_smoke_nothing: has no main.log, and so nothing to sum up yet", "gpt2_124M",
@@ -301,6 +306,13 @@ def test_plans_for_the_gpu_that_is_here():
     assert abs(most - small - 96 / 1024) <= 0.11 and small == other < most, (small, other, most)
     line = "NVIDIA L5: its datasheet is not known to ./train_gpt2emu --plan, which plans for an H100 with its memory\n"
     assert line in unknown and "datasheet" not in known, (known, unknown)
+
+
+def test_mistyped_option():
+    """It is found before the data are fetched, which takes hours."""
+    settings = dict(large(gpus(8, 80000)), STAGES="build fetch")
+    out = ran(1, script_of("gpt2_124M"), "--prompt", "it's", "--top_k=4", **settings)
+    assert out.endswith("run_gpt2_124M.sh: --top_k: no option of ./train_gpt2emu (--help all lists them)\n"), out
 
 
 def test_too_little_memory():
