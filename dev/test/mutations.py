@@ -257,6 +257,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("scripts/packages.sh", "root=(sudo -n)", "root=(sudo)", CPU, "test_quickstart.py -k compiler"),
     ("scripts/restart.sh", "echo USR1 || echo TERM", "echo TERM || echo TERM", CPU, "test_multi_node.py -k signals_on"),
     ("scripts/restart.sh", "start <= max_starts", "start < max_starts", CPU, "test_multi_node.py -k gives_up"),
+    ("scripts/reproduce.sh", "gpu_options+=(--gpu-memory", "local unused=(--gpu-memory", EMU,
+     "test_reproduce.py -k gpu_that"),
     ("scripts/reproduce.sh", "KEEP_MAJOR > 0 ? STEPS / KEEP_MAJOR : 0", "0", EMU, "test_reproduce.py -k disk"),
     ("dev/find_libraries.sh", '|| [ "$1" = "$major" ] || why=', "|| why=", CPU, "test_find_libraries.py -k misfit"),
     ("dev/compare.py", "return math.isnan(a) and math.isnan(b)", "return True", CPU, "test_compare.py -k number"),
