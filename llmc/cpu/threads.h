@@ -26,7 +26,8 @@ typedef struct {
 
 // Begins with all threads. The first round only warms the machine up.
 static inline void threads_begin(Threads *threads, int most) {
-    *threads = (Threads){.most = most, .now = most, .fewer = true, .rest = 1};
+    memset(threads, 0, sizeof(*threads));
+    threads->most = threads->now = most, threads->fewer = true, threads->rest = 1;
 }
 
 // Ends the trial under way. step: mean seconds of a step in it. True: the first trial of all that was faster.
