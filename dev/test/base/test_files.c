@@ -101,6 +101,7 @@ TEST(test_glob) {
     path_list_free(&list);
     CHECK_REFUSED(t, list_glob(test_path(t, "c*"), "; look", &list, &error), &error, test_path(t, "c*"),
                   ": no such file (nothing matches the name or pattern); look");
+    path_list_free(&list);
     CHECK_REFUSED(t, list_glob(test_path(t, "none/c*"), "", &list, &error), &error, test_path(t, "none/c*"),
                   ": no such file (nothing matches the name or pattern)");
     CHECK(t, list.count == 0, "%d files after a failure", list.count);
