@@ -49,6 +49,8 @@ static inline StepGpu gpu_speed(const cudaDeviceProp *properties, bool tf32, Ste
         gpu.fp8_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP8);
         gpu.plain_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP32);
         gpu.bytes_per_second = bytes_per_second;
+        const GpuPeak *row = gpu_peak_of_option(properties->name);
+        if (row != NULL) { gpu.link_bytes_per_second = step_link(row, true); }
         gpu.multiprocessors = properties->multiProcessorCount;
         gpu.l2_bytes = properties->l2CacheSize;
     }

@@ -41,7 +41,7 @@
 #define STEP_LM_HEAD_OVERLAP 0.5
 
 // STEP_LINK: the part of NVLink's or PCIe's datasheet figure in one direction that a ring of GPUs reaches.
-// STEP_LINK_BETWEEN: the bytes a second that a GPU sends to another machine, unless --link-speed says so.
+// STEP_LINK_BETWEEN: the most bytes a second that a GPU sends to another machine, unless --link-speed says so.
 #define STEP_LINK 0.8
 #define STEP_LINK_BETWEEN 50e9
 
@@ -55,14 +55,20 @@ typedef struct StepGpu {
     int64_t l2_bytes;
 } StepGpu;
 
-// The card of a row that --gpu names, in machines of their own or all in one.
+// The bytes a second that such GPUs send, all in one machine or not. A ring takes the time of its slowest link.
+static inline double step_link(const GpuPeak *peak, bool one_machine) {
+    double inside = STEP_LINK * 1e9 * peak->link_gigabytes_per_second;
+    return one_machine || inside < STEP_LINK_BETWEEN ? inside : STEP_LINK_BETWEEN;
+}
+
+// The card of a row that --gpu names, all in one machine or not.
 static inline StepGpu step_gpu(const GpuPeak *peak, GpuPrecision precision, bool one_machine) {
     StepGpu gpu;
     gpu.flops_per_second = 1e12 * peak->teraflops[precision];
     gpu.fp8_flops_per_second = 1e12 * peak->teraflops[GPU_FP8];
     gpu.plain_flops_per_second = 1e12 * peak->teraflops[GPU_FP32];
     gpu.bytes_per_second = 1e9 * peak->gigabytes_per_second;
-    gpu.link_bytes_per_second = one_machine ? STEP_LINK * 1e9 * peak->link_gigabytes_per_second : STEP_LINK_BETWEEN;
+    gpu.link_bytes_per_second = step_link(peak, one_machine);
     gpu.multiprocessors = peak->multiprocessors;
     gpu.l2_bytes = (int64_t)peak->l2_mib << 20;
     return gpu;

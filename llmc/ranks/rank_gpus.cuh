@@ -36,7 +36,8 @@ static inline bool rank_gpus_ask(AutoGpus *gpus, Comm *comm, bool tf32, Error *e
         gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
         gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
     }
-    if (comm_num_machines(comm) > 1) { gpus->speed.link_bytes_per_second = STEP_LINK_BETWEEN; }
+    double *link = &gpus->speed.link_bytes_per_second;
+    if (comm_num_machines(comm) > 1) { *link = fmin(*link, STEP_LINK_BETWEEN); }
     free(all);
     return ok;
 }

@@ -268,8 +268,8 @@ static inline void run_print_fits(TrainRun *run, const AutoGpus *gpus) {
     say(stdout, "%-24s %s\n", "GPU memory",
         trains ? "the run fits                  0        1        2        3" : "the run fits");
     if (memory_is_given || gpu_is_given) {
-        snprintf(name, sizeof(name), "%.40s (%.4g GiB)", memory_is_given ? "--gpu-memory" : o->gpu,
-                 (double)gpus->total_bytes / 0x1p30);
+        snprintf(name, sizeof(name), "%.40s (%.4g GiB)",
+                 memory_is_given ? "--gpu-memory" : train_options_gpu(o)->option, (double)gpus->total_bytes / 0x1p30);
         run_print_gpu(run, gpus, name, gpus->total_bytes);
     }
     for (size_t i = 0; !memory_is_given && i < NUM_GPU_MEMORIES; i++) {
@@ -319,15 +319,22 @@ static inline void run_print_levels(const TrainRun *run, const StepGpu *gpu) {
     }
 }
 
+// Tells whether the assumed rate between GPUs is that of PCIe.
+static inline bool run_link_is_bus(const TrainRun *run, const StepGpu *gpu) {
+    const GpuPeak *peak = train_options_gpu(&run->options);
+    return run->options.link_speed == 0.0 && peak->link_gigabytes_per_second <= GPU_PCIE_GIGABYTES_PER_SECOND &&
+           gpu->link_bytes_per_second == step_link(peak, true);
+}
+
 // Prints for each stage of sharding its memory, the bytes it sends, and the time of a step.
 static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
     Error ignored;
     say(stdout,
-        "\nThe stages of --zero-stage, on each of %d GPUs. The times are predicted. Assumed: a GPU sends %g GB/s "
-        "while\n",
+        "\nThe stages of --zero-stage, on each of %d GPUs. The times are predicted. Assumed: a GPU sends %g GB/s\n",
         run->num_ranks, 1e-9 * gpu->link_bytes_per_second);
-    say(stdout, "all send (nccl-tests' busbw, --link-speed). Left out: the time of single messages, and NCCL's own "
-                "memory.\n\n");
+    say(stdout,
+        "%swhile all send (nccl-tests' busbw, --link-speed). Left out: single messages' time, NCCL's memory.\n\n",
+        run_link_is_bus(run, gpu) ? "over the bus (PCIe) " : "");
     say(stdout, "%-12s %14s %10s %16s %16s %10s %10s %6s\n", "--zero-stage", "bytes", "GiB", "gradients sent",
         "parameters sent", "GB sent", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {

@@ -196,7 +196,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, GPU_ONLY, "Several GPUs",                         \
       "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
     X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, GPU_ONLY, "Several GPUs",                         \
-      "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, 50 between machines")
+      "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, at most 50 between "       \
+      "machines")
 
 // The options that --help shows. --help all shows every option.
 #define TRAIN_COMMON                                                                                                   \

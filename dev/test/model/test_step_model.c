@@ -281,6 +281,57 @@ TEST(test_gpus) {
         CHECK(t, mfu > 0.2 && mfu < STEP_MATMUL, "%s: MFU %.3f", peak->option, mfu);
     }
     CHECK(t, named >= 5 && gpu_peak_of_option("") == NULL && gpu_peak_of_option("h1000") == NULL, "%d names", named);
-    CHECK(t, gpu_peak_of_option("NVIDIA H200") == gpu_peak_of_option("h200"), "the device's name");
     CHECK(t, gpu_peak_of_option("A40") == NULL, "a card without all figures");
+}
+
+// As devices report them, and as people type them.
+TEST(test_names_of_gpus) {
+    static const struct {
+        const char *name, *option;
+    } cases[] = {
+        {"NVIDIA H200", "h200"},
+        {"NVIDIA A100-SXM4-40GB", "a100-40gb"},
+        {"A100-PCIE-40GB", "a100-40gb"},
+        {"a100-40", "a100-40gb"},
+        {"A100 40GB", "a100-40gb"},
+        {"NVIDIA A100-SXM4-80GB", "a100"},
+        {"NVIDIA A100 80GB PCIe", "a100"},
+        {"a100-80gb", "a100"},
+        {"A100", "a100"},
+        {"H100", "h100"},
+        {"nvidia h100 80gb hbm3", "h100"},
+        {"NVIDIA H100 PCIe", "h100-pcie"},
+        {"RTX 4090", "4090"},
+        {"rtx4090", "4090"},
+        {"NVIDIA GeForce RTX 4090", "4090"},
+        {"L40S", "l40s"},
+        {"A6000", "a6000"},
+        {"NVIDIA RTX A6000", "a6000"},
+    };
+    static const char *const unknown[] = {"RTX", "-", "*", "NVIDIA", "4090 Ti", "A10G", "RTX 4090 Laptop GPU", "a10*"};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const GpuPeak *peak = gpu_peak_of_option(cases[i].name);
+        CHECK(t, peak != NULL && strcmp(peak->option, cases[i].option) == 0, "%s is %s, expected %s", cases[i].name,
+              peak != NULL ? peak->option : "unknown", cases[i].option);
+    }
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        CHECK(t, gpu_peak_of_option(unknown[i]) == NULL, "%s is known", unknown[i]);
+    }
+    StepGpu small = step_gpu(gpu_peak_of_option("NVIDIA A100-SXM4-40GB"), GPU_BF16, true);
+    CHECK(t, small.bytes_per_second == 1.555e12 && gpu_peak_of_option("a100-40gb")->gib == 39, "an A100 of 80 GB");
+}
+
+// A network between machines does not make GPUs without NVLink faster than in one.
+TEST(test_links) {
+    static const struct {
+        const char *name;
+        double inside, between;
+    } cases[] = {{"h100", 360e9, 50e9}, {"h100-pcie", 51.2e9, 50e9}, {"4090", 25.6e9, 25.6e9}, {"l4", 25.6e9, 25.6e9}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const GpuPeak *peak = gpu_peak_of_option(cases[i].name);
+        double inside = step_gpu(peak, GPU_BF16, true).link_bytes_per_second;
+        double between = step_gpu(peak, GPU_BF16, false).link_bytes_per_second;
+        CHECK(t, near(inside, cases[i].inside) && near(between, cases[i].between), "%s: %g and %g bytes a second",
+              cases[i].name, inside, between);
+    }
 }

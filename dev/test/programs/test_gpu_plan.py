@@ -52,6 +52,15 @@ def test_faster_links_and_slower_gpus():
     assert alone[0] > alone[1] == alone[2] > alone[3], alone
 
 
+def test_says_what_the_link_is():
+    for more, says in ((["--gpu", "RTX 4090"], "25.6 GB/s\nover the bus (PCIe) while"),
+                       (["--gpu", "4090", "-pg", 1], "25.6 GB/s\nover the bus (PCIe) while"),
+                       (["--gpu", "4090", "--link-speed", 25.6], "25.6 GB/s\nwhile"),
+                       (["--gpu", "h100"], "360 GB/s\nwhile"), (["--gpu", "h100-pcie", "-pg", 1], "50 GB/s\nwhile")):
+        out = plan("-e", "d12", "-b", 1, "-np", 2, *more)
+        assert f"Assumed: a GPU sends {says} all send" in out, (more, out)
+
+
 # ---- The kernels of a step ----
 
 
@@ -254,6 +263,7 @@ def test_the_usual_gpus():
     assert [row[:2] for row in gpu_rows(*D12, "-b", 4)] == usual
     assert [row[:2] for row in gpu_rows(*D12, "-b", 4, "--gpu", "b200")] == [("b200", 178), *usual]
     assert [row[:2] for row in gpu_rows(*D12, "-b", 4, "--gpu", "a100")] == [("a100", 79), *usual[:2], usual[3]]
+    assert gpu_rows(*D12, "-b", 4, "--gpu", "a100-40")[0][:2] == ("a100-40gb", 39)
     assert [row[:2] for row in gpu_rows(*D12, "-b", 4, "--gpu-memory", 5.5)] == [("--gpu-memory", 5.5)]
     assert [row[2:] for row in gpu_rows("-e", "d48", "-x", 0)] == [("yes", [])] * 4
     run = ["-e", "d24", "-b", 16, "-r", 1]  # a row says what a plan for this memory alone says
