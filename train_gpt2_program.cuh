@@ -925,7 +925,7 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
         state_export(&state);
     }
     if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
-        say(stdout, "sent        %lld bytes of gradients, %lld of parameters\n",
+        say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
             (long long)t->shards.nccl.gradient_bytes, (long long)t->shards.nccl.parameter_bytes);
     }
     *params = t->transfer.host_params;

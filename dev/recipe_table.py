@@ -61,7 +61,7 @@ def plan(program, recipe, gpus, gpu):
     out = output(program, *words)
     memory = re.search(r"^On the GPU\n.*?^total (\d+) bytes", out, re.M | re.S)
     step = re.search(r"^ +([\d.]+) .* the step$", out, re.M)
-    flops = re.search(r" ms a step of ([\d.e+]+) FLOPs on each GPU", out, re.M)
+    flops = re.search(r" a step of ([\d.e+]+) FLOPs on each GPU", out, re.M)
     return int(memory[1]), 1e-3 * float(step[1]), gpus * float(flops[1])
 
 

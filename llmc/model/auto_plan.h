@@ -10,7 +10,8 @@
 #include "llmc/model/step_model.h"
 #include "llmc/base/utils.h"
 
-// Two choices with estimates nearer than this are equally fast. The choice with less memory is then better.
+// Two choices with estimates nearer than this are equally fast. The choice that recomputes less is then better, and
+// after that the choice with less memory.
 #define AUTO_TIE 0.01
 
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, graphs and the driver's tables. They come
@@ -45,30 +46,34 @@ typedef struct {
 
 static inline bool auto_fits(const AutoCandidate *c, int64_t budget) { return c->bytes >= 0 && c->bytes <= budget; }
 
-// Returns the index of the first candidate with the least memory among those of at most `budget` bytes and `seconds`,
-// or -1.
-static inline int auto_least(const AutoCandidate *candidates, int count, int64_t budget, double seconds) {
+// Tells which of two equally fast candidates is better: nobody asked to save memory by recomputation.
+static inline bool auto_prefers(const AutoCandidate *a, const AutoCandidate *b) {
+    return a->recompute != b->recompute ? a->recompute < b->recompute : a->bytes < b->bytes;
+}
+
+// Returns the index of the fastest candidate that fits into `budget` bytes, the first of the best among equally fast
+// ones. -1: none fits.
+static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
+    double fastest = INFINITY;
     int best = -1;
     for (int i = 0; i < count; i++) {
-        bool good = auto_fits(&candidates[i], budget) && candidates[i].seconds <= seconds;
-        if (good && (best < 0 || candidates[i].bytes < candidates[best].bytes)) { best = i; }
+        if (auto_fits(&candidates[i], budget)) { fastest = fmin(fastest, candidates[i].seconds); }
+    }
+    for (int i = 0; i < count; i++) {
+        bool good = auto_fits(&candidates[i], budget) && candidates[i].seconds <= fastest * (1.0 + AUTO_TIE);
+        if (good && (best < 0 || auto_prefers(&candidates[i], &candidates[best]))) { best = i; }
     }
     return best;
 }
 
-// Returns the index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first
-// with the least memory. -1: none fits.
-static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
-    double fastest = INFINITY;
-    for (int i = 0; i < count; i++) {
-        if (auto_fits(&candidates[i], budget)) { fastest = fmin(fastest, candidates[i].seconds); }
-    }
-    return auto_least(candidates, count, budget, fastest * (1.0 + AUTO_TIE));
-}
-
-// Returns the index of the candidate with the least memory. -1: all are impossible.
+// Returns the index of the first candidate with the least memory. -1: all are impossible.
 static inline int auto_smallest(const AutoCandidate *candidates, int count) {
-    return auto_least(candidates, count, INT64_MAX, INFINITY);
+    int best = -1;
+    for (int i = 0; i < count; i++) {
+        bool possible = candidates[i].bytes >= 0;
+        if (possible && (best < 0 || candidates[i].bytes < candidates[best].bytes)) { best = i; }
+    }
+    return best;
 }
 
 static inline int auto_count_fitting(const AutoCandidate *candidates, int count, int64_t budget) {
@@ -97,23 +102,26 @@ static inline void auto_room_text(char *text, size_t size, const AutoRoom *room)
 static inline void auto_explain(char *text, size_t size, const AutoCandidate *candidates, int count, int best,
                                 const AutoRoom *room) {
     const AutoCandidate *c = &candidates[best];
-    char where[192];
+    char where[192], time[32];
     auto_room_text(where, sizeof(where), room);
+    step_time_text(time, sizeof(time), c->seconds);
     snprintf(text, size,
-             "--batch-size %d --recompute %d: the fastest by prediction, %.3g s a step, of %d choices of %d that fit "
+             "--batch-size %d --recompute %d: the fastest by prediction, %s a step, of %d choices of %d that fit "
              "into %s",
-             c->B, c->recompute, c->seconds, auto_count_fitting(candidates, count, auto_budget(room)), count, where);
+             c->B, c->recompute, time, auto_count_fitting(candidates, count, auto_budget(room)), count, where);
 }
 
-static inline bool auto_fail_no_room(const AutoCandidate *least, const AutoRoom *room, Error *error) {
+// option: the one that asks for what does not fit. remedy: what to do.
+static inline bool auto_fail_no_room(const char *option, const AutoCandidate *least, const AutoRoom *room,
+                                     const char *remedy, Error *error) {
     char where[192], need[32], missing[32];
     auto_room_text(where, sizeof(where), room);
     format_bytes(need, sizeof(need), least->bytes);
     format_bytes(missing, sizeof(missing), least->bytes - auto_budget(room));
     return fail(error,
-                "--auto: nothing fits: --batch-size %d --recompute %d takes the least GPU memory, %s, and there are "
-                "%s: %s are missing; lower --seq-len, raise --zero-stage, or choose a smaller model",
-                least->B, least->recompute, need, where, missing);
+                "%s: nothing fits: --batch-size %d --recompute %d takes the least GPU memory, %s, and there are "
+                "%s: %s are missing; %s",
+                option, least->B, least->recompute, need, where, missing, remedy);
 }
 
 // ---- The level of --recompute alone ----

@@ -430,6 +430,17 @@ static inline double step_seconds(const StepGpu *gpu, const StepShape *s) {
     return step_rows_seconds(&rows);
 }
 
+// Writes a step's time for people: "29.56 ms", "871.4 s", "2.4 hours".
+static inline void step_time_text(char *text, size_t size, double seconds) {
+    if (seconds < 9.999) {
+        snprintf(text, size, "%.4g ms", 1e3 * seconds);
+    } else if (seconds < 3600.0) {
+        snprintf(text, size, "%.4g s", seconds);
+    } else {
+        snprintf(text, size, "%.1f hours", seconds / 3600.0);
+    }
+}
+
 static inline int step_compare_rows(const void *a, const void *b) {
     const StepRow *x = (const StepRow *)a, *y = (const StepRow *)b;
     if (x->seconds != y->seconds) { return x->seconds < y->seconds ? 1 : -1; }

@@ -133,16 +133,28 @@ static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, AutoCandid
     return count;
 }
 
+// Fails because not even `least` fits, and says what helps.
+static inline bool run_fail_no_room(TrainRun *run, const char *option, const AutoCandidate *least, const AutoRoom *room,
+                                    Error *error) {
+    const TrainOptions *o = &run->options;
+    char remedy[160];
+    snprintf(remedy, sizeof(remedy), "%s%s%suse more GPUs with --zero-stage 3, or choose a smaller model",
+             o->gpu_memory > 0.0 ? "raise --gpu-memory, " : "", least->B > 1 ? "lower --batch-size, " : "",
+             run->num_ranks > 1 && o->zero_stage < 3 ? "raise --zero-stage, " : "");
+    auto_fail_no_room(option, least, room, remedy, error);
+    return run_fail_together(run, error);
+}
+
 // Settles --batch-size and --recompute if they are not given.
 static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const AutoRoom *room, Error *error) {
     AutoCandidate *all = (AutoCandidate *)malloc(AUTO_MAX_CANDIDATES * sizeof(AutoCandidate));
     if (all == NULL) { return fail(error, "out of memory"); }
     int count = run_candidates(run, gpus, all, error), best = auto_choose(all, count, auto_budget(room));
     int least = auto_smallest(all, count);
-    if (best < 0 && least >= 0) { auto_fail_no_room(&all[least], room, error); }
     if (best >= 0) { auto_explain(run->choices.note, sizeof(run->choices.note), all, count, best, room); }
-    AutoCandidate chosen = all[best < 0 ? 0 : best];
+    AutoCandidate chosen = all[best >= 0 ? best : max_i64(least, 0)];
     free(all);
+    if (best < 0 && least >= 0) { return run_fail_no_room(run, "--auto", &chosen, room, error); }
     if (best < 0) { return run_fail_together(run, error); }
     run->options.recompute = chosen.recompute;
     if (!run_change_batch_size(run, chosen.B, error)) { return false; }
@@ -150,13 +162,17 @@ static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const Aut
     return true;
 }
 
-// Settles --recompute: the lowest level that fits. If none fits, the highest level is tried and reports the shortage.
-static inline void run_choose_level(TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
-    AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
+// Settles --recompute: the lowest level that fits. If none fits, --gpu-memory refuses the run. Without it the highest
+// level is tried and reports the shortage.
+static inline bool run_choose_level(TrainRun *run, const StepGpu *gpu, const AutoRoom *room, Error *error) {
+    AutoCandidate levels[NUM_RECOMPUTE_LEVELS], *last = &levels[NUM_RECOMPUTE_LEVELS - 1];
+    bool limited = run->options.gpu_memory > 0.0 && !train_options_plan(&run->options);
     run_all_levels(run, gpu, levels);
     int lowest = auto_lowest(levels, NUM_RECOMPUTE_LEVELS, auto_budget(room));
+    if (lowest < 0 && limited && last->bytes >= 0) { return run_fail_no_room(run, "--gpu-memory", last, room, error); }
     auto_explain_level(run->choices.note, sizeof(run->choices.note), lowest, room);
     run->options.recompute = lowest < 0 ? NUM_RECOMPUTE_LEVELS - 1 : lowest;
+    return true;
 }
 
 // Settles everything that the options leave to the GPUs.
@@ -174,8 +190,8 @@ static inline bool run_settle_gpu_choices(TrainRun *run, const AutoGpus *gpus, E
     }
     if (o->auto_plan) {
         if (!run_choose_all(run, gpus, &room, error)) { return false; }
-    } else if (o->recompute < 0) {
-        run_choose_level(run, &gpus->speed, &room);
+    } else if (o->recompute < 0 && !run_choose_level(run, &gpus->speed, &room, error)) {
+        return false;
     }
     run_explain_rounding(run);
     return true;
@@ -351,14 +367,15 @@ static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
 static inline void run_print_speed(const TrainRun *run, const StepGpu *gpu, const char *attention) {
     const TrainOptions *o = &run->options;
     Error ignored;
-    char time[32];
+    char time[32], step[32];
     PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     int64_t steps = max_i64(run->num_steps, o->steps);
     say(stdout, "predicted   %.0f tokens/s, %.1f%% MFU, attention %s\n", (double)o->total_batch / seconds,
         100.0 * flops / (gpu->flops_per_second * seconds), attention);
     format_duration(time, sizeof(time), (double)steps * seconds);
-    say(stdout, "            %.4g ms a step of %.5g FLOPs on each GPU", 1e3 * seconds, flops);
+    step_time_text(step, sizeof(step), seconds);
+    say(stdout, "            %s a step of %.5g FLOPs on each GPU", step, flops);
     if (steps > 0) { say(stdout, ", %s for %lld steps", time, (long long)steps); }
     say(stdout, "%s\n", steps > 0 ? "" : "; the run's time follows from --steps or --train-data");
 }

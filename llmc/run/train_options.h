@@ -142,7 +142,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
       "; without it, the GPU that is here, else h100")                                                                 \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, GPU_ONLY, "Machine",                                           \
-      "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU")      \
+      "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU; "     \
+      "of those within 1 %, the one that recomputes least, then the one with the least memory")                        \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, GPU_ONLY, "Machine",                               \
       "choose --recompute, and what --auto chooses, for no more than this; 0: all that is free (--plan: all of "       \
       "--gpu's)")                                                                                                      \

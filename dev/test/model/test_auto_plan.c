@@ -20,8 +20,9 @@ static void check_choice(Test *t, const AutoCandidate *c, int count, int64_t bud
         fitting++;
         if (best < 0) { continue; }
         CHECK(t, c[best].seconds <= c[i].seconds * (1.0 + AUTO_TIE), "%d is faster than %d", i, best);
-        bool better = c[i].seconds <= c[best].seconds && c[i].bytes < c[best].bytes;
-        CHECK(t, !better, "%d is as fast as %d and takes less", i, best);
+        bool recomputes_alike = c[i].recompute == c[best].recompute;
+        bool better = recomputes_alike ? c[i].bytes < c[best].bytes : c[i].recompute < c[best].recompute;
+        CHECK(t, !better || c[i].seconds > c[best].seconds, "%d is as fast as %d and better", i, best);
     }
     CHECK(t, (best >= 0) == (fitting > 0), "chose %d of %d that fit", best, fitting);
     CHECK(t, best < 0 || (c[best].bytes >= 0 && c[best].bytes <= budget), "does not fit");
@@ -39,7 +40,7 @@ TEST(test_choices_fit) {
         AutoCandidate c[MANY];
         int count = (int)random_below(&state, MANY + 1);
         for (int i = 0; i < count; i++) {
-            c[i].B = i, c[i].recompute = 0;
+            c[i].B = i, c[i].recompute = (int)random_below(&state, NUM_RECOMPUTE_LEVELS);
             c[i].bytes = (int64_t)random_below(&state, 60) - 3; // a few impossible ones, many equal ones
             c[i].seconds = 1.0 + 1e-3 * (double)random_below(&state, 50);
         }
@@ -54,16 +55,27 @@ TEST(test_ties_take_less_memory) {
     CHECK(t, auto_choose(c, 3, 2000) == 1, "chose %d", auto_choose(c, 3, 2000));
 }
 
+// Recomputation that is not needed to fit is not switched on to save memory.
+TEST(test_ties_recompute_less) {
+    const double tie = 1.0 + 0.9 * AUTO_TIE;
+    const AutoCandidate c[3] = {{16, 1, 500, 1.0}, {16, 0, 1000, tie}, {8, 0, 900, tie}};
+    const int64_t budgets[] = {2000, 999, 899};
+    for (int want = 2, i = 0; i < 3; i++) {
+        if (budgets[i] < 900) { want = 0; }
+        CHECK(t, auto_choose(c, 3, budgets[i]) == want, "chose %d", auto_choose(c, 3, budgets[i]));
+    }
+}
+
 TEST(test_words) {
     const AutoCandidate c[2] = {{8, 1, (int64_t)3 << 30, 0.25}, {1, 3, (int64_t)1 << 30, 2.0}};
     AutoRoom room = {(int64_t)4 << 30, (int64_t)1 << 30}, less = {(int64_t)3 << 29, (int64_t)1 << 30};
-    char text[320];
+    char text[400];
     Error error;
     auto_explain(text, sizeof(text), c, 2, 0, &room);
     CHECK(t, strstr(text, "--batch-size 8 --recompute 1: ") == text, "%s", text);
-    CHECK(t, strstr(text, "0.25 s a step, of 2 choices of 2 that fit into 3.00 GiB") != NULL, "%s", text);
-    CHECK(t, !auto_fail_no_room(&c[1], &less, &error), "no failure");
-    CHECK(t, strstr(error.text, "512.00 MiB are missing") != NULL, "%s", error.text);
+    CHECK(t, strstr(text, "250 ms a step, of 2 choices of 2 that fit into 3.00 GiB") != NULL, "%s", text);
+    CHECK(t, !auto_fail_no_room("--auto", &c[1], &less, "buy more", &error), "no failure");
+    CHECK(t, strstr(error.text, "512.00 MiB are missing; buy more") != NULL, "%s", error.text);
 }
 
 // The level of --recompute alone: the first that fits, to the byte.

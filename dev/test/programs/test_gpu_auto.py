@@ -87,6 +87,8 @@ def test_lowest_level_that_fits():
         assert re.search(rf"^auto +--recompute {level}: the lowest level that fits into ", out, re.M), out
         assert record(folder)["options"]["recompute"] == level and cli.weights_hash(out) == want, (level, out)
     assert re.search("^auto +--recompute 0: ", single(*run), re.M)
+    gpu_program.refused(*run, "--gpu-memory", 0.01, says=["--gpu-memory: nothing fits: --batch-size 4 --recompute 3",
+                                                          "missing; raise --gpu-memory, lower --batch-size, use more"])
     need = f"memory plan: needs {planned(*run, '-r', 3) / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free"
     gpu_program.refused(*run, says=[need, "--batch-size", "--plan"], out_says=["memory "], EMU_MEMORY="1")
 
@@ -95,8 +97,10 @@ def test_lowest_level_that_fits():
 def test_what_is_free_decides_no_rounding():
     """As many rows of logits at a time as the emulator's 4 GiB have room for, however little of it is left to the run:
     the order of a sum depends on them."""
-    process = gpu_program.start("-i", cli.text_file(), "--layers", 1, "--heads", 1, "--channels", 8, "--context", 16,
-                                "-t", 16, "-b", 516, "-x", 1, *cli.QUIET, "--gpu-memory", 1)
+    run = ["-i", cli.text_file(), "--layers", 1, "--heads", 1, "--channels", 8, "--context", 16, "-t", 16, "-b", 516,
+           "-x", 1, *cli.QUIET]
+    little = (planned(*run, "-r", 3) + RESERVE) / 2**30
+    process = gpu_program.start(*run, "--gpu-memory", repr(little))
     shown = ""
     while "--head-rows" not in shown:
         line = process.stdout.readline().decode()
@@ -104,7 +108,7 @@ def test_what_is_free_decides_no_rounding():
         shown += line
     process.kill()  # the step would take its time
     process.communicate()
-    assert re.search(r"^auto +--recompute 3: .*\n +--.*--head-rows 16384: ", shown, re.M), shown
+    assert re.search(r"^auto +--recompute \d: .*\n +--.*--head-rows 16384: ", shown, re.M), shown
 
 
 @pytest.mark.long

@@ -137,11 +137,11 @@ def test_no_time_without_training():
 def test_auto_predicts_what_plan_predicts():
     for more in ([], ["--fp8"], ["-np", 4, "-z", 1]):
         out = plan(*D12, *more, "--auto", "--gpu", "l4")
-        B, level, seconds = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .* ([\d.]+) s a step", out,
-                                      re.M).groups()
+        B, level, time = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .* ([\d.]+) ms a step", out,
+                                   re.M).groups()
         same = plan(*D12, *more, "-b", B, "-r", level, "--gpu", "l4")
         assert kernels(same) == kernels(out), (more, B, level)
-        assert float(seconds) == float(f"{kernels(same)['the step'][0] / 1e3:.3g}"), (more, out)
+        assert float(time) == float(f"{kernels(same)['the step'][0]:.4g}"), (more, out)
         level_0, longer = (re.search(rf"^{r} .* ([\d.]+) ms", same, re.M) for r in (0, level))
         fast = kernels(plan(*D12, *more, "-b", B, "-r", 0, "--gpu", "l4"))["the step"][0]
         assert abs(kernels(same)["the step"][0] - fast - float(longer[1])) <= 2e-3 and float(level_0[1]) == 0, more
@@ -248,6 +248,13 @@ def test_auto_refuses():
                             (["--auto", "-d", 1000], "is not a multiple of B x T = 1024"),
                             (["--auto", "-b", 4, "--gpu-memory", 1], "nothing fits: --batch-size 4 --recompute 3")):
         refused("--plan", "-e", "d12", *arguments, says=[says])
+    more_gpus = "use more GPUs with --zero-stage 3, or choose a smaller model"  # what helps, and nothing else
+    for arguments, helps in ((["-z", 3], more_gpus), (["-np", 4, "-z", 3], more_gpus), (["-b", 1], more_gpus),
+                             (["-np", 4, "-z", 1], "raise --zero-stage, " + more_gpus),
+                             (["-b", 4], "lower --batch-size, " + more_gpus),
+                             (["--gpu-memory", 3], "raise --gpu-memory, " + more_gpus)):
+        refused("--plan", "--auto", "--gpu", "l4", "-e", "gpt3:c12288", "-d", 1 << 14, *arguments,
+                says=[" missing; " + helps + "\n"])
 
 
 def gpu_rows(*arguments):

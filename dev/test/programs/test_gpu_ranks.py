@@ -218,7 +218,7 @@ def test_plan_is_what_happens():
             run = options(count * accumulation, 1, 3)
             out = ran(count, *run, "-z", stage)
             plan, stages = planned(count, stage, *run)
-            sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters$", out, re.M)
+            sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters, by each GPU$", out, re.M)
             assert tuple(map(int, sent.groups())) == tuple(3 * n for n in stages[stage][1:]), (stage, plan, out)
             assert memory_of(plan) == memory_of(out), (plan, out)
             assert int(re.search(r"^total (\d+) bytes", plan, re.M).group(1)) == stages[stage][0], plan
