@@ -78,6 +78,7 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
 }
 
 // The linear layers of a block: id, name, the activation that it reads, the level of --recompute that gives it up.
+// The names are fields of Block (b.qkv).
 #define BLOCK_LINEARS(X)                                                                                               \
     X(QKV, qkv, ln1, RECOMPUTE_LAYERNORM)                                                                              \
     X(ATTPROJ, attproj, att, RECOMPUTE_LAYERNORM)                                                                      \
@@ -781,7 +782,8 @@ static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecor
 // pass of a training micro-batch is a CUDA graph.
 static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
-    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N, *counts = order;
+    const int32_t *tokens = slot->device, *targets = tokens + N;
+    const int32_t *order = targets + N, *counts = order; // the third array: the order of the tokens, or flags for means
     CudaGraph *graphs = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
     auto run_pass = [&](int pass, const char *name, auto queue) {
         if (!role->trains) { return queue(); }
@@ -874,7 +876,7 @@ static PendingStep begin_step(Trainer *t, const TrainRun *run) {
     return step;
 }
 
-// Names the tensor where a NaN or an infinity of a step began: see section 8. Returns false.
+// Names the tensor where a NaN or an infinity of a step began: see section 2 of train_gpt2_program.cuh. Returns false.
 static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error);
 
 // Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.

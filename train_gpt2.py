@@ -465,8 +465,9 @@ class Run:
                 say(f"{what} {data.name}: {data.num_tokens} tokens, {data.num_sequences} sequences")
         if self.steps > 0:
             epochs = self.steps * self.sequences_per_step / self.train.num_sequences
-            say(f"batch       {o.batch_size} sequences x {o.seq_len} tokens x {self.micro_batches} micro-batches = "
-                f"{o.total_batch} tokens a step\nsteps       {self.steps}, {epochs:.2f} epochs\n"
+            ranks = f" x {self.ranks.size} ranks" if self.ranks.size > 1 else ""
+            say(f"batch       {o.batch_size} sequences x {o.seq_len} tokens{ranks} x {self.micro_batches} micro-batches"
+                f" = {o.total_batch} tokens a step\nsteps       {self.steps}, {epochs:.2f} epochs\n"
                 f"optimizer   AdamW, learning rate {schedule.describe(o)}, weight decay {o.weight_decay:g}")
         how = "torch.compile" if o.compile else "eager"
         say(f"precision   {o.precision}; {how}, attention {o.attention}")

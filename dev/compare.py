@@ -148,12 +148,13 @@ def distance(a, b):
 
 
 class Column:
-    """A value that both have logged, by step."""
+    """A value that both have logged, by step. first: how the trainers print the log's step 0."""
 
-    def __init__(self, title, points, name, form, tolerance):
+    def __init__(self, title, points, name, form, tolerance, first=0):
         self.title, self.form = title, form
         a, b = (part.by_step(name) for part in points)
-        self.rows = [(step, a[step], b[step]) for step in sorted(a.keys() & b.keys()) if None not in (a[step], b[step])]
+        self.rows = [(first + step, a[step], b[step]) for step in sorted(a.keys() & b.keys())
+                     if None not in (a[step], b[step])]
         self.apart = [row for row in self.rows if not alike(row[1], row[2], tolerance(row[1], row[2]))]
         self.largest = max(self.rows, key=lambda row: distance(*row[1:]), default=None)
 
@@ -175,8 +176,9 @@ def columns(runs, tolerance):
 
     train, val, hellaswag, mmlu = ([getattr(run, part) for run in runs] for part in
                                    ("train", "val", "hellaswag", "mmlu"))
-    found = [Column("training loss", train, "loss", ".4f", plain), Column("gradient norm", train, "norm", ".2f", norm),
-             Column("learning rate", train, "lr", ".6f", rate), Column("validation loss", val, "loss", ".4f", plain),
+    found = [Column("training loss", train, "loss", ".4f", plain, 1),
+             Column("gradient norm", train, "norm", ".2f", norm, 1),
+             Column("learning rate", train, "lr", ".6f", rate, 1), Column("validation loss", val, "loss", ".4f", plain),
              Column("HellaSwag", hellaswag, "accuracy", ".4f", plain), Column("MMLU", mmlu, "accuracy", ".4f", plain)]
     return [column for column in found if column.rows]
 

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/packages.sh
 
 missing_needed=0
+missing_for_gpu=""
 
 # row NAME NEED FOUND PURPOSE DEBIAN MACOS: one entry; an empty FOUND means it is missing.
 row() {
@@ -76,7 +77,13 @@ cuda_row() {
             missing) notes=$notes${text:+$(printf '%20s %s' "" "$text")$'\n'} ;;
         esac
     done <<<"$libraries"
-    row "$1" optional "$found" "$2" "$3" ""
+    local need=optional
+    case $1 in nvcc | cuBLASLt)
+        need="needed to build it"
+        [ -n "$found" ] || missing_for_gpu="${missing_for_gpu:+$missing_for_gpu, }no $1"
+        ;;
+    esac
+    row "$1" "$need" "$found" "$2" "$3" ""
     printf '%s' "$notes"
 }
 
@@ -88,6 +95,22 @@ mpi() { # the version, if programs can be built with it and started
 gpu() {
     have nvidia-smi || return 0
     nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null | grep , | head -n 1
+}
+
+why_no_gpu() { # why no GPU trainer can run here; nothing if one can
+    local gpu
+    gpu=$(gpu)
+    case $gpu in
+        *", "[1-7].[0-9]", "*) echo "the GPU's compute capability is below 8.0 ($gpu)" ;;
+        ?*) ;;
+        *)
+            if have nvidia-smi; then
+                echo "no GPU to run it (nvidia-smi: $(nvidia-smi 2>&1 | grep . | head -n 1))"
+            else
+                echo "no GPU to run it (there is no nvidia-smi, which comes with the driver)"
+            fi
+            ;;
+    esac
 }
 
 emulator_compilers() {
@@ -131,7 +154,8 @@ row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a fold
 if [ "$(id -u)" -eq 0 ] && mpi | grep -q 'Open MPI\|OpenRTE'; then
     printf '%20s as root, as in a container: mpirun --allow-run-as-root\n' ""
 fi
-row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""
+row GPU "needed to run it" "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" \
+    "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
     "comes with the driver" ""
 row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.py looks for races and bad accesses with it" \
@@ -148,4 +172,19 @@ if [ $missing_needed -ne 0 ]; then
     echo "Something needed is missing; see above."
     exit 1
 fi
-echo "Everything needed is here: make, then ./train_gpt2 --help, or scripts/quickstart.sh"
+echo "train_gpt2: builds and runs here: make, then ./train_gpt2 --help, or scripts/quickstart.sh"
+no_gpu=$(why_no_gpu)
+if [ -n "$missing_for_gpu" ]; then
+    echo "train_gpt2cu: does not build here: $missing_for_gpu${no_gpu:+; $no_gpu}"
+elif [ -n "$no_gpu" ]; then
+    echo "train_gpt2cu: builds here; $no_gpu"
+else
+    echo "train_gpt2cu: builds and runs here: make train_gpt2cu"
+fi
+emulator="builds and runs here: make train_gpt2emu"
+[ -n "$(emulator_compilers)" ] || emulator="does not build here: no C++ compiler"
+case $(uname -sm) in
+    "Linux x86_64" | "Linux aarch64") ;;
+    *) emulator="does not build here: it is for Linux on x86-64 or aarch64" ;;
+esac
+echo "train_gpt2emu: $emulator"

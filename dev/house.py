@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
     "base": (2132, 1200, ""),
-    "model": (1573, 1100, "base"),
+    "model": (1574, 1100, "base"),
     "cpu": (730, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
@@ -25,7 +25,7 @@ ROOMS = {
     "ranks": (3627, 1900, "base model cuda"),
     "data": (1792, 1500, "base model"),
     "files": (2554, 2200, "base model data"),
-    "run": (4913, 2300, "base model data files"),
+    "run": (4930, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 940, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
@@ -128,6 +128,14 @@ def check_widths(say):
             say(len(line) <= WIDTH, path, f"line {number}: {len(line)} columns of {WIDTH}", quiet=True)
 
 
+# "section 2" in a comment of a program is a heading there ("// 2. The model"), or "section 2 of" the file it names.
+def check_sections(say):
+    for path in PROGRAMS:
+        for number, other in re.findall(r"//.*\bsection (\d+)(?: of (\w+\.cuh?))?", read(path)):
+            heading = re.search(rf"^// {number}\. ", read(other or path), re.M)
+            say(heading, path, f"section {number}: {other or path} has none", quiet=True)
+
+
 def check_code(say):
     code = [*headers(), *PROGRAMS, "test_gpt2.c", "test_gpt2.cu"]
     all_functions = sorted(((*function, path) for path in code for function in functions(path)), reverse=True)
@@ -156,7 +164,7 @@ def main():
         if not holds or not (quiet or only_broken):
             print(f"{'ok  ' if holds else 'FAIL'} {where:24} {what}")
 
-    for check in (check_rooms, check_prints, check_arrows, check_widths, check_code):
+    for check in (check_rooms, check_prints, check_arrows, check_widths, check_sections, check_code):
         check(say)
     if broken:
         raise SystemExit(f"house: {broken} rules broken")

@@ -86,9 +86,9 @@ class Run:
 
     @property
     def last_step(self):
-        """The last step in main.log, or -1."""
+        """The updates up to the end of main.log: the trainers print its train step 7 as step 8. -1: it has no line."""
         series = (self.train, self.val, self.hellaswag, self.mmlu)
-        return max((points.steps[-1] for points in series if len(points)), default=-1)
+        return max((points.steps[-1] + (points is self.train) for points in series if len(points)), default=-1)
 
     @property
     def tokens_per_step(self):

@@ -49,7 +49,8 @@ typedef enum {
 typedef enum { ON_BOTH, ON_CPU, ON_GPU } ActPlace; // the trainers that have it
 typedef enum { ACT_float, ACT_floatX } ActType;    // floatX: the precision of a GPU run; float on the CPU
 
-// THE activation table. The first part is in the order of the computation.
+// THE activation table. The first part is in the order of the computation. The names are fields of the trainers'
+// Activations and LayerActs (acts.residual).
 //  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where
 #define GPT2_ACTIVATIONS(X)                                                                                            \
     X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \

@@ -30,7 +30,7 @@ enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
 enum { AS_IS = 0, TRANSPOSED = 1 }; // in Hugging Face files: the linear weights are (in, out) there, (out, in) here
 
-// THE parameter table, in file order.
+// THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
 //  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, Hugging Face name, layout there
 #define GPT2_PARAMETERS(X)                                                                                             \
     X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, "wte.weight", AS_IS)                                               \

@@ -63,9 +63,17 @@ static inline void run_print_inputs(const TrainRun *run) {
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
         c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    const char *from = run_is_new(run) ? "the seed" : run->found.resumes ? "a checkpoint" : run->model_file->path;
+    const GPT2Size *missing = run->found.resumes ? NULL : o->missing;
+    const char *from = missing != NULL      ? missing->folder
+                       : run_is_new(run)    ? "the seed"
+                       : run->found.resumes ? "a checkpoint"
+                                            : run->model_file->path;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
+    say(stdout, "parameters  %lld, from %s", (long long)(gpt2_num_params(c) - padding), from);
+    if (missing != NULL) {
+        say(stdout, ", where they are not yet: `python3 dev/data/gpt2.py %s` fetches them", missing->release);
+    }
+    say(stdout, "\n");
     if (run_has_untrained_positions(run)) {
         say(stdout, "positions   %lld of %d are trained, the others are noise; --seq-len trains more\n",
             (long long)run_trained_positions(run), c->max_seq_len);
@@ -105,8 +113,11 @@ static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     char rate[160];
     if (!run_has_train(run) || run->num_steps == 0) { return; }
-    say(stdout, "batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
-        (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
+    char ranks[32] = "";
+    if (run->num_ranks > 1) { snprintf(ranks, sizeof(ranks), " x %d ranks", run->num_ranks); }
+    say(stdout, "batch       %lld sequences x %lld tokens%s x %lld micro-batches = %lld tokens a step\n",
+        (long long)o->batch_size, (long long)o->seq_len, ranks, (long long)run->micro_batches,
+        (long long)o->total_batch);
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
     Schedule schedule = train_options_schedule(o, run->num_steps);

@@ -24,7 +24,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 #define TRAIN_MAX_BATCH 65536            // sequences
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
-// The option table. PICK(cpu, gpu) chooses between the trainers: a laptop needs other values than a GPU.
+// The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
+// values than a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer
 //  or GPU_ONLY), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
@@ -214,6 +215,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 typedef struct {
     TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
     bool given[ARGS_MAX_SPECS]; // by row of the table: the command line has this option
+    const GPT2Size *missing;    // with --plan: the released weights that --init names, if they are not here. NULL: none
 } TrainOptions;
 
 // The rows of the table by name: options->given[TRAIN_ROW_batch_size].
@@ -479,11 +481,14 @@ static inline bool train_options_check_lines(const TrainOptions *o, Error *error
 static inline void train_options_find_release(TrainOptions *o) {
     char path[MAX_PATH_BYTES];
     const GPT2Size *release = gpt2_find_release(o->init);
+    o->missing = NULL;
     if (release == NULL || path_exists(o->init)) { return; }
     snprintf(path, sizeof(path), "%s/model.safetensors", release->folder);
     bool replaced = train_options_plan(o) && !path_exists(path);
     o->init = replaced ? release->name : release->folder;
-    if (replaced && o->vocab == 0) { o->vocab = GPT2_VOCAB_SIZE; }
+    if (!replaced) { return; }
+    o->missing = release;
+    if (o->vocab == 0) { o->vocab = GPT2_VOCAB_SIZE; }
 }
 
 // Gives equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the

@@ -390,6 +390,11 @@ def test_gpt2(server):
     assert unfinished.stderr == (
         b"train_gpt2: --init gpt2-medium: its weights are not in dev/data/gpt2/gpt2-medium; `python3 dev/data/gpt2.py "
         b"gpt2-medium` fetches them, --init 350M is a new model of this size\n"), unfinished.stderr
+    plan = subprocess.run([TRAIN_GPT2, "-e", "gpt2-medium", "--plan"], cwd=REPOSITORY, capture_output=True, check=True,
+                          env=ENVIRONMENT)
+    assert (b"\nparameters  354823168, from dev/data/gpt2/gpt2-medium, where they are not yet: "
+            b"`python3 dev/data/gpt2.py gpt2-medium` fetches them\n") in plan.stdout, plan.stdout
+    assert b"\npositions " not in plan.stdout, plan.stdout  # all of its positions are trained
     server.faults[WEIGHTS.replace("model.safetensors", "config.json")] = [server.endless()]
     refused("gpt2.py", "gpt2-medium", "--out", in_work("long_gpt2"), mirror=server,
             says=["is longer than", "what was fetched is removed"], notes=["by the mirror's"] * 4)

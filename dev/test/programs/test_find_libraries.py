@@ -429,3 +429,18 @@ def test_order_of_places():
 def test_usage():
     out, complaint = find("cmake", status=1)
     assert out == "" and "dev/find_libraries.sh doctor" in complaint, complaint
+
+
+@pytest.mark.parametrize("nvidia_smi, says", [
+    (None, "no GPU to run it (there is no nvidia-smi, which comes with the driver)"),
+    ("echo; echo 'NVIDIA-SMI has failed'; exit 9", "no GPU to run it (nvidia-smi: NVIDIA-SMI has failed)"),
+    ("echo 'Tesla T4, 7.5, 535.1'", "the GPU's compute capability is below 8.0 (Tesla T4, 7.5, 535.1)"),
+    ("echo 'NVIDIA B200, 10.0, 580.1'", None)])
+def test_doctor_says_what_runs(nvidia_smi, says):
+    """Its last lines name what the GPU trainer lacks to run here; that is no failure."""
+    programs = stand_ins({"nvidia-smi": nvidia_smi} if nvidia_smi else {}, ("nvidia-smi", ))
+    out = subprocess.run([os.path.join(ROOT, "dev", "doctor.sh")], env=dict(os.environ, PATH=programs), check=True,
+                         stdout=subprocess.PIPE, text=True).stdout.splitlines()[-3:]
+    assert [line.split(":")[0] for line in out] == ["train_gpt2", "train_gpt2cu", "train_gpt2emu"], out
+    assert out[0].startswith("train_gpt2: builds and runs here: make, ") and "optional" not in out[1], out
+    assert out[1].endswith(f"; {says}") if says else ";" not in out[1] and "no GPU" not in out[1], out

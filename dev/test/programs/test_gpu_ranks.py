@@ -221,6 +221,8 @@ def test_plan_is_what_happens():
             sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters, by each GPU$", out, re.M)
             assert tuple(map(int, sent.groups())) == tuple(3 * n for n in stages[stage][1:]), (stage, plan, out)
             assert memory_of(plan) == memory_of(out), (plan, out)
+            batch = f"\nbatch       1 sequences x {T} tokens x {count} ranks x {accumulation} micro-batches = "
+            assert batch in plan and batch in out, (plan, out)
             assert int(re.search(r"^total (\d+) bytes", plan, re.M).group(1)) == stages[stage][0], plan
 
 

@@ -42,7 +42,8 @@ def test_rooms_are_those_of_contributing():
         {room: allowed.split() for room, (_, _, allowed) in house.ROOMS.items()}
 
 
-CHECKS = (house.check_rooms, house.check_prints, house.check_arrows, house.check_widths, house.check_code)
+CHECKS = (house.check_rooms, house.check_prints, house.check_arrows, house.check_widths, house.check_sections,
+          house.check_code)
 
 
 def broken(check):
@@ -62,6 +63,7 @@ def test_rules(check):
     ("FILES", {"train_gpt2.cu": 500}, house.check_rooms, "train_gpt2.cu: .* lines of 500"),
     ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
     ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),
+    ("PROGRAMS", ["llmc/data/tokenizer.h"], house.check_sections, "llmc/data/tokenizer.h: section 2: .* has none"),
     ("WIDTH", 100, house.check_widths, "dev/house.py: line .* columns of 100"),
     ("FUNCTION_LINES", 40, house.check_code, "llmc/layers/layernorm.cuh: layernorm_backward_kernel: .* lines of 40"),
     ("STRUCT_FIELDS", 10, house.check_code, "train_gpt2.cu: struct RunShape: .* fields of 10")])

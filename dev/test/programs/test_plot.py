@@ -540,11 +540,11 @@ def test_watch():
     try:
         until(b"waiting: .*watched: there is no such")
         write("watched/main.log", train_line(0, 5.0))
-        until(rb"watched at step 0 ")
+        until(rb"watched at step 1 ")
         first = os.stat(picture)
         assert pixels(picture)[:2] == (250, 200)
         write("watched/main.log", train_line(1, 4.5) + train_line(2, 4.4), add=True)
-        until(rb"watched at step 2 ")
+        until(rb"watched at step 3 ")
         assert os.stat(picture).st_ino != first.st_ino or os.stat(picture).st_mtime_ns > first.st_mtime_ns
         write("watched/main.log", "")  # a fresh run in its folder: the picture stays until there is something to draw
         until(rb"waiting: .*holds no line yet")
