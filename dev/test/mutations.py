@@ -67,6 +67,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/auto_plan.h", "a->recompute != b->recompute ?", "false ?", UNIT, "auto_plan"),
     ("llmc/run/gpu_choices.h", "lowest < 0 && limited", "false", EMU, "test_gpu_auto.py -k lowest"),
     ("llmc/run/gpu_choices.h", "run->num_ranks > 1 && o->zero_stage < 3", "true", EMU, "test_gpu_plan.py -k refuses"),
+    ("llmc/cuda/gpu.h", "if (row != NULL) { gpu.link", "if (!row) { gpu.link", EMU, "test_gpu_auto.py -k link"),
     ("llmc/model/step_model.h", "one_machine || inside < STEP_LINK_BETWEEN ?", "one_machine ?", UNIT, "step_model"),
     ("llmc/model/gpu_peak.h", "0.0, 1555, 300,", "0.0, 2039, 300,", UNIT, "step_model"),
     ("llmc/model/gpu_peak.h", '|| strcmp(text, "geforce") == 0', "", UNIT, "step_model"),

@@ -134,3 +134,13 @@ def test_ranks_choose_alike():
     assert re.search("^auto +--recompute 1: ", out, re.M), out
     assert cli.weights_hash(ran(2, *deep, "-r", 0)) == cli.weights_hash(out), out
     refused(2, *run, "--auto", only=memory(least), says=["nothing fits: --batch-size 1 --recompute 3", "missing"])
+
+
+def test_ranks_have_their_gpus_link():
+    """PCIe where the GPU is known to have it. Of the second card only the arithmetic is known, which is the same."""
+    def predicted(name):
+        environment = {rank: {"environment": {"EMU_NAME": name}} for rank in range(2)}
+        out = ran(2, *RUN[:7], 64, *RUN[8:], "--auto", only=environment)
+        return float(re.search(r"^auto .* prediction, ([\d.]+) ms a step", out, re.M)[1])
+
+    assert predicted("NVIDIA H100 NVL") > predicted("NVIDIA H200 NVL")
