@@ -34,7 +34,8 @@ done
 is_given() { case " ${given[*]-} " in *" $1="*) ;; *) return 1 ;; esac }
 
 SMOKE=${SMOKE:-0} PROGRAM=${PROGRAM:-}
-STAGES=${STAGES:-check build plan fetch train export plot summary}
+GPU=${GPU:-}
+STAGES=${STAGES:-$([ -n "$GPU" ] && echo plan || echo check build plan fetch train export plot summary)}
 OUT_DIR=${OUT_DIR:-}                       # run_<name>: like all relative names, in the repository
 DATA_ROOT=${DATA_ROOT:-dev/data}
 VOCAB=${VOCAB:-}
@@ -79,7 +80,7 @@ smoke_settings() {
     MPIRUN_OPTIONS=(--oversubscribe)
     # In the first start of this recipe a process dies, so that there is a second one.
     [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 30)
-    GPU_QUERY=(smoke_gpus)
+    GPU_QUERY=(equal_gpus "no GPU but the CPU" 1024)
     GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} target=train_gpt2emu
     if { [ -z "$PROGRAM" ] && ! have g++ && ! have clang++; } || [ "${PROGRAM##*/}" = train_gpt2 ]; then
         [ $NUM_NODES -eq 1 ] || stop "no g++, which builds the trainer with several emulated GPUs (apt-get install g++)"
@@ -87,7 +88,32 @@ smoke_settings() {
     fi
 }
 
-smoke_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "no GPU but the CPU, 1024, 9.0, 1024"; done; }
+equal_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "$1, $2, 9.0, $2"; done; } # name, MiB
+
+# An argument that says what a setting says counts as the setting. Sets further, the other arguments, and of_questions,
+# those that the trainer takes only beside a file of questions, and so not yet for --plan.
+further=() of_questions=()
+follow_arguments() {
+    local value words
+    while [ $# -gt 0 ]; do
+        value=${2:-} words=$(($# > 1 ? 2 : 1))
+        case $1 in --*=*) value=${1#*=} words=1 ;; esac
+        case ${1%%=*} in
+            --batch-size | -b) BATCH_SIZE=$value least_batch=$value ;;
+            --seq-len | -t) SEQ_LEN=$value ;;
+            --total-batch | -d) TOTAL_BATCH=$value ;;
+            --steps | -x) STEPS=$value ;;
+            --recompute | -r) RECOMPUTE=$value ;;
+            --zero-stage | -z) ZERO_STAGE=$value ;;
+            --keep | -nk) KEEP=$value ;;
+            --keep-major | -nm) KEEP_MAJOR=$value ;;
+            --eval-every | --eval-examples | --hellaswag-data) of_questions+=("${1%%=*}" "$value") ;;
+            --out-dir | -o) stop "$1: the setting OUT_DIR names the run's folder, as in OUT_DIR=/disk/run $self" ;;
+            *) further+=("$1") words=1 ;;
+        esac
+        shift $words
+    done
+}
 
 settle() {
     case $SMOKE in
@@ -95,16 +121,19 @@ settle() {
         1) smoke_settings ;;
         *) stop "SMOKE is '$SMOKE', expected 1 (everything in small, on the CPU) or 0" ;;
     esac
+    follow_arguments ${arguments[@]+"${arguments[@]}"}
     local names="check build plan fetch train export plot summary" word
     for word in $STAGES; do
         case " $names " in *" $word "*) ;; *) stop "STAGES: there is no '$word', expected some of: $names" ;; esac
     done
-    for word in SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS VAL_TOKENS NUM_NODES; do
+    for word in SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS VAL_TOKENS NUM_NODES ${GPUS_PER_NODE:+GPUS_PER_NODE}; do
         case ${!word} in '' | 0* | *[!0-9]*) stop "$word is '${!word}', expected a whole number above 0" ;; esac
     done
-    for word in CHECKPOINT_EVERY KEEP KEEP_MAJOR EVAL_EXAMPLES; do
+    for word in CHECKPOINT_EVERY KEEP KEEP_MAJOR EVAL_EXAMPLES ${RESERVE_MIB:+RESERVE_MIB}; do
         case ${!word} in '' | *[!0-9]*) stop "$word is '${!word}', expected a whole number" ;; esac
     done
+    check_restarts
+    [ -z "$GPU" ] || [ "$STAGES" = plan ] || stop "GPU is '$GPU', which is for planning only: STAGES=plan"
     # shellcheck disable=SC2153 # DATA is the recipe's
     case $DATA in
         fineweb10B | fineweb100B | edu_fineweb10B | edu_fineweb100B) ;;
@@ -112,6 +141,10 @@ settle() {
     esac
     OUT_DIR=${OUT_DIR:-run_$NAME}
     VOCAB=${VOCAB:-$([ "$DATA_ROOT" = dev/data ] && echo vocab.bpe || echo "$DATA_ROOT/vocab.bpe")}
+    if [ -n "$GPU" ]; then
+        find_nvcc || target=${target:-train_gpt2emu}
+        export EMU_CUDNN=1 # plan with cuDNN, as a build for a GPU does
+    fi
     target=${target:-train_gpt2cu}
     built_here=no
     [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$target
@@ -272,16 +305,22 @@ find_nvcc() {
 
 # Sets GPUS_PER_NODE, gpu_name, gpu_mib, what the fullest of them has free, and gpu_total_mib, what the smallest has.
 find_gpus() {
-    local lines
-    lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
-    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -n "$lines" ]; then
+    local lines mib
+    if [ -n "$GPU" ]; then
+        mib=$(planned_mib) || exit 1
+        GPUS_PER_NODE=${GPUS_PER_NODE:-1}
+        lines=$(equal_gpus "$GPU" "$mib")
+    else
+        lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
+    fi
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -n "$lines" ] && [ -z "$GPU" ]; then
         lines=$(visible_gpus "$lines") || exit 1
     fi
-    [ -n "$lines" ] || stop "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU"
+    [ -n "$lines" ] || stop "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU;" \
+        "GPU=h100 GPUS_PER_NODE=8 plans the run for GPUs that are elsewhere"
     local count
     count=$(grep -c . <<<"$lines")
     GPUS_PER_NODE=${GPUS_PER_NODE:-$count}
-    case $GPUS_PER_NODE in '' | 0* | *[!0-9]*) stop "GPUS_PER_NODE is '$GPUS_PER_NODE', expected 1 to $count" ;; esac
     [ "$GPUS_PER_NODE" -le "$count" ] || stop "GPUS_PER_NODE is $GPUS_PER_NODE, but nvidia-smi finds $count"
     lines=$(head -n "$GPUS_PER_NODE" <<<"$lines")
     gpu_name=$(head -n 1 <<<"$lines") gpu_name=${gpu_name%%,*}
@@ -294,6 +333,13 @@ find_gpus() {
 
 least_of() { # column, lines
     awk -F ', *' -v c="$1" '{ if (!n++ || $c + 0 < least) least = $c + 0 } END { print least }' <<<"$2"
+}
+
+# The memory of GPU, by its datasheet.
+planned_mib() {
+    local plan
+    plan=$("$PROGRAM" --plan --gpu "$GPU" 2>&1) || stop "GPU is '$GPU': ${plan#*--gpu: }"
+    sed -n 's/^In short, for .* with \([0-9.]*\) GiB .*/\1/p' <<<"$plan" | awk '{ printf "%.0f", $1 * 1024 }'
 }
 
 visible_gpus() { # the lines of those that CUDA_VISIBLE_DEVICES names
@@ -317,30 +363,16 @@ stage_build() {
         [ "$status" -eq 0 ] || { tail -n 20 "$log" && stop "the build failed; all of it: $log"; }
         [ -x "$PROGRAM" ] || stop "$PROGRAM: not there after make $target; what it said: $log"
     fi
-    check_arguments
     if [ "${num_gpus:-1}" -gt 1 ] && [ "${PROGRAM##*/}" = train_gpt2cu ] && ! grep -q libnccl "$PROGRAM"; then
         stop "$PROGRAM was built without NCCL, which several GPUs need: \`make doctor\` says how to get it;" \
             "GPUS_PER_NODE=1 takes one GPU"
     fi
 }
 
-# A mistyped option of the trainer, before the data are fetched for hours.
-check_arguments() {
-    local word help
-    [ ${#arguments[@]} -gt 0 ] || return 0
-    help=$("$PROGRAM" --help all 2>/dev/null) || return 0
-    for word in "${arguments[@]}"; do
-        case $word in
-            -[0-9]* | [!-]*) ;;
-            -*) grep -qE -- "(^|[ ,])${word%%=*}([ ,]|$)" <<<"$help" ||
-                stop "${word%%=*}: no option of $PROGRAM (--help all lists them)" ;;
-        esac
-    done
-}
-
 # ---- plan ----
 
 stage_plan() {
+    [ -x "$PROGRAM" ] || stage_build
     [ -n "${num_gpus:-}" ] || find_gpus
     describe_gpu
     choose_batch
@@ -361,36 +393,46 @@ describe_gpu() {
 }
 
 # Sets batch, the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits, and
-# recompute, the lowest level that fits with it.
+# recompute, the lowest level that fits with it. Of an argument --batch-size there is only one.
+least_batch=1
 choose_batch() {
     local levels=$RECOMPUTE
     [ "$RECOMPUTE" != -1 ] || levels="0 1"
     RESERVE_MIB=${RESERVE_MIB:-$((num_gpus > 1 ? 4096 : 2048))}
-    local available=$(((gpu_mib - RESERVE_MIB) * 1048576)) sequences=$((TOTAL_BATCH / SEQ_LEN / num_gpus)) needed=""
+    local available=$(((gpu_mib - RESERVE_MIB) * 1048576)) sequences=$((TOTAL_BATCH / SEQ_LEN / num_gpus))
     [ $((sequences * SEQ_LEN * num_gpus)) -eq "$TOTAL_BATCH" ] ||
         stop "TOTAL_BATCH: $TOTAL_BATCH tokens are no multiple of SEQ_LEN x GPUs = $SEQ_LEN x $num_gpus"
-    for ((batch = BATCH_SIZE; batch >= 1; batch--)); do
-        [ $((sequences % batch)) -eq 0 ] || continue
+    for ((batch = BATCH_SIZE; batch >= least_batch; batch--)); do
+        [ $((sequences % batch)) -eq 0 ] || [ "$batch" -eq "$least_batch" ] || continue
         for recompute in $levels; do
-            needed=$(planned_bytes "$ZERO_STAGE" "$recompute") || exit 1
+            plan_run "$ZERO_STAGE" "$recompute"
             if [ "$needed" -le "$available" ]; then
                 say "$num_gpus x $batch sequences of $SEQ_LEN tokens, $((sequences / batch)) times a step:" \
                     "$(gib "$needed") of each GPU"
+                say_time
                 return
             fi
         done
     done
-    batch=1
-    stop "$gpu_name: even one sequence at a time takes $(gib "$needed"), $(gib $available) are free" \
+    batch=$least_batch
+    stop "$gpu_name: with --batch-size $batch the run takes $(gib "$needed"), $(gib $available) are free" \
         "($(gib $((RESERVE_MIB * 1048576))) are left to CUDA).$(what_fits "$available")"
 }
 
-# The --zero-stage and --recompute with which a single sequence would fit.
+# Says what the plan that fits predicts, if it does: that for a CPU does not.
+say_time() {
+    local gpu=H100 time
+    case " ${gpu_options[*]-} " in *" --gpu "*) gpu=$gpu_name ;; esac
+    time=$(sed -n 's/.* FLOPs on each GPU, \(.* for [0-9]* steps\)$/\1/p' <<<"$plan")
+    [ -z "$time" ] || say "time: $time, predicted for $num_gpus x $gpu; validation, HellaSwag and saving come on top"
+}
+
+# The --zero-stage and --recompute with which the smallest micro-batch would fit.
 what_fits() { # bytes
-    local zero recompute last=$((num_gpus > 1 ? 3 : ZERO_STAGE)) needed
+    local zero recompute last=$((num_gpus > 1 ? 3 : ZERO_STAGE))
     for ((recompute = RECOMPUTE < 0 ? 1 : RECOMPUTE; recompute <= 3; recompute++)); do
         for ((zero = ZERO_STAGE; zero <= last; zero++)); do
-            needed=$(planned_bytes $zero $recompute) || return 0
+            plan_run $zero $recompute
             if [ "$needed" -le "$1" ]; then
                 echo " ZERO_STAGE=$zero RECOMPUTE=$recompute takes $(gib "$needed")"
                 return
@@ -400,35 +442,35 @@ what_fits() { # bytes
     echo " No setting fits; more or larger GPUs do"
 }
 
-planned_bytes() { # zero stage, recompute
-    local plan
+# Sets plan, what the trainer plans with these options, and needed, the bytes of each GPU.
+plan_run() { # zero stage, recompute
     train_options "$1" "$2"
     plan=$("$PROGRAM" --plan all "${options[@]}" ${ranks[@]+"${ranks[@]}"} \
         ${gpu_options[@]+"${gpu_options[@]}"} 2>&1) ||
-        stop "$PROGRAM --plan: $(tail -n 1 <<<"$plan")"
-    awk '$1 == "total" && !n++ { print $2 }' <<<"$plan"
+        stop "$PROGRAM --plan: $(tail -n 1 <<<"$plan" | sed "s/^${PROGRAM##*/}: //")"
+    needed=$(awk '$1 == "total" && !n++ { print $2 }' <<<"$plan")
 }
 
-# Sets options, those that decide what is trained and what memory it takes, and ranks, for --plan.
+# Sets options, all but those of data, and ranks, for --plan.
 train_options() { # zero stage, recompute
     local val_sequences=$(((VAL_TOKENS + SEQ_LEN - 1) / SEQ_LEN))
-    options=("${SIZE[@]}" --batch-size "$batch" --seq-len "$SEQ_LEN" --total-batch "$TOTAL_BATCH" --steps "$STEPS"
-        --lr "$LR" --schedule cosine --warmup "$WARMUP" --final-lr-frac "$FINAL_LR_FRAC"
-        --weight-decay "$WEIGHT_DECAY" --recompute "$2" --val-every "$VAL_EVERY" --val-sequences "$val_sequences"
-        --sample-every "$SAMPLE_EVERY")
+    options=(--out-dir "$OUT_DIR" "${SIZE[@]}" --batch-size "$batch" --seq-len "$SEQ_LEN"
+        --total-batch "$TOTAL_BATCH" --steps "$STEPS" --lr "$LR" --schedule cosine --warmup "$WARMUP"
+        --final-lr-frac "$FINAL_LR_FRAC" --weight-decay "$WEIGHT_DECAY" --recompute "$2" --val-every "$VAL_EVERY"
+        --val-sequences "$val_sequences" --sample-every "$SAMPLE_EVERY" --checkpoint-every "$CHECKPOINT_EVERY"
+        --keep "$KEEP" --keep-major "$KEEP_MAJOR" --stop-on-divergence "$STOP_ON_DIVERGENCE")
     ranks=()
     if [ "$num_gpus" -gt 1 ]; then
         options+=(--zero-stage "$1" --watchdog "$WATCHDOG" --start-timeout "$START_TIMEOUT")
         ranks=(--num-processes "$num_gpus")
     fi
+    options+=(${further[@]+"${further[@]}"})
 }
 
 # Is there room for the data that are still missing and for the checkpoints that are kept at the same time?
 check_disk() {
     local parameters data checkpoints data_free out_free
-    train_options "$ZERO_STAGE" "$recompute"
-    parameters=$("$PROGRAM" --plan "${options[@]}" ${ranks[@]+"${ranks[@]}"} |
-        awk '$1 == "parameters" { print $2 + 0 }')
+    parameters=$(awk '$1 == "parameters" { print $2 + 0 }' <<<"$plan")
     # A checkpoint: fp32 weights and two fp32 moments. Kept are KEEP, the one being written, the major ones; the export.
     checkpoints=$((parameters * 12 * (KEEP + 1 + (KEEP_MAJOR > 0 ? STEPS / KEEP_MAJOR : 0)) + parameters * 4))
     checkpoints=$((checkpoints - $(bytes_in "$OUT_DIR" -name '*_[0-9]*.bin')))
@@ -447,8 +489,8 @@ check_disk() {
 }
 
 check_room() { # where, bytes wanted, bytes free, of what
-    [ "$2" -le "$3" ] || stop "$1: $(gigabytes "$2") of $4 need room, $(gigabytes "$3") are free. OUT_DIR and" \
-        "DATA_ROOT name other disks; KEEP=$KEEP and KEEP_MAJOR=$KEEP_MAJOR say how many checkpoints stay"
+    [ "$2" -le "$3" ] || [ -n "$GPU" ] || stop "$1: $(gigabytes "$2") of $4 need room, $(gigabytes "$3") are free." \
+        "OUT_DIR and DATA_ROOT name other disks; KEEP=$KEEP and KEEP_MAJOR=$KEEP_MAJOR say how many checkpoints stay"
 }
 
 bytes_in() { # folder, find's conditions...
@@ -540,12 +582,11 @@ newest_step() {
 }
 
 # Sets train: the command without what starts its processes.
-train_command() { # further options...
+train_command() {
     train_options "$ZERO_STAGE" "$recompute"
-    train=("$PROGRAM" --train-data "$TRAIN_DATA" --val-data "$VAL_DATA" --tokenizer "$VOCAB" --out-dir "$OUT_DIR"
-        --checkpoint-every "$CHECKPOINT_EVERY" --keep "$KEEP" --keep-major "$KEEP_MAJOR"
-        --stop-on-divergence "$STOP_ON_DIVERGENCE" "${options[@]}"
-        --hellaswag 1 --hellaswag-data "$HELLASWAG_DATA" --eval-examples "$EVAL_EXAMPLES" "$@")
+    train=("$PROGRAM" --train-data "$TRAIN_DATA" --val-data "$VAL_DATA" --tokenizer "$VOCAB" --hellaswag 1
+        --hellaswag-data "$HELLASWAG_DATA" --eval-examples "$EVAL_EXAMPLES" "${options[@]}"
+        ${of_questions[@]+"${of_questions[@]}"})
 }
 
 # Sets launch, what starts the processes, from train: here those of this machine.
@@ -582,7 +623,7 @@ stage_train() {
     [ -n "${num_gpus:-}" ] || find_gpus
     [ -n "${batch:-}" ] || choose_batch
     ! needs_fetch || stop "the data are not complete in $DATA_ROOT: STAGES=\"build fetch\" $recipe fetches them"
-    train_command ${arguments[@]+"${arguments[@]}"}
+    train_command
     launch_command
     say "step $(newest_step) of $STEPS, to step $STEPS; Ctrl-C saves and ends"
     [ -z "${WRAP[*]-}" ] || [ -e "${WRAP[1]}" ] ||
@@ -591,7 +632,7 @@ stage_train() {
     TERM=dumb run_child scripts/restart.sh ${WRAP[@]+"${WRAP[@]}"} "${launch[@]}"
     child_is_training=no
     [ "$status" -eq 0 ] || stop "the training ended with status $status at step $(newest_step) of $STEPS; the lines" \
-        "above and $OUT_DIR/console.log say why. The same command goes on from there"
+        "above and $OUT_DIR/console.log say why. When that is mended, the same command goes on from there"
     is_trained || stop "the training was told to end at step $(newest_step) of $STEPS; the same command goes on"
     say "step $STEPS of $STEPS is saved in $OUT_DIR"
 }

@@ -15,6 +15,8 @@ set -u
 export LC_ALL=C
 # shellcheck source=scripts/children.sh
 . "$(dirname "$0")/children.sh"
+# shellcheck source=scripts/settings.sh
+. "$(dirname "$0")/settings.sh"
 
 say() { echo "restart.sh: $(date '+%Y-%m-%d %H:%M:%S') $*" >&2; }
 
@@ -93,8 +95,7 @@ case ${1:-} in
     "" | -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit $(($# == 0)) ;;
 esac
 max_starts=${MAX_STARTS:-20} pause=${PAUSE:-10}
-case $max_starts in '' | 0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$max_starts', expected 1 to 99999" ;; esac
-case $pause in '' | *[!0-9]* | ????*) stop "PAUSE is '$pause', expected whole seconds, 0 to 999" ;; esac
+check_restarts
 read_command "$@"
 check_root "$@"
 command -v -- "$1" >/dev/null || stop "$1: no such program; \`make help\` says how each trainer is built"

@@ -13,6 +13,7 @@ VAL_DATA            the same for validation
 VOCAB               GPT-2's vocab.bpe
 MIRROR              where the data are fetched from instead (dev/data/README.md)
 PROGRAM             the trainer, if it is not to be built
+GPU                 a GPU as for --plan --gpu: the run is planned for GPUS_PER_NODE of it, which need not be here
 GPUS_PER_NODE       how many GPUs of a machine to use
 RESERVE_MIB         MiB of a GPU that the plan leaves free
 MODEL               a size or model, as for --init
@@ -45,6 +46,13 @@ SERVER              for run_tcp: the first machine, as the others reach it
 PORT                for run_tcp: a free one there
 MEETING             for run_folder.sbatch: the folder where the processes meet
 SRUN_MPI            for run_mpi.sbatch: srun's --mpi"
+
+check_restarts() { # the settings of restart.sh; its callers check them before hours have passed
+    case ${MAX_STARTS:-20} in
+        0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$MAX_STARTS', expected 1 to 99999" ;;
+    esac
+    case ${PAUSE:-10} in *[!0-9]* | ????*) stop "PAUSE is '$PAUSE', expected whole seconds, 0 to 999" ;; esac
+}
 
 names_of() { awk '{ print $1 }' <<<"$1"; } # table
 

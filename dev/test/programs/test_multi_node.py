@@ -336,9 +336,10 @@ def test_recipe(settings, expected):
 
 def test_refusals():
     script = MULTI_NODE + "run_tcp.sh"
-    no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
+    no_gpu = ("run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU; "
+              "GPU=h100 GPUS_PER_NODE=8 plans the run for GPUs that are elsewhere\n")
     for message, changes in (
-        ("run_tcp.sh: GPUS_PER_NODE is '0', expected 1 to 4\n", dict(GPUS_PER_NODE="0")),
+        ("run_tcp.sh: GPUS_PER_NODE is '0', expected a whole number above 0\n", dict(GPUS_PER_NODE="0")),
         ("run_tcp.sh: GPUS_PER_NODE is 5, but nvidia-smi finds 4\n", dict(GPUS_PER_NODE="5")),
         (no_gpu, dict(FAKE_GPUS="0")),
         ("run_tcp.sh: TOTAL_BATCH: 524288 tokens are no multiple of SEQ_LEN x GPUs = 1024 x 12\n",

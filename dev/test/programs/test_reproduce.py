@@ -205,7 +205,8 @@ def test_gpt3_125M_told_to_end():
 
 
 def test_refusals():
-    no_gpu = "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU"
+    no_gpu = ("nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU; GPU=h100 GPUS_PER_NODE=8 plans "
+              "the run for GPUs that are elsewhere")
     no_python = "no python3, which fetches the data (apt-get install python3)"
     real, smi = dict(SMOKE=None, PROGRAM="./none"), {"nvidia-smi": gpus(1, 80000)}
     for message, name, changes in (
@@ -223,6 +224,11 @@ def test_refusals():
          "gpt2_124M", dict(STAGES="check trian")),
         ("STEPS is '1e4', expected a whole number above 0", "gpt2_124M", dict(STEPS="1e4", SMOKE="0")),
         ("KEEP is 'all', expected a whole number", "gpt2_124M", dict(KEEP="all")),
+        ("RESERVE_MIB is 'abc', expected a whole number", "gpt2_124M", dict(RESERVE_MIB="abc")),
+        ("GPUS_PER_NODE is '0', expected a whole number above 0", "gpt2_124M", dict(GPUS_PER_NODE="0")),
+        ("PAUSE is '1000', expected whole seconds, 0 to 999", "gpt2_124M", dict(PAUSE="1000")),
+        ("MAX_STARTS is 'abc', expected 1 to 99999", "gpt2_124M", dict(MAX_STARTS="abc")),
+        ("GPU is 'h100', which is for planning only: STAGES=plan", "gpt2_124M", dict(GPU="h100", STAGES="plan fetch")),
         ("/proc/nothing: this folder cannot be made: No such file or directory (OUT_DIR names another)", "gpt2_124M",
          dict(OUT_DIR="/proc/nothing")),
         ("/sys/kernel: this folder cannot be written to (OUT_DIR names another)", "gpt2_124M",
@@ -306,19 +312,58 @@ def test_plans_for_the_gpu_that_is_here():
     assert abs(most - small - 96 / 1024) <= 0.11 and small == other < most, (small, other, most)
     line = "NVIDIA L5: its datasheet is not known to ./train_gpt2emu --plan, which plans for an H100 with its memory\n"
     assert line in unknown and "datasheet" not in known, (known, unknown)
+    assert ", predicted for 1 x H100; " in unknown and ", predicted for 1 x NVIDIA L4; " in known, (known, unknown)
 
 
-def test_mistyped_option():
-    """It is found before the data are fetched, which takes hours."""
-    settings = dict(large(gpus(8, 80000)), STAGES="build fetch")
-    out = ran(1, script_of("gpt2_124M"), "--prompt", "it's", "--top_k=4", **settings)
-    assert out.endswith("run_gpt2_124M.sh: --top_k: no option of ./train_gpt2emu (--help all lists them)\n"), out
+def test_arguments_are_planned():
+    """What is wrong with them is found before the data are fetched, which takes hours; the plan follows them."""
+    settings = large(gpus(8, 80000))
+    for arguments, message in (
+        (["--prompt", "it's", "--top_k=4"],
+         "'--top_k': unknown option; the nearest is --top-k (--help all lists all)"),
+        (["--lr", "6e-4x"], "--lr (-l): got '6e-4x', expected a number from 0 to 100 (default 3e-4)"),
+        (["stray"], "'stray': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"),
+        (["-b", "999"], "--total-batch (-d): 524288 tokens is not a multiple of B x T x 8 ranks = 8183808; the nearest "
+         "is 8183808"),
+    ):
+        out = ran(1, script_of("gpt2_124M"), *arguments, **dict(settings, STAGES="plan fetch"))
+        assert out.endswith(f"run_gpt2_124M.sh: ./train_gpt2emu --plan: {message}\n") and " fetch " not in out, out
+    out = ran(1, script_of("gpt2_124M"), "-o", "elsewhere", **settings)
+    assert out == ("run_gpt2_124M.sh: -o: the setting OUT_DIR names the run's folder, as in OUT_DIR=/disk/run "
+                   f"{os.path.relpath(script_of('gpt2_124M'), COPY)}\n"), out
+
+    def planned(*arguments):
+        out = ran(0, script_of("gpt2_124M"), *arguments, **settings)
+        return re.search(r"8 x (\d+) sequences of (\d+) tokens, (\d+) times .*: (\S+) GiB of each GPU\n"
+                         r".* time: \S+ for (\d+) steps", out).groups()
+
+    _, _, _, nothing_recomputed, _ = planned("--batch-size", "32")
+    batch, length, times, memory, steps = planned("--batch-size=32", "-t", "512", "-d", "524288", "-x", "9", "-r", "3")
+    assert (batch, length, times, steps) == ("32", "512", "4", "9"), (batch, length, times, steps)
+    assert float(memory) < 0.5 * float(nothing_recomputed), (memory, nothing_recomputed)
+    assert int(planned("--layers", "96", "--eval-every", "500")[0]) < 64
+
+
+def test_plans_for_gpus_elsewhere():
+    """On a machine without GPUs and without room for the data, by the emulated trainer where no nvcc is."""
+    settings = dict(large("exit 9\n", 1 << 10), GPU="h100", GPUS_PER_NODE="8", STAGES=None)
+    if not any(os.path.exists(f"{folder}/bin/nvcc") for folder in ("/usr/local/cuda", "/opt/cuda")):
+        settings.update(PROGRAM=None, PATH=stand_ins({}, ["nvcc"]))
+    out = ran(0, script_of("gpt2_124M"), **settings)
+    recipe = read(script_of("gpt2_124M"))
+    hours, memory = (re.search(rf"^#   {name} .* ([\d.]+) (?:hours|GiB)$", recipe, re.M)[1]
+                     for name in ("time", "memory of each"))
+    assert f"8 x 64 sequences of 1024 tokens, 1 times a step: {memory} GiB of each GPU\n" in out, (memory, out)
+    found = re.search(r" time: (\d+):(\d\d) for 18865 steps, predicted for 8 x h100; validation, HellaSwag", out)
+    assert abs((int(found[1]) + int(found[2]) / 60) / 60 - float(hours)) <= 0.051, (hours, out)
+    out = ran(1, script_of("gpt2_124M"), **dict(settings, GPU="h10"))
+    assert "run_gpt2_124M.sh: GPU is 'h10': no GPU of this name is known; expected one of " in out, out
 
 
 def test_too_little_memory():
     out = ran(1, script_of("gpt2_1558M"), **large(gpus(8, 14000)))
     line = out.splitlines()[-1]
-    found = re.fullmatch(r"run_gpt2_1558M.sh: NVIDIA H100: even one sequence at a time takes ([\d.]+) GiB, 9.7 GiB "
+    found = re.fullmatch(r"run_gpt2_1558M.sh: NVIDIA H100: with --batch-size 1 the run takes ([\d.]+) GiB, 9.7 GiB "
                          r"are free \(4.0 GiB are left to CUDA\). ZERO_STAGE=(\d) RECOMPUTE=(\d) takes ([\d.]+) GiB",
                          line)
     assert found and float(found[4]) <= 9.7 < float(found[1]), line
