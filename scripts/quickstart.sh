@@ -67,7 +67,13 @@ cd "$(dirname "$0")/.."
 note_run_settings
 [ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
-corpus=build/quickstart.txt
+run=run_quickstart
+number=1
+while [ -e "$run" ]; do
+    number=$((number + 1))
+    run=run_quickstart_$number
+done
+corpus=build/$run.txt
 
 # Documentation first, the trainer itself last: the last tenth is kept for validation.
 own_files() {
@@ -116,13 +122,6 @@ steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" -v min=$MIN_STEPS -v max
     'BEGIN { n = int(1000 * s / ms); if (n < min) n = min; if (n > max) n = max; print n }')
 
 # --- training --------------------------------------------------------------------------------------------------------
-run=run_quickstart
-number=1
-while [ -e "$run" ]; do
-    number=$((number + 1))
-    run=run_quickstart_$number
-done
-
 echo "Training on $source_name ($bytes bytes): $steps steps of $milliseconds ms"
 echo
 interrupted=no
@@ -149,7 +148,8 @@ trap 'halt 143' TERM
 before=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | head -n 1)
 after=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | tail -n 1)
 echo
-echo "Validation loss: $before before, $after after training (nats per byte, on text it was not trained on)"
+echo "Validation loss: $before before, $after after training (nats per byte, on" \
+    "the beginning of the text it was not trained on)"
 echo
 echo "What it writes now:"
 echo

@@ -59,6 +59,9 @@ static inline void threads_begin_trial(Threads *threads, double step) {
     threads->now += threads->change;
 }
 
+// Returns the threads outside of trials.
+static inline int threads_kept(const Threads *threads) { return threads->now - threads->change; }
+
 // Takes the time of a step. threads->now is then the number of threads for the next one. A trial that is much slower
 // ends early. True: the run has begun, for the first time, to use fewer threads, which the user should know.
 static inline bool threads_take(Threads *threads, double seconds) {

@@ -52,7 +52,7 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     bool ok = tokenizer_can_encode(tokenizer) ||
               fail(error, "%s: is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", pattern);
     if (ok && path_is_directory(pattern)) {
-        ok = fail(error, "%s: is a folder, expected text; give its texts as '%s/*.txt', or shards as '%s/*.bin'",
+        ok = fail(error, "%s: is a folder, expected text; give texts as '%s/*.txt', or shards as '%s/*_train_*.bin'",
                   pattern, pattern, pattern);
     }
     ok = ok && list_glob(pattern, data_hint(pattern), &files, error);

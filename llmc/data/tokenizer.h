@@ -591,7 +591,7 @@ static inline bool tokenizer_check_file(const char *path, Error *error) {
         if (path_exists(inside)) { return fail(error, "%s: is a folder; give the merges in it, %s", path, inside); }
     }
     if (folder) { return fail(error, "%s: is a folder, expected a tokenizer; " VOCAB_HINT, path); }
-    if (!path_exists(path)) { return fail(error, "%s: no such file; " VOCAB_HINT, path); }
+    if (!path_exists(path)) { return fail(error, "%s: no such file; GPT-2's is vocab.bpe, " FETCH_VOCAB, path); }
     if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
     input_close(&file);
     return file_check_kind(path, data_formats[DATA_TOKENIZER].name, start, file.size, error);

@@ -115,6 +115,14 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
     return count;
 }
 
+// Tells whether a folder has the model of a checkpoint, with or without its state.
+static inline bool checkpoint_has_models(const char *dir) {
+    int64_t *steps;
+    int count = checkpoint_collect(AT_FDCWD, dir, "model", "", &steps);
+    free(steps);
+    return count > 0;
+}
+
 // ---- Values ----
 
 // Returns the index of the first value that no run computes with, n if there is none: parameters and moments are

@@ -12,16 +12,19 @@
 typedef struct {
     double best;           // fraction of the peak; 0: no step has counted yet
     int64_t steps;         // in a row below BUSY_PART of the best
+    bool told;             // once is enough
     int64_t after_a_pause; // this step does not count: the first one, or the last that followed a save or a validation
 } Busy;
 
-// Takes a step's fraction of the peak into the row. 0: unknown, so the step does not count. True: the row has just
-// become long enough to tell the user. A step that is fast enough ends the row.
+// Takes a step's fraction of the peak into the row. 0: unknown, so the step does not count. True: a row has
+// become long enough to tell the user, for the first time. A step that is fast enough ends the row.
 static inline bool busy_take(Busy *busy, int64_t step, double fraction) {
     if (!(fraction > 0.0) || step == busy->after_a_pause) { return false; }
     busy->best = fraction > busy->best ? fraction : busy->best;
     busy->steps = fraction < BUSY_PART * busy->best ? busy->steps + 1 : 0;
-    return busy->steps == BUSY_STEPS;
+    bool tells = busy->steps == BUSY_STEPS && !busy->told;
+    busy->told = busy->told || tells;
+    return tells;
 }
 
 #endif // LLMC_BUSY_H

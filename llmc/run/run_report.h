@@ -56,6 +56,19 @@ static inline bool run_has_untrained_positions(const TrainRun *run) {
     return trained > 0 && trained < run->config.max_seq_len;
 }
 
+// Writes where the parameters come from.
+static inline void run_describe_origin(const TrainRun *run, char *text, size_t size) {
+    const GPT2Size *missing = run->options.missing;
+    if (run->found.resumes) {
+        snprintf(text, size, "the checkpoint of step %lld", (long long)run->found.checkpoints[run->found.first_usable]);
+    } else if (missing != NULL) {
+        snprintf(text, size, "%s, where they are not yet: `python3 dev/data/gpt2.py %s` fetches them", missing->folder,
+                 missing->release);
+    } else {
+        snprintf(text, size, "%s", run_is_new(run) ? "the seed" : run->model_file->path);
+    }
+}
+
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -63,17 +76,10 @@ static inline void run_print_inputs(const TrainRun *run) {
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
         c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    const GPT2Size *missing = run->found.resumes ? NULL : o->missing;
-    const char *from = missing != NULL      ? missing->folder
-                       : run_is_new(run)    ? "the seed"
-                       : run->found.resumes ? "a checkpoint"
-                                            : run->model_file->path;
+    char from[MAX_PATH_BYTES + 100];
+    run_describe_origin(run, from, sizeof(from));
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    say(stdout, "parameters  %lld, from %s", (long long)(gpt2_num_params(c) - padding), from);
-    if (missing != NULL) {
-        say(stdout, ", where they are not yet: `python3 dev/data/gpt2.py %s` fetches them", missing->release);
-    }
-    say(stdout, "\n");
+    say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     if (run_has_untrained_positions(run)) {
         say(stdout, "positions   %lld of %d are trained, the others are noise; --seq-len trains more\n",
             (long long)run_trained_positions(run), c->max_seq_len);

@@ -21,6 +21,7 @@ typedef struct {
     volatile sig_atomic_t counted; // a signal other than SIGHUP has come
     double first;                  // when it came, in seconds_now()
     bool by_agreement, agreed;     // several ranks stop together: once all of them know it
+    bool answers;                  // somebody waits at a terminal
 } StopRequest;
 
 // Between two signals that count. Who starts a run may send one signal twice: `timeout` at once, a launcher of several
@@ -31,7 +32,14 @@ typedef struct {
 // True if the run must stop here.
 static inline bool is_stopping(const StopRequest *stop) { return stop->by_agreement ? stop->agreed : stop->asked != 0; }
 
-// A second signal ends the process at once, without saving. SIGHUP never counts as the second, because a closing
+// Writes to the terminal from a signal handler, where nothing else may be called.
+static inline void stop_say(const char *words) {
+    ssize_t ignored = write(STDERR_FILENO, words, strlen(words));
+    (void)ignored;
+}
+
+// The first signal is answered at a terminal, because the computation under way may take long. A second signal ends the
+// process at once, without saving. SIGHUP never counts as the second, because a closing
 // terminal may send it several times.
 static inline void stop_on_signal(StopRequest *stop, int number) {
     double now = seconds_now(),
@@ -39,12 +47,13 @@ static inline void stop_on_signal(StopRequest *stop, int number) {
     stop->asked = 1;
     if (number == SIGHUP) { return; }
     if (stop->counted && now - stop->first >= least) {
-        static const char words[] = "\nended by a second signal, without saving\n";
-        ssize_t ignored = write(STDERR_FILENO, words, sizeof(words) - 1);
-        (void)ignored;
+        stop_say("\nended by a second signal, without saving\n");
         _exit(128 + number);
     }
     if (!stop->counted) { stop->first = now; }
+    if (!stop->counted && stop->answers) {
+        stop_say("\nstopping in order; a second signal ends at once, without saving\n");
+    }
     stop->counted = 1;
 }
 

@@ -213,6 +213,7 @@ static inline bool loop_run(TrainRun *run, Error *error) {
     ops->print_machine(run->trainer, run);
     say(stdout, "\n");
     fflush(stdout); // a file would otherwise show it only with the first step
+    ops->facts.stop->answers = run_leads(run) && isatty(STDERR_FILENO);
     catch_stop_signals(ops->facts.on_signal);
     bool ok = run_kind(run) == RUN_TRAINS ? loop_train(run, error) : loop_evaluate_only(run, error);
     return ok && loop_finish(run, error);

@@ -54,7 +54,7 @@ TEST(test_series) {
                 sound = sound && threads.now >= 1 && threads.now <= s->cores;
             }
         }
-        int kept = threads.now - threads.change;
+        int kept = threads_kept(&threads);
         CHECK(t, sound && kept == s->ends_with && fewer >= s->fewer_least && fewer <= s->fewer_most,
               "%s: ends with %d threads, expected %d; %d steps with fewer than all, expected %d to %d", s->name, kept,
               s->ends_with, fewer, s->fewer_least, s->fewer_most);

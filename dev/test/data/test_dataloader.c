@@ -556,7 +556,7 @@ TEST(test_text_refused) {
     char want[512];
     const char *folder = test_path(t, "folder.txt");
     snprintf(want, sizeof(want),
-             ": is a folder, expected text; give its texts as '%.200s/*.txt', or shards as '%.200s/*.bin'", folder,
+             ": is a folder, expected text; give texts as '%.200s/*.txt', or shards as '%.200s/*_train_*.bin'", folder,
              folder);
     check_text_refused(t, "folder.txt", &tokenizer, want);
     temp_write(test_path(t, "packed.txt"), "\x1f\x8b\x08\0", 4);

@@ -612,7 +612,7 @@ TEST(test_other_files) {
           "%s", error.text);
     CHECK(t,
           !tokenizer_open(&tok, "no/such.bpe", &error) &&
-              strcmp(error.text, "no/such.bpe: no such file; " VOCAB_HINT) == 0,
+              strcmp(error.text, "no/such.bpe: no such file; GPT-2's is vocab.bpe, " FETCH_VOCAB) == 0,
           "%s", error.text);
     char path[6000];
     memset(path, 'x', sizeof(path));

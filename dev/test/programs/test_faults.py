@@ -6,6 +6,7 @@ test_safetensors.c, test_dataloader.c, test_tokenizer.c), and what a model compu
 reports one of each kind. Resuming, killing and signals: test_resume.py. Options: test_options.py.
 """
 import array
+import glob
 import math
 import os
 import re
@@ -481,6 +482,20 @@ def test_nothing_to_resume():
     out = ran(*run, "-o", "big-rnu", "--resume", cwd=place)
     assert "nothing to resume in big-rnu: starts afresh (did you mean big-run?)\n" in out, out
     assert "nothing to resume" not in ran(*run, "-o", os.path.join(place, "big-rmu"))  # without --resume
+
+
+def test_models_without_states():
+    """A folder that has only models left is no place to start afresh in without a word: they would be overwritten, or
+    taken for the new run's."""
+    folder = new_folder("models")
+    run = ["-i", TEXT, *TINY, *QUIET, "-x", 2, "-o", folder]
+    ran(*run)
+    for name in glob.glob(f"{folder}/state_*"):
+        os.remove(name)
+    before = sorted(os.listdir(folder))
+    refused(*run, "--resume", says=["has models, but no state file (state_*.bin)", f"--init {folder} with another"])
+    assert sorted(os.listdir(folder)) == before
+    ran(*run, "--resume", "--overwrite")
 
 
 def test_fresh_run_in_a_used_folder():

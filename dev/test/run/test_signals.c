@@ -11,7 +11,7 @@ static int status_after(int first, int second, double seconds, bool ranks) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        StopRequest stop = {0, 0, 0.0, ranks, false};
+        StopRequest stop = {0, 0, 0.0, ranks, false, false};
         fclose(stderr);
         stop_on_signal(&stop, first);
         stop.first -= seconds;
@@ -42,4 +42,34 @@ TEST(test_second_signal) {
         int got = status_after(cases[i].first, cases[i].second, cases[i].seconds, cases[i].ranks);
         CHECK(t, got == cases[i].want, "case %zu: status %d, want %d", i, got, cases[i].want);
     }
+}
+
+// What two signals, a second apart, write to stderr.
+static void words_after(bool answers, char *words, size_t size) {
+    int ends[2];
+    if (pipe(ends) != 0) { abort(); }
+    pid_t child = fork();
+    if (child == 0) {
+        StopRequest stop = {0, 0, 0.0, false, false, answers};
+        dup2(ends[1], STDERR_FILENO);
+        stop_on_signal(&stop, SIGINT);
+        stop_on_signal(&stop, SIGINT); // at once: the same signal
+        stop.first -= 1.0;
+        stop_on_signal(&stop, SIGINT);
+    }
+    close(ends[1]);
+    waitpid(child, NULL, 0);
+    ssize_t bytes = read(ends[0], words, size - 1);
+    words[bytes > 0 ? bytes : 0] = '\0';
+    close(ends[0]);
+}
+
+TEST(test_words) {
+    static const char end[] = "\nended by a second signal, without saving\n";
+    char words[200];
+    words_after(false, words, sizeof(words));
+    CHECK(t, strcmp(words, end) == 0, "no terminal: %s", words);
+    words_after(true, words, sizeof(words));
+    const char *rest = strstr(words, "\nstopping in order; a second signal ends at once, without saving\n");
+    CHECK(t, rest == words && ends_with(words, end) && strlen(words) < 120, "%s", words);
 }
