@@ -25,7 +25,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
     if (!checkpoint_clean(dir, error)) { return false; }
     run_list_checkpoints(run);
     bool is_used = run->found.num_checkpoints > 0 || files_exists(dir->fd, log);
-    if (o->resume && !o->overwrite && run->found.num_checkpoints == 0 && checkpoint_has_models(o->out_dir)) {
+    if (o->resume && run->found.num_checkpoints == 0 && checkpoint_has_models(o->out_dir)) {
         return fail(error,
                     "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
                     "with another --out-dir trains the newest model, --overwrite starts afresh in its place",

@@ -495,7 +495,7 @@ def test_models_without_states():
     before = sorted(os.listdir(folder))
     refused(*run, "--resume", says=["has models, but no state file (state_*.bin)", f"--init {folder} with another"])
     assert sorted(os.listdir(folder)) == before
-    ran(*run, "--resume", "--overwrite")
+    ran(*run, "--overwrite")
 
 
 def test_fresh_run_in_a_used_folder():
