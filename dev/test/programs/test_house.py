@@ -71,3 +71,11 @@ def test_a_broken_rule_is_found(monkeypatch, name, value, check, wanted):
     monkeypatch.setattr(house, name, value)
     found = broken(check)
     assert any(re.fullmatch(wanted, line) for line in found), found
+
+
+def test_mistakes_can_be_planted():
+    """The code that each row of dev/test/mutations.py would spoil is there."""
+    sys.path.insert(0, os.path.join(ROOT, "dev", "test"))
+    import mutations
+    assert len(mutations.MISTAKES) > 150
+    assert [row[:2] for row in mutations.MISTAKES if row.old not in house.read(row.file)] == []
