@@ -466,7 +466,7 @@ def test_thousands_of_lines_are_fast():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     out, _ = draws(path("long"), "-o", path("long.png"), "-x", "hours", *SMALL)
     seconds = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
-    assert "step 99,999" in out and seconds < 10, seconds
+    assert "step 100,000" in out and seconds < 10, seconds
 
 
 def test_real_run():

@@ -425,7 +425,8 @@ def test_bad_vocabulary():
              good.split("\n", 1)[1].replace("\n", "\r\n"))):
         write("bad.bpe", content)
         refused(f"bad.bpe: {message}", text, vocab="bad.bpe")
-    refused(f"none.bpe: no such file; {HINT}", text, vocab="none.bpe")
+    refused("none.bpe: no such file; GPT-2's is vocab.bpe, python3 dev/data/vocab.py fetches it", text,
+            vocab="none.bpe")
     refused(f"{WORK}: is a folder; give the merges in it, {WORK}/vocab.bpe", text, vocab=WORK)
     refused(f"--tokenizer: shards hold GPT-2 tokens, not bytes; {HINT}; for bytes, give train_gpt2 the text itself",
             text, vocab="byte")
