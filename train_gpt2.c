@@ -843,7 +843,7 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
 static void adapt_threads(Trainer *t, TrainRun *run, double seconds) {
     if (run->options.threads > 0) { return; }
     if (threads_take(&t->threads, seconds)) {
-        logger_event(&run->logger, "now on %d of %d threads, which is faster", threads_kept(&t->threads), t->threads.most);
+        logger_event(&run->logger, "now %d of %d threads, which is faster", threads_kept(&t->threads), t->threads.most);
     }
     gemm_set_threads(t->threads.now);
 }
