@@ -24,7 +24,8 @@
 #include "llmc/model/activations.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
-#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/kernels.h"
+#include "llmc/cpu/nonfinite.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/threads.h"
 #include "llmc/cpu/simd.h"
@@ -133,16 +134,16 @@ static void copy_rows(float *out, const float *inp, int64_t n) {
 // Linear layer: out = inp weight^T + bias, plus residual unless it is NULL.
 // out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
 static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
-                           int64_t N, int C, int OC, float *workspace) {
+                           int64_t N, int C, int OC, const Gemm *mm) {
     if (residual != NULL && residual != out) { copy_rows(out, residual, N * OC); }
-    gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, workspace);
+    gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, mm);
 }
 
 // dinp = dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int64_t N, int C, int OC, float *workspace) {
-    gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, workspace);
-    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, workspace);
+                            const float *weight, int64_t N, int C, int OC, const Gemm *mm) {
+    gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, mm);
+    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, mm);
     if (dbias == NULL) { return; }
 #pragma omp parallel for schedule(static)
     for (int c0 = 0; c0 < OC; c0 += COLUMN_BLOCK) {
@@ -193,19 +194,19 @@ typedef struct {
 } Head;
 
 static int64_t attention_scratch_floats(int64_t T) { // of one thread
-    return 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH) + gemm_serial_workspace_floats();
+    return 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH);
 }
 
 // Query rows i = 0..rows-1 of one head stand at positions first+i and see keys 0..first+i.
 // out: row i at out + i * out_stride; lse (rows) or NULL.
 static void attention_tile_forward(float *out, int64_t out_stride, float *lse, Head head, int64_t first, int rows,
-                                   int HS, float *scratch) {
+                                   int HS, float *scratch, const Gemm *mm) {
     float scale = 1.0f / sqrtf((float)HS);
     int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH);
-    float *p = scratch, *workspace = scratch + ATTENTION_TILE * ld; // p (rows, keys)
+    float *p = scratch; // (rows, keys)
     GemmMatrix q = {head.q, head.q_stride, 1}, kT = {head.k, 1, head.kv_stride}, v = {head.v, head.kv_stride, 1};
     float sums[ATTENTION_TILE];
-    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, workspace);
+    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, mm);
     for (int i = 0; i < rows; i++) {
         float *row = p + i * ld;
         int64_t visible = first + i + 1;
@@ -216,7 +217,7 @@ static void attention_tile_forward(float *out, int64_t out_stride, float *lse, H
         if (lse != NULL) { lse[i] = max + logf(sums[i]); }
     }
     GemmMatrix pm = {p, ld, 1};
-    gemm_serial(out, out_stride, pm, v, NULL, rows, HS, keys, false, workspace);
+    gemm_serial(out, out_stride, pm, v, NULL, rows, HS, keys, false, mm);
     for (int i = 0; i < rows; i++) {
         for (int d = 0; d < HS; d++) { out[i * out_stride + d] /= sums[i]; }
     }
@@ -224,7 +225,8 @@ static void attention_tile_forward(float *out, int64_t out_stride, float *lse, H
 
 // out (B,T,C), lse (B,NH,T), qkv (B,T,3C): the rows of q, k and v side by side, each split into NH heads.
 // scratch: attention_scratch_floats(T) for each thread.
-static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch) {
+static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch,
+                              const Gemm *mm) {
     int HS = C / NH, tiles = (int)ceil_div_i64(T, ATTENTION_TILE);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t item = 0; item < (int64_t)B * NH * tiles; item++) {
@@ -233,7 +235,7 @@ static void attention_forward(float *out, float *lse, const float *qkv, int B, i
         Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
         attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
                                (int)min_i64(ATTENTION_TILE, T - first), HS,
-                               scratch + gemm_thread() * attention_scratch_floats(T));
+                               scratch + gemm_thread() * attention_scratch_floats(T), mm);
     }
 }
 
@@ -243,15 +245,15 @@ static void attention_forward(float *out, float *lse, const float *qkv, int B, i
 // dq, dk and dv have the stride head.kv_stride. dq begins at the tile's first row, dk and dv begin at position 0.
 static void attention_tile_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
                                     int64_t out_stride, const float *lse, Head head, int64_t first, int rows, int HS,
-                                    float *scratch) {
+                                    float *scratch, const Gemm *mm) {
     float scale = 1.0f / sqrtf((float)HS);
     int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), stride = head.kv_stride;
-    float *p = scratch, *ds = p + ATTENTION_TILE * ld, *workspace = ds + ATTENTION_TILE * ld; // p, ds (rows, keys)
+    float *p = scratch, *ds = p + ATTENTION_TILE * ld; // (rows, keys) each
     GemmMatrix q = {head.q, head.q_stride, 1}, k = {head.k, stride, 1};
     GemmMatrix kT = {head.k, 1, stride}, vT = {head.v, 1, stride}, dO = {dout, out_stride, 1};
     GemmMatrix pT = {p, 1, ld}, dS = {ds, ld, 1}, dsT = {ds, 1, ld};
-    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, workspace);
-    gemm_serial(ds, ld, dO, vT, NULL, rows, keys, HS, false, workspace);
+    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, mm);
+    gemm_serial(ds, ld, dO, vT, NULL, rows, keys, HS, false, mm);
     for (int i = 0; i < rows; i++) {
         float *p_row = p + i * ld, *ds_row = ds + i * ld;
         int64_t visible = first + i + 1;
@@ -261,15 +263,15 @@ static void attention_tile_backward(float *dq, float *dk, float *dv, const float
         for (int64_t j = 0; j < visible; j++) { ds_row[j] = scale * p_row[j] * (ds_row[j] - D); }
         for (int64_t j = visible; j < keys; j++) { p_row[j] = ds_row[j] = 0.0f; }
     }
-    gemm_serial(dq, stride, dS, k, NULL, rows, HS, keys, true, workspace);
-    gemm_serial(dk, stride, dsT, q, NULL, keys, HS, rows, true, workspace);
-    gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, workspace);
+    gemm_serial(dq, stride, dS, k, NULL, rows, HS, keys, true, mm);
+    gemm_serial(dk, stride, dsT, q, NULL, keys, HS, rows, true, mm);
+    gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, mm);
 }
 
 // dqkv (B,T,3C), dout, out (B,T,C), lse (B,NH,T). All tiles of a head add to one dk and one dv, so one thread takes
 // these tiles in order.
 static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse,
-                               int B, int T, int C, int NH, float *scratch) {
+                               int B, int T, int C, int NH, float *scratch, const Gemm *mm) {
     int HS = C / NH;
 #pragma omp parallel for schedule(dynamic)
     for (int64_t item = 0; item < (int64_t)B * NH; item++) {
@@ -282,7 +284,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
             attention_tile_backward(dsequence + first * 3 * C, dsequence + C, dsequence + 2 * C, dout + at, out + at, C,
                                     lse + (b * NH + h) * T + first, head, first,
                                     (int)min_i64(ATTENTION_TILE, T - first), HS,
-                                    scratch + gemm_thread() * attention_scratch_floats(T));
+                                    scratch + gemm_thread() * attention_scratch_floats(T), mm);
         }
     }
 }
@@ -369,7 +371,8 @@ typedef struct {
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
     double *eval_means;        // (eval_rows): the mean loss of each completion, by its number
-    float *gemm_workspace, *attention_scratch;
+    Gemm mm;                   // the matrix multiply: its kernel and its workspace
+    float *attention_scratch;
     Optimizer optimizer;
     Generation generation;
 } Model;
@@ -427,6 +430,7 @@ static void plan_generation(Model *model, MemoryPlan *plan) {
 static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape) {
     memset(model, 0, sizeof(*model));
     model->config = *config, model->shape = shape;
+    model->mm.kernel = &gemm_portable;
     bool trains = shape.kind == RUN_TRAINS;
     int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
     int64_t N = activation_shape(model).rows;
@@ -442,7 +446,7 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
     plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
              GENERATE);
     int64_t longest = max_i64(max_i64(N > 0 ? shape.T : 0, shape.eval_T), shape.window), threads = gemm_max_threads();
-    plan_add(plan, &model->gemm_workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
+    plan_add(plan, &model->mm.workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
              shape1(gemm_workspace_floats((int)threads)), FORWARD, GENERATE);
     plan_add(plan, &model->attention_scratch, "attention_tiles", PLAN_WORKSPACE, PLAN_F32,
              shape2(threads, attention_scratch_floats(longest)), FORWARD, GENERATE);
@@ -495,13 +499,13 @@ static void block_forward(Model *model, int layer, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    float *workspace = model->gemm_workspace;
+    const Gemm *mm = &model->mm;
     block_layernorm1(&a, &p, N, C);
-    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, workspace);
-    attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch);
-    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, workspace);
+    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch, mm);
+    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm);
     block_layernorm2(&a, &p, N, C);
-    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, workspace);
+    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm);
     gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
 
@@ -511,16 +515,16 @@ static void block_forward(Model *model, int layer, int B, int T) {
 static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     LayerActs a = acts_of(model, 0);
-    float *wte = params_of(model, 0).wte, *dwte = want_gradient ? grads_of(model, 0).wte : NULL,
-          *workspace = model->gemm_workspace;
+    float *wte = params_of(model, 0).wte, *dwte = want_gradient ? grads_of(model, 0).wte : NULL;
+    const Gemm *mm = &model->mm;
     for (int64_t row = 0; row < N; row += model->chunk_rows) {
         int64_t rows = min_i64(model->chunk_rows, N - row);
         GemmMatrix lnf = rows_of(a.lnf + row * C, C);
-        gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, workspace);
+        gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, mm);
         cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
         if (!want_gradient) { continue; }
-        gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, workspace);
-        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, workspace);
+        gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
+        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, mm);
     }
     double sum = 0.0;
     for (int64_t i = 0; i < N; i++) { sum += a.losses[i]; }
@@ -540,7 +544,7 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gr
         p = params_of(model, layer);
         block_forward(model, layer, B, T);
         matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
-                       model->gemm_workspace);
+                       &model->mm);
     }
     LayerActs last = acts_of(model, L);
     layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, p.lnfw, p.lnfb, N, C);
@@ -578,10 +582,10 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    float *workspace = model->gemm_workspace;
-    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, workspace);
+    const Gemm *mm = &model->mm;
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, mm);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
-    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, workspace);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, mm);
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
@@ -590,11 +594,11 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    float *workspace = model->gemm_workspace;
-    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, workspace);
+    const Gemm *mm = &model->mm;
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, mm);
     clear_rows(a.dqkv, N * 3 * C);
-    attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch);
-    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, workspace);
+    attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch, mm);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, mm);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
@@ -668,26 +672,6 @@ static void gpt2_update(Model *model, const AdamW *a) {
 
 static void gpt2_zero_gradients(Model *model) { clear_rows(model->grads, gpt2_num_params(&model->config)); }
 
-// Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
-static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory, const char *what, char *name,
-                                  size_t size) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int layers = gpt2_param_layers(config, i);
-        int64_t n = gpt2_param_size(config, i) / layers;
-        for (int layer = 0; layer < layers; layer++) {
-            if (row_is_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
-            gpt2_param_text(name, size, what, i, layer);
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool holds_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
-    (void)context, (void)type; // all activations are float here
-    return !row_is_finite((const float *)data, n);
-}
-
 // Names the tensor where a NaN or an infinity first stands, in the order of the computation. Call it after a forward
 // pass whose loss is not finite.
 static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_t size) {
@@ -717,14 +701,15 @@ static void generate_rows(Model *model, int first, int rows) {
     int64_t half = (int64_t)model->shape.window * C;                 // the keys or the values of one layer
     int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
     float *x = g->residual, *ln = g->ln, *mean = g->ln_stats, *rstd = mean + GENERATE_ROWS;
-    float *qkv = g->qkv, *att = g->att, *fc = g->fc, *workspace = model->gemm_workspace;
+    float *qkv = g->qkv, *att = g->att, *fc = g->fc;
+    const Gemm *mm = &model->mm;
     Tensors outside = params_of(model, 0);
     embedding_forward(x, g->history + first, outside.wte, outside.wpe, 1, rows, C, first);
     for (int layer = 0; layer < config->num_layers; layer++) {
         Tensors p = params_of(model, layer);
         float *keys = g->cache + 2 * layer * half, *values = keys + half;
         layernorm_forward(ln, mean, rstd, x, p.ln1w, p.ln1b, rows, C);
-        matmul_forward(qkv, NULL, ln, p.qkvw, p.qkvb, rows, C, 3 * C, workspace);
+        matmul_forward(qkv, NULL, ln, p.qkvw, p.qkvb, rows, C, 3 * C, mm);
         for (int64_t i = 0; i < rows; i++) {
             memcpy(keys + (first + i) * C, qkv + i * 3 * C + C, (size_t)C * sizeof(float));
             memcpy(values + (first + i) * C, qkv + i * 3 * C + 2 * C, (size_t)C * sizeof(float));
@@ -735,18 +720,18 @@ static void generate_rows(Model *model, int first, int rows) {
                 Head head = {qkv + (int64_t)at * 3 * C + h * HS, keys + h * HS, values + h * HS, 3 * C, C};
                 attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
                                        (int)min_i64(ATTENTION_TILE, rows - at), HS,
-                                       model->attention_scratch + gemm_thread() * scratch);
+                                       model->attention_scratch + gemm_thread() * scratch, mm);
             }
         }
-        matmul_forward(x, x, att, p.attprojw, p.attprojb, rows, C, C, workspace);
+        matmul_forward(x, x, att, p.attprojw, p.attprojb, rows, C, C, mm);
         layernorm_forward(ln, mean, rstd, x, p.ln2w, p.ln2b, rows, C);
-        matmul_forward(fc, NULL, ln, p.fcw, p.fcb, rows, C, 4 * C, workspace);
+        matmul_forward(fc, NULL, ln, p.fcw, p.fcb, rows, C, 4 * C, mm);
         gelu_forward(fc, fc, (int64_t)rows * 4 * C);
-        matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, workspace);
+        matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, mm);
     }
     layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, params_of(model, 0).lnfw, params_of(model, 0).lnfb,
                       1, C);
-    matmul_forward(g->logits, NULL, ln, params_of(model, 0).wte, NULL, 1, C, V, workspace);
+    matmul_forward(g->logits, NULL, ln, params_of(model, 0).wte, NULL, 1, C, V, mm);
 }
 
 static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
@@ -783,6 +768,7 @@ struct Trainer {
     MemoryPlan plan;
     double val_sum;    // of the mean losses of a validation's sequences so far
     double peak_flops; // of this machine, measured
+    GemmKernel kernel; // of the matrix multiply
     Threads threads;   // unless --threads fixes their number
 };
 
@@ -946,9 +932,13 @@ static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
         fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
         return NULL;
     }
+    if (!kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return NULL; }
+    snprintf(run->record.arithmetic, sizeof(run->record.arithmetic), "%s, vectors of %d floats", t->kernel.name,
+             VF_WIDTH);
     RunShape shape = {run_kind(run),        (int)o->batch_size, T, (int)o->recompute, T,
                       run_eval_length(run), run_eval_rows(run)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape);
+    t->model.mm.kernel = &t->kernel;
     return &t->plan;
 }
 
@@ -960,10 +950,10 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 }
 
 static void print_machine(Trainer *t, TrainRun *run) {
-    (void)run;
     t->peak_flops = 1e9 * peak_measure_flops(gemm_max_threads());
     threads_begin(&t->threads, gemm_max_threads());
-    say(stdout, "machine     %d threads, measured peak %.0f GFLOP/s\n", gemm_max_threads(), 1e-9 * t->peak_flops);
+    say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
+        run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
 }
 
 static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
@@ -979,7 +969,7 @@ int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
     static TrainRun run;
     static const TrainerOps ops = {
-        .facts = {"train_gpt2", gpt2c_revision, "fp32", DEFAULT_SEQ_LEN, false, 0, &stop_request, on_signal},
+        .facts = {"train_gpt2", gpt2c_revision, NULL, DEFAULT_SEQ_LEN, false, 0, &stop_request, on_signal},
         .plan = plan_run,
         .open = open_trainer,
         .read_state = read_state,

@@ -4,7 +4,7 @@
 //
 // Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
 #include "llmc/base/openmp.h"
-#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/cpu/peak.h"
 #include <dlfcn.h>
 
@@ -18,6 +18,7 @@ typedef struct {
     int threads;
     double peak; // GFLOP/s
     Sgemm sgemm; // NULL without OpenBLAS
+    GemmKernel kernel;
 } Bench;
 
 typedef struct {
@@ -73,13 +74,14 @@ static float *new_floats(int64_t n) {
 }
 
 typedef struct {
-    float *A, *B, *C, *workspace;
+    float *A, *B, *C;
+    Gemm mm;
 } Operands;
 
 static void run_ours(const Shape *s, const Operands *o) {
     GemmMatrix a = {o->A, s->transpose_a ? 1 : s->K, s->transpose_a ? s->M : 1};
     GemmMatrix b = {o->B, s->transpose_b ? 1 : s->N, s->transpose_b ? s->K : 1};
-    gemm(o->C, s->N, a, b, NULL, s->M, s->N, s->K, s->accumulate, o->workspace);
+    gemm(o->C, s->N, a, b, NULL, s->M, s->N, s->K, s->accumulate, &o->mm);
 }
 
 static void run_openblas(Sgemm sgemm, const Shape *s, const Operands *o) {
@@ -91,8 +93,10 @@ static void run_openblas(Sgemm sgemm, const Shape *s, const Operands *o) {
 
 // Best seconds of both, taken by turns.
 static void time_shape(const Bench *bench, const Shape *s, double *ours, double *openblas) {
-    Operands o = {new_floats(s->M * s->K), new_floats(s->K * s->N), new_floats(s->M * s->N),
-                  new_floats(gemm_workspace_floats(bench->threads))};
+    Operands o = {new_floats(s->M * s->K),
+                  new_floats(s->K * s->N),
+                  new_floats(s->M * s->N),
+                  {&bench->kernel, new_floats(gemm_workspace_floats(bench->threads))}};
     *ours = *openblas = INFINITY;
     double until = seconds_now() + SECONDS_PER_SHAPE;
     for (int i = 0; i < 3 || seconds_now() < until; i++) {
@@ -104,7 +108,7 @@ static void time_shape(const Bench *bench, const Shape *s, double *ours, double 
         run_openblas(bench->sgemm, s, &o);
         *openblas = fmin(*openblas, seconds_now() - middle);
     }
-    free(o.A), free(o.B), free(o.C), free(o.workspace);
+    free(o.A), free(o.B), free(o.C), free(o.mm.workspace);
 }
 
 static void bench_shape(const Bench *bench, const Shape *s) {
@@ -212,10 +216,15 @@ static void bench_step(const Bench *bench) {
            gflop / median * 1e3, 100e3 * gflop / median / bench->peak, 100e3 * gflop / best / bench->peak);
 }
 
+// Takes a kernel's name and fp32 or bf16; without them the fastest in fp32.
 int main(int argc, char **argv) {
-    (void)argc;
     openmp_wait_briefly(argv);
-    Bench bench = {gemm_max_threads(), 0.0, NULL};
+    Bench bench = {.threads = gemm_max_threads()};
+    Error error;
+    if (!kernel_choose(&bench.kernel, argc > 1 ? argv[1] : "auto", argc > 2 && strcmp(argv[2], "bf16") == 0, &error)) {
+        fprintf(stderr, "bench_cpu: %s\n", error.text);
+        return EXIT_FAILURE;
+    }
     print_machine(bench.threads);
     bench.sgemm = open_openblas(bench.threads);
     for (int i = 0; i < 5; i++) { bench.peak = fmax(bench.peak, peak_measure_flops(bench.threads)); }

@@ -542,12 +542,13 @@ void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind
     int64_t length = ceil_div_i64(p.k, kind.parts), count = p.m * p.n;
     s->product.resize((size_t)count), s->part.resize((size_t)(kind.parts > 1 ? count : 0));
     s->gemm.resize((size_t)gemm_workspace_floats(threads));
+    Gemm mm = {&gemm_portable, s->gemm.data()};
     if (end == 0) { s->product.assign((size_t)count, 0.0f); }
     for (int64_t k = 0; k < end; k += length) {
         float *out = k == 0 ? s->product.data() : s->part.data();
         GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride};
         GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride};
-        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, end - k), false, s->gemm.data());
+        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, end - k), false, &mm);
         for (int64_t i = 0; i < count && k > 0; i++) { s->product[(size_t)i] += out[i]; }
     }
 }

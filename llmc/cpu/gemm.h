@@ -1,20 +1,23 @@
-// Multiplies matrices on the CPU: C = A B (+ bias), or C += A B (+ bias), in fp32. Any strides, so a transpose is free.
+// Multiplies matrices on the CPU: C = A B (+ bias), or C += A B (+ bias). Matrices are fp32; a kernel for bf16 rounds
+// the elements of A and B to bf16 and adds up their products in fp32. Any strides, so a transpose is free.
 //
-// A and B are copied ("packed") into panels that the inner kernel reads in order. A panel of B is VECTORS vectors wide
-// and DEPTH deep. It stays in the nearest caches while all panels of A pass by. The kernel keeps a tile of ROWS x
-// VECTORS vectors of C in registers. (Goto, van de Geijn 2008: "Anatomy of high-performance matrix multiplication".)
+// A and B are copied ("packed") into panels that the kernel reads in order. A panel of B is 48 or 32 columns wide and a
+// block of k deep. It stays in the nearest caches while all panels of A pass by. The kernel keeps a tile of C in
+// registers. (Goto, van de Geijn 2008: "Anatomy of high-performance matrix multiplication".)
 //
 // A contract for every caller: these operations in this order give an element of C. They do not depend on M, N, the
 // strides, the place in the matrix or the number of threads:
-//     for each block of GEMM_DEPTH along k, from the first:  s = 0;  s = s + a_ik b_kj for k in order (fused if the
-//     machine can);  first block: s = s + bias_j;  then C_ij = s in the first block if not accumulating, else C_ij + s.
-// So a row computed alone has the bits that it has in a batch, and many threads give the bits of one thread. The blocks
-// begin at multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit (but may turn -0 into +0).
+//     for each block along k, from the first:  s = 0;  s = s + a_ik b_kj for k in order;
+//     first block: s = s + bias_j;  then C_ij = s in the first block if not accumulating, else C_ij + s.
+// The kernel says how many k a block has, and how it adds: fp32 kernels take 256, and fuse if the machine can; others
+// add the products of a pair of k, or of 32 k, as their instruction does. So a row computed alone has the bits that it
+// has in a batch, and many threads give the bits of one thread. The blocks begin at multiples of their depth, so zeros
+// appended to a row of A change no bit (but may turn -0 into +0).
 #ifndef LLMC_GEMM_H
 #define LLMC_GEMM_H
 
+#include "llmc/cpu/gemm_kernel.h"
 #include "llmc/cpu/simd.h"
-#include "llmc/base/utils.h"
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -38,27 +41,11 @@ static inline GemmMatrix transpose_of(const float *data, int64_t columns) {
     return m;
 }
 
-// The tile of C takes 24 of 32 vector registers, or 12 of 16. The rest holds a row of B and an element of A.
-#if defined(__AVX512F__) || defined(__aarch64__)
-#define GEMM_ROWS 8
-#else
-#define GEMM_ROWS 4
-#endif
-#define GEMM_VECTORS 3
-#define GEMM_COLS (GEMM_VECTORS * VF_WIDTH)
-#define GEMM_DEPTH 256 // k per block; the bits depend on it, so it is equal on every machine
-#define GEMM_A_LANES (GEMM_ROWS > VF_WIDTH ? GEMM_ROWS : VF_WIDTH) // rows of A in a panel: a multiple of both
-
-// Capacities of a thread's workspace, in floats.
+// Capacities of a thread's workspace, in words.
 #define GEMM_PACKED_A (1 << 18) // 256 rows at GEMM_MAX_DEPTH: 1 MiB, to stay in the second-level cache
-#define GEMM_PACKED_B (GEMM_DEPTH * GEMM_COLS)
-#define GEMM_MAX_DEPTH 1024 // k for which A is packed at a time; a multiple of GEMM_DEPTH
-
-#if defined(__clang__)
-#define GEMM_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define GEMM_UNROLL _Pragma("GCC unroll 16")
-#endif
+#define GEMM_PACKED_B (GEMM_DEPTH * GEMM_MAX_COLS)
+#define GEMM_DEPTH 256      // words along k per block, at most
+#define GEMM_MAX_DEPTH 1024 // words along k for which A is packed at a time; a multiple of GEMM_DEPTH
 
 // ----------------------------------------------------------------------------
 // Packing
@@ -66,72 +53,138 @@ static inline GemmMatrix transpose_of(const float *data, int64_t columns) {
 #if VF_WIDTH == 16
 #define GEMM_ZIP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define GEMM_ZIP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define GEMM_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define GEMM_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #elif VF_WIDTH == 8
 #define GEMM_ZIP_LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define GEMM_ZIP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#define GEMM_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define GEMM_ODD 1, 3, 5, 7, 9, 11, 13, 15
 #else
 #define GEMM_ZIP_LOW 0, 4, 1, 5
 #define GEMM_ZIP_HIGH 2, 6, 3, 7
+#define GEMM_EVEN 0, 2, 4, 6
+#define GEMM_ODD 1, 3, 5, 7
+#endif
+
+// Lanes of a and b by their numbers; those of b begin at VF_WIDTH.
+#if defined(__clang__)
+#define GEMM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define GEMM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
 #endif
 
 // low = a0 b0 a1 b1 ... of the lower halves, high = of the upper halves.
 static inline void gemm_zip(vf a, vf b, vf *low, vf *high) {
-#if defined(__clang__)
-    *low = __builtin_shufflevector(a, b, GEMM_ZIP_LOW);
-    *high = __builtin_shufflevector(a, b, GEMM_ZIP_HIGH);
-#else
-    const vi low_lanes = {GEMM_ZIP_LOW}, high_lanes = {GEMM_ZIP_HIGH};
-    *low = __builtin_shuffle(a, b, low_lanes);
-    *high = __builtin_shuffle(a, b, high_lanes);
-#endif
+    *low = GEMM_SHUFFLE(a, b, GEMM_ZIP_LOW);
+    *high = GEMM_SHUFFLE(a, b, GEMM_ZIP_HIGH);
 }
 
-// to[j * to_stride + i] = from[i * from_stride + j] for i, j < VF_WIDTH. Zipping row i with row i + VF_WIDTH / 2
-// rotates the bits of (row, lane) by one; log2(VF_WIDTH) rounds exchange row and lane.
-static inline void gemm_transpose_block(float *to, int64_t to_stride, const float *from, int64_t from_stride) {
-    vf rows[VF_WIDTH], zipped[VF_WIDTH];
-    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = vf_load(from + i * from_stride); }
+// Exchanges row and lane of a square. Zipping row i with row i + VF_WIDTH / 2 rotates the bits of (row, lane) by one;
+// log2(VF_WIDTH) rounds exchange row and lane.
+static inline void gemm_transpose_square(vf rows[VF_WIDTH]) {
+    vf zipped[VF_WIDTH];
     GEMM_UNROLL for (int round = 1; round < VF_WIDTH; round *= 2) {
         GEMM_UNROLL for (int i = 0; i < VF_WIDTH / 2; i++) {
             gemm_zip(rows[i], rows[i + VF_WIDTH / 2], &zipped[2 * i], &zipped[2 * i + 1]);
         }
         GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = zipped[i]; }
     }
-    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, rows[i]); }
 }
 
-// Packs up to VF_WIDTH lanes: to[k * width + lane] = from[lane * lane_stride + k * k_stride]. Missing lanes are 0.
-static inline void gemm_pack_lanes(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
-                                   int64_t lanes, int64_t depth) {
-    int64_t k = 0;
-    if (lane_stride == 1) {
-        for (; k < depth; k++) { vf_store(to + k * width, vf_load_n(from + k * k_stride, lanes)); }
-    }
-    if (k_stride == 1 && lanes >= VF_WIDTH) {
-        for (; k + VF_WIDTH <= depth; k += VF_WIDTH) {
-            gemm_transpose_block(to + k * width, width, from + k, lane_stride);
+// Holds a part of a matrix that goes into one panel: lanes are rows of A or columns of B.
+typedef struct {
+    const float *data; // the element of a lane at k is data[lane * lane_stride + k * k_stride]
+    int64_t lane_stride, k_stride, lanes, depth;
+} GemmSource;
+
+// Joins the rounded elements 2w and 2w + 1 of each lane to a word.
+static inline vf gemm_pair(vf even, vf odd) {
+    vi low = ((vi)vf_round_bf16(even) >> 16) & 0xffff, high = (vi)vf_round_bf16(odd);
+    return (vf)(low | high);
+}
+
+// Word w of VF_WIDTH lanes. The lanes are neighbours in memory. Missing lanes and elements are 0.
+static inline vf gemm_word_of_lanes(GemmWords words, const GemmSource *s, int64_t lane, int64_t w) {
+    int64_t k = w * gemm_per_word(words), left = s->lanes - lane;
+    const float *from = s->data + k * s->k_stride + lane;
+    if (k >= s->depth) { return vf_set1(0.0f); }
+    vf x = vf_load_n(from, left);
+    if (words == GEMM_FLOATS) { return x; }
+    if (words == GEMM_ROUNDED) { return vf_round_bf16(x); }
+    return gemm_pair(x, k + 1 < s->depth ? vf_load_n(from + s->k_stride, left) : vf_set1(0.0f));
+}
+
+// VF_WIDTH words of a lane, from word w on. They exist, and neighbours along k are neighbours in memory.
+static inline vf gemm_words_of_lane(GemmWords words, const GemmSource *s, int64_t lane, int64_t w) {
+    const float *from = s->data + lane * s->lane_stride + w * gemm_per_word(words);
+    vf x = vf_load(from);
+    if (words == GEMM_FLOATS) { return x; }
+    if (words == GEMM_ROUNDED) { return vf_round_bf16(x); }
+    vf next = vf_load(from + VF_WIDTH);
+    return gemm_pair(GEMM_SHUFFLE(x, next, GEMM_EVEN), GEMM_SHUFFLE(x, next, GEMM_ODD));
+}
+
+// Copies a square of any strides, with zeros where the source ends, so that it has neighbours along k in memory.
+static inline GemmSource gemm_gather(float *to, GemmWords words, const GemmSource *s, int64_t lane, int64_t w) {
+    int64_t per_word = gemm_per_word(words), depth = VF_WIDTH * per_word;
+    for (int64_t i = 0; i < VF_WIDTH; i++) {
+        for (int64_t j = 0; j < depth; j++) {
+            int64_t k = w * per_word + j;
+            bool exists = lane + i < s->lanes && k < s->depth;
+            to[i * depth + j] = exists ? s->data[(lane + i) * s->lane_stride + k * s->k_stride] : 0.0f;
         }
     }
-    for (; k < depth; k++) {
-        for (int64_t lane = 0; lane < VF_WIDTH; lane++) {
-            to[k * width + lane] = lane < lanes ? from[lane * lane_stride + k * k_stride] : 0.0f;
+    GemmSource copy = {to, depth, 1, VF_WIDTH, depth};
+    return copy;
+}
+
+// Packs a square of VF_WIDTH lanes and VF_WIDTH words: to[w * to_stride + lane], or to[lane * to_stride + w] by rows.
+__attribute__((always_inline)) static inline void gemm_pack_square(float *to, int64_t to_stride, bool by_rows,
+                                                                   GemmWords words, const GemmSource *s, int64_t lane,
+                                                                   int64_t w) {
+    vf square[VF_WIDTH];
+    if (s->lane_stride == 1) {
+        GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = gemm_word_of_lanes(words, s, lane, w + i); }
+        if (by_rows) { gemm_transpose_square(square); }
+    } else {
+        float copy[2 * VF_WIDTH * VF_WIDTH];
+        GemmSource near = *s;
+        bool whole = lane + VF_WIDTH <= s->lanes && (w + VF_WIDTH) * gemm_per_word(words) <= s->depth;
+        if (s->k_stride != 1 || !whole) { near = gemm_gather(copy, words, s, lane, w), lane = w = 0; }
+        GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = gemm_words_of_lane(words, &near, lane + i, w); }
+        if (!by_rows) { gemm_transpose_square(square); }
+    }
+    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, square[i]); }
+}
+
+// Words along k that depth elements take in a panel.
+static inline int64_t gemm_panel_words(GemmWords words, int64_t depth) {
+    return round_up_i64(ceil_div_i64(depth, gemm_per_word(words)), 16);
+}
+
+// Packs the lanes that exist into a panel of width lanes, up to a multiple of 16 lanes and of 16 words.
+__attribute__((always_inline)) static inline void gemm_pack_words(float *to, int64_t width, bool by_rows,
+                                                                  GemmWords words, const GemmSource *s) {
+    int64_t depth = gemm_panel_words(words, s->depth), lanes = round_up_i64(s->lanes, GEMM_LANES);
+    for (int64_t w = 0; w < depth; w += VF_WIDTH) {
+        for (int64_t lane = 0; lane < lanes; lane += VF_WIDTH) {
+            float *square = by_rows ? to + w / 16 * 256 + lane * 16 + w % 16 : to + w * width + lane;
+            gemm_pack_square(square, by_rows ? 16 : width, by_rows, words, s, lane, w);
         }
     }
 }
 
-// Packs a panel of width lanes (a multiple of VF_WIDTH). The first `lanes` lanes exist.
-static inline void gemm_pack(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
-                             int64_t lanes, int64_t depth) {
-    if (lane_stride == 1 && lanes >= width) { // each k is one piece of memory
-        for (int64_t k = 0; k < depth; k++) {
-            for (int64_t lane = 0; lane < width; lane += VF_WIDTH) {
-                vf_store(to + k * width + lane, vf_load(from + k * k_stride + lane));
-            }
-        }
-        return;
-    }
-    for (int64_t lane = 0; lane < width; lane += VF_WIDTH) {
-        gemm_pack_lanes(to + lane, width, from + lane * lane_stride, lane_stride, k_stride, lanes - lane, depth);
+// gemm_pack_words, compiled for each kind of words.
+static inline void gemm_pack(float *to, int64_t width, bool by_rows, GemmWords words, GemmSource s) {
+    if (words == GEMM_FLOATS) {
+        gemm_pack_words(to, width, false, GEMM_FLOATS, &s);
+    } else if (words == GEMM_ROUNDED) {
+        gemm_pack_words(to, width, false, GEMM_ROUNDED, &s);
+    } else if (!by_rows) {
+        gemm_pack_words(to, width, false, GEMM_PAIRS, &s);
+    } else {
+        gemm_pack_words(to, width, true, GEMM_PAIRS, &s);
     }
 }
 
@@ -143,56 +196,25 @@ static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows
 }
 
 // ----------------------------------------------------------------------------
-// The kernel: a tile of C for one block of k
+// The kernel that every machine has
 
-// a[i] in all lanes. ARM multiplies by one lane of a register: four elements of A then cost one register, not four.
-static inline vf gemm_spread(const float *a, int i) {
-#if defined(__aarch64__)
-    return vf_set1(vf_load(a + i / 4 * 4)[i % 4]);
+#define GEMM_NAME gemm_multiply_portable
+#define GEMM_TARGET
+#define GEMM_WIDTH VF_WIDTH
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define GEMM_ROWS 8
 #else
-    return vf_set1(a[i]);
+#define GEMM_ROWS 4
 #endif
-}
+#if defined(__aarch64__) // multiplies by one lane of a register: four words of A then cost one register, not four
+#define GEMM_SPREAD(a, i) (((const GEMM_MEMORY *)(a))[(i) / 4][(i) % 4] - zero)
+#define GEMM_ADD(sum, a, b) ((sum) + (a) * (b))
+#endif
+enum { GEMM_PORTABLE_ROWS = GEMM_ROWS };
+#include "llmc/cpu/gemm_tile.h"
 
-// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. Inlining makes rows and vectors
-// constants, so that the sums stay in registers.
-__attribute__((always_inline)) static inline void gemm_kernel(float *tile, const float *a, const float *b,
-                                                              int64_t depth, int rows, int vectors) {
-    vf sums[GEMM_ROWS][GEMM_VECTORS];
-    GEMM_UNROLL for (int i = 0; i < rows; i++) {
-        GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] = vf_set1(0.0f); }
-    }
-    for (int64_t k = 0; k < depth; k++) {
-        vf row_of_b[GEMM_VECTORS];
-        GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = vf_load(b + j * VF_WIDTH); }
-        GEMM_UNROLL for (int i = 0; i < rows; i++) {
-            GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] += gemm_spread(a, i) * row_of_b[j]; }
-        }
-        a += GEMM_A_LANES;
-        b += vectors * VF_WIDTH;
-    }
-    GEMM_UNROLL for (int i = 0; i < rows; i++) {
-        GEMM_UNROLL for (int j = 0; j < vectors; j++) { vf_store(tile + i * GEMM_COLS + j * VF_WIDTH, sums[i][j]); }
-    }
-}
-
-// The smallest kernel that covers rows x vectors.
-#define GEMM_KERNEL_OF(n)                                                                                              \
-    (vectors == 1   ? gemm_kernel(tile, a, b, depth, n, 1)                                                             \
-     : vectors == 2 ? gemm_kernel(tile, a, b, depth, n, 2)                                                             \
-                    : gemm_kernel(tile, a, b, depth, n, 3))
-static inline void gemm_multiply(float *tile, const float *a, const float *b, int64_t depth, int64_t rows,
-                                 int64_t vectors) {
-    if (rows == 1) {
-        GEMM_KERNEL_OF(1);
-    } else if (rows == 2) {
-        GEMM_KERNEL_OF(2);
-    } else if (rows <= 4) {
-        GEMM_KERNEL_OF(4);
-    } else {
-        GEMM_KERNEL_OF(GEMM_ROWS);
-    }
-}
+static const GemmKernel gemm_portable = {"portable", GEMM_FLOATS, GEMM_PORTABLE_ROWS,    48, 256, false,
+                                         NULL,       NULL,        gemm_multiply_portable};
 
 // Writes rows x cols of a tile: C = tile (+ bias), or C += tile (+ bias).
 static inline void gemm_write(float *C, int64_t ldc, const float *tile, const float *bias, int64_t rows, int64_t cols,
@@ -200,7 +222,7 @@ static inline void gemm_write(float *C, int64_t ldc, const float *tile, const fl
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j += VF_WIDTH) {
             float *to = C + i * ldc + j;
-            vf sum = vf_load(tile + i * GEMM_COLS + j);
+            vf sum = vf_load(tile + i * GEMM_MAX_COLS + j);
             if (bias != NULL) { sum = sum + vf_load_n(bias + j, cols - j); }
             if (add) { sum = vf_load_n(to, cols - j) + sum; }
             vf_store_n(to, sum, cols - j);
@@ -211,7 +233,14 @@ static inline void gemm_write(float *C, int64_t ldc, const float *tile, const fl
 // ----------------------------------------------------------------------------
 // The loops around it
 
+// Who multiplies, and where. The workspace has gemm_workspace_floats for as many threads as there may be.
 typedef struct {
+    const GemmKernel *kernel;
+    float *workspace;
+} Gemm;
+
+typedef struct {
+    const GemmKernel *kernel;
     float *C; // (M, N), rows ldc apart
     int64_t ldc;
     GemmMatrix A, B; // (M, K), (K, N)
@@ -220,17 +249,42 @@ typedef struct {
     bool accumulate;
 } GemmProblem;
 
-// Holds a part of the problem that is small enough for the workspace: rows m0 .. m0 + rows of A, at k0 .. k0 + depth.
+// Holds the rows of A that a thread has packed: m0 .. m0 + rows, at k0 .. k0 + depth.
 typedef struct {
     int64_t m0, rows, k0, depth;
-    float *packed_a; // panels of depth x GEMM_A_LANES
+    float *packed_a, *packed_b; // panels of GEMM_LANES rows of A; room for a block of B
 } GemmPass;
 
-static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass) {
-    for (int64_t row = 0; row < pass->rows; row += GEMM_A_LANES) {
-        const float *from = p->A.data + (pass->m0 + row) * p->A.row_stride + pass->k0 * p->A.col_stride;
-        gemm_pack(pass->packed_a + row * pass->depth, GEMM_A_LANES, from, p->A.row_stride, p->A.col_stride,
-                  pass->rows - row, pass->depth);
+// Elements along k in a block: as many as the kernel's depth has words.
+static inline int64_t gemm_block_depth(const GemmProblem *p) {
+    return p->kernel->depth * gemm_per_word(p->kernel->words);
+}
+
+// Elements along k in a pass, and the rows for which the workspace has room then.
+static inline int64_t gemm_pass_depth(const GemmProblem *p) {
+    return min_i64(GEMM_MAX_DEPTH * gemm_per_word(p->kernel->words), max_i64(p->K, 1));
+}
+static inline int64_t gemm_pass_rows(const GemmProblem *p) {
+    return GEMM_PACKED_A / gemm_panel_words(p->kernel->words, gemm_pass_depth(p)) / GEMM_MAX_ROWS * GEMM_MAX_ROWS;
+}
+
+static inline float *gemm_align(float *workspace) { return (float *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63); }
+
+static inline GemmPass gemm_begin_pass(float *workspace) {
+    float *aligned = gemm_align(workspace);
+    GemmPass pass = {0, 0, 0, 0, aligned, aligned + GEMM_PACKED_A};
+    return pass;
+}
+
+// Packs rows of A, unless they are packed.
+static inline void gemm_pack_rows(const GemmProblem *p, GemmPass *pass, int64_t m0, int64_t rows, int64_t k0) {
+    int64_t depth = min_i64(gemm_pass_depth(p), p->K - k0), panel = gemm_panel_words(p->kernel->words, depth);
+    if (pass->m0 == m0 && pass->rows == rows && pass->k0 == k0) { return; }
+    pass->m0 = m0, pass->rows = rows, pass->k0 = k0, pass->depth = depth;
+    for (int64_t row = 0; row < rows; row += GEMM_LANES) {
+        const float *from = p->A.data + (m0 + row) * p->A.row_stride + k0 * p->A.col_stride;
+        GemmSource source = {from, p->A.row_stride, p->A.col_stride, min_i64(GEMM_LANES, rows - row), depth};
+        gemm_pack(pass->packed_a + row * panel, GEMM_LANES, p->kernel->a_by_rows, p->kernel->words, source);
     }
 }
 
@@ -244,35 +298,45 @@ typedef struct {
 
 // Multiplies all rows of the pass by one block of B. Each tile prefetches a part of the next block.
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
-    float tile[GEMM_ROWS * GEMM_COLS];
+    float tile[GEMM_MAX_ROWS * GEMM_MAX_COLS] __attribute__((aligned(64)));
+    const GemmKernel *kernel = p->kernel;
     bool first_block = pass->k0 + b->k == 0;
     const float *bias = first_block && p->bias != NULL ? p->bias + b->n : NULL;
-    for (int64_t row = 0; row < pass->rows; row += GEMM_ROWS) {
-        int64_t rows = min_i64(GEMM_ROWS, pass->rows - row);
+    int64_t panel = gemm_panel_words(kernel->words, pass->depth) * GEMM_LANES; // words in a panel of A
+    int64_t w = b->k / gemm_per_word(kernel->words), depth = ceil_div_i64(b->depth, gemm_per_word(kernel->words));
+    for (int64_t row = 0; row < pass->rows; row += kernel->rows) {
+        int64_t rows = min_i64(kernel->rows, pass->rows - row);
         float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
         int64_t from = row * b->next_rows / pass->rows, until = (row + rows) * b->next_rows / pass->rows;
         gemm_prefetch(to, p->ldc, rows, b->cols);
         gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
-        const float *panel = pass->packed_a + row / GEMM_A_LANES * GEMM_A_LANES * pass->depth;
-        gemm_multiply(tile, panel + b->k * GEMM_A_LANES + row % GEMM_A_LANES, b->packed, b->depth, rows,
-                      ceil_div_i64(b->cols, VF_WIDTH));
+        const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
+        kernel->multiply(tile, a, panel, b->packed, depth, rows, b->cols);
         gemm_write(to, p->ldc, tile, bias, rows, b->cols, p->accumulate || !first_block);
     }
 }
 
 // Multiplies all rows of the pass by the panel of B that begins at column n, over the depth of the pass.
-static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n, float *packed_b) {
-    int64_t cols = min_i64(GEMM_COLS, p->N - n);
-    for (int64_t k = 0; k < pass->depth; k += GEMM_DEPTH) {
-        int64_t depth = min_i64(GEMM_DEPTH, pass->depth - k), left = pass->depth - k - depth;
+static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n) {
+    int64_t cols = min_i64(p->kernel->cols, p->N - n), block_depth = gemm_block_depth(p);
+    for (int64_t k = 0; k < pass->depth; k += block_depth) {
+        int64_t depth = min_i64(block_depth, pass->depth - k), left = pass->depth - k - depth;
         const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
-        gemm_pack(packed_b, round_up_i64(cols, VF_WIDTH), from, p->B.col_stride, p->B.row_stride, cols, depth);
-        GemmBlock block = {packed_b, k, depth, n, cols, from, 0};
+        GemmSource source = {from, p->B.col_stride, p->B.row_stride, cols, depth};
+        gemm_pack(pass->packed_b, p->kernel->cols, false, p->kernel->words, source);
+        GemmBlock block = {pass->packed_b, k, depth, n, cols, from, 0};
         if (left > 0 && p->B.col_stride == 1) { // else columns are read in order, and need no prefetch
-            block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(GEMM_DEPTH, left);
+            block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(block_depth, left);
         }
         gemm_multiply_rows(p, pass, &block);
     }
+}
+
+// Computes a part of C for k0 .. k0 + depth of the pass: rows m0 .. m0 + rows, columns n0 .. n1.
+static inline void gemm_multiply_part(const GemmProblem *p, GemmPass *pass, int64_t k0, int64_t m0, int64_t rows,
+                                      int64_t n0, int64_t n1) {
+    gemm_pack_rows(p, pass, m0, rows, k0);
+    for (int64_t n = n0; n < n1; n += p->kernel->cols) { gemm_multiply_panel(p, pass, n); }
 }
 
 // The case K = 0: C = bias, or C += bias.
@@ -286,23 +350,24 @@ static inline void gemm_without_product(const GemmProblem *p) {
     }
 }
 
-static inline float *gemm_align(float *workspace) { return (float *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63); }
-
 // C is divided among threads into row_blocks x col_blocks parts of whole panels.
 typedef struct {
     int64_t row_panels, col_panels, row_blocks, col_blocks;
 } GemmGrid;
 
-// Halves the longer side of the parts until each thread has a few parts. A thread that other programs delay then does
-// fewer parts. Square parts need the least packing: each part packs its rows of A and its columns of B.
-static inline GemmGrid gemm_divide(int64_t M, int64_t N, int threads) {
-    GemmGrid grid = {ceil_div_i64(M, GEMM_A_LANES), ceil_div_i64(N, GEMM_COLS), 1, 1};
+// Divides C so that a thread has room for the packed rows of a part, and then on, until each thread has a few parts. A
+// thread that other programs delay does fewer parts. A thread keeps its packed rows from part to part, so all threads
+// pack A at most `threads` times, and B once for each block of rows. Each step takes the way that packs less.
+static inline GemmGrid gemm_divide(const GemmProblem *p, int threads) {
+    GemmGrid grid = {ceil_div_i64(p->M, GEMM_MAX_ROWS), ceil_div_i64(p->N, p->kernel->cols), 1, 1};
+    grid.row_blocks = max_i64(1, ceil_div_i64(grid.row_panels, gemm_pass_rows(p) / GEMM_MAX_ROWS));
     while (threads > 1 && grid.row_blocks * grid.col_blocks < 4 * threads) {
         bool can_rows = 2 * grid.row_blocks <= grid.row_panels, can_cols = 2 * grid.col_blocks <= grid.col_panels;
-        if (can_rows && (!can_cols || M * grid.col_blocks > N * grid.row_blocks)) {
-            grid.row_blocks *= 2;
-        } else if (can_cols) {
+        int64_t packs_of_a = min_i64(2 * grid.col_blocks, threads) - min_i64(grid.col_blocks, threads);
+        if (can_cols && (!can_rows || packs_of_a * p->M <= grid.row_blocks * p->N)) {
             grid.col_blocks *= 2;
+        } else if (can_rows) {
+            grid.row_blocks *= 2;
         } else {
             break;
         }
@@ -310,14 +375,21 @@ static inline GemmGrid gemm_divide(int64_t M, int64_t N, int threads) {
     return grid;
 }
 
+static inline void gemm_begin(const GemmKernel *kernel) {
+    if (kernel->begin != NULL) { kernel->begin(); }
+}
+static inline void gemm_end(const GemmKernel *kernel) {
+    if (kernel->end != NULL) { kernel->end(); }
+}
+
 // ----------------------------------------------------------------------------
 // The interface
 
-// Returns the workspace of gemm_serial, in floats. It may have any alignment.
-static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_PACKED_A + GEMM_PACKED_B + 16; }
+// Returns a thread's share of the workspace, in floats. It may have any alignment.
+static inline int64_t gemm_thread_floats(void) { return GEMM_PACKED_A + GEMM_PACKED_B + 16; }
 
-// Returns the workspace of gemm on up to max_threads threads: a share for each.
-static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_serial_workspace_floats(); }
+// Returns the workspace of gemm on up to max_threads threads, in floats.
+static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_thread_floats(); }
 
 // The number of threads that gemm uses. Its workspace must have room for so many.
 static inline int gemm_max_threads(void) { return omp_get_max_threads(); }
@@ -336,47 +408,46 @@ static inline bool gemm_set_threads(int64_t threads) {
 // Returns the number of the calling thread in its team.
 static inline int gemm_thread(void) { return omp_get_thread_num(); }
 
-// The calling thread's share of the workspace of its team.
-static inline float *gemm_thread_workspace(float *workspace) {
-    return workspace + gemm_thread() * gemm_serial_workspace_floats();
-}
-
 // C (M, N), rows ldc apart, = A (M, K) times B (K, N) + bias (N, or NULL for none); with accumulate, += instead of =.
-// C overlaps neither A, B, bias nor workspace. For use inside a parallel region, each thread with its
-// gemm_thread_workspace, and for small matrices.
+// C overlaps neither A, B, bias nor the workspace. For use inside a parallel region and for small matrices: it runs in
+// the calling thread, with that thread's share of the workspace.
 static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
-                               int64_t N, int64_t K, bool accumulate, float *workspace) {
-    GemmProblem p = {C, ldc, A, B, bias, M, N, K, accumulate};
+                               int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
+    GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
     if (K == 0) { gemm_without_product(&p); }
-    float *packed_a = gemm_align(workspace), *packed_b = packed_a + GEMM_PACKED_A;
-    int64_t depth = min_i64(GEMM_MAX_DEPTH, max_i64(K, 1));
-    int64_t rows = GEMM_PACKED_A / depth / GEMM_A_LANES * GEMM_A_LANES;
-    for (int64_t m0 = 0; m0 < M; m0 += rows) {
-        for (int64_t k0 = 0; k0 < K; k0 += depth) {
-            GemmPass pass = {m0, min_i64(rows, M - m0), k0, min_i64(depth, K - k0), packed_a};
-            gemm_pack_rows(&p, &pass);
-            for (int64_t n = 0; n < N; n += GEMM_COLS) { gemm_multiply_panel(&p, &pass, n, packed_b); }
+    gemm_begin(p.kernel);
+    for (int64_t m0 = 0; m0 < M; m0 += gemm_pass_rows(&p)) {
+        for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
+            gemm_multiply_part(&p, &pass, k0, m0, min_i64(gemm_pass_rows(&p), M - m0), 0, N);
         }
     }
+    gemm_end(p.kernel);
 }
 
-// gemm_serial on gemm_max_threads() threads, with gemm_workspace_floats for so many. Not for use inside a parallel
-// region.
+// gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
 static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
-                        int64_t K, bool accumulate, float *workspace) {
+                        int64_t K, bool accumulate, const Gemm *mm) {
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
     int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
-    GemmGrid grid = gemm_divide(M, N, threads);
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
-        int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
-        int64_t m = row * grid.row_panels / grid.row_blocks * GEMM_A_LANES;
-        int64_t n = col * grid.col_panels / grid.col_blocks * GEMM_COLS;
-        int64_t m_end = min_i64(M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_A_LANES);
-        int64_t n_end = min_i64(N, (col + 1) * grid.col_panels / grid.col_blocks * GEMM_COLS);
-        GemmMatrix rows = {A.data + m * A.row_stride, A.row_stride, A.col_stride};
-        GemmMatrix cols = {B.data + n * B.col_stride, B.row_stride, B.col_stride};
-        gemm_serial(C + m * ldc + n, ldc, rows, cols, bias != NULL ? bias + n : NULL, m_end - m, n_end - n, K,
-                    accumulate, gemm_thread_workspace(workspace));
+    GemmGrid grid = gemm_divide(&p, threads);
+    if (K == 0) { gemm_without_product(&p); }
+#pragma omp parallel num_threads(threads)
+    {
+        GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
+        gemm_begin(p.kernel);
+        for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
+#pragma omp for schedule(dynamic) // its end waits for all threads: the next pass adds to what this one stores
+            for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
+                int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
+                int64_t m0 = row * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS;
+                int64_t m1 = min_i64(M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS);
+                int64_t n0 = col * grid.col_panels / grid.col_blocks * p.kernel->cols;
+                int64_t n1 = min_i64(N, (col + 1) * grid.col_panels / grid.col_blocks * p.kernel->cols);
+                gemm_multiply_part(&p, &pass, k0, m0, m1 - m0, n0, n1);
+            }
+        }
+        gemm_end(p.kernel);
     }
 }
 

@@ -32,7 +32,7 @@ static inline PlannedRun run_plan_variant(const TrainRun *run, const StepGpu *gp
 
 // ---- GPUs ----
 
-static inline bool run_is_fp32(const TrainRun *run) { return strcmp(run->ops->facts.precision, "fp32") == 0; }
+static inline bool run_is_fp32(const TrainRun *run) { return strcmp(run_precision(run), "fp32") == 0; }
 
 // Returns the GPU that --plan predicts times for. A GPU of unknown speed is treated as this GPU.
 static inline StepGpu run_planned_gpu(const TrainRun *run) {

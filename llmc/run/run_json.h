@@ -2,7 +2,7 @@
 // whole or not at all, when a run begins or goes on, and once more at its end:
 //   format, program, version, git      which program wrote it, and from which revision of its source it was built
 //   command, directory                 how and where it was started
-//   precision, options                 every option by its long name, with defaults
+//   precision, arithmetic (CPU), options   every option by its long name, with defaults
 //   model, tokens_per_step, steps, sequences_per_epoch, data
 //   hardware, versions                 of rank 0's machine; a GPU for each rank
 //   starts                             the first start and each --resume: time, step, command; and its end, if it ended
@@ -264,7 +264,8 @@ static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Er
     run_json_git(out, facts->revision());
     json_out_texts(out, "command", run->record.arguments, run->record.num_arguments);
     if (getcwd(directory, sizeof(directory)) != NULL) { json_out_text(out, "directory", directory); }
-    json_out_text(out, "precision", facts->precision);
+    json_out_text(out, "precision", run_precision(run));
+    if (run->record.arithmetic[0] != '\0') { json_out_text(out, "arithmetic", run->record.arithmetic); }
     run_json_options(out, run);
     run_json_model(out, &run->config);
     run_json_data(out, run);

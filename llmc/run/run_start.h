@@ -250,7 +250,7 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
         {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
-    text_printf(facts, "the precision it was built for%c%s%c", '\0', run->ops->facts.precision, '\0');
+    text_printf(facts, "the precision it was built for%c%s%c", '\0', run_precision(run), '\0');
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char text[MAX_PATH_BYTES];
         if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own

@@ -28,6 +28,12 @@ static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
 }
 
+// Returns the precision as states record it. The CPU rounds what it multiplies, the GPU all activations.
+static inline const char *run_saved_precision(const TrainRun *run) {
+    bool multiplies = run->ops->facts.precision == NULL && strcmp(run->options.precision, "bf16") == 0;
+    return multiplies ? "bf16 multiplies" : run_precision(run);
+}
+
 // Records the run's position, and each option that shapes the run or its rounding. trained_positions: how many of the
 // model's positions are trained, so that a later run samples with no others; absent: all.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
@@ -42,7 +48,8 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "trained_positions", run_trained_positions(run));
     state_set_u64(header, "data", run->train.fingerprint);
     if (run->tokenizer.is_open) { state_set_u64(header, "tokenizer", run->tokenizer.fingerprint); }
-    state_set_text(header, "precision", run->ops->facts.precision);
+    state_set_text(header, "precision", run_saved_precision(run));
+    if (run->record.arithmetic[0] != '\0') { state_set_text(header, "arithmetic", run->record.arithmetic); }
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char key[64], text[MAX_PATH_BYTES];
         if (train_shapes_run[i] == FREE) { continue; }
@@ -222,7 +229,7 @@ static inline void run_list_option(TrainRun *run, const StateHeader *header, int
 // Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
 // that round otherwise.
 static inline void run_list_changes(TrainRun *run, const StateHeader *header, RunChanges *changes) {
-    const char *precision = run->ops->facts.precision;
+    const char *precision = run_saved_precision(run);
     char then[MAX_PATH_BYTES];
     uint64_t data = 0;
     bool equal_shape = state_get_text(header, "option.init", then, sizeof(then)) && run_names_equal_shape(run, then);
@@ -233,7 +240,11 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Ru
     if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
     if (strcmp(then, precision) != 0) {
         run_add_change(&changes->list, "the precision", then, precision);
-        changes->is_programs = true;
+        changes->is_programs = run->ops->facts.precision != NULL || strcmp(then, "bf16") == 0;
+    }
+    if (run->record.arithmetic[0] != '\0' && state_get_text(header, "arithmetic", then, sizeof(then)) &&
+        strcmp(then, run->record.arithmetic) != 0) {
+        run_add_change(&changes->list, "the arithmetic", then, run->record.arithmetic);
     }
     if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
         text_printf(&changes->list, "%sthe training data has changed", changes->list.used > 0 ? "; " : "");

@@ -20,14 +20,16 @@
 //   SHAPES_AT_2  the value 2 gives other weights, 0 and 1 give equal weights
 enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
-#define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
-#define TRAIN_MAX_BATCH 65536            // sequences
+#define TRAIN_MAX_TOTAL_BATCH 2147483647                              // tokens
+#define TRAIN_MAX_BATCH 65536                                         // sequences
+#define CPU_KERNEL_NAMES "amx|avx512bf16|avx512|avx2|bfmmla|portable" // llmc/cpu/kernels.h has them
+#define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2); make PRECISION=FP32 builds this one for fp32"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
 // values than a GPU.
-//  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer
-//  or GPU_ONLY), group, help
+//  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer,
+//  CPU_ONLY or GPU_ONLY), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
     X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, ANY, "Data",                         \
       "training data: a plain text file, or token shards (.bin; a pattern in quotes names several)")                   \
@@ -133,6 +135,11 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
       "CPU threads, the result does not depend on them; 0: one per core" PICK(", fewer while that is faster", ""))     \
+    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_ONLY, "Machine",                        \
+      "of the factors in matrix multiplies; bf16 rounds them and sums in fp32, which is faster where the processor "   \
+      "multiplies bf16")                                                                                               \
+    X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|" CPU_KERNEL_NAMES, FREE, CPU_ONLY, "Machine",       \
+      "the instructions that multiply matrices; auto: the fastest that this processor has")                            \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
@@ -205,7 +212,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 #define TRAIN_COMMON                                                                                                   \
     "train-data val-data init batch-size seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay "     \
     "val-every sample-every sample-tokens prompt out-dir checkpoint-every keep resume overwrite export threads "       \
-    "recompute plan gpu auto fp8 zero-stage"
+    "precision recompute plan gpu auto fp8 zero-stage"
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -223,12 +230,17 @@ typedef struct {
 enum { TRAIN_OPTIONS(TRAIN_OPTION_ROW, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
 
 #define TRAIN_CPU_REFUSES_ANY NULL
+#define TRAIN_GPU_REFUSES_ANY NULL
+#define TRAIN_CPU_REFUSES_CPU_ONLY NULL
+#define TRAIN_GPU_REFUSES_CPU_ONLY TRAIN_CPU_ONLY
+#define TRAIN_GPU_REFUSES_GPU_ONLY NULL
 #define TRAIN_CPU_REFUSES_GPU_ONLY TRAIN_GPU_ONLY
 #define TRAIN_SPEC_CPU(field, name, aliases, type, fallback, min, max, value, shapes, who, group, help)                \
     {name,  aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, TRAIN_CPU_REFUSES_##who,    \
      group, help},
 #define TRAIN_SPEC_GPU(field, name, aliases, type, fallback, min, max, value, shapes, who, group, help)                \
-    {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, NULL, group, help},
+    {name,  aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, TRAIN_GPU_REFUSES_##who,    \
+     group, help},
 #define TRAIN_OPTION_SHAPES(field, name, aliases, type, fallback, min, max, value, shapes, ...) shapes,
 
 static const ArgSpec train_specs_cpu[] = {TRAIN_OPTIONS(TRAIN_SPEC_CPU, TRAIN_PICK_CPU)};
@@ -516,7 +528,7 @@ static inline void train_options_settle(TrainOptions *options) {
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
     {NULL, "$0 --train-data FILES [options]",
-     "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, --val-every and --sample-every are "
+     "Trains a GPT-2 model on the CPU. The defaults of --init, --seq-len, --val-every and --sample-every are "
      "small ones, made for a laptop.",
      TRAIN_SIZES "Examples\n"
                  "  $0 --train-data book.txt --out-dir run --steps 1000\n"

@@ -79,6 +79,7 @@ typedef struct {
     int num_arguments;
     JsonOut json;              // run.json without its end, on rank 0 while the run lasts (run_json.h)
     char path[MAX_PATH_BYTES]; // of run.json
+    char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
 } RunRecord;
 
 // What a run leaves to its GPU (gpu_choices.h).
@@ -118,6 +119,11 @@ struct TrainRun {
     Logger logger;
     RunRecord record;
 };
+
+// Returns the precision of activations and matrix multiplies. A trainer has one, or takes --precision.
+static inline const char *run_precision(const TrainRun *run) {
+    return run->ops->facts.precision != NULL ? run->ops->facts.precision : run->options.precision;
+}
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }

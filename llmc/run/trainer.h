@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const char *program;
     const char *(*revision)(void); // of the source, from git
-    const char *precision;         // of activations and matrix multiplies: "fp32" or "bf16"
+    const char *precision;         // of activations and matrix multiplies: "fp32" or "bf16"; NULL: as --precision says
     int default_seq_len;
     bool on_gpu;      // the program takes the options of a GPU run
     int rounds_ahead; // evaluation rounds that are queued and not done when evaluate_batch returns

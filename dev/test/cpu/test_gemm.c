@@ -1,7 +1,8 @@
-// llmc/cpu/gemm.h bit for bit against a plain loop that follows its definition, over odd sizes, strides, transposes and
-// numbers of threads. (Against double precision: test_layers.c.)
+// llmc/cpu/gemm.h against a plain loop that follows its definition, over odd sizes, strides, transposes and numbers of
+// threads, with every kernel that runs here: bit for bit if the kernel multiplies floats, within the rounding of a sum
+// if an instruction adds up pairs. (Against double precision: test_layers.c.)
 #include "dev/test/test.h"
-#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/kernels.h"
 #include "llmc/base/rand.h"
 
 enum { GUARD = 16 }; // floats around every array that must stay as they are
@@ -11,7 +12,9 @@ typedef struct {
     int64_t M, N, K, ldc;
     bool transpose_a, transpose_b, accumulate, use_bias;
     int64_t spread; // distance of neighbours in A and B: 1 for ordinary matrices
-    float *A, *B, *C, *bias, *workspace;
+    float *A, *B, *C, *bias;
+    GemmKernel kernel;
+    Gemm mm; // with that kernel
 } Case;
 
 static float *new_floats(int64_t n, uint64_t stream) {
@@ -28,12 +31,13 @@ static Case new_case(int64_t M, int64_t N, int64_t K, int flags, int threads) {
     c.A = new_floats(M * K, 1), c.B = new_floats(K * N, 2), c.bias = new_floats(N, 3);
     c.C = new_floats(GUARD + M * c.ldc + GUARD, 4);
     int64_t floats = gemm_workspace_floats(threads);
-    c.workspace = (float *)malloc((size_t)(floats + GUARD) * sizeof(float));
-    for (int i = 0; i < GUARD; i++) { c.workspace[floats + i] = UNTOUCHED; }
+    c.kernel = gemm_portable;
+    c.mm.workspace = (float *)malloc((size_t)(floats + GUARD) * sizeof(float));
+    for (int i = 0; i < GUARD; i++) { c.mm.workspace[floats + i] = UNTOUCHED; }
     return c;
 }
 
-static void free_case(Case *c) { free(c->A), free(c->B), free(c->C), free(c->bias), free(c->workspace); }
+static void free_case(Case *c) { free(c->A), free(c->B), free(c->C), free(c->bias), free(c->mm.workspace); }
 
 static GemmMatrix matrix_of(const float *data, int64_t rows, int64_t cols, bool transposed, int64_t spread) {
     GemmMatrix ordinary = {data, cols * spread, spread}, other = {data, spread, rows * spread};
@@ -50,41 +54,64 @@ static void set_threads(int threads) {
 #endif
 }
 
-// Does this build of gemm.h fuse s + a b? That depends on the machine, the compiler and its flags. The exact value of
-// -1 + (1 + 2^-12)^2 is 2^-11 + 2^-24; the last bit is lost if the product is rounded first.
-static bool gemm_fuses(void) {
+// Does this kernel fuse s + a b? The portable one depends on the machine, the compiler and its flags. The exact value
+// of -1 + (1 + 2^-12)^2 is 2^-11 + 2^-24; the last bit is lost if the product is rounded first.
+static bool kernel_fuses(const GemmKernel *kernel) {
+    if (kernel->words == GEMM_PAIRS) { return true; } // compared within a tolerance
     const float a[2] = {-1.0f, 1.0f + 0x1p-12f}, b[2] = {1.0f, 1.0f + 0x1p-12f};
     const GemmMatrix A = {a, 2, 1}, B = {b, 1, 2};
-    float c = 0.0f, *workspace = (float *)malloc((size_t)gemm_workspace_floats(1) * sizeof(float));
-    gemm_serial(&c, 1, A, B, NULL, 1, 1, 2, false, workspace);
-    free(workspace);
+    GemmKernel floats = *kernel;
+    floats.words = GEMM_FLOATS;
+    Gemm mm = {&floats, (float *)malloc((size_t)gemm_workspace_floats(1) * sizeof(float))};
+    float c = 0.0f;
+    gemm_serial(&c, 1, A, B, NULL, 1, 1, 2, false, &mm);
+    free(mm.workspace);
     return c > 0x1p-11f;
 }
 
-// s + a b, as gemm.h computes it. The compiler may treat a chain of scalar sums otherwise than the kernel's vectors
+// s + a b, as the kernel computes it. The compiler may treat a chain of scalar sums otherwise than the kernel's vectors
 // (gcc does when it tunes for AMD), so nothing is left to it here.
-static float multiply_add(float a, float b, float s) {
-    static int fuses = -1;
-    if (fuses < 0) { fuses = gemm_fuses(); }
+static float multiply_add(bool fuses, float a, float b, float s) {
     if (fuses) { return fmaf(a, b, s); }
     volatile float product = a * b;
     return s + product;
 }
 
-// The definition in gemm.h, for one element whose value was `before`.
-static float expected(const Case *c, int64_t i, int64_t j, float before) {
+// Rounds to the nearest bf16, ties to even, by arithmetic: the neighbours below and above are compared.
+static float rounded(float x) {
+    float below = x;
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t low = bits & 0xffff0000, high = low + 0x10000;
+    memcpy(&below, &low, 4);
+    float above;
+    memcpy(&above, &high, 4);
+    float down = fabsf(x - below), up = fabsf(above - x);
+    bool even = (low >> 16 & 1) == 0;
+    return down < up || (down == up && even) ? below : above;
+}
+
+// The definition in gemm.h, for one element whose value was `before`. *tolerance: what the kernel may differ by, 0: no
+// bit.
+static float expected(const Case *c, int64_t i, int64_t j, float before, bool fuses, double *tolerance) {
     GemmMatrix A = a_of(c), B = b_of(c);
     const float *a = A.data + i * A.row_stride, *b = B.data + j * B.col_stride;
+    int64_t depth = c->kernel.depth * gemm_per_word(c->kernel.words);
+    double magnitude = fabs(before) + fabs(c->bias[j]);
     float result = before;
-    for (int64_t block = 0; block < c->K; block += GEMM_DEPTH) {
+    for (int64_t block = 0; block < c->K; block += depth) {
         float s = 0.0f;
-        for (int64_t k = block; k < c->K && k < block + GEMM_DEPTH; k++) {
-            s = multiply_add(a[k * A.col_stride], b[k * B.row_stride], s);
+        for (int64_t k = block; k < c->K && k < block + depth; k++) {
+            float x = a[k * A.col_stride], y = b[k * B.row_stride];
+            if (c->kernel.words != GEMM_FLOATS) { x = rounded(x), y = rounded(y); }
+            s = multiply_add(fuses, x, y, s);
+            magnitude += fabs(x * y);
         }
         if (block == 0 && c->use_bias) { s = s + c->bias[j]; }
         result = block == 0 && !c->accumulate ? s : result + s;
     }
     if (c->K == 0) { result = (c->accumulate ? before : 0.0f) + (c->use_bias ? c->bias[j] : 0.0f); }
+    *tolerance = c->kernel.words == GEMM_PAIRS ? 0x1p-23 * (double)(c->K + 2) * magnitude : 0.0;
     return result;
 }
 
@@ -94,42 +121,61 @@ static float *result_of(const Case *c, bool serial) {
     float *out = (float *)malloc(floats * sizeof(float));
     memcpy(out, c->C, floats * sizeof(float));
     (serial ? gemm_serial : gemm)(out + GUARD, c->ldc, a_of(c), b_of(c), c->use_bias ? c->bias : NULL, c->M, c->N, c->K,
-                                  c->accumulate, c->workspace);
+                                  c->accumulate, &c->mm);
     return out;
 }
 
 // Compares every element (or one in `step`) with the definition, and everything around C with what was there.
 static void check_result(Test *t, const Case *c, const float *out, int64_t step) {
     int64_t wrong = 0, outside = 0;
+    bool fuses = kernel_fuses(&c->kernel);
     for (int64_t at = 0; at < GUARD + c->M * c->ldc + GUARD; at++) {
         int64_t i = (at - GUARD) / c->ldc, j = (at - GUARD) % c->ldc;
         if (at < GUARD || i >= c->M || j >= c->N) {
             outside += memcmp(&out[at], &c->C[at], sizeof(float)) != 0;
         } else if ((i * c->N + j) % step == 0) {
-            float want = expected(c, i, j, c->C[at]);
-            wrong += memcmp(&out[at], &want, sizeof(float)) != 0;
+            double tolerance;
+            float want = expected(c, i, j, c->C[at], fuses, &tolerance);
+            bool close = tolerance > 0.0 && fabs((double)out[at] - want) <= tolerance;
+            wrong += !close && memcmp(&out[at], &want, sizeof(float)) != 0;
         }
     }
-    CHECK(t, wrong == 0 && outside == 0,
-          "M %d N %d K %d, A%s B%s%s%s: %d elements differ from the definition, %d outside C were written", (int)c->M,
-          (int)c->N, (int)c->K, c->transpose_a ? "^T" : "", c->transpose_b ? "^T" : "", c->accumulate ? " +=" : "",
-          c->use_bias ? " bias" : "", (int)wrong, (int)outside);
+    CHECK(
+        t, wrong == 0 && outside == 0,
+        "%s, words %d: M %d N %d K %d, A%s B%s%s%s: %d elements differ from the definition, %d outside C were written",
+        c->kernel.name, (int)c->kernel.words, (int)c->M, (int)c->N, (int)c->K, c->transpose_a ? "^T" : "",
+        c->transpose_b ? "^T" : "", c->accumulate ? " +=" : "", c->use_bias ? " bias" : "", (int)wrong, (int)outside);
 }
 
 static void check_workspace(Test *t, const Case *c, int threads) {
-    const float *end = c->workspace + gemm_workspace_floats(threads);
+    const float *end = c->mm.workspace + gemm_workspace_floats(threads);
     for (int i = 0; i < GUARD; i++) { CHECK(t, end[i] == UNTOUCHED, "wrote %d floats beyond the workspace", i + 1); }
 }
 
-// Runs gemm on these threads and gemm_serial; both give the bits of the definition, as one in `step` elements shows.
+// Runs gemm on these threads and gemm_serial with one kernel; both give the bits of the definition, as one element in
+// `step` shows.
+static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
+    c->mm.kernel = &c->kernel;
+    float *parallel = result_of(c, false), *serial = result_of(c, true);
+    check_result(t, c, parallel, step);
+    CHECK(t, memcmp(parallel, serial, (size_t)(2 * GUARD + c->M * c->ldc) * sizeof(float)) == 0,
+          "%s: gemm on %d threads differs from gemm_serial", c->kernel.name, threads);
+    check_workspace(t, c, threads);
+    free(parallel), free(serial);
+}
+
+// check_kernel with all kernels that run here, and frees the case.
 static void check_case(Test *t, Case c, int threads, int64_t step) {
     set_threads(threads);
-    float *parallel = result_of(&c, false), *serial = result_of(&c, true);
-    check_result(t, &c, parallel, step);
-    CHECK(t, memcmp(parallel, serial, (size_t)(2 * GUARD + c.M * c.ldc) * sizeof(float)) == 0,
-          "gemm on %d threads differs from gemm_serial", threads);
-    check_workspace(t, &c, threads);
-    free(parallel), free(serial), free_case(&c);
+    for (int i = 0; i < NUM_KERNELS; i++) {
+        if (!kernel_choices[i].is_here()) { continue; }
+        c.kernel = kernel_choices[i].kernel;
+        check_kernel(t, &c, threads, step);
+        if (c.kernel.words == GEMM_PAIRS) { continue; }
+        c.kernel.words = GEMM_ROUNDED;
+        check_kernel(t, &c, threads, step);
+    }
+    free_case(&c);
 }
 
 // The first test, and from 5 threads down: clang's OpenMP leaks when a team grows.
@@ -146,7 +192,7 @@ TEST(test_threads_change_no_bit) {
 TEST(test_odd_sizes) {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 23, 31, 33, 47, 48, 49, 64, 95, 97};
     static const int64_t depths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 513, 600};
-    for (uint64_t i = 0; i < 400; i++) {
+    for (uint64_t i = 0; i < 150; i++) {
         int64_t M = sizes[rand_u64(1, 0, i) % 22], N = sizes[rand_u64(1, 1, i) % 22];
         check_case(t, new_case(M, N, depths[rand_u64(1, 2, i) % 17], (int)(rand_u64(1, 3, i) % 48), 3), 3, 1);
     }
@@ -183,15 +229,26 @@ TEST(test_empty_sizes) {
 TEST(test_nan_stays_in_its_row) {
     set_threads(2);
     Case c = new_case(19, 50, 70, 0, 2);
-    c.A[11 * 70 + 33] = NAN;
-    float *out = result_of(&c, false);
-    for (int64_t i = 0; i < c.M; i++) {
-        for (int64_t j = 0; j < c.N; j++) {
-            bool nan = isnan(out[GUARD + i * c.ldc + j]);
-            CHECK(t, nan == (i == 11), "row %d: %s", (int)i, nan ? "NaN" : "the NaN is lost");
+    const uint32_t quiet = 0x7f800001; // only its lower half says that it is no infinity
+    for (int kernel = 0; kernel < NUM_KERNELS; kernel++) {
+        if (!kernel_choices[kernel].is_here()) { continue; }
+        c.kernel = kernel_choices[kernel].kernel;
+        if (c.kernel.words == GEMM_FLOATS) { c.kernel.words = GEMM_ROUNDED; }
+        c.mm.kernel = &c.kernel;
+        memcpy(&c.A[11 * 70 + 33], &quiet, 4);
+        c.A[12 * 70 + 69] = INFINITY, c.A[13 * 70 + 3] = 3.4e38f; // the largest bf16 is 3.39e38
+        for (int64_t j = 0; j < c.N; j++) { c.B[69 * c.N + j] = c.B[3 * c.N + j] = 1.0f; }
+        float *out = result_of(&c, false);
+        for (int64_t i = 0; i < c.M; i++) {
+            for (int64_t j = 0; j < c.N; j++) {
+                float x = out[GUARD + i * c.ldc + j];
+                CHECK(t, isnan(x) == (i == 11), "%s, row %d: %s", c.kernel.name, (int)i, i == 11 ? "lost" : "NaN");
+                CHECK(t, isinf(x) == (i == 12 || i == 13), "%s, row %d: infinity %g", c.kernel.name, (int)i, x);
+            }
         }
+        free(out);
     }
-    free(out), free_case(&c);
+    free_case(&c);
 }
 
 // Many gemm_serial at once, each in its share of a workspace sized for gemm.
@@ -199,14 +256,11 @@ TEST(test_serial_inside_parallel) {
     enum { CALLS = 24 };
     set_threads(4);
     Case c = new_case(65, 33, 64, 1, 4);
+    c.mm.kernel = &c.kernel;
     float *want = result_of(&c, true), *results[CALLS];
     size_t bytes = (size_t)(2 * GUARD + c.M * c.ldc) * sizeof(float);
 #pragma omp parallel for num_threads(4)
-    for (int i = 0; i < CALLS; i++) {
-        Case mine = c;
-        mine.workspace = gemm_thread_workspace(c.workspace);
-        results[i] = result_of(&mine, true);
-    }
+    for (int i = 0; i < CALLS; i++) { results[i] = result_of(&c, true); }
     for (int i = 0; i < CALLS; i++) {
         CHECK(t, memcmp(results[i], want, bytes) == 0, "call %d differs", i);
         free(results[i]);
@@ -218,6 +272,7 @@ TEST(test_serial_inside_parallel) {
 TEST(test_comparison_can_fail) {
     set_threads(1);
     Case c = new_case(5, 6, 7, 0, 1);
+    c.mm.kernel = &c.kernel;
     float *out = result_of(&c, false);
     Test silent = {.failures = 10}; // beyond its tenth failure it prints nothing
     out[GUARD] = nextafterf(out[GUARD], 10.0f);

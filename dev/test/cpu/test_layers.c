@@ -163,13 +163,13 @@ TEST(test_matmul) {
     Layer layer = {"matmul", matmul_formula, B, T, C, OC, 0, 0, NULL, N * C + OC * C + OC + N * OC, N * OC, OC, N * C};
     float *in = random_floats(layer.num_inputs, 1.0f, 5), *weights = random_floats(layer.num_outputs, 1.0f, 6);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
-    float *workspace = ones(gemm_workspace_floats(gemm_max_threads()));
+    Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
     int weight = N * C, bias = weight + OC * C, residual = bias + OC;
-    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, workspace);
-    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, workspace);
+    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, &mm);
+    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, &mm);
     for (int i = 0; i < N * OC; i++) { din[residual + i] += weights[i]; } // the residual's gradient is the output's
     check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din), free(workspace);
+    free(in), free(weights), free(out), free(din), free(mm.workspace);
 }
 
 // ---- GELU ----
@@ -233,10 +233,11 @@ static void attention_case(Test *t, int B, int T, int C, int NH) {
     float *in = random_floats(layer.num_inputs, 1.0f, 9), *weights = random_floats(layer.num_outputs, 1.0f, 10);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), *lse = ones(B * NH * T);
     float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
-    attention_forward(out, lse, in, B, T, C, NH, scratch);
-    attention_backward(din, weights, in, out, lse, B, T, C, NH, scratch);
+    Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
+    attention_forward(out, lse, in, B, T, C, NH, scratch, &mm);
+    attention_backward(din, weights, in, out, lse, B, T, C, NH, scratch, &mm);
     check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din), free(lse), free(scratch);
+    free(in), free(weights), free(out), free(din), free(lse), free(scratch), free(mm.workspace);
 }
 
 TEST(test_attention) {
@@ -252,10 +253,11 @@ TEST(test_attention_extreme_scores) {
     enum { T = 40, C = 8 };
     float *qkv = random_floats(T * 3 * C, 100.0f, 11), *out = ones(T * C), *lse = ones(T), *din = ones(T * 3 * C);
     float *weights = random_floats(T * C, 1.0f, 12), *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
-    attention_forward(out, lse, qkv, 1, T, C, 1, scratch);
-    attention_backward(din, weights, qkv, out, lse, 1, T, C, 1, scratch);
+    Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
+    attention_forward(out, lse, qkv, 1, T, C, 1, scratch, &mm);
+    attention_backward(din, weights, qkv, out, lse, 1, T, C, 1, scratch, &mm);
     CHECK(t, row_is_finite(out, T * C) && row_is_finite(din, T * 3 * C), "attention: not finite");
-    free(qkv), free(out), free(lse), free(din), free(weights), free(scratch);
+    free(qkv), free(out), free(lse), free(din), free(weights), free(scratch), free(mm.workspace);
 }
 
 // ---- Softmax and cross-entropy: inputs logits (N,V), held in rows of Vp ----

@@ -11,7 +11,11 @@ static float *allocate(int64_t floats) {
     return memory;
 }
 
-static float *gemm_memory(void) { return allocate(gemm_workspace_floats(gemm_max_threads())); }
+static Gemm new_gemm(void) {
+    Gemm mm = {&gemm_portable, allocate(gemm_workspace_floats(gemm_max_threads()))};
+    return mm;
+}
+
 static float *attention_memory(int T) { return allocate(gemm_max_threads() * attention_scratch_floats(T)); }
 
 void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C) {
@@ -34,16 +38,16 @@ void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const flo
 
 void cpu_matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
                         int64_t N, int C, int OC) {
-    float *workspace = gemm_memory();
-    matmul_forward(out, residual, inp, weight, bias, N, C, OC, workspace);
-    free(workspace);
+    Gemm mm = new_gemm();
+    matmul_forward(out, residual, inp, weight, bias, N, C, OC, &mm);
+    free(mm.workspace);
 }
 
 void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                          const float *weight, int64_t N, int C, int OC) {
-    float *workspace = gemm_memory();
-    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, workspace);
-    free(workspace);
+    Gemm mm = new_gemm();
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, &mm);
+    free(mm.workspace);
 }
 
 void cpu_gelu_forward(float *out, const float *inp, int64_t n) { gelu_forward(out, inp, n); }
@@ -53,15 +57,17 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
 
 void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH) {
     float *scratch = attention_memory(T);
-    attention_forward(out, lse, qkv, B, T, C, NH, scratch);
-    free(scratch);
+    Gemm mm = new_gemm();
+    attention_forward(out, lse, qkv, B, T, C, NH, scratch, &mm);
+    free(scratch), free(mm.workspace);
 }
 
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH) {
     float *scratch = attention_memory(T);
-    attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch);
-    free(scratch);
+    Gemm mm = new_gemm();
+    attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch, &mm);
+    free(scratch), free(mm.workspace);
 }
 
 void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,

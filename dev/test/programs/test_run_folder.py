@@ -50,7 +50,7 @@ def test_describes_the_run():
     out = ran(*words)
     record = record_of(folder)
     assert list(record) == ["format", "program", "version", *(["git"] if "git" in record else []), "command",
-                            "directory", "precision", "options", "model", "tokens_per_step", "steps",
+                            "directory", "precision", "arithmetic", "options", "model", "tokens_per_step", "steps",
                             "sequences_per_epoch", "data", "hardware", "versions", "starts", "end"], list(record)
     assert record["format"] == 1 and record["program"] == "train_gpt2" and record["precision"] == "fp32"
     assert record["version"] == ran("--version").split()[1] and record["directory"] == os.getcwd()

@@ -1,0 +1,44 @@
+// A kernel multiplies one panel of A by one panel of B. gemm.h packs the panels, walks over them and adds up the tiles.
+// The kernels for other instruction sets stand in files beside it. All they share is this interface.
+//
+// Packed matrices hold words of 32 bits: a float, a float that was rounded to bf16, or a pair of bf16, which are two
+// neighbours along k (element 2w in the low half of word w, 2w + 1 in the high half; past the end of k it is zero).
+#ifndef LLMC_GEMM_KERNEL_H
+#define LLMC_GEMM_KERNEL_H
+
+#include "llmc/base/utils.h"
+
+typedef enum { GEMM_FLOATS, GEMM_ROUNDED, GEMM_PAIRS } GemmWords;
+
+#define GEMM_LANES 16    // rows of A in a panel; word w of a row i stands at w * GEMM_LANES + i
+#define GEMM_MAX_ROWS 32 // of a tile of C
+#define GEMM_MAX_COLS 48
+
+typedef struct {
+    const char *name; // as in --cpu-kernels
+    GemmWords words;
+    // A tile of C has rows x cols. depth: words along k that are multiplied at a time; the bits depend on it.
+    int rows, cols, depth;
+    // AMX reads A by rows: in each square of 16 rows and 16 words, word w of row i stands at 16 i + w. Zeros then fill
+    // the last square.
+    bool a_by_rows;
+    // Before and after some multiplies in a thread. NULL: nothing is to be done.
+    void (*begin)(void), (*end)(void);
+    // tile[i * GEMM_MAX_COLS + j] = sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a: panels of
+    // GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
+    void (*multiply)(float *tile, const float *a, int64_t a_panel, const float *b, int64_t depth, int64_t rows,
+                     int64_t cols);
+} GemmKernel;
+
+typedef int32_t GemmBits __attribute__((may_alias)); // the bits of a word
+
+// Elements along k in a word.
+static inline int64_t gemm_per_word(GemmWords words) { return words == GEMM_PAIRS ? 2 : 1; }
+
+#if defined(__clang__)
+#define GEMM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define GEMM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#endif // LLMC_GEMM_KERNEL_H

@@ -1,0 +1,98 @@
+// The kernel in vectors: a tile of GEMM_ROWS x 3 vectors of C stays in registers while k passes by. A step along k
+// loads 3 vectors of B and spreads GEMM_ROWS words of A, for 3 * GEMM_ROWS multiply-adds. A file that includes this one
+// defines the following names first, and gets the function GEMM_NAME. So one source serves every instruction set.
+//
+//   GEMM_NAME       the function to define: GemmKernel.multiply
+//   GEMM_TARGET     __attribute__((target(...))), or nothing for the instructions of the whole program
+//   GEMM_WIDTH      words in a vector
+//   GEMM_ROWS       rows of the tile; with 3 vectors each they take 24 of 32 registers, or 12 of 16
+//   GEMM_SPREAD(a, i), GEMM_ADD(sum, a, b)    word i of A in every lane; sum + a b. Defined here for floats
+#include "llmc/cpu/gemm_kernel.h"
+
+#ifndef GEMM_NAME // if this file is compiled alone
+#define GEMM_NAME gemm_multiply_example
+#define GEMM_TARGET
+#define GEMM_WIDTH 4
+#define GEMM_ROWS 4
+#endif
+#ifndef GEMM_ADD
+#define GEMM_SPREAD(a, i) ((a)[i] - zero) // a scalar minus a vector; minus, because -0 + 0 would lose the sign
+#define GEMM_ADD(sum, a, b) ((sum) + (a) * (b))
+#endif
+
+#define GEMM_PASTE(a, b) a##_##b
+#define GEMM_JOIN(a, b) GEMM_PASTE(a, b)
+#define GEMM_VECTOR GEMM_JOIN(GEMM_NAME, vector)
+#define GEMM_MEMORY GEMM_JOIN(GEMM_NAME, memory) // a vector at any address that is aligned for a float
+#define GEMM_SUMS GEMM_JOIN(GEMM_NAME, sums)
+#define GEMM_COLUMNS GEMM_JOIN(GEMM_NAME, columns)
+
+typedef float GEMM_VECTOR __attribute__((vector_size(GEMM_WIDTH * 4)));
+typedef float GEMM_MEMORY __attribute__((vector_size(GEMM_WIDTH * 4), aligned(4), may_alias));
+
+// The tile for rows x vectors. Inlining makes both constants, so that the sums stay in registers.
+__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *tile, const float *a, const float *b,
+                                                                        int64_t depth, int rows, int vectors) {
+    const GEMM_VECTOR zero = {0};
+    GEMM_VECTOR sums[GEMM_ROWS][3];
+    GEMM_UNROLL for (int i = 0; i < rows; i++) {
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] = zero; }
+    }
+    for (int64_t w = 0; w < depth; w++) {
+        GEMM_VECTOR row_of_b[3];
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = *(const GEMM_MEMORY *)(b + j * GEMM_WIDTH); }
+        GEMM_UNROLL for (int i = 0; i < rows; i++) {
+            GEMM_UNROLL for (int j = 0; j < vectors; j++) {
+                sums[i][j] = GEMM_ADD(sums[i][j], GEMM_SPREAD(a, i), row_of_b[j]);
+            }
+        }
+        a += GEMM_LANES;
+        b += GEMM_MAX_COLS;
+    }
+    GEMM_UNROLL for (int i = 0; i < rows; i++) {
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) {
+            *(GEMM_MEMORY *)(tile + i * GEMM_MAX_COLS + j * GEMM_WIDTH) = sums[i][j];
+        }
+    }
+}
+
+// Chooses the number of vectors.
+__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float *tile, const float *a, const float *b,
+                                                                           int64_t depth, int rows, int64_t cols) {
+    if (cols > 2 * GEMM_WIDTH) {
+        GEMM_SUMS(tile, a, b, depth, rows, 3);
+    } else if (cols > GEMM_WIDTH) {
+        GEMM_SUMS(tile, a, b, depth, rows, 2);
+    } else {
+        GEMM_SUMS(tile, a, b, depth, rows, 1);
+    }
+}
+
+GEMM_TARGET static inline void GEMM_NAME(float *tile, const float *a, int64_t a_panel, const float *b, int64_t depth,
+                                         int64_t rows, int64_t cols) {
+    (void)a_panel; // one panel of A is enough
+    for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH) {
+        if (rows == 1) {
+            GEMM_COLUMNS(tile + j, a, b + j, depth, 1, cols - j);
+        } else if (rows == 2) {
+            GEMM_COLUMNS(tile + j, a, b + j, depth, 2, cols - j);
+        } else if (rows <= 4) {
+            GEMM_COLUMNS(tile + j, a, b + j, depth, 4, cols - j);
+        } else {
+            GEMM_COLUMNS(tile + j, a, b + j, depth, GEMM_ROWS, cols - j);
+        }
+    }
+}
+
+#undef GEMM_NAME
+#undef GEMM_TARGET
+#undef GEMM_WIDTH
+#undef GEMM_ROWS
+#undef GEMM_SPREAD
+#undef GEMM_ADD
+#undef GEMM_PASTE
+#undef GEMM_JOIN
+#undef GEMM_VECTOR
+#undef GEMM_MEMORY
+#undef GEMM_SUMS
+#undef GEMM_COLUMNS

@@ -1,0 +1,70 @@
+// Chooses the kernel of the matrix multiply when the program runs. The processor and the operating system are asked for
+// each instruction set, so that a program meets no illegal instruction, whatever it was built for.
+#ifndef LLMC_KERNELS_H
+#define LLMC_KERNELS_H
+
+#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/gemm_x86.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static inline bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static inline bool has_avx512(void) { return __builtin_cpu_supports("avx512f"); }
+
+// Bit 5 of EAX of leaf 7, subleaf 1. Compilers of 2020 have no name for it.
+static inline bool has_avx512bf16(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+#endif
+
+static inline bool has_portable(void) { return true; }
+
+typedef struct {
+    GemmKernel kernel;
+    bool (*is_here)(void);
+    const char *lacks; // why it cannot run where it is not here
+} KernelChoice;
+
+// The kernels that this compiler knows, the fastest first.
+static const KernelChoice kernel_choices[] = {
+#if defined(__x86_64__)
+    {{"avx512bf16", GEMM_PAIRS, 8, 48, 256, false, NULL, NULL, gemm_multiply_avx512bf16},
+     has_avx512bf16,
+     "this processor lacks AVX512-BF16"},
+    {{"avx512", GEMM_FLOATS, 8, 48, 256, false, NULL, NULL, gemm_multiply_avx512},
+     has_avx512,
+     "this processor lacks AVX-512"},
+    {{"avx2", GEMM_FLOATS, 4, 48, 256, false, NULL, NULL, gemm_multiply_avx2},
+     has_avx2,
+     "this processor lacks AVX2 or FMA"},
+#endif
+    {{"portable", GEMM_FLOATS, GEMM_PORTABLE_ROWS, 48, 256, false, NULL, NULL, gemm_multiply_portable},
+     has_portable,
+     ""},
+};
+enum { NUM_KERNELS = sizeof(kernel_choices) / sizeof(kernel_choices[0]) };
+
+// Finds the kernel of a name, or the fastest for "auto". With bf16, a kernel of floats gets operands rounded to bf16.
+// Fails if the name has no kernel here.
+static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16, Error *error) {
+    const char *why = "this compiler or this kind of processor has none";
+    for (int i = 0; i < NUM_KERNELS; i++) {
+        const KernelChoice *choice = &kernel_choices[i];
+        bool automatic = strcmp(name, "auto") == 0;
+        if (!automatic && strcmp(name, choice->kernel.name) != 0) { continue; }
+        *kernel = choice->kernel;
+        if (choice->kernel.words == GEMM_PAIRS && !bf16) {
+            why = "it multiplies bf16, for --precision bf16";
+        } else if (!choice->is_here()) {
+            why = choice->lacks;
+        } else {
+            if (bf16 && kernel->words == GEMM_FLOATS) { kernel->words = GEMM_ROUNDED; }
+            return true;
+        }
+    }
+    return fail(error, "--cpu-kernels %s: %s; auto takes the fastest that is here", name, why);
+}
+
+#endif // LLMC_KERNELS_H
