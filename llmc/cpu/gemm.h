@@ -17,7 +17,7 @@
 #define LLMC_GEMM_H
 
 #include "llmc/cpu/gemm_kernel.h"
-#include "llmc/cpu/simd.h"
+#include "llmc/cpu/shuffles.h"
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -50,59 +50,11 @@ static inline GemmMatrix transpose_of(const float *data, int64_t columns) {
 // ----------------------------------------------------------------------------
 // Packing
 
-#if VF_WIDTH == 16
-#define GEMM_ZIP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define GEMM_ZIP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#define GEMM_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define GEMM_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
-#elif VF_WIDTH == 8
-#define GEMM_ZIP_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define GEMM_ZIP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#define GEMM_EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define GEMM_ODD 1, 3, 5, 7, 9, 11, 13, 15
-#else
-#define GEMM_ZIP_LOW 0, 4, 1, 5
-#define GEMM_ZIP_HIGH 2, 6, 3, 7
-#define GEMM_EVEN 0, 2, 4, 6
-#define GEMM_ODD 1, 3, 5, 7
-#endif
-
-// Lanes of a and b by their numbers; those of b begin at VF_WIDTH.
-#if defined(__clang__)
-#define GEMM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define GEMM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
-#endif
-
-// low = a0 b0 a1 b1 ... of the lower halves, high = of the upper halves.
-static inline void gemm_zip(vf a, vf b, vf *low, vf *high) {
-    *low = GEMM_SHUFFLE(a, b, GEMM_ZIP_LOW);
-    *high = GEMM_SHUFFLE(a, b, GEMM_ZIP_HIGH);
-}
-
-// Exchanges row and lane of a square. Zipping row i with row i + VF_WIDTH / 2 rotates the bits of (row, lane) by one;
-// log2(VF_WIDTH) rounds exchange row and lane.
-static inline void gemm_transpose_square(vf rows[VF_WIDTH]) {
-    vf zipped[VF_WIDTH];
-    GEMM_UNROLL for (int round = 1; round < VF_WIDTH; round *= 2) {
-        GEMM_UNROLL for (int i = 0; i < VF_WIDTH / 2; i++) {
-            gemm_zip(rows[i], rows[i + VF_WIDTH / 2], &zipped[2 * i], &zipped[2 * i + 1]);
-        }
-        GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = zipped[i]; }
-    }
-}
-
 // Holds a part of a matrix that goes into one panel: lanes are rows of A or columns of B.
 typedef struct {
     const float *data; // the element of a lane at k is data[lane * lane_stride + k * k_stride]
     int64_t lane_stride, k_stride, lanes, depth;
 } GemmSource;
-
-// Joins the rounded elements 2w and 2w + 1 of each lane to a word.
-static inline vf gemm_pair(vf even, vf odd) {
-    vi low = ((vi)vf_round_bf16(even) >> 16) & 0xffff, high = (vi)vf_round_bf16(odd);
-    return (vf)(low | high);
-}
 
 // Word w of VF_WIDTH lanes. The lanes are neighbours in memory. Missing lanes and elements are 0.
 static inline vf gemm_word_of_lanes(GemmWords words, const GemmSource *s, int64_t lane, int64_t w) {
@@ -112,7 +64,7 @@ static inline vf gemm_word_of_lanes(GemmWords words, const GemmSource *s, int64_
     vf x = vf_load_n(from, left);
     if (words == GEMM_FLOATS) { return x; }
     if (words == GEMM_ROUNDED) { return vf_round_bf16(x); }
-    return gemm_pair(x, k + 1 < s->depth ? vf_load_n(from + s->k_stride, left) : vf_set1(0.0f));
+    return vf_pair_lanes(x, k + 1 < s->depth ? vf_load_n(from + s->k_stride, left) : vf_set1(0.0f));
 }
 
 // VF_WIDTH words of a lane, from word w on. They exist, and neighbours along k are neighbours in memory.
@@ -121,8 +73,7 @@ static inline vf gemm_words_of_lane(GemmWords words, const GemmSource *s, int64_
     vf x = vf_load(from);
     if (words == GEMM_FLOATS) { return x; }
     if (words == GEMM_ROUNDED) { return vf_round_bf16(x); }
-    vf next = vf_load(from + VF_WIDTH);
-    return gemm_pair(GEMM_SHUFFLE(x, next, GEMM_EVEN), GEMM_SHUFFLE(x, next, GEMM_ODD));
+    return vf_pair_neighbours(x, vf_load(from + VF_WIDTH));
 }
 
 // Copies a square of any strides, with zeros where the source ends, so that it has neighbours along k in memory.
@@ -146,14 +97,14 @@ __attribute__((always_inline)) static inline void gemm_pack_square(float *to, in
     vf square[VF_WIDTH];
     if (s->lane_stride == 1) {
         GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = gemm_word_of_lanes(words, s, lane, w + i); }
-        if (by_rows) { gemm_transpose_square(square); }
+        if (by_rows) { vf_transpose(square); }
     } else {
         float copy[2 * VF_WIDTH * VF_WIDTH];
         GemmSource near = *s;
         bool whole = lane + VF_WIDTH <= s->lanes && (w + VF_WIDTH) * gemm_per_word(words) <= s->depth;
         if (s->k_stride != 1 || !whole) { near = gemm_gather(copy, words, s, lane, w), lane = w = 0; }
         GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = gemm_words_of_lane(words, &near, lane + i, w); }
-        if (!by_rows) { gemm_transpose_square(square); }
+        if (!by_rows) { vf_transpose(square); }
     }
     GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, square[i]); }
 }
@@ -163,12 +114,21 @@ static inline int64_t gemm_panel_words(GemmWords words, int64_t depth) {
     return round_up_i64(ceil_div_i64(depth, gemm_per_word(words)), 16);
 }
 
-// Packs the lanes that exist into a panel of width lanes, up to a multiple of 16 lanes and of 16 words.
+// Packs the lanes that exist into a panel of width lanes, up to a multiple of 16 lanes and of 16 words. The source is
+// read along its rows in memory.
 __attribute__((always_inline)) static inline void gemm_pack_words(float *to, int64_t width, bool by_rows,
                                                                   GemmWords words, const GemmSource *s) {
     int64_t depth = gemm_panel_words(words, s->depth), lanes = round_up_i64(s->lanes, GEMM_LANES);
-    for (int64_t w = 0; w < depth; w += VF_WIDTH) {
-        for (int64_t lane = 0; lane < lanes; lane += VF_WIDTH) {
+    if (s->lane_stride == 1 && !by_rows) {
+        for (int64_t w = 0; w < depth; w++) {
+            for (int64_t lane = 0; lane < lanes; lane += VF_WIDTH) {
+                vf_store(to + w * width + lane, gemm_word_of_lanes(words, s, lane, w));
+            }
+        }
+        return;
+    }
+    for (int64_t lane = 0; lane < lanes; lane += VF_WIDTH) {
+        for (int64_t w = 0; w < depth; w += VF_WIDTH) {
             float *square = by_rows ? to + w / 16 * 256 + lane * 16 + w % 16 : to + w * width + lane;
             gemm_pack_square(square, by_rows ? 16 : width, by_rows, words, s, lane, w);
         }

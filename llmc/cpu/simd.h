@@ -66,15 +66,6 @@ static inline vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (
 static inline vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 static inline vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 
-// Rounds to bf16, the upper half of a float, to the nearest, ties to even. A NaN stays a NaN, and infinity infinity; a
-// number above the largest bf16 becomes infinity.
-static inline vf vf_round_bf16(vf x) {
-    vi bits = (vi)x;
-    vi rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    vi nan = bits | 0x400000; // without this bit, a NaN whose upper half holds no fraction would become infinity
-    return (vf)((vi)vf_select(x == x, (vf)rounded, (vf)nan) & (int32_t)0xffff0000);
-}
-
 // e^x within 2 units in the last place, also where the result is subnormal. It is 0 below -103.98, infinity
 // above 88.73, NaN for NaN. x = n ln 2 + r with n whole and |r| <= ln(2) / 2; then e^x = 2^n e^r, and a polynomial
 // gives e^r (minimax fit of (e^r - 1 - r) / r^2, relative error of e^r 3e-9).
