@@ -207,6 +207,7 @@ typedef struct {
     const float *bias;
     int64_t M, N, K;
     bool accumulate;
+    const float *packed_b; // all of B in panels (gemm_pack_matrix); NULL: it is packed on the way
 } GemmProblem;
 
 // Holds the rows of A that a thread has packed: m0 .. m0 + rows, at k0 .. k0 + depth.
@@ -269,32 +270,84 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
         float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
         int64_t from = row * b->next_rows / pass->rows, until = (row + rows) * b->next_rows / pass->rows;
         gemm_prefetch(to, p->ldc, rows, b->cols);
-        gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
+        if (b->next_rows > 0) {
+            gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
+        }
         const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
         kernel->multiply(tile, a, panel, b->packed, depth, rows, b->cols);
         gemm_write(to, p->ldc, tile, bias, rows, b->cols, p->accumulate || !first_block);
     }
 }
 
+// Where the words of column n and row k stand in a packed B (K, N). n begins a panel, k a block.
+static inline int64_t gemm_packed_at(const GemmKernel *kernel, int64_t K, int64_t k, int64_t n) {
+    return n * gemm_panel_words(kernel->words, K) + k / gemm_per_word(kernel->words) * kernel->cols;
+}
+
+// Packs a block of B. The block after it in the pass is worth a prefetch, unless columns are rows in memory: these are
+// read in order.
+static inline void gemm_pack_block(const GemmProblem *p, const GemmPass *pass, GemmBlock *b) {
+    const float *from = p->B.data + (pass->k0 + b->k) * p->B.row_stride + b->n * p->B.col_stride;
+    GemmSource source = {from, p->B.col_stride, p->B.row_stride, b->cols, b->depth};
+    gemm_pack(pass->packed_b, p->kernel->cols, false, p->kernel->words, source);
+    if (p->B.col_stride != 1) { return; }
+    b->next = from + b->depth * p->B.row_stride;
+    b->next_rows = min_i64(gemm_block_depth(p), pass->depth - b->k - b->depth);
+}
+
 // Multiplies all rows of the pass by the panel of B that begins at column n, over the depth of the pass.
 static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n) {
     int64_t cols = min_i64(p->kernel->cols, p->N - n), block_depth = gemm_block_depth(p);
     for (int64_t k = 0; k < pass->depth; k += block_depth) {
-        int64_t depth = min_i64(block_depth, pass->depth - k), left = pass->depth - k - depth;
-        const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
-        GemmSource source = {from, p->B.col_stride, p->B.row_stride, cols, depth};
-        gemm_pack(pass->packed_b, p->kernel->cols, false, p->kernel->words, source);
-        GemmBlock block = {pass->packed_b, k, depth, n, cols, from, 0};
-        if (left > 0 && p->B.col_stride == 1) { // else columns are read in order, and need no prefetch
-            block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(block_depth, left);
+        GemmBlock block = {pass->packed_b, k, min_i64(block_depth, pass->depth - k), n, cols, NULL, 0};
+        if (p->packed_b != NULL) {
+            block.packed = p->packed_b + gemm_packed_at(p->kernel, p->K, pass->k0 + k, n);
+        } else {
+            gemm_pack_block(p, pass, &block);
         }
         gemm_multiply_rows(p, pass, &block);
     }
 }
 
+// Is this one row of A, times a B whose columns are rows in memory, in floats? The vectors of this file must fuse as
+// the kernel does.
+static inline bool gemm_is_row(const GemmProblem *p) {
+#if defined(__FMA__)
+    bool fuses_alike = true;
+#else
+    bool fuses_alike = p->kernel->multiply == gemm_multiply_portable;
+#endif
+    return fuses_alike && p->M == 1 && p->kernel->words == GEMM_FLOATS && p->A.col_stride == 1 &&
+           p->B.row_stride == 1 && p->K % VF_WIDTH == 0 && p->packed_b == NULL;
+}
+
+// One row of C, columns n0 .. n1 - 1 as far as they fill vectors, for k0 .. k1 - 1. Returns the first column that it
+// left. One row of A uses an element of B once: it is transposed in registers and not stored. The operations and their
+// order are those of the contract above.
+static inline int64_t gemm_multiply_row(const GemmProblem *p, int64_t k0, int64_t k1, int64_t n0, int64_t n1) {
+    int64_t n = n0;
+    for (; n + VF_WIDTH <= n1; n += VF_WIDTH) {
+        for (int64_t block = k0; block < k1; block += p->kernel->depth) {
+            vf s = vf_set1(0.0f), square[VF_WIDTH];
+            for (int64_t k = block; k < min_i64(k1, block + p->kernel->depth); k += VF_WIDTH) {
+                const float *from = p->B.data + n * p->B.col_stride + k;
+                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = vf_load(from + i * p->B.col_stride); }
+                vf_transpose(square);
+                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { s += vf_set1(p->A.data[k + i]) * square[i]; }
+            }
+            if (block == 0 && p->bias != NULL) { s = s + vf_load(p->bias + n); }
+            if (block > 0 || p->accumulate) { s = vf_load(p->C + n) + s; }
+            vf_store(p->C + n, s);
+        }
+    }
+    return n;
+}
+
 // Computes a part of C for k0 .. k0 + depth of the pass: rows m0 .. m0 + rows, columns n0 .. n1.
 static inline void gemm_multiply_part(const GemmProblem *p, GemmPass *pass, int64_t k0, int64_t m0, int64_t rows,
                                       int64_t n0, int64_t n1) {
+    if (gemm_is_row(p)) { n0 = gemm_multiply_row(p, k0, min_i64(p->K, k0 + gemm_pass_depth(p)), n0, n1); }
+    if (n0 == n1) { return; }
     gemm_pack_rows(p, pass, m0, rows, k0);
     for (int64_t n = n0; n < n1; n += p->kernel->cols) { gemm_multiply_panel(p, pass, n); }
 }
@@ -373,7 +426,7 @@ static inline int gemm_thread(void) { return omp_get_thread_num(); }
 // the calling thread, with that thread's share of the workspace.
 static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
                                int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
-    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate, NULL};
     GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
     if (K == 0) { gemm_without_product(&p); }
     gemm_begin(p.kernel);
@@ -385,30 +438,55 @@ static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B
     gemm_end(p.kernel);
 }
 
-// gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
-static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
-                        int64_t K, bool accumulate, const Gemm *mm) {
-    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
-    int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
-    GemmGrid grid = gemm_divide(&p, threads);
-    if (K == 0) { gemm_without_product(&p); }
+static inline void gemm_parallel(const GemmProblem *p, const Gemm *mm) {
+    int threads = p->M * p->N * p->K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
+    GemmGrid grid = gemm_divide(p, threads);
+    if (p->K == 0) { gemm_without_product(p); }
 #pragma omp parallel num_threads(threads)
     {
         GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
-        gemm_begin(p.kernel);
-        for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
+        gemm_begin(p->kernel);
+        for (int64_t k0 = 0; k0 < p->K; k0 += gemm_pass_depth(p)) {
 #pragma omp for schedule(dynamic) // its end waits for all threads: the next pass adds to what this one stores
             for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
                 int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
                 int64_t m0 = row * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS;
-                int64_t m1 = min_i64(M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS);
-                int64_t n0 = col * grid.col_panels / grid.col_blocks * p.kernel->cols;
-                int64_t n1 = min_i64(N, (col + 1) * grid.col_panels / grid.col_blocks * p.kernel->cols);
-                gemm_multiply_part(&p, &pass, k0, m0, m1 - m0, n0, n1);
+                int64_t m1 = min_i64(p->M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS);
+                int64_t n0 = col * grid.col_panels / grid.col_blocks * p->kernel->cols;
+                int64_t n1 = min_i64(p->N, (col + 1) * grid.col_panels / grid.col_blocks * p->kernel->cols);
+                gemm_multiply_part(p, &pass, k0, m0, m1 - m0, n0, n1);
             }
         }
-        gemm_end(p.kernel);
+        gemm_end(p->kernel);
     }
+}
+
+// gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
+static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
+                        int64_t K, bool accumulate, const Gemm *mm) {
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate, NULL};
+    gemm_parallel(&p, mm);
+}
+
+// Floats that a packed B (K, N) takes.
+static inline int64_t gemm_packed_floats(int64_t K, int64_t N, const GemmKernel *kernel) {
+    return round_up_i64(N, kernel->cols) * gemm_panel_words(kernel->words, K);
+}
+
+// Packs B (K, N) as a whole, for gemm_packed with this kernel. Worth it for a B that meets few rows many times.
+static inline void gemm_pack_matrix(float *packed, GemmMatrix B, int64_t K, int64_t N, const GemmKernel *kernel) {
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; n += kernel->cols) {
+        GemmSource source = {B.data + n * B.col_stride, B.col_stride, B.row_stride, min_i64(kernel->cols, N - n), K};
+        gemm_pack(packed + gemm_packed_at(kernel, K, 0, n), kernel->cols, false, kernel->words, source);
+    }
+}
+
+// gemm with a packed B: equal bits.
+static inline void gemm_packed(float *C, int64_t ldc, GemmMatrix A, const float *packed, const float *bias, int64_t M,
+                               int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
+    GemmProblem p = {mm->kernel, C, ldc, A, {NULL, 0, 0}, bias, M, N, K, accumulate, packed};
+    gemm_parallel(&p, mm);
 }
 
 #endif // LLMC_GEMM_H

@@ -152,6 +152,19 @@ static void check_workspace(Test *t, const Case *c, int threads) {
     for (int i = 0; i < GUARD; i++) { CHECK(t, end[i] == UNTOUCHED, "wrote %d floats beyond the workspace", i + 1); }
 }
 
+// gemm_packed gives the bits of gemm.
+static void check_packed(Test *t, const Case *c, const float *want) {
+    size_t floats = (size_t)(GUARD + c->M * c->ldc + GUARD);
+    float *packed = (float *)malloc(((size_t)gemm_packed_floats(c->K, c->N, &c->kernel) + 1) * sizeof(float));
+    float *out = (float *)malloc(floats * sizeof(float));
+    memcpy(out, c->C, floats * sizeof(float));
+    gemm_pack_matrix(packed, b_of(c), c->K, c->N, &c->kernel);
+    gemm_packed(out + GUARD, c->ldc, a_of(c), packed, c->use_bias ? c->bias : NULL, c->M, c->N, c->K, c->accumulate,
+                &c->mm);
+    CHECK(t, memcmp(out, want, floats * sizeof(float)) == 0, "%s: gemm_packed differs from gemm", c->kernel.name);
+    free(packed), free(out);
+}
+
 // Runs gemm on these threads and gemm_serial with one kernel; both give the bits of the definition, as one element in
 // `step` shows.
 static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
@@ -161,6 +174,7 @@ static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
     CHECK(t, memcmp(parallel, serial, (size_t)(2 * GUARD + c->M * c->ldc) * sizeof(float)) == 0,
           "%s: gemm on %d threads differs from gemm_serial", c->kernel.name, threads);
     check_workspace(t, c, threads);
+    check_packed(t, c, parallel);
     free(parallel), free(serial);
 }
 
@@ -195,6 +209,15 @@ TEST(test_odd_sizes) {
     for (uint64_t i = 0; i < 150; i++) {
         int64_t M = sizes[rand_u64(1, 0, i) % 22], N = sizes[rand_u64(1, 1, i) % 22];
         check_case(t, new_case(M, N, depths[rand_u64(1, 2, i) % 17], (int)(rand_u64(1, 3, i) % 48), 3), 3, 1);
+    }
+}
+
+// One row meets a B whose columns are rows in memory, as when a model writes a token: it has a way of its own.
+TEST(test_one_row) {
+    for (int flags = 2; flags < 16; flags += 4) {
+        check_case(t, new_case(1, 101, 64, flags, 2), 2, 1);
+        check_case(t, new_case(1, 64, 1568, flags + 1, 2), 2, 1);
+        check_case(t, new_case(1, 48, 272, flags + 8, 2), 2, 1);
     }
 }
 
