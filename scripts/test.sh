@@ -92,12 +92,14 @@ choose_builds() {
     local kernels="@emu/test_kernels" fuzzers clang="" sanitize="SANITIZE=1 CC=$cc CXX=$cxx"
     fuzzers=$(printf '%s\n' dev/test/*/fuzz_*.c | sed 's#.*/\(.*\)\.c#@\1#' | tr '\n' ' ')
     ! have clang++ || clang="CXX=clang++"
-    add_build build "" "CC=$cc CXX=$cxx" "train_gpt2emu test_gpt2emu $kernels @emu/emu_cublaslt @emu/emu_numbers \
-        $UNITS @test_comm"
-    if [ $all = no ]; then
+    local not_sanitized emulated="train_gpt2emu test_gpt2emu $kernels @emu/emu_cublaslt @emu/emu_numbers"
+    if [ $all = no ]; then # the unit tests once: with sanitizers, but for those that take too long with them
+        not_sanitized=$(sed -n 's/^NOT_SANITIZED = //p' dev/test/conftest.py | tr -d '(",)' | sed 's/test_/@&/g')
+        add_build build "" "CC=$cc CXX=$cxx" "$emulated train_gpt2 tokenize test_gpt2 @test_comm $not_sanitized"
         add_build build/sanitize "" "$sanitize" "train_gpt2 @unit_tests $fuzzers"
         return
     fi
+    add_build build "" "CC=$cc CXX=$cxx" "$emulated $UNITS @test_comm"
     add_build build/sanitize "" "$sanitize" "$UNITS @test_comm $fuzzers"
     add_build build/emu_fp32 build "PRECISION=FP32 CC=$cc ${clang:-CXX=$cxx}" "train_gpt2emu test_gpt2emu $kernels"
     add_build build/emu_sanitize_BF16 build "$sanitize PRECISION=BF16 CFLAGS='-O0 -g1'" "$kernels"
@@ -126,6 +128,7 @@ echo "== built after $SECONDS s"
 
 quick=--quick
 [ $all = no ] || quick=""
+# Two processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
 case ${1:--} in -*) set -- dev/test "$@" ;; esac
 # shellcheck disable=SC2086 # an empty word is none
-TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick -n $((cores + 1)) -q "$@"
+TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick -n $((cores + 2)) -q "$@"

@@ -41,10 +41,12 @@ SANITIZED = {
     "test_resume": None, "test_run_folder": None, "test_tokenize": None,
 }
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
-LONG = ("test_nvcc", "test_pytorch", "test_comm", "test_gpu_ranks", "test_emu", "test_headers", "test_gpu_cudnn",
-        "test_gpu_options", "test_gpu_auto", "test_reproduce", "test_gpu_check", "test_gpu_trainer",
-        "test_gpu_tune", "test_data", "test_multi_node", "test_docs", "test_tokenize", "test_faults")
-# C tests that only scripts/test.sh --all runs with sanitizers: they take long, and fuzzers read their files.
+LONG = ("test_reproduce", "test_comm", "test_nvcc", "test_pytorch", "test_gpu_check", "test_emu", "test_gpu_ranks",
+        "test_headers", "test_data", "test_multi_node", "test_plot", "test_gpu_trainer", "test_find_libraries",
+        "test_gpu_tune", "test_gpu_cudnn", "test_quickstart", "test_gpu_options", "test_gpu_auto", "test_docs",
+        "test_tokenize", "test_faults")
+# A quick run has each unit test once: with sanitizers, but for these, which take long, and whose files fuzzers read.
+# Then each of these is a program of its own (scripts/test.sh).
 NOT_SANITIZED = ("test_kill", "test_pieces", "test_tokenizer")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
 APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
@@ -86,6 +88,7 @@ def pytest_configure(config):
     if config.getoption("--quick"):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
+    config.once = config.getoption("--quick") and any(map(is_sanitized, config.builds))
     sys.path.insert(0, os.path.join(HERE, "programs"))
 
 
@@ -155,12 +158,11 @@ class ProgramFile(pytest.File):
 
     def commands(self):
         for build in self.config.builds:
-            if not ("TEST_QUICK" in os.environ and is_sanitized(build) and self.path.stem in NOT_SANITIZED):
-                yield from commands_of(self.path, build)
+            yield from commands_of(self.path, build, self.config.once)
 
 
-def commands_of(path, build):
-    """The label and the command of each item that a source file has in a build."""
+def commands_of(path, build, once):
+    """The label and the command of each item that a source file has in a build. once: of all builds, one runs it."""
     name, suite = path.stem, path.stem.partition("_")[2]
     if path.suffix == ".sh":
         if build == "build":
@@ -169,6 +171,9 @@ def commands_of(path, build):
         yield build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else FUZZ_RUNS]
     elif name == "test_comm":
         yield build, [f"{build}/test_comm"]
+    elif path.suffix == ".c" and once:
+        if is_sanitized(build) == (name not in NOT_SANITIZED):
+            yield build, [f"{build}/{name}"] if name in NOT_SANITIZED else [f"{build}/unit_tests", suite]
     elif path.suffix == ".c":
         yield build, [f"{build}/unit_tests", suite]
         if not os.path.exists(f"{build}/unit_tests"):
