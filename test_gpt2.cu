@@ -478,7 +478,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
 // A checkpoint must not depend on the number of ranks, nor on what they shard. A resumed run must go on as the run did.
 TEST(test_checkpoints_of_any_ranks) {
     const int ranks[][2] = {
-        {1, ZERO_REPLICATE}, {2, ZERO_REPLICATE}, {3, ZERO_OPTIMIZER}, {4, ZERO_GRADIENTS}, {5, ZERO_PARAMETERS}};
+        {1, ZERO_REPLICATE}, {5, ZERO_PARAMETERS}, {2, ZERO_REPLICATE}, {3, ZERO_OPTIMIZER}, {4, ZERO_GRADIENTS}};
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
         shape.has_master = has_master;
@@ -488,7 +488,8 @@ TEST(test_checkpoints_of_any_ranks) {
         if (!rig_init(t, run[0].get())) { return; }
         for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
         if (write_checkpoint(t, run, dir.path, 2)) {
-            for (const int *rank : ranks) { check_checkpoint_of(t, &dir, run, rank[0], rank[1], next); }
+            int count = test_is_quick() && !has_master ? 2 : 5; // the ranks share any array alike
+            for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i][0], ranks[i][1], next); }
         }
         temp_dir_remove(&dir);
     }

@@ -1198,7 +1198,7 @@ TEST(test_death_while_starting) {
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
     Link one = greet(run.at, NULL, 1, 4, COMM_PROTOCOL);
-    start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=5");
+    start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=1");
     CHECK(t, one.fd >= 0, "not welcome");
     link_close(&one);
     run_wait_end(t, &run, LIMIT);
@@ -1674,7 +1674,7 @@ static bool succeeds(const char *const *argv) {
 static bool build_for_mpi(const char *with, const char *without) {
     const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
     if (!succeeds(find) || !succeeds(launch)) { return false; }
-    const char *argv[] = {"mpicc", "-std=gnu11", "-w",        "-I.", "-o", with, "-O1", "dev/test/ranks/test_comm.c",
+    const char *argv[] = {"mpicc", "-std=gnu11", "-w",        "-I.", "-o", with, "-O0", "dev/test/ranks/test_comm.c",
                           "-lm",   "-pthread",   "-DUSE_MPI", NULL};
     bool ok = succeeds(argv);
     argv[5] = without, argv[10] = "-UUSE_MPI";
