@@ -4,6 +4,7 @@
 #define LLMC_KERNELS_H
 
 #include "llmc/cpu/gemm.h"
+#include "llmc/cpu/gemm_amx.h"
 #include "llmc/cpu/gemm_x86.h"
 
 #if defined(__x86_64__)
@@ -22,27 +23,22 @@ static inline bool has_avx512bf16(void) {
 static inline bool has_portable(void) { return true; }
 
 typedef struct {
-    GemmKernel kernel;
+    const GemmKernel *kernel;
     bool (*is_here)(void);
     const char *lacks; // why it cannot run where it is not here
 } KernelChoice;
 
 // The kernels that this compiler knows, the fastest first.
 static const KernelChoice kernel_choices[] = {
-#if defined(__x86_64__)
-    {{"avx512bf16", GEMM_PAIRS, 8, 48, 256, false, NULL, NULL, gemm_multiply_avx512bf16},
-     has_avx512bf16,
-     "this processor lacks AVX512-BF16"},
-    {{"avx512", GEMM_FLOATS, 8, 48, 256, false, NULL, NULL, gemm_multiply_avx512},
-     has_avx512,
-     "this processor lacks AVX-512"},
-    {{"avx2", GEMM_FLOATS, 4, 48, 256, false, NULL, NULL, gemm_multiply_avx2},
-     has_avx2,
-     "this processor lacks AVX2 or FMA"},
+#ifdef GEMM_AMX_TARGET
+    {&gemm_amx, has_amx, "this processor lacks AMX, or this kernel of Linux does not permit it"},
 #endif
-    {{"portable", GEMM_FLOATS, GEMM_PORTABLE_ROWS, 48, 256, false, NULL, NULL, gemm_multiply_portable},
-     has_portable,
-     ""},
+#if defined(__x86_64__)
+    {&gemm_avx512bf16, has_avx512bf16, "this processor lacks AVX512-BF16"},
+    {&gemm_avx512, has_avx512, "this processor lacks AVX-512"},
+    {&gemm_avx2, has_avx2, "this processor lacks AVX2 or FMA"},
+#endif
+    {&gemm_portable, has_portable, ""},
 };
 enum { NUM_KERNELS = sizeof(kernel_choices) / sizeof(kernel_choices[0]) };
 
@@ -53,9 +49,9 @@ static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16
     for (int i = 0; i < NUM_KERNELS; i++) {
         const KernelChoice *choice = &kernel_choices[i];
         bool automatic = strcmp(name, "auto") == 0;
-        if (!automatic && strcmp(name, choice->kernel.name) != 0) { continue; }
-        *kernel = choice->kernel;
-        if (choice->kernel.words == GEMM_PAIRS && !bf16) {
+        if (!automatic && strcmp(name, choice->kernel->name) != 0) { continue; }
+        *kernel = *choice->kernel;
+        if (kernel->words == GEMM_PAIRS && !bf16) {
             why = "it multiplies bf16, for --precision bf16";
         } else if (!choice->is_here()) {
             why = choice->lacks;

@@ -1,8 +1,9 @@
 // llmc/cpu/gemm.h against a plain loop that follows its definition, over odd sizes, strides, transposes and numbers of
-// threads, with every kernel that runs here: bit for bit if the kernel multiplies floats, within the rounding of a sum
-// if an instruction adds up pairs. (Against double precision: test_layers.c.)
+// threads, with every kernel that runs here, and with AMX in software: bit for bit if the kernel multiplies floats,
+// within the rounding of a sum if an instruction adds up pairs. (Against double precision: test_layers.c.)
 #include "dev/test/test.h"
 #include "llmc/cpu/kernels.h"
+#include "dev/test/cpu/amx_emulated.h"
 #include "llmc/base/rand.h"
 
 enum { GUARD = 16 }; // floats around every array that must stay as they are
@@ -91,8 +92,15 @@ static float rounded(float x) {
     return down < up || (down == up && even) ? below : above;
 }
 
-// The definition in gemm.h, for one element whose value was `before`. *tolerance: what the kernel may differ by, 0: no
-// bit.
+// A copy of n floats, each rounded if the kernel rounds.
+static float *operand(const Case *c, const float *from, int64_t n) {
+    float *to = (float *)malloc((size_t)(n + 1) * sizeof(float));
+    for (int64_t i = 0; i < n; i++) { to[i] = c->kernel.words == GEMM_FLOATS ? from[i] : rounded(from[i]); }
+    return to;
+}
+
+// The definition in gemm.h, for one element whose value was `before`. A and B are as the kernel takes them. *tolerance:
+// what the kernel may differ by, 0: no bit.
 static float expected(const Case *c, int64_t i, int64_t j, float before, bool fuses, double *tolerance) {
     GemmMatrix A = a_of(c), B = b_of(c);
     const float *a = A.data + i * A.row_stride, *b = B.data + j * B.col_stride;
@@ -103,7 +111,6 @@ static float expected(const Case *c, int64_t i, int64_t j, float before, bool fu
         float s = 0.0f;
         for (int64_t k = block; k < c->K && k < block + depth; k++) {
             float x = a[k * A.col_stride], y = b[k * B.row_stride];
-            if (c->kernel.words != GEMM_FLOATS) { x = rounded(x), y = rounded(y); }
             s = multiply_add(fuses, x, y, s);
             magnitude += fabs(x * y);
         }
@@ -129,17 +136,20 @@ static float *result_of(const Case *c, bool serial) {
 static void check_result(Test *t, const Case *c, const float *out, int64_t step) {
     int64_t wrong = 0, outside = 0;
     bool fuses = kernel_fuses(&c->kernel);
+    Case operands = *c;
+    operands.A = operand(c, c->A, c->M * c->K * c->spread), operands.B = operand(c, c->B, c->K * c->N * c->spread);
     for (int64_t at = 0; at < GUARD + c->M * c->ldc + GUARD; at++) {
         int64_t i = (at - GUARD) / c->ldc, j = (at - GUARD) % c->ldc;
         if (at < GUARD || i >= c->M || j >= c->N) {
             outside += memcmp(&out[at], &c->C[at], sizeof(float)) != 0;
         } else if ((i * c->N + j) % step == 0) {
             double tolerance;
-            float want = expected(c, i, j, c->C[at], fuses, &tolerance);
+            float want = expected(&operands, i, j, c->C[at], fuses, &tolerance);
             bool close = tolerance > 0.0 && fabs((double)out[at] - want) <= tolerance;
             wrong += !close && memcmp(&out[at], &want, sizeof(float)) != 0;
         }
     }
+    free(operands.A), free(operands.B);
     CHECK(
         t, wrong == 0 && outside == 0,
         "%s, words %d: M %d N %d K %d, A%s B%s%s%s: %d elements differ from the definition, %d outside C were written",
@@ -165,6 +175,19 @@ static void check_packed(Test *t, const Case *c, const float *want) {
     free(packed), free(out);
 }
 
+// The kernels that are tested: those of kernels.h if they run here, and AMX in software. NULL: this one does not run.
+enum { NUM_TESTED = NUM_KERNELS + 1 };
+static const GemmKernel *tested_kernel(int i) {
+    if (i == NUM_KERNELS) { return emulated_has_amx() ? &emulated_amx : NULL; }
+    return kernel_choices[i].is_here() ? kernel_choices[i].kernel : NULL;
+}
+
+// The emulated processor has refused nothing, and no thread has kept its tiles.
+static void check_emulated(Test *t) {
+    CHECK(t, amx_machine.refusals == 0, "AMX refused %d instructions: %s", amx_machine.refusals, amx_machine.refused);
+    CHECK(t, amx_machine.configured == 0, "%d threads keep the tiles of AMX", amx_machine.configured);
+}
+
 // Runs gemm on these threads and gemm_serial with one kernel; both give the bits of the definition, as one element in
 // `step` shows.
 static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
@@ -181,14 +204,15 @@ static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
 // check_kernel with all kernels that run here, and frees the case.
 static void check_case(Test *t, Case c, int threads, int64_t step) {
     set_threads(threads);
-    for (int i = 0; i < NUM_KERNELS; i++) {
-        if (!kernel_choices[i].is_here()) { continue; }
-        c.kernel = kernel_choices[i].kernel;
+    for (int i = 0; i < NUM_TESTED; i++) {
+        if (tested_kernel(i) == NULL) { continue; }
+        c.kernel = *tested_kernel(i);
         check_kernel(t, &c, threads, step);
         if (c.kernel.words == GEMM_PAIRS) { continue; }
         c.kernel.words = GEMM_ROUNDED;
         check_kernel(t, &c, threads, step);
     }
+    check_emulated(t);
     free_case(&c);
 }
 
@@ -253,9 +277,9 @@ TEST(test_nan_stays_in_its_row) {
     set_threads(2);
     Case c = new_case(19, 50, 70, 0, 2);
     const uint32_t quiet = 0x7f800001; // only its lower half says that it is no infinity
-    for (int kernel = 0; kernel < NUM_KERNELS; kernel++) {
-        if (!kernel_choices[kernel].is_here()) { continue; }
-        c.kernel = kernel_choices[kernel].kernel;
+    for (int i = 0; i < NUM_TESTED; i++) {
+        if (tested_kernel(i) == NULL) { continue; }
+        c.kernel = *tested_kernel(i);
         if (c.kernel.words == GEMM_FLOATS) { c.kernel.words = GEMM_ROUNDED; }
         c.mm.kernel = &c.kernel;
         memcpy(&c.A[11 * 70 + 33], &quiet, 4);
@@ -290,6 +314,63 @@ TEST(test_serial_inside_parallel) {
     }
     check_workspace(t, &c, 4);
     free(want), free_case(&c);
+}
+
+// The hardware, and the software that stands for it elsewhere, give the same bits.
+TEST(test_amx_of_this_processor) {
+#if AMX_IS_COMPILED
+    if (!has_amx()) { SKIP(t, "this machine has no AMX"); }
+    set_threads(2);
+    for (int flags = 0; flags < 16; flags++) {
+        Case hardware = new_case(37 + flags, 51, 600, flags, 2), software = new_case(37 + flags, 51, 600, flags, 2);
+        hardware.mm.kernel = &gemm_amx, software.mm.kernel = &emulated_amx;
+        CHECK(t, emulated_has_amx(), "the emulated AMX is not here");
+        float *got = result_of(&hardware, false), *want = result_of(&software, false);
+        size_t bytes = (size_t)(2 * GUARD + hardware.M * hardware.ldc) * sizeof(float);
+        CHECK(t, memcmp(got, want, bytes) == 0, "AMX in hardware differs from AMX in software");
+        free(got), free(want), free_case(&hardware), free_case(&software);
+    }
+#else
+    SKIP(t, "this compiler knows no AMX");
+#endif
+}
+
+// AMX is taken only where the processor has all of it and Linux permits it.
+TEST(test_amx_asks_for_permission) {
+    const unsigned tile = 1u << 24, bf16 = 1u << 22, edx[] = {0, tile, bf16, ~(tile | bf16), tile | bf16};
+    for (int i = 0; i < 10; i++) {
+        amx_machine.cpuid_edx = edx[i / 2], amx_machine.linux_permits = i % 2;
+        CHECK(t, emulated_has_amx() == (i == 9), "CPUID %08x, permitted %d", edx[i / 2], i % 2);
+    }
+}
+
+// The emulated processor refuses what the real one refuses.
+TEST(test_emulated_amx_can_refuse) {
+    static float words[16 * 16];
+    AmxConfig whole = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}}, wrong[6];
+    CHECK(t, emulated_has_amx(), "the emulated AMX is not here");
+    for (int i = 0; i < 6; i++) { wrong[i] = whole; }
+    wrong[0].palette = 2, wrong[1].reserved[13] = 1, wrong[2].rows[8] = 1, wrong[3].row_bytes[0] = 68;
+    wrong[4].rows[7] = 0, wrong[5].start_row = 1;
+    int want = 0;
+    for (int i = 0; i < 6; i++) {
+        amx_loadconfig(&wrong[i]);
+        CHECK(t, amx_machine.refusals == ++want, "configuration %d was taken", i);
+    }
+    amx_loadd(0, words, 64);
+    CHECK(t, amx_machine.refusals == ++want, "a tile without configuration");
+    whole.rows[1] = 15, whole.row_bytes[2] = 60, whole.rows[7] = 0, whole.row_bytes[7] = 0;
+    amx_loadconfig(&whole);
+    CHECK(t, amx_machine.refusals == want, "refused: %s", amx_machine.refused);
+    static const int tiles[][3] = {{0, 0, 3}, {0, 3, 3}, {0, 1, 3}, {0, 3, 1}, {0, 3, 2}, {0, 3, 7}, {0, 3, 8}};
+    for (int i = 0; i < 7; i++) {
+        amx_dpbf16ps(tiles[i][0], tiles[i][1], tiles[i][2]);
+        CHECK(t, amx_machine.refusals == ++want, "operands %d were taken", i);
+    }
+    amx_dpbf16ps(0, 3, 4);
+    amx_release();
+    CHECK(t, amx_machine.refusals == want && amx_machine.configured == 0, "refused: %s", amx_machine.refused);
+    amx_machine.refusals = 0;
 }
 
 TEST(test_comparison_can_fail) {
