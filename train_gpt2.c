@@ -27,17 +27,15 @@
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/nonfinite.h"
 #include "llmc/cpu/peak.h"
-#include "llmc/cpu/threads.h"
+#include "llmc/cpu/profile.h"
+#include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
+#include "llmc/cpu/threads.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/run/train_loop.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The layers
-
-// Sums over rows (the gradients of biases and gains) give each thread some columns and walk the rows in order. With
-// this many columns, a cache line belongs to one thread.
-#define COLUMN_BLOCK 64
 
 // Token and position embedding: out[b,t,:] = wte[tokens[b,t],:] + wpe[first_position + t,:].
 // out (B,T,C), tokens (B,T), wte (Vp,C), wpe (maxT,C).
@@ -125,12 +123,6 @@ static void layernorm_backward(float *dinp, float *dweight, float *dbias, const 
     }
 }
 
-static void copy_rows(float *out, const float *inp, int64_t n) {
-    const int64_t block = 1 << 14;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += block) { memcpy(out + i, inp + i, (size_t)min_i64(block, n - i) * sizeof(float)); }
-}
-
 // Linear layer: out = inp weight^T + bias, plus residual unless it is NULL.
 // out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
 static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
@@ -141,17 +133,13 @@ static void matmul_forward(float *out, const float *residual, const float *inp, 
 
 // dinp = dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int64_t N, int C, int OC, const Gemm *mm) {
+                            const float *weight, int64_t N, int C, int OC, const Gemm *mm, Profile *profile) {
+    profile_enter(profile, PROFILE_MATMUL_DX);
     gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, mm);
+    profile_enter(profile, PROFILE_MATMUL_DW);
     gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, mm);
-    if (dbias == NULL) { return; }
-#pragma omp parallel for schedule(static)
-    for (int c0 = 0; c0 < OC; c0 += COLUMN_BLOCK) {
-        int c1 = (int)min_i64(OC, c0 + COLUMN_BLOCK);
-        for (int64_t row = 0; row < N; row++) {
-            for (int c = c0; c < c1; c++) { dbias[c] += dout[row * OC + c]; }
-        }
-    }
+    profile_enter(profile, PROFILE_BIAS);
+    if (dbias != NULL) { add_column_sums(dbias, dout, N, OC); }
 }
 
 // GELU in the tanh form that GPT-2 uses (Hendrycks, Gimpel 2016):
@@ -375,6 +363,7 @@ typedef struct {
     float *attention_scratch;
     Optimizer optimizer;
     Generation generation;
+    Profile profile;
 } Model;
 
 #define CHUNK_ROWS 256   // enough rows for the matrix multiply to run at full speed
@@ -484,11 +473,13 @@ static LayerActs acts_of(const Model *model, int layer) {
 }
 
 // A block has two LayerNorms.
-static void block_layernorm1(const LayerActs *a, const Tensors *p, int64_t N, int C) {
+static void block_layernorm1(const LayerActs *a, const Tensors *p, int64_t N, int C, Profile *profile) {
+    profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, a->residual, p->ln1w, p->ln1b, N, C);
 }
 
-static void block_layernorm2(const LayerActs *a, const Tensors *p, int64_t N, int C) {
+static void block_layernorm2(const LayerActs *a, const Tensors *p, int64_t N, int C, Profile *profile) {
+    profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, p->ln2w, p->ln2b, N, C);
 }
 
@@ -500,12 +491,18 @@ static void block_forward(Model *model, int layer, int B, int T) {
     Tensors p = params_of(model, layer);
     LayerActs a = acts_of(model, layer);
     const Gemm *mm = &model->mm;
-    block_layernorm1(&a, &p, N, C);
+    Profile *profile = &model->profile;
+    block_layernorm1(&a, &p, N, C, profile);
+    profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm);
+    profile_enter(profile, PROFILE_ATTENTION_FORWARD);
     attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch, mm);
+    profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm);
-    block_layernorm2(&a, &p, N, C);
+    block_layernorm2(&a, &p, N, C, profile);
+    profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm);
+    profile_enter(profile, PROFILE_GELU);
     gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
 
@@ -519,9 +516,12 @@ static double lm_head_forward_backward(Model *model, int64_t N, float dloss, boo
     const Gemm *mm = &model->mm;
     for (int64_t row = 0; row < N; row += model->chunk_rows) {
         int64_t rows = min_i64(model->chunk_rows, N - row);
+        profile_enter(&model->profile, PROFILE_HEAD);
         GemmMatrix lnf = rows_of(a.lnf + row * C, C);
         gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, mm);
+        profile_enter(&model->profile, PROFILE_CROSS_ENTROPY);
         cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
+        profile_enter(&model->profile, PROFILE_HEAD);
         if (!want_gradient) { continue; }
         gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
         gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, mm);
@@ -538,23 +538,20 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gr
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, 0);
+    profile_enter(&model->profile, PROFILE_EMBEDDING);
     embedding_forward(acts_of(model, 0).residual, model->tokens, p.wte, p.wpe, B, T, C, 0);
     for (int layer = 0; layer < L; layer++) {
         LayerActs a = acts_of(model, layer);
         p = params_of(model, layer);
         block_forward(model, layer, B, T);
+        profile_enter(&model->profile, PROFILE_MATMUL_FORWARD);
         matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
                        &model->mm);
     }
     LayerActs last = acts_of(model, L);
+    profile_enter(&model->profile, PROFILE_LAYERNORM);
     layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, p.lnfw, p.lnfb, N, C);
     return lm_head_forward_backward(model, N, dloss, want_gradient);
-}
-
-static void clear_rows(float *data, int64_t n) {
-    const int64_t block = 1 << 14;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += block) { memset(data + i, 0, (size_t)min_i64(block, n - i) * sizeof(float)); }
 }
 
 // Recomputes the activations of this layer that --recompute did not keep. It calls the forward's functions on the
@@ -570,9 +567,10 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        block_layernorm1(&a, &p, N, C);
-        block_layernorm2(&a, &p, N, C);
+        block_layernorm1(&a, &p, N, C, &model->profile);
+        block_layernorm2(&a, &p, N, C, &model->profile);
     }
+    profile_enter(&model->profile, PROFILE_GELU);
     if (level >= RECOMPUTE_GELU) { gelu_forward(a.gelu, a.fc, N * 4 * C); }
 }
 
@@ -583,9 +581,12 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
     const Gemm *mm = &model->mm;
-    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, mm);
+    Profile *profile = &model->profile;
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, mm, profile);
+    profile_enter(profile, PROFILE_GELU);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
-    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, mm);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, mm, profile);
+    profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
@@ -595,10 +596,13 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
     const Gemm *mm = &model->mm;
-    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, mm);
+    Profile *profile = &model->profile;
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, mm, profile);
+    profile_enter(profile, PROFILE_ATTENTION_BACKWARD);
     clear_rows(a.dqkv, N * 3 * C);
     attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch, mm);
-    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, mm);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, mm, profile);
+    profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
@@ -608,6 +612,7 @@ static void gpt2_backward(Model *model, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, 0), g = grads_of(model, 0);
     LayerActs a = acts_of(model, L);
+    profile_enter(&model->profile, PROFILE_LAYERNORM);
     clear_rows(a.dresidual, N * C);
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, p.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
@@ -615,6 +620,7 @@ static void gpt2_backward(Model *model, int B, int T) {
         block_backward_mlp(model, layer, N);
         block_backward_attention(model, layer, B, T);
     }
+    profile_enter(&model->profile, PROFILE_EMBEDDING);
     embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
 }
 
@@ -625,6 +631,7 @@ static void gpt2_backward(Model *model, int B, int T) {
 // and in double precision.
 static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
+    profile_enter(&model->profile, PROFILE_NORM);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
         model->optimizer.norm_sums[i] =
@@ -663,6 +670,7 @@ static void adamw_tensor(float *param, float *m, float *v, const float *grad, in
 }
 
 static void gpt2_update(Model *model, const AdamW *a) {
+    profile_enter(&model->profile, PROFILE_ADAMW);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
         adamw_tensor(model->params + at, model->optimizer.m + at, model->optimizer.v + at, model->grads + at, n, a,
@@ -670,7 +678,11 @@ static void gpt2_update(Model *model, const AdamW *a) {
     }
 }
 
-static void gpt2_zero_gradients(Model *model) { clear_rows(model->grads, gpt2_num_params(&model->config)); }
+static void gpt2_zero_gradients(Model *model) {
+    profile_enter(&model->profile, PROFILE_CLEARING);
+    clear_rows(model->grads, gpt2_num_params(&model->config));
+    profile_enter(&model->profile, PROFILE_OTHER);
+}
 
 // Names the tensor where a NaN or an infinity first stands, in the order of the computation. Call it after a forward
 // pass whose loss is not finite.
@@ -681,12 +693,6 @@ static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_
     activation_slots(&model->acts, slots);
     if (gpt2_find_nonfinite(slots, &shape, (int64_t)B * T, holds_nonfinite, NULL, name, size)) { return; }
     snprintf(name, size, "the sum of the losses");
-}
-
-// Names the gradient that holds a NaN or an infinity. Call it if the forward pass was finite.
-static void name_nonfinite_gradient(const Model *model, char *name, size_t size) {
-    if (find_nonfinite_tensor(&model->config, model->grads, "gradient of", name, size)) { return; }
-    snprintf(name, size, "the sum of squares");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -729,9 +735,8 @@ static void generate_rows(Model *model, int first, int rows) {
         gelu_forward(fc, fc, (int64_t)rows * 4 * C);
         matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, mm);
     }
-    layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, params_of(model, 0).lnfw, params_of(model, 0).lnfb,
-                      1, C);
-    matmul_forward(g->logits, NULL, ln, params_of(model, 0).wte, NULL, 1, C, V, mm);
+    layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, outside.lnfw, outside.lnfb, 1, C);
+    matmul_forward(g->logits, NULL, ln, outside.wte, NULL, 1, C, V, mm);
 }
 
 static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
@@ -819,9 +824,9 @@ static bool skips_update(Model *model, TrainRun *run, StepInfo *info) {
 
 // Refuses a norm that is not a number or is too large to clip.
 static bool check_norm(const Model *model, TrainRun *run, double norm, Error *error) {
-    char place[64];
+    char place[64] = "the sum of squares";
     if (norm <= LARGEST_NORM || (isfinite(norm) && run->options.grad_clip > 0.0)) { return true; }
-    name_nonfinite_gradient(model, place, sizeof(place));
+    find_nonfinite_tensor(&model->config, model->grads, "gradient of", place, sizeof(place));
     return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
 }
 
@@ -839,12 +844,14 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     Model *model = &t->model;
     double start = seconds_now();
     bool interrupted = false;
+    profile_begin_step(&model->profile);
     StepInfo info = run_begin_step(run, run_learning_rate(run));
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
     if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
+    profile_end_step(&model->profile);
     info.seconds = seconds_now() - start;
     adapt_threads(t, run, info.seconds);
     info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
@@ -954,10 +961,13 @@ static void print_machine(Trainer *t, TrainRun *run) {
     threads_begin(&t->threads, gemm_max_threads());
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
         run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
+    if (run->options.profile) { profile_begin(&t->model.profile, t->peak_flops, 1e9 * peak_measure_memory()); }
 }
 
 static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
+    const TrainOptions *o = &run->options;
     (void)error;
+    profile_print(&t->model.profile, &run->config, o->total_batch, (int)o->seq_len, (int)o->recompute);
     *params = t->model.params;
     *hash = sum64(0, t->model.params, gpt2_num_params(&run->config));
     return true;

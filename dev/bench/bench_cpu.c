@@ -152,25 +152,8 @@ static void bench_decoding_shapes(const Bench *bench) {
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) { bench_shape(bench, &shapes[i]); }
 }
 
-// The traffic of AdamW: reads parameter, gradient and two moments, writes parameter and moments; hardly any arithmetic.
 static void bench_memory(void) {
-    const int64_t n = 32 << 20; // 128 MiB each
-    float *parameter = new_floats(n), *gradient = new_floats(n), *m = new_floats(n), *v = new_floats(n);
-    double best = INFINITY;
-    for (int repeat = 0; repeat < 10; repeat++) {
-        double start = seconds_now();
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i += VF_WIDTH) {
-            vf g = vf_load(gradient + i);
-            vf m_new = vf_load(m + i) * 0.9f + g * 0.1f, v_new = vf_load(v + i) * 0.95f + g * g * 0.05f;
-            vf_store(m + i, m_new);
-            vf_store(v + i, v_new);
-            vf_store(parameter + i, vf_load(parameter + i) - m_new * 1e-6f);
-        }
-        best = fmin(best, seconds_now() - start);
-    }
-    printf("\nmemory, as AdamW uses it: %.1f GB/s (4 arrays read, 3 written)\n", 7e-9 * 4.0 * (double)n / best);
-    free(parameter), free(gradient), free(m), free(v);
+    printf("\nmemory, as AdamW uses it: %.1f GB/s (4 arrays read, 3 written)\n", peak_measure_memory());
 }
 
 static int compare_doubles(const void *a, const void *b) {

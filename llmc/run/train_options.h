@@ -140,6 +140,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "multiplies bf16")                                                                                               \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|" CPU_KERNEL_NAMES, FREE, CPU_ONLY, "Machine",       \
       "the instructions that multiply matrices; auto: the fastest that this processor has")                            \
+    X(profile, "profile", "", FLAG, "0", 0, 1, "", FREE, CPU_ONLY, "Machine",                                          \
+      "at the end, print the time of each phase of a step beside the machine's limits")                                \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
@@ -417,6 +419,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(final_lr_frac, o->final_lr_frac != 1.0 && !schedule_falls(schedule_kind(o->schedule)),
                    "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"),
         TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
+        TRAIN_RULE(profile, o->profile && no_steps, "does nothing with --steps 0 (-x); it times the steps of training"),
     };
     return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
 }

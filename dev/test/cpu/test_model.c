@@ -432,7 +432,7 @@ TEST(test_nonfinite_is_named) {
     check_named(t, model, &model->acts.losses.data[7], "activation losses");
     gpt2_backward(model, 1, 8);
     grads_of(model, 0).fcw[4 * 36 * 36 + 5] = INFINITY;
-    name_nonfinite_gradient(model, name, sizeof(name));
+    find_nonfinite_tensor(&small, model->grads, "gradient of", name, sizeof(name));
     CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
     free_model(instance);
 }

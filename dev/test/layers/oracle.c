@@ -46,7 +46,8 @@ void cpu_matmul_forward(float *out, const float *residual, const float *inp, con
 void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                          const float *weight, int64_t N, int C, int OC) {
     Gemm mm = new_gemm();
-    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, &mm);
+    Profile no_profile = {0};
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, &mm, &no_profile);
     free(mm.workspace);
 }
 
