@@ -168,8 +168,8 @@ static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows
 #endif
 #if defined(__aarch64__) // multiplies by one lane of a register: four words of A then cost one register, not four
 #define GEMM_SPREAD(a, i) (((const GEMM_MEMORY *)(a))[(i) / 4][(i) % 4] - zero)
-#define GEMM_ADD(sum, a, b) ((sum) + (a) * (b))
 #endif
+#define GEMM_ADD(sum, a, b) vf_multiply_add(a, b, sum)
 enum { GEMM_PORTABLE_ROWS = GEMM_ROWS };
 #include "llmc/cpu/gemm_tile.h"
 
@@ -333,7 +333,9 @@ static inline int64_t gemm_multiply_row(const GemmProblem *p, int64_t k0, int64_
                 const float *from = p->B.data + n * p->B.col_stride + k;
                 GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = vf_load(from + i * p->B.col_stride); }
                 vf_transpose(square);
-                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { s += vf_set1(p->A.data[k + i]) * square[i]; }
+                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) {
+                    s = vf_multiply_add(vf_set1(p->A.data[k + i]), square[i], s);
+                }
             }
             if (block == 0 && p->bias != NULL) { s = s + vf_load(p->bias + n); }
             if (block > 0 || p->accumulate) { s = vf_load(p->C + n) + s; }

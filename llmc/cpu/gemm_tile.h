@@ -6,7 +6,8 @@
 //   GEMM_TARGET     __attribute__((target(...))), or nothing for the instructions of the whole program
 //   GEMM_WIDTH      words in a vector
 //   GEMM_ROWS       rows of the tile; with 3 vectors each they take 24 of 32 registers, or 12 of 16
-//   GEMM_SPREAD(a, i), GEMM_ADD(sum, a, b)    word i of A in every lane; sum + a b. Defined here for floats
+//   GEMM_SPREAD(a, i), GEMM_ADD(sum, a, b)    word i of A in every lane; sum + a b, which is defined here as an
+//                   example: a kernel of floats says whether it fuses, since compilers choose from loop to loop
 #include "llmc/cpu/gemm_kernel.h"
 
 #ifndef GEMM_NAME // if this file is compiled alone
@@ -16,8 +17,10 @@
 #define GEMM_ROWS 4
 #endif
 #ifndef GEMM_ADD
-#define GEMM_SPREAD(a, i) ((a)[i] - zero) // a scalar minus a vector; minus, because -0 + 0 would lose the sign
 #define GEMM_ADD(sum, a, b) ((sum) + (a) * (b))
+#endif
+#ifndef GEMM_SPREAD
+#define GEMM_SPREAD(a, i) ((a)[i] - zero) // a scalar minus a vector; minus, because -0 + 0 would lose the sign
 #endif
 
 #define GEMM_PASTE(a, b) a##_##b

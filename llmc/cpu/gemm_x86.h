@@ -11,6 +11,7 @@
 #define GEMM_TARGET __attribute__((target("avx2,fma")))
 #define GEMM_WIDTH 8
 #define GEMM_ROWS 4
+#define GEMM_ADD(sum, a, b) ((GEMM_VECTOR)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(sum)))
 #include "llmc/cpu/gemm_tile.h"
 static const GemmKernel gemm_avx2 = {"avx2", GEMM_FLOATS, 4, 48, 256, false, NULL, NULL, gemm_multiply_avx2};
 
@@ -18,6 +19,7 @@ static const GemmKernel gemm_avx2 = {"avx2", GEMM_FLOATS, 4, 48, 256, false, NUL
 #define GEMM_TARGET __attribute__((target("avx512f")))
 #define GEMM_WIDTH 16
 #define GEMM_ROWS 8
+#define GEMM_ADD(sum, a, b) ((GEMM_VECTOR)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(sum)))
 #include "llmc/cpu/gemm_tile.h"
 static const GemmKernel gemm_avx512 = {"avx512", GEMM_FLOATS, 8, 48, 256, false, NULL, NULL, gemm_multiply_avx512};
 

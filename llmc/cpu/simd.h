@@ -1,4 +1,4 @@
-// Computes with vectors of floats, by the vector extensions of gcc and clang: one source without intrinsics for
+// Computes with vectors of floats, by the vector extensions of gcc and clang: one source, with hardly an intrinsic, for
 // AVX-512, AVX2, SSE2 and NEON. Layers are made of the loops over one row at the end: sum, dot product, maximum,
 // softmax.
 //
@@ -10,6 +10,11 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define VF_WIDTH 16
@@ -65,6 +70,20 @@ static inline vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (
 // b where a or b is NaN: a loop that keeps its maximum in b skips NaNs.
 static inline vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 static inline vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+
+// a b + s, fused if this build has the instruction. Where bits must not depend on the loop around, the compiler may not
+// choose: gcc leaves some loops unfused when it tunes for a processor of AMD.
+static inline vf vf_multiply_add(vf a, vf b, vf s) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)s);
+#elif defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)s);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)s, (float32x4_t)a, (float32x4_t)b);
+#else
+    return s + a * b;
+#endif
+}
 
 // e^x within 2 units in the last place, also where the result is subnormal. It is 0 below -103.98, infinity
 // above 88.73, NaN for NaN. x = n ln 2 + r with n whole and |r| <= ln(2) / 2; then e^x = 2^n e^r, and a polynomial
