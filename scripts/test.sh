@@ -69,7 +69,7 @@ install_with_pip() {
 
 # --- building --------------------------------------------------------------------------------------------------------
 # A build is a target of one makefile, so that all share the cores. Each has a folder, make's arguments and programs.
-readonly UNITS="train_gpt2 tokenize test_gpt2 @unit_tests"
+readonly UNITS="train_gpt2 tokenize test_gpt2 @unit_tests @ladder"
 targets="" rules="" builds=""
 
 # add_build FOLDER AFTER ARGUMENTS PROGRAMS: a program with @ belongs into BUILD, one without into BIN.

@@ -1,5 +1,5 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
-.PHONY: tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers
+.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
 UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
@@ -21,6 +21,9 @@ test-emu: ## build and run the tests of the emulator, and of the GPU trainer in 
 
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
 	$(BUILD)/bench_cpu
+
+ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
+	$(BUILD)/ladder
 
 bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
 	$(BUILD)/cuda/bench_gpu
@@ -94,6 +97,15 @@ $(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
 $(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
+
+# The plain steps of the ladder twice: as usual, in ladder.c, and number by number.
+NUMBER_BY_NUMBER = -DPLAIN=plain_scalar -DLANES=1 -fno-tree-vectorize -fno-tree-slp-vectorize
+$(BUILD)/ladder_scalar.o: dev/cpu/plain.c $(BUILD)/flags
+	$(COMPILE) $(NUMBER_BY_NUMBER) $(DEPENDS) -c -o $@ $<
+
+$(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
+	@rm -f $@
+	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/ladder_scalar.o $(LIBS)
 
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
 ORACLE = build/oracle.o
