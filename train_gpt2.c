@@ -11,7 +11,8 @@
 // row-major. Weights are (out, in).
 //
 // Three rules hold throughout:
-// - Backward functions add (+=) to every gradient that they are given, of parameters and of activations.
+// - The formula above a backward function says which gradients it writes (=), and to which it adds (+=). The gradients
+//   of parameters add up over the micro-batches of a step. The first one writes those of weights: nothing clears them.
 // - One thread computes an output value, in an order that depends on no thread count and no batch size. The weights
 //   therefore have equal bits on 1 thread and on 64, and a row has equal bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
@@ -131,13 +132,14 @@ static void matmul_forward(float *out, const float *residual, const float *inp, 
     gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, mm);
 }
 
-// dinp = dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
+// dinp = dout weight; dweight = dout^T inp, or += if it adds; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int64_t N, int C, int OC, const Gemm *mm, Profile *profile) {
+                            const float *weight, int64_t N, int C, int OC, bool adds, const Gemm *mm,
+                            Profile *profile) {
     profile_enter(profile, PROFILE_MATMUL_DX);
     gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, mm);
     profile_enter(profile, PROFILE_MATMUL_DW);
-    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, mm);
+    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, adds, mm);
     profile_enter(profile, PROFILE_BIAS);
     if (dbias != NULL) { add_column_sums(dbias, dout, N, OC); }
 }
@@ -355,6 +357,7 @@ typedef struct {
     GPT2Config config;
     RunShape shape;
     float *params, *grads;     // (number of parameters) each, in the order of the table
+    bool grads_are_zero;       // taken for zero: those of weights hold anything until a multiply writes them
     Activations acts;          // with the gradients of activations, for one layer at a time
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
@@ -472,17 +475,6 @@ static LayerActs acts_of(const Model *model, int layer) {
     return acts;
 }
 
-// A block has two LayerNorms.
-static void block_layernorm1(const LayerActs *a, const Tensors *p, int64_t N, int C, Profile *profile) {
-    profile_enter(profile, PROFILE_LAYERNORM);
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, a->residual, p->ln1w, p->ln1b, N, C);
-}
-
-static void block_layernorm2(const LayerActs *a, const Tensors *p, int64_t N, int C, Profile *profile) {
-    profile_enter(profile, PROFILE_LAYERNORM);
-    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, p->ln2w, p->ln2b, N, C);
-}
-
 // Computes a block up to gelu, the input of fcproj:
 //   mid = x + attproj(attention(qkv(ln1(x)))); the block's output is mid + fcproj(gelu(fc(ln2(mid))))
 static void block_forward(Model *model, int layer, int B, int T) {
@@ -492,14 +484,16 @@ static void block_forward(Model *model, int layer, int B, int T) {
     LayerActs a = acts_of(model, layer);
     const Gemm *mm = &model->mm;
     Profile *profile = &model->profile;
-    block_layernorm1(&a, &p, N, C, profile);
+    profile_enter(profile, PROFILE_LAYERNORM);
+    layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, p.ln1w, p.ln1b, N, C);
     profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm);
     profile_enter(profile, PROFILE_ATTENTION_FORWARD);
     attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch, mm);
     profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm);
-    block_layernorm2(&a, &p, N, C, profile);
+    profile_enter(profile, PROFILE_LAYERNORM);
+    layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.residual_mid, p.ln2w, p.ln2b, N, C);
     profile_enter(profile, PROFILE_MATMUL_FORWARD);
     matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm);
     profile_enter(profile, PROFILE_GELU);
@@ -507,8 +501,8 @@ static void block_forward(Model *model, int layer, int B, int T) {
 }
 
 // Computes the lm_head and the loss for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The next
-// chunk overwrites the logits. With want_gradient the lm_head's backward therefore runs here too: it sets dlnf and adds
-// to dwte. dloss is the gradient of each row's loss.
+// chunk overwrites the logits. With want_gradient the lm_head's backward therefore runs here too: it sets dlnf, and
+// writes or adds to dwte. dloss is the gradient of each row's loss.
 static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     LayerActs a = acts_of(model, 0);
@@ -524,11 +518,9 @@ static double lm_head_forward_backward(Model *model, int64_t N, float dloss, boo
         profile_enter(&model->profile, PROFILE_HEAD);
         if (!want_gradient) { continue; }
         gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
-        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, mm);
+        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, row > 0 || !model->grads_are_zero, mm);
     }
-    double sum = 0.0;
-    for (int64_t i = 0; i < N; i++) { sum += a.losses[i]; }
-    return sum / (double)N;
+    return row_mean(a.losses, N);
 }
 
 // Returns the mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned.
@@ -567,8 +559,9 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        block_layernorm1(&a, &p, N, C, &model->profile);
-        block_layernorm2(&a, &p, N, C, &model->profile);
+        profile_enter(&model->profile, PROFILE_LAYERNORM);
+        layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, p.ln1w, p.ln1b, N, C);
+        layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.residual_mid, p.ln2w, p.ln2b, N, C);
     }
     profile_enter(&model->profile, PROFILE_GELU);
     if (level >= RECOMPUTE_GELU) { gelu_forward(a.gelu, a.fc, N * 4 * C); }
@@ -580,12 +573,13 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
+    bool adds = !model->grads_are_zero;
     const Gemm *mm = &model->mm;
     Profile *profile = &model->profile;
-    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, mm, profile);
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, adds, mm, profile);
     profile_enter(profile, PROFILE_GELU);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
-    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, mm, profile);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, adds, mm, profile);
     profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
@@ -595,13 +589,14 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
+    bool adds = !model->grads_are_zero;
     const Gemm *mm = &model->mm;
     Profile *profile = &model->profile;
-    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, mm, profile);
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, adds, mm, profile);
     profile_enter(profile, PROFILE_ATTENTION_BACKWARD);
     clear_rows(a.dqkv, N * 3 * C);
     attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch, mm);
-    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, mm, profile);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, adds, mm, profile);
     profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
@@ -622,6 +617,7 @@ static void gpt2_backward(Model *model, int B, int T) {
     }
     profile_enter(&model->profile, PROFILE_EMBEDDING);
     embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
+    model->grads_are_zero = false;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -678,9 +674,18 @@ static void gpt2_update(Model *model, const AdamW *a) {
     }
 }
 
+// Makes all gradients zero, for the functions that add to them. The next multiply for a weight's gradient writes it.
+// wte is a weight, too, of the lm_head; its padding is in no multiply.
 static void gpt2_zero_gradients(Model *model) {
+    const GPT2Config *config = &model->config;
+    int64_t C = config->channels, V = config->vocab_size, Vp = config->padded_vocab_size;
     profile_enter(&model->profile, PROFILE_CLEARING);
-    clear_rows(model->grads, gpt2_num_params(&model->config));
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        bool is_weight = gpt2_param_specs[i].decay && i != PARAM_wpe;
+        if (!is_weight) { clear_rows(model->grads + gpt2_param_offset(config, i), gpt2_param_size(config, i)); }
+    }
+    clear_rows(grads_of(model, 0).wte + V * C, (Vp - V) * C);
+    model->grads_are_zero = true;
     profile_enter(&model->profile, PROFILE_OTHER);
 }
 
@@ -859,13 +864,6 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     return run_log_step(run, &info, error);
 }
 
-// Returns the mean loss of positions begin ... end - 1 of sequence b of the last forward pass, (B,T).
-static double mean_loss(const Model *model, int64_t b, int T, int begin, int end) {
-    double sum = 0.0;
-    for (int t = begin; t < end; t++) { sum += model->acts.losses.data[b * T + t]; }
-    return sum / (end - begin);
-}
-
 // Adds up the mean losses of the sequences of one batch. Each sequence has its own sum, and the sequences are added in
 // order, so that the result does not depend on the size of a batch.
 static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
@@ -875,7 +873,7 @@ static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error)
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
     gpt2_forward(model, rows, T, 0.0f, false);
-    for (int b = 0; b < rows; b++) { t->val_sum += mean_loss(model, b, T, 0, T); }
+    for (int b = 0; b < rows; b++) { t->val_sum += row_mean(model->acts.losses.data + b * T, T); }
     return true;
 }
 
@@ -894,7 +892,7 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
         int64_t row = eval->order[batch.first + i];
         int begin, end;
         eval_scored(eval, row, batch.T, &begin, &end);
-        model->eval_means[row] = mean_loss(model, i, batch.T, begin, end);
+        model->eval_means[row] = row_mean(model->acts.losses.data + i * batch.T + begin, end - begin);
     }
 }
 

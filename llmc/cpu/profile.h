@@ -23,7 +23,7 @@
     X(GELU, "gelu", BYTES, 4 * N * L * 4 * C * (5 + 2 * again[RECOMPUTE_GELU]))                                        \
     X(HEAD, "head", FLOPS, 6 * N * C * V)                                                                              \
     X(CROSS_ENTROPY, "cross entropy", BYTES, 4 * 2 * N * V)                                                            \
-    X(CLEARING, "gradient clearing", BYTES, 4 * P)                                                                     \
+    X(CLEARING, "gradient clearing", BYTES, 4 * C * (config->max_seq_len + padding + 13 * L + 2))                      \
     X(NORM, "gradient norm", BYTES, 4 * P)                                                                             \
     X(ADAMW, "AdamW", BYTES, 4 * 7 * P)                                                                                \
     X(OTHER, "other", NOTHING, 0)
@@ -81,7 +81,7 @@ static inline void profile_end_step(Profile *profile) {
 static inline void profile_work(double work[NUM_PROFILE_PHASES], const GPT2Config *config, int64_t tokens, int seq_len,
                                 int recompute) {
     double N = (double)tokens, T = seq_len, L = config->num_layers, C = config->channels, V = config->vocab_size;
-    double P = (double)gpt2_num_params(config), again[NUM_RECOMPUTE_LEVELS];
+    double P = (double)gpt2_num_params(config), padding = config->padded_vocab_size - V, again[NUM_RECOMPUTE_LEVELS];
     for (int level = 0; level < NUM_RECOMPUTE_LEVELS; level++) {
         again[level] = recompute < level ? 0.0 : 1.0 - 1.0 / L;
     }

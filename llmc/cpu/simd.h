@@ -169,6 +169,13 @@ static inline float row_max(const float *x, int64_t n) {
     return result;
 }
 
+// The mean in double precision, number by number.
+static inline double row_mean(const float *x, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) { sum += x[i]; }
+    return sum / (double)n;
+}
+
 // The sum of squares in double precision, for norms over millions of elements.
 static inline double row_sumsq(const float *x, int64_t n) {
     vd sums[2] = {{0}, {0}};

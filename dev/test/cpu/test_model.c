@@ -276,6 +276,27 @@ TEST(test_padding_does_not_leak) {
     free_model(clean), free_model(dirty);
 }
 
+// gpt2_zero_gradients does not touch the gradients of weights: the first micro-batch writes them, the next ones add.
+TEST(test_first_micro_batch_writes) {
+    Instance *added = make_model(t, &small, 2, 20, 0), *written = make_model(t, &small, 2, 20, 0);
+    Model *model = &written->model;
+    int64_t n = gpt2_num_params(&small);
+    for (int64_t i = 0; i < n; i++) { model->grads[i] = NAN; }
+    gpt2_zero_gradients(model);
+    CHECK(t, isnan(model->grads[0]) && isnan(grads_of(model, 1).qkvw[7]), "a pass has cleared a weight's gradient");
+    for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+        Model *both[2] = {&added->model, model};
+        for (int i = 0; i < 2; i++) {
+            both[i]->chunk_rows = 5;
+            fill_batch(both[i], 14 * micro_batch, 14, 1);
+            gpt2_forward(both[i], 2, 7, 1.0f / 28.0f, true); // not all positions
+            gpt2_backward(both[i], 2, 7);
+        }
+        CHECK(t, hash_floats(model->grads, n) == hash_floats(added->model.grads, n), "after %d", micro_batch + 1);
+    }
+    free_model(added), free_model(written);
+}
+
 // A batch and a length that are no multiple of anything, and a sequence of one token.
 TEST(test_awkward_sizes) {
     const struct { int B, T; } sizes[] = {{1, 1}, {3, 1}, {1, 2}, {5, 7}, {1, 47}};

@@ -47,7 +47,7 @@ void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float 
                          const float *weight, int64_t N, int C, int OC) {
     Gemm mm = new_gemm();
     Profile no_profile = {0};
-    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, &mm, &no_profile);
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, true, &mm, &no_profile);
     free(mm.workspace);
 }
 
