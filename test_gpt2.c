@@ -112,7 +112,7 @@ static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return false; }
     tiny->want = debug_state_open(&file.config);
     RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len, 0, 0};
-    gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape);
+    gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape, &gemm_portable);
     bool ok = gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
     if (!ok) { tiny_close(tiny); }
     return CHECK(t, ok, "%s", error.text);

@@ -27,6 +27,7 @@
 #include "llmc/model/memory_plan.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/nonfinite.h"
+#include "llmc/cpu/packed_weights.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/profile.h"
 #include "llmc/cpu/rows.h"
@@ -351,6 +352,7 @@ typedef struct {
     float *cache;                                     // (L,2,window,C): keys and values
     float *residual, *ln, *ln_stats, *qkv, *att, *fc; // of GENERATE_ROWS rows
     float *logits, *probs;                            // (V), of the last row
+    float *packed;                                    // the weights in bf16; NULL: the run multiplies in fp32
 } Generation;
 
 typedef struct {
@@ -362,7 +364,7 @@ typedef struct {
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
     double *eval_means;        // (eval_rows): the mean loss of each completion, by its number
-    Gemm mm;                   // the matrix multiply: its kernel and its workspace
+    Gemm mm;                   // the matrix multiply: kernel and workspace
     float *attention_scratch;
     Optimizer optimizer;
     Generation generation;
@@ -415,14 +417,17 @@ static void plan_generation(Model *model, MemoryPlan *plan) {
     plan_add(plan, &g->att, "new_att", act, PLAN_F32, shape2(R, C), at, at);
     plan_add(plan, &g->fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
     plan_add(plan, &g->logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
+    int64_t packed = packed_weights_floats(&model->config, model->mm.kernel);
+    plan_add(plan, &g->packed, "packed_weights", work, PLAN_F32, shape1(packed), at, at);
     plan_add(plan, &g->probs, "sampler_probs", work, PLAN_F32, shape1(V), at, at);
 }
 
-// Plans every buffer of a run.
-static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape) {
+// Plans every buffer of a run that multiplies with this kernel.
+static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape,
+                      const GemmKernel *kernel) {
     memset(model, 0, sizeof(*model));
     model->config = *config, model->shape = shape;
-    model->mm.kernel = &gemm_portable;
+    model->mm.kernel = kernel;
     bool trains = shape.kind == RUN_TRAINS;
     int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
     int64_t N = activation_shape(model).rows;
@@ -689,17 +694,6 @@ static void gpt2_zero_gradients(Model *model) {
     profile_enter(&model->profile, PROFILE_OTHER);
 }
 
-// Names the tensor where a NaN or an infinity first stands, in the order of the computation. Call it after a forward
-// pass whose loss is not finite.
-static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_t size) {
-    ActShape shape = activation_shape(model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    if (find_nonfinite_tensor(&model->config, model->params, "parameter", name, size)) { return; }
-    activation_slots(&model->acts, slots);
-    if (gpt2_find_nonfinite(slots, &shape, (int64_t)B * T, holds_nonfinite, NULL, name, size)) { return; }
-    snprintf(name, size, "the sum of the losses");
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. Generation
 
@@ -708,19 +702,19 @@ static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_
 static void generate_rows(Model *model, int first, int rows) {
     Generation *g = &model->generation;
     const GPT2Config *config = &model->config;
-    int C = config->channels, NH = config->num_heads, HS = C / NH, V = config->vocab_size;
+    int C = config->channels, NH = config->num_heads, HS = C / NH;
     int64_t half = (int64_t)model->shape.window * C;                 // the keys or the values of one layer
     int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
     float *x = g->residual, *ln = g->ln, *mean = g->ln_stats, *rstd = mean + GENERATE_ROWS;
     float *qkv = g->qkv, *att = g->att, *fc = g->fc;
-    const Gemm *mm = &model->mm;
     Tensors outside = params_of(model, 0);
+    LinearWeights weights = {config, model->params, g->packed, &model->mm};
     embedding_forward(x, g->history + first, outside.wte, outside.wpe, 1, rows, C, first);
     for (int layer = 0; layer < config->num_layers; layer++) {
         Tensors p = params_of(model, layer);
         float *keys = g->cache + 2 * layer * half, *values = keys + half;
         layernorm_forward(ln, mean, rstd, x, p.ln1w, p.ln1b, rows, C);
-        matmul_forward(qkv, NULL, ln, p.qkvw, p.qkvb, rows, C, 3 * C, mm);
+        linear_forward(&weights, qkv, false, ln, PARAM_qkvw, layer, p.qkvb, rows);
         for (int64_t i = 0; i < rows; i++) {
             memcpy(keys + (first + i) * C, qkv + i * 3 * C + C, (size_t)C * sizeof(float));
             memcpy(values + (first + i) * C, qkv + i * 3 * C + 2 * C, (size_t)C * sizeof(float));
@@ -731,20 +725,25 @@ static void generate_rows(Model *model, int first, int rows) {
                 Head head = {qkv + (int64_t)at * 3 * C + h * HS, keys + h * HS, values + h * HS, 3 * C, C};
                 attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
                                        (int)min_i64(ATTENTION_TILE, rows - at), HS,
-                                       model->attention_scratch + gemm_thread() * scratch, mm);
+                                       model->attention_scratch + gemm_thread() * scratch, &model->mm);
             }
         }
-        matmul_forward(x, x, att, p.attprojw, p.attprojb, rows, C, C, mm);
+        linear_forward(&weights, x, true, att, PARAM_attprojw, layer, p.attprojb, rows);
         layernorm_forward(ln, mean, rstd, x, p.ln2w, p.ln2b, rows, C);
-        matmul_forward(fc, NULL, ln, p.fcw, p.fcb, rows, C, 4 * C, mm);
+        linear_forward(&weights, fc, false, ln, PARAM_fcw, layer, p.fcb, rows);
         gelu_forward(fc, fc, (int64_t)rows * 4 * C);
-        matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, mm);
+        linear_forward(&weights, x, true, fc, PARAM_fcprojw, layer, p.fcprojb, rows);
     }
     layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, outside.lnfw, outside.lnfb, 1, C);
-    matmul_forward(g->logits, NULL, ln, outside.wte, NULL, 1, C, V, mm);
+    linear_forward(&weights, g->logits, false, ln, PARAM_wte, 0, NULL, 1);
 }
 
-static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
+// Begins a sample. Call it when the parameters are as they shall be.
+static void generate_begin(Model *model) {
+    Generation *g = &model->generation;
+    g->length = g->cached = 0;
+    if (g->packed != NULL) { packed_weights_fill(g->packed, model->params, &model->config, model->mm.kernel); }
+}
 
 // Adds a token to the history. If the window is full, the tokens move, and the cache is void.
 static void generate_append(Model *model, int token) {
@@ -799,7 +798,10 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
         double batch_loss = gpt2_forward(model, B, T, dloss, true);
         if (!isfinite(batch_loss)) {
             char place[64];
-            name_nonfinite_forward(model, B, T, place, sizeof(place));
+            ActShape shape = activation_shape(model);
+            ActSlot slots[NUM_ACTIVATIONS];
+            activation_slots(&model->acts, slots);
+            name_nonfinite_forward(model->params, slots, &shape, (int64_t)B * T, place, sizeof(place));
             return run_fail_nonfinite(run, run->step, "loss", batch_loss, place, error);
         }
         gpt2_backward(model, B, T);
@@ -933,17 +935,13 @@ static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
 static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int T = (int)o->seq_len;
-    if (!gemm_set_threads(o->threads)) {
-        fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
-        return NULL;
-    }
-    if (!kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return NULL; }
-    snprintf(run->record.arithmetic, sizeof(run->record.arithmetic), "%s, vectors of %d floats", t->kernel.name,
-             VF_WIDTH);
+    bool ok = gemm_set_threads(o->threads) ||
+              fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
+    if (!ok || !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return NULL; }
+    kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
     RunShape shape = {run_kind(run),        (int)o->batch_size, T, (int)o->recompute, T,
                       run_eval_length(run), run_eval_rows(run)};
-    gpt2_plan(&t->model, &t->plan, &run->config, shape);
-    t->model.mm.kernel = &t->kernel;
+    gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
     return &t->plan;
 }
 

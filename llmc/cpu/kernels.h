@@ -63,4 +63,9 @@ static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16
     return fail(error, "--cpu-kernels %s: %s; auto takes the fastest that is here", name, why);
 }
 
+// Writes what the bits of a run depend on besides its options: the kernel, and the vectors of all other layers.
+static inline void kernel_describe(const GemmKernel *kernel, char *text, size_t size) {
+    snprintf(text, size, "%s, vectors of %d floats", kernel->name, VF_WIDTH);
+}
+
 #endif // LLMC_KERNELS_H

@@ -3,8 +3,7 @@
 #define LLMC_NONFINITE_H
 
 #include "llmc/cpu/simd.h"
-#include "llmc/model/gpt2.h"
-#include "llmc/model/memory_plan.h"
+#include "llmc/model/activations.h"
 
 // Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
 static inline bool find_nonfinite_tensor(const GPT2Config *config, const float *memory, const char *what, char *name,
@@ -25,6 +24,21 @@ static inline bool find_nonfinite_tensor(const GPT2Config *config, const float *
 static inline bool holds_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
     (void)context, (void)type; // all activations are float here
     return !row_is_finite((const float *)data, n);
+}
+
+// Names the tensor where a NaN or an infinity first stands, in the order of the computation. Call it after a forward
+// pass of this many rows whose loss is not finite.
+static inline void name_nonfinite_forward(const float *params, ActSlot *slots, const ActShape *shape, int64_t rows,
+                                          char *name, size_t size) {
+    if (find_nonfinite_tensor(&shape->config, params, "parameter", name, size)) { return; }
+    if (gpt2_find_nonfinite(slots, shape, rows, holds_nonfinite, NULL, name, size)) { return; }
+    snprintf(name, size, "the sum of the losses");
+}
+
+// Names the gradient that holds a NaN or an infinity. Call it if the forward pass was finite.
+static inline void name_nonfinite_gradient(const GPT2Config *config, const float *grads, char *name, size_t size) {
+    if (find_nonfinite_tensor(config, grads, "gradient of", name, size)) { return; }
+    snprintf(name, size, "the sum of squares");
 }
 
 #endif // LLMC_NONFINITE_H

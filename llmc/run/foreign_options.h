@@ -67,7 +67,7 @@ static const char *const foreign_options[][2] = {
      "give --nccl-init tcp with --server-ip (doc/several_gpus.md)"},
     {"compile torch-compile", "leave it out: make has compiled the program"},
     {"device cuda cpu use-cpu no-cuda", "leave it out: train_gpt2 runs on the CPU, train_gpt2cu on GPUs"},
-    {"dtype precision bf16 fp16 fp32 mixed-precision amp torch-dtype",
+    {"dtype bf16 fp16 fp32 mixed-precision amp torch-dtype",
      "train_gpt2 takes --precision fp32 or bf16; train_gpt2cu computes in bf16 (in fp32 after make PRECISION=FP32)"},
     {"flash flash-attn flash-attention use-flash-attn attn-implementation",
      "leave it out: attention never holds all scores; the GPU trainer has --attention"},

@@ -41,6 +41,8 @@ static void use_threads(int threads) {
 #endif
 }
 
+static GemmKernel model_kernel; // of the models that are made; none: the portable one
+
 // A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
 // them can be left out unnoticed.
 static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int recompute) {
@@ -48,7 +50,8 @@ static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     use_threads(model_threads);
     RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
-    gpt2_plan(&instance->model, &instance->plan, config, shape);
+    gpt2_plan(&instance->model, &instance->plan, config, shape,
+              model_kernel.name != NULL ? &model_kernel : &gemm_portable);
     if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
     float *params = instance->model.params;
     gpt2_init_params(params, config, 7);
@@ -170,7 +173,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     memset(&run, 0, sizeof(run));
     run.num_ranks = run.ranks.num_ranks = 1;
     run.options.batch_size = B, run.options.seq_len = T, run.options.val_sequences = sequences;
-    gpt2_plan(&trainer.model, &trainer.plan, &small, shape);
+    gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
     bool ok = gpt2_allocate(&trainer.model, &trainer.plan, &error) &&
               dataloader_open_tokens(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
@@ -230,8 +233,7 @@ TEST(test_accumulation) {
     free_model(whole), free_model(parts);
 }
 
-// Cached, uncached and training forward agree bit for bit, past the end of the window too.
-TEST(test_cached_decoding_is_exact) {
+static void check_cached_decoding(Test *t) {
     enum { V = 101, N = 48 + 30 };
     Instance *instances[3];
     for (int i = 0; i < 3; i++) { instances[i] = make_model(t, &small, 1, 48, 0); }
@@ -253,6 +255,16 @@ TEST(test_cached_decoding_is_exact) {
               (double)loss, (double)training->acts.losses.data[i]);
     }
     for (int i = 0; i < 3; i++) { free_model(instances[i]); }
+}
+
+// Cached, uncached and training forward agree bit for bit, past the end of the window too, with every kernel.
+TEST(test_cached_decoding_is_exact) {
+    for (int i = 0; i < NUM_KERNELS; i++) {
+        if (!kernel_choices[i].is_here()) { continue; }
+        model_kernel = *kernel_choices[i].kernel;
+        check_cached_decoding(t);
+    }
+    memset(&model_kernel, 0, sizeof(model_kernel));
 }
 
 // What stands in the padding rows of a loaded wte must not matter, and their gradient is zero.
@@ -416,12 +428,12 @@ TEST(test_plan_overflow_is_refused) {
     Model model;
     MemoryPlan plan;
     RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0};
-    gpt2_plan(&model, &plan, &config, shape);
+    gpt2_plan(&model, &plan, &config, shape, &gemm_portable);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "an impossible plan was allocated");
     CHECK(t, strstr(error.text, "overflows 64 bits") != NULL, "message: %s", error.text);
     GPT2Config large = {1024, 50257, 50304, 96, 96, 12288};
     RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0};
-    gpt2_plan(&model, &plan, &large, large_shape);
+    gpt2_plan(&model, &plan, &large, large_shape, &gemm_portable);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "a plan of terabytes was allocated");
     CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);
 }
@@ -430,8 +442,11 @@ TEST(test_plan_overflow_is_refused) {
 static void check_named(Test *t, Model *model, float *place, const char *want) {
     char name[128] = "";
     float old = *place;
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    activation_slots(&model->acts, slots);
     *place = NAN;
-    name_nonfinite_forward(model, 1, 8, name, sizeof(name));
+    name_nonfinite_forward(model->params, slots, &shape, 8, name, sizeof(name));
     CHECK(t, strcmp(name, want) == 0, "named '%s', want '%s'", name, want);
     *place = old;
 }
