@@ -115,6 +115,7 @@ static void print_machine(const Machine *m, const Problem *p) {
            m->peak[IN_FP32]);
     if (m->peak[IN_BF16] > 0.0) { printf(", %.1f in bf16", m->peak[IN_BF16]); }
     if (m->peak[IN_AMX] > 0.0) { printf(", %.1f with AMX", m->peak[IN_AMX]); }
+    printf("\nllmc's kernels, chosen as this program runs: %s, %s", llmc_kernel(false).name, llmc_kernel(true).name);
     printf("\nGB/s: %.0f from the second cache; B comes at %.1f to one core, at %.1f to all\n\n", m->near_rate,
            m->far_rate, m->all_far_rate);
 }

@@ -1,9 +1,9 @@
 // Step 6: vectors. One instruction multiplies and adds VF_WIDTH numbers. The tile has as many registers as before, and
 // each now holds VF_WIDTH sums.
 //
-// Compilers find vectors in simple loops, as in steps 2 to 4. In step 5 they do not find 24 of them that stay in
-// registers. So the vectors are written down, with the vector types of gcc and clang (llmc/cpu/simd.h). Nothing else
-// changes.
+// Compilers find vectors in simple loops, as in steps 2 to 4, and with luck in step 5. Here they are written down, with
+// the vector types of gcc and clang (llmc/cpu/simd.h), so that all sums are in registers whatever the compiler finds.
+// Nothing else changes.
 //
 //     per multiply-add of a vector: 11 / 24 loads (7 / 12 where a tile has 4 rows), 0 stores, a chain of 24 (12)
 #ifndef LADDER_STEP6_H
