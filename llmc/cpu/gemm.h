@@ -101,9 +101,17 @@ __attribute__((always_inline)) static inline void gemm_pack_square(float *to, in
     } else {
         float copy[2 * VF_WIDTH * VF_WIDTH];
         GemmSource near = *s;
-        bool whole = lane + VF_WIDTH <= s->lanes && (w + VF_WIDTH) * gemm_per_word(words) <= s->depth;
+        bool whole = (w + VF_WIDTH) * gemm_per_word(words) <= s->depth;
         if (s->k_stride != 1 || !whole) { near = gemm_gather(copy, words, s, lane, w), lane = w = 0; }
-        GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = gemm_words_of_lane(words, &near, lane + i, w); }
+        if (lane + VF_WIDTH <= near.lanes) {
+            GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) {
+                square[i] = gemm_words_of_lane(words, &near, lane + i, w);
+            }
+        } else {
+            for (int i = 0; i < VF_WIDTH; i++) {
+                square[i] = lane + i < near.lanes ? gemm_words_of_lane(words, &near, lane + i, w) : vf_set1(0.0f);
+            }
+        }
         if (!by_rows) { vf_transpose(square); }
     }
     GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, square[i]); }
