@@ -453,11 +453,11 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
 // Allocates the plan. The caller fills the parameters. Gradients and optimizer state are zero.
 static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
     if (!plan_allocate(plan, error)) { return false; }
-    size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
+    int64_t n = gpt2_num_params(&model->config);
     if (model->grads == NULL) { return true; }
-    memset(model->grads, 0, bytes);
-    memset(model->optimizer.m, 0, bytes);
-    memset(model->optimizer.v, 0, bytes);
+    clear_rows(model->grads, n);
+    clear_rows(model->optimizer.m, n);
+    clear_rows(model->optimizer.v, n);
     return true;
 }
 

@@ -54,6 +54,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/gpt2.h", "strcmp(name, gpt2_sizes[i].millions) == 0", "false", UNIT, "sizes"),
     ("llmc/model/memory_plan.h", "order[j - 1]->bytes < plan->rows[i].bytes", "false", CPU,
      "test_options.py -k largest"),
+    ("llmc/model/memory_plan.h", "madvise(memory, (size_t)bytes, MADV_HUGEPAGE);", "", UNIT, "memory_plan"),
     ("llmc/model/memory_plan.h", "memory.available = min_i64(memory.available, memory.all);", "", UNIT, "memory_plan"),
     ("llmc/run/run_report.h", "c <= PLAN_DATA", "c <= PLAN_ACTIVATION", CPU, "test_options.py -k consistent"),
     ("llmc/run/gpu_choices.h", "(long long)fit.largest[o->recompute]", "(long long)fit.largest[0]", EMU,

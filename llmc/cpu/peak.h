@@ -6,6 +6,7 @@
 
 #include "llmc/cpu/simd.h"
 #include "llmc/base/utils.h"
+#include "llmc/model/memory_plan.h"
 
 // Independent chains of multiply-adds: enough to hide the latency of a current core, and few enough to stay in
 // registers.
@@ -85,7 +86,7 @@ static inline void peak_stream(float *param, float *m, float *v, const float *gr
 // The rate of memory in GB/s, the best of a few times with all threads: 40 ms. 0 if there is no memory for it.
 static inline double peak_measure_memory(void) {
     const int64_t n = PEAK_STREAM;
-    float *arrays = (float *)malloc(4 * (size_t)n * sizeof(float));
+    float *arrays = (float *)plan_take_memory(4 * n * (int64_t)sizeof(float));
     double best = 0.0;
     if (arrays == NULL) { return 0.0; }
 #pragma omp parallel for schedule(static)

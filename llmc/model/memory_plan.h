@@ -10,6 +10,9 @@
 #ifndef LLMC_MEMORY_PLAN_H
 #define LLMC_MEMORY_PLAN_H
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 #include <unistd.h>
 
 #include "llmc/base/utils.h"
@@ -292,6 +295,21 @@ static inline const char *machine_limit_text(const MachineMemory *memory) {
 
 // ---- Allocation ----
 
+#define PLAN_HUGE_PAGE (2 << 20)  // bytes
+#define PLAN_HUGE_FROM (64 << 20) // bytes of a plan that has them: what they add is far below 1 %
+
+// Returns memory of so many bytes, or NULL. Large memory lies in huge pages where Linux gives them: a pass over it then
+// misses the processor's table of pages less often, and the first touch of each page takes 512 times fewer faults.
+static inline void *plan_take_memory(int64_t bytes) {
+    void *memory = NULL;
+    bool is_large = bytes >= PLAN_HUGE_FROM;
+    if (posix_memalign(&memory, is_large ? PLAN_HUGE_PAGE : PLAN_ALIGNMENT, (size_t)bytes) != 0) { return NULL; }
+#ifdef MADV_HUGEPAGE
+    if (is_large) { madvise(memory, (size_t)bytes, MADV_HUGEPAGE); } // advice: it may be refused
+#endif
+    return memory;
+}
+
 // Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails if a
 // size overflows, or if the machine or the process's cgroup has less memory: otherwise the kernel's out-of-memory
 // killer would end the run later.
@@ -305,10 +323,8 @@ static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
         return fail(error, "memory plan: needs %s, this machine has %s%s; " MEMORY_REMEDY PLAN_HINT, need, have,
                     machine_limit_text(&machine));
     }
-    if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
-        plan->memory = NULL;
-        return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY PLAN_HINT, need);
-    }
+    plan->memory = plan_take_memory(max_i64(plan->total, PLAN_ALIGNMENT));
+    if (plan->memory == NULL) { return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY PLAN_HINT, need); }
     plan_set_pointers(plan, plan->memory);
     return true;
 }

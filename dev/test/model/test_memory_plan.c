@@ -53,3 +53,30 @@ TEST(test_machine_memory) {
     check_memory(t, &empty, 0, machine_memory(empty.path).all);
     temp_dir_remove(&empty);
 }
+
+// Does the kernel know that this memory is to lie in huge pages? True where it has none.
+static bool is_advised(const void *memory) {
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false, advised = false;
+    if (maps == NULL || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) { advised = true; }
+    while (maps != NULL && fgets(line, sizeof(line), maps) != NULL) {
+        unsigned long long begin, end;
+        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2) {
+            inside = begin <= (uintptr_t)memory && (uintptr_t)memory < end;
+        }
+        if (inside && strncmp(line, "VmFlags:", 8) == 0) { advised = advised || strstr(line, " hg") != NULL; }
+    }
+    if (maps != NULL) { fclose(maps); }
+    return advised;
+}
+
+TEST(test_large_memory_lies_in_huge_pages) {
+    const int64_t sizes[] = {PLAN_ALIGNMENT, PLAN_HUGE_FROM};
+    for (int i = 0; i < 2; i++) {
+        void *memory = plan_take_memory(sizes[i]);
+        CHECK(t, memory != NULL && (uintptr_t)memory % (i == 0 ? PLAN_ALIGNMENT : PLAN_HUGE_PAGE) == 0, "%p", memory);
+        CHECK(t, i == 0 || is_advised(memory), "no advice about %lld bytes", (long long)sizes[i]);
+        free(memory);
+    }
+}
