@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2132, 1200, ""),
+    "base": (2213, 1200, ""),
     "model": (1590, 1100, "base"),
     "cpu": (1604, 650, "base model"),
     "cuda": (2001, 1400, "base model"),

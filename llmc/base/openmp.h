@@ -7,6 +7,7 @@
 #ifndef LLMC_OPENMP_H
 #define LLMC_OPENMP_H
 
+#include "llmc/base/processor.h" // so every program has it
 #include "llmc/base/utils.h"
 
 #if !defined(_OPENMP)

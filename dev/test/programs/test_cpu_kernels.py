@@ -1,0 +1,193 @@
+"""Which instructions multiply (--cpu-kernels, --precision), in the program of make and in one for any processor of this
+kind; and programs on processors that lack what they were built for. The products themselves: test_gemm.c."""
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import cli
+from cli import QUIET, TINY, losses, new_folder, path, random_tokens, shard, stopped_after, weights_hash
+from run_folder import record_of
+from tools import LIMIT, ROOT, write
+
+NAMES = ("amx", "avx512bf16", "avx512", "avx2", "bfmmla", "portable")
+PAIRS = ("amx", "avx512bf16", "bfmmla")  # these multiply bf16 only
+STEPS = 4
+only_x86 = pytest.mark.skipif((sys.platform, platform.machine()) != ("linux", "x86_64"), reason="for Linux on x86-64")
+
+
+def setup_module():
+    shard("tokens.bin", random_tokens(16 * 40 + 1, 257))
+
+
+def compile_program(name, source, *flags):
+    """A program for any processor of this kind, unless the flags say more."""
+    command = ["gcc" if shutil.which("gcc") else "cc", "-std=gnu11", *flags, "-I.", "-o", path(name), *source, "-lm"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return path(name)
+
+
+@functools.lru_cache(None)
+def trainer(build):
+    """The trainer that make has built, or one for any processor, without optimisation: that compiles fast."""
+    if build == "native":
+        return cli.CPU
+    revision = write("revision.c", 'const char *gpt2c_revision(void) { return ""; }')
+    return cli.Trainer(compile_program("any", ["train_gpt2.c", revision], "-O0", "-Wno-unknown-pragmas"), "train_gpt2")
+
+
+def words(folder, *more):
+    return ["-i", path("tokens.bin"), *TINY, "--vocab", 257, *QUIET, "--lr", 1e-3, "--seed", 3, "-o", folder, *more]
+
+
+@functools.lru_cache(None)
+def lacks(build, name, precision):
+    """Why this kernel does not run here: the line that refuses it. "": it runs."""
+    asked = words(new_folder("asked"), "--cpu-kernels", name, "--precision", precision, "--plan")
+    process = trainer(build).start(*asked)
+    err = process.communicate(timeout=LIMIT)[1].decode()
+    assert process.returncode == (1 if err else 0), (name, err)
+    return err
+
+
+@functools.lru_cache(None)
+def trained(build, name, precision, threads=1):
+    """The losses and the hash of the weights of a short run, whose outputs name its kernel."""
+    folder = new_folder("_".join((build, name, precision)))
+    threads = () if threads == 1 else ("--threads", threads)
+    out = trainer(build).ran(*words(folder, "--cpu-kernels", name, "--precision", precision, "-x", STEPS, *threads))
+    line, record = re.search(r"^machine .*", out, re.M).group(), record_of(folder)
+    assert f"matrix multiply in {precision} by " in line, line
+    used = re.search(r" by (\w+),", line).group(1)
+    assert name in ("auto", used) and record["arithmetic"].startswith(f"{used}, vectors of "), (line, record)
+    assert record["precision"] == precision and len(losses(out)) == STEPS
+    return losses(out), weights_hash(out), used
+
+
+def here(build, precision):
+    return [name for name in NAMES if not lacks(build, name, precision)]
+
+
+@pytest.mark.parametrize("build", ("native", "any"))
+def test_each_kernel(build):
+    """Refused in one line, or the same weights on two threads, with the losses of fp32 by the portable kernel."""
+    exact = trained(build, "portable", "fp32")[0]
+    for precision in ("fp32", "bf16"):
+        for name in NAMES:
+            if lacks(build, name, precision):
+                cli.check_line("train_gpt2", lacks(build, name, precision), [f"--cpu-kernels {name}: ", "auto takes"])
+                continue
+            values, weights, _ = trained(build, name, precision)
+            assert build == "any" or trained(build, name, precision, 2)[1] == weights, (name, precision)
+            limit = 1e-5 if precision == "fp32" else 1e-2
+            assert all(abs(a - b) <= limit * b for a, b in zip(values, exact)), (name, precision, values, exact)
+        assert trained(build, "auto", precision)[2] == here(build, precision)[0]
+
+
+def test_precision_does_something():
+    weights = {precision: trained("native", "portable", precision)[1] for precision in ("fp32", "bf16")}
+    assert weights["fp32"] != weights["bf16"]
+
+
+@only_x86
+@pytest.mark.parametrize("build", ("native", "any"))
+def test_kernels_that_fuse_agree(build):
+    """AVX2 and AVX-512 take the same operations in the same order."""
+    for precision in ("fp32", "bf16"):
+        if not {"avx2", "avx512"} <= set(here(build, precision)):
+            pytest.skip("no AVX-512 here")
+        assert trained(build, "avx2", precision)[1] == trained(build, "avx512", precision)[1], precision
+
+
+def test_what_cannot_run_says_why():
+    for name in PAIRS:
+        other = {"amx": "aarch64", "avx512bf16": "aarch64", "bfmmla": "x86_64"}[name] == platform.machine()
+        assert ("has none" if other else "") in lacks("native", name, "bf16")
+        assert ("has none" if other else "for --precision bf16") in lacks("native", name, "fp32")
+    cli.refused(*words(new_folder("typo"), "--cpu-kernels", "avx"), says=["--cpu-kernels", "'avx'"])
+
+
+def test_resume_with_other_arithmetic():
+    """Refused with both names, and possible."""
+    names = here("native", "bf16")
+    first, other = ("portable", next((name for name in names if name != "portable"), None))
+    if other is None:
+        pytest.skip("one kernel here")
+    full = [*words(new_folder("whole"), "--precision", "bf16", "--checkpoint-every", 2, "-x", STEPS), "--cpu-kernels"]
+    out = cli.ran(*full, first)
+    again = [path("stopped") if word == path("whole") else word for word in full]
+    stopped_after(2, path("whole"))
+    cli.refused(*again, other, "--resume", says=[f"the arithmetic was {first}, vectors of ", f"is {other}, vectors of ",
+                                                "--allow-changes"])
+    assert weights_hash(cli.ran(*again, first, "--resume")) == weights_hash(out)
+    stopped_after(2, path("whole"))
+    assert weights_hash(cli.ran(*again, other, "--resume", "--allow-changes")) != weights_hash(out)
+
+
+# ---- Processors that lack what a program was built for ----
+
+
+def emulated(processor, *command):
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("no qemu-x86_64")
+    done = subprocess.run(["qemu-x86_64", "-cpu", processor, *command], capture_output=True, text=True, timeout=LIMIT)
+    err = "".join(line for line in done.stderr.splitlines(True) if not line.startswith("qemu-x86_64: warning:"))
+    return done.returncode, done.stdout, err
+
+
+def says(name):
+    return (f"error: this program was built for a processor with {name}, which this one lacks; build it here "
+            "(`make clean; make`), or for all of them with `make ARCH=`\n")
+
+
+@functools.lru_cache(None)
+def probe(*flags):
+    source = write("probe.c", '#include "llmc/base/openmp.h"\nint main(void) { puts("main"); return 0; }\n')
+    return compile_program("_".join(("probe", *flags)), [source], "-O2", *flags)
+
+
+@only_x86
+def test_a_program_for_another_processor():
+    """-D stands for a flag that this processor does not have: the check reads the macro."""
+    for name, macro, flag in (("AVX-512FP16", "__AVX512FP16__", "avx512_fp16"), ("AVX-VNNI", "__AVXVNNI__", "avx_vnni"),
+                              ("AVX-512BF16", "__AVX512BF16__", "avx512_bf16"), ("AVX2", "__AVX2__", "avx2")):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            if re.search(rf"\b{flag}\b", file.read()):
+                continue
+        done = subprocess.run([probe(f"-D{macro}=1")], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", says(name))
+        return
+    pytest.skip("this processor has all that is tried")
+
+
+@only_x86
+@pytest.mark.parametrize("flag, processor, lacks_name", (
+    ("-march=haswell", "Nehalem", "AVX"), ("-march=haswell", "SandyBridge", "LZCNT|BMI|MOVBE|FMA|F16C"),
+    ("-march=skylake-avx512", "max", "AVX-512F"), ("-march=nehalem", "qemu64", "SSSE3|SSE4.1|POPCNT"),
+    ("-march=haswell", "max", ""), ("-march=x86-64", "qemu64", "")))
+def test_fewer_instructions(flag, processor, lacks_name):
+    status, out, err = emulated(processor, probe(flag))
+    if lacks_name == "":
+        assert (status, out, err) == (0, "main\n", "")
+    else:
+        assert status == 1 and out == "" and err in [says(name) for name in lacks_name.split("|")], (status, err)
+
+
+@only_x86
+def test_programs_on_an_old_processor():
+    """The programs of make end in one line, if they were built for more; a trainer for any processor trains."""
+    for name in (cli.PROGRAM, os.path.join(os.path.dirname(cli.PROGRAM), "tokenize")):
+        status, out, err = emulated("qemu64", name, "--help")
+        assert (status, err) == (0, "") if out else status == 1 and err.startswith("error: this program was built for")
+    known = trained("any", "portable", "fp32")[0]
+    status, out, err = emulated("qemu64", trainer("any").program, *map(str, words(new_folder("old"), "-x", STEPS)))
+    assert (status, err) == (0, "") and " by portable," in out and losses(out) == pytest.approx(known, 1e-5), (out, err)
+    status, _, err = emulated("qemu64", trainer("any").program,
+                              *map(str, words(new_folder("old"), "--cpu-kernels", "avx2")))
+    assert status == 1 and "--cpu-kernels avx2: this processor lacks AVX2" in err, err
