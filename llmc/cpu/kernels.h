@@ -5,6 +5,7 @@
 
 #include "llmc/cpu/gemm.h"
 #include "llmc/cpu/gemm_amx.h"
+#include "llmc/cpu/gemm_arm.h"
 #include "llmc/cpu/gemm_x86.h"
 
 #if defined(__x86_64__)
@@ -37,6 +38,9 @@ static const KernelChoice kernel_choices[] = {
     {&gemm_avx512bf16, has_avx512bf16, "this processor lacks AVX512-BF16"},
     {&gemm_avx512, has_avx512, "this processor lacks AVX-512"},
     {&gemm_avx2, has_avx2, "this processor lacks AVX2 or FMA"},
+#endif
+#ifdef GEMM_BFMMLA_TARGET
+    {&gemm_bfmmla, has_bfmmla, "this processor lacks the bf16 instructions of ARMv8.6"},
 #endif
     {&gemm_portable, has_portable, ""},
 };
