@@ -77,6 +77,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("train_gpt2.c", "    clear_rows(grads_of(model, 0).wte + V * C, (Vp - V) * C);\n", "", UNIT, "model"),
     ("train_gpt2.c", "row > 0 || !model->grads_are_zero", "row > 0", UNIT, "model"),
     ("train_gpt2.c", "    model->grads_are_zero = false;\n", "", UNIT, "model"),
+    ("llmc/cpu/rows.h", " + r3[c]", "", UNIT, "layers"),
     ("llmc/cpu/profile.h", "    profile->in_step = false;\n", "", CPU, "test_profile.py -k only_steps"),
     ("llmc/cpu/profile.h", "profile->steps = 0, profile->skipped = 1;", "", CPU, "test_profile.py -k every_phase"),
     ("train_gpt2.c", "    profile_enter(&model->profile, PROFILE_NORM);\n", "", CPU, "test_profile.py -k every_phase"),
