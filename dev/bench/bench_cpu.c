@@ -174,7 +174,7 @@ static double milliseconds_in(const char *line) {
 // T.
 static void bench_step(const Bench *bench) {
     const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "
-                          "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 2>&1";
+                          "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 --profile 2>&1";
     const double L = 12, C = 768, V = 50257, T = 64, tokens = 4 * T;
     const double gflop = 1e-9 * tokens * (6 * (12 * L * C * C + V * C) + 6 * L * C * T);
     printf("\n%s\n", command);
@@ -183,9 +183,12 @@ static void bench_step(const Bench *bench) {
     char line[1024], last[1024] = "no output\n";
     double times[64];
     int steps = 0;
+    bool in_profile = false;
     while (program != NULL && fgets(line, sizeof(line), program) != NULL) {
         snprintf(last, sizeof(last), "%s", line);
         double ms = milliseconds_in(line);
+        in_profile = (in_profile || strncmp(line, "profile", 7) == 0) && strncmp(line, "weights", 7) != 0;
+        if (in_profile) { printf("%s", line); }
         if (ms > 0.0 && steps < 64) { times[steps++] = ms; }
     }
     int status = program == NULL ? -1 : pclose(program);
