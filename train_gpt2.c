@@ -953,7 +953,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 }
 
 static void print_machine(Trainer *t, TrainRun *run) {
-    t->peak_flops = 1e9 * peak_measure_flops(gemm_max_threads());
+    t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
     threads_begin(&t->threads, gemm_max_threads());
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
         run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);

@@ -259,6 +259,7 @@ def shape_of_model(options, config, vocab):
 
 class Run:
     """What the options ask for, checked and opened; where the run stands; how it computes."""
+    fuses_on_cpu = False  # AdamW in one pass on a CPU; on a GPU it always is
 
     def __init__(self, options):
         self.options, self.ranks = options, Ranks(options.device)
@@ -339,7 +340,7 @@ class Run:
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self.optimizer = make_optimizer(self.model, o.beta1, o.beta2, o.adam_eps, o.weight_decay,
                                         shards=bool(o.zero_stage) and self.ranks.size > 1,
-                                        **({"fused": True} if on_gpu else {}))
+                                        **({"fused": True} if on_gpu or self.fuses_on_cpu else {}))
         if state is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.loss_of = torch.compile(self.parallel) if o.compile else self.parallel

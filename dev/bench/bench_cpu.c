@@ -1,6 +1,6 @@
 // `make bench-cpu`: how far this machine is from its own limits, in one run: the peak of its multiply-adds, the matrix
 // multiply at the shapes of GPT-2 124M (beside OpenBLAS if libopenblas.so.0 is installed), the memory bandwidth an
-// optimizer sees, and whole training steps of ./train_gpt2 if it is built. It times the source the trainer runs.
+// optimizer sees. It times the source the trainer runs. (Whole steps: cpu_training.py.)
 //
 // Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
 #include "llmc/base/openmp.h"
@@ -156,75 +156,33 @@ static void bench_memory(void) {
     printf("\nmemory, as AdamW uses it: %.1f GB/s (4 arrays read, 3 written)\n", peak_measure_memory());
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-// The number before " ms |" in a step line of the trainer, or 0 if there is none.
-static double milliseconds_in(const char *line) {
-    const char *end = strstr(line, " ms |");
-    if (end == NULL || strncmp(line, "step", 4) != 0) { return 0.0; }
-    while (end > line && end[-1] != ' ') { end--; }
-    return atof(end);
-}
-
-// Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work. The fraction of peak counts what the trainers count
-// (flops_per_token in llmc/model/gpt2.h): 6 operations for each weight of a multiply and token, attention's 6 L C
-// T.
-static void bench_step(const Bench *bench) {
-    const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "
-                          "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 --profile 2>&1";
-    const double L = 12, C = 768, V = 50257, T = 64, tokens = 4 * T;
-    const double gflop = 1e-9 * tokens * (6 * (12 * L * C * C + V * C) + 6 * L * C * T);
-    printf("\n%s\n", command);
-    fflush(stdout);
-    FILE *program = popen(command, "r");
-    char line[1024], last[1024] = "no output\n";
-    double times[64];
-    int steps = 0;
-    bool in_profile = false;
-    while (program != NULL && fgets(line, sizeof(line), program) != NULL) {
-        snprintf(last, sizeof(last), "%s", line);
-        double ms = milliseconds_in(line);
-        in_profile = (in_profile || strncmp(line, "profile", 7) == 0) && strncmp(line, "weights", 7) != 0;
-        if (in_profile) { printf("%s", line); }
-        if (ms > 0.0 && steps < 64) { times[steps++] = ms; }
-    }
-    int status = program == NULL ? -1 : pclose(program);
-    if (status != 0 || steps < 3) {
-        printf("no step was timed (status %d): %s", status, last);
+// Measures one precision with a kernel, or with the fastest for "auto".
+static void bench_precision(Bench *bench, const char *name, bool bf16) {
+    Error error;
+    if (!kernel_choose(&bench->kernel, name, bf16, &error)) {
+        printf("\n%s: %s\n", bf16 ? "bf16" : "fp32", error.text);
         return;
     }
-    qsort(times + 1, (size_t)(steps - 1), sizeof(double), compare_doubles); // the first step warms up
-    double median = times[1 + (steps - 1) / 2], best = times[1];
-    printf("step: median %.0f ms, best %.0f ms: %.0f GFLOP/s, %.1f%% of peak (best %.1f%%)\n", median, best,
-           gflop / median * 1e3, 100e3 * gflop / median / bench->peak, 100e3 * gflop / best / bench->peak);
+    Gemm mm = {&bench->kernel, new_floats(gemm_workspace_floats(bench->threads))};
+    bench->peak = 0.0;
+    for (int i = 0; i < 5; i++) { bench->peak = fmax(bench->peak, kernel_peak(&mm, bench->threads)); }
+    free(mm.workspace);
+    printf("\n%s by %s, peak: %.1f GFLOP/s%s\n", bf16 ? "bf16" : "fp32", bench->kernel.name, bench->peak,
+           bench->kernel.words == GEMM_PAIRS ? ", of the kernel in caches" : "");
+    bench_training_shapes(bench, 256);
+    bench_training_shapes(bench, 1024);
+    bench_decoding_shapes(bench);
 }
 
-// Takes a kernel's name and fp32 or bf16; without them the fastest in fp32.
+// Takes the name of a kernel; without it the fastest.
 int main(int argc, char **argv) {
     openmp_wait_briefly(argv);
     Bench bench = {.threads = gemm_max_threads()};
-    Error error;
-    if (!kernel_choose(&bench.kernel, argc > 1 ? argv[1] : "auto", argc > 2 && strcmp(argv[2], "bf16") == 0, &error)) {
-        fprintf(stderr, "bench_cpu: %s\n", error.text);
-        return EXIT_FAILURE;
-    }
     print_machine(bench.threads);
     bench.sgemm = open_openblas(bench.threads);
-    for (int i = 0; i < 5; i++) { bench.peak = fmax(bench.peak, peak_measure_flops(bench.threads)); }
-    printf("peak: %.1f GFLOP/s fp32\n", bench.peak);
-    bench_training_shapes(&bench, 256);
-    bench_training_shapes(&bench, 1024);
-    bench_decoding_shapes(&bench);
+    bench_precision(&bench, argc > 1 ? argv[1] : "auto", false);
+    bench.sgemm = NULL; // it multiplies in fp32
+    bench_precision(&bench, argc > 1 ? argv[1] : "auto", true);
     bench_memory();
-    FILE *trainer = fopen("./train_gpt2", "r");
-    if (trainer == NULL) {
-        printf("\nstep: ./train_gpt2 is not built (make), so no step was timed\n");
-        return EXIT_SUCCESS;
-    }
-    fclose(trainer);
-    bench_step(&bench);
     return EXIT_SUCCESS;
 }

@@ -19,6 +19,8 @@ ON_GPU = {"--device": "cuda", "--precision": "autocast", "--compile": "1"}
 
 
 class TimedRun(train_gpt2.Run):
+    fuses_on_cpu = True
+
     def settle_batch(self):
         super().settle_batch()
         self.steps += WARM_UP

@@ -7,6 +7,7 @@
 #include "llmc/cpu/gemm_amx.h"
 #include "llmc/cpu/gemm_arm.h"
 #include "llmc/cpu/gemm_x86.h"
+#include "llmc/cpu/peak.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -65,6 +66,33 @@ static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16
         }
     }
     return fail(error, "--cpu-kernels %s: %s; auto takes the fastest that is here", name, why);
+}
+
+// GFLOP/s of the calling thread in this kernel, on panels that stay in its caches. work: gemm_thread_floats.
+static inline double kernel_rate(const GemmKernel *kernel, float *work) {
+    const int64_t depth = kernel->depth, panel = depth * GEMM_LANES;
+    float *a = gemm_align(work), *b = a + 2 * panel, *tile = b + depth * GEMM_MAX_COLS;
+    double best = 0.0;
+    memset(a, 0, (size_t)(2 * panel + depth * GEMM_MAX_COLS) * sizeof(float));
+    double flops = 2.0 * kernel->rows * kernel->cols * (double)(depth * gemm_per_word(kernel->words));
+    double until = peak_thread_seconds() + 0.030;
+    gemm_begin(kernel);
+    while (peak_thread_seconds() < until) {
+        double start = seconds_now();
+        for (int i = 0; i < 50; i++) { kernel->multiply(tile, a, panel, b, depth, kernel->rows, kernel->cols); }
+        best = fmax(best, 50.0 * flops / (seconds_now() - start) * 1e-9);
+    }
+    gemm_end(kernel);
+    return best;
+}
+
+// The peak of `threads` cores together in GFLOP/s: of fused multiply-adds, or of the kernel if it multiplies pairs.
+static inline double kernel_peak(const Gemm *mm, int threads) {
+    double peak = 0.0;
+    if (mm->kernel->words != GEMM_PAIRS) { return peak_measure_flops(threads); }
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
+    for (int i = 0; i < threads; i++) { peak += kernel_rate(mm->kernel, mm->workspace + i * gemm_thread_floats()); }
+    return peak;
 }
 
 // Writes what the bits of a run depend on besides its options: the kernel, and the vectors of all other layers.

@@ -1,0 +1,25 @@
+"""dev/bench/cpu_training.py: the table of our times and PyTorch's on the CPU, on a small model."""
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+BENCH = [sys.executable, os.path.join(ROOT, "dev/bench/cpu_training.py")]
+
+
+def test_table():
+    """Each precision has a row with the time of our step, and PyTorch's where this Python has it."""
+    done = subprocess.run([*BENCH, "--init", "d6", "--shapes", "1x8", "--no-samples", "--threads", "2"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["1x8", "fp32"], ["1x8", "bf16"]], done.stdout
+    assert all(re.fullmatch(r"[\d.]+", row[2]) and float(row[2]) > 0.0 for row in rows), done.stdout
+    assert ("no PyTorch" in done.stdout) == (len(rows[0]) == 4), done.stdout
+
+
+def test_refused():
+    """A shape that is none is refused in one line, before anything runs."""
+    done = subprocess.run([*BENCH, "--shapes", "4x"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--shapes 4x" in done.stderr, done.stderr
