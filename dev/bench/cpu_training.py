@@ -122,8 +122,8 @@ def main():
     print(f"{o.init}, {o.threads} threads, {'PyTorch by turns' if has('torch') else 'no PyTorch in this Python'}")
     print("B x T    numbers      ours      PyTorch   ratio  target")
     for shape in shapes:
-        compare(shape, step_ms, lambda precision, shape=shape:
-                training_commands(o.init, shape, precision, o.threads), o.rounds)
+        compare(shape, step_ms, lambda precision, shape=shape: training_commands(o.init, shape, precision, o.threads),
+                o.rounds)
     if o.no_samples:
         return
     with tempfile.TemporaryDirectory() as folder:
