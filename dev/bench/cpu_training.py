@@ -113,6 +113,7 @@ def main():
     parser.add_argument("--shapes", default="4x64,4x256,1x1024", help="B x T of the steps (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each, of which the median counts (default 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both (default: one per core)")
+    parser.add_argument("--profile", action="store_true", help="show the phases of our steps of the first shape, too")
     parser.add_argument("--no-samples", action="store_true", help="only training steps")
     o = parser.parse_args()
     shapes = o.shapes.split(",")
@@ -124,12 +125,16 @@ def main():
     for shape in shapes:
         compare(shape, step_ms, lambda precision, shape=shape: training_commands(o.init, shape, precision, o.threads),
                 o.rounds)
+    for precision in ("fp32", "bf16") if o.profile else ():
+        ours, _ = training_commands(o.init, shapes[0], precision, o.threads)
+        table = re.search(r"^profile .*?(?=^weights)", output_of([*ours, "--profile"]), re.M | re.S)
+        print(f"\n{shapes[0]} {precision}\n{table[0]}", flush=True)
     if o.no_samples:
         return
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "model")
-        output_of(["./train_gpt2", "--init", o.init, *MODEL, "--steps", "1", "--batch-size", "1", "--seq-len", "8", "--val-every", "0",
-                   "--sample-every", "0", "--export", model])
+        output_of(["./train_gpt2", "--init", o.init, *MODEL, "--steps", "1", "--batch-size", "1", "--seq-len", "8",
+                   "--val-every", "0", "--sample-every", "0", "--export", model])
         compare("sample", token_ms, lambda precision: sample_commands(model, precision, o.threads), o.rounds)
 
 
