@@ -8,6 +8,7 @@ batches, same options. Draws the losses over each other, and how far they are ap
     python3 dev/twin_curves.py --fp8 -o doc/curves_fp8.png
 
 --fp8 makes another picture, of 500 steps: the GPU trainer's 8 bits, its bf16 and fp32 beside PyTorch's bf16.
+--cpu makes another, of 300 steps: the CPU trainer's bf16 beside its fp32 and PyTorch's autocast.
 Each run has a folder below --runs, with what it printed in out.txt; one that is complete is not made again. Needs torch
 and matplotlib. --gpu-trainer ./train_gpt2cu where there is a GPU: the emulator takes a second or two a step.
 """
@@ -26,7 +27,6 @@ MODEL = "--layers 4 --heads 2 --channels 64 --context 64 --seq-len 64".split()
 RECIPE = "--lr 1e-3 --warmup 20 --final-lr-frac 0.1 --weight-decay 0.1 --shuffle --seed 42".split()
 BATCH = ["--batch-size", "4"]
 HALVES = ["--batch-size", "2", "--total-batch", "256"]  # the same batches, added up in another order
-LIMIT = 0.01  # how far from PyTorch's loss, as a part of it, 8 bits may end
 OURS, PYTORCH = "#0072B2", "#D55E00"  # Okabe and Ito's colours
 GREEN, GRAY = "#009E73", "#999999"
 NOT_APART = 4e-7  # where the picture has losses whose printed digits are the same
@@ -47,8 +47,9 @@ def commands(options):
     gpu = [options.gpu_trainer, "--sample-every", "0"]
     runs = {"ours_fp32": c + BATCH, "pytorch_fp32": twin + BATCH, "pytorch_fp32_halves": twin + HALVES,
             "pytorch_bf16": twin + BATCH + ["--precision", "bf16"], "ours_bf16": gpu + BATCH,
-            "ours_fp8": gpu + BATCH + ["--fp8"]}
-    shown = FP8_CURVES if options.fp8 else [name for name in runs if name != "ours_fp8"]
+            "ours_fp8": gpu + BATCH + ["--fp8"], "ours_cpu_bf16": c + BATCH + ["--precision", "bf16"],
+            "pytorch_autocast": twin + BATCH + ["--precision", "autocast"]}
+    shown = options.near.curves if options.near else PYTORCH_RUNS
     shared = ["--train-data", options.text, *MODEL, *RECIPE, "--steps", str(options.steps), "--val-every",
               str(max(1, options.steps // 4)), "--val-sequences", "16"]
     return {name: runs[name] + shared for name in shown}
@@ -113,49 +114,61 @@ def draw_losses(axes, steps, runs):
     axes.legend(frameon=True, facecolor="#cccccc", edgecolor="none", title="one on the other")
 
 
-# Of the picture of 8 bits.
-FP8_CURVES = {
-    "ours_fp32": ("train_gpt2, fp32", {"color": "#9BD0F0", "linewidth": 7}),
-    "ours_bf16": ("train_gpt2cu, bf16", {"color": "#F5B48A", "linewidth": 4.5}),
-    "ours_fp8": ("train_gpt2cu --fp8", {"color": GREEN, "linewidth": 2.2}),
-    "pytorch_bf16": ("PyTorch, bf16", {"color": "black", "linewidth": 0.8}),
-}
+class Near:
+    """A picture of curves that should be near one of them, `base`. The run `judged` must end within `limit` of it."""
+
+    def __init__(self, curves, colours, base, base_words, judged, limit):
+        self.curves, self.colours, self.base, self.base_words = curves, colours, base, base_words
+        self.judged, self.limit = judged, limit
+
+    def apart(self, runs):
+        """Name -> (loss - the base's) / the base's at each step."""
+        return {name: [x / y - 1 for x, y in zip(runs[name], runs[self.base])]
+                for name in self.curves if name != self.base}
+
+    def report(self, apart):
+        """The largest distance of each, its mean, and that of the last step."""
+        print(f"\n{'from ' + self.base_words:26}{'largest':>10}{'at step':>9}{'mean':>11}{'last step':>11}")
+        for name, values in apart.items():
+            worst = max(values, key=abs)
+            print(f"{self.curves[name][0]:26}{worst:+10.3%}{values.index(worst) + 1:9}"
+                  f"{sum(values) / len(values):+11.4%}{values[-1]:+11.3%}")
+        end = apart[self.judged][-1]
+        if not abs(end) <= self.limit:
+            fail(f"the loss of {self.curves[self.judged][0]} ends {end:+.2%} from {self.base_words}, expected within "
+                 f"{self.limit:.1%}")
+
+    def draw(self, top, bottom, runs, apart):
+        steps = range(1, len(runs[self.base]) + 1)
+        for name, (label, style) in self.curves.items():
+            top.plot(steps, runs[name], label=label, **style)
+        for name, values in apart.items():
+            bottom.plot(steps, [100 * value for value in values], label=self.curves[name][0], linewidth=1.1,
+                        color=self.colours[name])
+        for sign in (-1, 1):
+            bottom.axhline(100 * sign * self.limit, color="black", linewidth=0.8, linestyle=":")
+        bottom.annotate(f"{100 * self.limit:g} % of the loss", (steps[-1], 100 * self.limit), (-4, -11),
+                        textcoords="offset points", ha="right", fontsize=8)
+        bottom.set_ylim(-120 * self.limit, 120 * self.limit)
+        top.set_ylabel("training loss")
+        bottom.set_ylabel(f"loss beside {self.base_words}, %")
+        bottom.set_xlabel("step")
+        top.legend(frameon=False, title="one on the other")
+        bottom.legend(frameon=False, fontsize=8, ncol=3, loc="lower right")
 
 
-def relative_to_pytorch(runs):
-    """Name -> (loss - PyTorch's in bf16) / PyTorch's at each step."""
-    return {name: [x / y - 1 for x, y in zip(runs[name], runs["pytorch_bf16"])]
-            for name in FP8_CURVES if name != "pytorch_bf16"}
-
-
-def report_fp8(apart):
-    """The largest distance of each, its mean, and that of the last step, which for 8 bits must be within LIMIT."""
-    print(f"\n{'from PyTorch in bf16':24}{'largest':>10}{'at step':>9}{'mean':>11}{'last step':>11}")
-    for name, values in apart.items():
-        worst = max(values, key=abs)
-        print(f"{FP8_CURVES[name][0]:24}{worst:+10.3%}{values.index(worst) + 1:9}{sum(values) / len(values):+11.4%}"
-              f"{values[-1]:+11.3%}")
-    if not abs(apart["ours_fp8"][-1]) <= LIMIT:
-        fail(f"the loss of --fp8 ends {apart['ours_fp8'][-1]:+.2%} from PyTorch's in bf16, expected within {LIMIT:.0%}")
-
-
-def draw_fp8(top, bottom, runs, apart):
-    steps = range(1, len(runs["ours_fp8"]) + 1)
-    for name, (label, style) in FP8_CURVES.items():
-        top.plot(steps, runs[name], label=label, **style)
-    for name, values in apart.items():
-        bottom.plot(steps, [100 * value for value in values], label=FP8_CURVES[name][0], linewidth=1.1,
-                    color={"ours_fp32": OURS, "ours_bf16": PYTORCH, "ours_fp8": GREEN}[name])
-    for sign in (-1, 1):
-        bottom.axhline(100 * sign * LIMIT, color="black", linewidth=0.8, linestyle=":")
-    bottom.annotate("1 % of the loss", (steps[-1], 100 * LIMIT), (-4, -11), textcoords="offset points", ha="right",
-                    fontsize=8)
-    bottom.set_ylim(-120 * LIMIT, 120 * LIMIT)
-    top.set_ylabel("training loss")
-    bottom.set_ylabel("loss beside PyTorch's in bf16, %")
-    bottom.set_xlabel("step")
-    top.legend(frameon=False, title="one on the other")
-    bottom.legend(frameon=False, fontsize=8, ncol=3, loc="lower right")
+FP8 = Near({"ours_fp32": ("train_gpt2, fp32", {"color": "#9BD0F0", "linewidth": 7}),
+            "ours_bf16": ("train_gpt2cu, bf16", {"color": "#F5B48A", "linewidth": 4.5}),
+            "ours_fp8": ("train_gpt2cu --fp8", {"color": GREEN, "linewidth": 2.2}),
+            "pytorch_bf16": ("PyTorch, bf16", {"color": "black", "linewidth": 0.8})},
+           {"ours_fp32": OURS, "ours_bf16": PYTORCH, "ours_fp8": GREEN},
+           "pytorch_bf16", "PyTorch's in bf16", "ours_fp8", 0.01)
+CPU = Near({"ours_fp32": ("train_gpt2, fp32", {"color": "#9BD0F0", "linewidth": 7}),
+            "ours_cpu_bf16": ("train_gpt2 --precision bf16", {"color": "#F5B48A", "linewidth": 3.5}),
+            "pytorch_autocast": ("PyTorch, autocast to bf16", {"color": "black", "linewidth": 0.8})},
+           {"ours_cpu_bf16": PYTORCH, "pytorch_autocast": GRAY},
+           "ours_fp32", "train_gpt2 in fp32", "ours_cpu_bf16", 0.003)
+PYTORCH_RUNS = ("ours_fp32", "pytorch_fp32", "pytorch_fp32_halves", "pytorch_bf16", "ours_bf16")
 
 
 def draw_differences(axes, steps, apart, loss):
@@ -180,13 +193,13 @@ def draw_differences(axes, steps, apart, loss):
 
 
 def draw_pytorch(top, bottom, runs, apart):
-    steps = range(1, len(runs["ours_fp32"]) + 1)
+    steps = range(1, len(next(iter(runs.values()))) + 1)
     draw_losses(top, steps, runs)
     draw_differences(bottom, steps, apart, runs["pytorch_fp32"])
 
 
 def draw(picture, runs, apart, path):
-    """picture: draw_pytorch or draw_fp8."""
+    """picture: draw_pytorch, or the drawing of a Near."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -195,7 +208,7 @@ def draw(picture, runs, apart, path):
     picture(*both, runs, apart)
     for axes in both:
         axes.grid(color="#dddddd", linewidth=0.5)
-        axes.set_xlim(0, len(runs["ours_fp32"]) + 1)
+        axes.set_xlim(0, len(next(iter(runs.values()))) + 1)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with guard.new_file(path) as file:
         figure.savefig(file, format=os.path.splitext(path)[1][1:], pil_kwargs={"optimize": True})
@@ -205,14 +218,16 @@ def draw(picture, runs, apart, path):
 def parse_options():
     parser = guard.Parser(textwrap.dedent(__doc__))
     parser.add_argument("--text", default=TEXT, help="what to learn (tinyshakespeare)")
-    parser.add_argument("--fp8", action="store_true", help="the picture of 8 bits")
-    parser.add_argument("--steps", type=int, help="updates (200; --fp8: 500)")
-    parser.add_argument("--runs", help="folder of the runs (run_twin_curves; --fp8: run_twin_curves_fp8)")
+    parser.add_argument("--fp8", action="store_const", dest="near", const=FP8, help="the picture of 8 bits")
+    parser.add_argument("--cpu", action="store_const", dest="near", const=CPU, help="the picture of bf16 on the CPU")
+    parser.add_argument("--steps", type=int, help="updates (200; --fp8: 500; --cpu: 300)")
+    parser.add_argument("--runs", help="folder of the runs (run_twin_curves; run_twin_curves_fp8, _cpu)")
     parser.add_argument("--gpu-trainer", default=os.path.join(ROOT, "train_gpt2emu"), help="(./train_gpt2emu)")
-    parser.add_argument("-o", "--output", help="the picture (curves_pytorch.png; --fp8: curves_fp8.png)")
+    parser.add_argument("-o", "--output", help="the picture (curves_pytorch.png, curves_fp8.png, curves_cpu.png)")
     options = parser.parse_args()
-    defaults = (500, "run_twin_curves_fp8", "curves_fp8.png") if options.fp8 else \
-        (200, "run_twin_curves", "curves_pytorch.png")
+    defaults = {None: (200, "run_twin_curves", "curves_pytorch.png"),
+                FP8: (500, "run_twin_curves_fp8", "curves_fp8.png"),
+                CPU: (300, "run_twin_curves_cpu", "curves_cpu.png")}[options.near]
     for name, value in zip(("steps", "runs", "output"), defaults):
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -221,6 +236,8 @@ def parse_options():
     for path, remedy in ((options.text, "python3 dev/data/tinyshakespeare.py, or give --text"),
                          (os.path.join(ROOT, "train_gpt2"), "make train_gpt2"),
                          (options.gpu_trainer, "make train_gpt2emu")):
+        if path == options.gpu_trainer and options.near is CPU:
+            continue
         if not os.path.exists(path):
             fail(f"{path}: no such file; {remedy}")
     return options
@@ -236,8 +253,8 @@ def main():
         runs[name] = losses(folder)
         if len(runs[name]) != options.steps:
             fail(f"{folder}: {len(runs[name])} steps, expected {options.steps}; remove the folder")
-    compare, tell, picture = (relative_to_pytorch, report_fp8, draw_fp8) if options.fp8 else \
-        (differences, report, draw_pytorch)
+    near = options.near
+    compare, tell, picture = (near.apart, near.report, near.draw) if near else (differences, report, draw_pytorch)
     apart = compare(runs)
     tell(apart)
     try:
