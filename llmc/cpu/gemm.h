@@ -261,9 +261,16 @@ static inline void gemm_pack_rows(const GemmProblem *p, GemmPass *pass, int64_t 
 typedef struct {
     const float *packed;
     int64_t k, depth, n, cols; // rows k .. k + depth of the pass, columns n .. n + cols of B
-    const float *next;         // next_rows rows of the unpacked B that follow this block
-    int64_t next_rows;
+    GemmSource next;           // the unpacked block after this one; data NULL: there is none
 } GemmBlock;
+
+// Prefetches the part of a block that from ... until are of `all`. It is a matrix in memory whose rows are lanes or k.
+static inline void gemm_prefetch_part(const GemmSource *s, int64_t from, int64_t until, int64_t all) {
+    bool by_lanes = s->k_stride == 1;
+    int64_t rows = by_lanes ? s->lanes : s->depth, cols = by_lanes ? s->depth : s->lanes;
+    int64_t stride = by_lanes ? s->lane_stride : s->k_stride, first = from * rows / all;
+    gemm_prefetch(s->data + first * stride, stride, until * rows / all - first, cols);
+}
 
 // Multiplies all rows of the pass by one block of B. Each tile prefetches a part of the next block.
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
@@ -276,11 +283,8 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
     for (int64_t row = 0; row < pass->rows; row += kernel->rows) {
         int64_t rows = min_i64(kernel->rows, pass->rows - row);
         float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
-        int64_t from = row * b->next_rows / pass->rows, until = (row + rows) * b->next_rows / pass->rows;
         gemm_prefetch(to, p->ldc, rows, b->cols);
-        if (b->next_rows > 0) {
-            gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
-        }
+        if (b->next.data != NULL) { gemm_prefetch_part(&b->next, row, row + rows, pass->rows); }
         const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
         kernel->multiply(tile, a, panel, b->packed, depth, rows, b->cols);
         gemm_write(to, p->ldc, tile, bias, rows, b->cols, p->accumulate || !first_block);
@@ -292,22 +296,29 @@ static inline int64_t gemm_packed_at(const GemmKernel *kernel, int64_t K, int64_
     return n * gemm_panel_words(kernel->words, K) + k / gemm_per_word(kernel->words) * kernel->cols;
 }
 
-// Packs a block of B. The block after it in the pass is worth a prefetch, unless columns are rows in memory: these are
-// read in order.
+// The block of B at row k of the pass and column n, as it lies in memory.
+static inline GemmSource gemm_block_source(const GemmProblem *p, const GemmPass *pass, int64_t k, int64_t n) {
+    const float *data = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
+    GemmSource source = {data, p->B.col_stride, p->B.row_stride, min_i64(p->kernel->cols, p->N - n),
+                         min_i64(gemm_block_depth(p), pass->depth - k)};
+    return source;
+}
+
+// Packs a block of B, and finds the block that follows: below it, or at the top of the next panel.
 static inline void gemm_pack_block(const GemmProblem *p, const GemmPass *pass, GemmBlock *b) {
-    const float *from = p->B.data + (pass->k0 + b->k) * p->B.row_stride + b->n * p->B.col_stride;
-    GemmSource source = {from, p->B.col_stride, p->B.row_stride, b->cols, b->depth};
-    gemm_pack(pass->packed_b, p->kernel->cols, false, p->kernel->words, source);
-    if (p->B.col_stride != 1) { return; }
-    b->next = from + b->depth * p->B.row_stride;
-    b->next_rows = min_i64(gemm_block_depth(p), pass->depth - b->k - b->depth);
+    gemm_pack(pass->packed_b, p->kernel->cols, false, p->kernel->words, gemm_block_source(p, pass, b->k, b->n));
+    if (b->k + b->depth < pass->depth) {
+        b->next = gemm_block_source(p, pass, b->k + b->depth, b->n);
+    } else if (b->n + b->cols < p->N) {
+        b->next = gemm_block_source(p, pass, 0, b->n + b->cols);
+    }
 }
 
 // Multiplies all rows of the pass by the panel of B that begins at column n, over the depth of the pass.
 static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n) {
     int64_t cols = min_i64(p->kernel->cols, p->N - n), block_depth = gemm_block_depth(p);
     for (int64_t k = 0; k < pass->depth; k += block_depth) {
-        GemmBlock block = {pass->packed_b, k, min_i64(block_depth, pass->depth - k), n, cols, NULL, 0};
+        GemmBlock block = {pass->packed_b, k, min_i64(block_depth, pass->depth - k), n, cols, {NULL, 0, 0, 0, 0}};
         if (p->packed_b != NULL) {
             block.packed = p->packed_b + gemm_packed_at(p->kernel, p->K, pass->k0 + k, n);
         } else {

@@ -100,7 +100,7 @@ static inline void profile_print(const Profile *profile, const GPT2Config *confi
     if (profile->steps == 0) { return; }
     profile_work(work, config, tokens, seq_len, recompute);
     for (int i = 0; i < NUM_PROFILE_PHASES; i++) { step += profile->seconds[i] / steps; }
-    say(stdout, "\nprofile of %lld steps%s; limits: %.0f GFLOP/s in fp32, memory at %.1f GB/s as AdamW uses it\n",
+    say(stdout, "\nprofile of %lld steps%s; limits: %.0f GFLOP/s, memory at %.1f GB/s as AdamW uses it\n",
         (long long)profile->steps, profile->skipped > 0 ? " after the first" : "",
         1e-9 * profile->limits[PROFILE_FLOPS], 1e-9 * profile->limits[PROFILE_BYTES]);
     say(stdout, "%-20s %10s  %6s %16s  %8s\n", "phase", "ms a step", "share", "rate", "of limit");
