@@ -51,13 +51,15 @@ static inline void vf_transpose(vf rows[VF_WIDTH]) {
     }
 }
 
+typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
+
 // Rounds to bf16, the upper half of a float, to the nearest, ties to even. A NaN stays a NaN, and infinity infinity; a
 // number above the largest bf16 becomes infinity.
 static inline vf vf_round_bf16(vf x) {
-    vi bits = (vi)x;
-    vi rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    vi nan = bits | 0x400000; // without this bit, a NaN whose upper half holds no fraction would become infinity
-    return (vf)((vi)vf_select(x == x, (vf)rounded, (vf)nan) & (int32_t)0xffff0000);
+    vu bits = (vu)x; // unsigned: the sum may overflow for a NaN
+    vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    vu nan = bits | 0x400000; // without this bit, a NaN whose upper half holds no fraction would become infinity
+    return (vf)((vu)vf_select(x == x, (vf)rounded, (vf)nan) & 0xffff0000);
 }
 
 #if defined(__AVX512BF16__)
