@@ -97,7 +97,7 @@ static inline double kernel_peak(const Gemm *mm, int threads) {
 
 // Writes what the bits of a run depend on besides its options: the kernel, and the vectors of all other layers.
 static inline void kernel_describe(const GemmKernel *kernel, char *text, size_t size) {
-    snprintf(text, size, "%s, vectors of %d floats", kernel->name, VF_WIDTH);
+    snprintf(text, size, "%s and vectors of %d floats", kernel->name, VF_WIDTH);
 }
 
 #endif // LLMC_KERNELS_H

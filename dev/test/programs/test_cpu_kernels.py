@@ -65,7 +65,7 @@ def trained(build, name, precision, threads=1):
     line, record = re.search(r"^machine .*", out, re.M).group(), record_of(folder)
     assert f"matrix multiply in {precision} by " in line, line
     used = re.search(r" by (\w+),", line).group(1)
-    assert name in ("auto", used) and record["arithmetic"].startswith(f"{used}, vectors of "), (line, record)
+    assert name in ("auto", used) and record["arithmetic"].startswith(f"{used} and vectors of "), (line, record)
     assert record["precision"] == precision and len(losses(out)) == STEPS
     return losses(out), weights_hash(out), used
 
@@ -123,7 +123,7 @@ def test_resume_with_other_arithmetic():
     out = cli.ran(*full, first)
     again = [path("stopped") if word == path("whole") else word for word in full]
     stopped_after(2, path("whole"))
-    cli.refused(*again, other, "--resume", says=[f"the arithmetic was {first}, vectors of ", f"is {other}, vectors of ",
+    cli.refused(*again, other, "--resume", says=[f"the arithmetic was {first} and vectors of ", f"is {other} and vectors of ",
                                                 "--allow-changes"])
     assert weights_hash(cli.ran(*again, first, "--resume")) == weights_hash(out)
     stopped_after(2, path("whole"))
