@@ -18,14 +18,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (2213, 1200, ""),
     "model": (1590, 1100, "base"),
-    "cpu": (1729, 650, "base model"),
+    "cpu": (1723, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (555, 550, "base model cuda"),
     "ranks": (3627, 1900, "base model cuda"),
     "data": (1792, 1500, "base model"),
     "files": (2562, 2200, "base model data"),
-    "run": (4988, 2300, "base model data files"),
+    "run": (4990, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 940, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -35,10 +35,4 @@ static inline void name_nonfinite_forward(const float *params, ActSlot *slots, c
     snprintf(name, size, "the sum of the losses");
 }
 
-// Names the gradient that holds a NaN or an infinity. Call it if the forward pass was finite.
-static inline void name_nonfinite_gradient(const GPT2Config *config, const float *grads, char *name, size_t size) {
-    if (find_nonfinite_tensor(config, grads, "gradient of", name, size)) { return; }
-    snprintf(name, size, "the sum of squares");
-}
-
 #endif // LLMC_NONFINITE_H

@@ -2,7 +2,7 @@
 // whole or not at all, when a run begins or goes on, and once more at its end:
 //   format, program, version, git      which program wrote it, and from which revision of its source it was built
 //   command, directory                 how and where it was started
-//   precision, arithmetic (CPU), options   every option by its long name, with defaults
+//   precision, arithmetic, options     every option by its long name, with defaults; arithmetic: of the CPU
 //   model, tokens_per_step, steps, sequences_per_epoch, data
 //   hardware, versions                 of rank 0's machine; a GPU for each rank
 //   starts                             the first start and each --resume: time, step, command; and its end, if it ended

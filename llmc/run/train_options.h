@@ -20,16 +20,16 @@
 //   SHAPES_AT_2  the value 2 gives other weights, 0 and 1 give equal weights
 enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
-#define TRAIN_MAX_TOTAL_BATCH 2147483647                              // tokens
-#define TRAIN_MAX_BATCH 65536                                         // sequences
-#define CPU_KERNEL_NAMES "amx|avx512bf16|avx512|avx2|bfmmla|portable" // llmc/cpu/kernels.h has them
-#define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2); make PRECISION=FP32 builds this one for fp32"
+#define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
+#define TRAIN_MAX_BATCH 65536            // sequences
+#define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
+#define TRAIN_CPU_CHOICE TRAIN_CPU_ONLY "; this one is built for bf16, or by make PRECISION=FP32 for fp32"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
 // values than a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer,
-//  CPU_ONLY or GPU_ONLY), group, help
+//  CPU_ONLY, GPU_ONLY, or CPU_CHOICE: the build settles it for a GPU), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
     X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, ANY, "Data",                         \
       "training data: a plain text file, or token shards (.bin; a pattern in quotes names several)")                   \
@@ -135,11 +135,11 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
       "CPU threads, the result does not depend on them; 0: one per core" PICK(", fewer while that is faster", ""))     \
-    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_ONLY, "Machine",                        \
+    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_CHOICE, "Machine",                      \
       "of the factors in matrix multiplies; bf16 rounds them and sums in fp32, which is faster where the processor "   \
       "multiplies bf16")                                                                                               \
-    X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|" CPU_KERNEL_NAMES, FREE, CPU_ONLY, "Machine",       \
-      "the instructions that multiply matrices; auto: the fastest that this processor has")                            \
+    X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
+      CPU_ONLY, "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")       \
     X(profile, "profile", "", FLAG, "0", 0, 1, "", FREE, CPU_ONLY, "Machine",                                          \
       "at the end, print the time of each phase of a step beside the machine's limits")                                \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
@@ -234,7 +234,9 @@ enum { TRAIN_OPTIONS(TRAIN_OPTION_ROW, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
 #define TRAIN_CPU_REFUSES_ANY NULL
 #define TRAIN_GPU_REFUSES_ANY NULL
 #define TRAIN_CPU_REFUSES_CPU_ONLY NULL
+#define TRAIN_CPU_REFUSES_CPU_CHOICE NULL
 #define TRAIN_GPU_REFUSES_CPU_ONLY TRAIN_CPU_ONLY
+#define TRAIN_GPU_REFUSES_CPU_CHOICE TRAIN_CPU_CHOICE
 #define TRAIN_GPU_REFUSES_GPU_ONLY NULL
 #define TRAIN_CPU_REFUSES_GPU_ONLY TRAIN_GPU_ONLY
 #define TRAIN_SPEC_CPU(field, name, aliases, type, fallback, min, max, value, shapes, who, group, help)                \
