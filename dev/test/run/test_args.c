@@ -126,7 +126,15 @@ TEST(test_malformed_options) {
         {"-z 1", "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
         {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
     };
+    static const Refusal of_the_cpu[] = {
+        {"-i x --precision fp32",
+         "--precision: is an option of the CPU trainer (train_gpt2); this one is built for bf16, "
+         "or by make PRECISION=FP32 for fp32"},
+        {"-i x --cpu-kernels auto", "--cpu-kernels: is an option of the CPU trainer (train_gpt2)"},
+        {"-i x --profile", "--profile: is an option of the CPU trainer (train_gpt2)"},
+    };
     CHECK_REFUSALS(t, false, refusals);
+    CHECK_REFUSALS(t, true, of_the_cpu);
 }
 
 // Of an option given twice the last value counts. A note says so if the values differ.
