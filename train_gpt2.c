@@ -178,26 +178,26 @@ static void gelu_backward(float *dinp, const float *inp, const float *dout, int6
 // The backward recomputes p from lse[i] = log(sum over j of exp(scale * q[i].k[j])), one number per row.
 #define ATTENTION_TILE 32 // query rows
 
-// One head's rows inside larger arrays: row i begins at data + i * stride and holds HS floats.
+// One head's query rows, and the keys and values that they see. v is for the forward, k and vT are for the backward.
 typedef struct {
-    const float *q, *k, *v;
-    int64_t q_stride, kv_stride;
+    GemmMatrix q, kT, v, k, vT; // (rows, HS), (HS, keys), (keys, HS), (keys, HS), (HS, keys)
 } Head;
 
-static int64_t attention_scratch_floats(int64_t T) { // of one thread
-    return 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH);
+// Floats of T keys or values when they are packed, and of a thread's scratch: three such matrices and two tiles.
+static int64_t attention_packed_floats(int64_t T, int HS, const GemmKernel *kernel) {
+    return max_i64(gemm_packed_floats(HS, T, kernel), gemm_packed_floats(T, HS, kernel));
+}
+static int64_t attention_scratch_floats(int64_t T, int HS, const GemmKernel *kernel) {
+    return 3 * attention_packed_floats(T, HS, kernel) + 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH);
 }
 
 // Query rows i = 0..rows-1 of one head stand at positions first+i and see keys 0..first+i.
 // out: row i at out + i * out_stride; lse (rows) or NULL.
 static void attention_tile_forward(float *out, int64_t out_stride, float *lse, Head head, int64_t first, int rows,
                                    int HS, float *scratch, const Gemm *mm) {
-    float scale = 1.0f / sqrtf((float)HS);
+    float scale = 1.0f / sqrtf((float)HS), *p = scratch, sums[ATTENTION_TILE]; // p (rows, keys)
     int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH);
-    float *p = scratch; // (rows, keys)
-    GemmMatrix q = {head.q, head.q_stride, 1}, kT = {head.k, 1, head.kv_stride}, v = {head.v, head.kv_stride, 1};
-    float sums[ATTENTION_TILE];
-    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, mm);
+    gemm_serial(p, ld, head.q, head.kT, NULL, rows, keys, HS, false, mm);
     for (int i = 0; i < rows; i++) {
         float *row = p + i * ld;
         int64_t visible = first + i + 1;
@@ -207,44 +207,45 @@ static void attention_tile_forward(float *out, int64_t out_stride, float *lse, H
         for (int64_t j = visible; j < keys; j++) { row[j] = 0.0f; }
         if (lse != NULL) { lse[i] = max + logf(sums[i]); }
     }
-    GemmMatrix pm = {p, ld, 1};
-    gemm_serial(out, out_stride, pm, v, NULL, rows, HS, keys, false, mm);
+    gemm_serial(out, out_stride, rows_of(p, ld), head.v, NULL, rows, HS, keys, false, mm);
     for (int i = 0; i < rows; i++) {
         for (int d = 0; d < HS; d++) { out[i * out_stride + d] /= sums[i]; }
     }
 }
 
 // out (B,T,C), lse (B,NH,T), qkv (B,T,3C): the rows of q, k and v side by side, each split into NH heads.
-// scratch: attention_scratch_floats(T) for each thread.
+// scratch: attention_scratch_floats for each thread.
 static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch,
                               const Gemm *mm) {
-    int HS = C / NH, tiles = (int)ceil_div_i64(T, ATTENTION_TILE);
+    int HS = C / NH;
+    int64_t each = attention_scratch_floats(T, HS, mm->kernel), packed = attention_packed_floats(T, HS, mm->kernel);
 #pragma omp parallel for schedule(dynamic)
-    for (int64_t item = 0; item < (int64_t)B * NH * tiles; item++) {
-        int64_t tile = item % tiles, h = item / tiles % NH, b = item / tiles / NH, first = tile * ATTENTION_TILE;
-        const float *sequence = qkv + b * T * 3 * C + h * HS;
-        Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
-        attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
-                               (int)min_i64(ATTENTION_TILE, T - first), HS,
-                               scratch + gemm_thread() * attention_scratch_floats(T), mm);
+    for (int64_t item = 0; item < (int64_t)B * NH; item++) {
+        int64_t h = item % NH, b = item / NH;
+        const float *q = qkv + b * T * 3 * C + h * HS;
+        float *kT = scratch + gemm_thread() * each, *v = kT + packed, *tile = v + packed;
+        Head head = {.kT = gemm_pack_serial(kT, transpose_of(q + C, 3 * C), HS, T, mm->kernel),
+                     .v = gemm_pack_serial(v, rows_of(q + 2 * C, 3 * C), T, HS, mm->kernel)};
+        for (int64_t first = 0; first < T; first += ATTENTION_TILE) {
+            head.q = rows_of(q + first * 3 * C, 3 * C);
+            attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
+                                   (int)min_i64(ATTENTION_TILE, T - first), HS, tile, mm);
+        }
     }
 }
 
 // One tile of the backward. With do = dout, and s = scale * q.k:
 //   dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - do[i].out[i])     (the softmax's gradient)
 //   dq[i] += scale * sum_j ds[i,j] k[j];  dk[j] += scale * sum_i ds[i,j] q[i];  dv[j] += sum_i p[i,j] do[i]
-// dq, dk and dv have the stride head.kv_stride. dq begins at the tile's first row, dk and dv begin at position 0.
+// dq, dk and dv have the stride of q. dq begins at the tile's first row, dk and dv begin at position 0.
 static void attention_tile_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
                                     int64_t out_stride, const float *lse, Head head, int64_t first, int rows, int HS,
                                     float *scratch, const Gemm *mm) {
-    float scale = 1.0f / sqrtf((float)HS);
-    int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), stride = head.kv_stride;
-    float *p = scratch, *ds = p + ATTENTION_TILE * ld; // (rows, keys) each
-    GemmMatrix q = {head.q, head.q_stride, 1}, k = {head.k, stride, 1};
-    GemmMatrix kT = {head.k, 1, stride}, vT = {head.v, 1, stride}, dO = {dout, out_stride, 1};
-    GemmMatrix pT = {p, 1, ld}, dS = {ds, ld, 1}, dsT = {ds, 1, ld};
-    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, mm);
-    gemm_serial(ds, ld, dO, vT, NULL, rows, keys, HS, false, mm);
+    int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), stride = head.q.row_stride;
+    float scale = 1.0f / sqrtf((float)HS), *p = scratch, *ds = p + rows * ld; // p, ds (rows, keys)
+    GemmMatrix dO = rows_of(dout, out_stride), pT = transpose_of(p, ld), dsT = transpose_of(ds, ld);
+    gemm_serial(p, ld, head.q, head.kT, NULL, rows, keys, HS, false, mm);
+    gemm_serial(ds, ld, dO, head.vT, NULL, rows, keys, HS, false, mm);
     for (int i = 0; i < rows; i++) {
         float *p_row = p + i * ld, *ds_row = ds + i * ld;
         int64_t visible = first + i + 1;
@@ -254,8 +255,8 @@ static void attention_tile_backward(float *dq, float *dk, float *dv, const float
         for (int64_t j = 0; j < visible; j++) { ds_row[j] = scale * p_row[j] * (ds_row[j] - D); }
         for (int64_t j = visible; j < keys; j++) { p_row[j] = ds_row[j] = 0.0f; }
     }
-    gemm_serial(dq, stride, dS, k, NULL, rows, HS, keys, true, mm);
-    gemm_serial(dk, stride, dsT, q, NULL, keys, HS, rows, true, mm);
+    gemm_serial(dq, stride, rows_of(ds, ld), head.k, NULL, rows, HS, keys, true, mm);
+    gemm_serial(dk, stride, dsT, head.q, NULL, keys, HS, rows, true, mm);
     gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, mm);
 }
 
@@ -264,18 +265,22 @@ static void attention_tile_backward(float *dq, float *dk, float *dv, const float
 static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse,
                                int B, int T, int C, int NH, float *scratch, const Gemm *mm) {
     int HS = C / NH;
+    int64_t each = attention_scratch_floats(T, HS, mm->kernel), packed = attention_packed_floats(T, HS, mm->kernel);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t item = 0; item < (int64_t)B * NH; item++) {
         int64_t h = item % NH, b = item / NH;
-        const float *sequence = qkv + b * T * 3 * C + h * HS;
-        float *dsequence = dqkv + b * T * 3 * C + h * HS;
+        const float *q = qkv + b * T * 3 * C + h * HS;
+        float *dq = dqkv + b * T * 3 * C + h * HS;
+        float *kT = scratch + gemm_thread() * each, *k = kT + packed, *vT = k + packed, *tile = vT + packed;
+        Head head = {.kT = gemm_pack_serial(kT, transpose_of(q + C, 3 * C), HS, T, mm->kernel),
+                     .k = gemm_pack_serial(k, rows_of(q + C, 3 * C), T, HS, mm->kernel),
+                     .vT = gemm_pack_serial(vT, transpose_of(q + 2 * C, 3 * C), HS, T, mm->kernel)};
         for (int64_t first = 0; first < T; first += ATTENTION_TILE) {
             int64_t at = (b * T + first) * C + h * HS;
-            Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
-            attention_tile_backward(dsequence + first * 3 * C, dsequence + C, dsequence + 2 * C, dout + at, out + at, C,
+            head.q = rows_of(q + first * 3 * C, 3 * C);
+            attention_tile_backward(dq + first * 3 * C, dq + C, dq + 2 * C, dout + at, out + at, C,
                                     lse + (b * NH + h) * T + first, head, first,
-                                    (int)min_i64(ATTENTION_TILE, T - first), HS,
-                                    scratch + gemm_thread() * attention_scratch_floats(T), mm);
+                                    (int)min_i64(ATTENTION_TILE, T - first), HS, tile, mm);
         }
     }
 }
@@ -426,11 +431,8 @@ static void plan_generation(Model *model, MemoryPlan *plan) {
 static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape,
                       const GemmKernel *kernel) {
     memset(model, 0, sizeof(*model));
-    model->config = *config, model->shape = shape;
-    model->mm.kernel = kernel;
-    bool trains = shape.kind == RUN_TRAINS;
-    int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
-    int64_t N = activation_shape(model).rows;
+    model->config = *config, model->shape = shape, model->mm.kernel = kernel;
+    int64_t num_params = gpt2_num_params(config), trained = shape.kind == RUN_TRAINS ? num_params : 0;
     plan_init(plan, phase_names);
     plan_add(plan, &model->params, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
     plan_add(plan, &model->grads, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
@@ -442,11 +444,12 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
     plan_generation(model, plan);
     plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
              GENERATE);
-    int64_t longest = max_i64(max_i64(N > 0 ? shape.T : 0, shape.eval_T), shape.window), threads = gemm_max_threads();
+    int64_t longest = max_i64(activation_shape(model).rows > 0 ? shape.T : 0, max_i64(shape.eval_T, shape.window));
     plan_add(plan, &model->mm.workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
-             shape1(gemm_workspace_floats((int)threads)), FORWARD, GENERATE);
+             shape1(gemm_workspace_floats(gemm_max_threads())), FORWARD, GENERATE);
+    int64_t scratch = attention_scratch_floats(longest, config->channels / config->num_heads, model->mm.kernel);
     plan_add(plan, &model->attention_scratch, "attention_tiles", PLAN_WORKSPACE, PLAN_F32,
-             shape2(threads, attention_scratch_floats(longest)), FORWARD, GENERATE);
+             shape2(gemm_max_threads(), scratch), FORWARD, GENERATE);
     plan_layout(plan);
 }
 
@@ -703,8 +706,8 @@ static void generate_rows(Model *model, int first, int rows) {
     Generation *g = &model->generation;
     const GPT2Config *config = &model->config;
     int C = config->channels, NH = config->num_heads, HS = C / NH;
-    int64_t half = (int64_t)model->shape.window * C;                 // the keys or the values of one layer
-    int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
+    int64_t half = (int64_t)model->shape.window * C; // the keys or the values of one layer
+    int64_t scratch = attention_scratch_floats(model->shape.window, HS, model->mm.kernel); // for each thread
     float *x = g->residual, *ln = g->ln, *mean = g->ln_stats, *rstd = mean + GENERATE_ROWS;
     float *qkv = g->qkv, *att = g->att, *fc = g->fc;
     Tensors outside = params_of(model, 0);
@@ -721,8 +724,9 @@ static void generate_rows(Model *model, int first, int rows) {
         }
 #pragma omp parallel for schedule(static)
         for (int h = 0; h < NH; h++) {
+            Head head = {.kT = transpose_of(keys + h * HS, C), .v = rows_of(values + h * HS, C)};
             for (int at = 0; at < rows; at += ATTENTION_TILE) {
-                Head head = {qkv + (int64_t)at * 3 * C + h * HS, keys + h * HS, values + h * HS, 3 * C, C};
+                head.q = rows_of(qkv + (int64_t)at * 3 * C + h * HS, 3 * C);
                 attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
                                        (int)min_i64(ATTENTION_TILE, rows - at), HS,
                                        model->attention_scratch + gemm_thread() * scratch, &model->mm);

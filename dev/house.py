@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (2213, 1200, ""),
     "model": (1590, 1100, "base"),
-    "cpu": (1723, 650, "base model"),
+    "cpu": (1738, 650, "base model"),
     "cuda": (2001, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (555, 550, "base model cuda"),

@@ -79,8 +79,8 @@ typedef struct {
 } Operands;
 
 static void run_ours(const Shape *s, const Operands *o) {
-    GemmMatrix a = {o->A, s->transpose_a ? 1 : s->K, s->transpose_a ? s->M : 1};
-    GemmMatrix b = {o->B, s->transpose_b ? 1 : s->N, s->transpose_b ? s->K : 1};
+    GemmMatrix a = s->transpose_a ? transpose_of(o->A, s->M) : rows_of(o->A, s->K);
+    GemmMatrix b = s->transpose_b ? transpose_of(o->B, s->K) : rows_of(o->B, s->N);
     gemm(o->C, s->N, a, b, NULL, s->M, s->N, s->K, s->accumulate, &o->mm);
 }
 

@@ -28,16 +28,22 @@ static inline int omp_get_thread_num(void) { return 0; }
 typedef struct {
     const float *data; // element (i, j) is data[i * row_stride + j * col_stride]
     int64_t row_stride, col_stride;
+    int64_t packed_depth; // not 0: data are the panels of a B of so many rows, from gemm_pack_serial
 } GemmMatrix;
 
-// These return a row-major matrix, and the transpose of one.
-static inline GemmMatrix rows_of(const float *data, int64_t columns) {
-    GemmMatrix m = {data, columns, 1};
+// These return a row-major matrix with rows `stride` apart, the transpose of one, and a B (K, N) that was packed.
+static inline GemmMatrix rows_of(const float *data, int64_t stride) {
+    GemmMatrix m = {data, stride, 1, 0};
     return m;
 }
 
-static inline GemmMatrix transpose_of(const float *data, int64_t columns) {
-    GemmMatrix m = {data, 1, columns};
+static inline GemmMatrix transpose_of(const float *data, int64_t stride) {
+    GemmMatrix m = {data, 1, stride, 0};
+    return m;
+}
+
+static inline GemmMatrix packed_of(const float *packed, int64_t K) {
+    GemmMatrix m = {packed, 0, 0, K};
     return m;
 }
 
@@ -215,7 +221,6 @@ typedef struct {
     const float *bias;
     int64_t M, N, K;
     bool accumulate;
-    const float *packed_b; // all of B in panels (gemm_pack_matrix); NULL: it is packed on the way
 } GemmProblem;
 
 // Holds the rows of A that a thread has packed: m0 .. m0 + rows, at k0 .. k0 + depth.
@@ -229,9 +234,12 @@ static inline int64_t gemm_block_depth(const GemmProblem *p) {
     return p->kernel->depth * gemm_per_word(p->kernel->words);
 }
 
-// Elements along k in a pass, and the rows for which the workspace has room then.
+// Elements along k in a pass, and the rows for which the workspace has room then. The more rows there are, the fewer k:
+// each block of rows packs B anew.
 static inline int64_t gemm_pass_depth(const GemmProblem *p) {
-    return min_i64(GEMM_MAX_DEPTH * gemm_per_word(p->kernel->words), max_i64(p->K, 1));
+    int64_t words = GEMM_MAX_DEPTH;
+    while (words > GEMM_DEPTH && GEMM_PACKED_A / words < p->M) { words /= 2; }
+    return min_i64(words * gemm_per_word(p->kernel->words), max_i64(p->K, 1));
 }
 static inline int64_t gemm_pass_rows(const GemmProblem *p) {
     return GEMM_PACKED_A / gemm_panel_words(p->kernel->words, gemm_pass_depth(p)) / GEMM_MAX_ROWS * GEMM_MAX_ROWS;
@@ -276,9 +284,10 @@ static inline void gemm_prefetch_part(const GemmSource *s, int64_t from, int64_t
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
     float tile[GEMM_MAX_ROWS * GEMM_MAX_COLS] __attribute__((aligned(64)));
     const GemmKernel *kernel = p->kernel;
-    bool first_block = pass->k0 + b->k == 0;
+    bool first_block = pass->k0 + b->k == 0, add = p->accumulate || !first_block;
     const float *bias = first_block && p->bias != NULL ? p->bias + b->n : NULL;
     int64_t panel = gemm_panel_words(kernel->words, pass->depth) * GEMM_LANES; // words in a panel of A
+    bool plain = !add && bias == NULL && b->cols % GEMM_LANES == 0;            // the kernel may write a whole tile to C
     int64_t w = b->k / gemm_per_word(kernel->words), depth = ceil_div_i64(b->depth, gemm_per_word(kernel->words));
     for (int64_t row = 0; row < pass->rows; row += kernel->rows) {
         int64_t rows = min_i64(kernel->rows, pass->rows - row);
@@ -286,8 +295,12 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
         gemm_prefetch(to, p->ldc, rows, b->cols);
         if (b->next.data != NULL) { gemm_prefetch_part(&b->next, row, row + rows, pass->rows); }
         const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
-        kernel->multiply(tile, a, panel, b->packed, depth, rows, b->cols);
-        gemm_write(to, p->ldc, tile, bias, rows, b->cols, p->accumulate || !first_block);
+        if (plain && rows == kernel->rows) {
+            kernel->multiply(to, p->ldc, a, panel, b->packed, depth, rows, b->cols);
+        } else {
+            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b->packed, depth, rows, b->cols);
+            gemm_write(to, p->ldc, tile, bias, rows, b->cols, add);
+        }
     }
 }
 
@@ -319,8 +332,8 @@ static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pas
     int64_t cols = min_i64(p->kernel->cols, p->N - n), block_depth = gemm_block_depth(p);
     for (int64_t k = 0; k < pass->depth; k += block_depth) {
         GemmBlock block = {pass->packed_b, k, min_i64(block_depth, pass->depth - k), n, cols, {NULL, 0, 0, 0, 0}};
-        if (p->packed_b != NULL) {
-            block.packed = p->packed_b + gemm_packed_at(p->kernel, p->K, pass->k0 + k, n);
+        if (p->B.packed_depth > 0) {
+            block.packed = p->B.data + gemm_packed_at(p->kernel, p->B.packed_depth, pass->k0 + k, n);
         } else {
             gemm_pack_block(p, pass, &block);
         }
@@ -337,7 +350,7 @@ static inline bool gemm_is_row(const GemmProblem *p) {
     bool fuses_alike = p->kernel->multiply == gemm_multiply_portable;
 #endif
     return fuses_alike && p->M == 1 && p->kernel->words == GEMM_FLOATS && p->A.col_stride == 1 &&
-           p->B.row_stride == 1 && p->K % VF_WIDTH == 0 && p->packed_b == NULL;
+           p->B.row_stride == 1 && p->K % VF_WIDTH == 0;
 }
 
 // One row of C, columns n0 .. n1 - 1 as far as they fill vectors, for k0 .. k1 - 1. Returns the first column that it
@@ -447,7 +460,7 @@ static inline int gemm_thread(void) { return omp_get_thread_num(); }
 // the calling thread, with that thread's share of the workspace.
 static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
                                int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
-    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate, NULL};
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
     GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
     if (K == 0) { gemm_without_product(&p); }
     gemm_begin(p.kernel);
@@ -485,7 +498,7 @@ static inline void gemm_parallel(const GemmProblem *p, const Gemm *mm) {
 // gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
 static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
                         int64_t K, bool accumulate, const Gemm *mm) {
-    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate, NULL};
+    GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
     gemm_parallel(&p, mm);
 }
 
@@ -494,20 +507,23 @@ static inline int64_t gemm_packed_floats(int64_t K, int64_t N, const GemmKernel 
     return round_up_i64(N, kernel->cols) * gemm_panel_words(kernel->words, K);
 }
 
-// Packs B (K, N) as a whole, for gemm_packed with this kernel. Worth it for a B that meets few rows many times.
-static inline void gemm_pack_matrix(float *packed, GemmMatrix B, int64_t K, int64_t N, const GemmKernel *kernel) {
-#pragma omp parallel for schedule(static)
+// Packs B (K, N) as a whole, in the calling thread, and returns it as packed. Worth it for a B that meets few rows many
+// times. A multiply may take fewer of its columns, or of its rows if their number is a multiple of 32.
+static inline GemmMatrix gemm_pack_serial(float *packed, GemmMatrix B, int64_t K, int64_t N, const GemmKernel *kernel) {
     for (int64_t n = 0; n < N; n += kernel->cols) {
         GemmSource source = {B.data + n * B.col_stride, B.col_stride, B.row_stride, min_i64(kernel->cols, N - n), K};
         gemm_pack(packed + gemm_packed_at(kernel, K, 0, n), kernel->cols, false, kernel->words, source);
     }
+    return packed_of(packed, K);
 }
 
-// gemm with a packed B: equal bits.
-static inline void gemm_packed(float *C, int64_t ldc, GemmMatrix A, const float *packed, const float *bias, int64_t M,
-                               int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
-    GemmProblem p = {mm->kernel, C, ldc, A, {NULL, 0, 0}, bias, M, N, K, accumulate, packed};
-    gemm_parallel(&p, mm);
+// gemm_pack_serial on all threads.
+static inline void gemm_pack_matrix(float *packed, GemmMatrix B, int64_t K, int64_t N, const GemmKernel *kernel) {
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; n += kernel->cols) {
+        GemmMatrix panel = {B.data + n * B.col_stride, B.row_stride, B.col_stride, 0};
+        gemm_pack_serial(packed + gemm_packed_at(kernel, K, 0, n), panel, K, min_i64(kernel->cols, N - n), kernel);
+    }
 }
 
 #endif // LLMC_GEMM_H

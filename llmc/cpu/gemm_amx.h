@@ -40,8 +40,8 @@ GEMM_AMX_TARGET static inline void gemm_end_amx(void) { _tile_release(); }
 
 // Registers 0 .. 3 are C: upper left, upper right, lower left, lower right. 4 and 5 are A, 6 and 7 are B. Where one
 // tile of rows or columns is enough, the panels hold no other.
-GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, const float *a, int64_t a_panel, const float *b,
-                                                     int64_t depth, int64_t rows, int64_t cols) {
+GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, const float *a, int64_t a_panel,
+                                                     const float *b, int64_t depth, int64_t rows, int64_t cols) {
     const bool lower = rows > 16, right = cols > 16;
     __asm__ volatile("" ::: "memory"); // the intrinsics of gcc do not say that they read memory
     _tile_zero(0);
@@ -64,10 +64,10 @@ GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, const float *a
         a += 16 * 16;
         b += 16 * 32;
     }
-    _tile_stored(0, tile, 4 * GEMM_MAX_COLS);
-    if (right) { _tile_stored(1, tile + 16, 4 * GEMM_MAX_COLS); }
-    if (lower) { _tile_stored(2, tile + 16 * GEMM_MAX_COLS, 4 * GEMM_MAX_COLS); }
-    if (lower && right) { _tile_stored(3, tile + 16 * GEMM_MAX_COLS + 16, 4 * GEMM_MAX_COLS); }
+    _tile_stored(0, tile, 4 * ld);
+    if (right) { _tile_stored(1, tile + 16, 4 * ld); }
+    if (lower) { _tile_stored(2, tile + 16 * ld, 4 * ld); }
+    if (lower && right) { _tile_stored(3, tile + 16 * ld + 16, 4 * ld); }
 }
 
 // 128 words: both panels take 32 KB, and stay in a first-level cache of 48 KB.

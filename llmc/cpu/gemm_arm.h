@@ -31,9 +31,9 @@ __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla
 }
 
 // Computes 4 * quads rows and 8 columns of the tile. Past an odd depth, both panels hold zeros.
-__attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla_tile(float *tile, const float *a,
-                                                                                      const float *b, int64_t depth,
-                                                                                      int quads) {
+__attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla_tile(float *tile, int64_t ld,
+                                                                                      const float *a, const float *b,
+                                                                                      int64_t depth, int quads) {
     float32x4_t sums[4][4]; // of two rows and two columns each
     GEMM_UNROLL for (int i = 0; i < 2 * quads; i++) {
         GEMM_UNROLL for (int j = 0; j < 4; j++) { sums[i][j] = vdupq_n_f32(0.0f); }
@@ -48,20 +48,20 @@ __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla
     }
     GEMM_UNROLL for (int i = 0; i < 2 * quads; i++) {
         GEMM_UNROLL for (int j = 0; j < 4; j++) {
-            vst1_f32(tile + 2 * i * GEMM_MAX_COLS + 2 * j, vget_low_f32(sums[i][j]));
-            vst1_f32(tile + (2 * i + 1) * GEMM_MAX_COLS + 2 * j, vget_high_f32(sums[i][j]));
+            vst1_f32(tile + 2 * i * ld + 2 * j, vget_low_f32(sums[i][j]));
+            vst1_f32(tile + (2 * i + 1) * ld + 2 * j, vget_high_f32(sums[i][j]));
         }
     }
 }
 
-GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, const float *a, int64_t a_panel, const float *b,
-                                                           int64_t depth, int64_t rows, int64_t cols) {
+GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, int64_t ld, const float *a, int64_t a_panel,
+                                                           const float *b, int64_t depth, int64_t rows, int64_t cols) {
     (void)a_panel; // one panel of A is enough
     for (int64_t j = 0; j < cols; j += 8) {
         if (rows <= 4) {
-            gemm_bfmmla_tile(tile + j, a, b + j, depth, 1);
+            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 1);
         } else {
-            gemm_bfmmla_tile(tile + j, a, b + j, depth, 2);
+            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 2);
         }
     }
 }

@@ -24,10 +24,10 @@ typedef struct {
     bool a_by_rows;
     // Before and after some multiplies in a thread. NULL: nothing is to be done.
     void (*begin)(void), (*end)(void);
-    // tile[i * GEMM_MAX_COLS + j] = sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a: panels of
+    // tile[i * ld + j] = sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a: panels of
     // GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
-    void (*multiply)(float *tile, const float *a, int64_t a_panel, const float *b, int64_t depth, int64_t rows,
-                     int64_t cols);
+    void (*multiply)(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b, int64_t depth,
+                     int64_t rows, int64_t cols);
 } GemmKernel;
 
 typedef int32_t GemmBits __attribute__((may_alias)); // the bits of a word

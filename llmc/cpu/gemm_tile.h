@@ -34,8 +34,9 @@ typedef float GEMM_VECTOR __attribute__((vector_size(GEMM_WIDTH * 4)));
 typedef float GEMM_MEMORY __attribute__((vector_size(GEMM_WIDTH * 4), aligned(4), may_alias));
 
 // The tile for rows x vectors. Inlining makes both constants, so that the sums stay in registers.
-__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *tile, const float *a, const float *b,
-                                                                        int64_t depth, int rows, int vectors) {
+__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *tile, int64_t ld, const float *a,
+                                                                        const float *b, int64_t depth, int rows,
+                                                                        int vectors) {
     const GEMM_VECTOR zero = {0};
     GEMM_VECTOR sums[GEMM_ROWS][3];
     GEMM_UNROLL for (int i = 0; i < rows; i++) {
@@ -53,36 +54,35 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *t
         b += GEMM_MAX_COLS;
     }
     GEMM_UNROLL for (int i = 0; i < rows; i++) {
-        GEMM_UNROLL for (int j = 0; j < vectors; j++) {
-            *(GEMM_MEMORY *)(tile + i * GEMM_MAX_COLS + j * GEMM_WIDTH) = sums[i][j];
-        }
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { *(GEMM_MEMORY *)(tile + i * ld + j * GEMM_WIDTH) = sums[i][j]; }
     }
 }
 
 // Chooses the number of vectors.
-__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float *tile, const float *a, const float *b,
-                                                                           int64_t depth, int rows, int64_t cols) {
+__attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float *tile, int64_t ld, const float *a,
+                                                                           const float *b, int64_t depth, int rows,
+                                                                           int64_t cols) {
     if (cols > 2 * GEMM_WIDTH) {
-        GEMM_SUMS(tile, a, b, depth, rows, 3);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 3);
     } else if (cols > GEMM_WIDTH) {
-        GEMM_SUMS(tile, a, b, depth, rows, 2);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 2);
     } else {
-        GEMM_SUMS(tile, a, b, depth, rows, 1);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 1);
     }
 }
 
-GEMM_TARGET static inline void GEMM_NAME(float *tile, const float *a, int64_t a_panel, const float *b, int64_t depth,
-                                         int64_t rows, int64_t cols) {
+GEMM_TARGET static inline void GEMM_NAME(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b,
+                                         int64_t depth, int64_t rows, int64_t cols) {
     (void)a_panel; // one panel of A is enough
     for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH) {
         if (rows == 1) {
-            GEMM_COLUMNS(tile + j, a, b + j, depth, 1, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 1, cols - j);
         } else if (rows == 2) {
-            GEMM_COLUMNS(tile + j, a, b + j, depth, 2, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 2, cols - j);
         } else if (rows <= 4) {
-            GEMM_COLUMNS(tile + j, a, b + j, depth, 4, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 4, cols - j);
         } else {
-            GEMM_COLUMNS(tile + j, a, b + j, depth, GEMM_ROWS, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, GEMM_ROWS, cols - j);
         }
     }
 }

@@ -79,7 +79,9 @@ static inline double kernel_rate(const GemmKernel *kernel, float *work) {
     gemm_begin(kernel);
     while (peak_thread_seconds() < until) {
         double start = seconds_now();
-        for (int i = 0; i < 50; i++) { kernel->multiply(tile, a, panel, b, depth, kernel->rows, kernel->cols); }
+        for (int i = 0; i < 50; i++) {
+            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b, depth, kernel->rows, kernel->cols);
+        }
         best = fmax(best, 50.0 * flops / (seconds_now() - start) * 1e-9);
     }
     gemm_end(kernel);

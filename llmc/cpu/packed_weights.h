@@ -52,13 +52,10 @@ static inline void linear_forward(const LinearWeights *w, float *out, bool accum
                                   int layer, const float *bias, int64_t N) {
     int64_t C = gpt2_param_cols(w->config, i), OC = gpt2_param_rows(w->config, i);
     if (i == PARAM_wte) { OC = w->config->vocab_size; }
-    if (w->packed != NULL) {
-        const float *packed = w->packed + packed_weight_at(w->config, w->mm->kernel, i, layer);
-        gemm_packed(out, OC, rows_of(inp, C), packed, bias, N, OC, C, accumulate, w->mm);
-    } else {
-        GemmMatrix weight = transpose_of(w->params + gpt2_layer_offset(w->config, i, layer), C);
-        gemm(out, OC, rows_of(inp, C), weight, bias, N, OC, C, accumulate, w->mm);
-    }
+    GemmMatrix weight = w->packed == NULL
+                            ? transpose_of(w->params + gpt2_layer_offset(w->config, i, layer), C)
+                            : packed_of(w->packed + packed_weight_at(w->config, w->mm->kernel, i, layer), C);
+    gemm(out, OC, rows_of(inp, C), weight, bias, N, OC, C, accumulate, w->mm);
 }
 
 #endif // LLMC_PACKED_WEIGHTS_H

@@ -41,7 +41,7 @@ static Case new_case(int64_t M, int64_t N, int64_t K, int flags, int threads) {
 static void free_case(Case *c) { free(c->A), free(c->B), free(c->C), free(c->bias), free(c->mm.workspace); }
 
 static GemmMatrix matrix_of(const float *data, int64_t rows, int64_t cols, bool transposed, int64_t spread) {
-    GemmMatrix ordinary = {data, cols * spread, spread}, other = {data, spread, rows * spread};
+    GemmMatrix ordinary = {data, cols * spread, spread, 0}, other = {data, spread, rows * spread, 0};
     return transposed ? other : ordinary;
 }
 static GemmMatrix a_of(const Case *c) { return matrix_of(c->A, c->M, c->K, c->transpose_a, c->spread); }
@@ -60,7 +60,7 @@ static void set_threads(int threads) {
 static bool kernel_fuses(const GemmKernel *kernel) {
     if (kernel->words == GEMM_PAIRS) { return true; } // compared within a tolerance
     const float a[2] = {-1.0f, 1.0f + 0x1p-12f}, b[2] = {1.0f, 1.0f + 0x1p-12f};
-    const GemmMatrix A = {a, 2, 1}, B = {b, 1, 2};
+    const GemmMatrix A = rows_of(a, 2), B = transpose_of(b, 2);
     GemmKernel floats = *kernel;
     floats.words = GEMM_FLOATS;
     Gemm mm = {&floats, (float *)malloc((size_t)gemm_workspace_floats(1) * sizeof(float))};
@@ -122,15 +122,16 @@ static float expected(const Case *c, int64_t i, int64_t j, float before, bool fu
     return result;
 }
 
-// A fresh copy of C as it was before, with the result of the call in it.
-static float *result_of(const Case *c, bool serial) {
+// A fresh copy of C as it was before, with the result of the call in it. B has N columns and K rows that count.
+static float *product_with(const Case *c, GemmMatrix B, int64_t N, int64_t K, bool serial) {
     size_t floats = (size_t)(GUARD + c->M * c->ldc + GUARD);
     float *out = (float *)malloc(floats * sizeof(float));
     memcpy(out, c->C, floats * sizeof(float));
-    (serial ? gemm_serial : gemm)(out + GUARD, c->ldc, a_of(c), b_of(c), c->use_bias ? c->bias : NULL, c->M, c->N, c->K,
+    (serial ? gemm_serial : gemm)(out + GUARD, c->ldc, a_of(c), B, c->use_bias ? c->bias : NULL, c->M, N, K,
                                   c->accumulate, &c->mm);
     return out;
 }
+static float *result_of(const Case *c, bool serial) { return product_with(c, b_of(c), c->N, c->K, serial); }
 
 // Compares every element (or one in `step`) with the definition, and everything around C with what was there.
 static void check_result(Test *t, const Case *c, const float *out, int64_t step) {
@@ -162,17 +163,26 @@ static void check_workspace(Test *t, const Case *c, int threads) {
     for (int i = 0; i < GUARD; i++) { CHECK(t, end[i] == UNTOUCHED, "wrote %d floats beyond the workspace", i + 1); }
 }
 
-// gemm_packed gives the bits of gemm.
-static void check_packed(Test *t, const Case *c, const float *want) {
-    size_t floats = (size_t)(GUARD + c->M * c->ldc + GUARD);
+// A packed B gives the bits of B: all of it, and without its last columns and its last rows.
+static void check_packed(Test *t, const Case *c) {
+    int64_t fewer_rows = c->K / 2 / 32 * 32;
     float *packed = (float *)malloc(((size_t)gemm_packed_floats(c->K, c->N, &c->kernel) + 1) * sizeof(float));
-    float *out = (float *)malloc(floats * sizeof(float));
-    memcpy(out, c->C, floats * sizeof(float));
-    gemm_pack_matrix(packed, b_of(c), c->K, c->N, &c->kernel);
-    gemm_packed(out + GUARD, c->ldc, a_of(c), packed, c->use_bias ? c->bias : NULL, c->M, c->N, c->K, c->accumulate,
-                &c->mm);
-    CHECK(t, memcmp(out, want, floats * sizeof(float)) == 0, "%s: gemm_packed differs from gemm", c->kernel.name);
-    free(packed), free(out);
+    for (int part = 0; part < 4; part++) {
+        int64_t N = part & 1 ? (c->N + 1) / 2 : c->N, K = part & 2 ? fewer_rows : c->K;
+        bool serial = part > 0;
+        if (serial) {
+            gemm_pack_serial(packed, b_of(c), c->K, c->N, &c->kernel);
+        } else {
+            gemm_pack_matrix(packed, b_of(c), c->K, c->N, &c->kernel);
+        }
+        float *plain = product_with(c, b_of(c), N, K, serial),
+              *out = product_with(c, packed_of(packed, c->K), N, K, serial);
+        CHECK(t, memcmp(out, plain, (size_t)(2 * GUARD + c->M * c->ldc) * sizeof(float)) == 0,
+              "%s: a packed B of %d x %d, of which %d x %d are used, gives other bits", c->kernel.name, (int)c->K,
+              (int)c->N, (int)K, (int)N);
+        free(plain), free(out);
+    }
+    free(packed);
 }
 
 // The kernels that are tested: those of kernels.h if they run here, and AMX in software. NULL: this one does not run.
@@ -197,7 +207,7 @@ static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
     CHECK(t, memcmp(parallel, serial, (size_t)(2 * GUARD + c->M * c->ldc) * sizeof(float)) == 0,
           "%s: gemm on %d threads differs from gemm_serial", c->kernel.name, threads);
     check_workspace(t, c, threads);
-    check_packed(t, c, parallel);
+    check_packed(t, c);
     free(parallel), free(serial);
 }
 

@@ -233,7 +233,7 @@ static void attention_case(Test *t, int B, int T, int C, int NH) {
     Layer layer = {"attention", attention_formula, B, T, C, 0, NH, 0, NULL, B * T * 3 * C, B * T * C, T + C / NH, 0};
     float *in = random_floats(layer.num_inputs, 1.0f, 9), *weights = random_floats(layer.num_outputs, 1.0f, 10);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), *lse = ones(B * NH * T);
-    float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
+    float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T, C / NH, &gemm_portable));
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
     attention_forward(out, lse, in, B, T, C, NH, scratch, &mm);
     attention_backward(din, weights, in, out, lse, B, T, C, NH, scratch, &mm);
@@ -253,7 +253,8 @@ TEST(test_attention) {
 TEST(test_attention_extreme_scores) {
     enum { T = 40, C = 8 };
     float *qkv = random_floats(T * 3 * C, 100.0f, 11), *out = ones(T * C), *lse = ones(T), *din = ones(T * 3 * C);
-    float *weights = random_floats(T * C, 1.0f, 12), *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
+    float *weights = random_floats(T * C, 1.0f, 12),
+          *scratch = ones(gemm_max_threads() * attention_scratch_floats(T, C, &gemm_portable));
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
     attention_forward(out, lse, qkv, 1, T, C, 1, scratch, &mm);
     attention_backward(din, weights, qkv, out, lse, 1, T, C, 1, scratch, &mm);

@@ -16,7 +16,9 @@ static Gemm new_gemm(void) {
     return mm;
 }
 
-static float *attention_memory(int T) { return allocate(gemm_max_threads() * attention_scratch_floats(T)); }
+static float *attention_memory(int T, int HS) {
+    return allocate(gemm_max_threads() * attention_scratch_floats(T, HS, &gemm_portable));
+}
 
 void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C) {
     embedding_forward(out, tokens, wte, wpe, B, T, C, 0);
@@ -57,7 +59,7 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
 }
 
 void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH) {
-    float *scratch = attention_memory(T);
+    float *scratch = attention_memory(T, C / NH);
     Gemm mm = new_gemm();
     attention_forward(out, lse, qkv, B, T, C, NH, scratch, &mm);
     free(scratch), free(mm.workspace);
@@ -65,7 +67,7 @@ void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int 
 
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH) {
-    float *scratch = attention_memory(T);
+    float *scratch = attention_memory(T, C / NH);
     Gemm mm = new_gemm();
     attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch, &mm);
     free(scratch), free(mm.workspace);
