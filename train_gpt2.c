@@ -214,7 +214,7 @@ static void attention_tile_forward(float *out, int64_t out_stride, float *lse, H
 }
 
 // out (B,T,C), lse (B,NH,T), qkv (B,T,3C): the rows of q, k and v side by side, each split into NH heads.
-// scratch: attention_scratch_floats for each thread.
+// Keys and values are packed once for all tiles of a head. scratch: attention_scratch_floats for each thread.
 static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch,
                               const Gemm *mm) {
     int HS = C / NH;
