@@ -456,7 +456,7 @@ void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
 GemmMatrix as_floats(const Matrix &x, int b, bool tf32, std::vector<float> &copy) {
     int64_t inner = inner_count(x), outer = outer_count(x), stride = outer_stride(x), size = (int64_t)size_of(x.type);
     const char *data = x.data + b * x.batch_stride * size;
-    if (x.type == CUDA_R_32F && !tf32) { return {(const float *)data, x.row_stride, x.col_stride}; }
+    if (x.type == CUDA_R_32F && !tf32) { return {(const float *)data, x.row_stride, x.col_stride, 0}; }
     copy.resize((size_t)(inner * outer));
 #pragma omp parallel for if (inner * outer > PARALLEL_ELEMENTS)
     for (int64_t o = 0; o < outer; o++) {
@@ -464,7 +464,7 @@ GemmMatrix as_floats(const Matrix &x, int b, bool tf32, std::vector<float> &copy
         load_floats(to, data + o * stride * size, x.type, inner);
         for (int64_t i = 0; i < inner && tf32; i++) { to[i] = round_to_tf32(to[i]); }
     }
-    return {copy.data(), x.row_stride == 1 ? 1 : inner, x.row_stride == 1 ? inner : 1};
+    return {copy.data(), x.row_stride == 1 ? 1 : inner, x.row_stride == 1 ? inner : 1, 0};
 }
 
 // gelu(x) = x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), and its slope.
@@ -546,8 +546,8 @@ void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind
     if (end == 0) { s->product.assign((size_t)count, 0.0f); }
     for (int64_t k = 0; k < end; k += length) {
         float *out = k == 0 ? s->product.data() : s->part.data();
-        GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride};
-        GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride};
+        GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride, 0};
+        GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride, 0};
         multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, end - k), false, &mm);
         for (int64_t i = 0; i < count && k > 0; i++) { s->product[(size_t)i] += out[i]; }
     }
@@ -557,7 +557,8 @@ void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind
 void multiply(const Problem &p, int b, const Kind &kind, float alpha, float beta, Scratch *s) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
-    GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride}, B_transposed = {B.data, B.col_stride, B.row_stride};
+    GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride, 0},
+               B_transposed = {B.data, B.col_stride, B.row_stride, 0};
     add_products(p, A_transposed, B_transposed, kind, s);
     s->bias.resize((size_t)p.bias_count()), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
@@ -571,7 +572,7 @@ void multiply(const Problem &p, int b, const Kind &kind, float alpha, float beta
         finish_column(p, b, j, s->product.data() + j * p.m, column, s->bias.data(), alpha, beta);
     }
     if (!p.writes_bias()) { return; }
-    if (p.has(SUMS_ROWS)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m}, p.m, p.n); }
+    if (p.has(SUMS_ROWS)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m, 0}, p.m, p.n); }
     if (p.has(CUBLASLT_EPILOGUE_BGRADA)) { row_sums(s->bias.data(), A, p.m, p.k); }
     if (p.has(CUBLASLT_EPILOGUE_BGRADB)) { row_sums(s->bias.data(), B_transposed, p.n, p.k); }
     store_floats(p.bias(b), p.D.type, s->bias.data(), p.bias_count());
