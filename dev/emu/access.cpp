@@ -339,6 +339,11 @@ void access_any_size(const Access &access) {
 }
 
 void check_any_access(const Access &access) {
+    if (metering) { meter_access(access.address, access.bytes, access.kind, access.pc); }
+    check_arrival(access);
+}
+
+void check_arrival(const Access &access) {
     if (access.bytes == 0 || !access_checks) { return; }
     if (access.address - ARENA >= ARENA_SPAN) {
         if (in_kernel() && !is_own_stack(access.address)) { access_elsewhere(access); }
@@ -359,6 +364,8 @@ static bool is_other_stack(uintptr_t address) {
 void access_elsewhere(const Access &access) {
     const void *pointer = reinterpret_cast<const void *>(access.address);
     if (reporting || is_between(pointer, __start_emu_device, __stop_emu_device)) { return; }
+    const char *arguments = static_cast<const char *>(now.block->kernel->call); // copied from here by clang++ -O0
+    if (is_between(pointer, arguments, arguments + now.block->kernel->call_bytes)) { return; }
     bool constant = is_between(pointer, __executable_start, __data_start);
     if (constant && access.kind == READ) { return; }
     if (is_other_stack(access.address)) {

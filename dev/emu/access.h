@@ -116,6 +116,7 @@ template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t addres
 // The hook of an access.
 template <int BYTES, AccessKind KIND> inline void check_access(const void *pointer, uintptr_t pc) {
     uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (__builtin_expect(metering, 0)) { meter_access(address, BYTES, KIND, pc); }
     if (!access_checks) { return; }
     if (address - ARENA >= ARENA_SPAN) {
         if (in_kernel() && !is_own_stack(address)) { access_elsewhere({address, BYTES, KIND, pc, nullptr}); }
@@ -133,6 +134,7 @@ template <int BYTES, AccessKind KIND> inline void check_access(const void *point
 }
 
 void check_any_access(const Access &access);
+void check_arrival(const Access &access); // of bytes whose access was counted when it was asked for
 
 } // namespace emu
 

@@ -41,6 +41,9 @@ extern "C" {
 
 void __tsan_read_range(void *p, size_t bytes) { check_range(p, bytes, READ, PC); }
 void __tsan_write_range(void *p, size_t bytes) { check_range(p, bytes, WRITE, PC); }
+void __sanitizer_cov_trace_pc() { // at the begin of each basic block
+    if (metering) { meter_step(PC); }
+}
 void __tsan_init() {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit() {}

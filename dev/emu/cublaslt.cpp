@@ -401,7 +401,7 @@ void note_accesses(const Problem &p, float beta, void *workspace, size_t workspa
     note_writes(p.D);
     if (p.writes_aux()) { note_writes(p.aux()); }
     for (int b = 0; b < p.D.batch && p.writes_bias(); b++) { emu::op_write(p.bias(b), bias_bytes); }
-    if (workspace_bytes > 0) { emu::op_write(workspace, workspace_bytes); }
+    if (workspace_bytes > 0) { emu::op_scratch(workspace, workspace_bytes); }
 }
 
 // cuBLASLt leaves this case undefined. It is a mistake in any case.
@@ -868,6 +868,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (status == CUBLAS_STATUS_SUCCESS) {
         report_overlap(p, {file, line});
         note_accesses(p, b, workspace, promised.workspace);
+        emu::meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.D.batch);
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
         for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind, a, b, &scratch); }
     }

@@ -430,6 +430,7 @@ std::vector<float> run_matmul(const Step &step, const Memory &memory) {
     const std::vector<float> &a = memory.at(step.inputs[0].id), &b = memory.at(step.inputs[1].id);
     int64_t rows = step.output.dims[2], columns = step.output.dims[3], K = step.inputs[0].dims[3];
     std::vector<float> c((size_t)step.output.size(), 0.0f);
+    emu::meter_operation_flops(2.0 * (double)c.size() * (double)K);
     for (int64_t row = 0; row < (int64_t)c.size() / columns; row++) {
         const float *matrix = &b[(size_t)(row / rows * K * columns)];
         for (int64_t k = 0; k < K; k++) {
@@ -539,7 +540,7 @@ struct Run {
             if (!t.is_virtual && graph.written.count(t.id) == 0) { load(t, &memory); }
         }
         if (getenv("EMU_CUDNN_SECONDS") != nullptr) { emu::op_pretend(atof(getenv("EMU_CUDNN_SECONDS"))); }
-        emu::op_write(workspace, (size_t)workspace_bytes);
+        emu::op_scratch(workspace, (size_t)workspace_bytes);
         memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nothing may depend on the workspace's contents
         for (const Step &step : graph.steps) {
             Memory before;

@@ -298,6 +298,7 @@ static Thread *any_exited(Block *block) {
 
 static void release_barrier(Block *block) {
     block->at_barrier = 0;
+    if (metering) { meter_barrier(); }
     begin_interval();
     now.block_since = now.interval;
     now.order_shared = stamp_of_interval(now.interval);
@@ -397,6 +398,7 @@ void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at
         if (lane != me->lane) { warp->ready |= 1u << warp->threads[lane].position; }
     }
     warp->gathers &= ~mask;
+    if (metering) { meter_gather(kind, mask); }
     work(deposits, mask);
 }
 
@@ -484,6 +486,7 @@ void run_block(Block *block) {
     asan_find_worker_stack();
 #endif
     go_to(&block->scheduler, take_next(block), true);
+    if (metering) { meter_block_end(); }
     now.block = nullptr;
 }
 

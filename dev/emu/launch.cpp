@@ -208,12 +208,12 @@ class SignalsHeldBack {
 static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
-Kernel Launch::kernel_of(const void *function, void (*one_thread)(void *), void *call) const {
-    return {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, 0, 0, 0};
+Kernel Launch::kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
+    return {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, bytes, 0, 0, 0};
 }
 
-void Launch::run_now(const void *function, void (*one_thread)(void *), void *call) const {
-    Kernel kernel = kernel_of(function, one_thread, call);
+void Launch::run_now(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
+    Kernel kernel = kernel_of(function, one_thread, call, bytes);
     static std::mutex one_at_a_time;
     static Pool *pool = new Pool;
     static std::vector<uint32_t> *order = new std::vector<uint32_t>;
@@ -224,6 +224,7 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
     SignalsHeldBack held_back;
     begin_kernel(&kernel);
     pool->run(kernel, *order);
+    if (metering) { meter_launch_end(kernel); }
     end_kernel();
 }
 
@@ -240,18 +241,18 @@ struct ArgumentsCopy {
 
 void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
     if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
-    Kernel kernel = kernel_of(function, one_thread, call);
+    Kernel kernel = kernel_of(function, one_thread, call, bytes);
     check_shape(kernel);
     check_shared(kernel);
     if (!is_captured(stream)) {
-        run_now(function, one_thread, call);
+        run_now(function, one_thread, call, bytes);
         return;
     }
     ArgumentsCopy arguments(call, bytes);
-    capture(stream, name, {file, line}, [launch = *this, function, one_thread, arguments](cudaStream_t s) {
+    capture(stream, name, {file, line}, [launch = *this, function, one_thread, bytes, arguments](cudaStream_t s) {
         Launch again = launch;
         again.stream = s;
-        again.run_now(function, one_thread, arguments.memory.get());
+        again.run_now(function, one_thread, arguments.memory.get(), bytes);
     });
 }
 

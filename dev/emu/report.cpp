@@ -28,26 +28,55 @@ std::string format(const char *text, ...) {
 std::string to_text(Source at) { return at.file ? format("%s:%d", at.file, at.line) : "an unknown line"; }
 std::string to_text(uint3 v) { return format("(%u,%u,%u)", v.x, v.y, v.z); }
 
-// Runs addr2line on this program. The innermost line comes first, then the lines that it is inlined into.
-static std::string run_addr2line(uintptr_t pc) {
-    char path[4096], command[4352];
+// The path of this program for a command line, or "" if it cannot be told.
+static std::string own_path() {
+    char path[4096];
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
     if (length <= 0 || memchr(path, '\'', static_cast<size_t>(length))) { return ""; }
-    path[length] = '\0';
-    snprintf(command, sizeof(command), "addr2line -i -e '%s' 0x%lx 2>/dev/null", path, static_cast<unsigned long>(pc));
-    FILE *pipe = popen(command, "r");
-    if (pipe == nullptr) { return ""; }
-    std::string text;
+    return "'" + std::string(path, static_cast<size_t>(length)) + "'";
+}
+
+// Calls use(line) for each line that a command prints.
+static void for_each_line(const std::string &command, const std::function<void(const char *)> &use) {
+    FILE *pipe = popen((command + " 2>/dev/null").c_str(), "r");
     char line[4096];
-    while (fgets(line, sizeof(line), pipe) != nullptr) {
+    while (pipe != nullptr && fgets(line, sizeof(line), pipe) != nullptr) {
         line[strcspn(line, "\n")] = '\0';
-        char *note = strstr(line, " (discriminator");
-        if (note) { *note = '\0'; }
-        if (!text.empty()) { text += ", inlined at "; }
-        text += line;
+        use(line);
     }
-    pclose(pipe);
+    if (pipe != nullptr) { pclose(pipe); }
+}
+
+void for_each_instruction(const std::function<void(const char *)> &use) {
+    for_each_line("objdump -d --no-show-raw-insn " + own_path(), use);
+}
+
+static std::string hexadecimal(uintptr_t number) { // without format, because this is no report
+    char text[32];
+    snprintf(text, sizeof(text), "0x%zx", number);
     return text;
+}
+
+// What addr2line says of addresses of this program, in their order: for each address its lines, joined by " inlined at
+// ".
+static std::map<uintptr_t, std::string> run_addr2line(const std::string &options, const std::vector<uintptr_t> &pcs) {
+    std::map<uintptr_t, std::string> texts;
+    constexpr size_t AT_ONCE = 1000; // a command line has a limit
+    for (size_t begin = 0; begin < pcs.size(); begin += AT_ONCE) {
+        std::string command = "addr2line -a " + options + " -e " + own_path();
+        for (size_t i = begin; i < pcs.size() && i < begin + AT_ONCE; i++) { command += " " + hexadecimal(pcs[i]); }
+        std::string *text = nullptr;
+        for_each_line(command, [&](const char *line) {
+            if (strncmp(line, "0x", 2) == 0) {
+                text = &texts[strtoull(line, nullptr, 16)];
+            } else if (text != nullptr) {
+                const char *note = strstr(line, " (discriminator");
+                *text += text->empty() ? "" : ", inlined at ";
+                text->append(line, note ? static_cast<size_t>(note - line) : strlen(line));
+            }
+        });
+    }
+    return texts;
 }
 
 // Paths inside the working folder are shown relative to it.
@@ -61,13 +90,34 @@ static std::string shorten(std::string text) {
     return text;
 }
 
-std::string line_of_pc(uintptr_t pc) {
-    if (pc == 0) { return "an unknown line"; }
-    std::string text = run_addr2line(pc - 1); // the return address may belong to the next line
-    if (text.empty() || text.compare(0, 2, "??") == 0) {
-        return format("address 0x%lx", static_cast<unsigned long>(pc));
+std::map<uintptr_t, std::string> lines_of_pcs(const std::vector<uintptr_t> &pcs) {
+    std::vector<uintptr_t> inside; // a return address may belong to the next line
+    for (uintptr_t pc : pcs) { inside.push_back(pc - 1); }
+    std::map<uintptr_t, std::string> found = run_addr2line("-i", inside), lines;
+    for (uintptr_t pc : pcs) {
+        const std::string &text = found[pc - 1];
+        bool unknown = text.empty() || text.compare(0, 2, "??") == 0;
+        lines[pc] = unknown ? "address " + hexadecimal(pc) : shorten(text);
     }
-    return shorten(text);
+    return lines;
+}
+
+std::string line_of_pc(uintptr_t pc) { return pc == 0 ? "an unknown line" : lines_of_pcs({pc})[pc]; }
+
+// A function's name without its type and parameters: "void ns::f<4, int (*)()>(float*)" becomes "ns::f<4, int (*)()>".
+static std::string bare_name(const std::string &text) {
+    size_t begin = 0, end = 0;
+    for (int depth = 0; end < text.size() && (depth > 0 || text[end] != '('); end++) {
+        depth += text[end] == '<' ? 1 : text[end] == '>' ? -1 : 0;
+        if (depth == 0 && text[end] == ' ') { begin = end + 1; }
+    }
+    return text.substr(begin, end - begin);
+}
+
+std::map<uintptr_t, std::string> names_of_functions(const std::vector<uintptr_t> &functions) {
+    std::map<uintptr_t, std::string> names = run_addr2line("-f -C", functions);
+    for (auto &entry : names) { entry.second = bare_name(entry.second.substr(0, entry.second.find(", inlined at "))); }
+    return names;
 }
 
 [[noreturn]] static void finish(const std::string &first_line, const std::string &details) {

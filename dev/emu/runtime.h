@@ -9,6 +9,7 @@
 //   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
 //   access_hooks.cpp  what the compiler calls before each load and store
+//   meter*.cpp        what a profiler would count
 //   faults.cpp        reports accesses to inaccessible pages
 //   device.cpp        cudaGetDeviceProperties and other questions about the device
 //   nccl*.cpp         collectives between processes
@@ -19,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,9 @@ std::string format(const char *text, ...) __attribute__((format(printf, 1, 2)));
 struct Kernel;
 [[noreturn]] void report_launch(const Kernel &kernel, const std::string &what, const std::string &details = "");
 std::string line_of_pc(uintptr_t pc);
+std::map<uintptr_t, std::string> lines_of_pcs(const std::vector<uintptr_t> &pcs);
+std::map<uintptr_t, std::string> names_of_functions(const std::vector<uintptr_t> &functions); // "" if unknown
+void for_each_instruction(const std::function<void(const char *)> &use); // of this program: a line of objdump
 
 // ---- Kernels, blocks, warps, threads (fibers.cpp, launch.cpp) ----
 
@@ -71,7 +76,8 @@ struct Kernel { // one launch
     cudaStream_t stream;
     const void *function;
     void (*one_thread)(void *);
-    void *call;
+    void *call; // its arguments
+    size_t call_bytes;
     uint64_t number;    // index among all launches
     uint32_t operation; // index among the operations on streams
     uint64_t order;     // accesses with a stamp below this one are ordered before the kernel
@@ -206,11 +212,13 @@ void lock_device_memory();
 
 // ---- Operations on streams, for runtime functions that read and write memory: memcpy, memset, cuBLASLt ----
 //   op_begin(stream, "cublasLtMatmul", file, line); op_read(A, bytes); op_write(D, bytes); ...compute...; op_end();
+// op_scratch: memory that the operation writes and that nobody reads afterwards. The meter does not count it.
 // Checks these accesses like a kernel's, and makes device memory accessible in between. One operation may write bytes
 // and call op_read for them afterwards, because op_read means the bytes from before.
 void op_begin(cudaStream_t stream, const char *name, EMU_HERE);
 void op_read(const void *pointer, size_t bytes);
 void op_write(void *pointer, size_t bytes);
+void op_scratch(void *pointer, size_t bytes);
 void op_pretend(double seconds); // lengthens the operation on the clock of events
 void op_end();
 
@@ -254,6 +262,20 @@ void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t or
 // Copies which bytes of device memory are initialised.
 bool copy_initialised(void *to, const void *from, size_t bytes);
 void set_initialised(const void *pointer, size_t bytes, bool yes);
+
+// ---- The meter (meter.cpp): counts what the running kernel does, if `metering` is true ----
+
+extern bool metering;
+void meter_access(uintptr_t address, size_t bytes, AccessKind kind, uintptr_t pc); // of the running thread
+void meter_step(uintptr_t pc);                                                     // it enters a basic block
+void meter_async_copy(size_t bytes);                                               // it calls cp.async
+void meter_gather(const char *kind, unsigned mask); // all lanes of the mask have come to a warp function
+void meter_barrier();                               // all threads of the block have come to a barrier
+void meter_block_end();                             // of the running block
+void meter_launch_end(const Kernel &kernel);
+void meter_operation(const char *name);                // a library's operation begins
+void meter_operation_bytes(size_t bytes, bool stored); // it accesses memory
+void meter_operation_flops(double flops);
 
 // Intervals are the time stamps of accesses. A block begins a new interval at its start, after each barrier, and after
 // a synchronisation of one of its warps.

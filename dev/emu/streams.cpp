@@ -163,11 +163,17 @@ void end_kernel() { end_operation(); }
 void op_begin(cudaStream_t stream, const char *name, const char *file, int line) {
     host_only(name, {file, line});
     begin_operation(stream, "the call of", name, {file, line});
+    meter_operation(name);
 }
 void op_read(const void *pointer, size_t bytes) {
+    meter_operation_bytes(bytes, false);
     check_operation_read(pointer, bytes, device().current_me, device().current_order);
 }
 void op_write(void *pointer, size_t bytes) {
+    meter_operation_bytes(bytes, true);
+    check_operation_write(pointer, bytes, device().current_me, device().current_order);
+}
+void op_scratch(void *pointer, size_t bytes) {
     check_operation_write(pointer, bytes, device().current_me, device().current_order);
 }
 void op_end() { end_operation(); }

@@ -1,5 +1,5 @@
 // Implements what the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
-#include "runtime.h"
+#include "access.h"
 #include "include/emu_ptx.h"
 
 #include <math.h>
@@ -243,6 +243,7 @@ void cp_async_16(void *shared, const void *global, int src_bytes, const char *fi
     }
     check_access_at(shared, 16, 16, WRITE, at, EMU_CALLER);
     if (src_bytes > 0) { check_access_at(global, static_cast<size_t>(src_bytes), 16, READ, at, EMU_CALLER); }
+    meter_async_copy(static_cast<size_t>(src_bytes));
     memset(shared, 0xff, 16); // the data has not arrived yet
     set_initialised(shared, 16, false);
     now.thread->copies.push_back({shared, global, src_bytes, at, EMU_CALLER});
@@ -257,7 +258,7 @@ void cp_async_commit() {
 
 static void arrive(const AsyncCopy &copy) {
     size_t bytes = static_cast<size_t>(copy.src_bytes);
-    check_access_at(copy.shared, 16, 16, WRITE, copy.at, copy.pc);
+    check_arrival({reinterpret_cast<uintptr_t>(copy.shared), 16, WRITE, copy.pc, &copy.at});
     memcpy(copy.shared, copy.global, bytes);
     memset(static_cast<char *>(copy.shared) + bytes, 0, 16 - bytes);
 }

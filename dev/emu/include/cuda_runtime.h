@@ -91,8 +91,8 @@ class Launch {
     };
 
     void run(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes);
-    void run_now(const void *kernel, void (*one_thread)(void *), void *call) const;
-    Kernel kernel_of(const void *function, void (*one_thread)(void *), void *call) const;
+    void run_now(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes) const;
+    Kernel kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const;
 
     const char *name, *file;
     int line;

@@ -22,6 +22,66 @@ int64_t synchronization_count();
 // Counts kernel launches so far.
 int64_t launch_count();
 
+// ---- The meter: what a profiler of a GPU would count (README.md, "The meter") ----
+
+// Loads or stores of device memory. A request is one instruction of a warp. A sector is 32 aligned bytes.
+struct MemoryCounts {
+    uint64_t requests;
+    uint64_t lanes;   // threads that took part
+    uint64_t aligned; // requests whose lowest address is a multiple of 128
+    uint64_t sectors; // of each request
+    uint64_t bytes;   // different bytes of each request: a byte that two lanes read counts once
+    // Different bytes and sectors of a whole launch: what a perfect cache would move.
+    uint64_t unique_bytes, unique_sectors;
+};
+
+// Loads or stores of shared memory. A wavefront serves each of the 32 banks once. An access of 8 bytes a lane needs 2
+// of them, one of 16 bytes needs 4. More are conflicts.
+struct SharedCounts {
+    uint64_t requests, lanes, wavefronts, conflicts;
+};
+
+struct AtomicCounts {
+    uint64_t requests, lanes;
+    uint64_t addresses; // different ones of each request; lanes - addresses had to wait for another lane
+    uint64_t hottest;   // most lanes at one address in one launch
+};
+
+// The counts of a kernel, summed over its launches.
+struct Meter {
+    uint64_t launches, blocks, warps, threads;
+    MemoryCounts loads, stores;
+    SharedCounts shared_loads, shared_stores;
+    AtomicCounts atomics, shared_atomics;
+    uint64_t shuffles, votes, warp_syncs; // of a warp
+    uint64_t barriers;                    // of a block
+    uint64_t async_bytes;                 // of cp.async
+    uint64_t tensor_flops;
+    uint64_t steps, step_lanes; // basic blocks that warps have run, and the lanes that took part: 32 of 32 at best
+    uint64_t flops;             // additions, subtractions, multiplications, divisions, square roots
+    uint64_t functions;         // calls of expf, tanhf and their kind
+};
+
+// A call of a library, of cudaMemcpy or of cudaMemset, summed over calls.
+struct MeterLibrary {
+    uint64_t calls, loaded_bytes, stored_bytes;
+    double flops;
+};
+
+// Starts with all counts at zero, as EMU_METER=1 does at the program's beginning.
+void meter_start();
+void meter_stop();
+// The counts of the kernels of this name, with any template arguments. A null pointer stands for all kernels.
+Meter meter_of(const char *kernel);
+MeterLibrary meter_of_library(const char *function);
+
+// The least time that a GPU needs for counts: the longest of its parts. gpu: a name that the trainer's --gpu takes.
+struct MeterBound {
+    double seconds;
+    const char *part; // "launch", "memory", "L2", "shared", "fp32", "functions", "tensor", "atomics"
+};
+MeterBound meter_bound(const Meter &meter, const char *gpu);
+
 } // namespace emu
 
 #endif // EMU_EMU_H

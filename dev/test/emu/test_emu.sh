@@ -156,6 +156,24 @@ END
     expect "$compiler: errors name the line of the source" grep -q "$work/wrong.cu:1:.*undeclared" "$work/got"
 }
 
+# The meter's counts, and its table: the lines of the README's example.
+test_meter() {
+    local plain=$level
+    [ "${compiler#clang}" = "$compiler" ] || plain=-O0
+    expect "$compiler: emu_meter.cu builds without a warning" \
+        compile $plain dev/test/emu/emu_meter.cu -o "$work/meter"
+    run_suite "$compiler: emu_meter" "$work/meter"
+    expect "$compiler: dev/emu/transpose.cu builds" compile -g $plain dev/emu/transpose.cu -o "$work/transpose"
+    EMU_METER=lines "$work/transpose" >"$work/table" 2>&1
+    sed -n '/^emu: what the kernels did/,/^\.\.\./p; /^  shared load  /,/^```/p' dev/emu/README.md |
+        grep -v -e '^\.\.\.' -e '^```' | grep -vxFf "$work/table" >"$work/got"
+    expect "$compiler: the tables of dev/emu/README.md are what the meter prints" cat "$work/got"
+    EMU_METER=yes "$work/transpose" >"$work/got" 2>&1
+    expect "$compiler: EMU_METER is checked" grep -qx 'emu: EMU_METER is "yes", expected 0, 1 or lines.*' "$work/got"
+    EMU_METER=1 EMU_METER_GPU=tpu "$work/transpose" >"$work/got" 2>&1
+    expect "$compiler: EMU_METER_GPU is checked" grep -q 'unknown GPU "tpu" for the meter, expected one of a100' "$work/got"
+}
+
 test_debugger() {
     if ! command -v gdb >/dev/null 2>&1; then
         report skip "$compiler: gdb: none here"
@@ -179,6 +197,7 @@ test_compiler() {
         [ -n "$quick" ] || run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
     fi
     test_options
+    test_meter
     test_debugger
 }
 

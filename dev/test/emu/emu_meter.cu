@@ -1,0 +1,432 @@
+// What the meter must count: kernels whose counts follow from arithmetic, in three schedules. dev/test/emu/test_emu.sh
+// builds this with each compiler.
+#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+#include <emu.h>
+#include <emu_ptx.h>
+
+#include "dev/test/test_main.h"
+
+#define BLOCKS 2
+#define THREADS 128
+#define WARPS (BLOCKS * THREADS / 32)
+#define N (BLOCKS * THREADS)
+
+// Device memory of zeros.
+template <class T> struct Zeros {
+    T *data = nullptr;
+    explicit Zeros(size_t n) {
+        cudaMalloc(&data, n * sizeof(T));
+        cudaMemset(data, 0, n * sizeof(T));
+    }
+    ~Zeros() { cudaFree(data); }
+    Zeros(const Zeros &) = delete;
+};
+
+// Runs a launch in each schedule. The counts of the kernel must be the same each time.
+template <class Launch, class Check> static void in_all_schedules(Launch launch, Check check) {
+    for (const char *schedule : {"forward", "reversed", "random:7"}) {
+        emu::set_schedule(schedule);
+        emu::meter_start();
+        launch();
+        emu::meter_stop();
+        check(emu::meter_of(nullptr), schedule);
+    }
+    emu::set_schedule("forward");
+}
+
+#define EXPECT(what, want)                                                                                             \
+    CHECK(t, (what) == static_cast<uint64_t>(want), "%s (%s): %s is %llu, expected %llu", name, schedule, #what,       \
+          static_cast<unsigned long long>(what), static_cast<unsigned long long>(want))
+
+// ---- Device memory ----
+
+__device__ inline int global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
+
+template <class T> __global__ void load_kernel(T *out, const T *in, int stride, int offset) {
+    int i = global_thread();
+    out[i] = in[i * stride + offset];
+}
+
+struct LoadCase {
+    const char *name;
+    int stride, offset;
+    int sectors, bytes; // of a request
+    int aligned;        // requests that begin at a multiple of 128
+    int unique_sectors; // of the launch
+};
+
+template <class T> static void check_loads(Test *t, const LoadCase &c) {
+    const char *name = c.name;
+    Zeros<T> in(N * static_cast<size_t>(c.stride) + 32), out(N);
+    auto launch = [&] { load_kernel<T><<<BLOCKS, THREADS>>>(out.data, in.data, c.stride, c.offset); };
+    in_all_schedules(launch, [&](const emu::Meter &m, const char *schedule) {
+        EXPECT(m.launches, 1);
+        EXPECT(m.blocks, BLOCKS);
+        EXPECT(m.warps, WARPS);
+        EXPECT(m.threads, N);
+        EXPECT(m.loads.requests, WARPS);
+        EXPECT(m.loads.lanes, N);
+        EXPECT(m.loads.sectors, WARPS * c.sectors);
+        EXPECT(m.loads.bytes, WARPS * c.bytes);
+        EXPECT(m.loads.aligned, c.aligned);
+        EXPECT(m.loads.unique_sectors, c.unique_sectors);
+        EXPECT(m.stores.requests, WARPS);
+        EXPECT(m.stores.sectors, WARPS * sizeof(T));
+        EXPECT(m.stores.unique_bytes, N * sizeof(T));
+        EXPECT(m.shared_loads.requests + m.shared_stores.requests + m.atomics.requests, 0);
+    });
+}
+
+TEST(test_strides) {
+    // 32 lanes x 4 bytes: 4 sectors side by side. One element later they begin in the middle of a sector: 5.
+    check_loads<float>(t, {"stride 1", 1, 0, 4, 128, 8, 32});
+    check_loads<float>(t, {"stride 2", 2, 0, 8, 128, 8, 64});
+    check_loads<float>(t, {"stride 32", 32, 0, 32, 128, 8, 256});
+    check_loads<float>(t, {"misaligned by 4", 1, 1, 5, 128, 0, 33});
+    check_loads<float>(t, {"one address", 0, 0, 1, 4, 8, 1});
+    check_loads<float4>(t, {"float4", 1, 0, 16, 512, 8, 128});
+    check_loads<float2>(t, {"float2", 1, 0, 8, 256, 8, 64});
+    check_loads<__nv_bfloat16>(t, {"bf16", 1, 0, 2, 64, 4, 16});
+    check_loads<unsigned char>(t, {"bytes", 1, 0, 1, 32, 2, 8});
+}
+
+// Every block loads the same numbers: the cache of a perfect GPU would fetch them once.
+__global__ void load_again_kernel(float *out, const float *in) { out[global_thread()] = in[threadIdx.x]; }
+// The last block ends in the middle.
+__global__ void tail_kernel(float *out, const float *in, int n) {
+    int i = global_thread();
+    if (i >= n) { return; }
+    out[i] = in[i];
+}
+// Lane l loads l + 1 numbers.
+__global__ void triangle_kernel(float *out, const float *in) {
+    float sum = 0.0f;
+    for (int i = 0; i <= static_cast<int>(threadIdx.x); i++) { sum += in[32 * i + threadIdx.x]; }
+    out[threadIdx.x] = sum;
+}
+// In round r lanes below 8 r do not load. The rounds must not mix: after a barrier the lanes are together again.
+__global__ void rounds_kernel(float *out, const float *in) {
+    float sum = 0.0f;
+    for (int r = 0; r < 4; r++) {
+        if (static_cast<int>(threadIdx.x) >= 8 * r) { sum += in[32 * r + threadIdx.x]; }
+        __syncwarp();
+    }
+    out[threadIdx.x] = sum;
+}
+
+// A structure as an argument is no device memory.
+struct Factors {
+    float of[20];
+};
+__global__ void argument_kernel(float *out, Factors factors) { out[threadIdx.x] = factors.of[threadIdx.x % 20]; }
+
+TEST(test_arguments) {
+    Zeros<float> out(32);
+    const char *name = "argument";
+    in_all_schedules([&] { argument_kernel<<<1, 32>>>(out.data, Factors()); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.loads.requests, 0);
+                         EXPECT(m.stores.requests, 1);
+                     });
+}
+
+TEST(test_lanes) {
+    Zeros<float> in(2048), out(2048);
+    const char *name = "load_again";
+    in_all_schedules([&] { load_again_kernel<<<BLOCKS, THREADS>>>(out.data, in.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.loads.sectors, WARPS * 4);
+                         EXPECT(m.loads.unique_bytes, THREADS * 4);
+                         EXPECT(m.stores.unique_bytes, N * 4);
+                     });
+    name = "tail";
+    in_all_schedules([&] { tail_kernel<<<BLOCKS, THREADS>>>(out.data, in.data, 200); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.loads.requests, 7); // 6 full warps, and 8 lanes
+                         EXPECT(m.loads.lanes, 200);
+                         EXPECT(m.loads.sectors, 25);
+                     });
+    name = "triangle";
+    in_all_schedules([&] { triangle_kernel<<<1, 32>>>(out.data, in.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.loads.requests, 32);
+                         EXPECT(m.loads.lanes, 32 * 33 / 2);
+                         EXPECT(m.loads.bytes, 4 * 32 * 33 / 2);
+                         EXPECT(m.loads.sectors, 8 * (4 + 3 + 2 + 1));
+                     });
+    name = "rounds";
+    in_all_schedules([&] { rounds_kernel<<<1, 32>>>(out.data, in.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.loads.requests, 4);
+                         EXPECT(m.loads.lanes, 32 + 24 + 16 + 8);
+                         EXPECT(m.loads.sectors, 4 + 3 + 2 + 1);
+                         EXPECT(m.warp_syncs, 4);
+                     });
+}
+
+// ---- Shared memory ----
+
+template <int WIDTH> __global__ void tile_kernel(float *out) {
+    __shared__ float tile[32 * WIDTH];
+    for (int row = 0; row < 32; row++) { tile[row * WIDTH + threadIdx.x] = 1.0f; } // along the rows
+    __syncthreads();
+    float sum = 0.0f;
+    for (int column = 0; column < 32; column++) { sum += tile[threadIdx.x * WIDTH + column]; } // along the columns
+    out[threadIdx.x] = sum;
+}
+
+template <class T> __global__ void shared_vector_kernel(float *out) {
+    __shared__ T values[32];
+    values[threadIdx.x] = T();
+    __syncthreads();
+    T value = values[threadIdx.x];
+    out[threadIdx.x] = value.x;
+}
+
+template <class Kernel>
+static void check_shared(Test *t, const char *name, Kernel kernel, int requests, int stored, int loaded,
+                         int conflicts) {
+    Zeros<float> out(32);
+    in_all_schedules([&] { kernel<<<1, 32>>>(out.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.shared_stores.requests, requests);
+                         EXPECT(m.shared_stores.lanes, 32 * requests);
+                         EXPECT(m.shared_stores.wavefronts, stored);
+                         EXPECT(m.shared_stores.conflicts, 0);
+                         EXPECT(m.shared_loads.requests, requests);
+                         EXPECT(m.shared_loads.wavefronts, loaded);
+                         EXPECT(m.shared_loads.conflicts, conflicts);
+                         EXPECT(m.barriers, 1);
+                     });
+}
+
+TEST(test_shared_memory) {
+    check_shared(t, "column of 32 x 32", tile_kernel<32>, 32, 32, 32 * 32, 32 * 31);
+    check_shared(t, "column of 32 x 33", tile_kernel<33>, 32, 32, 32, 0);
+    check_shared(t, "column of 32 x 34", tile_kernel<34>, 32, 32, 32 * 2, 32);
+    check_shared(t, "float2", shared_vector_kernel<float2>, 1, 2, 2, 0);
+    check_shared(t, "float4", shared_vector_kernel<float4>, 1, 4, 4, 0);
+}
+
+// ROW: elements from one row of a matrix to the next. 8: side by side. 64: all rows begin in the same banks.
+template <int ROW> __global__ void ldmatrix_kernel(uint32_t *out) {
+    __shared__ alignas(16) __nv_bfloat16 rows[32 * ROW];
+    for (int i = threadIdx.x; i < 32 * ROW; i += 32) { rows[i] = __float2bfloat16(0.0f); }
+    __syncthreads();
+    uint32_t r[4];
+    emu::ldmatrix_x4(r, rows + threadIdx.x * ROW);
+    out[threadIdx.x] = r[0] + r[1] + r[2] + r[3];
+}
+
+TEST(test_ldmatrix) {
+    Zeros<uint32_t> out(32);
+    const char *name = "ldmatrix, rows side by side";
+    in_all_schedules([&] { ldmatrix_kernel<8><<<1, 32>>>(out.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.shared_loads.requests, 1);
+                         EXPECT(m.shared_loads.wavefronts, 4);
+                         EXPECT(m.shared_loads.conflicts, 0);
+                     });
+    name = "ldmatrix, rows of 128 bytes";
+    in_all_schedules([&] { ldmatrix_kernel<64><<<1, 32>>>(out.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.shared_loads.wavefronts, 4 * 8);
+                         EXPECT(m.shared_loads.conflicts, 4 * 7);
+                     });
+}
+
+__global__ void async_kernel(float *out, const float *in) {
+    __shared__ alignas(16) float tile[4 * 32];
+    emu::cp_async_16(tile + 4 * threadIdx.x, in + 4 * threadIdx.x, threadIdx.x < 31 ? 16 : 8);
+    emu::cp_async_wait_all();
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+
+TEST(test_async_copies) {
+    Zeros<float> in(128), out(32);
+    const char *name = "cp.async";
+    in_all_schedules([&] { async_kernel<<<1, 32>>>(out.data, in.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.async_bytes, 31 * 16 + 8);
+                         EXPECT(m.loads.bytes, 31 * 16 + 8);
+                         EXPECT(m.loads.sectors, 16 + 1); // the last 8 bytes are an instruction of their own
+                         EXPECT(m.shared_stores.requests, 1);
+                         EXPECT(m.shared_stores.wavefronts, 4);
+                         EXPECT(m.shared_loads.wavefronts, 1);
+                     });
+}
+
+// ---- Atomics ----
+
+__global__ void one_address_kernel(float *sum) { atomicAdd(sum, 1.0f); }
+__global__ void lane_addresses_kernel(int *sums) { atomicAdd(&sums[threadIdx.x % 32], 1); }
+__global__ void shared_atomic_kernel(int *out) {
+    __shared__ int sums[2];
+    if (threadIdx.x < 2) { sums[threadIdx.x] = 0; }
+    __syncthreads();
+    atomicAdd(&sums[threadIdx.x % 2], 1);
+    __syncthreads();
+    if (threadIdx.x < 2) { out[threadIdx.x] = sums[threadIdx.x]; }
+}
+
+TEST(test_atomics) {
+    Zeros<float> sum(1);
+    Zeros<int> sums(32);
+    const char *name = "one address";
+    in_all_schedules([&] { one_address_kernel<<<BLOCKS, THREADS>>>(sum.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.atomics.requests, WARPS);
+                         EXPECT(m.atomics.lanes, N);
+                         EXPECT(m.atomics.addresses, WARPS);
+                         EXPECT(m.atomics.hottest, N);
+                         EXPECT(m.loads.unique_bytes, 4);
+                         EXPECT(m.stores.unique_bytes, 4);
+                     });
+    name = "an address for each lane";
+    in_all_schedules([&] { lane_addresses_kernel<<<BLOCKS, THREADS>>>(sums.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.atomics.addresses, N);
+                         EXPECT(m.atomics.hottest, WARPS);
+                     });
+    name = "two shared addresses";
+    in_all_schedules([&] { shared_atomic_kernel<<<1, THREADS>>>(sums.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.shared_atomics.requests, THREADS / 32);
+                         EXPECT(m.shared_atomics.addresses, 2 * THREADS / 32);
+                         EXPECT(m.shared_atomics.hottest, THREADS / 2);
+                         EXPECT(m.atomics.requests, 0);
+                     });
+}
+
+// ---- Warp functions and arithmetic ----
+
+__global__ void warp_sum_kernel(float *out, const float *in) {
+    float sum = in[global_thread()];
+    for (int offset = 16; offset > 0; offset /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, offset); }
+    if (__any_sync(0xffffffffu, sum > 1.0f)) { sum = 1.0f; }
+    out[global_thread()] = sum;
+}
+
+__global__ void saxpy_kernel(float *y, const float *x, float a) {
+    int i = global_thread();
+    y[i] = a * x[i] + y[i];
+}
+__global__ void functions_kernel(float *y, const float *x) {
+    int i = global_thread();
+    y[i] = expf(x[i]) / tanhf(x[i]);
+}
+__global__ void dot_kernel(float *out, const float *x, int n) {
+    float sum = 0.0f;
+    for (int i = 0; i < n; i++) { sum += x[i] * x[i]; }
+    out[global_thread()] = sum;
+}
+__global__ void half_warp_kernel(float *y, const float *x) {
+    int i = global_thread();
+    if (threadIdx.x % 32 < 16) {
+        for (int k = 0; k < 100; k++) { y[i] += x[k]; }
+    }
+}
+
+TEST(test_arithmetic) {
+    Zeros<float> x(N), y(N);
+    const char *name = "warp_sum";
+    in_all_schedules([&] { warp_sum_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.shuffles, 5 * WARPS);
+                         EXPECT(m.votes, WARPS);
+                         EXPECT(m.flops, 5 * N);
+                     });
+    name = "saxpy";
+    in_all_schedules([&] { saxpy_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 2.0f); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.flops, 2 * N);
+                         EXPECT(m.functions, 0);
+                         EXPECT(m.step_lanes, 32 * m.steps);
+                     });
+    name = "functions";
+    in_all_schedules([&] { functions_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.flops, N);
+                         EXPECT(m.functions, 2 * N);
+                     });
+    name = "dot";
+    in_all_schedules([&] { dot_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 77); },
+                     [&](const emu::Meter &m, const char *schedule) { EXPECT(m.flops, 2 * 77 * N); });
+    name = "half_warp";
+    in_all_schedules([&] { half_warp_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.flops, 100 * N / 2);
+                         EXPECT(m.loads.lanes, 200 * N / 2);
+                         EXPECT(m.loads.requests, 200 * WARPS);
+                         double lanes = static_cast<double>(m.step_lanes) / static_cast<double>(m.steps);
+                         CHECK(t, lanes >= 16.0 && lanes < 18.0, "half_warp (%s): %.2f of 32 lanes", schedule, lanes);
+                     });
+}
+
+__global__ void mma_kernel(float *out) {
+    float d[4] = {};
+    uint32_t a[4] = {}, b[2] = {};
+    for (int i = 0; i < 3; i++) { emu::mma_m16n8k16_bf16(d, a, b, d); }
+    out[threadIdx.x] = d[0];
+}
+
+TEST(test_tensor_cores) {
+    Zeros<float> out(32);
+    const char *name = "mma";
+    in_all_schedules([&] { mma_kernel<<<1, 32>>>(out.data); },
+                     [&](const emu::Meter &m, const char *schedule) {
+                         EXPECT(m.tensor_flops, 3 * 2 * 16 * 8 * 16);
+                         EXPECT(m.shuffles + m.votes + m.warp_syncs, 0);
+                     });
+}
+
+// ---- Sums, names, libraries, bounds ----
+
+TEST(test_names) {
+    Zeros<float> x(N), y(N);
+    const char *name = "names", *schedule = "forward";
+    emu::meter_start();
+    load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
+    load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
+    one_address_kernel<<<1, 32>>>(y.data);
+    cudaMemcpy(y.data, x.data, 100, cudaMemcpyDeviceToDevice);
+    emu::meter_stop();
+    one_address_kernel<<<1, 32>>>(y.data);
+    EXPECT(emu::meter_of("load_kernel").launches, 2);
+    EXPECT(emu::meter_of("load_kernel<float>").loads.requests, 2 * WARPS);
+    EXPECT(emu::meter_of("load").launches, 0);
+    EXPECT(emu::meter_of("one_address_kernel").launches, 1);
+    EXPECT(emu::meter_of(nullptr).launches, 3);
+    EXPECT(emu::meter_of_library("cudaMemcpy").calls, 1);
+    EXPECT(emu::meter_of_library("cudaMemcpy").loaded_bytes, 100);
+    EXPECT(emu::meter_of_library("cudaMemcpy").stored_bytes, 100);
+    emu::meter_start();
+    EXPECT(emu::meter_of(nullptr).launches, 0);
+    emu::meter_stop();
+}
+
+static void check_bound(Test *t, const emu::Meter &m, const char *gpu, double seconds, const char *part) {
+    emu::MeterBound bound = emu::meter_bound(m, gpu);
+    CHECK(t, strcmp(bound.part, part) == 0, "bound of %s by %s, expected %s", gpu, bound.part, part);
+    CHECK(t, bound.seconds > 0.999 * seconds && bound.seconds < 1.001 * seconds, "%s: bound %g s, expected %g", part,
+          bound.seconds, seconds);
+}
+
+TEST(test_bounds) {
+    emu::Meter m = emu::Meter();
+    m.launches = 1;
+    check_bound(t, m, "h100", 2e-6, "launch");
+    m.loads.unique_sectors = m.stores.unique_sectors = 1 << 20; // 64 MiB at 3350 GB/s
+    check_bound(t, m, "h100", 67108864 / 3350e9, "memory");
+    check_bound(t, m, "4090", 67108864 / 1008e9, "memory");
+    m.tensor_flops = 989400000000; // 989.4 TFLOP/s
+    check_bound(t, m, "h100", 1e-3, "tensor");
+    m.flops = 133800000000; // 66.9 TFLOP/s
+    check_bound(t, m, "h100", 2e-3, "fp32");
+    m.shared_loads.wavefronts = 783984375 * 2; // 132 multiprocessors at 1.98 GHz: 261.3e9 a second
+    check_bound(t, m, "h100", 1567968750 / (66.9e12 / 256), "shared");
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
