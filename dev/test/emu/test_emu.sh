@@ -171,7 +171,8 @@ test_meter() {
     EMU_METER=yes "$work/transpose" >"$work/got" 2>&1
     expect "$compiler: EMU_METER is checked" grep -qx 'emu: EMU_METER is "yes", expected 0, 1 or lines.*' "$work/got"
     EMU_METER=1 EMU_METER_GPU=tpu "$work/transpose" >"$work/got" 2>&1
-    expect "$compiler: EMU_METER_GPU is checked" grep -q 'unknown GPU "tpu" for the meter, expected one of a100' "$work/got"
+    expect "$compiler: EMU_METER_GPU is checked" \
+        grep -q 'unknown GPU "tpu" for the meter, expected one of a100' "$work/got"
 }
 
 test_debugger() {
