@@ -316,5 +316,16 @@ def test_debugger():
         rest = rest[found.end():]
 
 
+@pytest.mark.long
+def test_meter_table():
+    """The emulator's meter prints the table of doc/kernels.md."""
+    if not os.path.exists(EMULATED):
+        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+    page = text_of("doc/kernels.md")
+    command, table = re.search(r"```sh\n(EMU_METER=1 .*?)\n```\n\n```text\n(.*?)```", page, re.S).groups()
+    result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and result.stderr == table, result.stderr
+
+
 def draws():
     return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0
