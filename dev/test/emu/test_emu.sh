@@ -163,6 +163,11 @@ test_meter() {
     expect "$compiler: emu_meter.cu builds without a warning" \
         compile $plain dev/test/emu/emu_meter.cu -o "$work/meter"
     run_suite "$compiler: emu_meter" "$work/meter"
+    if [ -z "$quick" ]; then # multiply-adds in one instruction, where the processor has it
+        expect "$compiler: emu_meter.cu builds for this processor" \
+            compile $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
+        run_suite "$compiler: emu_meter, for this processor" "$work/meter"
+    fi
     expect "$compiler: dev/emu/transpose.cu builds" compile -g $plain dev/emu/transpose.cu -o "$work/transpose"
     EMU_METER=lines "$work/transpose" >"$work/table" 2>&1
     sed -n '/^emu: what the kernels did/,/^\.\.\./p; /^  shared load  /,/^```/p' dev/emu/README.md |
