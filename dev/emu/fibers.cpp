@@ -10,6 +10,7 @@
 
 #if EMU_ASAN
 #include <pthread.h>
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -124,6 +125,9 @@ static Stack *take_stack() {
     Stack *stack = free_stacks;
     if (stack) {
         free_stacks = stack->next_free;
+#if EMU_ASAN // the fiber before has left frames that never returned
+        __asan_unpoison_memory_region(stack->base, stack->bytes);
+#endif
         return stack;
     }
     char *memory = static_cast<char *>(mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
