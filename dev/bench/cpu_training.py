@@ -120,6 +120,8 @@ def main():
     parser.add_argument("--no-samples", action="store_true", help="only training steps")
     parser.add_argument("--no-steps", action="store_true", help="only samples")
     o = parser.parse_args()
+    if o.no_steps and (o.no_samples or o.profile):
+        parser.error("--no-steps leaves nothing for --no-samples and --profile")
     shapes = [] if o.no_steps else o.shapes.split(",")
     for shape in shapes:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", shape):
@@ -129,7 +131,7 @@ def main():
     for shape in shapes:
         compare(shape, step_ms, lambda precision, shape=shape: training_commands(o.init, shape, precision, o.threads),
                 o.rounds)
-    for precision in ("fp32", "bf16") if o.profile and shapes else ():
+    for precision in ("fp32", "bf16") if o.profile else ():
         ours, _ = training_commands(o.init, shapes[0], precision, o.threads)
         table = re.search(r"^profile .*?(?=^weights)", output_of([*ours, "--profile"]), re.M | re.S)
         print(f"\n{shapes[0]} {precision}\n{table[0]}", flush=True)

@@ -359,8 +359,7 @@ static void check_gather(Warp *warp, Thread *me) {
         report(me->waits_at,
                format("%s with mask 0x%08x, which does not name the calling lane %d", me->waits_for, mask, me->lane));
     }
-    unsigned exists = warp->count == WARP_LANES ? ~0u : (1u << warp->count) - 1;
-    unsigned gone = mask & (warp->exited | ~exists);
+    unsigned gone = mask & (warp->exited | ~existing_lanes(*warp));
     if (gone) {
         report(me->waits_at,
                format("%s with mask 0x%08x names lane %d, which has exited", me->waits_for, mask, __builtin_ctz(gone)),
@@ -571,8 +570,7 @@ void __threadfence_block() {}
 void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 unsigned __activemask() {
     const Warp *warp = now.thread->warp;
-    unsigned exists = warp->count == WARP_LANES ? ~0u : (1u << warp->count) - 1;
-    return exists & ~warp->exited;
+    return existing_lanes(*warp) & ~warp->exited;
 }
 void __nanosleep(unsigned) {}
 long long clock64() { return 0; }

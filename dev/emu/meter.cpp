@@ -10,8 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <unordered_map>
 
 namespace emu {
@@ -57,8 +55,6 @@ static Worker &my_worker() {
     if (worker == nullptr) { worker = new Worker; }
     return *worker;
 }
-
-static unsigned existing_lanes(const Warp &warp) { return ~0u >> (WARP_LANES - warp.count); }
 
 // ---- Different bytes of a launch: a bit for each byte of device memory, loaded and stored ----
 
@@ -362,8 +358,8 @@ void meter_launch_end(const Kernel &kernel) {
     total.meter.blocks += blocks;
     total.meter.threads += blocks * threads;
     total.meter.warps += blocks * ((threads + WARP_LANES - 1) / WARP_LANES);
-    total.meter.atomics.hottest = std::max(total.meter.atomics.hottest, hottest(false));
-    total.meter.shared_atomics.hottest = std::max(total.meter.shared_atomics.hottest, hottest(true));
+    total.meter.atomics.hottest += hottest(false);
+    total.meter.shared_atomics.hottest += hottest(true);
     for (Worker *worker : workers) {
         if (worker == nullptr) { continue; }
         count_touched(*worker, false, &total.meter.loads);

@@ -26,6 +26,8 @@ static std::map<std::string, MeterLibrary> &libraries() {
     return *all;
 }
 
+static MeterLibrary *operation; // the one that runs: the device's lock is held. null: it began without the meter
+
 KernelCounts &counts_of_kernel(const Kernel &kernel) {
     std::lock_guard<std::mutex> guard(mutex());
     KernelCounts &counts = kernels()[kernel.function];
@@ -50,6 +52,7 @@ void forget_counts() {
     std::lock_guard<std::mutex> guard(mutex());
     kernels().clear();
     libraries().clear();
+    operation = nullptr;
 }
 
 // ---- Sums ----
@@ -122,19 +125,18 @@ Meter meter_of(const char *kernel) {
 
 // ---- Operations of libraries ----
 
-static MeterLibrary *operation; // the one that runs: the device's lock is held
-
 void meter_operation(const char *name) {
-    if (!metering) { return; }
     std::lock_guard<std::mutex> guard(mutex());
+    operation = nullptr;
+    if (!metering) { return; }
     operation = &libraries()[name];
     operation->calls++;
 }
 void meter_operation_bytes(size_t bytes, bool stored) {
-    if (metering) { (stored ? operation->stored_bytes : operation->loaded_bytes) += bytes; }
+    if (metering && operation) { (stored ? operation->stored_bytes : operation->loaded_bytes) += bytes; }
 }
 void meter_operation_flops(double flops) {
-    if (metering) { operation->flops += flops; }
+    if (metering && operation) { operation->flops += flops; }
 }
 
 MeterLibrary meter_of_library(const char *function) {

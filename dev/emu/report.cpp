@@ -36,9 +36,9 @@ static std::string own_path() {
     return "'" + std::string(path, static_cast<size_t>(length)) + "'";
 }
 
-// Calls use(line) for each line that a command prints.
+// Calls use(line) for each line that a command about this program prints.
 static void for_each_line(const std::string &command, const std::function<void(const char *)> &use) {
-    FILE *pipe = popen((command + " 2>/dev/null").c_str(), "r");
+    FILE *pipe = own_path().empty() ? nullptr : popen((command + " 2>/dev/null").c_str(), "r");
     char line[4096];
     while (pipe != nullptr && fgets(line, sizeof(line), pipe) != nullptr) {
         line[strcspn(line, "\n")] = '\0';
@@ -57,8 +57,7 @@ static std::string hexadecimal(uintptr_t number) { // without format, because th
     return text;
 }
 
-// What addr2line says of addresses of this program, in their order: for each address its lines, joined by " inlined at
-// ".
+// What addr2line says of addresses of this program. The innermost line comes first, then those it is inlined into.
 static std::map<uintptr_t, std::string> run_addr2line(const std::string &options, const std::vector<uintptr_t> &pcs) {
     std::map<uintptr_t, std::string> texts;
     constexpr size_t AT_ONCE = 1000; // a command line has a limit

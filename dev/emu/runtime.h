@@ -126,6 +126,8 @@ struct Warp {
     int turn;         // the position to run next
 };
 
+inline unsigned existing_lanes(const Warp &warp) { return ~0u >> (WARP_LANES - warp.count); }
+
 struct SharedVariable {
     const void *key;
     const char *name;

@@ -44,7 +44,7 @@ struct SharedCounts {
 struct AtomicCounts {
     uint64_t requests, lanes;
     uint64_t addresses; // different ones of each request; lanes - addresses had to wait for another lane
-    uint64_t hottest;   // most lanes at one address in one launch
+    uint64_t hottest;   // most lanes at one address in a launch, summed over launches
 };
 
 // The counts of a kernel, summed over its launches.

@@ -412,14 +412,16 @@ TEST(test_names) {
     load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
     load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
     one_address_kernel<<<1, 32>>>(y.data);
+    one_address_kernel<<<1, 32>>>(y.data);
     cudaMemcpy(y.data, x.data, 100, cudaMemcpyDeviceToDevice);
     emu::meter_stop();
     one_address_kernel<<<1, 32>>>(y.data);
     EXPECT(emu::meter_of("load_kernel").launches, 2);
     EXPECT(emu::meter_of("load_kernel<float>").loads.requests, 2 * WARPS);
     EXPECT(emu::meter_of("load").launches, 0);
-    EXPECT(emu::meter_of("one_address_kernel").launches, 1);
-    EXPECT(emu::meter_of(nullptr).launches, 3);
+    EXPECT(emu::meter_of("one_address_kernel").launches, 2);
+    EXPECT(emu::meter_of("one_address_kernel").atomics.hottest, 2 * 32);
+    EXPECT(emu::meter_of(nullptr).launches, 4);
     EXPECT(emu::meter_of_library("cudaMemcpy").calls, 1);
     EXPECT(emu::meter_of_library("cudaMemcpy").loaded_bytes, 100);
     EXPECT(emu::meter_of_library("cudaMemcpy").stored_bytes, 100);
