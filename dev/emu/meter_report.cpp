@@ -145,6 +145,19 @@ MeterLibrary meter_of_library(const char *function) {
     return found == libraries().end() ? MeterLibrary() : found->second;
 }
 
+std::vector<std::string> meter_kernels() {
+    std::lock_guard<std::mutex> guard(mutex());
+    std::vector<std::string> names;
+    for (const auto &entry : named_kernels()) { names.push_back(entry.first); }
+    return names;
+}
+std::vector<std::string> meter_libraries() {
+    std::lock_guard<std::mutex> guard(mutex());
+    std::vector<std::string> names;
+    for (const auto &entry : libraries()) { names.push_back(entry.first); }
+    return names;
+}
+
 // ---- The bound of a GPU ----
 
 // In a clock: bytes that a multiprocessor takes from the L2 cache, bytes that the L2 cache gives (whitepaper of the

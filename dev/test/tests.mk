@@ -1,5 +1,5 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
-.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu sanitize fuzz run-fuzzers
+.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
 UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
@@ -25,6 +25,13 @@ bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply a
 
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
+
+LADDERS = $(patsubst dev/cuda/%.cu,ladder_%,$(wildcard dev/cuda/*.cu))
+ladder: $(LADDERS:%=$(BUILD)/emu/%) ## the GPU's layers from naive to ours, without a GPU: what each version moves and computes
+	@for ladder in $^; do $$ladder || exit 1; done
+
+ladder-gpu: $(LADDERS:%=$(BUILD)/cuda/%) ## the same on a GPU: the time of each version
+	@for ladder in $^; do $$ladder || exit 1; done
 
 bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
 	$(BUILD)/cuda/bench_gpu
@@ -122,6 +129,9 @@ $(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
 $(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
 	$(build_cuda)
 
+$(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
+	$(build_cuda)
+
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 
@@ -129,6 +139,9 @@ $(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
 $(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
 # The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every

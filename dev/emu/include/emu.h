@@ -3,6 +3,8 @@
 #define EMU_EMU_H
 
 #include <stdint.h>
+#include <string>
+#include <vector>
 
 namespace emu {
 
@@ -74,6 +76,9 @@ void meter_stop();
 // The counts of the kernels of this name, with any template arguments. A null pointer stands for all kernels.
 Meter meter_of(const char *kernel);
 MeterLibrary meter_of_library(const char *function);
+// The names of what was counted, for meter_of and meter_of_library.
+std::vector<std::string> meter_kernels();
+std::vector<std::string> meter_libraries();
 
 // The least time that a GPU needs for counts: the longest of its parts. gpu: a name that the trainer's --gpu takes.
 struct MeterBound {
