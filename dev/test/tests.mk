@@ -1,5 +1,5 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
-.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu sanitize fuzz run-fuzzers
+.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
 UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
@@ -54,6 +54,30 @@ run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
 	    $(BUILD)/libfuzzer_$$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$fuzzer. \
 	        $$corpus || exit 1; done
 endif
+
+# --- the book: `make chapter-3` runs the program of chapter 3 ---------------------------------------------------------
+CHAPTERS = $(patsubst dev/exercises/%/,%,$(wildcard dev/exercises/*/))
+# $(call chapter_programs,NAMES,KIND): their programs. KIND: chapter, or solved for the program with our solutions.
+chapter_programs = $(foreach name,$(1),$(BUILD)/$(if $(wildcard dev/exercises/$(name)/*.cu),emu/)$(2)_$(name))
+
+# $(call run_chapters,NAMES): builds and runs.
+define run_chapters
+@$(MAKE) --no-print-directory -s $(call chapter_programs,$(1),chapter)
+@for program in $(call chapter_programs,$(1),chapter); do $$program || exit 1; done
+endef
+
+chapter-%:
+	$(if $(filter 0$*_% $*_%,$(CHAPTERS)),,$(error chapter-$*: there is no such chapter in dev/exercises))
+	$(call run_chapters,$(filter 0$*_% $*_%,$(CHAPTERS)))
+
+chapters: ## the worked examples and the exercises of the chapters in doc/; make chapter-3: of one chapter
+	$(call run_chapters,$(CHAPTERS))
+
+$(BUILD)/chapter_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
+	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
+
+$(BUILD)/solved_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
+	$(COMPILE_TEST) -DSOLUTIONS $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
 
 # --- unit tests and fuzzers ------------------------------------------------------------------------------------------
 # The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. test_comm starts

@@ -16,7 +16,7 @@ from formats import merges_text
 from tools import ROOT, free_port, text_of
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
-             "doc/matmul_cpu.md"]
+             *(f"doc/{os.path.basename(path)}" for path in sorted(glob.glob(os.path.join(ROOT, "doc", "[0-9]*.md"))))]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # The GPU trainer is run emulated, where that was built.
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
@@ -85,6 +85,8 @@ def test_links_exist():
 def test_make_targets_exist():
     makefile = text_of("Makefile") + text_of("dev/test/tests.mk")
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
+    targets |= {f"chapter-{int(folder[:2])}" for folder in os.listdir(os.path.join(ROOT, "dev", "exercises"))
+                if re.match(r"\d\d_", folder)}
     targets |= set(re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", makefile, re.M).expand(r"\1 \2").split())
     switches = set(re.findall(r"\$\(([A-Z_]+)\)", makefile)) | {"OPENMP", "SANITIZE", "WERROR"}
     switches |= set(" ".join(re.findall(r"\$\(call find,\w+,([A-Z_ ]+)\)", makefile)).split())

@@ -1,24 +1,11 @@
-#!/usr/bin/env python3
-"""Writes doc/matmul_cpu.svg: what lies in memory, in the caches and in the registers while step 6 multiplies.
-
-    python3 dev/cpu/picture.py           # writes it
-    python3 dev/cpu/picture.py --check   # exits with 1 if the file is not what this script writes
+"""Figure of chapter 4: what lies in memory, in the caches and in the registers while step 6 multiplies.
 
 The sizes are those of `make ladder-cpu`, with vectors of 16 floats: the head of GPT-2 124M for 256 tokens.
 """
-import os
-import sys
+from svg import document, group, lines, rect, text
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "doc", "matmul_cpu.svg")
 M, N, K, BLOCK, ROWS, VECTORS, WIDTH = 256, 50304, 768, 256, 8, 3, 16
 COLS = VECTORS * WIDTH
-STYLE = """.paper{fill:#fff} .frame{fill:none;stroke:#bbb} .matrix{fill:#efefef;stroke:#888} .grid{stroke:#bbb}
-text{font:13px system-ui,"Helvetica Neue",Arial,sans-serif;fill:#222} .title{font-size:16px;font-weight:600}
-.middle{text-anchor:middle} .a{fill:#d2691e} .b{fill:#2f6db3} .c{fill:#2e8b57}
-@media (prefers-color-scheme:dark){
-.paper{fill:#16181c} .frame{stroke:#555} .matrix{fill:#2b2f36;stroke:#8a8f98} .grid{stroke:#555} text{fill:#d5d8dc}
-.a{fill:#f0975a} .b{fill:#74a9e8} .c{fill:#5cc08a}
-}"""
 PANEL_WIDTH, PANEL_HEIGHT, MARGIN, GAP = 372, 292, 12, 32
 
 
@@ -26,18 +13,6 @@ def size(numbers):
     """Bytes of so many floats, in words."""
     kib = numbers * 4 / 1024
     return f"{kib:.3g} KiB" if kib < 512 else f"{kib / 1024:.3g} MiB"
-
-
-def rect(x, y, width, height, name):
-    return f'<rect class="{name}" x="{x}" y="{y}" width="{width}" height="{height}"/>'
-
-
-def text(x, y, words, name=""):
-    return f'<text{name and f" class={chr(34)}{name}{chr(34)}"} x="{x}" y="{y}">{words}</text>'
-
-
-def lines(x, y, *words):
-    return [text(x, y + 18 * i, line) for i, line in enumerate(words)]
 
 
 def memory():
@@ -87,27 +62,9 @@ PANELS = (
 
 def picture():
     width, height = 2 * (PANEL_WIDTH + MARGIN) + GAP, 2 * (PANEL_HEIGHT + MARGIN) + GAP
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" role="img" '
-             f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
-             "<title>What lies in memory, caches and registers</title>", f"<style>\n{STYLE}\n</style>",
-             f'<rect class="paper" width="{width}" height="{height}"/>']
+    parts = []
     for i, (title, subtitle, draw) in enumerate(PANELS):
         x, y = MARGIN + i % 2 * (PANEL_WIDTH + GAP), MARGIN + i // 2 * (PANEL_HEIGHT + GAP)
-        parts += [f'<g transform="translate({x} {y})">', rect(0, 0, PANEL_WIDTH, PANEL_HEIGHT, "frame"),
-                  text(20, 30, f"{i + 1}. {title}", "title"), text(20, 52, subtitle), *draw(), "</g>"]
-    parts += ["</svg>", ""]
-    return "\n".join(parts)
-
-
-def main():
-    if sys.argv[1:] == ["--check"]:
-        with open(PATH, encoding="utf-8") as file:
-            raise SystemExit(file.read() != picture() and "picture: doc/matmul_cpu.svg is not what this script writes")
-    if sys.argv[1:]:
-        raise SystemExit(f"picture: unknown argument '{sys.argv[1]}', expected nothing or --check")
-    with open(PATH, "w", encoding="utf-8") as file:
-        file.write(picture())
-
-
-if __name__ == "__main__":
-    main()
+        parts += group(x, y, rect(0, 0, PANEL_WIDTH, PANEL_HEIGHT, "frame"), text(20, 30, f"{i + 1}. {title}", "title"),
+                       text(20, 52, subtitle), *draw())
+    return document("What lies in memory, caches and registers", width, height, parts)

@@ -1,0 +1,87 @@
+// Chapter 3, LayerNorm: the worked example of doc/03_layernorm.md, and the checks of its exercises.
+#include "dev/exercises/chapter.h"
+#ifdef SOLUTIONS
+#include "dev/exercises/03_layernorm/solutions.h"
+#else
+#include "dev/exercises/03_layernorm/exercises.h"
+#endif
+#include <float.h>
+
+#include "llmc/base/rand.h"
+
+enum { C = 4, WIDE = 96 };
+
+static void example(void) {
+    float x[C] = {0, 8, 6, 6}, weight[C] = {1, 2, 1, 3}, bias[C] = {0, 0, 1, 1}, dout[C] = {3, 0, 0, 1};
+    float out[C], n[C], g[C], mean, rstd, dx[C] = {0}, dweight[C] = {0}, dbias[C] = {0};
+    cpu_layernorm_forward(out, &mean, &rstd, x, weight, bias, 1, C);
+    cpu_layernorm_backward(dx, dweight, dbias, dout, x, &mean, &rstd, weight, 1, C);
+    for (int c = 0; c < C; c++) { n[c] = (x[c] - mean) * rstd, g[c] = weight[c] * dout[c]; }
+    print_row("x", x, C);
+    printf("mean %.4f, rstd %.4f\n", (double)mean, (double)rstd);
+    print_row("n", n, C);
+    print_row("weight", weight, C);
+    print_row("bias", bias, C);
+    print_row("out", out, C);
+    print_row("dout", dout, C);
+    print_row("g", g, C);
+    print_row("dx", dx, C);
+    print_row("dweight", dweight, C);
+    print_row("dbias", dbias, C);
+}
+
+static void random_row(float *x, float mean, uint64_t stream) {
+    for (int c = 0; c < WIDE; c += 2) {
+        float pair[2];
+        rand_normal_pair(3, stream, (uint64_t)c, pair);
+        x[c] = mean + pair[0], x[c + 1] = mean + pair[1];
+    }
+}
+
+// Tolerances: float sums of WIDE terms are off by at most WIDE half epsilons of the sum of their magnitudes.
+#define SUM_ERROR (WIDE * FLT_EPSILON)
+
+static void check_rms_norm(Test *t) {
+    float x[WIDE], weight[WIDE], out[WIDE], want[WIDE];
+    random_row(x, 0.5f, 1), random_row(weight, 1.0f, 2);
+    double squares = 0.0;
+    for (int c = 0; c < WIDE; c++) { squares += (double)x[c] * (double)x[c]; }
+    for (int c = 0; c < WIDE; c++) {
+        want[c] = (float)((double)x[c] / sqrt(squares / WIDE + 1e-5) * (double)weight[c]);
+    }
+    rms_norm(out, x, weight, WIDE, 1e-5f);
+    check_close(t, "rms_norm", out, want, WIDE, 0.0, SUM_ERROR);
+}
+
+static void check_row_gradient(Test *t) {
+    float x[WIDE], weight[WIDE], dout[WIDE], bias[WIDE], out[WIDE], mean, rstd;
+    float dx[WIDE], want[WIDE] = {0}, dweight[WIDE] = {0}, dbias[WIDE] = {0};
+    random_row(x, 1.0f, 3), random_row(weight, 1.0f, 4), random_row(dout, 0.0f, 5), random_row(bias, 0.0f, 6);
+    cpu_layernorm_forward(out, &mean, &rstd, x, weight, bias, 1, WIDE);
+    cpu_layernorm_backward(want, dweight, dbias, dout, x, &mean, &rstd, weight, 1, WIDE);
+    row_gradient(dx, dout, x, weight, mean, rstd, WIDE);
+    check_close(t, "row_gradient", dx, want, WIDE, SUM_ERROR * 8.0, 0.0); // the values stay below 8
+}
+
+// The mean is 4,096 times the deviation: the squares have 24 bits more than the variance, and a float has 24 in all.
+static void check_mean_and_variance(Test *t) {
+    float x[WIDE], mean, variance, want_mean, want_variance;
+    random_row(x, 4096.0f, 7);
+    double sum = 0.0, squares = 0.0;
+    for (int c = 0; c < WIDE; c++) { sum += (double)x[c]; }
+    for (int c = 0; c < WIDE; c++) { squares += ((double)x[c] - sum / WIDE) * ((double)x[c] - sum / WIDE); }
+    want_mean = (float)(sum / WIDE), want_variance = (float)(squares / WIDE);
+    mean_and_variance(&mean, &variance, x, WIDE);
+    check_close(t, "mean", &mean, &want_mean, 1, 0.0, SUM_ERROR);
+    // Each step of the mean is rounded at 4096, by 2.4e-4; WIDE such errors add up like a random walk.
+    check_close(t, "variance", &variance, &want_variance, 1, 4.0 * sqrt((double)WIDE) * 2.4e-4, 0.0);
+}
+
+int main(void) {
+    example();
+    printf("\nExercises, in dev/exercises/03_layernorm/exercises.h\n");
+    exercise("3.1 RMSNorm", check_rms_norm);
+    exercise("3.2 the gradient of a row", check_row_gradient);
+    exercise("3.3 mean and variance in one pass", check_mean_and_variance);
+    return 0;
+}

@@ -1,0 +1,30 @@
+// What the programs of the chapters share. Each chapter of doc/ has a folder here:
+//
+//   exercises.h    what the reader writes: three functions that return a wrong answer now
+//   solutions.h    our answers
+//   chapter.c      prints the chapter's worked example, then says of each exercise whether it is red or green
+//
+// `make chapter-3` builds and runs the program of chapter 3.
+#ifndef CHAPTER_H
+#define CHAPTER_H
+
+#include "dev/test/layers/oracle.h"
+#include "dev/test/test.h"
+#include "llmc/base/utils.h"
+
+// Prints a row of a worked example: its name and n numbers.
+static inline void print_row(const char *name, const float *x, int n) {
+    printf("%-14s", name);
+    for (int i = 0; i < n; i++) { printf(" %9.4f", (double)x[i]); }
+    printf("\n");
+}
+
+// Runs the check of an exercise. Prints what differs, then the verdict: green if the answer is right, red if not.
+static inline void exercise(const char *name, void (*check)(Test *)) {
+    Test t;
+    memset(&t, 0, sizeof(t));
+    check(&t);
+    printf("%s: %s\n", name, t.failures == 0 ? "green" : "red");
+}
+
+#endif // CHAPTER_H

@@ -1,0 +1,49 @@
+"""What the figures of doc/ share: one style for light and dark pages, and the parts of an SVG file as text.
+
+Classes of shapes: paper, frame, matrix, grid, line, and the colours a (orange), b (blue), c (green). Classes of text:
+title, small, middle (centred on x), end (ends at x).
+"""
+STYLE = """.paper{fill:#fff} .frame{fill:none;stroke:#bbb} .matrix{fill:#efefef;stroke:#888} .grid{stroke:#bbb}
+.line{fill:none;stroke:#555;stroke-width:1.5} .head{fill:#555}
+text{font:13px system-ui,"Helvetica Neue",Arial,sans-serif;fill:#222} .title{font-size:16px;font-weight:600}
+.small{font-size:11px} .middle{text-anchor:middle} .end{text-anchor:end}
+.a{fill:#d2691e} .b{fill:#2f6db3} .c{fill:#2e8b57}
+@media (prefers-color-scheme:dark){
+.paper{fill:#16181c} .frame{stroke:#555} .matrix{fill:#2b2f36;stroke:#8a8f98} .grid{stroke:#555} text{fill:#d5d8dc}
+.line{stroke:#aab} .head{fill:#aab} .a{fill:#f0975a} .b{fill:#74a9e8} .c{fill:#5cc08a}
+}"""
+
+
+def rect(x, y, width, height, name):
+    return f'<rect class="{name}" x="{x}" y="{y}" width="{width}" height="{height}"/>'
+
+
+def text(x, y, words, name=""):
+    return f'<text{name and f" class={chr(34)}{name}{chr(34)}"} x="{x}" y="{y}">{words}</text>'
+
+
+def lines(x, y, *words):
+    return [text(x, y + 18 * i, line) for i, line in enumerate(words)]
+
+
+def line(x1, y1, x2, y2):
+    return f'<path class="line" d="M{x1} {y1}L{x2} {y2}"/>'
+
+
+def arrow(x1, y1, x2, y2):
+    """A line with a head at its end. It is level or upright."""
+    dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
+    back_x, back_y = x2 - 8 * dx, y2 - 8 * dy
+    head = f"M{x2} {y2}L{back_x + 4 * dy} {back_y + 4 * dx}L{back_x - 4 * dy} {back_y - 4 * dx}Z"
+    return line(x1, y1, back_x, back_y) + f'<path class="head" d="{head}"/>'
+
+
+def group(x, y, *parts):
+    return [f'<g transform="translate({x} {y})">', *parts, "</g>"]
+
+
+def document(title, width, height, parts):
+    return "\n".join(['<svg xmlns="http://www.w3.org/2000/svg" role="img" '
+                      f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
+                      f"<title>{title}</title>", f"<style>\n{STYLE}\n</style>",
+                      f'<rect class="paper" width="{width}" height="{height}"/>', *parts, "</svg>", ""])

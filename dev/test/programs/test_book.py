@@ -1,0 +1,71 @@
+"""The chapters of doc/: the trainer's functions compute the numbers of their worked examples, their exercises are
+red as they are and green with the solutions, and the scripts draw their figures."""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tools import ROOT, text_of
+
+CHAPTERS = sorted(os.path.basename(folder) for folder in glob.glob(os.path.join(ROOT, "dev", "exercises", "[0-9]*")))
+LINES = (80, 200)
+WITHOUT_EXERCISES = {"04_matmul_cpu"}
+BUILD = "build/book"  # a folder of its own, because other targets have other flags
+
+
+def program(kind, chapter):
+    emulated = os.path.exists(os.path.join(ROOT, "dev", "exercises", chapter, "chapter.cu"))
+    return os.path.join(BUILD, "emu" if emulated else "", f"{kind}_{chapter}")
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """Builds the programs of all chapters, with the reader's exercises and with the solutions."""
+    targets = [program(kind, chapter) for kind in ("chapter", "solved") for chapter in CHAPTERS]
+    result = subprocess.run(["make", "-s", "WERROR=1", f"BUILD={BUILD}", *targets], cwd=ROOT, capture_output=True,
+                            text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def run(kind, chapter):
+    """The worked example and the verdicts: exercise to colour."""
+    result = subprocess.run([os.path.join(ROOT, program(kind, chapter))], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stderr == "", result
+    example, exercises = result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n")
+    return example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", exercises, re.M))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_chapter(programs, chapter):
+    number, text = int(chapter[:2]), text_of(f"doc/{chapter}.md")
+    names = [f"{number}.{i}" for i in (1, 2, 3)]
+    example, colours = run("chapter", chapter)
+    assert colours == dict.fromkeys(names, "red"), colours
+    assert f"make chapter-{number}" in text and f"```text\n{example}```\n" in text, example
+    solved_example, colours = run("solved", chapter)
+    assert colours == dict.fromkeys(names, "green") and solved_example == example, colours
+
+
+def test_every_chapter():
+    """Chapters, their folders and the table of contents fit together."""
+    chapters = sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(ROOT, "doc", "[0-9]*.md")))
+    assert set(chapters) == set(CHAPTERS) | WITHOUT_EXERCISES
+    contents = re.findall(r"\]\(((\d\d)_\w+)\.md\)", text_of("doc/README.md"))
+    assert sorted({name for name, _ in contents}) == chapters, contents
+    for chapter in chapters:
+        text = text_of(f"doc/{chapter}.md")
+        assert text.startswith(f"# {int(chapter[:2])}. "), chapter
+        assert LINES[0] <= text.count("\n") <= LINES[1], (chapter, text.count("\n"))
+
+
+def test_figures():
+    draw = [sys.executable, os.path.join(ROOT, "dev", "figures", "draw.py")]
+    result = subprocess.run([*draw, "--check"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout + result.stderr == "", result
+    figures = {os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "doc", "*.svg"))}
+    shown = {name for path in glob.glob(os.path.join(ROOT, "doc", "*.md"))
+             for name in re.findall(r"!\[[^\]]+\]\((\w+\.svg)\)", text_of(os.path.relpath(path, ROOT)))}
+    assert figures == shown, figures ^ shown
