@@ -2,8 +2,8 @@
 """The one command for a machine with a GPU: builds, tests and measures the GPU trainer in under 9 minutes: GPT-2 124M
 and 1558M beside PyTorch and the targets, a step kernel by kernel, and what each option of the trainer is worth.
 
-It needs make, gcc or clang, and nvcc. It uses compute-sanitizer, CUPTI and a python3 with PyTorch where they are. It
-needs no network. Every part has a time limit. A part that fails does not stop the others, and a part that the time does
+It needs make, gcc or clang, and nvcc. It uses compute-sanitizer, ncu, CUPTI and a python3 with PyTorch where they are.
+It needs no network. Every part has a time limit. A part that fails does not stop the others, and a part that the time does
 not suffice for is skipped, the least valuable first. Tables come at the end. The status is 1 if anything failed. A
 missed target is no failure.
 
@@ -13,6 +13,7 @@ several train together. GPU_CHECK_SECONDS=900 grants more time. GPU_CHECK_MODELS
 """
 import collections
 import concurrent.futures
+import csv
 import datetime
 import os
 import re
@@ -53,6 +54,15 @@ LIBRARY_KERNELS = "cublas cutlass xmma nvjet gemm gemv splitK cudnn fmha".split(
 LIBRARY_GROUPS = "matmul tune fp8 cudnn graph".split()
 
 
+# What the emulator's meter counts, and the hardware's counters for it (Nsight Compute's documentation).
+COUNTERS = {"load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+            "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+            "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+            "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+            "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+            "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"}
+
+
 def stop(message):
     sys.exit(f"dev/gpu_check.py: {message}")
 
@@ -69,6 +79,14 @@ def compare_hashes(hardware, emulated):
     both = first.keys() & second.keys()
     return sum(first[key] == second[key] for key in both), \
         sorted({name for name, count in both if first[name, count] != second[name, count]})
+
+
+def hardware_counts(text):
+    """{(kernel, count): value} of what ncu --csv prints: a row for each kernel and counter."""
+    names = {counter: name for name, counter in COUNTERS.items()}
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
+    return {(re.sub(r"[<(].*", "", row["Kernel Name"]), names[row["Metric Name"]]):
+            int(float(row["Metric Value"].replace(",", ""))) for row in rows if row["Metric Name"] in names}
 
 
 class Check(Training):
@@ -94,8 +112,9 @@ class Check(Training):
 
     def check_build(self):
         names = ["test_kernels", *([] if self.emulate else ["test_gpt2", "emulated_test_kernels"])]
+        once = ["bench_gpu", *([] if self.emulate else ["meter_kernels", "emulated_meter_kernels"])]
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            builds = {precision: pool.submit(self.make, precision, names + ["bench_gpu"] * (precision == "BF16"))
+            builds = {precision: pool.submit(self.make, precision, names + once * (precision == "BF16"))
                       for precision in self.precisions}
         text = "".join(build.result()[1] for build in builds.values())
         bad = "".join(f" {precision} ({status_words(build.result()[0])})" for precision, build in builds.items()
@@ -142,6 +161,29 @@ class Check(Training):
         if same == 0:
             raise Failed(f"no hash is equal; other bits: {', '.join(other) or 'none to compare'}")
         return f"{same} hashes equal; within tolerance but with other bits: {', '.join(other) or 'none'}"
+
+    # --- the emulator's meter against the hardware's counters ---
+    def check_meter(self):
+        if self.emulate or shutil.which("ncu") is None:
+            raise Skipped("no GPU to compare with" if self.emulate else "no ncu here; it comes with Nsight Compute")
+        status, counted = self.run(30, [self.program("BF16", "emulated_meter_kernels")], "meter.log")
+        expected = {(kernel, name): int(value) for kernel, name, value in
+                    re.findall(r"^count (\w+) (\w+) (\d+)$", counted, re.M)}
+        if status != 0 or not expected:
+            raise Failed(f"the emulated program: {status_words(status)}, {len(expected)} counts; see meter.log")
+        status, text = self.run(90, ["ncu", "--csv", "--metrics", ",".join(COUNTERS.values()),
+                                     self.program("BF16", "meter_kernels")], "meter.log")
+        if "ERR_NVGPUCTRPERM" in text:
+            raise Skipped("the counters are for the administrator only (ERR_NVGPUCTRPERM)")
+        found = hardware_counts(text)
+        if status != 0 or found.keys() != expected.keys():
+            raise Failed(f"ncu: {status_words(status)}, {len(found)} counts of {len(expected)}; see meter.log")
+        other = [f"     {kernel} {name}: the meter counts {count}, the GPU {found[kernel, name]}"
+                 for (kernel, name), count in expected.items() if found[kernel, name] != count]
+        self.result("equal counts", len(expected) - len(other))
+        if other:
+            raise Failed(f"{len(other)} of {len(expected)} counts differ", *other)
+        return f"{len(expected)} counts of the emulator's meter are those of the GPU"
 
     # --- compute-sanitizer ---
     def sanitize(self, tool, seconds):
@@ -275,6 +317,7 @@ class Check(Training):
             self.run_part("several GPUs", self.check_ranks, models[0])
             emulated = {precision: pool.submit(self.run_emulated, precision) for precision in self.precisions}
             self.check_sanitizers()
+            self.run_part("meter", self.check_meter)
             for precision, run in emulated.items():
                 self.run_part(f"emulator {precision}", self.check_emulator, precision, run.result())
 

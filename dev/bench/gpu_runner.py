@@ -20,7 +20,7 @@ TORCH_SECONDS = 200  # from the start: PyTorch must have compiled by then
 RESERVED_SECONDS = 50  # for the sanitizers and the emulator, which come last
 ASK_SECONDS = 20  # for a question to nvidia-smi, Python or the trainer's --plan
 GIB = 1 << 30
-LOGS = ("build.log", "tests.log", "sanitizer.log", "train.log")
+LOGS = ("build.log", "tests.log", "sanitizer.log", "meter.log", "train.log")
 
 
 class Failed(Exception):
@@ -194,9 +194,9 @@ class Runner:
     def program(self, precision, name):
         """Where a program lies. The emulated ones are those of the usual build, which need not be made again."""
         folder = "build" if self.emulate else f"build/gpu_check_{precision}"
-        if name == "emulated_test_kernels":
-            return f"{folder}/emu/test_kernels"
-        if name in ("test_kernels", "bench_gpu"):
+        if name.startswith("emulated_"):
+            return f"{folder}/emu/{name.removeprefix('emulated_')}"
+        if name in ("test_kernels", "bench_gpu", "meter_kernels"):
             return f"{folder}/{'emu' if self.emulate else 'cuda'}/{name}"
         return f"./{name}emu" if self.emulate else f"{folder}/{name}cu"
 

@@ -47,6 +47,16 @@ STAND_INS = {
         is race && [ "$2" = racecheck ] && { echo "========= Error: Race reported"; exit 97; }
         is slow && [ "$2" = memcheck ] && { echo "ok   kernels: one"; exec sleep 60; }
         echo "========= ERROR SUMMARY: 0 errors" """,
+    "ncu": """
+        is no-counters && { echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1; }
+        sectors=128; is other-counts && sectors=256
+        echo "==PROF== Connected to process 7"
+        echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+        kernel='"0","copy_kernel(float *, const float *)"'
+        row() { echo "$kernel,\\"l1tex__t_sectors_pipe_lsu_mem_global_op_$1.sum\\",\\"sector\\",\\"$2\\""; }
+        row ld $sectors
+        is few-counts || row st 4,096""",
+    "meter_kernels": "true",
     "python3": """
         case "$*" in
             *bench_torch.py*) is torch-fails && { echo "no kernel image"; exit 1; }
@@ -70,6 +80,7 @@ STAND_INS = {
     "emulated": """
         if is other-bits; then echo "hash embedding_forward 9"; else echo "hash embedding_forward 1"; fi
         echo "hash attention of 2"; echo "hash attention of 4"
+        echo "count copy_kernel load_sectors 128"; echo "count copy_kernel store_sectors 4096"
         echo "test_kernels: 4 passed, 0 failed, 0 skipped" """,
     "test_gpt2cu": 'echo "test_gpt2cu: 9 passed, 0 failed, 0 skipped"',
     "bench_gpu": """
@@ -185,7 +196,7 @@ def expect(parts, part, verdict, remark=""):
 PARTS = ["machine", "build trainer", "build", "kernels BF16", "kernels FP32", "test_gpt2 BF16", "test_gpt2 FP32",
          "emulator BF16", "emulator FP32", "memcheck", "racecheck", "initcheck", "synccheck", "kernel times d12",
          "kernel times d48", "training d12", "training d48", "step d12", "step d48", "options d12", "options d48",
-         "several GPUs"]
+         "several GPUs", "meter"]
 STEP = {"gelu_forward": "2.000", "gelu_forward predicted": "1.600", "gelu_forward of its prediction": "1.250",
         "the step of its prediction": "0.714"}
 STEPS = {prefix + what: value for prefix in ("", "fp8: ", "own attention: ") for what, value in STEP.items()}
@@ -218,8 +229,10 @@ def test_all_is_well():
     assert {verdict for verdict, _ in parts.values()} == {"ok"} and set(PARTS) <= set(parts), parts
     expect(parts, "emulator BF16", "ok", "2 hashes equal; within tolerance but with other bits: attention of")
     expect(parts, "kernel times d12", "ok", "adamw 82%, gelu 91%")
-    assert sorted(os.listdir(folder)) == sorted(["summary.txt", "results.csv", "kernels.csv", "steps.csv", "build.log",
-                                                 "tests.log", "sanitizer.log", "train.log"]), os.listdir(folder)
+    expect(parts, "meter", "ok", "2 counts of the emulator's meter are those of the GPU")
+    files = ["summary.txt", "results.csv", "kernels.csv", "steps.csv"]
+    logs = ["build.log", "tests.log", "sanitizer.log", "meter.log", "train.log"]
+    assert sorted(os.listdir(folder)) == sorted(files + logs), os.listdir(folder)
     assert {part: {what: rows.get((part, what)) for what in values} for part, values in VALUES.items()} == VALUES
     assert not [row for row in LEFT_OUT if row in rows], rows
     # Memory is watched in MiB. 797,815,296 operations a token: 6535.7 TFLOP/s of 989.4.
@@ -303,9 +316,11 @@ FAILED = (  # what goes wrong, how many parts fail, the target that is then not 
         "several GPUs": ("FAIL", "one GPU alone: train_gpt2cu: out of memory"), "options d12": ("skip", NOT_TRAINED),
         "build": ("ok", ""), "test_gpt2 FP32": ("ok", ""), "kernel times d12": ("ok", ""), "memcheck": ("ok", ""),
         "synccheck": ("ok", "")}),
-    ("old no-torch other-weights", 1, TIMES_PYTORCH, {
+    ("old no-torch other-weights other-counts", 2, TIMES_PYTORCH, {
+        "meter": ("FAIL", "1 of 2 counts differ"),
         "several GPUs": ("FAIL", "stage 3: weights hash '8', '7' in stage 0")}),
-    ("old no-torch other-losses", 1, TIMES_PYTORCH, {
+    ("old no-torch other-losses few-counts", 2, TIMES_PYTORCH, {
+        "meter": ("FAIL", "ncu: status 0, 1 counts of 2"),
         "several GPUs": ("FAIL", "last loss 9.9 on 2 GPUs, 10.8 on one")}),
     ("old one-gpu no-bench nan", 4, "bf16", {
         "build": ("FAIL", "make: BF16 (status 1) FP32 (status 1)"), "kernel times d12": ("FAIL", "status 127"),
@@ -318,7 +333,8 @@ FAILED = (  # what goes wrong, how many parts fail, the target that is then not 
         "several GPUs": ("skip", "one GPU here"), "initcheck": ("skip", "it refuses: Error: Device not supported"),
         "step d12": ("skip", "trace_kernels: cuptiActivityEnable: no CUDA; nothing is traced"),
         "training d12": ("ok", "ratio to PyTorch none: no kernel image")}),
-    ("old no-torch alone no-cupti", 0, TIMES_PYTORCH, {
+    ("old no-torch alone no-cupti no-counters", 0, TIMES_PYTORCH, {
+        "meter": ("skip", "the counters are for the administrator only"),
         "several GPUs": ("skip", "2 GPUs, but built without NCCL"),
         "step d12": ("skip", "the library does not build, see build.log"),
         "training d12": ("ok", "not measured: no python3 with a PyTorch that sees the GPU")}))
