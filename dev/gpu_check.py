@@ -3,8 +3,8 @@
 and 1558M beside PyTorch and the targets, a step kernel by kernel, and what each option of the trainer is worth.
 
 It needs make, gcc or clang, and nvcc. It uses compute-sanitizer, ncu, CUPTI and a python3 with PyTorch where they are.
-It needs no network. Every part has a time limit. A part that fails does not stop the others, and a part that the time does
-not suffice for is skipped, the least valuable first. Tables come at the end. The status is 1 if anything failed. A
+It needs no network. Every part has a time limit. A part that fails does not stop the others, and a part that the time
+does not suffice for is skipped, the least valuable first. Tables come at the end. The status is 1 if anything failed. A
 missed target is no failure.
 
 OUTDIR gets summary.txt, results.csv (part, what, value, unit), kernels.csv (each kernel's time and floor), steps.csv
