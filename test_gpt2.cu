@@ -769,6 +769,7 @@ TEST(test_validation_does_not_depend_on_its_batches) {
         double alone = validate_in_batches(t, &m, 1);
         CHECK(t, fabs(alone - log(257)) < 0.5, "%d sequences: %.17g", sequences, alone);
         for (int batch : {3, 4, 8}) {
+            if (test_is_quick() && batch == 4) { continue; }
             double loss = validate_in_batches(t, &m, batch);
             CHECK(t, loss == alone, "%d sequences in batches of %d: %.17g, one by one %.17g", sequences, batch, loss,
                   alone);

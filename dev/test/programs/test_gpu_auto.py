@@ -76,6 +76,7 @@ def test_goes_on_with_another_choice():
     assert [start["from_step"] for start in found["starts"]] == [0, 1], found
 
 
+@pytest.mark.long
 def test_lowest_level_that_fits():
     """Without --auto and -r, said and recorded; the same bits at every level. Where none fits, the last one says what
     is missing."""

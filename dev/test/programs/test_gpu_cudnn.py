@@ -29,6 +29,7 @@ def changed(name, value):
     return run
 
 
+@pytest.mark.long
 def test_near_to_our_own():
     """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
     own, cudnn = (ran(*RUN, *more, EMU_CHECK="1", **CUDNN) for more in

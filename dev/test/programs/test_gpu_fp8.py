@@ -42,6 +42,7 @@ def test_close_to_bf16():
     assert "fp8" not in bf16, bf16
 
 
+@pytest.mark.long
 def test_same_bits_at_every_level_of_recompute():
     for level in (0, 2, 3):  # 1 is the default
         out = ran(*RUN, "--fp8", "-r", level, EMU_CHECK="1")

@@ -5,6 +5,8 @@ import os
 import re
 import sys
 
+import pytest
+
 import cli
 from cli import planned_bytes
 from gpu_program import PROGRAM, only_emulated, ran, refused
@@ -19,6 +21,7 @@ def plan(*arguments):
     return ran("--plan", "all", *arguments, CUDA_VISIBLE_DEVICES="")  # not for the GPU of this machine
 
 
+@pytest.mark.long
 def test_documents_have_these_tables():
     for name, text in plan_table.documents(PROGRAM).items():
         missing = [line for line in text.splitlines() if line not in plan_table.read(name).splitlines()]

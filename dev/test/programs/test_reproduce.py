@@ -189,6 +189,7 @@ def test_1558M_builds_without_a_c_plus_plus_compiler():
     check_finished("gpt2_1558M", out)
 
 
+@pytest.mark.long
 def test_gpt3_125M_told_to_end():
     """SIGTERM reaches the ranks through all scripts: they save and end. The same command goes on from there."""
     changes = emulated()
