@@ -6,7 +6,7 @@
 // ---- Forward ----
 
 struct Forward {
-    int N = ladder_size(64, 16384), C = 768;
+    int N = ladder_size(256, 16384), C = 768;
     std::vector<float> inp, weight, bias, want_out, want_mean, want_rstd;
     DeviceArray<floatX> x, w, b, out;
     DeviceArray<float> mean, rstd;
@@ -167,9 +167,245 @@ static void forward_ladder(Ladder &ladder, Forward &p) {
     ladder.version("llmc", [&p] { forward5(p); });
 }
 
+// ---- Backward ----
+
+// What the kernels of the backward read.
+struct BackwardInput {
+    const floatX *dout, *inp, *weight;
+    const float *mean, *rstd;
+    int N, C;
+};
+
+#define BACKWARD_WARPS 4 // of a block of version 4
+#define BACKWARD_ROWS 16 // of a block of version 4
+
+struct Backward {
+    int N, C, blocks4;
+    std::vector<float> before_dinp, before_dweight, before_dbias, want_dinp, want_dweight, want_dbias;
+    DeviceArray<floatX> dout, dinp;
+    DeviceArray<float> mean, rstd, dweight, dbias, scratch;
+    BackwardInput in;
+
+    // dout and dbias hold eighths, so that the sums in dbias are exact.
+    explicit Backward(const Forward &f)
+        : N(f.N), C(f.C), blocks4((int)blocks_for(N, BACKWARD_ROWS)),
+          before_dinp(random_values((int64_t)N * C, 1.0f, 4)), before_dweight(random_values(C, 1.0f, 5)),
+          before_dbias(random_eighths(C, 6)), want_dinp(before_dinp), want_dweight(before_dweight),
+          want_dbias(before_dbias), dout((int64_t)N * C), dinp((int64_t)N * C), mean(f.want_mean), rstd(f.want_rstd),
+          dweight(C), dbias(C), scratch(max_i64(2 * blocks4 * C, layernorm_backward_scratch_floats(N, C))),
+          in({dout.data, f.x.data, f.w.data, mean.data, rstd.data, N, C}) {
+        std::vector<float> eighths = random_eighths((int64_t)N * C, 7);
+        dout.set(eighths);
+        cpu_layernorm_backward(want_dinp.data(), want_dweight.data(), want_dbias.data(), eighths.data(), f.inp.data(),
+                               f.want_mean.data(), f.want_rstd.data(), f.weight.data(), N, C);
+    }
+    void clear() {
+        dinp.set(before_dinp);
+        dweight.set(before_dweight);
+        dbias.set(before_dbias);
+        scratch.poison();
+    }
+    // dinp contains two means over C, and is rounded to floatX. dweight is a sum over N rows.
+    void check(Test *t) const {
+        check_values(t, "dinp", dinp.get(), want_dinp, sum_tolerance(C) * largest(want_dinp), 0.5 * FLOATX_EPSILON);
+        check_values(t, "dweight", dweight.get(), want_dweight, sum_tolerance(N) * largest(want_dweight), 0.0);
+        check_equal(t, "dbias", dbias.get(), want_dbias);
+    }
+};
+
+// Version 1. Each thread takes a row. All rows add to the C sums of dweight and dbias, so the threads add with atomics.
+// The 32 lanes of a warp add to one address at a time, and the hardware adds them one after another. The sums depend on
+// the order in which the threads come, so two runs differ in their last bits. The trainer has no such sums. Atomics do
+// not count in `moved`.
+static __global__ void backward_kernel1(floatX *dinp, float *dweight, float *dbias, BackwardInput in) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x, C = in.C;
+    if (row >= in.N) { return; }
+    const floatX *x = in.inp + (int64_t)row * C, *dy = in.dout + (int64_t)row * C;
+    floatX *dx = dinp + (int64_t)row * C;
+    float m = in.mean[row], r = in.rstd[row], sum_g = 0.0f, sum_gn = 0.0f;
+    for (int c = 0; c < C; c++) {
+        float n = (to_float(x[c]) - m) * r, d = to_float(dy[c]), g = to_float(in.weight[c]) * d;
+        sum_g += g;
+        sum_gn += g * n;
+        atomicAdd(dweight + c, d * n);
+        atomicAdd(dbias + c, d);
+    }
+    float mean_g = sum_g / (float)C, mean_gn = sum_gn / (float)C;
+    for (int c = 0; c < C; c++) {
+        float n = (to_float(x[c]) - m) * r, g = to_float(in.weight[c]) * to_float(dy[c]);
+        dx[c] = from_float<floatX>(to_float(dx[c]) + r * (g - mean_g - n * mean_gn));
+    }
+}
+
+static void backward1(Backward &p) {
+    backward_kernel1<<<blocks_for(p.N, 64), 64>>>(p.dinp.data, p.dweight.data, p.dbias.data, p.in);
+}
+
+// Version 2. A first kernel gives each row a warp and writes dinp. A second kernel gives each column a thread, which
+// adds the rows in their order. So each sum has one owner. It needs no atomics and has equal bits in every run. The
+// second kernel reads dout and inp again. It has only C threads, too few to fill a GPU, which the bound does not see.
+static __global__ void backward_kernel2(floatX *dinp, BackwardInput in) {
+    int row = blockIdx.x * blockDim.y + threadIdx.y, lane = threadIdx.x, C = in.C;
+    if (row >= in.N) { return; }
+    const floatX *x = in.inp + (int64_t)row * C, *dy = in.dout + (int64_t)row * C;
+    floatX *dx = dinp + (int64_t)row * C;
+    float m = in.mean[row], r = in.rstd[row], sum_g = 0.0f, sum_gn = 0.0f;
+    for (int c = lane; c < C; c += WARP_SIZE) {
+        float g = to_float(in.weight[c]) * to_float(dy[c]);
+        sum_g += g;
+        sum_gn += g * (to_float(x[c]) - m) * r;
+    }
+    float mean_g = warp_sum(sum_g) / (float)C, mean_gn = warp_sum(sum_gn) / (float)C;
+    for (int c = lane; c < C; c += WARP_SIZE) {
+        float n = (to_float(x[c]) - m) * r, g = to_float(in.weight[c]) * to_float(dy[c]);
+        dx[c] = from_float<floatX>(to_float(dx[c]) + r * (g - mean_g - n * mean_gn));
+    }
+}
+
+static __global__ void backward_columns_kernel2(float *dweight, float *dbias, BackwardInput in) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= in.C) { return; }
+    float sum_dn = 0.0f, sum_d = 0.0f;
+    for (int row = 0; row < in.N; row++) {
+        int64_t at = (int64_t)row * in.C + c;
+        float d = to_float(in.dout[at]);
+        sum_dn += d * (to_float(in.inp[at]) - in.mean[row]) * in.rstd[row];
+        sum_d += d;
+    }
+    dweight[c] += sum_dn;
+    dbias[c] += sum_d;
+}
+
+static void backward_columns2(Backward &p) {
+    backward_columns_kernel2<<<blocks_for(p.C, 64), 64>>>(p.dweight.data, p.dbias.data, p.in);
+}
+
+static void backward2(Backward &p) {
+    backward_kernel2<<<blocks_for(p.N, 4), dim3(WARP_SIZE, 4)>>>(p.dinp.data, p.in);
+    backward_columns2(p);
+}
+
+// Version 3. The first kernel keeps its row in registers, as version 4 of the forward does, and moves 16 bytes a lane.
+// So it reads dout and inp once instead of twice.
+//
+// Completes this lane's part of a row of dinp. n becomes the lane's normalised inputs, d its part of dout.
+template <int VECTORS>
+__device__ __forceinline__ void backward_row3(floatX *dinp, float (&n)[VECTORS][x128::size],
+                                              float (&d)[VECTORS][x128::size], const BackwardInput &in, int row) {
+    constexpr int C = VECTORS * WARP_SIZE * x128::size;
+    float m = in.mean[row], r = in.rstd[row], sum_g = 0.0f, sum_gn = 0.0f;
+    x128 w[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (i * WARP_SIZE + threadIdx.x) * x128::size;
+        x128 x = load128(in.inp + (int64_t)row * C + c), dy = load128(in.dout + (int64_t)row * C + c);
+        w[i] = load128(in.weight + c);
+        for (int k = 0; k < x128::size; k++) {
+            n[i][k] = (to_float(x[k]) - m) * r, d[i][k] = to_float(dy[k]);
+            float g = to_float(w[i][k]) * d[i][k];
+            sum_g += g;
+            sum_gn += g * n[i][k];
+        }
+    }
+    float mean_g = warp_sum(sum_g) / (float)C, mean_gn = warp_sum(sum_gn) / (float)C;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        floatX *part = dinp + (int64_t)row * C + (i * WARP_SIZE + threadIdx.x) * x128::size;
+        x128 dx = load128(part);
+        for (int k = 0; k < x128::size; k++) {
+            float g = to_float(w[i][k]) * d[i][k];
+            dx[k] = from_float<floatX>(to_float(dx[k]) + r * (g - mean_g - n[i][k] * mean_gn));
+        }
+        store128(part, dx);
+    }
+}
+
+template <int VECTORS> static __global__ void backward_kernel3(floatX *dinp, BackwardInput in) {
+    float n[VECTORS][x128::size], d[VECTORS][x128::size];
+    int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row < in.N) { backward_row3<VECTORS>(dinp, n, d, in, row); }
+}
+
+static void backward3(Backward &p) {
+    constexpr int VECTORS = 768 / WARP_SIZE / x128::size;
+    backward_kernel3<VECTORS><<<blocks_for(p.N, 4), dim3(WARP_SIZE, 4)>>>(p.dinp.data, p.in);
+    backward_columns2(p);
+}
+
+// Version 4. What the second kernel read again is already in registers. So a warp takes several rows in turn and keeps
+// the sums of its columns. At the end the block adds the sums of its 4 warps in shared memory and stores them in
+// scratch, 2 C floats for 16 rows. A small kernel adds the blocks' sums, in their order. The lanes' sums lie 32 bytes
+// apart in shared memory, so a store takes twice the wavefronts that it needs (`waves`).
+template <int VECTORS> static __global__ void backward_kernel4(floatX *dinp, float *scratch, BackwardInput in) {
+    constexpr int C = VECTORS * WARP_SIZE * x128::size;
+    __shared__ alignas(16) float partial[BACKWARD_WARPS * 2 * C];
+    float n[VECTORS][x128::size], d[VECTORS][x128::size];
+    float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {};
+    int first = blockIdx.x * BACKWARD_ROWS, end = min(first + BACKWARD_ROWS, in.N);
+    for (int row = first + threadIdx.y; row < end; row += BACKWARD_WARPS) {
+        backward_row3<VECTORS>(dinp, n, d, in, row);
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            for (int k = 0; k < x128::size; k++) { dweight[i][k] += d[i][k] * n[i][k], dbias[i][k] += d[i][k]; }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        float *of_warp = partial + threadIdx.y * 2 * C, *of_lane = of_warp + (i * WARP_SIZE + threadIdx.x) * x128::size;
+        layernorm_store_sums(of_lane, dweight[i]);
+        layernorm_store_sums(of_lane + C, dbias[i]);
+    }
+    __syncthreads();
+    for (int c = threadIdx.y * WARP_SIZE + threadIdx.x; c < 2 * C; c += BACKWARD_WARPS * WARP_SIZE) {
+        float sum = 0.0f;
+        for (int warp = 0; warp < BACKWARD_WARPS; warp++) { sum += partial[warp * 2 * C + c]; }
+        scratch[(int64_t)blockIdx.x * 2 * C + c] = sum;
+    }
+}
+
+// scratch (blocks,2,C)
+static __global__ void backward_join_kernel4(float *dweight, float *dbias, const float *scratch, int blocks, int C) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= 2 * C) { return; }
+    float sum = 0.0f;
+    for (int block = 0; block < blocks; block++) { sum += scratch[(int64_t)block * 2 * C + c]; }
+    float *gradient = c < C ? dweight + c : dbias + c - C;
+    *gradient += sum;
+}
+
+static void backward4(Backward &p) {
+    constexpr int VECTORS = 768 / WARP_SIZE / x128::size;
+    backward_kernel4<VECTORS><<<p.blocks4, dim3(WARP_SIZE, BACKWARD_WARPS)>>>(p.dinp.data, p.scratch.data, p.in);
+    backward_join_kernel4<<<blocks_for(2 * p.C, 64), 64>>>(p.dweight.data, p.dbias.data, p.scratch.data, p.blocks4,
+                                                           p.C);
+}
+
+// Version 5. The trainer's: three warps share a row of 768 numbers. So a thread needs fewer registers, and more warps
+// fit. A block loads its next row while it sums the current row. The bound sees neither. The kernel reads weight twice
+// for each row, from the caches, which also saves registers (`moved`). The trainer can ask for a third sum, that of
+// dinp's columns, which another layer needs.
+static void backward5(Backward &p) {
+    LayerNorm ln = {p.C, p.in.weight, NULL, p.dweight.data, p.dbias.data, NULL, p.mean.data, p.rstd.data, NULL};
+    layernorm_backward_with_column_sums({p.dinp.data, false, NULL, NULL}, ln, p.dout.data, p.in.inp, p.scratch.data,
+                                        p.N, 0);
+}
+
+static void backward_ladder(Ladder &ladder, Backward &p) {
+    double bytes = (double)sizeof(floatX) * (4.0 * p.N * p.C + p.C) + 8.0 * p.N + 16.0 * p.C;
+    ladder.layer({words("layernorm backward, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
+                  [&p](Test *t) { p.check(t); }});
+    ladder.version("a thread a row, atomics", [&p] { backward1(p); });
+    ladder.version("a warp a row, then columns", [&p] { backward2(p); });
+    ladder.version("row in registers", [&p] { backward3(p); });
+    ladder.version("sums in registers too", [&p] { backward4(p); });
+    ladder.version("llmc", [&p] { backward5(p); });
+}
+
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Forward forward;
     forward_ladder(ladder, forward);
+    Backward backward(forward);
+    backward_ladder(ladder, backward);
     return ladder.end();
 }
