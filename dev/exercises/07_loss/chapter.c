@@ -1,0 +1,134 @@
+// Chapter 7, the loss and the head: the worked example of doc/07_loss.md, and the checks of its exercises.
+#include "dev/exercises/chapter.h"
+#ifdef SOLUTIONS
+#include "dev/exercises/07_loss/solutions.h"
+#else
+#include "dev/exercises/07_loss/exercises.h"
+#endif
+#include <float.h>
+
+#include "llmc/base/rand.h"
+
+// ---- The worked example: two tokens, a vocabulary of three, and one row of padding ----
+
+enum { N = 2, C = 2, V = 3, Vp = 4 };
+
+static void print_rows(const char *name, const float *x, int rows, int columns) {
+    for (int i = 0; i < rows; i++) {
+        char text[24];
+        snprintf(text, sizeof(text), "%s[%d]", name, i);
+        print_row(text, x + i * columns, columns);
+    }
+}
+
+// The loss of a row of n equal logits: what a model that knows nothing pays.
+static float loss_of_equal_logits(int n) {
+    static float logits[50304];
+    const int32_t target = 7;
+    float loss;
+    for (int v = 0; v < n; v++) { logits[v] = 0.5f; }
+    cpu_cross_entropy(&loss, logits, &target, 1, n, n, 0.0f, false);
+    return loss;
+}
+
+static void example(void) {
+    const float lnf[N * C] = {1, 0, 0, 1}, wte[Vp * C] = {0, logf(3), logf(2), 0, logf(5), logf(4), 0, 0};
+    const int32_t targets[N] = {2, 1};
+    float logits[N * Vp], losses[N], dlnf[N * C] = {0}, dwte[Vp * C] = {0};
+    cpu_matmul_forward(logits, NULL, lnf, wte, NULL, N, C, Vp);
+    print_rows("lnf", lnf, N, C), print_rows("wte", wte, Vp, C), print_rows("logits", logits, N, Vp);
+    cpu_cross_entropy(losses, logits, targets, N, V, Vp, 1.0f / N, true);
+    cpu_matmul_backward(dlnf, dwte, NULL, logits, lnf, wte, N, C, Vp);
+    printf("targets                %d         %d\n", targets[0], targets[1]);
+    print_row("losses", losses, N);
+    float mean = (losses[0] + losses[1]) / N;
+    printf("mean %.4f nats, perplexity %.4f\n", (double)mean, exp((double)mean));
+    print_rows("dlogits", logits, N, Vp), print_rows("dlnf", dlnf, N, C), print_rows("dwte", dwte, Vp, C);
+    printf("equal logits: %.4f nats for 257 bytes, %.4f nats for 50257 tokens\n", (double)loss_of_equal_logits(257),
+           (double)loss_of_equal_logits(50257));
+}
+
+// ---- The checks ----
+
+#define UNTOUCHED 12345.0f
+enum { ROWS = 23, WIDTH = 6, WORDS = 29, MORE = ROWS + 64 }; // MORE: with room for an answer that runs on
+
+static void random_numbers(float *x, int n, uint64_t stream) {
+    for (int i = 0; i < n; i++) {
+        float pair[2];
+        rand_normal_pair(7, stream, (uint64_t)i, pair);
+        x[i] = pair[0];
+    }
+}
+
+// The loss of exercise 7.1 in double precision, from its definition.
+static double z_loss_of(const double *logits, int target, double a) {
+    double sum = 0.0;
+    for (int v = 0; v < WORDS; v++) { sum += exp(logits[v]); }
+    return log(sum) - logits[target] + a * log(sum) * log(sum);
+}
+
+// Central differences with a step of 1e-4 are off by about 1e-8, in double precision. The rest of the tolerance is that
+// of a float sum of WORDS terms, times the factor 1 + 2 a lse, which is below 8.
+static void check_z_loss(Test *t) {
+    const double a = 0.5, step = 1e-4;
+    for (int target = 0; target < WORDS; target += 7) {
+        float logits[WORDS], gradient[WORDS], want_gradient[WORDS], loss = 0.0f, want_loss;
+        double exact[WORDS];
+        random_numbers(logits, WORDS, 1 + (uint64_t)target);
+        for (int v = 0; v < WORDS; v++) { exact[v] = (double)logits[v]; }
+        want_loss = (float)z_loss_of(exact, target, a);
+        for (int v = 0; v < WORDS; v++) {
+            double x = exact[v];
+            exact[v] = x + step;
+            double up = z_loss_of(exact, target, a);
+            exact[v] = x - step;
+            want_gradient[v] = (float)((up - z_loss_of(exact, target, a)) / (2.0 * step));
+            exact[v] = x;
+        }
+        z_loss(&loss, gradient, logits, target, WORDS, (float)a);
+        check_close(t, "loss", &loss, &want_loss, 1, 0.0, 8.0 * WORDS * FLT_EPSILON);
+        check_close(t, "gradient", gradient, want_gradient, WORDS, 8.0 * WORDS * FLT_EPSILON + 1e-7, 0.0);
+    }
+}
+
+// The chunks change only the order of dwte's sum over ROWS terms, whose magnitudes stay below 1/4.
+static void check_head_in_chunks(Test *t) {
+    const int chunks[] = {1, 5, ROWS - 1, ROWS, 64};
+    float lnf[MORE * WIDTH], wte[WORDS * WIDTH], want_dlnf[ROWS * WIDTH], want_dwte[WORDS * WIDTH] = {0};
+    float logits[64 * WORDS], want_losses[ROWS];
+    int32_t targets[MORE] = {0};
+    for (int i = ROWS * WIDTH; i < MORE * WIDTH; i++) { lnf[i] = NAN; }
+    random_numbers(lnf, ROWS * WIDTH, 101), random_numbers(wte, WORDS * WIDTH, 102);
+    for (int i = 0; i < ROWS; i++) { targets[i] = i * i % WORDS; }
+    cpu_matmul_forward(logits, NULL, lnf, wte, NULL, ROWS, WIDTH, WORDS);
+    cpu_cross_entropy(want_losses, logits, targets, ROWS, WORDS, WORDS, 1.0f / ROWS, true);
+    cpu_matmul_backward(want_dlnf, want_dwte, NULL, logits, lnf, wte, ROWS, WIDTH, WORDS);
+    for (int i = 0; i < 5; i++) {
+        float losses[MORE] = {0}, dlnf[MORE * WIDTH] = {0}, dwte[WORDS * WIDTH] = {0};
+        for (int n = 0; n < 64 * WORDS; n++) { logits[n] = UNTOUCHED; }
+        head_in_chunks(losses, dlnf, dwte, logits, lnf, wte, targets, ROWS, WIDTH, WORDS, chunks[i]);
+        int used = chunks[i] < ROWS ? chunks[i] : ROWS;
+        CHECK(t, used == 64 || logits[used * WORDS] == UNTOUCHED, "more than %d rows of logits were written", used);
+        check_close(t, "losses", losses, want_losses, ROWS, 0.0, WIDTH * FLT_EPSILON);
+        check_close(t, "dlnf", dlnf, want_dlnf, ROWS * WIDTH, WORDS * FLT_EPSILON, 0.0);
+        check_close(t, "dwte", dwte, want_dwte, WORDS * WIDTH, ROWS * FLT_EPSILON, 0.0);
+    }
+}
+
+// Six tokens of 24 bytes whose losses are whole bits: 18 bits in all.
+static void check_bits_per_byte(Test *t) {
+    const float bit = logf(2.0f), losses[] = {4 * bit, 1 * bit, 6 * bit, 2 * bit, 5 * bit, 0 * bit};
+    const int bytes[] = {1, 7, 2, 9, 1, 4};
+    const float want = 0.75f, got = (float)bits_per_byte(losses, bytes, 6);
+    check_close(t, "bits_per_byte", &got, &want, 1, 0.0, 6.0 * FLT_EPSILON);
+}
+
+int main(void) {
+    example();
+    printf("\nExercises, in dev/exercises/07_loss/exercises.h\n");
+    exercise("7.1 the z-loss and its gradient", check_z_loss);
+    exercise("7.2 the head in chunks", check_head_in_chunks);
+    exercise("7.3 bits per byte", check_bits_per_byte);
+    return 0;
+}
