@@ -3,6 +3,8 @@
 Classes of shapes: paper, frame, matrix, grid, line, and the colours a (orange), b (blue), c (green). Classes of text:
 title, small, middle (centred on x), end (ends at x).
 """
+import math
+
 STYLE = """.paper{fill:#fff} .frame{fill:none;stroke:#bbb} .matrix{fill:#efefef;stroke:#888} .grid{stroke:#bbb}
 .line{fill:none;stroke:#555;stroke-width:1.5} .head{fill:#555}
 text{font:13px system-ui,"Helvetica Neue",Arial,sans-serif;fill:#222} .title{font-size:16px;font-weight:600}
@@ -36,6 +38,18 @@ def arrow(x1, y1, x2, y2):
     back_x, back_y = x2 - 8 * dx, y2 - 8 * dy
     head = f"M{x2} {y2}L{back_x + 4 * dy} {back_y + 4 * dx}L{back_x - 4 * dy} {back_y - 4 * dx}Z"
     return line(x1, y1, back_x, back_y) + f'<path class="head" d="{head}"/>'
+
+
+def curve(points, name, width=2):
+    """A line through points (x, y), as a filled shape, because the colours are fills. x grows from point to point."""
+    sides = []
+    for sign in (-1, 1):
+        for i, (x, y) in enumerate(points):
+            (x0, y0), (x1, y1) = points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]
+            across = sign * width / 2 / math.hypot(x1 - x0, y1 - y0)
+            sides.append((sign, i, x - across * (y1 - y0), y + across * (x1 - x0)))
+    sides.sort(key=lambda side: (side[0], side[0] * -side[1]))
+    return f'<path class="{name}" d="M{"L".join(f"{x:.1f} {y:.1f}" for _, _, x, y in sides)}Z"/>'
 
 
 def group(x, y, *parts):
