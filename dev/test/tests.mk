@@ -5,6 +5,7 @@
 UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
 TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
 FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
+ORACLE  = build/oracle.o
 
 tests: $(TESTS) ## the unit tests, built into build/
 
@@ -140,10 +141,9 @@ $(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
 	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/ladder_scalar.o $(LIBS)
 
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
-ORACLE = build/oracle.o
 COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
 
-ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
+ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter_% $(BUILD)/solved_%,$(MAKECMDGOALS)),)
   RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
 endif
 
