@@ -1,0 +1,190 @@
+// Chapter 13, many GPUs: the worked example of doc/13_many_gpus.md, and the checks of its exercises.
+#include "dev/exercises/chapter.h"
+#ifdef SOLUTIONS
+#include "dev/exercises/13_many_gpus/solutions.h"
+#else
+#include "dev/exercises/13_many_gpus/exercises.h"
+#endif
+#include <float.h>
+
+#include "llmc/ranks/zero.h"
+
+enum { R = 4, TURNS = R - 1, MOST = 16 };
+
+// ---- A ring ----
+
+// The gradients of each rank before turn t, in R parts of one number.
+typedef struct {
+    int parts[R];
+} RingRank;
+
+// In turn t of the reduce-scatter, rank r passes part r - 1 - t to the next rank, which adds it to its own. In the
+// all-gather, rank r passes part r - t, and the next rank keeps it.
+static void ring_turn(RingRank after[R], const RingRank before[R], int t, bool reduces) {
+    memcpy(after, before, R * sizeof(RingRank));
+    for (int r = 0; r < R; r++) {
+        int next = (r + 1) % R, part = (r - (reduces ? 1 : 0) - t + 2 * R) % R;
+        after[next].parts[part] = before[r].parts[part] + (reduces ? before[next].parts[part] : 0);
+    }
+}
+
+static void print_turns(const char *name, RingRank turns[TURNS + 1][R], int first) {
+    const char *names[TURNS + 1] = {"at the start", "after turn 1", "after turn 2", "after turn 3"};
+    printf("%-16s", name);
+    for (int t = first; t <= TURNS; t++) { printf(t < TURNS ? "  | %-19s" : "  | %s\n", names[t]); }
+    for (int r = 0; r < R; r++) {
+        printf("rank %-11d", r);
+        for (int t = first; t <= TURNS; t++) {
+            printf("  |");
+            for (int p = 0; p < R; p++) { printf(" %4d", turns[t][r].parts[p]); }
+        }
+        printf("\n");
+    }
+}
+
+static void ring_example(void) {
+    RingRank turns[TURNS + 1][R];
+    for (int r = 0, ten = 1; r < R; r++, ten *= 10) {
+        for (int p = 0; p < R; p++) { turns[0][r].parts[p] = (p + 1) * ten; }
+    }
+    for (int t = 0; t < TURNS; t++) { ring_turn(turns[t + 1], turns[t], t, true); }
+    print_turns("reduce-scatter", turns, 0);
+    memcpy(turns[0], turns[TURNS], sizeof(turns[0]));
+    for (int t = 0; t < TURNS; t++) { ring_turn(turns[t + 1], turns[t], t, false); }
+    print_turns("all-gather", turns, 1);
+}
+
+// ---- The stages for GPT-2 124M on 8 ranks ----
+
+static double megabytes(int64_t elements, int bytes) { return 1e-6 * (double)(elements * bytes); }
+
+static double sent(const ZeroLayout *z, int stage, int64_t micro_batches) {
+    int64_t gradients, parameters;
+    zero_step_bytes(z, stage, 2, micro_batches, &gradients, &parameters);
+    return megabytes(gradients + parameters, 1);
+}
+
+static void print_stage(const ZeroLayout *z, int stage) {
+    ZeroLengths n = zero_lengths(z, stage);
+    double params = megabytes(n.params, 2), grads = megabytes(n.grads, 4), state = megabytes(n.m + n.v + n.master, 4);
+    double slots = megabytes(n.param_slots, 2) + megabytes(n.grad_slots, 4);
+    printf("stage %d      %12.1f %12.1f %12.1f %9.1f %9.1f %12.1f %12.1f\n", stage, params, grads, state, slots,
+           params + grads + state + slots, sent(z, stage, 1), sent(z, stage, 8));
+}
+
+static void zero_example(void) {
+    GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    ZeroLayout z;
+    gpt2_config_from_size(&config, "124M");
+    zero_layout(&z, &config, 8);
+    for (int b = 0; b <= 1; b++) {
+        printf("bucket %d: %lld parameters, in each of 8 parts %lld\n", b, (long long)zero_size(&z, b),
+               (long long)zero_shard(&z, b));
+    }
+    printf("all buckets: %lld parameters\n", (long long)zero_offset(&z, z.num_buckets));
+    printf("MB             parameters    gradients  m v, master     slots       all    sent, m=1    sent, m=8\n");
+    for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) { print_stage(&z, stage); }
+}
+
+// ---- The checks ----
+
+// Runs one turn of all ranks. Returns false if a rank does what none can do.
+static bool run_halving_turn(Test *t, double values[MOST][MOST], int ranks, int turn, int sent_parts[MOST]) {
+    double before[MOST][MOST];
+    memcpy(before, values, sizeof(before));
+    for (int r = 0; r < ranks; r++) {
+        int partner = -1, first = -1, count = -1, back = -1, ignored;
+        halving_turn(r, turn, ranks, &partner, &first, &count);
+        if (!CHECK(t, partner >= 0 && partner < ranks && first >= 0 && count >= 1 && count <= ranks - first,
+                   "of %d ranks, rank %d sends %d parts from part %d on to rank %d", ranks, r, count, first, partner)) {
+            return false;
+        }
+        halving_turn(partner, turn, ranks, &back, &ignored, &ignored);
+        CHECK(t, back == r && partner != r, "rank %d's partner is %d, whose partner is %d", r, partner, back);
+        for (int p = first; p < first + count; p++) { values[partner][p] += before[r][p]; }
+        sent_parts[r] += count;
+    }
+    return true;
+}
+
+// The numbers are small and whole, so their sums are exact. Rank r has 3^r times the numbers of rank 0, so that no two
+// sets of ranks have one sum.
+static void check_halving(Test *t) {
+    for (int ranks = 2, turns = 1; ranks <= MOST; ranks *= 2, turns++) {
+        double values[MOST][MOST], sums[MOST] = {0};
+        int sent_parts[MOST] = {0};
+        for (int r = 0; r < ranks; r++) {
+            for (int p = 0; p < ranks; p++) { sums[p] += values[r][p] = (p + 1) * pow(3.0, r); }
+        }
+        for (int turn = 0; turn < turns; turn++) {
+            if (!run_halving_turn(t, values, ranks, turn, sent_parts)) { return; }
+        }
+        for (int r = 0; r < ranks; r++) {
+            CHECK(t, values[r][r] == sums[r], "of %d ranks, rank %d has %g, the sum is %g", ranks, r, values[r][r],
+                  sums[r]);
+            CHECK(t, sent_parts[r] == ranks - 1, "rank %d sends %d parts, the ring sends %d", r, sent_parts[r],
+                  ranks - 1);
+        }
+    }
+}
+
+static int64_t stage_bytes(const ZeroLayout *z, int stage) {
+    ZeroLengths n = zero_lengths(z, stage);
+    return 2 * (n.params + n.param_slots) + 4 * (n.grads + n.m + n.v + n.master + n.grad_slots);
+}
+
+static int want_stage(const ZeroLayout *z, int64_t bytes) {
+    int stage = ZERO_REPLICATE;
+    while (stage <= ZERO_PARAMETERS && stage_bytes(z, stage) > bytes) { stage++; }
+    return stage <= ZERO_PARAMETERS ? stage : -1;
+}
+
+// Asks for each stage with exactly its memory, and with one byte less.
+static void check_smallest_stage(Test *t) {
+    const char *sizes[] = {"124M", "1558M"};
+    for (int i = 0; i < 2; i++) {
+        for (int ranks = 2; ranks <= 512; ranks *= 4) {
+            GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+            ZeroLayout z;
+            gpt2_config_from_size(&config, sizes[i]);
+            zero_layout(&z, &config, ranks);
+            int64_t params = zero_offset(&z, z.num_buckets), slots = zero_lengths(&z, ZERO_PARAMETERS).param_slots;
+            for (int k = 0; k < 8; k++) {
+                int64_t bytes = stage_bytes(&z, k / 2) - k % 2;
+                int got = smallest_stage(params, slots, ranks, bytes), want = want_stage(&z, bytes);
+                if (!CHECK(t, got == want, "%s, %d ranks, %lld bytes: stage %d, expected %d", sizes[i], ranks,
+                           (long long)bytes, got, want)) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+// Compares with the play of the trainer's calls. What a step of stage 0 takes beyond its computation is the wait.
+static void check_wait(Test *t) {
+    GPT2Config config = {16, 100, 128, 5, 1, 16};
+    ZeroLayout z;
+    zero_layout(&z, &config, 4);
+    double send = 8.0 * (double)zero_ring(&z, 1), rest = 8.0 * (double)zero_ring(&z, 0); // at one byte a second
+    const double speeds[] = {0.1, 0.5, 0.99, 1.01, 2.0, 10.0};
+    for (int i = 0; i < 6; i++) {
+        double backward = speeds[i] * send, L = config.num_layers;
+        ZeroStep step = {ZERO_REPLICATE, 2, 1, {0.5 * backward, backward, 3.0, 0.0}, 1.0};
+        double all = zero_play(&z, &step, 1), want = all - L * 1.5 * backward - 3.0;
+        double got = wait_for_gradients(config.num_layers, backward, send, rest);
+        // About 20 additions and roundings of numbers up to `all`.
+        CHECK(t, fabs(got - want) <= 20.0 * DBL_EPSILON * all, "backward %.2f times send: got %.9g, want %.9g",
+              speeds[i], got, want);
+    }
+}
+
+int main(void) {
+    ring_example();
+    zero_example();
+    printf("\nExercises, in dev/exercises/13_many_gpus/exercises.h\n");
+    exercise("13.1 recursive halving", check_halving);
+    exercise("13.2 the smallest stage that fits", check_smallest_stage);
+    exercise("13.3 what the backward pass does not hide", check_wait);
+    return 0;
+}
