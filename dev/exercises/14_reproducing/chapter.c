@@ -1,0 +1,173 @@
+// Chapter 14, reproducing GPT-2: the worked example of doc/14_reproducing.md, and the checks of its exercises.
+#include "dev/exercises/chapter.h"
+#ifdef SOLUTIONS
+#include "dev/exercises/14_reproducing/solutions.h"
+#else
+#include "dev/exercises/14_reproducing/exercises.h"
+#endif
+#include <float.h>
+
+#include "llmc/base/rand.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/ranks/step_link.h"
+#include "llmc/run/schedulers.h"
+
+// scripts/run_gpt2_124M.sh
+enum { SEQ_LEN = 1024, BATCH_SIZE = 64, TOTAL_BATCH = 524288, STEPS = 18865, WARMUP = 700, SHARD_TOKENS = 100000000 };
+#define LR 6e-4f
+#define FLOPS_OF_GPU 989.4e12 // of an H100 in bf16, by its datasheet
+
+static GPT2Config model_124M(void) {
+    GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    gpt2_config_from_size(&config, "124M");
+    return config;
+}
+
+// ---- The worked example ----
+
+static void print_flops(const GPT2Config *config) {
+    double padding = (double)(config->padded_vocab_size - config->vocab_size) * config->channels;
+    double parameters = (double)gpt2_num_params(config) - padding, tokens = (double)STEPS * TOTAL_BATCH;
+    printf("parameters                %14.0f\n", parameters);
+    printf("tokens                    %14.0f, %.1f for each parameter\n", tokens, tokens / parameters);
+    printf("FLOPs of a token          %14.0f, counted by layers\n", flops_per_token(config, SEQ_LEN));
+    printf("6 N                       %14.0f\n", 6.0 * parameters);
+    printf("FLOPs of the run          %14.3g\n", tokens * flops_per_token(config, SEQ_LEN));
+    printf("shards read               %14.1f\n",
+           (double)STEPS * (TOTAL_BATCH / SEQ_LEN) / ((SHARD_TOKENS - 1) / SEQ_LEN));
+}
+
+// The shape that train_gpt2cu chooses for the recipe on H100s in one machine.
+static StepShape recipe_shape(const GPT2Config *config, int num_gpus) {
+    StepShape s;
+    memset(&s, 0, sizeof(s));
+    s.config = *config;
+    s.B = BATCH_SIZE, s.T = SEQ_LEN, s.micro_batches = TOTAL_BATCH / (BATCH_SIZE * SEQ_LEN * num_gpus);
+    s.gelu_fusion = FUSE_GELU_BACKWARD, s.attention = ATTENTION_CUDNN, s.attention_chunk = 8;
+    s.head_rows = 16384, s.has_master = true, s.sizeof_activation = 2;
+    s.matmul_workspace_bytes = 128 << 20;
+    step_share(&s, num_gpus, zero_effective_stage(ZERO_OPTIMIZER, num_gpus));
+    return s;
+}
+
+static void print_time(const GPT2Config *config, int num_gpus) {
+    StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true);
+    StepShape shape = recipe_shape(config, num_gpus);
+    double seconds = step_seconds_of_rank(&gpu, &shape, ZERO_OPTIMIZER);
+    double flops = flops_per_token(config, SEQ_LEN) * TOTAL_BATCH / num_gpus;
+    printf("on %d H100, predicted      %9.1f ms a step, %.1f hours, MFU %.0f %%\n", num_gpus, 1e3 * seconds,
+           STEPS * seconds / 3600.0, 100.0 * flops / seconds / FLOPS_OF_GPU);
+}
+
+static void print_rates(void) {
+    const Schedule schedule = {SCHEDULE_COSINE, LR, WARMUP, STEPS, 0.0f};
+    const int64_t steps[] = {0, 349, 699, 5000, 9782, 15000, STEPS - 1};
+    printf("step          ");
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) { printf(" %9lld", (long long)steps[i]); }
+    printf("\nlearning rate ");
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        printf(" %9.2e", (double)schedule_lr(&schedule, steps[i]));
+    }
+    printf("\n");
+}
+
+// A new model's logits are sums of C products of a normalised number and a weight of deviation GPT2_INIT_STD. This
+// computes the mean loss of N rows of such logits, by the trainer's own function.
+static double loss_of_noise(const GPT2Config *config, int N) {
+    int V = config->vocab_size, Vp = config->padded_vocab_size;
+    size_t size = (size_t)N * (size_t)Vp;
+    float *logits = (float *)calloc(size, sizeof(float)), *losses = (float *)calloc((size_t)N, sizeof(float));
+    int32_t *targets = (int32_t *)calloc((size_t)N, sizeof(int32_t));
+    double deviation = (double)GPT2_INIT_STD * sqrt(config->channels), sum = 0.0;
+    if (logits == NULL || losses == NULL || targets == NULL) { abort(); }
+    for (int r = 0; r < N; r++) {
+        targets[r] = r;
+        for (int v = 0; v < V; v++) {
+            float pair[2];
+            rand_normal_pair(14, (uint64_t)r, (uint64_t)v, pair);
+            logits[(size_t)r * (size_t)Vp + (size_t)v] = (float)deviation * pair[0];
+        }
+    }
+    cpu_cross_entropy(losses, logits, targets, N, V, Vp, 0.0f, false);
+    for (int r = 0; r < N; r++) { sum += (double)losses[r]; }
+    free(logits), free(losses), free(targets);
+    return sum / N;
+}
+
+static void print_first_loss(const GPT2Config *config) {
+    double ln_v = log((double)config->vocab_size), variance = config->channels * (double)GPT2_INIT_STD * GPT2_INIT_STD;
+    printf("first loss: ln V %.4f, with the variance of the logits %.4f, of 200 random rows %.4f\n", ln_v,
+           ln_v + 0.5 * variance, loss_of_noise(config, 200));
+}
+
+// ---- The checks ----
+
+static void check_compute_optimal(Test *t) {
+    const double hours[] = {1.0, 24.0, 5000.0}, teraflops[] = {312.0, 989.4, 2250.0};
+    for (int i = 0; i < 3; i++) {
+        double parameters = 0.0, tokens = 0.0, budget = hours[i] * 3600.0 * (8 << i) * teraflops[i] * 1e12 * 0.4;
+        compute_optimal(hours[i], 8 << i, teraflops[i], 0.4, &parameters, &tokens);
+        double used = 6.0 * parameters * tokens;
+        CHECK(t, fabs(used - budget) <= 20.0 * DBL_EPSILON * budget, "%g hours: %g FLOPs are used, the budget is %g",
+              hours[i], used, budget);
+        CHECK(t, fabs(tokens - 20.0 * parameters) <= 20.0 * DBL_EPSILON * tokens,
+              "%g tokens for %g parameters, expected 20 for each", tokens, parameters);
+    }
+}
+
+// A text of 1,000 tokens, and a text of bytes that all cost one bit.
+static void check_bits_per_byte(Test *t) {
+    enum { N = 1000 };
+    float losses[N];
+    int lengths[N], ones[N];
+    double bits = 0.0, bytes = 0.0;
+    for (int i = 0; i < N; i++) {
+        uint64_t random = rand_u64(14, 1, (uint64_t)i);
+        lengths[i] = 1 + (int)(random % 9), ones[i] = 1;
+        losses[i] = (float)(random >> 40) * 0x1p-24f * 8.0f; // below 8
+        bits += (double)losses[i] / log(2.0), bytes += lengths[i];
+    }
+    double got = bits_per_byte(losses, lengths, N), want = bits / bytes;
+    CHECK(t, fabs(got - want) <= N * DBL_EPSILON * want, "got %.9g, want %.9g", got, want);
+    for (int i = 0; i < N; i++) { losses[i] = logf(2.0f); }
+    got = bits_per_byte(losses, ones, N);
+    CHECK(t, fabs(got - 1.0) <= FLT_EPSILON, "a bit for each byte: got %.9g, want 1", got);
+}
+
+// Compares with the trainer's loader, for shards of several lengths: one has no sequence, one has its last token to
+// spare, and one lacks a token.
+static void check_find_text(Test *t) {
+    enum { T = 8, SHARDS = 5 };
+    const int64_t tokens[SHARDS] = {4 * T + 1, 3 * T, T, 7 * T + 5, 2 * T + 2};
+    DataLoader loader;
+    Error error;
+    dataloader_init(&loader, T, 256, false, 0);
+    if (!CHECK(t, dataloader_allocate(&loader, SHARDS, &error), "no memory")) { return; }
+    for (int i = 0; i < SHARDS; i++) { dataloader_set_shard(&loader, i, "", tokens[i]); }
+    for (int64_t sequence = 0; sequence < 40; sequence++) {
+        int got_shard = -1, want_shard;
+        int64_t got = -1, window;
+        find_text(sequence, T, tokens, SHARDS, &got_shard, &got);
+        dataloader_locate(&loader, sequence, &want_shard, &window);
+        if (!CHECK(t, got_shard == want_shard && got == window * T,
+                   "sequence %lld: got token %lld of shard %d, want token %lld of shard %d", (long long)sequence,
+                   (long long)got, got_shard, (long long)(window * T), want_shard)) {
+            break;
+        }
+    }
+    dataloader_close(&loader);
+}
+
+int main(void) {
+    GPT2Config config = model_124M();
+    print_flops(&config);
+    print_time(&config, 1);
+    print_time(&config, 8);
+    print_rates();
+    print_first_loss(&config);
+    printf("\nExercises, in dev/exercises/14_reproducing/exercises.h\n");
+    exercise("14.1 the model for a budget", check_compute_optimal);
+    exercise("14.2 bits for each byte", check_bits_per_byte);
+    exercise("14.3 the text of a step", check_find_text);
+    return 0;
+}
