@@ -27,11 +27,11 @@ bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply a
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
 
-LADDERS = $(patsubst dev/cuda/%.cu,ladder_%,$(wildcard dev/cuda/*.cu))
-ladder: $(LADDERS:%=$(BUILD)/emu/%) ## the GPU's layers from naive to ours, without a GPU: what each version moves and computes
+LADDERS = embedding layernorm residual matmul gelu softmax classifier global_norm adamw
+ladder: $(LADDERS:%=$(BUILD)/emu/ladder_%) ## without a GPU: the GPU's layers from naive to ours, what each version moves and computes
 	@for ladder in $^; do $$ladder || exit 1; done
 
-ladder-gpu: $(LADDERS:%=$(BUILD)/cuda/%) ## the same on a GPU: the time of each version
+ladder-gpu: $(LADDERS:%=$(BUILD)/cuda/ladder_%) ## the same on a GPU: the time of each version
 	@for ladder in $^; do $$ladder || exit 1; done
 
 bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do

@@ -1,0 +1,81 @@
+"""The ladders of dev/cuda: every version computes what the CPU's function computes, and its row is the row of the page.
+A quick run has the first and the last version of some layers, a long run all of them."""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tools import ROOT, text_of
+
+NAMES = sorted(os.path.basename(path)[:-len(".cu")] for path in glob.glob(os.path.join(ROOT, "dev", "cuda", "*.cu")))
+ROW = r"^\| (\d+) (.+?) +\|(.*)\|$"
+
+
+def make(*goals):
+    result = subprocess.run(["make", "-s", "--no-print-directory", *goals], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def tables(text):
+    """{layer with its sizes: its rows}"""
+    parts = re.split(r"^\*\*(.*)\.\*\* It needs .*$", text, flags=re.M)
+    return {name: re.findall(ROW, rows, re.M) for name, rows in zip(parts[1::2], parts[2::2])}
+
+
+def without_gain(cells):
+    return cells.split("|")[:-1]
+
+
+def test_page_has_every_ladder():
+    listed = re.search(r"^LADDERS = (.*)$", text_of("dev/test/tests.mk"), re.M)[1].split()
+    assert sorted(listed) == NAMES
+    page = tables(text_of("dev/cuda/README.md"))
+    assert len(page) >= len(NAMES) and all(len(rows) >= 2 for rows in page.values()), page
+    assert sum(map(len, page.values())) >= 60, {name: len(rows) for name, rows in page.items()}
+    for name, rows in page.items():
+        assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1)), (name, rows)
+
+
+@pytest.mark.parametrize("name", ("layernorm", "matmul"))
+def test_ends(name):
+    """The first and the last version of each layer, with the rows of the page, but for the gain."""
+    make(f"build/emu/ladder_{name}")
+    page = tables(text_of("dev/cuda/README.md"))
+    result = subprocess.run([f"build/emu/ladder_{name}", "--ends"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stderr == "", result
+    ran = tables(result.stdout)
+    assert ran
+    for layer, rows in ran.items():
+        expected = [page[layer][0], page[layer][-1]]
+        for (number, version, cells), row in zip(rows, expected):
+            assert (number, version) == row[:2] and without_gain(cells) == without_gain(row[2]), (layer, rows, expected)
+
+
+def test_refused():
+    make("build/emu/ladder_layernorm")
+    result = subprocess.run(["build/emu/ladder_layernorm", "--end"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1 and result.stdout == "", result
+    assert result.stderr == "build/emu/ladder_layernorm: unknown argument '--end', expected --ends or nothing\n"
+
+
+@pytest.mark.long
+def test_page():
+    """All versions of all layers: the page is what `make ladder` prints."""
+    check = [sys.executable, os.path.join(ROOT, "dev", "cuda", "table.py"), "--check"]
+    result = subprocess.run(check, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ("reversed", "random:7"))
+def test_schedules(schedule):
+    """The order of threads changes no result. Each program checks its results."""
+    make(*(f"build/emu/ladder_{name}" for name in NAMES))
+    for name in NAMES:
+        result = subprocess.run([f"build/emu/ladder_{name}"], cwd=ROOT, capture_output=True, text=True,
+                                env=dict(os.environ, EMU_SCHEDULE=schedule))
+        assert result.returncode == 0 and result.stderr == "", result
