@@ -276,6 +276,7 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
         if (other) { report_unordered(access, *other, earlier, earlier_wrote, "this kernel"); }
         return;
     }
+    if (is_published(owner.block, earlier)) { return; }
     bool other_block = owner.block != static_cast<uint32_t>(now.block->number) || (earlier & STAMP_OTHER_BLOCKS);
     if (other_block) {
         report_race(access, earlier, earlier_wrote, owner.block, "nothing orders the blocks of a launch");
@@ -294,7 +295,9 @@ void merge_reader(uint64_t *reads, uint64_t mine) {
     if (earlier & STAMP_OTHER_BLOCKS) { return; }
     ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];
     const Kernel *kernel = now.block->kernel;
-    if (owner.operation == kernel->operation && owner.block != static_cast<uint32_t>(now.block->number)) {
+    if (owner.operation == kernel->operation && is_published(owner.block, earlier)) {
+        flag = 0;
+    } else if (owner.operation == kernel->operation && owner.block != static_cast<uint32_t>(now.block->number)) {
         flag = STAMP_OTHER_BLOCKS;
     } else if (owner.operation == kernel->operation && !is_ordered_in_block(earlier)) {
         flag = same_warp(thread_of(earlier), now.thread->number) ? STAMP_OTHER_LANES : STAMP_OTHER_WARPS;

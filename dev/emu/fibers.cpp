@@ -303,6 +303,7 @@ static Thread *any_exited(Block *block) {
 static void release_barrier(Block *block) {
     block->at_barrier = 0;
     if (metering) { meter_barrier(); }
+    if (block->fences != nullptr) { fences_at_barrier(block->fences); }
     begin_interval();
     now.block_since = now.interval;
     now.order_shared = stamp_of_interval(now.interval);
@@ -490,6 +491,7 @@ void run_block(Block *block) {
 #endif
     go_to(&block->scheduler, take_next(block), true);
     if (metering) { meter_block_end(); }
+    if (block->fences != nullptr) { forget_fences(block); }
     now.block = nullptr;
 }
 
@@ -561,13 +563,17 @@ static void synchronise_lanes(void **, unsigned mask) {
     for (unsigned left = mask; left; left &= left - 1) {
         now.thread->warp->threads[__builtin_ctz(left)].warp_since = now.interval;
     }
+    if (now.block->fences != nullptr) { fences_of_lanes(now.block->fences, *now.thread->warp, mask); }
 }
 void __syncwarp(unsigned mask, const char *file, int line) {
     gather("__syncwarp", mask, nullptr, synchronise_lanes, {file, line});
 }
-void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __threadfence() {
+    fence();
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 void __threadfence_block() {}
-void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __threadfence_system() { __threadfence(); }
 unsigned __activemask() {
     const Warp *warp = now.thread->warp;
     return existing_lanes(*warp) & ~warp->exited;

@@ -8,6 +8,7 @@
 //   streams.cpp       streams, events, and which operation is ordered before which
 //   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
+//   fences.cpp        what __threadfence and atomics order between blocks
 //   access_hooks.cpp  what the compiler calls before each load and store
 //   meter*.cpp        what a profiler would count
 //   faults.cpp        reports accesses to inaccessible pages
@@ -19,6 +20,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -134,6 +136,8 @@ struct SharedVariable {
     uint32_t offset, bytes;
 };
 
+struct BlockFences;
+
 struct Block {
     const Kernel *kernel;
     uint3 index;
@@ -154,7 +158,8 @@ struct Block {
     char *shared; // this worker's window of the shared arena
     size_t static_end;
     std::vector<SharedVariable> variables;
-    void *scheduler; // stack pointer of the worker while a fiber runs
+    void *scheduler;               // stack pointer of the worker while a fiber runs
+    BlockFences *fences = nullptr; // null: no thread has fenced or acquired
 };
 
 // The state of the OS thread: the emulated thread that it runs, and the data that checks of accesses need. thread is
@@ -264,6 +269,18 @@ void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t or
 // Copies which bytes of device memory are initialised.
 bool copy_initialised(void *to, const void *from, size_t bytes);
 void set_initialised(const void *pointer, size_t bytes, bool yes);
+
+// ---- Fences (fences.cpp) ----
+
+void fence();                         // __threadfence of the running thread
+extern std::atomic<bool> fences_used; // in this launch. If not, the next two have nothing to do
+void publish_at(const void *address); // before an atomic of the running thread
+void acquire_at(const void *address); // after it
+void fences_at_barrier(BlockFences *fences);
+void fences_of_lanes(BlockFences *fences, const Warp &warp, unsigned mask); // at __syncwarp
+bool is_published(uint32_t block, uint64_t access); // the running thread has acquired this access of a block
+void forget_fences(Block *block);                   // at its end
+void forget_releases();                             // of the launch before
 
 // ---- The meter (meter.cpp): counts what the running kernel does, if `metering` is true ----
 

@@ -157,6 +157,7 @@ void begin_kernel(Kernel *kernel) {
     begin_operation(kernel->stream, "kernel", kernel->name, kernel->launched);
     kernel->operation = device().current_number;
     kernel->order = device().current_order;
+    forget_releases();
 }
 void end_kernel() { end_operation(); }
 

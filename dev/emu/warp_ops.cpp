@@ -279,10 +279,12 @@ void cp_async_wait_groups(int pending_groups) {
 
 template <class T, class Function> static T atomic(T *address, Function function, Source at, uintptr_t pc) {
     check_access_at(address, sizeof(T), sizeof(T), ATOMIC, at, pc);
+    if (fences_used) { publish_at(address); }
     T old = *address, wanted;
     do {
         wanted = function(old);
     } while (!__atomic_compare_exchange(address, &old, &wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    if (fences_used) { acquire_at(address); }
     return old;
 }
 

@@ -130,6 +130,91 @@ __global__ void atomic_race(int *counter, int *out, bool bug) {
 }
 BUG(atomic_race) { atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); } // @L
 
+// The last block to arrive adds up what the blocks have written. FENCE says where the __threadfence is.
+enum Fence { NO_FENCE, BEFORE_WRITE, BEFORE_ATOMIC, BEFORE_BARRIER };
+
+template <Fence FENCE> __global__ void last_block(float *out, float *parts, unsigned *count) {
+    __shared__ bool last;
+    if (FENCE == BEFORE_WRITE) { __threadfence(); }
+    parts[blockIdx.x * blockDim.x + threadIdx.x] = 1.0f; // @P
+    if (FENCE == BEFORE_BARRIER) { __threadfence(); }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (FENCE == BEFORE_ATOMIC) { __threadfence(); }
+        last = atomicInc(count, gridDim.x - 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last) { return; }
+    float sum = 0.0f;
+    for (unsigned b = 0; b < gridDim.x; b++) { sum += parts[b * blockDim.x + threadIdx.x]; } // @S
+    out[threadIdx.x] = sum;
+    parts[threadIdx.x] = sum;
+}
+
+//! emu: race in device memory: read of 4 bytes in kernel last_block<NO_FENCE>[2,31] at @S
+//!   thread (31,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   124 bytes into the allocation of 768 bytes at %x
+BUG(last_block_without_fence) {
+    float *parts = zeros(192);
+    unsigned *count = zeros<unsigned>(1);
+    if (bug) { last_block<NO_FENCE><<<3, 64>>>(zeros(64), parts, count); } // @L
+    last_block<BEFORE_ATOMIC><<<3, 64>>>(zeros(64), parts, count);
+}
+
+//! emu: race in device memory: read of 4 bytes in kernel last_block<BEFORE_WRITE>[2,31] at @S
+//!   thread (31,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   124 bytes into the allocation of 768 bytes at %x
+BUG(last_block_with_early_fence) {
+    float *parts = zeros(192);
+    unsigned *count = zeros<unsigned>(1);
+    if (bug) { last_block<BEFORE_WRITE><<<3, 64>>>(zeros(64), parts, count); } // @L
+    last_block<BEFORE_BARRIER><<<3, 64>>>(zeros(64), parts, count);
+}
+
+// One thread's fence does not cover what its neighbours write, unless a barrier is in between.
+//! emu: race in device memory: read of 4 bytes in kernel fence_of_one[1,1] at @S
+//!   thread (1,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   4 bytes into the allocation of 8 bytes at %x
+__global__ void fence_of_one(int *out, int *parts, int *count, bool bug) {
+    __shared__ bool last;
+    if (blockIdx.x == 0) { parts[threadIdx.x] = 1; } // @P
+    if (!bug) { __syncthreads(); }
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(count, 1) == 1;
+    }
+    __syncthreads();
+    if (last) { out[threadIdx.x] = parts[threadIdx.x]; } // @S
+}
+BUG(fence_of_one) { fence_of_one<<<2, 2>>>(zeros<int>(2), zeros<int>(2), zeros<int>(1), bug); } // @L
+
+// Only threads that meet the acquiring thread at a barrier know what it has acquired.
+//! emu: race in device memory: read of 4 bytes in kernel acquired_by_one[1,1] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void acquired_by_one(int *out, int *part, int *count, bool bug) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) { *part = 1; } // @P
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(count, 1);
+    }
+    if (!bug) { __syncwarp(3); }
+    if (blockIdx.x == 1 && threadIdx.x == 1) { *out = *part; } // @S
+}
+BUG(acquired_by_one) { acquired_by_one<<<2, 2>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
+
+// A lock: the fence publishes the sum at the lock's address.
+//! emu: race in device memory: read of 4 bytes in kernel locked_sum[1,0] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @S, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void locked_sum(int *sum, int *lock, bool bug) {
+    while (atomicCAS(lock, 0, 1) != 0) {}
+    *sum += 1; // @S
+    if (!bug) { __threadfence(); }
+    atomicExch(lock, 0);
+}
+BUG(locked_sum) { locked_sum<<<8, 1>>>(zeros<int>(1), zeros<int>(1), bug); } // @L
+
 //! emu: race in device memory: write of 2 bytes in kernel half_race[1,0] at @W
 //!   thread (31,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
 //!   62 bytes into the allocation of 128 bytes at %x
