@@ -1,5 +1,7 @@
 // What the emulator must do as a GPU does: dev/test/emu/test_emu.sh builds and runs this with each compiler.
 #include <cuda_runtime.h>
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
@@ -10,6 +12,7 @@
 #include "dev/test/test_main.h"
 
 #define FULL 0xffffffffu
+namespace cg = cooperative_groups;
 
 // Device memory with host access through copies, for short tests.
 template <class T> struct Buffer {
@@ -203,6 +206,67 @@ TEST(test_votes) {
     Buffer<int> counts(40);
     block_votes<<<1, 40>>>(counts.data);
     for (int i = 0; i < 40; i++) { CHECK(t, counts.host()[i] == 201100, "thread %d: %d", i, counts.host()[i]); }
+}
+
+// ---- Cooperative groups ----
+
+__device__ int sum_of_group(cg::thread_group group, int *room, int value) {
+    int rank = int(group.thread_rank());
+    for (int half = int(group.size()) / 2; half > 0; half /= 2) {
+        room[rank] = value;
+        group.sync();
+        if (rank < half) { value += room[rank + half]; }
+        group.sync();
+    }
+    return value;
+}
+
+template <unsigned N> __device__ bool tile_is_right(const cg::thread_block &block, int i) {
+    cg::thread_block_tile<N> tile = cg::tiled_partition<N>(block);
+    int lane = i % int(N), first = i - lane, last = first + int(N) - 1;
+    unsigned odd = N == 1 ? unsigned(i) % 2 : 0xaaaaaaaau >> (32 - N) & ~0u >> (32 - N);
+    bool right = tile.size() == N && tile.thread_rank() == unsigned(lane);
+    right &= tile.meta_group_rank() == unsigned(i) / N && tile.meta_group_size() == 64 / N;
+    right &= tile.shfl(i, N - 1) == last && tile.shfl_xor(i, N / 2) == (i ^ int(N / 2));
+    right &= tile.shfl_up(i, 1) == (lane == 0 ? i : i - 1) && tile.shfl_down(i, 1) == (i == last ? i : i + 1);
+    right &= tile.ballot(i % 2) == odd && tile.any(i == last) == 1 && tile.all(i == last) == (N == 1);
+    right &= cg::reduce(tile, i, cg::plus<int>()) == int(N) * (first + last) / 2;
+    right &= cg::reduce(tile, float(i), cg::less<float>()) == float(first);
+    right &= cg::reduce(tile, i, cg::greater<int>()) == last;
+    right &=
+        cg::reduce(tile, i, cg::bit_or<int>()) == (first | last) && cg::reduce(tile, i, cg::bit_and<int>()) == first;
+    right &= cg::reduce(tile, i, cg::bit_xor<int>()) == (N == 1 ? i : N == 2 ? 1 : 0);
+    tile.sync();
+    cg::thread_block_tile<N / 2 + (N == 1)> half = cg::tiled_partition<N / 2 + (N == 1)>(tile);
+    return right && half.meta_group_rank() == (N == 1 ? 0 : unsigned(lane) / (N / 2));
+}
+
+__global__ void use_groups(int *sums, int *wrong) {
+    __shared__ int room[64];
+    cg::thread_block block = cg::this_thread_block();
+    cg::grid_group grid = cg::this_grid();
+    int i = int(block.thread_rank());
+    bool right = tile_is_right<1>(block, i) && tile_is_right<2>(block, i) && tile_is_right<4>(block, i);
+    right = right && tile_is_right<8>(block, i) && tile_is_right<16>(block, i) && tile_is_right<32>(block, i);
+    right &= block.size() == 64 && block.group_index().x == blockIdx.x && block.thread_index().y == threadIdx.y;
+    right &= block.dim_threads().y == 4 && grid.size() == 192 && grid.thread_rank() == 64 * blockIdx.x + unsigned(i);
+    if (i % 3 == 0) { right &= cg::coalesced_threads().shfl(i, 0) == i; }
+    if (!right) { atomicAdd(wrong, 1); }
+    int of_block = sum_of_group(block, room, i),
+        of_eight = sum_of_group(cg::tiled_partition(block, 8), room + i / 8 * 8, i);
+    cg::sync(block);
+    if (i % 8 == 0) { sums[9 * blockIdx.x + 1 + unsigned(i) / 8] = of_eight; }
+    if (i == 0) { sums[9 * blockIdx.x] = of_block; }
+}
+
+TEST(test_groups) {
+    Buffer<int> sums(27), wrong(std::vector<int>(1, 0));
+    use_groups<<<3, dim3(16, 4)>>>(sums.data, wrong.data);
+    CHECK(t, wrong.host()[0] == 0, "%d threads disagree", wrong.host()[0]);
+    for (int b = 0; b < 3; b++) {
+        CHECK(t, sums.host()[9 * b] == 63 * 32, "block: %d", sums.host()[9 * b]);
+        for (int i = 0; i < 8; i++) { CHECK(t, sums.host()[9 * b + 1 + i] == 8 * (8 * i) + 28, "tile %d", i); }
+    }
 }
 
 // ---- Atomics ----
