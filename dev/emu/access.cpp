@@ -33,7 +33,9 @@ bool is_device_data(const void *pointer) {
 static const char *verb(AccessKind kind) { return kind == READ ? "read" : kind == WRITE ? "write" : "atomic access"; }
 
 static const char *place(uintptr_t address) {
-    return address >= SHARED ? "shared memory" : address >= PINNED ? "pinned host memory" : "device memory";
+    if (address >= SHARED) { return "shared memory"; }
+    if (address < PINNED) { return "device memory"; }
+    return is_managed(reinterpret_cast<const void *>(address)) ? "managed memory" : "pinned host memory";
 }
 
 static std::string size_text(const Access &access) {

@@ -6,7 +6,9 @@
 
 #include "llmc/cpu/gemm.h"
 #include "include/cuda_bf16.h"
+#include "include/cuda_fp16.h"
 #include "include/cuda_fp8.h"
+#include "cublas_multiply.h"
 #include "runtime.h"
 
 // Smaller problems run on one thread. OpenMP's threads spin for a while after each parallel region and slow down the
@@ -157,28 +159,15 @@ cublasStatus_t set_attribute(void *object, const Attribute (&attributes)[n], int
 // ---- One multiplication, described ----
 
 bool is_fp8(uint32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
-size_t size_of(uint32_t type) { return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4; }
-
-// A matrix in memory: element (i, j) of matrix b of the batch is data[b * batch_stride + i * row_stride + j *
-// col_stride].
-struct Matrix {
-    char *data;
-    uint32_t type;
-    int64_t rows, cols, row_stride, col_stride, batch_stride;
-    int batch;
-};
+size_t size_of(uint32_t type) { return emu::size_of_type(type); }
+using emu::Matrix;
+using emu::transposed;
 
 Matrix matrix_of(const Layout &layout, const void *data) {
     bool by_row = layout.order == CUBLASLT_ORDER_ROW;
     return {
         (char *)data,           layout.type,         (int64_t)layout.rows, (int64_t)layout.cols, by_row ? layout.ld : 1,
         by_row ? 1 : layout.ld, layout.batch_stride, layout.batch};
-}
-
-Matrix transposed(Matrix x) {
-    Matrix t = x;
-    t.rows = x.cols, t.cols = x.rows, t.row_stride = x.col_stride, t.col_stride = x.row_stride;
-    return t;
 }
 
 // Some of cuBLASLt's epilogues are sums of these parts. The rest are single values.
@@ -405,13 +394,13 @@ void note_accesses(const Problem &p, float beta, void *workspace, size_t workspa
 }
 
 // cuBLASLt leaves this case undefined. It is a mistake in any case.
-void report_overlap(const Problem &p, emu::Source at) {
+void report_overlap(const char *name, const Problem &p, emu::Source at) {
     const char *what = overlap(p.D, p.A)                                            ? "D overlaps A"
                        : overlap(p.D, p.B)                                          ? "D overlaps B"
                        : p.C.data != p.D.data && overlap(p.D, p.C)                  ? "D overlaps C without being C"
                        : (p.reads_aux() || p.writes_aux()) && overlap(p.D, p.aux()) ? "D overlaps the auxiliary matrix"
                                                                                     : nullptr;
-    if (what != nullptr) { emu::report(at, std::string("cublasLtMatmul: ") + what); }
+    if (what != nullptr) { emu::report(at, std::string(name) + ": " + what); }
 }
 
 // ---- The arithmetic ----
@@ -440,16 +429,18 @@ void load_fp8(float *to, const uint8_t *codes, uint32_t type, int64_t count) {
 void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
     if (is_fp8(type)) { load_fp8(to, (const uint8_t *)from, type, count); }
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
-    if (type != CUDA_R_16BF) { return; }
     const uint16_t *codes = (const uint16_t *)from;
-    for (int64_t i = 0; i < count; i++) { to[i] = emu::float_of_bits((uint32_t)codes[i] << 16); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) { to[i] = emu::half_value(codes[i]); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16BF; i++) { to[i] = emu::float_of_bits((uint32_t)codes[i] << 16); }
 }
 
 void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
-    if (type != CUDA_R_16BF) { return; }
     uint16_t *codes = (uint16_t *)to;
-    for (int64_t i = 0; i < count; i++) { codes[i] = emu::bf16_bits(from[i], emu::NEAREST_EVEN); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) { codes[i] = emu::half_bits(from[i], emu::NEAREST_EVEN); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16BF; i++) {
+        codes[i] = emu::bf16_bits(from[i], emu::NEAREST_EVEN);
+    }
 }
 
 // Returns matrix b of the batch as floats: its own memory if that is usable as it is, else `copy`.
@@ -600,6 +591,27 @@ const uint64_t ALGO_WORKSPACE =
     4096; // the workspace of an algorithm if it may have any: small, so that its checks cost little
 
 } // namespace
+
+// ---- For cublas.cpp ----
+
+size_t emu::size_of_type(uint32_t type) { return is_fp8(type) ? 1 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 4; }
+
+Matrix emu::transposed(Matrix x) {
+    Matrix t = x;
+    t.rows = x.cols, t.cols = x.rows, t.row_stride = x.col_stride, t.col_stride = x.row_stride;
+    return t;
+}
+
+void emu::multiply_matrices(const char *name, Source at, const Matrix &A, const Matrix &B, const Matrix &C, bool tf32,
+                            float alpha, float beta) {
+    static thread_local Scratch scratch;
+    Problem p = {EMPTY_DESC, {}, A, B, C, C, C.rows, C.cols, A.cols};
+    p.desc.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    report_overlap(name, p, at);
+    note_accesses(p, beta, nullptr, 0);
+    meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)C.batch);
+    for (int b = 0; b < C.batch; b++) { multiply(p, b, KINDS[0], alpha, beta, &scratch); }
+}
 
 struct cublasLtContext {
     int unused;
@@ -866,7 +878,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     float a = scalar(p.desc, alpha), b = scalar(p.desc, beta);
     status = check_pointers(p, held, b);
     if (status == CUBLAS_STATUS_SUCCESS) {
-        report_overlap(p, {file, line});
+        report_overlap("cublasLtMatmul", p, {file, line});
         note_accesses(p, b, workspace, promised.workspace);
         emu::meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.D.batch);
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);

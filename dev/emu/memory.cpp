@@ -181,6 +181,12 @@ static cudaError_t release(Heap &heap, void *pointer, const char *function, Sour
     return cudaSuccess;
 }
 
+bool is_managed(const void *pointer) {
+    uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    const Allocation *a = in_pinned_arena(pointer) ? pinned_heap().nearest(address) : nullptr;
+    return a != nullptr && a->managed && address - a->begin < a->bytes;
+}
+
 std::string describe_address(uintptr_t address) {
     const void *pointer = reinterpret_cast<const void *>(address);
     if (!in_device_arena(pointer) && !in_pinned_arena(pointer)) { return ""; }
@@ -217,10 +223,41 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned, const char *fi
 cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags, const char *file, int line) {
     return cudaHostAlloc(pointer, bytes, flags, file, line);
 }
+// Host and device may access it. The host must have waited for the operations that did.
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned, const char *file, int line) {
+    use_device("cudaMallocManaged", {file, line});
+    cudaError_t error = cudaHostAlloc(pointer, bytes, cudaHostAllocDefault, file, line);
+    Allocation *allocation = error == cudaSuccess ? pinned_heap().find_begin(*pointer) : nullptr;
+    if (allocation != nullptr) { allocation->managed = true; }
+    return error;
+}
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t, int, cudaStream_t) {
+    return is_managed(pointer) ? cudaSuccess : remember_error(cudaErrorInvalidValue);
+}
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation, unsigned,
+                                 cudaStream_t stream) {
+    return cudaMemPrefetchAsync(pointer, bytes, 0, stream);
+}
+cudaError_t cudaMemAdvise(const void *pointer, size_t, enum cudaMemoryAdvise, int) {
+    return is_managed(pointer) ? cudaSuccess : remember_error(cudaErrorInvalidValue);
+}
+cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice, struct cudaMemLocation) {
+    return cudaMemAdvise(pointer, bytes, advice, 0);
+}
+cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height, const char *file, int line) {
+    constexpr size_t multiple = 512;
+    *pitch = (width + multiple - 1) / multiple * multiple;
+    return cudaMalloc(pointer, *pitch * height, file, line);
+}
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
+    *device = host;
+    return in_pinned_arena(host) ? cudaSuccess : remember_error(cudaErrorInvalidValue);
+}
 cudaError_t cudaFree(void *pointer, const char *file, int line) {
-    return release(device_heap(), pointer, "cudaFree", {file, line});
+    return release(is_managed(pointer) ? pinned_heap() : device_heap(), pointer, "cudaFree", {file, line});
 }
 cudaError_t cudaFreeHost(void *pointer, const char *file, int line) {
+    if (is_managed(pointer)) { report({file, line}, "cudaFreeHost of memory of cudaMallocManaged: use cudaFree"); }
     return release(pinned_heap(), pointer, "cudaFreeHost", {file, line});
 }
 
@@ -236,7 +273,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     if (in_device_arena(p)) {
         *attributes = {cudaMemoryTypeDevice, device_in_use(), p, nullptr};
     } else if (in_pinned_arena(p)) {
-        *attributes = {cudaMemoryTypeHost, device_in_use(), p, p};
+        *attributes = {is_managed(p) ? cudaMemoryTypeManaged : cudaMemoryTypeHost, device_in_use(), p, p};
     } else {
         *attributes = {cudaMemoryTypeUnregistered, -1, nullptr, p};
     }
@@ -248,6 +285,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 // The direction that the caller names must match the pointers.
 static bool direction_is_right(const void *to, const void *from, enum cudaMemcpyKind kind) {
     bool to_device = is_device_data(to), from_device = is_device_data(from);
+    if (is_managed(to)) { to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice; }
+    if (is_managed(from)) { from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice; }
     switch (kind) {
     case cudaMemcpyHostToHost: return !to_device && !from_device;
     case cudaMemcpyHostToDevice: return to_device && !from_device;
@@ -260,41 +299,70 @@ static bool direction_is_right(const void *to, const void *from, enum cudaMemcpy
 
 static bool is_tracked(const void *pointer) { return is_device_data(pointer) || in_pinned_arena(pointer); }
 
-static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
-                        const char *name, Source at) {
-    host_only(name, at);
-    if (!direction_is_right(to, from, kind)) {
-        report(at, format("%s from %s to %s memory with a kind that says otherwise (%d)", name,
-                          is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", kind));
-    }
-    if (is_captured(stream)) {
-        if (!is_tracked(to) || !is_tracked(from)) {
-            report(at, format("%s of host memory that is not pinned, in a stream that is being captured", name));
-        }
-        capture(stream, name, at, [=](cudaStream_t s) { copy(to, from, bytes, kind, s, name, at); });
-        return cudaSuccess;
-    }
-    op_begin(stream, name, at.file, at.line);
+// Rows of bytes. A copy of one piece is one row.
+struct Rows {
+    char *data;
+    size_t pitch; // bytes from one row to the next
+};
+struct Copy {
+    Rows to, from;
+    size_t width, height; // bytes of a row, rows
+    enum cudaMemcpyKind kind;
+    const char *name;
+    Source at;
+};
+
+static Copy copy_of(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                    enum cudaMemcpyKind kind, const char *name, Source at) {
+    char *from_bytes = static_cast<char *>(const_cast<void *>(from));
+    return {{static_cast<char *>(to), to_pitch}, {from_bytes, from_pitch}, width, height, kind, name, at};
+}
+
+static void copy_row(char *to, char *from, size_t bytes) {
     bool both = is_tracked(to) && is_tracked(from);
-    if (both) { operation_may_copy_uninitialised(); }
     if (is_tracked(from)) { op_read(from, bytes); }
     if (is_tracked(to)) { op_write(to, bytes); }
     if (both && in_device_arena(to) && in_device_arena(from)) { copy_initialised(to, from, bytes); }
     if (bytes > 0) { memmove(to, from, bytes); } // for 0 bytes the addresses may be null
+}
+
+static cudaError_t copy(const Copy &c, cudaStream_t stream) {
+    char *to = c.to.data, *from = c.from.data;
+    host_only(c.name, c.at);
+    if (c.height > 1 && (c.to.pitch < c.width || c.from.pitch < c.width)) {
+        return remember_error(cudaErrorInvalidPitchValue);
+    }
+    if (!direction_is_right(to, from, c.kind)) {
+        report(c.at, format("%s from %s to %s memory with a kind that says otherwise (%d)", c.name,
+                            is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", c.kind));
+    }
+    if (is_captured(stream)) {
+        if (!is_tracked(to) || !is_tracked(from)) {
+            report(c.at, format("%s of host memory that is not pinned, in a stream that is being captured", c.name));
+        }
+        capture(stream, c.name, c.at, [=](cudaStream_t s) { copy(c, s); });
+        return cudaSuccess;
+    }
+    op_begin(stream, c.name, c.at.file, c.at.line);
+    if (is_tracked(to) && is_tracked(from)) { operation_may_copy_uninitialised(); }
+    for (size_t row = 0; row < c.height; row++) { copy_row(to + row * c.to.pitch, from + row * c.from.pitch, c.width); }
     op_end();
     return cudaSuccess;
 }
 
-static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, const char *name, Source at) {
+static cudaError_t fill(Rows to, int value, size_t width, size_t height, cudaStream_t stream, const char *name,
+                        Source at) {
     host_only(name, at);
-    if (!is_device_data(to) && !in_pinned_arena(to)) { report(at, format("%s of host memory", name)); }
+    if (!is_device_data(to.data) && !in_pinned_arena(to.data)) { report(at, format("%s of host memory", name)); }
     if (is_captured(stream)) {
-        capture(stream, name, at, [=](cudaStream_t s) { fill(to, value, bytes, s, name, at); });
+        capture(stream, name, at, [=](cudaStream_t s) { fill(to, value, width, height, s, name, at); });
         return cudaSuccess;
     }
     op_begin(stream, name, at.file, at.line);
-    op_write(to, bytes);
-    memset(to, value, bytes);
+    for (size_t row = 0; row < height; row++) {
+        op_write(to.data + row * to.pitch, width);
+        memset(to.data + row * to.pitch, value, width);
+    }
     op_end();
     return cudaSuccess;
 }
@@ -303,25 +371,46 @@ static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, 
 // memory, but a stream that does not wait for the copy's stream may run ahead of it.
 static bool arrives_before_return(const void *to) { return !is_device_data(to); }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
-    refuse_in_capture("cudaMemcpy", {file, line});
-    cudaError_t error = copy(to, from, bytes, kind, nullptr, "cudaMemcpy", {file, line});
-    if (arrives_before_return(to) || in_pinned_arena(from)) { wait_for_stream(nullptr); }
+static cudaError_t copy_and_wait(const Copy &c) {
+    refuse_in_capture(c.name, c.at);
+    cudaError_t error = copy(c, nullptr);
+    if (arrives_before_return(c.to.data) || in_pinned_arena(c.from.data)) { wait_for_stream(nullptr); }
     return error;
+}
+static cudaError_t copy_async(const Copy &c, cudaStream_t stream) {
+    cudaError_t error = copy(c, stream);
+    bool pageable = !is_tracked(c.to.data) || !is_tracked(c.from.data);
+    if (pageable && arrives_before_return(c.to.data)) { wait_for_stream(stream); }
+    return error;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
+    return copy_and_wait(copy_of(to, bytes, from, bytes, bytes, 1, kind, "cudaMemcpy", {file, line}));
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
                             const char *file, int line) {
-    cudaError_t error = copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
-    bool pageable = !is_tracked(to) || !is_tracked(from);
-    if (pageable && arrives_before_return(to)) { wait_for_stream(stream); }
-    return error;
+    return copy_async(copy_of(to, bytes, from, bytes, bytes, 1, kind, "cudaMemcpyAsync", {file, line}), stream);
+}
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         enum cudaMemcpyKind kind, const char *file, int line) {
+    return copy_and_wait(copy_of(to, to_pitch, from, from_pitch, width, height, kind, "cudaMemcpy2D", {file, line}));
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream, const char *file,
+                              int line) {
+    Copy c = copy_of(to, to_pitch, from, from_pitch, width, height, kind, "cudaMemcpy2DAsync", {file, line});
+    return copy_async(c, stream);
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
     refuse_in_capture("cudaMemset", {file, line});
-    cudaError_t error = fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
+    cudaError_t error = fill({static_cast<char *>(to), 0}, value, bytes, 1, nullptr, "cudaMemset", {file, line});
     if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // for device memory it is asynchronous
     return error;
 }
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height, const char *file, int line) {
+    refuse_in_capture("cudaMemset2D", {file, line});
+    return fill({static_cast<char *>(to), pitch}, value, width, height, nullptr, "cudaMemset2D", {file, line});
+}
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {
-    return fill(to, value, bytes, stream, "cudaMemsetAsync", {file, line});
+    return fill({static_cast<char *>(to), 0}, value, bytes, 1, stream, "cudaMemsetAsync", {file, line});
 }

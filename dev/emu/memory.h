@@ -14,6 +14,7 @@ struct Allocation {
     size_t bytes;
     bool live;
     int number;
+    bool managed = false; // in the heap of pinned memory, but the device owns it too
 };
 
 struct Heap {
@@ -42,6 +43,7 @@ bool stack_holds(const Stack *stack, uintptr_t address);
 bool stack_guard_holds(const Stack *stack, uintptr_t address);
 
 std::string describe_address(uintptr_t address);
+bool is_managed(const void *pointer);
 bool is_device_data(const void *pointer); // allocated, or a __device__ or __constant__ variable
 void check_free(uintptr_t begin, size_t bytes, const char *function, Source at);
 void wait_for_stream(cudaStream_t stream);

@@ -25,6 +25,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __managed__
 #define __align__(n) __attribute__((aligned(n)))
 
 #define threadIdx (::emu::thread_index())
@@ -377,6 +378,17 @@ template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, 
 }
 template <class T> inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned flags, EMU_HERE) {
     return cudaHostAlloc((void **)pointer, bytes, flags, file, line);
+}
+template <class T>
+inline cudaError_t cudaMallocManaged(T **pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, EMU_HERE) {
+    return cudaMallocManaged((void **)pointer, bytes, flags, file, line);
+}
+template <class T>
+inline cudaError_t cudaMallocPitch(T **pointer, size_t *pitch, size_t width, size_t height, EMU_HERE) {
+    return cudaMallocPitch((void **)pointer, pitch, width, height, file, line);
+}
+template <class T> inline cudaError_t cudaHostGetDevicePointer(T **device, void *host, unsigned flags) {
+    return cudaHostGetDevicePointer((void **)device, host, flags);
 }
 template <class T> inline cudaError_t cudaFuncSetAttribute(T *kernel, enum cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), attribute, value);

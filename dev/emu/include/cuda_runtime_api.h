@@ -14,6 +14,7 @@ enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInitializationError = 3,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidPitchValue = 12,
     cudaErrorInvalidSymbol = 13,
     cudaErrorInvalidMemcpyDirection = 21,
     cudaErrorInsufficientDriver = 35,
@@ -126,6 +127,27 @@ struct cudaPointerAttributes {
     void *devicePointer, *hostPointer;
 };
 
+enum cudaMemoryAdvise { // hints, which change nothing here
+    cudaMemAdviseSetReadMostly = 1,
+    cudaMemAdviseUnsetReadMostly = 2,
+    cudaMemAdviseSetPreferredLocation = 3,
+    cudaMemAdviseUnsetPreferredLocation = 4,
+    cudaMemAdviseSetAccessedBy = 5,
+    cudaMemAdviseUnsetAccessedBy = 6,
+};
+enum cudaMemLocationType {
+    cudaMemLocationTypeInvalid = 0,
+    cudaMemLocationTypeDevice = 1,
+    cudaMemLocationTypeHost = 2,
+};
+struct cudaMemLocation {
+    enum cudaMemLocationType type;
+    int id;
+};
+#define cudaCpuDeviceId (-1)
+#define cudaMemAttachGlobal 0x01
+#define cudaMemAttachHost 0x02
+
 #define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDefault 0x00
@@ -167,11 +189,26 @@ cudaError_t cudaFree(void *pointer, EMU_HERE);
 cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags = 0, EMU_HERE);
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags, EMU_HERE);
 cudaError_t cudaFreeHost(void *pointer, EMU_HERE);
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, EMU_HERE);
+cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height, EMU_HERE);
+// In CUDA 12 a device, in CUDA 13 a place: both are known here.
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device, cudaStream_t stream = 0);
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation place, unsigned flags,
+                                 cudaStream_t stream = 0);
+cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice, int device);
+cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice,
+                          struct cudaMemLocation place);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, EMU_HERE);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream = 0,
                             EMU_HERE);
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         enum cudaMemcpyKind kind, EMU_HERE);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream = 0, EMU_HERE);
 cudaError_t cudaMemset(void *to, int value, size_t bytes, EMU_HERE);
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height, EMU_HERE);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream = 0, EMU_HERE);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer);
 

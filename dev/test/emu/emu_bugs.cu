@@ -2,6 +2,7 @@
 // a process of its own, `emu_bugs NAME 1` and `emu_bugs NAME 0`: the bug must end with status 1 and exactly the report
 // before it (see emu_reports.h), and the code without it must end with status 0 and say nothing.
 #include <cuda_runtime.h>
+#include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
@@ -599,6 +600,66 @@ BUG(matrix_not_shared) { matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug);
 
 __global__ void fill(float *data, float value) { data[threadIdx.x] = value; }                     // @F
 __global__ void twice(float *out, const float *in) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; } // @T
+
+// ---- Managed memory, cuBLAS ----
+
+//! emu: unsynchronised use across streams: read of 4 bytes in managed memory, at @R
+//!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this host code
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(managed_before_wait) {
+    float *data;
+    cudaMallocManaged(&data, 8 * sizeof(float));
+    fill<<<1, 8>>>(data, 1.0f); // @K
+    if (!bug) { cudaDeviceSynchronize(); }
+    if (data[0] != 1.0f) { exit(2); } // @R
+    cudaFree(data);
+}
+
+//! emu: cudaFreeHost of memory of cudaMallocManaged: use cudaFree, at @H
+BUG(managed_freed_wrongly) {
+    float *data;
+    cudaMallocManaged(&data, 4);
+    if (bug) { cudaFreeHost(data); } // @H
+    cudaFree(data);
+}
+
+static void multiply(cudaStream_t stream, float *C, const float *A, const float *B, int n) {
+    float one = 1.0f, zero = 0.0f;
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    cublasSetStream(handle, stream);
+    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, A, n, B, n, &zero, C, n); // @G
+    cublasDestroy(handle);
+}
+
+//! emu: out of bounds: read of 64 bytes by cublasSgemm in device memory, at @G
+//!   0 bytes into the allocation of 36 bytes at %x
+BUG(cublas_out_of_bounds) { multiply(nullptr, zeros(16), zeros(bug ? 9 : 16), zeros(16), 4); }
+
+//! emu: uninitialised memory: read of 64 bytes by cublasSgemm in device memory, at @G
+//!   0 bytes into the allocation of 64 bytes at %x
+BUG(cublas_uninitialised) { multiply(nullptr, unwritten(16), zeros(16), bug ? unwritten(16) : zeros(16), 4); }
+
+//! emu: cublasSgemm: D overlaps A, at @G
+BUG(cublas_overlap) {
+    float *A = zeros(16);
+    multiply(nullptr, bug ? A : zeros(16), A, zeros(16), 4);
+}
+
+//! emu: unsynchronised use across streams: write of 64 bytes by cudaMemset in device memory, at @M
+//!   the call of cublasSgemm in stream 1, called at @G, read it, and nothing orders it before cudaMemset
+//!   0 bytes into the allocation of 64 bytes at %x
+BUG(cublas_across_streams) {
+    float *A = zeros(16), *B = zeros(16), *C = zeros(16);
+    cudaStream_t stream;
+    cudaDeviceSynchronize();
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    multiply(stream, C, A, B, 4);
+    if (!bug) { cudaStreamSynchronize(stream); }
+    cudaMemset(A, 0, 16 * sizeof(float)); // @M
+}
+
+// ---- Two streams ----
 
 // With memory of 8 values that nobody has written.
 struct TwoStreams {

@@ -2,7 +2,9 @@
 #include <cuda_runtime.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
+#include <cublas_v2.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <emu.h>
 #include <emu_ptx.h>
 #include <signal.h>
@@ -613,6 +615,230 @@ TEST(test_signals) {
     for (int i = 0; i < 2000 && ticks < 50; i++) { normalise<<<(rows + 7) / 8, 256>>>(out.data, in.data, rows, C); }
     setitimer(ITIMER_REAL, &never, nullptr);
     CHECK(t, ticks >= 20, "%d signals arrived", static_cast<int>(ticks));
+}
+
+// ---- cuBLAS: small integers, so that every sum is exact ----
+
+static float small_integer(size_t i) { return float(int(i * 2654435761u >> 7 & 7) - 3); }
+
+static std::vector<float> small_integers(size_t n, size_t salt) {
+    std::vector<float> values(n);
+    for (size_t i = 0; i < n; i++) { values[i] = small_integer(i + 1000 * salt); }
+    return values;
+}
+template <class To, class From> static std::vector<To> converted(const std::vector<From> &x) {
+    return std::vector<To>(x.begin(), x.end());
+}
+
+struct Product {
+    cublasOperation_t op_a, op_b;
+    int m, n, k, lda, ldb, ldc;
+    float alpha, beta;
+    int rows_a() const { return op_a == CUBLAS_OP_N ? m : k; }
+    int rows_b() const { return op_b == CUBLAS_OP_N ? k : n; }
+    size_t size_a() const { return size_t(lda) * (op_a == CUBLAS_OP_N ? k : m); }
+    size_t size_b() const { return size_t(ldb) * (op_b == CUBLAS_OP_N ? n : k); }
+    size_t size_c() const { return size_t(ldc) * n; }
+    std::vector<float> result(const float *A, const float *B, const float *C) const {
+        std::vector<float> D(C, C + size_c());
+        for (int i = 0; i < m; i++) {
+            for (int j = 0; j < n; j++) {
+                float sum = 0.0f;
+                for (int l = 0; l < k; l++) {
+                    float a = op_a == CUBLAS_OP_N ? A[i + l * lda] : A[l + i * lda];
+                    sum += a * (op_b == CUBLAS_OP_N ? B[l + j * ldb] : B[j + l * ldb]);
+                }
+                D[i + j * ldc] = alpha * sum + beta * C[i + j * ldc];
+            }
+        }
+        return D;
+    }
+};
+
+static const Product PRODUCTS[] = {
+    {CUBLAS_OP_N, CUBLAS_OP_N, 5, 4, 7, 5, 7, 5, 1.0f, 0.0f},
+    {CUBLAS_OP_T, CUBLAS_OP_N, 5, 4, 7, 9, 8, 6, 2.0f, 1.0f},
+    {CUBLAS_OP_N, CUBLAS_OP_T, 3, 6, 2, 4, 6, 3, -1.0f, 2.0f},
+    {CUBLAS_OP_T, CUBLAS_OP_C, 4, 4, 4, 5, 5, 7, 0.5f, -1.0f},
+    {CUBLAS_OP_N, CUBLAS_OP_N, 3, 2, 0, 3, 1, 3, 1.0f, 2.0f},
+};
+
+struct Blas {
+    cublasHandle_t handle;
+    Blas() { cublasCreate(&handle); }
+    ~Blas() { cublasDestroy(handle); }
+};
+
+TEST(test_cublas_sgemm) {
+    Blas blas;
+    for (const Product &p : PRODUCTS) {
+        std::vector<float> a = small_integers(p.size_a() + 1, 1), b = small_integers(p.size_b() + 1, 2);
+        std::vector<float> c = small_integers(p.size_c(), 3), want = p.result(a.data(), b.data(), c.data());
+        Buffer<float> A(a), B(b), C(c);
+        cublasStatus_t status = cublasSgemm(blas.handle, p.op_a, p.op_b, p.m, p.n, p.k, &p.alpha, A.data, p.lda, B.data,
+                                            p.ldb, &p.beta, C.data, p.ldc);
+        CHECK(t, status == CUBLAS_STATUS_SUCCESS && C.host() == want, "m %d n %d k %d: %d", p.m, p.n, p.k, status);
+    }
+}
+
+TEST(test_cublas_batched) {
+    Blas blas;
+    const Product &p = PRODUCTS[1];
+    size_t na = p.size_a() + 3, nb = p.size_b() + 2, nc = p.size_c() + 1;
+    std::vector<float> a = small_integers(3 * na, 1), b = small_integers(3 * nb, 2), c = small_integers(3 * nc, 3),
+                       want = c;
+    for (size_t i = 0; i < 3; i++) {
+        std::vector<float> one = p.result(&a[i * na], &b[i * nb], &c[i * nc]);
+        std::copy(one.begin(), one.end(), want.begin() + ptrdiff_t(i * nc));
+    }
+    Buffer<float> A(a), B(b), C(c), D(c);
+    cublasStatus_t status =
+        cublasSgemmStridedBatched(blas.handle, p.op_a, p.op_b, p.m, p.n, p.k, &p.alpha, A.data, p.lda, (long long)na,
+                                  B.data, p.ldb, (long long)nb, &p.beta, C.data, p.ldc, (long long)nc, 3);
+    CHECK(t, status == CUBLAS_STATUS_SUCCESS && C.host() == want, "strided: %d", status);
+    std::vector<float *> as, bs, ds;
+    for (size_t i = 0; i < 3; i++) {
+        as.push_back(A.data + i * na), bs.push_back(B.data + i * nb), ds.push_back(D.data + i * nc);
+    }
+    Buffer<float *> A_pointers(as), B_pointers(bs), D_pointers(ds);
+    status = cublasSgemmBatched(blas.handle, p.op_a, p.op_b, p.m, p.n, p.k, &p.alpha, A_pointers.data, p.lda,
+                                B_pointers.data, p.ldb, &p.beta, D_pointers.data, p.ldc, 3);
+    CHECK(t, status == CUBLAS_STATUS_SUCCESS && D.host() == want, "by pointers: %d", status);
+}
+
+template <class In, class Out>
+static void check_gemm_ex(Test *t, cublasHandle_t handle, cudaDataType in, cudaDataType out) {
+    const Product &p = PRODUCTS[2];
+    std::vector<float> a = small_integers(p.size_a(), 1), b = small_integers(p.size_b(), 2);
+    std::vector<float> c = small_integers(p.size_c(), 3), want = p.result(a.data(), b.data(), c.data());
+    Buffer<In> A(converted<In>(a)), B(converted<In>(b));
+    Buffer<Out> C(converted<Out>(c)), D(converted<Out>(c));
+    cublasStatus_t status = cublasGemmEx(handle, p.op_a, p.op_b, p.m, p.n, p.k, &p.alpha, A.data, in, p.lda, B.data, in,
+                                         p.ldb, &p.beta, C.data, out, p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    CHECK(t, status == CUBLAS_STATUS_SUCCESS && converted<float>(C.host()) == want, "%d, %d: %d", in, out, status);
+    status = cublasGemmStridedBatchedEx(handle, p.op_a, p.op_b, p.m, p.n, p.k, &p.alpha, A.data, in, p.lda, 0, B.data,
+                                        in, p.ldb, 0, &p.beta, D.data, out, p.ldc, 0, 1, CUBLAS_COMPUTE_32F,
+                                        CUBLAS_GEMM_DEFAULT);
+    CHECK(t, status == CUBLAS_STATUS_SUCCESS && converted<float>(D.host()) == want, "%d, %d: %d", in, out, status);
+}
+
+TEST(test_cublas_types) {
+    Blas blas;
+    check_gemm_ex<float, float>(t, blas.handle, CUDA_R_32F, CUDA_R_32F);
+    check_gemm_ex<__half, __half>(t, blas.handle, CUDA_R_16F, CUDA_R_16F);
+    check_gemm_ex<__half, float>(t, blas.handle, CUDA_R_16F, CUDA_R_32F);
+    check_gemm_ex<__nv_bfloat16, __nv_bfloat16>(t, blas.handle, CUDA_R_16BF, CUDA_R_16BF);
+    check_gemm_ex<__nv_bfloat16, float>(t, blas.handle, CUDA_R_16BF, CUDA_R_32F);
+    float one = 1.0f, zero = 0.0f, thousandth = 1.0009765625f + 0.0001f; // tf32 keeps 10 bits
+    Buffer<float> A(std::vector<float>(1, thousandth)), B(std::vector<float>(1, 1.0f)), C(1);
+    cublasSetMathMode(blas.handle, CUBLAS_TF32_TENSOR_OP_MATH);
+    cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, A.data, 1, B.data, 1, &zero, C.data, 1);
+    CHECK(t, C.host()[0] == 1.0009765625f, "tf32: %.9g", C.host()[0]);
+    cublasSetMathMode(blas.handle, CUBLAS_DEFAULT_MATH);
+    cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, A.data, 1, B.data, 1, &zero, C.data, 1);
+    CHECK(t, C.host()[0] == thousandth, "fp32: %.9g", C.host()[0]);
+}
+
+TEST(test_cublas_vectors) {
+    Blas blas;
+    const std::vector<float> a = small_integers(40, 1), x = small_integers(16, 2), y = small_integers(16, 3);
+    Buffer<float> A(a), X(x), Y(y), result(1);
+    float two = 2.0f, minus = -1.0f, dot = 0.0f, norm = 0.0f;
+    cublasSaxpy(blas.handle, 5, &two, X.data, 3, Y.data, -2); // y[8 - 2 i] += 2 x[3 i]
+    std::vector<float> want = y, got;
+    for (int i = 0; i < 5; i++) { want[8 - 2 * i] += 2.0f * x[3 * i]; }
+    CHECK(t, Y.host() == want, "axpy");
+    cublasSscal(blas.handle, 4, &minus, Y.data, 2);
+    for (int i = 0; i < 4; i++) { want[2 * i] = -want[2 * i]; }
+    CHECK(t, Y.host() == want, "scal");
+    float sum = 0.0f, square = 0.0f;
+    for (int i = 0; i < 8; i++) { sum += x[2 * i] * want[i], square += want[i] * want[i]; }
+    cublasSdot(blas.handle, 8, X.data, 2, Y.data, 1, &dot);
+    cublasSnrm2(blas.handle, 8, Y.data, 1, &norm);
+    CHECK(t, dot == sum && norm == sqrtf(square), "dot %g, norm %g", dot, norm);
+    for (int transposed = 0; transposed < 2; transposed++) { // A (4, 3) in columns of 5
+        int rows = transposed ? 3 : 4, cols = 7 - rows;
+        std::vector<float> before = Y.host(), after = before;
+        for (int i = 0; i < rows; i++) {
+            float dots = 0.0f;
+            for (int j = 0; j < cols; j++) { dots += (transposed ? a[j + 5 * i] : a[i + 5 * j]) * x[2 * j]; }
+            after[3 * i] = 2.0f * dots - before[3 * i];
+        }
+        cublasSgemv(blas.handle, transposed ? CUBLAS_OP_T : CUBLAS_OP_N, 4, 3, &two, A.data, 5, X.data, 2, &minus,
+                    Y.data, 3);
+        CHECK(t, Y.host() == after, "gemv %d", transposed);
+    }
+    cublasSetPointerMode(blas.handle, CUBLAS_POINTER_MODE_DEVICE);
+    cublasSdot(blas.handle, 1, X.data, 1, X.data, 1, result.data);
+    cublasSscal(blas.handle, 1, result.data, result.data, 1);
+    CHECK(t, result.host()[0] == powf(x[0], 4.0f), "on the device: %g", result.host()[0]);
+    float box[6] = {1, 2, 3, 4, 5, 6}, back[4] = {0, 0, 0, 0};
+    Buffer<float> M(6);
+    cublasSetMatrix(2, 2, sizeof(float), box, 3, M.data, 2);
+    cublasGetVector(2, sizeof(float), M.data, 2, back, 3);
+    CHECK(t, back[0] == 1.0f && back[3] == 4.0f && back[1] == 0.0f, "copies: %g %g", back[0], back[3]);
+}
+
+TEST(test_cublas_refusals) {
+    Blas blas;
+    Buffer<double> A(std::vector<double>(4, 1.0));
+    float one = 1.0f, *data = reinterpret_cast<float *>(A.data);
+    cublasOperation_t n = CUBLAS_OP_N;
+    CHECK(t,
+          cublasSgemm(nullptr, n, n, 1, 1, 1, &one, data, 1, data, 1, &one, data, 1) == CUBLAS_STATUS_NOT_INITIALIZED,
+          "no handle");
+    CHECK(t,
+          cublasSgemm(blas.handle, n, n, 2, 1, 1, &one, data, 1, data, 1, &one, data, 2) == CUBLAS_STATUS_INVALID_VALUE,
+          "lda below m");
+    cublasStatus_t status = cublasGemmEx(blas.handle, n, n, 1, 1, 1, &one, data, CUDA_R_64F, 1, data, CUDA_R_64F, 1,
+                                         &one, data, CUDA_R_64F, 1, CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT);
+    CHECK(t, status == CUBLAS_STATUS_NOT_SUPPORTED, "double: %s", cublasGetStatusString(status));
+}
+
+// ---- Managed memory, copies of rows ----
+
+__global__ void add_value(float *data, int n, float x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { data[i] += x; }
+}
+
+TEST(test_managed_memory) {
+    float *data, copy[100];
+    cudaPointerAttributes attributes;
+    CHECK(t, cudaMallocManaged(&data, sizeof(copy)) == cudaSuccess, "managed");
+    for (int i = 0; i < 100; i++) { data[i] = float(i); }
+    CHECK(t, cudaMemPrefetchAsync(data, sizeof(copy), 0) == cudaSuccess, "prefetch of CUDA 12");
+    CHECK(t, cudaMemPrefetchAsync(data, sizeof(copy), {cudaMemLocationTypeDevice, 0}, 0) == cudaSuccess, "of CUDA 13");
+    CHECK(t, cudaMemAdvise(data, sizeof(copy), cudaMemAdviseSetReadMostly, 0) == cudaSuccess, "advise");
+    CHECK(t, cudaMemPrefetchAsync(copy, sizeof(copy), 0) == cudaErrorInvalidValue, "prefetch of other memory");
+    cudaGetLastError();
+    cudaPointerGetAttributes(&attributes, data + 3);
+    CHECK(t, attributes.type == cudaMemoryTypeManaged, "type %d", attributes.type);
+    add_value<<<1, 128>>>(data, 100, 0.5f);
+    cudaMemcpy(copy, data, sizeof(copy), cudaMemcpyDeviceToHost);
+    cudaMemcpy(data, copy, sizeof(copy) / 2, cudaMemcpyHostToDevice);
+    for (int i = 0; i < 100; i++) { CHECK(t, data[i] == i + 0.5f && copy[i] == data[i], "%d: %g", i, data[i]); }
+    cudaFree(data);
+}
+
+TEST(test_copies_of_rows) {
+    std::vector<int> host(5 * 7);
+    for (int i = 0; i < 35; i++) { host[i] = i; }
+    int *device, back[3 * 4];
+    size_t pitch;
+    cudaMallocPitch(&device, &pitch, 4 * sizeof(int), 3);
+    CHECK(t, pitch % 256 == 0 && pitch >= 16, "pitch %zu", pitch);
+    cudaMemset2D(device, pitch, 0, 4 * sizeof(int), 3);
+    cudaMemcpy2D(device, pitch, &host[8], 7 * sizeof(int), 3 * sizeof(int), 3, cudaMemcpyHostToDevice);
+    cudaMemcpy2D(back, 4 * sizeof(int), device, pitch, 4 * sizeof(int), 3, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < 12; i++) {
+        int want = i % 4 < 3 ? 8 + i / 4 * 7 + i % 4 : 0;
+        CHECK(t, back[i] == want, "%d: %d, expected %d", i, back[i], want);
+    }
+    CHECK(t, cudaMemcpy2D(device, 8, &host[8], 28, 12, 3, cudaMemcpyHostToDevice) == cudaErrorInvalidPitchValue,
+          "pitch");
+    cudaGetLastError();
+    cudaFree(device);
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
