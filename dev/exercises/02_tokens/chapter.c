@@ -1,0 +1,154 @@
+// Chapter 2, tokens and embeddings: the worked example of doc/02_tokens.md, and the checks of its exercises.
+#include "dev/exercises/chapter.h"
+#ifdef SOLUTIONS
+#include "dev/exercises/02_tokens/solutions.h"
+#else
+#include "dev/exercises/02_tokens/exercises.h"
+#endif
+#include "llmc/base/rand.h"
+#include "llmc/data/tokenizer.h"
+
+enum { B = 2, T = 3, C = 2, N = B * T, MERGES = 8, VOCAB = 256 + MERGES + 1 };
+
+// The first merges of GPT-2's vocab.bpe, which writes a space as U+0120.
+static const char *const merges[MERGES] = {"\xc4\xa0 t\n", "\xc4\xa0 a\n", "h e\n",          "i n\n",
+                                           "r e\n",        "o n\n",        "\xc4\xa0t he\n", "e r\n"};
+
+// A tokenizer of these merges, or of bytes if there are none.
+static Tokenizer tokenizer_of(const char *const *lines, int count) {
+    Tokenizer t;
+    Error error;
+    Text text = {NULL, 0, 0, false};
+    memset(&t, 0, sizeof(t));
+    for (int i = 0; i < count; i++) { text_bytes(&text, lines[i], strlen(lines[i])); }
+    if (count == 0) {
+        tokenizer_init_byte(&t);
+    } else if (!tokenizer_parse_merges(&t, "merges", (const uint8_t *)text.data, (int64_t)text.used, 0, &error)) {
+        print_error("chapter", &error);
+        exit(1);
+    }
+    text_free(&text);
+    return t;
+}
+
+static int64_t encode_text(const Tokenizer *t, const char *text, uint16_t *tokens) {
+    int64_t count;
+    Error error;
+    if (!tokenizer_encode(t, (const uint8_t *)text, strlen(text), tokens, &count, &error)) {
+        print_error("chapter", &error);
+        exit(1);
+    }
+    return count;
+}
+
+// Prints the tokens of a text with the first `count` merges, with a bar between two of them. Returns their number.
+static int64_t print_tokens(const char *text, int count, uint16_t *tokens) {
+    Tokenizer t = tokenizer_of(merges, count);
+    int64_t n = encode_text(&t, text, tokens);
+    printf("merges %d, tokens %2d    ", count, (int)n);
+    for (int64_t i = 0; i < n; i++) {
+        int bytes = 0;
+        const uint8_t *token = tokenizer_decode(&t, tokens[i], &bytes);
+        printf("%s%.*s", i > 0 ? "|" : "", bytes, (const char *)token);
+    }
+    printf("\n");
+    tokenizer_free(&t);
+    return n;
+}
+
+static void print_named_row(const char *name, int number, const float *x) {
+    char text[24];
+    snprintf(text, sizeof(text), "%s[%d]", name, number);
+    print_row(text, x, C);
+}
+
+static void example(void) {
+    const int shown[] = {0, 1, 3, 5, 7, 8};
+    uint16_t ids[32];
+    for (int i = 0; i < 6; i++) { print_tokens("the then there", shown[i], ids); }
+    int32_t tokens[N];
+    printf("ids                    ");
+    for (int i = 0; i < N; i++) { tokens[i] = ids[i], printf("%d%s", tokens[i], i + 1 < N ? " " : "\n"); }
+    static float wte[VOCAB * C], dwte[VOCAB * C];
+    const float wpe[T * C] = {0.5f, 0, 0, 0.5f, 0.5f, 0.5f}, dout[N * C] = {1, 0, 0, 1, 1, 1, 2, 0, 0, 2, 3, 1};
+    const int used[] = {77, 83, 258, 260, 262};
+    for (int i = 0; i < 5; i++) { wte[used[i] * C] = (float)i, wte[used[i] * C + 1] = (float)(i * i); }
+    float out[N * C], dwpe[T * C] = {0};
+    cpu_embedding_forward(out, tokens, wte, wpe, B, T, C);
+    cpu_embedding_backward(dwte, dwpe, dout, tokens, B, T, C);
+    for (int i = 0; i < 5; i++) { print_named_row("wte", used[i], wte + used[i] * C); }
+    for (int t = 0; t < T; t++) { print_named_row("wpe", t, wpe + t * C); }
+    for (int row = 0; row < N; row++) { print_named_row("out", row, out + row * C); }
+    for (int row = 0; row < N; row++) { print_named_row("dout", row, dout + row * C); }
+    for (int i = 0; i < 5; i++) { print_named_row("dwte", used[i], dwte + used[i] * C); }
+    for (int t = 0; t < T; t++) { print_named_row("dwpe", t, dwpe + t * C); }
+}
+
+// ---- The checks ----
+
+// GPT-2 gives the visible character c the id c - 33.
+#define ID(c) ((c)-33)
+
+static void check_encode(Test *t) {
+    const char *const lines[] = {"h e\n", "a a\n", "r e\n", "t he\n", "aa a\n", "re re\n"};
+    const int pairs[6][2] = {{ID('h'), ID('e')}, {ID('a'), ID('a')}, {ID('r'), ID('e')},
+                             {ID('t'), 256},     {257, ID('a')},     {258, 258}};
+    Tokenizer tokenizer = tokenizer_of(lines, 6);
+    for (uint64_t word = 0; word < 200; word++) {
+        char text[24] = "";
+        uint16_t want[24];
+        int tokens[24], n = 1 + (int)(word % 20);
+        for (int i = 0; i < n; i++) { text[i] = "theraa"[rand_u64(2, word, (uint64_t)i) % 6], tokens[i] = ID(text[i]); }
+        int64_t want_count = encode_text(&tokenizer, text, want);
+        int count = encode(tokens, n, pairs, 6);
+        bool equal = count == want_count;
+        for (int i = 0; i < count && equal; i++) { equal = tokens[i] == want[i]; }
+        CHECK(t, equal, "%s: %d tokens that begin with %d, expected %d that begin with %d", text, count, tokens[0],
+              (int)want_count, want[0]);
+    }
+    tokenizer_free(&tokenizer);
+}
+
+static void check_most_frequent_pair(Test *t) {
+    const struct {
+        int n, tokens[12], left, right;
+    } cases[] = {{2, {5, 4}, 5, 4},
+                 {6, {1, 2, 3, 1, 2, 4}, 1, 2},
+                 {7, {9, 1, 2, 3, 2, 3, 1}, 2, 3},
+                 {8, {1, 2, 9, 2, 1, 8, 2, 1}, 2, 1},
+                 {6, {3, 4, 7, 7, 7, 3}, 7, 7},
+                 {4, {6, 5, 4, 3}, 6, 5},
+                 {12, {0, 300, 0, 300, 1, 0, 300, 2, 1, 0, 1, 0}, 0, 300}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int left = -1, right = -1;
+        most_frequent_pair(&left, &right, cases[i].tokens, cases[i].n);
+        CHECK(t, left == cases[i].left && right == cases[i].right, "case %d: (%d, %d), expected (%d, %d)", (int)i, left,
+              right, cases[i].left, cases[i].right);
+    }
+}
+
+// The place of a row is the number of rows with a smaller token, or with an equal token before it.
+static void check_order_rows(Test *t) {
+    enum { ROWS = 300, WORDS = 50 };
+    int32_t tokens[ROWS], order[ROWS], scratch[WORDS + 1];
+    for (int row = 0; row < ROWS; row++) { tokens[row] = (int32_t)(rand_u64(2, 1000, (uint64_t)row) % WORDS); }
+    tokens[0] = WORDS - 1, tokens[1] = 0;
+    for (int row = 0; row < ROWS; row++) { order[row] = -1; }
+    order_rows(order, tokens, ROWS, WORDS, scratch);
+    for (int row = 0; row < ROWS; row++) {
+        int place = 0;
+        for (int other = 0; other < ROWS; other++) {
+            place += tokens[other] < tokens[row] || (tokens[other] == tokens[row] && other < row);
+        }
+        CHECK(t, order[place] == row, "place %d holds row %d, expected row %d", place, order[place], row);
+    }
+}
+
+int main(void) {
+    example();
+    printf("\nExercises, in dev/exercises/02_tokens/exercises.h\n");
+    exercise("2.1 encode a word", check_encode);
+    exercise("2.2 the next merge", check_most_frequent_pair);
+    exercise("2.3 sort the rows by token", check_order_rows);
+    return 0;
+}
