@@ -1,4 +1,5 @@
-// NCCL between processes: the ranks' side. A collective is an operation of its stream with the checks of an operation.
+// NCCL between processes: the ranks' side. A collective, a send or a receive is an operation of its stream with the
+// checks of an operation.
 // Its data is copied out and goes to the server (nccl_server.cpp) over a socket, and the answer is copied in. No lock
 // is held meanwhile, so other threads go on. The work that a GPU would do later is done when the call returns.
 #include "nccl_wire.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -35,13 +37,13 @@ struct ncclComm {
 
 namespace {
 
-struct Collective { // a call's arguments
+struct Collective { // a call's arguments; also of a send or a receive
     Kind kind;
     const void *send;
     void *receive;
     size_t count;
     uint32_t type, reduction;
-    int root;
+    int root; // of a send or a receive: the peer
     ncclComm_t comm;
     cudaStream_t stream;
     Source at;
@@ -171,12 +173,14 @@ bool is_root(const Collective &c) { return c.comm->rank == c.root; }
 Piece sent(const Collective &c) {
     char *send = static_cast<char *>(const_cast<void *>(c.send));
     if (c.kind == REDUCE_SCATTER) { return {send, bytes_of(c) * static_cast<size_t>(c.comm->ranks)}; }
+    if (c.kind == RECEIVE) { return {send, 0}; }
     return {send, c.kind == BROADCAST && !is_root(c) ? 0 : bytes_of(c)};
 }
 
 Piece received(const Collective &c) {
     char *receive = static_cast<char *>(c.receive);
     if (c.kind == ALL_GATHER) { return {receive, bytes_of(c) * static_cast<size_t>(c.comm->ranks)}; }
+    if (c.kind == SEND) { return {receive, 0}; }
     return {receive, c.kind == REDUCE && !is_root(c) ? 0 : bytes_of(c)};
 }
 
@@ -200,6 +204,10 @@ std::vector<Piece> written(const Collective &c) {
     return {{all.begin, own}, {all.begin + after, all.bytes - after}};
 }
 
+bool overlap(const Piece &a, const Piece &b) {
+    return a.bytes > 0 && b.bytes > 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
 void check_buffers(const Collective &c) {
     const Piece from = sent(c), to = received(c);
     const char *name = name_of(c.kind);
@@ -209,8 +217,7 @@ void check_buffers(const Collective &c) {
                                 size_of_type(c.type)));
         }
     }
-    bool overlap = from.begin < to.begin + to.bytes && to.begin < from.begin + from.bytes;
-    if (!overlap || is_in_place(c)) { return; }
+    if (!overlap(from, to) || is_in_place(c)) { return; }
     const char *rule = c.kind == ALL_GATHER       ? "sendbuff == recvbuff + rank * sendcount"
                        : c.kind == REDUCE_SCATTER ? "recvbuff == sendbuff + rank * recvcount"
                                                   : "sendbuff == recvbuff";
@@ -232,23 +239,62 @@ std::vector<char> begin_collective(const Collective &c) {
     return data;
 }
 
+// The transfers of a group run at once, so nothing may be written that another transfer uses.
+void check_transfers(const std::vector<Collective> &calls) {
+    for (const Collective &a : calls) {
+        for (const Collective &b : calls) {
+            if (&a == &b || (!overlap(received(a), received(b)) && !overlap(received(a), sent(b)))) { continue; }
+            report(a.at,
+                   format("the buffer of %s overlaps the buffer of %s in one group", name_of(a.kind), name_of(b.kind)),
+                   "  at " + emu::to_text(b.at));
+        }
+    }
+}
+
+Call to_call(const Collective &c) {
+    return {c.kind, c.type, c.reduction, c.root, c.count, 0, sent(c).bytes, 0, to_line(c.at)};
+}
+
+// The transfers of a group: a Call for each of them, and then the data of the sends.
+std::vector<char> begin_transfers(const std::vector<Collective> &calls) {
+    std::vector<char> all(calls.size() * sizeof(Call));
+    check_transfers(calls);
+    for (size_t i = 0; i < calls.size(); i++) {
+        const Call call = to_call(calls[i]);
+        const std::vector<char> data = begin_collective(calls[i]);
+        memcpy(all.data() + i * sizeof(Call), &call, sizeof(Call));
+        all.insert(all.end(), data.begin(), data.end());
+    }
+    return all;
+}
+
 // Stores the received data. After a failure the contents are unknown, so the memory counts as uninitialised.
-void end_collective(const Collective &c, const std::vector<char> &data, bool ok) {
+void end_collective(const Collective &c, const char *data, bool ok) {
     const Piece all = received(c);
     unlock_device_memory();
     for (const Piece &piece : written(c)) {
         if (piece.bytes == 0) { continue; }
-        if (ok) { memcpy(piece.begin, data.data() + (piece.begin - all.begin), piece.bytes); }
+        if (ok) { memcpy(piece.begin, data + (piece.begin - all.begin), piece.bytes); }
         if (!ok) { memset(piece.begin, 0xff, piece.bytes); }
         if (!ok) { set_initialised(piece.begin, piece.bytes, false); }
     }
     lock_device_memory();
 }
 
+// data: what all receives of the group received.
+void end_transfers(const std::vector<Collective> &calls, const char *data, bool ok) {
+    size_t at = 0;
+    for (const Collective &c : calls) {
+        end_collective(c, ok ? data + at : nullptr, ok);
+        at += received(c).bytes;
+    }
+}
+
 // Flips a bit in the middle of the data of another rank. In a float it is a bit of the mantissa.
 void corrupt(const Collective &c, std::vector<char> *data) {
     const size_t size = size_of_type(c.type), rank = static_cast<size_t>(c.comm->rank + 1);
     size_t element = c.count / 2 + (c.kind == ALL_GATHER ? rank % static_cast<size_t>(c.comm->ranks) * c.count : 0);
+    if (is_transfer(c.kind)) { element = data->size() / size / 2; }
     size_t at = element * size + (size > 1 ? size - 2 : 0);
     if (at < data->size()) { (*data)[at] = static_cast<char>((*data)[at] ^ 16); }
 }
@@ -304,27 +350,32 @@ ncclResult_t run_in_vain(const ncclComm *comm) {
     return static_cast<ncclResult_t>(comm->error.load());
 }
 
-ncclResult_t run(const Collective &c) {
+// Runs a collective, or the sends and receives of a group.
+ncclResult_t run(const std::vector<Collective> &calls) {
+    const Collective &c = calls[0];
+    const bool transfers = is_transfer(c.kind);
     ncclComm *comm = c.comm;
     ncclResult_t usable = use(comm, name_of(c.kind), c.at, true);
     if (usable != ncclSuccess) { return usable; }
     const bool corrupts = inject_fault(comm->rank);
     if (comm->error != ncclSuccess) { return run_in_vain(comm); }
-    std::vector<char> data = begin_collective(c), kept;
+    std::vector<char> data = transfers ? begin_transfers(calls) : begin_collective(c), kept;
     if (comm->in_call.exchange(true)) {
         report(c.at, format("%s on a communicator that another thread is using", name_of(c.kind)));
     }
     if (c.kind == BROADCAST && is_root(c)) { kept = data; }
-    Call call = {c.kind, c.type, c.reduction, c.root, c.count, 0, 0, {}};
+    Call call = to_call(c);
+    call.transfers = transfers ? calls.size() : 0;
     ncclResult_t result = exchange(comm, call, &data, c.at);
     comm->in_call = false;
     if (corrupts) { corrupt(c, &data); }
     if (c.kind == BROADCAST && is_root(c)) { data = kept; }
-    end_collective(c, data, result == ncclSuccess);
+    if (transfers) { end_transfers(calls, data.data(), result == ncclSuccess); }
+    if (!transfers) { end_collective(c, data.data(), result == ncclSuccess); }
     return result == ncclSuccess ? result : run_in_vain(comm);
 }
 
-// ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done, in their order, by the latter ----
+// ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done by the latter ----
 
 thread_local int group_depth;
 thread_local std::vector<Collective> group;
@@ -337,11 +388,30 @@ ncclResult_t call(const Collective &c) {
         return fail(ncclInvalidArgument, words("%s: type %u, reduction %u", name, c.type, c.reduction));
     }
     if (c.root < 0 || c.root >= c.comm->ranks) {
-        return fail(ncclInvalidArgument, words("%s: root %d of %d ranks", name, c.root, c.comm->ranks));
+        return fail(ncclInvalidArgument, words("%s: rank %d of %d ranks", name, c.root, c.comm->ranks));
     }
-    if (group_depth == 0) { return run(c); }
+    if (group_depth == 0) { return run({c}); }
     group.push_back(c);
     return ncclSuccess;
+}
+
+// Returns the calls of a group as they run: first the transfers, those of a communicator at once, because they may wait
+// for each other; then each collective, in the order of the calls.
+std::vector<std::vector<Collective>> in_order(const std::vector<Collective> &calls) {
+    std::vector<std::vector<Collective>> transfers, collectives;
+    for (const Collective &c : calls) {
+        auto same = [&c](const std::vector<Collective> &other) { return other[0].comm == c.comm; };
+        auto found = std::find_if(transfers.begin(), transfers.end(), same);
+        if (!is_transfer(c.kind)) {
+            collectives.push_back({c});
+        } else if (found == transfers.end()) {
+            transfers.push_back({c});
+        } else {
+            found->push_back(c);
+        }
+    }
+    transfers.insert(transfers.end(), collectives.begin(), collectives.end());
+    return transfers;
 }
 
 // ---- Into the communicator, and out of it ----
@@ -476,7 +546,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     ncclResult_t usable = use(comm, "ncclCommDestroy", at);
     if (usable != ncclSuccess) { return usable; }
     std::vector<char> nothing;
-    if (comm->error == ncclSuccess) { exchange(comm, {GOODBYE, 0, 0, 0, 0, 0, 0, {}}, &nothing, at); }
+    if (comm->error == ncclSuccess) { exchange(comm, {GOODBYE, 0, 0, 0, 0, 0, 0, 0, {}}, &nothing, at); }
     if (comm->state == ABORTED) { return ncclSuccess; }
     end_comm(comm, DESTROYED, at);
     close(comm->socket);
@@ -550,6 +620,15 @@ ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataT
     return call({REDUCE, send, receive, count, type, reduction, root, comm, stream, {file, line}});
 }
 
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream, const char *file, int line) {
+    return call({SEND, send, nullptr, count, type, 0, peer, comm, stream, {file, line}});
+}
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream,
+                      const char *file, int line) {
+    return call({RECEIVE, nullptr, receive, count, type, 0, peer, comm, stream, {file, line}});
+}
+
 ncclResult_t ncclGroupStart(const char *file, int line) {
     host_only("ncclGroupStart", {file, line});
     group_depth++;
@@ -562,8 +641,8 @@ ncclResult_t ncclGroupEnd(const char *file, int line) {
     std::vector<Collective> calls;
     calls.swap(group);
     ncclResult_t result = ncclSuccess;
-    for (const Collective &c : calls) {
-        if (result == ncclSuccess) { result = run(c); }
+    for (const std::vector<Collective> &together : in_order(calls)) {
+        if (result == ncclSuccess) { result = run(together); }
     }
     return result;
 }

@@ -1,7 +1,8 @@
 // The server of an emulated NCCL communicator: a thread of the process that made its id. It lets the ranks in, takes
 // each collective's data and checks that all ranks ask for one operation. It reduces in the order of the ranks, so
-// every run gives equal bits, and sends every rank its part. A rank that ends without a goodbye ends the communicator,
-// and the server tells all remaining ranks at once.
+// every run gives equal bits, and sends every rank its part. A send goes on to its receiver as soon as both ranks have
+// called, whatever all other ranks do. A rank that ends without a goodbye ends the communicator, and the server tells
+// all remaining ranks at once.
 #include "nccl_wire.h"
 
 #include <errno.h>
@@ -17,12 +18,19 @@
 namespace emu {
 namespace nccl {
 
+struct Transfer { // a send or a receive
+    Call call;
+    std::vector<char> data; // of a send, and of a receive that is done
+    bool done;
+};
+
 struct Member { // a rank; at first only a connection
     int socket = -1;
     size_t hello_bytes = 0; // bytes received
     Hello hello = {};
     bool joined = false, called = false;
     Call call = {};
+    std::vector<Transfer> transfers = {}; // of the call
 };
 
 class Server {
@@ -44,6 +52,12 @@ class Server {
     std::string why_not(const Hello &hello, std::string *details) const;
     bool gather_calls();
     bool take_call(Member *member, short events);
+    bool take_transfers(Member *member);
+    bool match_transfers();
+    bool match(Member *sender, Member *receiver);
+    bool no_transfer_waits();
+    static const Call &call_of(const Member &member);
+    bool mistake(Member *m, const Call &call, const char *what, const Member &peer, const Call &other);
     bool is_waited_for_in_vain();
     bool all_said_goodbye() const;
     bool calls_match();
@@ -163,9 +177,9 @@ std::string Server::why_not(const Hello &hello, std::string *details) const {
 
 // ---- One collective ----
 
-// Waits for a call of each rank. Returns false if the communicator has failed.
+// Waits for a collective of each rank, and does the transfers meanwhile. Returns false if the communicator has failed.
 bool Server::gather_calls() {
-    for (Member &m : members) { m.called = false; }
+    for (Member &m : members) { m.called = false, m.transfers.clear(); }
     for (size_t calls = 0; calls < members.size();) {
         std::vector<pollfd> waits;
         for (const Member &m : members) {
@@ -176,11 +190,12 @@ bool Server::gather_calls() {
             if (waits[i].revents == 0) { continue; }
             if (!take_call(&members[i], waits[i].revents)) { return ended(members[i]); }
         }
+        if (!match_transfers()) { return false; }
         calls = 0;
         for (const Member &m : members) { calls += m.called; }
         if (is_waited_for_in_vain()) { return false; }
     }
-    return true;
+    return no_transfer_waits();
 }
 
 // Takes what the rank has sent. Returns false if the rank has ended without a goodbye.
@@ -191,7 +206,101 @@ bool Server::take_call(Member *m, short events) {
     }
     if (m->called) { return (events & (POLLRDHUP | POLLHUP | POLLERR)) == 0; }
     m->called = receive_all(m->socket, &m->call, sizeof(m->call));
-    return m->called;
+    return m->called && take_transfers(m);
+}
+
+// ---- Sends and receives ----
+
+// Takes the data of a call, if it is one of transfers.
+bool Server::take_transfers(Member *m) {
+    if (m->call.transfers == 0) { return true; }
+    std::vector<char> data(m->call.bytes);
+    if (!receive_all(m->socket, data.data(), data.size())) { return false; }
+    size_t at = m->call.transfers * sizeof(Call);
+    for (size_t i = 0; i < m->call.transfers; i++) {
+        Transfer transfer = {{}, {}, false};
+        memcpy(&transfer.call, data.data() + i * sizeof(Call), sizeof(Call));
+        auto begin = data.begin() + static_cast<ptrdiff_t>(at);
+        transfer.data.assign(begin, begin + static_cast<ptrdiff_t>(transfer.call.bytes));
+        at += transfer.call.bytes;
+        m->transfers.push_back(transfer);
+    }
+    return true;
+}
+
+// Does all transfers whose two ranks have called, and answers the ranks that wait for no more. Returns false if a send
+// and its receive differ.
+bool Server::match_transfers() {
+    for (Member &sender : members) {
+        for (Member &receiver : members) {
+            if (!match(&sender, &receiver)) { return false; }
+        }
+    }
+    for (Member *m : in_order_of_answers()) {
+        std::vector<char> received;
+        bool done = !m->transfers.empty();
+        for (const Transfer &t : m->transfers) {
+            done = done && t.done;
+            if (t.call.kind == RECEIVE) { received.insert(received.end(), t.data.begin(), t.data.end()); }
+        }
+        if (!done) { continue; }
+        m->called = false;
+        m->transfers.clear();
+        answer(m, DONE, received.data(), received.size());
+    }
+    return true;
+}
+
+// Returns the first transfer of this kind to or from a peer that is not done.
+static Transfer *waiting(Member *m, int peer, Kind kind) {
+    for (Transfer &t : m->transfers) {
+        if (!t.done && t.call.kind == kind && t.call.root == peer) { return &t; }
+    }
+    return nullptr;
+}
+
+// The n-th send from one rank to another belongs to the n-th receive there.
+bool Server::match(Member *sender, Member *receiver) {
+    for (;;) {
+        Transfer *send = waiting(sender, receiver->hello.rank, SEND);
+        Transfer *receive = waiting(receiver, sender->hello.rank, RECEIVE);
+        if (!send || !receive) { return true; }
+        if (send->call.type != receive->call.type || send->call.count != receive->call.count) {
+            return mistake(receiver, receive->call, "receives something else than its peer sends", *sender, send->call);
+        }
+        receive->data.swap(send->data);
+        send->done = receive->done = true;
+    }
+}
+
+// All ranks have called. Returns false if transfers are left: nobody will come for them.
+bool Server::no_transfer_waits() {
+    for (Member &m : members) {
+        for (const Transfer &t : m.transfers) {
+            if (t.done) { continue; }
+            const Member &peer = members[static_cast<size_t>(t.call.root)];
+            return mistake(&m, t.call, "waits for ever", peer, call_of(peer));
+        }
+    }
+    return true;
+}
+
+// Returns what a rank waits in.
+const Call &Server::call_of(const Member &member) {
+    for (const Transfer &t : member.transfers) {
+        if (!t.done) { return t.call; }
+    }
+    return member.call;
+}
+
+// Lets a rank report its transfer, beside what the peer does. Always returns false.
+bool Server::mistake(Member *m, const Call &call, const char *what, const Member &peer, const Call &other) {
+    std::string problem = words("a transfer of rank %d ", m->hello.rank) + what;
+    std::string mine = to_text(call) + ", at " + to_text(call.at);
+    std::string theirs = words("rank %d calls ", peer.hello.rank) + to_text(other) + ", at " + to_text(other.at);
+    tell_others(m, problem + ": " + mine + ", and " + theirs);
+    answer(m, REPORT, problem + "\n  " + mine + "\n  " + theirs);
+    return false;
 }
 
 // Some ranks are in a collective, and another rank has left for good.
@@ -200,7 +309,7 @@ bool Server::is_waited_for_in_vain() {
     bool in_vain = false;
     for (const Member &m : members) {
         if (m.called && m.call.kind == GOODBYE) { gone = &m; }
-        in_vain = in_vain || (m.called && m.call.kind != GOODBYE);
+        in_vain = in_vain || (m.called && m.call.kind != GOODBYE && m.transfers.empty());
     }
     if (!gone || !in_vain) { return false; }
     for (Member *m : in_order_of_answers()) {

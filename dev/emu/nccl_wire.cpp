@@ -64,8 +64,8 @@ Line to_line(Source at) {
 std::string to_text(const Line &at) { return words("%s:%d", at.file, at.line); }
 
 const char *name_of(Kind kind) {
-    static const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
-                                        "ncclBroadcast", "ncclReduce",        "ncclCommDestroy"};
+    static const char *const NAMES[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
+                                        "ncclReduce",    "ncclSend",          "ncclRecv",      "ncclCommDestroy"};
     return NAMES[kind];
 }
 
@@ -75,8 +75,8 @@ std::string to_text(const Call &call) {
     text += words(" of %zu %s", static_cast<size_t>(call.count), name_of_type(call.type));
     bool reduces = call.kind == ALL_REDUCE || call.kind == REDUCE_SCATTER || call.kind == REDUCE;
     if (reduces) { text += words(" (%s)", name_of_reduction(call.reduction)); }
-    if (call.kind == REDUCE) { text += words(" to rank %d", call.root); }
-    if (call.kind == BROADCAST) { text += words(" from rank %d", call.root); }
+    if (call.kind == REDUCE || call.kind == SEND) { text += words(" to rank %d", call.root); }
+    if (call.kind == BROADCAST || call.kind == RECEIVE) { text += words(" from rank %d", call.root); }
     return text;
 }
 

@@ -1,5 +1,7 @@
 // The messages between the ranks of an emulated NCCL communicator and its server, over a TCP connection for each rank:
-//   rank -> server   a Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE
+//   rank -> server   a Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE.
+//                    The sends and receives of a group are one Call, which repeats the first of them. Its data are a
+//                    Call for each of them and then the data of the sends
 //   server -> rank   an Answer to each message, with a text or data behind it; at any time an Answer that says why the
 //                    communicator has failed
 // Both sides are one program on machines of one kind, so structures travel as they are.
@@ -42,15 +44,17 @@ struct Hello {
     Line at;
 };
 
-enum Kind : uint32_t { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GOODBYE };
+enum Kind : uint32_t { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, SEND, RECEIVE, GOODBYE };
+inline bool is_transfer(Kind kind) { return kind == SEND || kind == RECEIVE; }
 
 struct Call {
     Kind kind;
     uint32_t type, reduction;
-    int32_t root;    // 0 if the collective has none
-    uint64_t count;  // as the caller gave it
-    uint64_t number; // index among this rank's collectives, from 1
-    uint64_t bytes;  // of the data that follows
+    int32_t root;       // the peer of a transfer; 0 if the collective has none
+    uint64_t count;     // as the caller gave it
+    uint64_t number;    // index among this rank's collectives, from 1
+    uint64_t bytes;     // of the data that follows
+    uint64_t transfers; // Calls at the beginning of the data; 0: a collective
     Line at;
 };
 
@@ -75,7 +79,7 @@ std::string host_name();
 Line to_line(Source at);
 std::string to_text(const Line &at);
 const char *name_of(Kind kind);        // "ncclAllReduce"
-std::string to_text(const Call &call); // "ncclAllReduce of 8 float32 (sum)"
+std::string to_text(const Call &call); // "ncclAllReduce of 8 float32 (sum)", "ncclSend of 8 float32 to rank 1"
 
 int listen_anywhere(uint16_t *port); // returns -1 on failure; errno says why
 std::vector<Address> own_addresses();

@@ -102,6 +102,12 @@ ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDa
                            ncclComm_t comm, cudaStream_t stream, EMU_HERE);
 ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                         int root, ncclComm_t comm, cudaStream_t stream, EMU_HERE);
+// A send waits for the peer's receive of the same count and type, and a receive for the peer's send. Those of a group
+// wait together, so their order does not matter.
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream,
+                      EMU_HERE);
 ncclResult_t ncclGroupStart(EMU_HERE);
 ncclResult_t ncclGroupEnd(EMU_HERE);
 

@@ -300,7 +300,99 @@ CASE(empty, 2, 2) {
     NCCL(ncclAllGather(data.data, data.data, 0, ncclFloat32, w->comm, w->stream));
     NCCL(ncclAllReduce(data.data, data.data, 0, ncclFloat32, ncclSum, w->comm, w->stream));
     NCCL(ncclBroadcast(nullptr, nullptr, 0, ncclFloat32, 0, w->comm, w->stream));
+    NCCL(ncclGroupStart());
+    NCCL(ncclSend(data.data, 0, ncclFloat32, 1 - w->rank, w->comm, w->stream));
+    NCCL(ncclRecv(nullptr, 0, ncclFloat32, 1 - w->rank, w->comm, w->stream));
+    NCCL(ncclGroupEnd());
     expect_same(data.host(), std::vector<float>(4, 1.0f), "nothing");
+}
+
+// ---- Sends and receives ----
+
+template <class T> static void expect_from(const Buffer<T> &got, int rank, const char *what) {
+    expect_same(got.host(), values_of<T>(rank, got.n), what);
+}
+
+// In a ring all ranks send first. Without a group all would wait for ever.
+template <class T> static void check_ring(World *w, ncclDataType_t type, size_t n) {
+    const int next = (w->rank + 1) % w->ranks, previous = (w->rank + w->ranks - 1) % w->ranks;
+    Buffer<T> send(values_of<T>(w->rank, n)), receive(n);
+    for (int round = 0; round < 3; round++) {
+        NCCL(ncclGroupStart());
+        NCCL(ncclSend(send.data, n, type, next, w->comm, w->stream));
+        NCCL(ncclRecv(receive.data, n, type, previous, w->comm, w->stream));
+        NCCL(ncclGroupEnd());
+        expect_from(receive, previous, "ring");
+        expect_from(send, w->rank, "ring: what was sent");
+    }
+}
+CASE(ring, 1, 4) {
+    check_ring<float>(w, ncclFloat32, 37);
+    check_ring<unsigned char>(w, ncclUint8, 1);
+    check_ring<__nv_bfloat16>(w, ncclBfloat16, 33);
+    check_ring<double>(w, ncclFloat64, 3 << 16); // more than the buffers of a socket hold
+}
+
+// Without groups: along the ranks and back. All other ranks wait in the all-reduce meanwhile.
+CASE(chain, 2, 4) {
+    Buffer<float> mine(values_of<float>(w->rank, 8)), other(8);
+    if (w->rank > 0) {
+        NCCL(ncclRecv(other.data, 8, ncclFloat32, w->rank - 1, w->comm, w->stream));
+        expect_from(other, w->rank - 1, "along");
+        NCCL(ncclSend(mine.data, 8, ncclFloat32, w->rank - 1, w->comm, w->stream));
+    }
+    if (w->rank + 1 < w->ranks) {
+        NCCL(ncclSend(mine.data, 8, ncclFloat32, w->rank + 1, w->comm, w->stream));
+        NCCL(ncclRecv(other.data, 8, ncclFloat32, w->rank + 1, w->comm, w->stream));
+        expect_from(other, w->rank + 1, "back");
+    }
+    NCCL(ncclAllReduce(mine.data, mine.data, 8, ncclFloat32, ncclSum, w->comm, w->stream));
+    expect_same(mine.host(), reduced<float>(ncclSum, w->ranks, 8), "the all-reduce behind");
+}
+
+// Every rank sends to every rank, itself included, different counts and types in one group with a collective.
+CASE(all_to_all, 1, 4) {
+    std::vector<Buffer<float> *> sent, received;
+    Buffer<int> id(std::vector<int>(1, w->rank)), ids{size_t(w->ranks)};
+    Buffer<float> sum(values_of<float>(w->rank, 8));
+    NCCL(ncclGroupStart());
+    NCCL(ncclAllReduce(sum.data, sum.data, 8, ncclFloat32, ncclSum, w->comm, w->stream));
+    for (int r = 0; r < w->ranks; r++) {
+        sent.push_back(new Buffer<float>(values_of<float>(w->rank, 5 + size_t(r))));
+        received.push_back(new Buffer<float>(5 + size_t(w->rank)));
+        NCCL(ncclRecv(received.back()->data, received.back()->n, ncclFloat32, r, w->comm, w->stream));
+        NCCL(ncclRecv(ids.data + r, 1, ncclInt32, r, w->comm, w->kernels));
+        NCCL(ncclSend(sent.back()->data, sent.back()->n, ncclFloat32, r, w->comm, w->stream));
+        NCCL(ncclSend(id.data, 1, ncclInt32, r, w->comm, w->kernels));
+    }
+    NCCL(ncclGroupEnd());
+    for (int r = 0; r < w->ranks; r++) {
+        expect_from(*received[size_t(r)], r, "from each rank");
+        expect_same({ids.host()[size_t(r)]}, std::vector<int>(1, r), "the second from each rank");
+        delete sent[size_t(r)];
+        delete received[size_t(r)];
+    }
+    expect_same(sum.host(), reduced<float>(ncclSum, w->ranks, 8), "the collective of the group");
+}
+
+// A group on one side, single calls on the other side.
+CASE(group_and_single, 2, 3) {
+    Buffer<float> mine(values_of<float>(w->rank, 8)), first(8), second(8);
+    if (w->rank == 0) {
+        NCCL(ncclGroupStart());
+        NCCL(ncclRecv(first.data, 8, ncclFloat32, 1, w->comm, w->stream));
+        NCCL(ncclSend(mine.data, 8, ncclFloat32, 1, w->comm, w->stream));
+        NCCL(ncclRecv(second.data, 8, ncclFloat32, 1, w->comm, w->stream));
+        NCCL(ncclGroupEnd());
+    } else if (w->rank == 1) {
+        NCCL(ncclRecv(first.data, 8, ncclFloat32, 0, w->comm, w->stream));
+        NCCL(ncclSend(mine.data, 8, ncclFloat32, 0, w->comm, w->stream));
+        NCCL(ncclSend(first.data, 8, ncclFloat32, 0, w->comm, w->stream));
+    }
+    if (w->rank < 2) { expect_from(first, 1 - w->rank, "the first"); }
+    if (w->rank == 0) { expect_from(second, 0, "the second: sent, received and sent back"); }
+    EXPECT(ncclSend(mine.data, 8, ncclFloat32, w->ranks, w->comm, w->stream) == ncclInvalidArgument, "no such rank");
+    EXPECT(ncclRecv(first.data, 8, ncclNumTypes, 0, w->comm, w->stream) == ncclInvalidArgument, "no such type");
 }
 
 // ---- Groups, streams, several communicators ----
@@ -469,6 +561,14 @@ VICTIM_ALONE(killed_at_start, 2, KILLED) {
     EXPECT(w->comm == nullptr, "there is a communicator");
 }
 
+// A rank that ends fails the transfers of all ranks, also those that it has no part in.
+VICTIM(ends_before_sending, 3, STATUS_OF_VICTIM) {
+    if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
+    Buffer<float> receive(values_of<float>(w->rank, 8));
+    w->expect_failure(ncclRecv(receive.data, 8, ncclFloat32, w->victim, w->comm, w->stream));
+    w->expect_failure(ncclRecv(receive.data, 8, ncclFloat32, w->rank, w->comm, w->stream));
+}
+
 static void wait_for_error(World *w) {
     ncclResult_t error = ncclSuccess;
     while (error == ncclSuccess) {
@@ -584,7 +684,124 @@ VICTIM_ALONE(fault_corrupt, 3, 0) {
     w->end();
 }
 
+// A group counts as one collective.
+VICTIM_ALONE(fault_corrupt_ring, 3, 0) {
+    set_fault(w, "corrupt", "2");
+    w->begin();
+    const int next = (w->rank + 1) % w->ranks, previous = (w->rank + w->ranks - 1) % w->ranks;
+    Buffer<int> send(std::vector<int>(9, w->rank)), receive(9);
+    for (int call = 1; call <= 3; call++) {
+        NCCL(ncclGroupStart());
+        NCCL(ncclSend(send.data, 9, ncclInt32, next, w->comm, w->stream));
+        NCCL(ncclRecv(receive.data, 9, ncclInt32, previous, w->comm, w->stream));
+        NCCL(ncclGroupEnd());
+        int bits = 0;
+        for (int x : receive.host()) { bits += __builtin_popcount(unsigned(x ^ previous)); }
+        EXPECT(bits == (call == 2 && w->rank == w->victim), "%d bits differ after call %d", bits, call);
+    }
+    w->end();
+}
+
 // ---- Planted bugs ----
+
+//! emu: a transfer of rank 0 waits for ever, at @C
+//!   ncclSend of 8 float32 to rank 1, at @C
+//!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
+BUG(sends_without_group, 2, 0) {
+    float *receive = zeros(8);
+    if (!w->bug) { ncclGroupStart(); }
+    ncclSend(w->data, 8, ncclFloat32, 1 - w->rank, w->comm, w->stream); // @C
+    ncclRecv(receive, 8, ncclFloat32, 1 - w->rank, w->comm, w->stream);
+    if (!w->bug) { ncclGroupEnd(); }
+}
+
+//! emu: a transfer of rank 1 waits for ever, at @F
+//!   ncclRecv of 8 float32 from rank 2, at @R
+//!   rank 2 calls ncclAllReduce of 8 float32 (sum), at @A
+BUG(never_sent, 3, 1) {
+    float *receive = zeros(8);
+    ncclGroupStart();
+    if (w->rank == 1) {
+        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @F
+        ncclRecv(receive, 8, ncclFloat32, 2, w->comm, w->stream); // @R
+    }
+    if (w->rank == 0) { ncclRecv(receive, 8, ncclFloat32, 1, w->comm, w->stream); }
+    if (w->rank == 2 && !w->bug) { ncclSend(w->data, 8, ncclFloat32, 1, w->comm, w->stream); }
+    ncclGroupEnd();
+    ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @A
+}
+
+//! emu: a transfer of rank 0 waits for ever, at @C
+//!   ncclRecv of 8 float32 from rank 1, at @C
+//!   rank 1 calls ncclCommDestroy, at @D
+BUG_ALONE(peer_left_early, 0, 1) {
+    w->begin();
+    if (w->rank == 1 && !w->bug) { ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); }
+    if (w->rank == 0) {
+        ncclRecv(w->data, 8, ncclFloat32, 1, w->comm, w->stream); // @C
+    }
+    ncclCommDestroy(w->comm); // @D
+}
+
+//! emu: a transfer of rank 1 receives something else than its peer sends, at @R
+//!   ncclRecv of 4 float32 from rank 0, at @R
+//!   rank 0 calls ncclSend of 8 float32 to rank 1, at @C
+BUG(other_count_received, 2, 1) {
+    if (w->rank == 0) {
+        ncclSend(w->data, 8, ncclFloat32, 1, w->comm, w->stream); // @C
+    } else {
+        ncclRecv(w->data, w->bug ? 4 : 8, ncclFloat32, 0, w->comm, w->stream); // @R
+    }
+}
+
+//! emu: a transfer of rank 0 receives something else than its peer sends, at @R
+//!   ncclRecv of 8 int32 from rank 1, at @R
+//!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
+BUG(other_type_received, 2, 0) {
+    if (w->rank == 1) {
+        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @C
+    } else {
+        ncclRecv(w->data, 8, w->bug ? ncclInt32 : ncclFloat32, 1, w->comm, w->stream); // @R
+    }
+}
+
+//! emu: the buffer of ncclRecv overlaps the buffer of ncclSend in one group, at @R
+//!   at @C
+BUG(received_over_sent, 2, 1) {
+    float *receive = zeros(8);
+    ncclGroupStart();
+    ncclSend(w->data, 8, ncclFloat32, 1 - w->rank, w->comm, w->stream);                                        // @C
+    ncclRecv(w->bug && w->rank == 1 ? w->data + 4 : receive, 8, ncclFloat32, 1 - w->rank, w->comm, w->stream); // @R
+    ncclGroupEnd();
+}
+
+//! emu: uninitialised memory: read of 32 bytes by ncclSend in device memory, at @C
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(unwritten_sent, 2, 0) {
+    float *send;
+    cudaMalloc(&send, 32);
+    if (!w->bug) { cudaMemsetAsync(send, 0, 32, w->stream); }
+    if (w->rank == 0) {
+        ncclSend(send, 8, ncclFloat32, 1, w->comm, w->stream); // @C
+    } else {
+        ncclRecv(send, 8, ncclFloat32, 0, w->comm, w->stream);
+    }
+}
+
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel plus_two[0,0] at @R
+//!   the call of ncclRecv in stream 1, called at @C, wrote it, and nothing orders it before this kernel
+//!   0 bytes into the allocation of 64 bytes at %x
+__global__ void plus_two(float *out, const float *in) { out[threadIdx.x] = in[threadIdx.x] + 2.0f; } // @R
+BUG(used_while_received, 2, 1) {
+    float *out = zeros(16);
+    if (w->rank == 0) {
+        ncclSend(w->data, 16, ncclFloat32, 1, w->comm, w->stream);
+    } else {
+        ncclRecv(w->data, 16, ncclFloat32, 0, w->comm, w->stream); // @C
+    }
+    if (!w->bug) { cudaStreamSynchronize(w->stream); }
+    if (w->rank == 1) { plus_two<<<1, 16, 0, w->kernels>>>(out, w->data); } // @L
+}
 
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
 //!   rank 0 calls ncclAllGather of 8 float32, at @A
