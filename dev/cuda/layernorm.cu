@@ -397,7 +397,7 @@ static void backward_ladder(Ladder &ladder, Backward &p) {
     ladder.version("a thread a row, atomics", [&p] { backward1(p); });
     ladder.version("a warp a row, then columns", [&p] { backward2(p); });
     ladder.version("row in registers", [&p] { backward3(p); });
-    ladder.version("sums in registers too", [&p] { backward4(p); });
+    ladder.version("one pass, sums of a block", [&p] { backward4(p); });
     ladder.version("llmc", [&p] { backward5(p); });
 }
 
