@@ -8,10 +8,10 @@ static void ladder_head(const Layer &layer) {
     printf("**%s.** It needs %.3g MB", layer.name.c_str(), 1e-6 * layer.bytes);
     if (layer.flops > 0) { printf(" and %.3g MFLOP", 1e-6 * layer.flops); }
     printf(".\n\n");
-    printf("| version                      | kernels | sectors |  used | moved | waves | lanes |  MFLOP | bound us | ");
-    printf("by        | gain |\n");
-    printf("|------------------------------|---------|---------|-------|-------|-------|-------|--------|----------|");
-    printf("-----------|------|\n");
+    printf("| version                      | kernels |  warps | sectors |  used | moved | waves | lanes |  MFLOP | ");
+    printf("bound us | by        | gain |\n");
+    printf("|------------------------------|---------|--------|---------|-------|-------|-------|-------|--------|-");
+    printf("---------|-----------|------|\n");
 }
 
 static void ladder_run(const std::function<void()> &run) {
@@ -57,9 +57,10 @@ static double ladder_row(const Layer &layer, const std::string &label, const std
         flops += l.flops;
     }
     printf("| %-28s | %7d |", label.c_str(), (int)calls);
+    ladder_cell(6, "%.0f", (double)m.warps / (double)m.launches, m.launches > 0);
     ladder_cell(7, "%.1f", moved / 32.0 / requests, requests > 0);
     ladder_cell(5, "%.0f %%", 100.0 * (double)(m.loads.bytes + m.stores.bytes) / moved, requests > 0);
-    ladder_cell(5, "%.2f", (moved + by_libraries) / layer.bytes, true);
+    ladder_cell(5, "%.3g", (moved + by_libraries) / layer.bytes, true);
     ladder_cell(5, "%.2f", (double)(m.shared_loads.wavefronts + m.shared_stores.wavefronts) / shared, shared > 0);
     ladder_cell(5, "%.1f", (double)m.step_lanes / (double)m.steps, m.steps > 0);
     ladder_cell(6, "%.3g", 1e-6 * flops, flops > 0);

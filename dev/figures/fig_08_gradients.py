@@ -39,6 +39,7 @@ def picture():
               drawn(lambda h: central(h, DOUBLE), "b")]
     parts += [text(LEFT + 352, TOP + 12, "central, float"), text(LEFT + 340, TOP + 74, "one-sided, double"),
               text(LEFT + 120, TOP + 190, "central, double")]
-    parts += lines(LEFT + WIDTH + 24, TOP + 40, "From the left: the curve", "of the function counts", "less and less.", "",
+    parts += lines(LEFT + WIDTH + 24, TOP + 40, "From the left: the curve", "of the function counts", "less and less.",
+                   "",
                    "To the right: rounding,", "divided by an ever", "smaller step, grows.")
     return document("The error of a finite difference", 760, 296, parts)
