@@ -1,0 +1,268 @@
+// The ladder of causal attention, forward. The formulas are at the top of llmc/layers/attention.cuh.
+// qkv (B,T,3C) -> out (B,T,C) and lse (B,NH,T) fp32. C = NH * 64.
+#include "dev/cuda/attention_ladder.cuh"
+
+struct Forward : AttentionSizes {
+    std::vector<float> inp, want_out, want_lse, sizes;
+    DeviceArray<floatX> qkv, out;
+    DeviceArray<float> lse, scores; // scores (B,NH,T,T)
+
+    Forward()
+        : inp(random_values(3 * outputs, 1.0f, 1)), want_out((size_t)outputs), want_lse((size_t)rows),
+          sizes((size_t)outputs), qkv(inp), out(outputs), lse(rows), scores(rows * T) {
+        std::vector<float> positive_v = inp, unused((size_t)rows);
+        for (size_t i = 0; i < inp.size(); i++) {
+            if ((int)(i / (size_t)C % 3) == 2) { positive_v[i] = fabsf(inp[i]); }
+        }
+        cpu_attention_forward(want_out.data(), want_lse.data(), inp.data(), B, T, C, NH);
+        cpu_attention_forward(sizes.data(), unused.data(), positive_v.data(), B, T, C, NH);
+    }
+    void clear() { out.poison(), lse.poison(), scores.poison(); }
+
+    // out is a sum of T products p v. Both sides have an error of 2e in p, so out's is relative to the sum of p |v|.
+    void check(Test *t) const {
+        double e = exp_error(inp);
+        check_values(t, "lse", lse.get(), want_lse, 2.0 * e, 4.0 * FLT_EPSILON);
+        check_within(t, "out", out.get(), want_out, sizes, 4.0 * e + operand_error() + sum_tolerance(T));
+    }
+};
+
+// ---- Version 1: three kernels, as the formulas say ----
+//
+// All scores go to memory, 805 MB of them for 12 heads and 16 x 1,024 tokens. They are read and written for the
+// softmax, and read again to multiply the values. In the first kernel neighbouring lanes take neighbouring keys, which
+// lie 3 C numbers apart, so each lane needs a sector of its own and uses 2 of its 32 bytes.
+
+static __global__ void scores_kernel1(float *scores, const floatX *qkv, int T, int C, int NH) {
+    int query = blockIdx.y, key = blockIdx.x * blockDim.x + threadIdx.x;
+    if (key > query) { return; }
+    AttentionHead head = attention_head(blockIdx.z, T, C, NH);
+    const floatX *q = qkv + head.qkv + query * (int64_t)(3 * C), *k = qkv + head.qkv + C + key * (int64_t)(3 * C);
+    float sum = 0.0f;
+    for (int d = 0; d < HS; d++) { sum += to_float(q[d]) * to_float(k[d]); }
+    scores[(head.row + query) * T + key] = SCALE * sum;
+}
+
+// Each thread takes a row. scores become p.
+static __global__ void softmax_kernel1(float *scores, float *lse, int64_t rows, int T) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= rows) { return; }
+    float *row = scores + i * T, largest = -INFINITY, sum = 0.0f;
+    int keys = (int)(i % T) + 1;
+    for (int j = 0; j < keys; j++) { largest = fmaxf(largest, row[j]); }
+    for (int j = 0; j < keys; j++) { sum += expf(row[j] - largest); }
+    for (int j = 0; j < keys; j++) { row[j] = expf(row[j] - largest) / sum; }
+    lse[i] = largest + logf(sum);
+}
+
+// Each thread takes a channel of a query.
+static __global__ void values_kernel1(floatX *out, const float *scores, const floatX *qkv, int T, int C, int NH) {
+    int query = blockIdx.x, d = threadIdx.x;
+    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
+    const floatX *v = qkv + head.qkv + 2 * C + d;
+    float sum = 0.0f;
+    for (int j = 0; j <= query; j++) { sum += scores[(head.row + query) * T + j] * to_float(v[j * (int64_t)(3 * C)]); }
+    out[head.out + query * (int64_t)C + d] = from_float<floatX>(sum);
+}
+
+static void forward1(Forward &p) {
+    unsigned T = (unsigned)p.T, heads = (unsigned)p.heads;
+    scores_kernel1<<<dim3(T / 64, T, heads), 64>>>(p.scores.data, p.qkv.data, p.T, p.C, p.NH);
+    softmax_kernel1<<<blocks_for(p.rows, 64), 64>>>(p.scores.data, p.lse.data, p.rows, p.T);
+    values_kernel1<<<dim3(T, heads), HS>>>(p.out.data, p.scores.data, p.qkv.data, p.T, p.C, p.NH);
+}
+
+// ---- Version 2: the three kernels in tiles ----
+//
+// A block takes 32 queries and reads 32 keys or values once for all of them, into shared memory. The lanes of a warp
+// read neighbouring numbers. Most of what still moves is the matrix of scores: written twice and read four times.
+
+// A block of 32 x 32 threads has one tile of scores. Keys after a query get -inf, so that the softmax makes them 0.
+static __global__ void scores_kernel2(float *scores, const floatX *qkv, int T, int C, int NH) {
+    __shared__ float queries[TILE][HS];
+    __shared__ float keys[TILE][HS + 1];
+    int first = blockIdx.y * TILE, key = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
+    if (key > first) { return; }
+    AttentionHead head = attention_head(blockIdx.z, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C;
+    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
+    load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
+    __syncthreads();
+    float sum = 0.0f;
+    for (int d = 0; d < HS; d++) { sum += queries[row][d] * keys[lane][d]; }
+    scores[(head.row + first + row) * T + key + lane] = key + lane <= first + row ? SCALE * sum : -INFINITY;
+}
+
+// Turns a row of scores into p. A warp calls it. keys: a multiple of 32. Returns the row's lse.
+__device__ __forceinline__ float softmax_of_row(float *row, int keys) {
+    float largest = -INFINITY, sum = 0.0f;
+    for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { largest = fmaxf(largest, row[j]); }
+    largest = warp_max(largest);
+    for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { sum += expf(row[j] - largest); }
+    sum = warp_sum(sum);
+    for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { row[j] = expf(row[j] - largest) / sum; }
+    return largest + logf(sum);
+}
+
+static __global__ void softmax_kernel2(float *scores, float *lse, int64_t rows, int T) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    if (i >= rows) { return; }
+    float result = softmax_of_row(scores + i * T, ((int)(i % T) / TILE + 1) * TILE);
+    if (threadIdx.x == 0) { lse[i] = result; }
+}
+
+// A warp takes a query. A lane takes the channels lane and lane + 32.
+static __global__ void values_kernel2(floatX *out, const float *scores, const floatX *qkv, int T, int C, int NH) {
+    __shared__ float p[TILE][TILE];
+    __shared__ float values[TILE][HS];
+    int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
+    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
+    const floatX *v = qkv + head.qkv + 2 * C;
+    float low = 0.0f, high = 0.0f;
+    for (int key = 0; key <= first; key += TILE) {
+        __syncthreads(); // all warps have read the previous tile
+        p[row][lane] = scores[(head.row + first + row) * T + key + lane];
+        load_tile(values, v + key * (int64_t)(3 * C), 3 * C);
+        __syncthreads();
+        for (int j = 0; j < TILE; j++) {
+            low += p[row][j] * values[j][lane], high += p[row][j] * values[j][lane + WARP_SIZE];
+        }
+    }
+    floatX *result = out + head.out + (first + row) * (int64_t)C;
+    result[lane] = from_float<floatX>(low), result[lane + WARP_SIZE] = from_float<floatX>(high);
+}
+
+static void forward2(Forward &p) {
+    unsigned tiles = (unsigned)p.T / TILE, heads = (unsigned)p.heads;
+    dim3 block(WARP_SIZE, TILE);
+    scores_kernel2<<<dim3(tiles, tiles, heads), block>>>(p.scores.data, p.qkv.data, p.T, p.C, p.NH);
+    softmax_kernel2<<<blocks_for(p.rows, 4), dim3(WARP_SIZE, 4)>>>(p.scores.data, p.lse.data, p.rows, p.T);
+    values_kernel2<<<dim3(tiles, heads), block>>>(p.out.data, p.scores.data, p.qkv.data, p.T, p.C, p.NH);
+}
+
+// ---- Version 3: one kernel ----
+//
+// A block keeps all scores of its queries in shared memory, so no T x T matrix is in memory. For 1,024 keys that are
+// 4 KiB a query. So a block takes only 16 queries, and keys and values are read for 16 queries at a time. Many more
+// keys do not fit.
+constexpr int ROWS3 = 16; // queries of a block
+
+static __global__ void forward_kernel3(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
+    extern __shared__ float scores[]; // (ROWS3,T)
+    __shared__ float queries[ROWS3][HS];
+    __shared__ float columns[TILE][HS + 1]; // keys, then values
+    int first = blockIdx.x * ROWS3, query = first + threadIdx.y, lane = threadIdx.x;
+    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    float *row = scores + threadIdx.y * T, low = 0.0f, high = 0.0f;
+    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
+    for (int key = 0; key <= first; key += TILE) {
+        __syncthreads(); // all warps have read the previous tile
+        load_tile(columns, k + key * (int64_t)(3 * C), 3 * C);
+        __syncthreads();
+        float sum = 0.0f;
+        for (int d = 0; d < HS; d++) { sum += queries[threadIdx.y][d] * columns[lane][d]; }
+        row[key + lane] = key + lane <= query ? SCALE * sum : -INFINITY;
+    }
+    float lse_of_row = softmax_of_row(row, (first / TILE + 1) * TILE);
+    for (int key = 0; key <= first; key += TILE) {
+        __syncthreads();
+        load_tile(columns, v + key * (int64_t)(3 * C), 3 * C);
+        __syncthreads();
+        for (int j = 0; j < TILE; j++) {
+            low += row[key + j] * columns[j][lane], high += row[key + j] * columns[j][lane + WARP_SIZE];
+        }
+    }
+    floatX *result = out + head.out + query * (int64_t)C;
+    result[lane] = from_float<floatX>(low), result[lane + WARP_SIZE] = from_float<floatX>(high);
+    if (lane == 0) { lse[head.row + query] = lse_of_row; }
+}
+
+static void forward3(Forward &p) {
+    size_t bytes = ROWS3 * (size_t)p.T * sizeof(float);
+    allow_dynamic_shared(forward_kernel3, bytes);
+    forward_kernel3<<<dim3((unsigned)p.T / ROWS3, (unsigned)p.heads), dim3(WARP_SIZE, ROWS3), bytes>>>(
+        p.out.data, p.lse.data, p.qkv.data, p.T, p.C, p.NH);
+}
+
+// ---- Version 4: online softmax ----
+//
+// A query keeps the largest score so far and the sum of exp(score - largest). When a larger score comes, this sum and
+// the sum of the values are scaled down. So shared memory holds 32 scores of a query, and T may be any size. A block
+// takes 64 queries, two a warp: each tile of keys and values is read for four times as many. The bound stays, because
+// it is shared memory: each multiplication of a score waits for two numbers from there.
+static __global__ void forward_kernel4(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
+    constexpr int R = 2, ROWS = TILE * R;
+    __shared__ float queries[ROWS][HS];
+    __shared__ float keys[TILE][HS + 1];
+    __shared__ float values[TILE][HS];
+    __shared__ float weights[ROWS][TILE]; // exp(score - largest)
+    int first = blockIdx.x * ROWS, row = threadIdx.y * R, lane = threadIdx.x;
+    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    float largest[R] = {-INFINITY, -INFINITY}, sum[R] = {}, low[R] = {}, high[R] = {};
+    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
+    for (int key = 0; key < first + ROWS; key += TILE) {
+        __syncthreads(); // all warps have read the previous tile
+        load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
+        load_tile(values, v + key * (int64_t)(3 * C), 3 * C);
+        __syncthreads();
+        if (key >= first + row + R) { continue; } // all keys come after this warp's queries
+        for (int r = 0; r < R; r++) {
+            float score = 0.0f, before = largest[r];
+            for (int d = 0; d < HS; d++) { score += queries[row + r][d] * keys[lane][d]; }
+            score = key + lane <= first + row + r ? SCALE * score : -INFINITY;
+            largest[r] = fmaxf(before, warp_max(score)); // finite, because every query sees key 0
+            float weight = expf(score - largest[r]), correction = expf(before - largest[r]);
+            weights[row + r][lane] = weight;
+            sum[r] = sum[r] * correction + warp_sum(weight);
+            low[r] *= correction, high[r] *= correction;
+        }
+        __syncwarp();
+        for (int r = 0; r < R; r++) {
+            for (int j = 0; j < TILE; j++) {
+                float weight = weights[row + r][j];
+                low[r] += weight * values[j][lane], high[r] += weight * values[j][lane + WARP_SIZE];
+            }
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        int query = first + row + r;
+        floatX *result = out + head.out + query * (int64_t)C + lane;
+        result[0] = from_float<floatX>(low[r] / sum[r]), result[WARP_SIZE] = from_float<floatX>(high[r] / sum[r]);
+        if (lane == 0) { lse[head.row + query] = largest[r] + logf(sum[r]); }
+    }
+}
+
+static void forward4(Forward &p) {
+    forward_kernel4<<<dim3((unsigned)p.T / (2 * TILE), (unsigned)p.heads), dim3(WARP_SIZE, TILE)>>>(
+        p.out.data, p.lse.data, p.qkv.data, p.T, p.C, p.NH);
+}
+
+// Version 5. The trainer's SIMT kernel. A warp takes four queries and reads 16 bytes at a time from shared memory. A
+// key that a lane has read serves four queries, so there are fewer wavefronts. The kernel takes any head size up to
+// 256. Its block has 16 queries only, so keys and values travel more often than in version 4.
+static void forward5(Forward &p) {
+    attention_forward(p.out.data, p.lse.data, p.qkv.data, p.B, p.T, p.C, p.NH, 0, NULL, true);
+}
+
+// Version 6. The trainer's kernel for bf16. Tensor cores multiply, p never leaves the registers, 128 queries share a
+// tile, and the next tile is copied while one is computed.
+static void forward6(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.B, p.T, p.C, p.NH, 0); }
+
+int main(int argc, char **argv) {
+    Ladder ladder(argc, argv);
+    Forward p;
+    double bytes = 4.0 * (double)sizeof(floatX) * (double)p.outputs + 4.0 * (double)p.rows;
+    ladder.layer({words("attention forward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 4.0 * HS * p.pairs,
+                  [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
+    ladder.version("T x T in memory, naive", [&p] { forward1(p); });
+    ladder.version("T x T in memory, tiles", [&p] { forward2(p); });
+    ladder.version("one kernel, rows in shared", [&p] { forward3(p); });
+    ladder.version("online softmax", [&p] { forward4(p); });
+    ladder.version("llmc, SIMT", [&p] { forward5(p); });
+    if (attention_uses_tensor_cores(HS)) {
+        ladder.version("llmc, on tensor cores", [&p] { forward6(p); });
+    }
+    return ladder.end();
+}
