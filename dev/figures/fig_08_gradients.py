@@ -37,9 +37,9 @@ def picture():
               for bits in range(0, BITS + 1, 6)]
     parts += [drawn(lambda h: central(h, FLOAT), "a"), drawn(one_sided, "c"),
               drawn(lambda h: central(h, DOUBLE), "b")]
-    parts += [text(LEFT + 352, TOP + 12, "central, float"), text(LEFT + 340, TOP + 74, "one-sided, double"),
+    parts += [text(LEFT + 352, TOP + 12, "central, float"),
+              text(LEFT + 340, TOP + 74, "one-sided, double"),
               text(LEFT + 120, TOP + 190, "central, double")]
     parts += lines(LEFT + WIDTH + 24, TOP + 40, "From the left: the curve", "of the function counts", "less and less.",
-                   "",
-                   "To the right: rounding,", "divided by an ever", "smaller step, grows.")
+                   "", "To the right: rounding,", "divided by an ever", "smaller step, grows.")
     return document("The error of a finite difference", 760, 296, parts)
