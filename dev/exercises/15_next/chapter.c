@@ -62,7 +62,7 @@ static void singular_values(void) {
     float s[3] = {1.0f, 0.5f, 0.1f};
     printf("\n");
     for (int step = 0; step <= 8; step += 2) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof(name), "step %d", step);
         print_row(name, s, 3);
         for (int i = 0; i < 6; i++) { s[i % 3] = 1.5f * s[i % 3] - 0.5f * s[i % 3] * s[i % 3] * s[i % 3]; }
