@@ -44,14 +44,14 @@ static void caches(void) {
         const char *name;
         int groups;
     } models[] = {{"124M", 4}, {"1558M", 5}};
-    printf("\nkeys and values of 1,024 tokens, MiB\n");
+    printf("\nMiB of keys and values of 1,024 tokens, with so many heads of them\n");
     for (int i = 0; i < 2; i++) {
         const GPT2Size *size = gpt2_find_size(models[i].name);
         int heads[] = {size->heads, models[i].groups, 1};
         printf("%-6s", models[i].name);
         for (int j = 0; j < 3; j++) {
             double bytes = 2.0 * size->layers * heads[j] * (size->channels / size->heads) * 1024 * sizeof(float);
-            printf("  %2d heads %6.1f", heads[j], bytes / (1 << 20));
+            printf("  with %2d: %5.1f", heads[j], bytes / (1 << 20));
         }
         printf("\n");
     }
