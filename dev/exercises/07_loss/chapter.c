@@ -116,12 +116,26 @@ static void check_head_in_chunks(Test *t) {
     }
 }
 
-// Six tokens of 24 bytes whose losses are whole bits: 18 bits in all.
-static void check_bits_per_byte(Test *t) {
-    const float bit = logf(2.0f), losses[] = {4 * bit, 1 * bit, 6 * bit, 2 * bit, 5 * bit, 0 * bit};
-    const int bytes[] = {1, 7, 2, 9, 1, 4};
-    const float want = 0.75f, got = (float)bits_per_byte(losses, bytes, 6);
-    check_close(t, "bits_per_byte", &got, &want, 1, 0.0, 6.0 * FLT_EPSILON);
+// The loss of a row, from the states of four threads. The last thread has no columns. The logits are far from 0, so
+// that exponentials without the maximum are infinite or 0. lse has the error of a float near `shift`, and a sum of
+// WORDS terms.
+static void check_join_states(Test *t) {
+    const float shifts[] = {0.0f, 200.0f, -200.0f};
+    for (int i = 0; i < 3; i++) {
+        float logits[WORDS], max[4], sum[4], loss, want, target_logit;
+        const int32_t target = 3;
+        random_numbers(logits, WORDS, 200);
+        for (int v = 0; v < WORDS; v++) { logits[v] += shifts[i] + (v % 3 == 1 ? 6.0f : 0.0f); }
+        target_logit = logits[target];
+        for (int k = 0; k < 4; k++) {
+            max[k] = -FLT_MAX, sum[k] = 0.0f;
+            for (int v = k; v < WORDS && k < 3; v += 3) { max[k] = fmaxf(max[k], logits[v]); }
+            for (int v = k; v < WORDS && k < 3; v += 3) { sum[k] += expf(logits[v] - max[k]); }
+        }
+        loss = join_states(max, sum, 4, target_logit);
+        cpu_cross_entropy(&want, logits, &target, 1, WORDS, WORDS, 1.0f, false);
+        check_close(t, "loss", &loss, &want, 1, WORDS * FLT_EPSILON + 256.0 * FLT_EPSILON, 0.0);
+    }
 }
 
 int main(void) {
@@ -129,6 +143,6 @@ int main(void) {
     printf("\nExercises, in dev/exercises/07_loss/exercises.h\n");
     exercise("7.1 the z-loss and its gradient", check_z_loss);
     exercise("7.2 the head in chunks", check_head_in_chunks);
-    exercise("7.3 bits per byte", check_bits_per_byte);
+    exercise("7.3 join the threads of a row", check_join_states);
     return 0;
 }

@@ -21,9 +21,10 @@ static void head_in_chunks(float *losses, float *dlnf, float *dwte, float *logit
     (void)N, (void)C, (void)V, (void)chunk;
 }
 
-// 7.3 Losses of two tokenizers do not compare: a longer token is harder to guess. Bits per byte do. A text has n tokens
-// with these losses in nats, and token i has bytes[i] bytes. How many bits does a byte of the text cost?
-static double bits_per_byte(const float *losses, const int *bytes, int n) {
-    (void)losses, (void)bytes, (void)n;
-    return 0.0;
+// 7.3 On the GPU several threads share a row of logits. Thread k knows the largest of its own logits, max[k], and the
+// sum of exp(logit - max[k]) over them. A thread without logits has max -FLT_MAX and sum 0. Join n of them to the loss
+// of the row, lse - target_logit. The logits may be near 200 or -200.
+static float join_states(const float *max, const float *sum, int n, float target_logit) {
+    (void)max, (void)sum, (void)n, (void)target_logit;
+    return 0.0f;
 }

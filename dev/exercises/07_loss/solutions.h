@@ -22,8 +22,9 @@ static void head_in_chunks(float *losses, float *dlnf, float *dwte, float *logit
     }
 }
 
-static double bits_per_byte(const float *losses, const int *bytes, int n) {
-    double nats = 0.0, length = 0.0;
-    for (int i = 0; i < n; i++) { nats += (double)losses[i], length += bytes[i]; }
-    return nats / log(2.0) / length;
+static float join_states(const float *max, const float *sum, int n, float target_logit) {
+    float largest = max[0], total = 0.0f;
+    for (int k = 1; k < n; k++) { largest = fmaxf(largest, max[k]); }
+    for (int k = 0; k < n; k++) { total += sum[k] * expf(max[k] - largest); }
+    return logf(total) + largest - target_logit;
 }
