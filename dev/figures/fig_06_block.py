@@ -1,0 +1,48 @@
+"""Figure of chapter 6: the two halves of a block beside the residual stream, and GELU with its slope."""
+import math
+
+from svg import arrow, document, line, lines, rect, text
+
+STREAM, TOP, WIDTH, GAP = 190, 84, 58, 6
+HALVES = (("ln1 C", "qkv 3C", "attention C", "attproj C"), ("ln2 C", "fc 4C", "gelu 4C", "fcproj C"))
+X0, Y0, SCALE = 752, 150, 26  # the curves: where zero lies, and pixels for 1
+
+
+def half(x, names, weights):
+    """One half: up from the stream, through four boxes, down to the sum."""
+    end = x + 20 + 4 * (WIDTH + GAP) + 14
+    parts = [line(x, STREAM, x, TOP + 22), arrow(x, TOP + 22, x + 18, TOP + 22)]
+    for i, name in enumerate(names):
+        label, columns = name.split()
+        left = x + 20 + i * (WIDTH + GAP)
+        parts += [rect(left, TOP, WIDTH, 44, "matrix"), text(left + WIDTH // 2, TOP + 19, label, "small middle"),
+                  text(left + WIDTH // 2, TOP + 36, columns, "small middle")]
+    return [*parts, line(end - 16, TOP + 22, end, TOP + 22), arrow(end, TOP + 22, end, STREAM - 8),
+            text(end - 18, STREAM - 12, "+"), text(x + 20, TOP - 12, weights, "small")]
+
+
+def curve(function, dashes=""):
+    points = [(X0 + SCALE * x / 10, Y0 - SCALE * function(x / 10)) for x in range(-30, 31)]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return f'<path class="line" d="M{path}"{dashes}/>'
+
+
+def gelu(x):
+    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def slope(x):
+    return (gelu(x + 1e-4) - gelu(x - 1e-4)) / 2e-4
+
+
+def picture():
+    parts = [text(24, 32, "A block", "title"), *half(44, HALVES[0], "weights: 3 C C and C C"),
+             *half(352, HALVES[1], "weights: 4 C C and 4 C C"),
+             f'<rect class="a" x="24" y="{STREAM - 3}" width="640" height="6"/>',
+             *lines(24, STREAM + 28, "The residual stream, C numbers for a token: each half reads it and adds to it.",
+                    "Backward: the gradient of the stream passes each half unchanged, and the half adds its own.")]
+    parts += [text(X0 - 68, 32, "GELU", "title"), line(X0, Y0 + 18, X0, Y0 - 94),
+              line(X0 - 78, Y0, X0 + 78, Y0), curve(gelu), curve(slope, ' stroke-dasharray="4 3"'),
+              text(X0 + 40, Y0 - 72, "gelu", "small end"), text(X0 + 78, Y0 - 34, "gelu'", "small end"),
+              text(X0 - 78, Y0 + 16, "-3", "small"), text(X0 + 78, Y0 + 16, "3", "small end")]
+    return document("A block of GPT-2", 840, 252, parts)
