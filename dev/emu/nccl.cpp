@@ -69,9 +69,11 @@ ncclResult_t fail(ncclResult_t result, const std::string &text) {
     return result;
 }
 
+// Another thread that sees the error finds the text.
 ncclResult_t fail_comm(ncclComm *comm, ncclResult_t result, const std::string &text) {
+    fail(result, text);
     comm->error = result;
-    return fail(result, text);
+    return result;
 }
 
 // ---- Handles ----
