@@ -298,8 +298,10 @@ bool Server::mistake(Member *m, const Call &call, const char *what, const Member
     std::string problem = words("a transfer of rank %d ", m->hello.rank) + what;
     std::string mine = to_text(call) + ", at " + to_text(call.at);
     std::string theirs = words("rank %d calls ", peer.hello.rank) + to_text(other) + ", at " + to_text(other.at);
-    tell_others(m, problem + ": " + mine + ", and " + theirs);
-    answer(m, REPORT, problem + "\n  " + mine + "\n  " + theirs);
+    for (Member *other : in_order_of_answers()) {
+        if (other == m) { answer(m, REPORT, problem + "\n  " + mine + "\n  " + theirs); }
+        if (other != m) { answer(other, FAILED, problem + ": " + mine + ", and " + theirs); }
+    }
     return false;
 }
 
