@@ -21,6 +21,7 @@
 
 #define RANKS 4 // at most
 #define MAX_STEPS 16
+#define LIMIT_SECONDS 300
 #define BLOCK 256
 
 #ifdef USE_NCCL
@@ -262,6 +263,7 @@ static double row(Rank &r, int number, const Version &version, double seconds_be
 static int rank_main(Board *board, int rank, int ranks, bool only_ends) {
     double seconds = 0.0;
     bool ok = true;
+    alarm(LIMIT_SECONDS); // ranks that wait for each other would wait for ever
     cuda_check(cudaSetDevice(rank));
     Rank r(board, rank, ranks);
     if (rank == 0) { table_head(r); }
