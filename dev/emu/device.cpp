@@ -57,6 +57,7 @@ static int code_version() {
     return 10 * code.major + code.minor;
 }
 
+constexpr int CLOCK_KHZ = 1000000;
 constexpr int PCI_DOMAIN = 0xeeee; // no real GPU has this domain
 
 struct ErrorText {
@@ -153,6 +154,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->maxThreadsPerMultiProcessor = 2048;
     p->maxBlocksPerMultiProcessor = 32;
     p->memoryBusWidth = 5120;
+    p->memPitch = 0x7fffffff, p->textureAlignment = 512;
+    p->clockRate = p->memoryClockRate = CLOCK_KHZ;
+    p->managedMemory = p->concurrentManagedAccess = p->canMapHostMemory = p->deviceOverlap = 1;
+    p->streamPrioritiesSupported = 1;
     p->concurrentKernels = p->asyncEngineCount = p->unifiedAddressing = 1;
     p->pciDomainID = PCI_DOMAIN, p->pciBusID = device;
     snprintf(p->uuid.bytes, sizeof(p->uuid.bytes), "emulated GPU %d", device);
@@ -166,9 +171,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
     case cudaDevAttrWarpSize: *value = p.warpSize; break;
-    case cudaDevAttrClockRate: *value = 1000000; break;       // kHz
-    case cudaDevAttrMemoryClockRate: *value = 1000000; break; // kHz
+    case cudaDevAttrClockRate: *value = CLOCK_KHZ; break;
+    case cudaDevAttrMemoryClockRate: *value = CLOCK_KHZ; break;
     case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
+    case cudaDevAttrManagedMemory: *value = p.managedMemory; break;
+    case cudaDevAttrConcurrentManagedAccess: *value = p.concurrentManagedAccess; break;
+    case cudaDevAttrCooperativeLaunch: *value = p.cooperativeLaunch; break;
     case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
     case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
@@ -224,4 +233,12 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     size_t fit = by_threads < by_shared ? by_threads : by_shared;
     *blocks = static_cast<int>(fit < 32 ? fit : 32);
     return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, const void *kernel,
+                                               size_t dynamic_shared_bytes, int limit) {
+    int blocks = 0;
+    *block = limit > 0 && limit < MAX_BLOCK_THREADS ? limit : MAX_BLOCK_THREADS;
+    cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, *block, dynamic_shared_bytes);
+    *min_grid = blocks * multiprocessors();
+    return error;
 }

@@ -161,3 +161,11 @@ void host_only(const char *function, Source at) {
 }
 
 } // namespace emu
+
+// In the place of the C library's: an assert in a kernel is reported with its thread.
+extern "C" void __assert_fail(const char *assertion, const char *file, unsigned line, const char *function) noexcept {
+    emu::Source at = {file, static_cast<int>(line)};
+    if (emu::in_kernel()) { emu::report(at, emu::format("assertion \"%s\" failed", assertion)); }
+    fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, assertion);
+    abort();
+}

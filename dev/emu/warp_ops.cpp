@@ -72,19 +72,57 @@ unsigned vote(Vote kind, unsigned mask, int predicate, const char *file, int lin
     return kind == VOTE_ANY ? lane.result != 0 : lane.result == mask;
 }
 
-static void do_sum(void **deposits, unsigned mask) {
-    unsigned sum = 0;
-    for (unsigned left = mask; left; left &= left - 1) {
-        sum += static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value;
+static unsigned combined(Reduction kind, unsigned a, unsigned b) {
+    switch (kind) {
+    case REDUCE_ADD: return a + b;
+    case REDUCE_MIN: return b < a ? b : a;
+    case REDUCE_MAX: return a < b ? b : a;
+    case REDUCE_AND: return a & b;
+    case REDUCE_OR: return a | b;
+    case REDUCE_XOR: return a ^ b;
+    }
+    return a;
+}
+
+template <Reduction KIND> static void do_reduce(void **deposits, unsigned mask) {
+    unsigned first = mask & (0u - mask), result = static_cast<VoteLane *>(deposits[__builtin_ctz(mask)])->value;
+    for (unsigned left = mask ^ first; left; left &= left - 1) {
+        result = combined(KIND, result, static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value);
     }
     for (unsigned left = mask; left; left &= left - 1) {
-        static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = sum;
+        static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = result;
     }
 }
 
-unsigned reduce_sum(unsigned mask, unsigned value, const char *file, int line) {
+unsigned reduce(Reduction kind, unsigned mask, unsigned value, const char *file, int line) {
+    static const char *const names[] = {"__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
+                                        "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync"};
+    static const Work works[] = {do_reduce<REDUCE_ADD>, do_reduce<REDUCE_MIN>, do_reduce<REDUCE_MAX>,
+                                 do_reduce<REDUCE_AND>, do_reduce<REDUCE_OR>,  do_reduce<REDUCE_XOR>};
     VoteLane lane = {value, 0};
-    gather("__reduce_add_sync", mask, &lane, do_sum, {file, line});
+    gather(names[kind], mask, &lane, works[kind], {file, line});
+    return lane.result;
+}
+
+struct MatchLane {
+    uint64_t value;
+    unsigned result;
+};
+
+static void do_match(void **deposits, unsigned mask) {
+    for (unsigned left = mask; left; left &= left - 1) {
+        MatchLane *lane = static_cast<MatchLane *>(deposits[__builtin_ctz(left)]);
+        for (unsigned rest = mask; rest; rest &= rest - 1) {
+            int other = __builtin_ctz(rest);
+            bool equal = static_cast<MatchLane *>(deposits[other])->value == lane->value;
+            lane->result |= equal ? 1u << other : 0;
+        }
+    }
+}
+
+unsigned match(unsigned mask, uint64_t value, const char *file, int line) {
+    MatchLane lane = {value, 0};
+    gather("__match_any_sync", mask, &lane, do_match, {file, line});
     return lane.result;
 }
 
@@ -146,6 +184,16 @@ void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, const char *file, int 
 }
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, const char *file, int line) {
     ldmatrix<4, true>("ldmatrix.x4.trans", r, row, {file, line}, EMU_CALLER);
+}
+
+static void only_meet(void **, unsigned) {}
+
+void wmma_meet(const char *name, const void *matrix, size_t row_bytes, const char *file, int line) {
+    if (reinterpret_cast<uintptr_t>(matrix) % 32 || row_bytes % 16) {
+        report({file, line}, format("misaligned %s: %p must be a multiple of 32, and %zu bytes a row of 16", name,
+                                    matrix, row_bytes));
+    }
+    gather(name, ~0u, nullptr, only_meet, {file, line});
 }
 
 // ---- mma: gather the fragments into matrices, multiply, and hand the result out ----
@@ -305,6 +353,10 @@ uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, in
     return atomic(
         address, [=](uint64_t) { return value; }, {file, line}, EMU_CALLER);
 }
+uint16_t atomic_swap_if(uint16_t *address, uint16_t expected, uint16_t value, const char *file, int line) {
+    return atomic(
+        address, [=](uint16_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
+}
 uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line) {
     return atomic(
         address, [=](uint32_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
@@ -312,6 +364,21 @@ uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, co
 uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line) {
     return atomic(
         address, [=](uint64_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
+}
+
+uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line) {
+    return atomic(
+        address, [=](uint16_t old) { return add(old, value); }, {file, line}, EMU_CALLER);
+}
+uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line) {
+    auto both = [=](uint32_t old) {
+        uint32_t low = add(static_cast<uint16_t>(old), static_cast<uint16_t>(value));
+        uint32_t high = add(static_cast<uint16_t>(old >> 16), static_cast<uint16_t>(value >> 16));
+        return high << 16 | low;
+    };
+    return atomic(address, both, {file, line}, EMU_CALLER);
 }
 
 template <class T> static T updated(Atomic kind, T old, T value) {

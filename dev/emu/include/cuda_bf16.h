@@ -206,4 +206,27 @@ static inline __nv_bfloat16 &operator/=(__nv_bfloat16 &a, const __nv_bfloat16 &b
 static inline __nv_bfloat16 operator+(const __nv_bfloat16 &x) { return x; }
 static inline __nv_bfloat16 operator-(const __nv_bfloat16 &x) { return __hneg(x); }
 
+// ---- Atomics ----
+
+namespace emu {
+uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+static inline uint16_t add_bf16(uint16_t a, uint16_t b) {
+    return __bfloat16_as_ushort(__hadd(__ushort_as_bfloat16(a), __ushort_as_bfloat16(b)));
+}
+} // namespace emu
+
+static inline __nv_bfloat16 atomicAdd(__nv_bfloat16 *address, __nv_bfloat16 value, EMU_HERE) {
+    return __ushort_as_bfloat16(emu::atomic_add_bits(reinterpret_cast<uint16_t *>(address), __bfloat16_as_ushort(value),
+                                                     emu::add_bf16, file, line));
+}
+// Each of the two is added atomically.
+static inline __nv_bfloat162 atomicAdd(__nv_bfloat162 *address, __nv_bfloat162 value, EMU_HERE) {
+    uint32_t bits = __bfloat16_as_ushort(value.x) | (uint32_t)__bfloat16_as_ushort(value.y) << 16;
+    uint32_t old = emu::atomic_add_bits(reinterpret_cast<uint32_t *>(address), bits, emu::add_bf16, file, line);
+    return {__ushort_as_bfloat16((unsigned short)old), __ushort_as_bfloat16((unsigned short)(old >> 16))};
+}
+
 #endif // EMU_CUDA_BF16_H

@@ -136,4 +136,27 @@ static inline __half &operator-=(__half &a, const __half &b) { return a = __hsub
 static inline __half &operator*=(__half &a, const __half &b) { return a = __hmul(a, b); }
 static inline __half &operator/=(__half &a, const __half &b) { return a = __hdiv(a, b); }
 
+// ---- Atomics ----
+
+namespace emu {
+uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+static inline uint16_t add_half(uint16_t a, uint16_t b) {
+    return __half_as_ushort(__hadd(__ushort_as_half(a), __ushort_as_half(b)));
+}
+} // namespace emu
+
+static inline __half atomicAdd(__half *address, __half value, EMU_HERE) {
+    return __ushort_as_half(emu::atomic_add_bits(reinterpret_cast<uint16_t *>(address), __half_as_ushort(value),
+                                                 emu::add_half, file, line));
+}
+// Each of the two is added atomically.
+static inline __half2 atomicAdd(__half2 *address, __half2 value, EMU_HERE) {
+    uint32_t bits = __half_as_ushort(value.x) | (uint32_t)__half_as_ushort(value.y) << 16;
+    uint32_t old = emu::atomic_add_bits(reinterpret_cast<uint32_t *>(address), bits, emu::add_half, file, line);
+    return {__ushort_as_half((unsigned short)old), __ushort_as_half((unsigned short)(old >> 16))};
+}
+
 #endif // EMU_CUDA_FP16_H

@@ -114,7 +114,12 @@ enum Vote { VOTE_BALLOT, VOTE_ANY, VOTE_ALL };
 enum Shuffle { SHUFFLE_INDEX, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR };
 uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int lane, int width, const char *file, int line);
 unsigned vote(Vote kind, unsigned mask, int predicate, const char *file, int line);
-unsigned reduce_sum(unsigned mask, unsigned value, const char *file, int line);
+enum Reduction { REDUCE_ADD, REDUCE_MIN, REDUCE_MAX, REDUCE_AND, REDUCE_OR, REDUCE_XOR };
+unsigned reduce(Reduction kind, unsigned mask, unsigned value, const char *file, int line);
+unsigned match(unsigned mask, uint64_t value, const char *file, int line); // the lanes with this value
+
+// All lanes meet to load or store a matrix, whose address and rows must be aligned.
+void wmma_meet(const char *name, const void *matrix, size_t row_bytes, const char *file, int line);
 
 template <class T>
 EMU_UNCHECKED T shuffle_value(Shuffle kind, unsigned mask, T value, int lane, int width, const char *file, int line) {
@@ -135,6 +140,7 @@ float atomic_add(float *address, float value, const char *file, int line);
 double atomic_add(double *address, double value, const char *file, int line);
 uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line);
 uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line);
+uint16_t atomic_swap_if(uint16_t *address, uint16_t expected, uint16_t value, const char *file, int line);
 uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line);
 uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line);
 enum Atomic { ATOMIC_MIN, ATOMIC_MAX, ATOMIC_AND, ATOMIC_OR, ATOMIC_XOR, ATOMIC_INC, ATOMIC_DEC };
@@ -142,6 +148,12 @@ int32_t atomic_update(Atomic kind, int32_t *address, int32_t value, const char *
 uint32_t atomic_update(Atomic kind, uint32_t *address, uint32_t value, const char *file, int line);
 int64_t atomic_update(Atomic kind, int64_t *address, int64_t value, const char *file, int line);
 uint64_t atomic_update(Atomic kind, uint64_t *address, uint64_t value, const char *file, int line);
+
+// old + value of numbers in 16 bits, or of two of them. add(old, value) gives the bits of the sum.
+uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
 
 template <class To, class From> EMU_UNCHECKED inline To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast between types of one size");
@@ -190,8 +202,33 @@ inline int __any_sync(unsigned mask, int predicate, EMU_HERE) {
 inline int __all_sync(unsigned mask, int predicate, EMU_HERE) {
     return static_cast<int>(emu::vote(emu::VOTE_ALL, mask, predicate, file, line));
 }
-inline unsigned __reduce_add_sync(unsigned mask, unsigned value, EMU_HERE) {
-    return emu::reduce_sum(mask, value, file, line);
+#define EMU_REDUCE(name, kind)                                                                                         \
+    inline unsigned name(unsigned mask, unsigned value, EMU_HERE) {                                                    \
+        return emu::reduce(emu::kind, mask, value, file, line);                                                        \
+    }
+#define EMU_REDUCE_SIGNED(name, kind, flip)                                                                            \
+    inline int name(unsigned mask, int value, EMU_HERE) {                                                              \
+        return static_cast<int>(emu::reduce(emu::kind, mask, static_cast<unsigned>(value) ^ flip, file, line) ^ flip); \
+    }
+EMU_REDUCE(__reduce_add_sync, REDUCE_ADD)
+EMU_REDUCE(__reduce_min_sync, REDUCE_MIN)
+EMU_REDUCE(__reduce_max_sync, REDUCE_MAX)
+EMU_REDUCE(__reduce_and_sync, REDUCE_AND)
+EMU_REDUCE(__reduce_or_sync, REDUCE_OR)
+EMU_REDUCE(__reduce_xor_sync, REDUCE_XOR)
+EMU_REDUCE_SIGNED(__reduce_add_sync, REDUCE_ADD, 0u)
+EMU_REDUCE_SIGNED(__reduce_min_sync, REDUCE_MIN, 0x80000000u) // the order of signed numbers, as unsigned ones
+EMU_REDUCE_SIGNED(__reduce_max_sync, REDUCE_MAX, 0x80000000u)
+#undef EMU_REDUCE
+#undef EMU_REDUCE_SIGNED
+template <class T> inline unsigned __match_any_sync(unsigned mask, T value, EMU_HERE) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(value));
+    return emu::match(mask, bits, file, line);
+}
+template <class T> inline unsigned __match_all_sync(unsigned mask, T value, int *all, EMU_HERE) {
+    *all = __match_any_sync(mask, value, file, line) == mask;
+    return *all ? mask : 0;
 }
 
 // ---- Atomics ----
@@ -235,10 +272,50 @@ EMU_ATOMIC(unsigned, uint32_t, atomicDec, ATOMIC_DEC)
 inline float atomicAdd(float *address, float value, EMU_HERE) { return emu::atomic_add(address, value, file, line); }
 inline double atomicAdd(double *address, double value, EMU_HERE) { return emu::atomic_add(address, value, file, line); }
 inline int atomicSub(int *address, int value, EMU_HERE) { return atomicAdd(address, -value, file, line); }
+inline unsigned atomicSub(unsigned *address, unsigned value, EMU_HERE) {
+    return atomicAdd(address, 0u - value, file, line);
+}
+inline unsigned short atomicCAS(unsigned short *address, unsigned short expected, unsigned short value, EMU_HERE) {
+    return emu::atomic_swap_if(address, expected, value, file, line);
+}
+// Each number of a vector is added atomically, and not all of them at once.
+inline float2 atomicAdd(float2 *address, float2 value, EMU_HERE) {
+    return {atomicAdd(&address->x, value.x, file, line), atomicAdd(&address->y, value.y, file, line)};
+}
+inline float4 atomicAdd(float4 *address, float4 value, EMU_HERE) {
+    return {atomicAdd(&address->x, value.x, file, line), atomicAdd(&address->y, value.y, file, line),
+            atomicAdd(&address->z, value.z, file, line), atomicAdd(&address->w, value.w, file, line)};
+}
 inline float atomicExch(float *address, float value, EMU_HERE) {
     uint32_t old =
         emu::atomic_exchange(reinterpret_cast<uint32_t *>(address), emu::bit_cast<uint32_t>(value), file, line);
     return emu::bit_cast<float>(old);
+}
+
+// Atomics for one block, and for other devices and the host too: here they are for the whole device.
+#define EMU_SCOPES(name)                                                                                               \
+    template <class T, class V> inline T name##_block(T *address, V value, EMU_HERE) {                                 \
+        return name(address, static_cast<T>(value), file, line);                                                       \
+    }                                                                                                                  \
+    template <class T, class V> inline T name##_system(T *address, V value, EMU_HERE) {                                \
+        return name(address, static_cast<T>(value), file, line);                                                       \
+    }
+EMU_SCOPES(atomicAdd)
+EMU_SCOPES(atomicSub)
+EMU_SCOPES(atomicExch)
+EMU_SCOPES(atomicMin)
+EMU_SCOPES(atomicMax)
+EMU_SCOPES(atomicAnd)
+EMU_SCOPES(atomicOr)
+EMU_SCOPES(atomicXor)
+EMU_SCOPES(atomicInc)
+EMU_SCOPES(atomicDec)
+#undef EMU_SCOPES
+template <class T, class A, class B> inline T atomicCAS_block(T *address, A expected, B value, EMU_HERE) {
+    return atomicCAS(address, static_cast<T>(expected), static_cast<T>(value), file, line);
+}
+template <class T, class A, class B> inline T atomicCAS_system(T *address, A expected, B value, EMU_HERE) {
+    return atomicCAS(address, static_cast<T>(expected), static_cast<T>(value), file, line);
 }
 
 // ---- Loads and stores with a cache hint: here they are plain loads and stores of scalars and vectors ----
@@ -279,6 +356,14 @@ inline unsigned __brev(unsigned x) {
     for (int bit = 0; bit < 32; bit++) { reversed |= (x >> bit & 1u) << (31 - bit); }
     return reversed;
 }
+inline unsigned long long __brevll(unsigned long long x) {
+    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 |
+           __brev(static_cast<unsigned>(x >> 32));
+}
+inline int __mul24(int a, int b) { return a * b; } // of numbers of 24 bits
+inline unsigned __umul24(unsigned a, unsigned b) { return a * b; }
+inline unsigned __sad(int a, int b, unsigned sum) { return sum + static_cast<unsigned>(a < b ? b - a : a - b); }
+inline unsigned __usad(unsigned a, unsigned b, unsigned sum) { return sum + (a < b ? b - a : a - b); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
 inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
@@ -321,6 +406,7 @@ inline double __longlong_as_double(long long x) { return emu::bit_cast<double>(x
 #define __sinf(x) (sinf(x))
 #define __cosf(x) (cosf(x))
 #define __tanf(x) (::emu::fast_tan(x))
+#define __sincosf(x, s, c) (sincosf(x, s, c))
 
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
@@ -336,6 +422,14 @@ inline double __dmul_rn(double x, double y) { return x * y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; } // NaN gives 0, as in hardware
 inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
+inline float rnorm3df(float x, float y, float z) { return rsqrtf(x * x + y * y + z * z); }
+inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
+inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+inline int __double2int_rn(double x) { return static_cast<int>(lrint(x)); }
+inline int __double2int_rz(double x) { return static_cast<int>(x); }
+inline double __int2double_rn(int x) { return x; }
+inline unsigned __float2uint_rz(float x) { return static_cast<unsigned>(x); }
 inline int __float2int_rn(float x) { return static_cast<int>(lrintf(x)); }
 inline int __float2int_rz(float x) { return static_cast<int>(x); }
 inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
@@ -401,6 +495,17 @@ inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, T 
                                                                  size_t dynamic_shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(kernel), block_size,
                                                          dynamic_shared_bytes);
+}
+template <class T>
+inline cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, T *kernel,
+                                                      size_t dynamic_shared_bytes = 0, int limit = 0) {
+    return cudaOccupancyMaxPotentialBlockSize(min_grid, block, reinterpret_cast<const void *>(kernel),
+                                              dynamic_shared_bytes, limit);
+}
+template <class T> inline cudaError_t cudaFuncSetCacheConfig(T *, enum cudaFuncCache) { return cudaSuccess; } // a hint
+template <class T, class S> inline cudaError_t cudaGetSymbolAddress(T **pointer, S &symbol) {
+    *pointer = reinterpret_cast<T *>(&symbol);
+    return cudaSuccess;
 }
 template <class T>
 inline cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t bytes, size_t offset = 0,

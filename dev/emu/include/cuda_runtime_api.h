@@ -63,11 +63,19 @@ enum cudaFuncAttribute {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9,
 };
 
+enum cudaFuncCache {
+    cudaFuncCachePreferNone = 0,
+    cudaFuncCachePreferShared = 1,
+    cudaFuncCachePreferL1 = 2,
+    cudaFuncCachePreferEqual = 3,
+};
+
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
     cudaDevAttrMaxSharedMemoryPerBlock = 8,
     cudaDevAttrWarpSize = 10,
     cudaDevAttrClockRate = 13,
+    cudaDevAttrMaxRegistersPerBlock = 12,
     cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrMemoryClockRate = 36,
     cudaDevAttrGlobalMemoryBusWidth = 37,
@@ -75,6 +83,9 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerMultiProcessor = 39,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrManagedMemory = 83,
+    cudaDevAttrConcurrentManagedAccess = 89,
+    cudaDevAttrCooperativeLaunch = 95,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
     cudaDevAttrMaxBlocksPerMultiprocessor = 106,
@@ -104,6 +115,10 @@ struct cudaDeviceProp {
     size_t sharedMemPerBlockOptin;
     int regsPerMultiprocessor;
     int memoryBusWidth;
+    size_t memPitch, textureAlignment;
+    int clockRate, memoryClockRate; // kHz
+    int deviceOverlap, canMapHostMemory, computeMode, kernelExecTimeoutEnabled, streamPrioritiesSupported;
+    int concurrentManagedAccess, pageableMemoryAccess, cooperativeLaunch;
     int integrated, managedMemory, concurrentKernels, asyncEngineCount, unifiedAddressing, ECCEnabled;
     int pciBusID, pciDeviceID, pciDomainID;
     cudaUUID_t uuid;
@@ -182,7 +197,9 @@ cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
 // Memory. Each call takes the line that called it, for reports.
+#ifndef EMU_HERE
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#endif
 cudaError_t cudaDeviceSynchronize(EMU_HERE);
 cudaError_t cudaMalloc(void **pointer, size_t bytes, EMU_HERE);
 cudaError_t cudaFree(void *pointer, EMU_HERE);
@@ -243,6 +260,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec, EMU_HERE);
 // Kernels
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel);
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, const void *kernel,
+                                               size_t dynamic_shared_bytes, int limit);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block_size,
                                                           size_t dynamic_shared_bytes);
 

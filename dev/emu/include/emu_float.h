@@ -11,6 +11,10 @@
 #include <cstring>
 #include <limits>
 
+#ifndef EMU_HERE
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#endif
+
 namespace emu {
 
 enum Rounding { NEAREST_EVEN, TOWARDS_ZERO, DOWN, UP };

@@ -4,14 +4,17 @@
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
+#include <assert.h>
 #include <emu.h>
 #include <emu_ptx.h>
+#include <mma.h>
 #include <thread>
 
 #include "dev/test/emu/emu_reports.h"
 #include "dev/test/test_main.h"
 
 #define FULL 0xffffffffu
+using namespace nvcuda;
 
 static void test_bug(Test *t);
 
@@ -600,6 +603,21 @@ BUG(matrix_not_shared) { matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug);
 
 __global__ void fill(float *data, float value) { data[threadIdx.x] = value; }                     // @F
 __global__ void twice(float *out, const float *in) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; } // @T
+
+//! emu: assertion "i < n" failed in kernel asserts[0,7] at @A
+__global__ void asserts(unsigned n) {
+    unsigned i = threadIdx.x;
+    assert(i < n); // @A
+}
+BUG(asserts) { asserts<<<1, 8>>>(bug ? 7 : 8); } // @L
+
+//! emu: misaligned load_matrix_sync: %x must be a multiple of 32, and 32 bytes a row of 16 in kernel
+//! misaligned_tile[0,0] at @A
+__global__ void misaligned_tile(const __half *in) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
+    wmma::load_matrix_sync(a, in, 16); // @A
+}
+BUG(misaligned_tile) { misaligned_tile<<<1, 32>>>(zeros<__half>(512) + (bug ? 8 : 16)); } // @L
 
 // ---- Managed memory, cuBLAS ----
 

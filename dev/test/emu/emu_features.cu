@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <emu.h>
 #include <emu_ptx.h>
+#include <mma.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #define FULL 0xffffffffu
 namespace cg = cooperative_groups;
+using namespace nvcuda;
 
 // Device memory with host access through copies, for short tests.
 template <class T> struct Buffer {
@@ -617,6 +619,150 @@ TEST(test_signals) {
     CHECK(t, ticks >= 20, "%d signals arrived", static_cast<int>(ticks));
 }
 
+// ---- wmma ----
+
+// D = A B + C for a tile, with A by rows or columns, B by rows or columns, C and D by rows or columns.
+template <class T, class Sum, class LayoutA, class LayoutB>
+__global__ void multiply_tile(Sum *d, const T *a, const T *b, const Sum *c, wmma::layout_t layout) {
+    __shared__ __align__(32) T tile[16 * 24];
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, T, LayoutA> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, T, LayoutB> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, Sum> sum, start;
+    for (int i = int(threadIdx.x); i < 16 * 24; i += 32) { tile[i] = a[i]; }
+    __syncwarp();
+    wmma::load_matrix_sync(left, tile, 24);
+    wmma::load_matrix_sync(right, b, 32);
+    wmma::load_matrix_sync(start, c, 16, layout);
+    wmma::fill_fragment(sum, 0.0f);
+    wmma::mma_sync(sum, left, right, sum);
+    for (int i = 0; i < sum.num_elements; i++) { sum.x[i] = Sum(float(sum.x[i]) + float(start.x[i])); }
+    wmma::store_matrix_sync(d, sum, 16, layout);
+}
+
+template <class T, class Sum, class LayoutA, class LayoutB> static void check_tile(Test *t, wmma::layout_t layout) {
+    std::vector<float> a(16 * 24), b(16 * 32), c(256);
+    for (size_t i = 0; i < a.size(); i++) { a[i] = float(i * 7 % 11) - 5.0f; }
+    for (size_t i = 0; i < b.size(); i++) { b[i] = float(i * 5 % 7) - 3.0f; }
+    for (size_t i = 0; i < c.size(); i++) { c[i] = float(i % 13); }
+    Buffer<T> A(std::vector<T>(a.begin(), a.end())), B(std::vector<T>(b.begin(), b.end()));
+    Buffer<Sum> C(std::vector<Sum>(c.begin(), c.end())), D(256);
+    multiply_tile<T, Sum, LayoutA, LayoutB><<<1, 32>>>(D.data, A.data, B.data, C.data, layout);
+    std::vector<Sum> got = D.host();
+    bool a_by_rows = std::is_same_v<LayoutA, wmma::row_major>, b_by_rows = std::is_same_v<LayoutB, wmma::row_major>;
+    for (int m = 0; m < 16; m++) {
+        for (int n = 0; n < 16; n++) {
+            int at = layout == wmma::mem_row_major ? 16 * m + n : 16 * n + m;
+            float want = c[at];
+            for (int k = 0; k < 16; k++) {
+                want += (a_by_rows ? a[24 * m + k] : a[24 * k + m]) * (b_by_rows ? b[32 * k + n] : b[32 * n + k]);
+            }
+            CHECK(t, float(got[at]) == want, "(%d, %d): %g, expected %g", m, n, float(got[at]), want);
+        }
+    }
+}
+
+TEST(test_wmma) {
+    check_tile<__half, float, wmma::row_major, wmma::col_major>(t, wmma::mem_row_major);
+    check_tile<__half, __half, wmma::col_major, wmma::row_major>(t, wmma::mem_col_major);
+    check_tile<__nv_bfloat16, float, wmma::row_major, wmma::row_major>(t, wmma::mem_row_major);
+    check_tile<__nv_bfloat16, float, wmma::col_major, wmma::col_major>(t, wmma::mem_col_major);
+}
+
+// ---- Atomics of all widths, and intrinsics of textbooks ----
+
+struct Widths {
+    __half half;
+    __nv_bfloat16 bf16;
+    __half2 halves;
+    __nv_bfloat162 bf16s;
+    float2 two;
+    float4 four;
+    unsigned left, low;
+    unsigned short token;
+    unsigned long long big;
+    int in_block;
+};
+
+__global__ void add_widths(Widths *w) {
+    atomicAdd(&w->half, __float2half(0.5f));
+    atomicAdd(&w->bf16, __float2bfloat16(0.25f));
+    atomicAdd(&w->halves, __floats2half2_rn(1.0f, -2.0f));
+    atomicAdd(&w->bf16s, __floats2bfloat162_rn(3.0f, -1.0f));
+    atomicAdd(&w->two, make_float2(1.0f, 2.0f));
+    atomicAdd(&w->four, make_float4(1.0f, 2.0f, 3.0f, 4.0f));
+    atomicSub(&w->left, 3u);
+    atomicMin_system(&w->low, blockIdx.x + 5);
+    atomicCAS(&w->token, static_cast<unsigned short>(threadIdx.x), static_cast<unsigned short>(threadIdx.x + 1));
+    atomicMax(&w->big, 1ull << 40 | threadIdx.x);
+    atomicAdd_block(&w->in_block, 2);
+}
+
+TEST(test_widths_of_atomics) {
+    Widths start = Widths();
+    start.left = 1000, start.low = 100;
+    Buffer<Widths> w(std::vector<Widths>(1, start));
+    add_widths<<<4, 20>>>(w.data);
+    Widths got = w.host()[0];
+    CHECK(t, float(got.half) == 40.0f && float(got.bf16) == 20.0f, "%g %g", float(got.half), float(got.bf16));
+    CHECK(t, float(got.halves.x) == 80.0f && float(got.halves.y) == -160.0f, "two halves");
+    CHECK(t, float(got.bf16s.x) == 240.0f && float(got.bf16s.y) == -80.0f, "two bf16");
+    CHECK(t, got.two.x == 80.0f && got.two.y == 160.0f && got.four.x == 80.0f && got.four.w == 320.0f, "vectors");
+    CHECK(t, got.left == 760 && got.low == 5 && got.big == (1ull << 40 | 19), "%u %u", got.left, got.low);
+    CHECK(t, got.token >= 1 && got.token <= 20 && got.in_block == 160, "token %d, %d", got.token, got.in_block);
+}
+
+__device__ float table_of_device[4];
+
+__global__ void textbook_intrinsics(int *wrong, float x) {
+    int lane = int(threadIdx.x), value = 10 - lane;
+    float s, c;
+    sincosf(x, &s, &c);
+    bool right = s == sinf(x) && c == cosf(x) && norm3df(2.0f, 3.0f, 6.0f) == 7.0f && rcbrtf(8.0f) == 0.5f;
+    right &= __reduce_min_sync(FULL, value) == -21 && __reduce_max_sync(FULL, value) == 10;
+    right &= __reduce_add_sync(FULL, value) == -176 && __reduce_max_sync(FULL, unsigned(value)) == 0xffffffffu;
+    right &= __reduce_and_sync(FULL, unsigned(lane) | 32) == 32 && __reduce_or_sync(FULL, unsigned(lane)) == 31;
+    right &= __reduce_xor_sync(FULL, unsigned(lane)) == 0;
+    right &= __match_any_sync(FULL, lane / 8) == 0xffu << lane / 8 * 8;
+    int all = 0;
+    right &= __match_all_sync(FULL, 7.0f, &all) == FULL && all == 1 && __match_all_sync(FULL, lane, &all) == 0;
+    right &= __brevll(2) == 1ull << 62 && __mul24(-3, 7) == -21 && __sad(3, -4, 1) == 8 && __usad(3, 9, 1) == 7;
+    right &= __fmaf_rn(2.0f, 3.0f, 1.0f) == 7.0f && __fdividef(1.0f, 4.0f) == 0.25f && __saturatef(2.0f) == 1.0f;
+    right &= __double2int_rn(2.5) == 2 && __float2uint_rz(3.9f) == 3;
+    table_of_device[lane % 4] = 1.0f; // @T
+    if (!right) { atomicAdd(wrong, 1); }
+}
+
+TEST(test_textbook_intrinsics) {
+    Buffer<int> wrong(std::vector<int>(1, 0));
+    textbook_intrinsics<<<1, 32>>>(wrong.data, 0.7f);
+    CHECK(t, wrong.host()[0] == 0, "%d lanes disagree", wrong.host()[0]);
+    float *table, one = 0.0f;
+    cudaGetSymbolAddress(&table, table_of_device);
+    cudaMemcpy(&one, table + 2, sizeof(one), cudaMemcpyDeviceToHost);
+    CHECK(t, one == 1.0f, "a device variable: %g", one);
+}
+
+__global__ void add_value(float *data, int n, float x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { data[i] += x; }
+}
+
+TEST(test_questions_about_kernels) {
+    int grid = 0, block = 0, fit = 0, value = 0;
+    cudaFuncAttributes attributes;
+    cudaDeviceProp p;
+    CHECK(t, cudaOccupancyMaxPotentialBlockSize(&grid, &block, add_value) == cudaSuccess, "block size");
+    cudaGetDeviceProperties(&p, 0);
+    CHECK(t, block == 1024 && grid == 2 * p.multiProcessorCount, "block %d, grid %d", block, grid);
+    cudaOccupancyMaxPotentialBlockSize(&grid, &block, add_value, 0, 256);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, add_value, 256, 0);
+    CHECK(t, block == 256 && fit == 8 && grid == 8 * p.multiProcessorCount, "block %d, %d fit", block, fit);
+    CHECK(t, cudaFuncGetAttributes(&attributes, add_value) == cudaSuccess && attributes.numRegs > 0, "attributes");
+    CHECK(t, cudaFuncSetCacheConfig(add_value, cudaFuncCachePreferL1) == cudaSuccess, "cache");
+    CHECK(t, p.managedMemory == 1 && p.clockRate > 0 && p.cooperativeLaunch == 0, "properties");
+    CHECK(t, cudaDeviceGetAttribute(&value, cudaDevAttrManagedMemory, 0) == cudaSuccess && value == 1, "managed");
+}
+
 // ---- cuBLAS: small integers, so that every sum is exact ----
 
 static float small_integer(size_t i) { return float(int(i * 2654435761u >> 7 & 7) - 3); }
@@ -796,11 +942,6 @@ TEST(test_cublas_refusals) {
 }
 
 // ---- Managed memory, copies of rows ----
-
-__global__ void add_value(float *data, int n, float x) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) { data[i] += x; }
-}
 
 TEST(test_managed_memory) {
     float *data, copy[100];
