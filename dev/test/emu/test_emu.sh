@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), the
-# options of emucc, and the line tables for a debugger; with the first one what it must report and what it must not
-# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++). With
-# TEST_QUICK in the environment: without AddressSanitizer, without the runs that leave the emulator's checks out, and
-# not optimised, which compiles in half the time.
+# options of emucc, programs of textbooks, and the line tables for a debugger; with the first one what it must report
+# and what it must not (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers
+# (default: g++). With TEST_QUICK in the environment: without AddressSanitizer, without the runs that leave the
+# emulator's checks out, with few of the programs, and not optimised, which compiles in half the time.
 set -u
 cd "$(dirname "$0")/../../.." || exit
 
@@ -156,6 +156,33 @@ END
     expect "$compiler: errors name the line of the source" grep -q "$work/wrong.cu:1:.*undeclared" "$work/got"
 }
 
+# Headers that the emulator does not have end with one line, whether a CUDA is installed here or not.
+test_headers() {
+    local header
+    for header in curand.h cuda.h thrust/device_vector.h cuda/barrier cutlass/cutlass.h; do
+        printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$header" >"$work/header.cu"
+        echo "emucc: $work/header.cu: <$header> is not part of the emulator (dev/emu/README.md lists what is)" >"$work/want"
+        compile -I/usr/local/cuda/include "$work/header.cu" -o "$work/header" >"$work/got" 2>&1
+        expect "$compiler: <$header> is refused" diff "$work/want" "$work/got"
+    done
+    echo '#include "cuda_mine.h"' >"$work/header.cu"
+    echo 'int main() { return 0; }' >"$work/cuda_mine.h"
+    expect "$compiler: a header of the program's own may be named so" compile "$work/header.cu" -o "$work/header"
+}
+
+# Programs as textbooks have them. Quick: those that need the most of the emulator.
+run_textbook() {
+    compile $level "dev/test/emu/textbook/$1.cu" -o "$work/$1" && "$work/$1" && EMU_SCHEDULE=random:1 "$work/$1"
+}
+test_textbook() {
+    local name names="vector_add reduce_last_block reduce_groups matmul_cublas matmul_wmma" file
+    if [ -z "$quick" ] && [ "$compiler" = "${compilers[0]}" ]; then
+        names=""
+        for file in dev/test/emu/textbook/*.cu; do names="$names $(basename "$file" .cu)"; done
+    fi
+    for name in $names; do expect "$compiler: textbook/$name" run_textbook "$name"; done
+}
+
 # The meter's counts, and its table: the lines of the README's example.
 test_meter() {
     local plain=$level
@@ -203,6 +230,8 @@ test_compiler() {
         [ -n "$quick" ] || run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
     fi
     test_options
+    test_headers
+    test_textbook
     test_meter
     test_debugger
 }
