@@ -168,6 +168,14 @@ $(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
 $(BUILD)/emu/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
+# Chapters about kernels run in the emulator.
+$(BUILD)/emu/chapter_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
+$(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
 # The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
 # BUILD, PRECISION and SANITIZE.
 $(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
