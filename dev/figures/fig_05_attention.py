@@ -33,7 +33,8 @@ def backward(x, y):
             *[rect(x - 26, y + STEP * i, 16, SIZE, "a" if i == query else "matrix") for i in range(TILES)],
             *triangle(x, y, lambda i, j: j == column, (query, column)),
             arrow(x + STEP * column + 11, bottom, x + STEP * column + 11, bottom + 26),
-            *lines(x + STEP * column + 26, bottom + 14, "dk and dv of these keys;", "lse and delta come with each query"),
+            *lines(x + STEP * column + 26, bottom + 14, "dk and dv of these keys;",
+                   "lse and delta come with each query"),
             *lines(x + 112, y + 12, "p again:", "exp(score - lse)")]
 
 

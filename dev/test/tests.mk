@@ -27,7 +27,7 @@ bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply a
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
 
-LADDERS = embedding layernorm residual matmul matmul_backward gelu softmax classifier global_norm adamw
+LADDERS = embedding layernorm residual matmul matmul_backward gelu softmax attention attention_backward classifier global_norm adamw allreduce
 ladder: $(LADDERS:%=$(BUILD)/emu/ladder_%) ## without a GPU: the GPU's layers from naive to ours, what each version moves and computes
 	@for ladder in $^; do $$ladder || exit 1; done
 

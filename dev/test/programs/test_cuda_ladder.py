@@ -22,7 +22,7 @@ def make(*goals):
 
 def tables(text):
     """{layer with its sizes: its rows}"""
-    parts = re.split(r"^\*\*(.*)\.\*\* It needs .*$", text, flags=re.M)
+    parts = re.split(r"^\*\*(.*)\.\*\* .*$", text, flags=re.M)
     return {name: re.findall(ROW, rows, re.M) for name, rows in zip(parts[1::2], parts[2::2])}
 
 
