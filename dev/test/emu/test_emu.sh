@@ -161,7 +161,8 @@ test_headers() {
     local header
     for header in curand.h cuda.h thrust/device_vector.h cuda/barrier cutlass/cutlass.h; do
         printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$header" >"$work/header.cu"
-        echo "emucc: $work/header.cu: <$header> is not part of the emulator (dev/emu/README.md lists what is)" >"$work/want"
+        printf 'emucc: %s: <%s> is not part of the emulator (dev/emu/README.md lists what is)\n' "$work/header.cu" \
+            "$header" >"$work/want"
         compile -I/usr/local/cuda/include "$work/header.cu" -o "$work/header" >"$work/got" 2>&1
         expect "$compiler: <$header> is refused" diff "$work/want" "$work/got"
     done
