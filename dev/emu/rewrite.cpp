@@ -2,6 +2,7 @@
 //
 //   K<<<grid, block, ...>>>(args)     ->  ::emu::Launch("K", file, line, grid, block, ...)(K, args)
 //   __shared__ T x[N];                ->  a struct with the member x, and a reference to the one of the running block
+//   __shared__ T x[M], y[N];          ->  two declarations
 //   extern __shared__ T x[];          ->  T *x = the block's dynamic shared memory
 //   __device__, __constant__          ->  nothing before functions; before variables, the section of device memory
 //   __noinline__                      ->  the attribute; not a macro, because the standard library uses that name
@@ -9,6 +10,7 @@
 //
 // The text keeps its lines, so messages, debuggers and reports show the original line numbers.
 #include <ctype.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -307,11 +309,24 @@ static void erase_attributes(Tokens &t, size_t begin, size_t end) {
     }
 }
 
+// Makes two declarations of `__shared__ T a[M], b[N];`. The second one comes to rewrite_shared later.
+static void split_declaration(Tokens &t, size_t begin) {
+    size_t comma = find_stop(t, begin, ";,="), name = before(t, find_stop(t, begin, "[;,="));
+    if (comma == NONE || !t[comma].is(",")) { return; }
+    bool pointers = t[before(t, name)].is("*") || t[before(t, name)].is("&") || t[after(t, comma)].is("*");
+    if (pointers) { return; }
+    Tokens again = split("; " + one_line(join(t, begin, name)));
+    t.erase(t.begin() + static_cast<ptrdiff_t>(comma));
+    t.insert(t.begin() + static_cast<ptrdiff_t>(comma), again.begin(), again.end());
+}
+
 static void rewrite_shared(Tokens &t, size_t keyword) {
     static int count;
-    size_t begin = begin_of_declaration(t, keyword), end = find_stop(t, begin, ";,=");
+    size_t begin = begin_of_declaration(t, keyword);
+    split_declaration(t, begin);
+    size_t end = find_stop(t, begin, ";,=");
     if (end == NONE || !t[end].is(";")) {
-        fail(t, keyword, "one __shared__ variable per declaration, without initializer");
+        fail(t, keyword, "a __shared__ variable with an initializer, or several pointers in one declaration");
     }
     if (brace_depth(t, keyword) == 0) { fail(t, keyword, "__shared__ outside of a function: declare it inside"); }
     bool is_extern = false;

@@ -9,7 +9,9 @@
 #include <emu_ptx.h>
 #include <mma.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
+#include <unistd.h>
 #include <vector>
 
 #include "dev/test/test_main.h"
@@ -936,9 +938,16 @@ TEST(test_cublas_refusals) {
     CHECK(t,
           cublasSgemm(blas.handle, n, n, 2, 1, 1, &one, data, 1, data, 1, &one, data, 2) == CUBLAS_STATUS_INVALID_VALUE,
           "lda below m");
+    char said[200] = "";
+    int standard_error = dup(2), file = memfd_create("said", MFD_CLOEXEC);
+    dup2(file, 2);
     cublasStatus_t status = cublasGemmEx(blas.handle, n, n, 1, 1, 1, &one, data, CUDA_R_64F, 1, data, CUDA_R_64F, 1,
                                          &one, data, CUDA_R_64F, 1, CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT);
-    CHECK(t, status == CUBLAS_STATUS_NOT_SUPPORTED, "double: %s", cublasGetStatusString(status));
+    dup2(standard_error, 2);
+    close(standard_error);
+    bool named = pread(file, said, sizeof(said) - 1, 0) > 0 && strstr(said, "cublasGemmEx of CUDA_R_64F x") != nullptr;
+    close(file);
+    CHECK(t, status == CUBLAS_STATUS_NOT_SUPPORTED && named, "double: %s, %s", cublasGetStatusString(status), said);
 }
 
 // ---- Managed memory, copies of rows ----

@@ -105,10 +105,15 @@ __device__ static float f(float x) { return x; }
 __device__ float a[3], b = 1;__constant__ const int c = 2;
 template <int N> __device__ inline int g(); __device__ inline S operator+(S a, S b);
 END
-    refuses "two shared variables in one declaration" \
-        'k.cu:7: error: one __shared__ variable per declaration, without initializer' <<'END'
+    refuses "two shared pointers in one declaration" \
+        'k.cu:7: error: a __shared__ variable with an initializer, or several pointers in one declaration' <<'END'
 # 7 "k.cu"
-void k() { __shared__ int a, b; }
+void k() { __shared__ int *a, *b; }
+END
+    refuses "a shared variable with an initializer" \
+        'k.cu:7: error: a __shared__ variable with an initializer, or several pointers in one declaration' <<'END'
+# 7 "k.cu"
+void k() { __shared__ int a = 1; }
 END
     refuses "a shared variable outside of functions" \
         'k.cu:8: error: __shared__ outside of a function: declare it inside' <<'END'

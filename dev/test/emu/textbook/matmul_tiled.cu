@@ -4,8 +4,7 @@
 #define TILE 16
 
 __global__ void matmul(float *C, const float *A, const float *B, int M, int N, int K) {
-    __shared__ float As[TILE][TILE];
-    __shared__ float Bs[TILE][TILE];
+    __shared__ float As[TILE][TILE], Bs[TILE][TILE];
     int row = blockIdx.y * TILE + threadIdx.y, col = blockIdx.x * TILE + threadIdx.x;
     float sum = 0.0f;
     for (int k = 0; k < K; k += TILE) {
