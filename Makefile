@@ -111,8 +111,8 @@ ifneq ($(OPENMP_FLAGS),)
   RECORD   := $(call record,revision.c,const char *gpt2c_revision(void) { return "$(REVISION)"; })
 endif
 
-CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu ladder-gpu,$(MAKECMDGOALS))
-EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu ladder,$(MAKECMDGOALS))
+CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
+EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
 
 # --- several GPUs ----------------------------------------------------------------------------------------------------
