@@ -1,6 +1,7 @@
 // Translates CUDA's syntax into C++, in preprocessed text from standard input to standard output:
 //
 //   K<<<grid, block, ...>>>(args)     ->  ::emu::Launch("K", file, line, grid, block, ...)(K, args)
+//   K<<<...>>>(args), K a template    ->  ::emu::Launch(...).deduce([](auto... a) { K(a...); }, args)
 //   __shared__ T x[N];                ->  a struct with the member x, and a reference to the one of the running block
 //   __shared__ T x[M], y[N];          ->  two declarations
 //   extern __shared__ T x[];          ->  T *x = the block's dynamic shared memory
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -171,6 +173,22 @@ static size_t closing(const Tokens &t, size_t i) {
     return NONE;
 }
 
+static bool is_attribute(const Token &token) { return token.is("alignas") || token.is("__attribute__"); }
+
+// Goes from i over template arguments, attributes and brackets to the first token that is one of the stops.
+static size_t find_stop(const Tokens &t, size_t i, const char *stops) {
+    int angles = 0;
+    while (i != NONE) {
+        if (angles == 0 && t[i].kind == SYMBOL && strchr(stops, t[i].text[0])) { return i; }
+        if (t[i].is("<")) { angles++; }
+        if (t[i].is(">")) { angles--; }
+        if (is_attribute(t[i])) { i = after(t, i); }
+        if (i != NONE && (t[i].is("(") || t[i].is("[") || t[i].is("{"))) { i = closing(t, i); }
+        if (i != NONE) { i = after(t, i); }
+    }
+    return NONE;
+}
+
 static std::string join(const Tokens &t, size_t begin, size_t end) {
     std::string text;
     for (size_t i = begin; i < end; i++) { text += t[i].text; }
@@ -247,6 +265,27 @@ static void erase(Tokens &t, size_t begin, size_t end) { // keeps the line ends
     }
 }
 
+// A linemarker's flag 3 says that what follows is a system's header.
+static bool enters_system(const std::string &linemarker) {
+    size_t quote = linemarker.rfind('"');
+    return quote != std::string::npos && linemarker.find(" 3", quote) != std::string::npos;
+}
+
+// The function templates of the program itself.
+static std::set<std::string> names_of_templates(const Tokens &t) {
+    std::set<std::string> names;
+    bool of_system = false;
+    for (size_t i = 0; i < t.size(); i++) {
+        bool linemarker = t[i].kind == DIRECTIVE && t[i].text.compare(0, 2, "# ") == 0;
+        if (linemarker) { of_system = enters_system(t[i].text); }
+        size_t open = of_system || !t[i].is("template") ? NONE : after(t, i);
+        if (open == NONE || !t[open].is("<")) { continue; }
+        size_t close = closing(t, open), stop = close == NONE ? NONE : find_stop(t, after(t, close), "(;={");
+        if (stop != NONE && t[stop].is("(")) { names.insert(t[before(t, stop)].text); }
+    }
+    return names;
+}
+
 static void rewrite_launch(Tokens &t, size_t open) {
     size_t left = before(t, open);
     if (left != NONE && t[left].is("operator")) { return; }
@@ -258,7 +297,10 @@ static void rewrite_launch(Tokens &t, size_t open) {
     std::string name = one_line(join(t, name_begin, open));
     bool no_arguments = first_argument != NONE && t[first_argument].is(")");
     erase(t, close, paren);
-    t[paren] = {SYMBOL, ")(" + name + (no_arguments ? "" : ", ")};
+    static const std::set<std::string> templates = names_of_templates(t);
+    bool deduced = templates.count(name) > 0;
+    std::string kernel = deduced ? ").deduce([](auto... a) { " + name + "(a...); }" : ")(" + name;
+    t[paren] = {SYMBOL, kernel + (no_arguments ? "" : ", ")};
     erase(t, name_begin, config + 1);
     t[name_begin].text = "::emu::Launch(" + quote(name) + ", __builtin_FILE(), __builtin_LINE(), " + t[name_begin].text;
     t[name_begin].kind = SYMBOL;
@@ -274,22 +316,6 @@ static size_t begin_of_declaration(const Tokens &t, size_t i) {
         begin = left;
     }
     return begin;
-}
-
-static bool is_attribute(const Token &token) { return token.is("alignas") || token.is("__attribute__"); }
-
-// Goes from i over template arguments, attributes and brackets to the first token that is one of the stops.
-static size_t find_stop(const Tokens &t, size_t i, const char *stops) {
-    int angles = 0;
-    while (i != NONE) {
-        if (angles == 0 && t[i].kind == SYMBOL && strchr(stops, t[i].text[0])) { return i; }
-        if (t[i].is("<")) { angles++; }
-        if (t[i].is(">")) { angles--; }
-        if (is_attribute(t[i])) { i = after(t, i); }
-        if (i != NONE && (t[i].is("(") || t[i].is("[") || t[i].is("{"))) { i = closing(t, i); }
-        if (i != NONE) { i = after(t, i); }
-    }
-    return NONE;
 }
 
 static int brace_depth(const Tokens &t, size_t at) {

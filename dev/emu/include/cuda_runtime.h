@@ -60,6 +60,10 @@ class Launch {
         static_assert(std::is_trivially_copyable_v<Call<Params...>>, "a graph keeps a copy of them");
         run(reinterpret_cast<const void *>(kernel), Call<Params...>::one_thread, &call, sizeof(call));
     }
+    // For a kernel whose template arguments the compiler finds: `call` calls it.
+    template <class Call, class... Args> void deduce(Call call, Args... args) {
+        (*this)(static_cast<void (*)(Args...)>(call), args...);
+    }
 
   private:
     // A tuple of the emulator's own: when threads read it, that does not count as a kernel's access to host memory.

@@ -670,6 +670,17 @@ TEST(test_wmma) {
     check_tile<__nv_bfloat16, float, wmma::col_major, wmma::col_major>(t, wmma::mem_col_major);
 }
 
+template <class T> __global__ void add_any(T *out, const T *in, T value) { out[threadIdx.x] = in[threadIdx.x] + value; }
+
+TEST(test_deduced_templates) {
+    Buffer<int> in(std::vector<int>(8, 3)), out(8);
+    Buffer<double> reals(std::vector<double>(8, 0.5)), sums(8);
+    add_any<<<1, 8>>>(out.data, in.data, 4);
+    add_any<<<1, 8>>>(sums.data, reals.data, 0.25);
+    add_any<int><<<1, 8>>>(in.data, out.data, 1);
+    CHECK(t, out.host()[7] == 7 && in.host()[7] == 8 && sums.host()[0] == 0.75, "%d %d", out.host()[7], in.host()[7]);
+}
+
 // ---- Atomics of all widths, and intrinsics of textbooks ----
 
 struct Widths {

@@ -97,6 +97,14 @@ END
         '{ ::emu::Launch("::K", __builtin_FILE(), __builtin_LINE(), 1, 2)(::K); }' <<'END'
 { ::K<<<1, 2>>>(); }
 END
+    translates "a launch of a template without its arguments" \
+        'template <class T> void K(T *x); namespace n { void L(); }' \
+        '::emu::Launch("K", __builtin_FILE(), __builtin_LINE(), 1, 2).deduce([](auto... a) { K(a...); }, x);' \
+        '::emu::Launch("K<int>", __builtin_FILE(), __builtin_LINE(), 1, 2)(K<int>, x);' <<'END'
+template <class T> void K(T *x); namespace n { void L(); }
+K<<<1, 2>>>(x);
+K<int><<<1, 2>>>(x);
+END
     translates "device functions and variables" \
         ' static float f(float x) { return x; }' \
         '__attribute__((section("emu_device"), used)) float a[3], b = 1; const int c = 2;' \
