@@ -171,11 +171,10 @@ END
 
 # Headers that the emulator does not have end with one line, whether a CUDA is installed here or not.
 test_headers() {
-    local header
+    local header lists="(dev/emu/README.md lists what is)"
     for header in curand.h cuda.h thrust/device_vector.h cuda/barrier cutlass/cutlass.h; do
         printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$header" >"$work/header.cu"
-        printf 'emucc: %s: <%s> is not part of the emulator (dev/emu/README.md lists what is)\n' "$work/header.cu" \
-            "$header" >"$work/want"
+        echo "emucc: $work/header.cu: <$header> is not part of the emulator $lists" >"$work/want"
         compile -I/usr/local/cuda/include "$work/header.cu" -o "$work/header" >"$work/got" 2>&1
         expect "$compiler: <$header> is refused" diff "$work/want" "$work/got"
     done
