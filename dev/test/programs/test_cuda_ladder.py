@@ -40,6 +40,17 @@ def test_page_has_every_ladder():
         assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1)), (name, rows)
 
 
+def test_chapter():
+    """The rows that chapter 12 shows are those of the page, with some columns left out."""
+    page = tables(text_of("dev/cuda/README.md"))
+    layernorm = next(rows for name, rows in page.items() if name.startswith("layernorm forward"))
+    shown = re.findall(ROW, text_of("doc/12_gpu_kernels.md"), re.M)
+    assert len(shown) == len(layernorm) == 5, shown
+    for (number, name, cells), row in zip(shown, layernorm):
+        of_page = iter([cell.strip() for cell in row[2].split("|")])
+        assert (number, name) == row[:2] and all(cell.strip() in of_page for cell in cells.split("|")), (cells, row)
+
+
 @pytest.mark.parametrize("name", ("layernorm", "matmul"))
 def test_ends(name):
     """The first and the last version of each layer, with the rows of the page, but for the gain."""
