@@ -86,11 +86,10 @@ def test_page():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("schedule", ("reversed", "random:7"))
-def test_schedules(schedule):
+def test_other_order():
     """The order of threads changes no result. Each program checks its results."""
     make(*(f"build/emu/ladder_{name}" for name in NAMES))
     for name in NAMES:
         result = subprocess.run([f"build/emu/ladder_{name}"], cwd=ROOT, capture_output=True, text=True,
-                                env=dict(os.environ, EMU_SCHEDULE=schedule))
+                                env=dict(os.environ, EMU_SCHEDULE="random:7"))
         assert result.returncode == 0 and result.stderr == "", result
