@@ -106,8 +106,6 @@ struct Operand {
 };
 
 struct Multiply {
-    const char *name;
-    Source at;
     cublasOperation_t trans_a, trans_b;
     int64_t m, n, k;
     const void *alpha, *beta;
@@ -115,6 +113,8 @@ struct Multiply {
     int batch;
     cublasComputeType_t compute;
     bool by_pointers; // the operands are arrays of pointers in device memory
+    const char *name = nullptr;
+    Source at = {nullptr, 0};
 };
 
 Matrix stored_matrix(const Operand &x, int64_t rows, int64_t cols, int batch) {
@@ -166,7 +166,8 @@ void multiply_by_pointers(const Multiply &mm, bool tf32, float alpha, float beta
     }
 }
 
-cublasStatus_t multiply(cublasHandle_t handle, const Multiply &mm) {
+cublasStatus_t multiply(cublasHandle_t handle, const char *name, Source at, Multiply mm) {
+    mm.name = name, mm.at = at;
     if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
     if (!valid(mm)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (!known(mm)) { return refuse(mm); }
@@ -335,42 +336,18 @@ cublasStatus_t cublasSgemv(cublasHandle_t handle, cublasOperation_t trans, int m
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                            int k, const float *alpha, const float *A, int lda, const float *B, int ldb,
                            const float *beta, float *C, int ldc, const char *file, int line) {
-    return multiply(handle, {"cublasSgemm",
-                             {file, line},
-                             transa,
-                             transb,
-                             m,
-                             n,
-                             k,
-                             alpha,
-                             beta,
-                             {A, CUDA_R_32F, lda, 0},
-                             {B, CUDA_R_32F, ldb, 0},
-                             {C, CUDA_R_32F, ldc, 0},
-                             1,
-                             CUBLAS_COMPUTE_32F,
-                             false});
+    Operand a = {A, CUDA_R_32F, lda, 0}, b = {B, CUDA_R_32F, ldb, 0}, c = {C, CUDA_R_32F, ldc, 0};
+    return multiply(handle, "cublasSgemm", {file, line},
+                    {transa, transb, m, n, k, alpha, beta, a, b, c, 1, CUBLAS_COMPUTE_32F, false});
 }
 
 cublasStatus_t cublasSgemmBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m,
                                   int n, int k, const float *alpha, const float *const A[], int lda,
                                   const float *const B[], int ldb, const float *beta, float *const C[], int ldc,
                                   int batch, const char *file, int line) {
-    return multiply(handle, {"cublasSgemmBatched",
-                             {file, line},
-                             transa,
-                             transb,
-                             m,
-                             n,
-                             k,
-                             alpha,
-                             beta,
-                             {A, CUDA_R_32F, lda, 0},
-                             {B, CUDA_R_32F, ldb, 0},
-                             {C, CUDA_R_32F, ldc, 0},
-                             batch,
-                             CUBLAS_COMPUTE_32F,
-                             true});
+    Operand a = {A, CUDA_R_32F, lda, 0}, b = {B, CUDA_R_32F, ldb, 0}, c = {C, CUDA_R_32F, ldc, 0};
+    return multiply(handle, "cublasSgemmBatched", {file, line},
+                    {transa, transb, m, n, k, alpha, beta, a, b, c, batch, CUBLAS_COMPUTE_32F, true});
 }
 
 cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
@@ -378,42 +355,18 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
                                          long long stride_a, const float *B, int ldb, long long stride_b,
                                          const float *beta, float *C, int ldc, long long stride_c, int batch,
                                          const char *file, int line) {
-    return multiply(handle, {"cublasSgemmStridedBatched",
-                             {file, line},
-                             transa,
-                             transb,
-                             m,
-                             n,
-                             k,
-                             alpha,
-                             beta,
-                             {A, CUDA_R_32F, lda, stride_a},
-                             {B, CUDA_R_32F, ldb, stride_b},
-                             {C, CUDA_R_32F, ldc, stride_c},
-                             batch,
-                             CUBLAS_COMPUTE_32F,
-                             false});
+    Operand a = {A, CUDA_R_32F, lda, stride_a}, b = {B, CUDA_R_32F, ldb, stride_b}, c = {C, CUDA_R_32F, ldc, stride_c};
+    return multiply(handle, "cublasSgemmStridedBatched", {file, line},
+                    {transa, transb, m, n, k, alpha, beta, a, b, c, batch, CUBLAS_COMPUTE_32F, false});
 }
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                             int k, const void *alpha, const void *A, cudaDataType a_type, int lda, const void *B,
                             cudaDataType b_type, int ldb, const void *beta, void *C, cudaDataType c_type, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t, const char *file, int line) {
-    return multiply(handle, {"cublasGemmEx",
-                             {file, line},
-                             transa,
-                             transb,
-                             m,
-                             n,
-                             k,
-                             alpha,
-                             beta,
-                             {A, a_type, lda, 0},
-                             {B, b_type, ldb, 0},
-                             {C, c_type, ldc, 0},
-                             1,
-                             compute,
-                             false});
+    Operand a = {A, a_type, lda, 0}, b = {B, b_type, ldb, 0}, c = {C, c_type, ldc, 0};
+    return multiply(handle, "cublasGemmEx", {file, line},
+                    {transa, transb, m, n, k, alpha, beta, a, b, c, 1, compute, false});
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,
@@ -422,19 +375,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long stride_b, const void *beta, void *C, cudaDataType c_type, int ldc,
                                           long long stride_c, int batch, cublasComputeType_t compute, cublasGemmAlgo_t,
                                           const char *file, int line) {
-    return multiply(handle, {"cublasGemmStridedBatchedEx",
-                             {file, line},
-                             transa,
-                             transb,
-                             m,
-                             n,
-                             k,
-                             alpha,
-                             beta,
-                             {A, a_type, lda, stride_a},
-                             {B, b_type, ldb, stride_b},
-                             {C, c_type, ldc, stride_c},
-                             batch,
-                             compute,
-                             false});
+    Operand a = {A, a_type, lda, stride_a}, b = {B, b_type, ldb, stride_b}, c = {C, c_type, ldc, stride_c};
+    return multiply(handle, "cublasGemmStridedBatchedEx", {file, line},
+                    {transa, transb, m, n, k, alpha, beta, a, b, c, batch, compute, false});
 }

@@ -209,10 +209,6 @@ static inline __nv_bfloat16 operator-(const __nv_bfloat16 &x) { return __hneg(x)
 // ---- Atomics ----
 
 namespace emu {
-uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
-uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
 static inline uint16_t add_bf16(uint16_t a, uint16_t b) {
     return __bfloat16_as_ushort(__hadd(__ushort_as_bfloat16(a), __ushort_as_bfloat16(b)));
 }

@@ -139,10 +139,6 @@ static inline __half &operator/=(__half &a, const __half &b) { return a = __hdiv
 // ---- Atomics ----
 
 namespace emu {
-uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
-uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
 static inline uint16_t add_half(uint16_t a, uint16_t b) {
     return __half_as_ushort(__hadd(__ushort_as_half(a), __ushort_as_half(b)));
 }

@@ -17,6 +17,12 @@
 
 namespace emu {
 
+// Adds `value` to memory atomically, 16 bits by 16 bits. add: the sum of two numbers as bits.
+uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
+                         int line);
+
 enum Rounding { NEAREST_EVEN, TOWARDS_ZERO, DOWN, UP };
 
 static inline uint32_t float_bits(float x) {
