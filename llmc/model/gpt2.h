@@ -28,27 +28,29 @@ typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C, DIM_NH } GPT2D
 typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } GPT2Init; // RESIDUAL: normal scaled by 1/sqrt(2L)
 enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
+enum { ADAMW = 0, MUON = 1, MUON_QKV = 3 }; // matrices in one layer that --optimizer muon updates (llmc/model/muon.h)
 enum { AS_IS = 0, TRANSPOSED = 1 }; // in Hugging Face files: the linear weights are (in, out) there, (out, in) here
 
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
-//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, Hugging Face name, layout there
+//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon, Hugging Face
+//  name, layout there
 #define GPT2_PARAMETERS(X)                                                                                             \
-    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, "wte.weight", AS_IS)                                               \
-    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, "wpe.weight", AS_IS)                                             \
-    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_1.weight", AS_IS)                                      \
-    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_1.bias", AS_IS)                                       \
-    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, "attn.c_attn.weight", TRANSPOSED)                            \
-    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, "attn.c_attn.bias", AS_IS)                               \
-    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, "attn.c_proj.weight", TRANSPOSED)                       \
-    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "attn.c_proj.bias", AS_IS)                            \
-    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_2.weight", AS_IS)                                      \
-    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_2.bias", AS_IS)                                       \
-    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, "mlp.c_fc.weight", TRANSPOSED)                                \
-    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, "mlp.c_fc.bias", AS_IS)                                   \
-    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, "mlp.c_proj.weight", TRANSPOSED)                        \
-    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "mlp.c_proj.bias", AS_IS)                              \
-    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_f.weight", AS_IS)                                           \
-    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_f.bias", AS_IS)
+    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW, "wte.weight", AS_IS)                                        \
+    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW, "wpe.weight", AS_IS)                                      \
+    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_1.weight", AS_IS)                               \
+    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_1.bias", AS_IS)                                \
+    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, MUON_QKV, "attn.c_attn.weight", TRANSPOSED)                  \
+    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, ADAMW, "attn.c_attn.bias", AS_IS)                        \
+    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, MUON, "attn.c_proj.weight", TRANSPOSED)                 \
+    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "attn.c_proj.bias", AS_IS)                     \
+    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_2.weight", AS_IS)                               \
+    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_2.bias", AS_IS)                                \
+    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, MUON, "mlp.c_fc.weight", TRANSPOSED)                          \
+    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, ADAMW, "mlp.c_fc.bias", AS_IS)                            \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, MUON, "mlp.c_proj.weight", TRANSPOSED)                  \
+    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "mlp.c_proj.bias", AS_IS)                       \
+    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_f.weight", AS_IS)                                    \
+    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_f.bias", AS_IS)
 
 #define GPT2_PARAM_ENUM(name, ...) PARAM_##name,
 typedef enum { GPT2_PARAMETERS(GPT2_PARAM_ENUM) NUM_PARAM_TENSORS } GPT2Param;
@@ -59,12 +61,13 @@ typedef struct {
     GPT2Dim rows, cols; // rows DIM_NONE: a vector of cols
     GPT2Init init;
     int decay;
+    int muon;            // matrices; 0: AdamW updates the tensor with either optimizer
     const char *hf_name; // without the "h.<layer>." that tensors of a block carry
     int hf_transposed;
 } GPT2ParamSpec;
 
-#define GPT2_PARAM_SPEC(name, layers, rows, cols, init, decay, hf, layout)                                             \
-    {#name, layers, rows, cols, init, decay, hf, layout},
+#define GPT2_PARAM_SPEC(name, layers, rows, cols, init, decay, muon, hf, layout)                                       \
+    {#name, layers, rows, cols, init, decay, muon, hf, layout},
 static const GPT2ParamSpec gpt2_param_specs[NUM_PARAM_TENSORS] = {GPT2_PARAMETERS(GPT2_PARAM_SPEC)};
 
 static inline int64_t gpt2_dim(const GPT2Config *config, GPT2Dim dim) {

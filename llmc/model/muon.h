@@ -1,0 +1,97 @@
+// Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"): what the CPU, the GPU, the
+// files and the plan share. doc/muon.md derives it.
+//
+// With --optimizer muon each matrix W (rows, cols) of the blocks is updated so. G is its gradient, after clipping:
+//   M = momentum M + G;  N = G + momentum M                                                          (Nesterov)
+//   O = NS5(N)
+//   W -= lr * (scale * O + weight_decay * W)
+// NS5 changes the singular values of N to numbers near 1 and keeps its singular vectors. X = N / |N| (Frobenius), then
+// five rounds, each with A = X X^T:
+//   X = a X + (b A + c A A) X            a singular value s becomes a s + b s^3 + c s^5
+// The coefficients have the steepest slope at 0 that keeps s between about 0.7 and 1.2. A matrix with more rows than
+// columns goes through the rounds transposed: A = X^T X, X = a X + X (b A + c A A), which is less work.
+//
+// The weight of qkv is three matrices. Embeddings, biases and LayerNorms stay with AdamW.
+#ifndef LLMC_MUON_H
+#define LLMC_MUON_H
+
+#include <math.h>
+
+#include "llmc/model/gpt2.h"
+
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } GPT2Optimizer;
+
+#define MUON_ROUNDS 5
+#define MUON_A 3.4445f
+#define MUON_B (-4.7750f)
+#define MUON_C 2.0315f
+#define MUON_EPSILON 1e-7f        // the least norm that N is divided by: a gradient of zeros gives O = 0
+#define MUON_FIRST_MOMENTUM 0.85f // where the momentum's warm-up begins
+
+// `scale` above. Jordan's is sqrt(max(1, rows/cols)). Liu et al. 2025 ("Muon is scalable for LLM training") take
+// 0.2 sqrt(max(rows, cols)): the update then has the root mean square of AdamW's, so AdamW's learning rate and weight
+// decay fit, too.
+typedef enum { MUON_SCALE_ORIGINAL, MUON_SCALE_RMS } MuonScale;
+
+static inline float muon_scale(MuonScale kind, int64_t rows, int64_t cols) {
+    if (kind == MUON_SCALE_RMS) { return 0.2f * sqrtf((float)max_i64(rows, cols)); }
+    return rows > cols ? sqrtf((float)rows / (float)cols) : 1.0f;
+}
+
+// Returns the momentum of a step (0-based). It rises in a straight line over `warmup` steps, from MUON_FIRST_MOMENTUM
+// or from `last` if that is less.
+static inline float muon_momentum(float last, int64_t warmup, int64_t step) {
+    float first = fminf(last, MUON_FIRST_MOMENTUM);
+    return step >= warmup ? last : first + (last - first) * ((float)step / (float)warmup);
+}
+
+// ---- The matrices ----
+
+// Tells whether Muon updates tensor i.
+static inline bool muon_takes(GPT2Optimizer optimizer, int i) {
+    return optimizer == OPTIMIZER_MUON && gpt2_param_specs[i].muon > 0;
+}
+
+// Return the shape of each matrix in tensor i, which Muon takes.
+static inline int64_t muon_rows(const GPT2Config *config, int i) {
+    return gpt2_param_rows(config, i) / gpt2_param_specs[i].muon;
+}
+static inline int64_t muon_cols(const GPT2Config *config, int i) { return gpt2_param_cols(config, i); }
+
+// Returns the floating-point operations of NS5 for one matrix. With n the smaller side and m the larger one, a round
+// takes 2 n^2 m for A, 2 n^3 for A A, 2 n^2 m for the product with X.
+static inline double muon_flops(int64_t rows, int64_t cols) {
+    double n = (double)min_i64(rows, cols), m = (double)max_i64(rows, cols);
+    return MUON_ROUNDS * (4.0 * n * n * m + 2.0 * n * n * n);
+}
+
+// Returns the operations of NS5 for all matrices of a model.
+static inline double muon_model_flops(const GPT2Config *config) {
+    double flops = 0.0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
+        double matrices = (double)gpt2_param_layers(config, i) * gpt2_param_specs[i].muon;
+        flops += matrices * muon_flops(muon_rows(config, i), muon_cols(config, i));
+    }
+    return flops;
+}
+
+// ---- The second moment ----
+//
+// AdamW's v exists only for the tensors that AdamW updates. They lie one after another, in the order of the table.
+
+// Returns the place in v of the element at `place` in the order of the parameters, as gpt2_param_offset counts. The
+// element belongs to AdamW. place = gpt2_num_params: the length of v.
+static inline int64_t gpt2_place_in_v(const GPT2Config *config, GPT2Optimizer optimizer, int64_t place) {
+    int64_t left_out = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS && gpt2_param_offset(config, i) < place; i++) {
+        if (muon_takes(optimizer, i)) { left_out += gpt2_param_size(config, i); }
+    }
+    return place - left_out;
+}
+
+static inline int64_t gpt2_length_of_v(const GPT2Config *config, GPT2Optimizer optimizer) {
+    return gpt2_place_in_v(config, optimizer, gpt2_num_params(config));
+}
+
+#endif // LLMC_MUON_H
