@@ -2,7 +2,7 @@
 //
 //   1. the layers      each with its formula, its forward and its backward
 //   2. the model       the memory plan, a forward and a backward pass over all layers
-//   3. the update      gradient norm, AdamW
+//   3. the update      gradient norm, AdamW, and Muon if --optimizer asks for it
 //   4. generation      the model a few tokens at a time, with a cache of keys and values
 //   5. the program     load, plan, train, evaluate, sample, save
 //
@@ -26,6 +26,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/cpu/kernels.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/nonfinite.h"
 #include "llmc/cpu/packed_weights.h"
 #include "llmc/cpu/peak.h"
@@ -128,7 +129,8 @@ static void layernorm_backward(float *dinp, float *dweight, float *dbias, const 
 // Linear layer: out = inp weight^T + bias, plus residual unless it is NULL.
 // out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
 static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
-                           int64_t N, int C, int OC, const Gemm *mm) {
+                           int64_t N, int C, int OC, const Gemm *mm, Profile *profile) {
+    profile_enter(profile, PROFILE_MATMUL_FORWARD);
     if (residual != NULL && residual != out) { copy_rows(out, residual, N * OC); }
     gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, mm);
 }
@@ -330,9 +332,7 @@ typedef struct {
     GPT2_PARAMETERS(TENSOR_POINTER)
 } Tensors;
 
-static float *of_layer(Activation activation, int layer) {
-    return activation.stride > 0 ? activation.data + layer * activation.stride : activation.data;
-}
+static float *of_layer(Activation activation, int layer) { return activation.data + layer * activation.stride; }
 
 typedef struct {
     RunKind kind;
@@ -341,10 +341,12 @@ typedef struct {
     int window;        // positions that generation sees
     int eval_T;        // the longest sequence of an evaluation, which may exceed T. 0: none
     int64_t eval_rows; // the most completions of an evaluation
+    GPT2Optimizer optimizer;
 } RunShape;
 
 typedef struct {
-    float *m, *v;      // (number of parameters) each: AdamW's moments
+    float *m, *v;      // AdamW's moments. m is the momentum of Muon's matrices, v (gpt2_length_of_v) leaves them out
+    float *muon;       // scratch
     double *norm_sums; // sums of the squares of NORM_BLOCK gradients each
     Outliers outliers; // statistics of loss and norm so far
 } Optimizer;
@@ -432,35 +434,42 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
                       const GemmKernel *kernel) {
     memset(model, 0, sizeof(*model));
     model->config = *config, model->shape = shape, model->mm.kernel = kernel;
-    int64_t num_params = gpt2_num_params(config), trained = shape.kind == RUN_TRAINS ? num_params : 0;
+    bool trains = shape.kind == RUN_TRAINS;
+    int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
+    int64_t with_v = trains ? gpt2_length_of_v(config, shape.optimizer) : 0;
+    int64_t muon = trains ? muon_most_scratch(config, shape.optimizer) : 0;
+    PlanCategory work = PLAN_WORKSPACE;
     plan_init(plan, phase_names);
     plan_add(plan, &model->params, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
     plan_add(plan, &model->grads, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
     plan_add(plan, &model->optimizer.m, "adam_m", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
-    plan_add(plan, &model->optimizer.v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->optimizer.v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(with_v), FORWARD, GENERATE);
     plan_activations(model, plan);
-    plan_add(plan, &model->optimizer.norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64,
-             shape1(ceil_div_i64(trained, NORM_BLOCK)), UPDATE, UPDATE);
+    plan_add(plan, &model->optimizer.norm_sums, "norm_sums", work, PLAN_F64, shape1(ceil_div_i64(trained, NORM_BLOCK)),
+             UPDATE, UPDATE);
+    plan_add(plan, &model->optimizer.muon, "muon_scratch", work, PLAN_F32, shape1(muon), UPDATE, UPDATE);
     plan_generation(model, plan);
-    plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
-             GENERATE);
+    plan_add(plan, &model->eval_means, "eval_means", work, PLAN_F64, shape1(shape.eval_rows), FORWARD, GENERATE);
     int64_t longest = max_i64(activation_shape(model).rows > 0 ? shape.T : 0, max_i64(shape.eval_T, shape.window));
-    plan_add(plan, &model->mm.workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
+    plan_add(plan, &model->mm.workspace, "gemm_workspace", work, PLAN_F32,
              shape1(gemm_workspace_floats(gemm_max_threads())), FORWARD, GENERATE);
     int64_t scratch = attention_scratch_floats(longest, config->channels / config->num_heads, model->mm.kernel);
-    plan_add(plan, &model->attention_scratch, "attention_tiles", PLAN_WORKSPACE, PLAN_F32,
-             shape2(gemm_max_threads(), scratch), FORWARD, GENERATE);
+    plan_add(plan, &model->attention_scratch, "attention_tiles", work, PLAN_F32, shape2(gemm_max_threads(), scratch),
+             FORWARD, GENERATE);
     plan_layout(plan);
+}
+
+static void clear_state(Model *model) {
+    int64_t n = gpt2_num_params(&model->config);
+    clear_rows(model->grads, n);
+    clear_rows(model->optimizer.m, n);
+    clear_rows(model->optimizer.v, gpt2_length_of_v(&model->config, model->shape.optimizer));
 }
 
 // Allocates the plan. The caller fills the parameters. Gradients and optimizer state are zero.
 static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
     if (!plan_allocate(plan, error)) { return false; }
-    int64_t n = gpt2_num_params(&model->config);
-    if (model->grads == NULL) { return true; }
-    clear_rows(model->grads, n);
-    clear_rows(model->optimizer.m, n);
-    clear_rows(model->optimizer.v, n);
+    if (model->grads != NULL) { clear_state(model); }
     return true;
 }
 
@@ -494,16 +503,13 @@ static void block_forward(Model *model, int layer, int B, int T) {
     Profile *profile = &model->profile;
     profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, p.ln1w, p.ln1b, N, C);
-    profile_enter(profile, PROFILE_MATMUL_FORWARD);
-    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm);
+    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm, profile);
     profile_enter(profile, PROFILE_ATTENTION_FORWARD);
     attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch, mm);
-    profile_enter(profile, PROFILE_MATMUL_FORWARD);
-    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm);
+    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm, profile);
     profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.residual_mid, p.ln2w, p.ln2b, N, C);
-    profile_enter(profile, PROFILE_MATMUL_FORWARD);
-    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm);
+    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm, profile);
     profile_enter(profile, PROFILE_GELU);
     gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
@@ -544,9 +550,8 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gr
         LayerActs a = acts_of(model, layer);
         p = params_of(model, layer);
         block_forward(model, layer, B, T);
-        profile_enter(&model->profile, PROFILE_MATMUL_FORWARD);
         matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
-                       &model->mm);
+                       &model->mm, &model->profile);
     }
     LayerActs last = acts_of(model, L);
     profile_enter(&model->profile, PROFILE_LAYERNORM);
@@ -636,13 +641,12 @@ static void gpt2_backward(Model *model, int B, int T) {
 static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
     profile_enter(&model->profile, PROFILE_NORM);
+    double sum = 0.0, *sums = model->optimizer.norm_sums;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
-        model->optimizer.norm_sums[i] =
-            row_sumsq(model->grads + i * NORM_BLOCK, min_i64(NORM_BLOCK, n - i * NORM_BLOCK));
+        sums[i] = row_sumsq(model->grads + i * NORM_BLOCK, min_i64(NORM_BLOCK, n - i * NORM_BLOCK));
     }
-    double sum = 0.0;
-    for (int64_t i = 0; i < blocks; i++) { sum += model->optimizer.norm_sums[i]; }
+    for (int64_t i = 0; i < blocks; i++) { sum += sums[i]; }
     return sqrt(sum);
 }
 
@@ -657,13 +661,12 @@ typedef struct {
 //   param -= lr * (m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + epsilon) + decay * param)
 // Blocks have a fixed size, so that the arithmetic of an element does not depend on the number of threads.
 static void adamw_tensor(float *param, float *m, float *v, const float *grad, int64_t n, const AdamW *a, float decay) {
-    const int64_t block = 1 << 14;
     float c1 = (float)(1.0 / (1.0 - pow(a->beta1, (double)a->update)));
     float c2 = (float)(1.0 / (1.0 - pow(a->beta2, (double)a->update)));
     float lr = a->lr, beta1 = a->beta1, beta2 = a->beta2, epsilon = a->epsilon, scale = a->grad_scale;
 #pragma omp parallel for schedule(static)
-    for (int64_t begin = 0; begin < n; begin += block) {
-        int64_t end = min_i64(n, begin + block);
+    for (int64_t begin = 0; begin < n; begin += ROWS_BLOCK) {
+        int64_t end = min_i64(n, begin + ROWS_BLOCK);
         for (int64_t i = begin; i < end; i++) {
             float g = scale * grad[i];
             m[i] = beta1 * m[i] + (1.0f - beta1) * g;
@@ -673,12 +676,20 @@ static void adamw_tensor(float *param, float *m, float *v, const float *grad, in
     }
 }
 
-static void gpt2_update(Model *model, const AdamW *a) {
-    profile_enter(&model->profile, PROFILE_ADAMW);
+// Updates the matrices of the blocks with Muon if the run asks for it, and all other tensors with AdamW.
+static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
+    const GPT2Config *config = &model->config;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
-        adamw_tensor(model->params + at, model->optimizer.m + at, model->optimizer.v + at, model->grads + at, n, a,
-                     gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
+        int64_t at = gpt2_param_offset(config, i), at_v = gpt2_place_in_v(config, model->shape.optimizer, at);
+        float *param = model->params + at, *grad = model->grads + at, *m = model->optimizer.m + at;
+        bool by_muon = muon_takes(model->shape.optimizer, i);
+        profile_enter(&model->profile, by_muon ? PROFILE_MUON : PROFILE_ADAMW);
+        if (by_muon) {
+            muon_tensor(param, m, grad, config, i, muon, model->optimizer.muon, &model->mm);
+        } else {
+            adamw_tensor(param, m, model->optimizer.v + at_v, grad, gpt2_param_size(config, i), a,
+                         gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
+        }
     }
 }
 
@@ -742,11 +753,12 @@ static void generate_rows(Model *model, int first, int rows) {
     linear_forward(&weights, g->logits, false, ln, PARAM_wte, 0, NULL, 1);
 }
 
-// Begins a sample. Call it when the parameters are as they shall be.
-static void generate_begin(Model *model) {
+// Begins a sample. Call it when the parameters are as they shall be. Returns memory for the sampler (V).
+static float *generate_begin(Model *model) {
     Generation *g = &model->generation;
     g->length = g->cached = 0;
     if (g->packed != NULL) { packed_weights_fill(g->packed, model->params, &model->config, model->mm.kernel); }
+    return g->probs;
 }
 
 // Adds a token to the history. If the window is full, the tokens move, and the cache is void.
@@ -816,11 +828,11 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
 
 static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = &run->options;
-    bool clip = o->grad_clip > 0.0 && info->norm > o->grad_clip;
-    AdamW a = {(float)info->lr,    (float)o->beta1,        (float)o->beta2,
-               (float)o->adam_eps, (float)o->weight_decay, clip ? (float)(o->grad_clip / info->norm) : 1.0f,
-               ++run->updates};
-    gpt2_update(model, &a);
+    bool clips = o->grad_clip > 0.0 && info->norm > o->grad_clip;
+    float scale = clips ? (float)(o->grad_clip / info->norm) : 1.0f, decay = (float)o->weight_decay;
+    AdamW a = {(float)info->lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps, decay, scale, ++run->updates};
+    Muon muon = {run_muon_rate(run), run_muon_momentum(run), decay, scale, train_options_muon_scale(o)};
+    gpt2_update(model, &a, &muon);
 }
 
 // Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
@@ -903,37 +915,25 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
 }
 
 static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
-    (void)run, (void)which, (void)last;
-    return t->model.eval_means;
+    return (void)run, (void)which, (void)last, t->model.eval_means;
 }
 
-static float *begin_sample(Trainer *t) {
-    generate_begin(&t->model);
-    return t->model.generation.probs;
-}
-
+static float *begin_sample(Trainer *t) { return generate_begin(&t->model); }
 static void append_token(Trainer *t, int token) { generate_append(&t->model, token); }
 static const float *next_logits(Trainer *t) { return generate_logits(&t->model, true); }
 
 static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
-    int64_t n = gpt2_num_params(&model->config);
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
-    if (reader == NULL) { return run_read_params(run, 0, n, model->params, error); }
-    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_read(reader, i, 0, arrays[i], n, error)) { return false; }
-    }
-    return true;
+    if (reader == NULL) { return run_read_params(run, 0, gpt2_num_params(&model->config), model->params, error); }
+    clear_state(model);
+    return checkpoint_read_whole(reader, arrays, error);
 }
 
 static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     const Model *model = &t->model;
-    int64_t n = gpt2_num_params(&model->config);
     const float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
-    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_write(writer, i, 0, arrays[i], n, error)) { return false; }
-    }
-    return true;
+    return checkpoint_write_whole(writer, arrays, error);
 }
 
 static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
@@ -943,8 +943,8 @@ static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
               fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
     if (!ok || !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return NULL; }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
-    RunShape shape = {run_kind(run),        (int)o->batch_size, T, (int)o->recompute, T,
-                      run_eval_length(run), run_eval_rows(run)};
+    RunShape shape = {run_kind(run),      (int)o->batch_size,        T, (int)o->recompute, T, run_eval_length(run),
+                      run_eval_rows(run), train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
     return &t->plan;
 }

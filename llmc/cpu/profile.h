@@ -7,10 +7,12 @@
 
 #include "llmc/base/utils.h"
 #include "llmc/model/activations.h"
+#include "llmc/model/muon.h"
 
 // The phases of a step: name, label, what limits it, and its work: floating-point operations, or bytes that it must
 // read and write if every pass over an array comes from memory. N tokens of a step, T of a sequence; L, C, V as usual;
-// P parameters. again[level]: the part of the blocks that --recompute computes twice from this level on.
+// P parameters, by_muon of them Muon's. again[level]: the part of the blocks that --recompute computes twice from this
+// level on.
 #define PROFILE_PHASES(X)                                                                                              \
     X(EMBEDDING, "embedding", BYTES, 4 * 8 * N * C)                                                                    \
     X(LAYERNORM, "layernorm", BYTES, 4 * N * C * ((2 * L + 1) * 8 + 2 * L * 2 * again[RECOMPUTE_LAYERNORM]))           \
@@ -25,7 +27,8 @@
     X(CROSS_ENTROPY, "cross entropy", BYTES, 4 * 2 * N * V)                                                            \
     X(CLEARING, "gradient clearing", BYTES, 4 * C * (config->max_seq_len + padding + 13 * L + 2))                      \
     X(NORM, "gradient norm", BYTES, 4 * P)                                                                             \
-    X(ADAMW, "AdamW", BYTES, 4 * 7 * P)                                                                                \
+    X(ADAMW, "AdamW", BYTES, 4 * 7 * (P - by_muon))                                                                    \
+    X(MUON, "Muon", FLOPS, muon_model_flops(config))                                                                   \
     X(OTHER, "other", NOTHING, 0)
 
 typedef enum { PROFILE_FLOPS, PROFILE_BYTES, PROFILE_NOTHING } ProfileLimit;
@@ -79,9 +82,10 @@ static inline void profile_end_step(Profile *profile) {
 
 // Computes the work of each phase of a step of so many tokens.
 static inline void profile_work(double work[NUM_PROFILE_PHASES], const GPT2Config *config, int64_t tokens, int seq_len,
-                                int recompute) {
+                                int recompute, bool muon) {
     double N = (double)tokens, T = seq_len, L = config->num_layers, C = config->channels, V = config->vocab_size;
     double P = (double)gpt2_num_params(config), padding = config->padded_vocab_size - V, again[NUM_RECOMPUTE_LEVELS];
+    double by_muon = P - (double)gpt2_length_of_v(config, muon ? OPTIMIZER_MUON : OPTIMIZER_ADAMW);
     for (int level = 0; level < NUM_RECOMPUTE_LEVELS; level++) {
         again[level] = recompute < level ? 0.0 : 1.0 - 1.0 / L;
     }
@@ -98,7 +102,7 @@ static inline void profile_print(const Profile *profile, const GPT2Config *confi
                                  int recompute) {
     double work[NUM_PROFILE_PHASES], step = 0.0, steps = (double)profile->steps;
     if (profile->steps == 0) { return; }
-    profile_work(work, config, tokens, seq_len, recompute);
+    profile_work(work, config, tokens, seq_len, recompute, profile->seconds[PROFILE_MUON] > 0.0);
     for (int i = 0; i < NUM_PROFILE_PHASES; i++) { step += profile->seconds[i] / steps; }
     say(stdout, "\nprofile of %lld steps%s; limits: %.0f GFLOP/s, memory at %.1f GB/s as AdamW uses it\n",
         (long long)profile->steps, profile->skipped > 0 ? " after the first" : "",
@@ -106,6 +110,7 @@ static inline void profile_print(const Profile *profile, const GPT2Config *confi
     say(stdout, "%-20s %10s  %6s %16s  %8s\n", "phase", "ms a step", "share", "rate", "of limit");
     for (int i = 0; i < NUM_PROFILE_PHASES; i++) {
         ProfileLimit limit = profile_phases[i].limit;
+        if (i == PROFILE_MUON && profile->seconds[i] == 0.0) { continue; } // the optimizer is AdamW
         double seconds = profile->seconds[i] / steps, rate = work[i] / seconds;
         profile_print_row(profile_phases[i].label, seconds, step);
         if (limit != PROFILE_NOTHING && seconds > 0.0 && profile->limits[limit] > 0.0) {

@@ -12,8 +12,9 @@
 // kill left under its temporary name its own name, and removes all other leftovers.
 //
 // Any number of processes save and load one checkpoint together. Each handles its pieces of the three arrays: the
-// parameters and both moments of AdamW, in the order of the parameter table. The number of processes does not change
-// the bytes of the files. One process, the leader, creates, names and removes the files. In a save the leader calls
+// parameters and both moments of AdamW, in the order of the parameter table. With Muon the first moment of its matrices
+// is their momentum, and the second moment leaves them out. The number of processes does not change the bytes of the
+// files. One process, the leader, creates, names and removes the files. In a save the leader calls
 // checkpoint_write_begin first, then every other process calls it. All call checkpoint_write and
 // checkpoint_write_flush. The leader calls checkpoint_write_commit when all have flushed. When a process fails or is
 // killed before the commit, the leader aborts, and the folder is as before. The caller synchronises the processes and
@@ -25,18 +26,34 @@
 
 #include "llmc/base/files.h"
 #include "llmc/files/disk_space.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/muon.h"
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
 
-// The arrays, each of gpt2_num_params floats. The parameters follow the header of the model file. The moments are
-// sections of the state. All three come first in the state's table.
+// The arrays of floats. The parameters follow the header of the model file. The moments are sections of the state. All
+// three come first in the state's table. A place in an array always counts all parameters, as gpt2_param_offset does.
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
 // Returns the kind of record i of a checkpoint's state.
 static inline StateKind checkpoint_kind(int i) {
     return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : i < CHECKPOINT_ARRAYS ? STATE_ARRAY : STATE_SECTION;
+}
+
+// Returns the optimizer of a saved run. A training state that does not say it is older than Muon here.
+static inline GPT2Optimizer checkpoint_optimizer(const StateHeader *header) {
+    char name[16];
+    bool says = state_get_text(header, "option.optimizer", name, sizeof(name));
+    return says && strcmp(name, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+}
+
+// Returns where in an array the element of a parameter lies. place = gpt2_num_params: the length of the array.
+static inline int64_t checkpoint_place(const GPT2Config *config, GPT2Optimizer optimizer, int array, int64_t place) {
+    return array == CHECKPOINT_ADAM_V ? gpt2_place_in_v(config, optimizer, place) : place;
+}
+
+static inline int64_t checkpoint_array_bytes(const GPT2Config *config, GPT2Optimizer optimizer, int array) {
+    return checkpoint_place(config, optimizer, array, gpt2_num_params(config)) * (int64_t)sizeof(float);
 }
 
 // SUM64 of the pieces that one process has written or read. Added over all processes they are the sums of the arrays.
@@ -146,6 +163,8 @@ typedef struct CheckpointReader {
     StateFile state;
     InputFile model; // its path may be the temporary name
     GPT2Config config;
+    GPT2Optimizer optimizer;
+    bool skips_moments; // the caller reads the parameters only: another optimizer goes on with them
     CheckpointSums sums;
     int bad_array;     // the array of a value that no run computes with
     int64_t bad_place; // its place there; -1: none seen
@@ -209,8 +228,8 @@ static inline bool checkpoint_check_step(const CheckpointReader *r, const StateH
 
 // Checks that the arrays have the names and sizes of this model's arrays.
 static inline bool checkpoint_check_arrays(const CheckpointReader *r, Error *error) {
-    int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        int64_t bytes = checkpoint_array_bytes(&r->config, r->optimizer, a);
         if (!state_expect(&r->state, a, checkpoint_array_names[a], checkpoint_kind(a), bytes, error)) { return false; }
     }
     return true;
@@ -227,6 +246,7 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
         return false;
     }
+    r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
     bool ok = checkpoint_check_step(r, header, step, error) && checkpoint_open_model(r, &paths, header, error) &&
               checkpoint_check_arrays(r, error);
     if (!ok) { checkpoint_read_abort(r); }
@@ -279,15 +299,17 @@ static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t
                                          Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
     int64_t offset = params ? DATA_HEADER_BYTES : state_section_offset(&r->state, array);
-    if (!input_read(params ? &r->model : &r->state.file, offset + 4 * first, data, 4 * n, error)) { return false; }
-    r->sums.sums[array] += sum64(first, data, n);
+    int64_t at = checkpoint_place(&r->config, r->optimizer, array, first);
+    if (!input_read(params ? &r->model : &r->state.file, offset + 4 * at, data, 4 * n, error)) { return false; }
+    r->sums.sums[array] += sum64(at, data, n);
     if (params) { model_zero_padding_range(data, &r->config, first, n); }
     int64_t bad = r->bad_place < 0 ? checkpoint_first_bad(array, data, n) : n;
     if (bad < n) { r->bad_array = array, r->bad_place = first + bad, r->bad_value = data[bad]; }
     return true;
 }
 
-// Reads elements first .. first + n - 1 of an array. They are good only when checkpoint_read_end succeeds.
+// Reads the elements of parameters first .. first + n - 1 from an array that has them. They are good only when
+// checkpoint_read_end succeeds.
 static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                    Error *error) {
     bool ok = model_check_range(&r->config, first, n, r->state.file.path, error);
@@ -299,15 +321,28 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
     return ok;
 }
 
+// Reads all arrays in one process. arrays: where each array goes, without gaps.
+static inline bool checkpoint_read_whole(CheckpointReader *r, float *const arrays[CHECKPOINT_ARRAYS], Error *error) {
+    for (int k = 0; k < (r->skips_moments ? 1 : CHECKPOINT_ARRAYS) * NUM_PARAM_TENSORS; k++) {
+        int array = k / NUM_PARAM_TENSORS, i = k % NUM_PARAM_TENSORS;
+        int64_t first = gpt2_param_offset(&r->config, i), at = checkpoint_place(&r->config, r->optimizer, array, first);
+        if (array == CHECKPOINT_ADAM_V && muon_takes(r->optimizer, i)) { continue; }
+        if (!checkpoint_read(r, array, first, arrays[array] + at, gpt2_param_size(&r->config, i), error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+    for (int a = 0; a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
         if (all->sums[a] != r->state.records[a].checksum) { return checkpoint_fail_array(r, a, error); }
     }
     const char *path = r->bad_array == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
     return r->bad_place < 0 || checkpoint_fail_value(&r->config, r->bad_array, r->bad_place, r->bad_value, path, error);
 }
 
-// Ends the reading. All processes together have read every element of all arrays once, and `all` holds their sums,
+// Ends the reading. All processes together have read every element of the arrays once, and `all` holds their sums,
 // added. Verifies the arrays, then reads and verifies the other sections. Their names and sizes must match the file.
 static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
                                        int count, Error *error) {
@@ -365,6 +400,7 @@ static inline bool checkpoint_clean(const Folder *dir, Error *error) {
 typedef struct CheckpointWriter {
     CheckpointPaths paths;
     GPT2Config config;
+    GPT2Optimizer optimizer;
     bool leader;
     StateHeader header;
     StateRecord records[STATE_MAX_SECTIONS]; // CHECKPOINT_ARRAYS arrays, then the sections
@@ -398,7 +434,7 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
         StateSection *section = &w->sections[i];
         if (i < CHECKPOINT_ARRAYS) {
             section->name = checkpoint_array_names[i];
-            section->bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
+            section->bytes = checkpoint_array_bytes(&w->config, w->optimizer, i);
         } else {
             *section = sections[i - CHECKPOINT_ARRAYS];
         }
@@ -413,6 +449,7 @@ static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *
     CheckpointWriter w;
     w.config = *config;
     w.header = *header;
+    w.optimizer = checkpoint_optimizer(header);
     if (!checkpoint_paths(&w.paths, ".", 0, error) || !checkpoint_describe(&w, 0, sections, count, error)) {
         return false;
     }
@@ -443,6 +480,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const Folder *dir
     w->config = *config;
     w->leader = leader;
     w->header = *header;
+    w->optimizer = checkpoint_optimizer(header);
     if (!checkpoint_paths(&w->paths, dir->path, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
         return false;
     }
@@ -463,18 +501,34 @@ static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_
         return checkpoint_fail_value(&w->config, array, first + bad, data[bad], "the model to be saved", error);
     }
     int64_t offset = params ? DATA_HEADER_BYTES : checkpoint_state_offset(w, array);
-    w->sums.sums[array] += sum64(first, data, n);
-    return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
+    int64_t at = checkpoint_place(&w->config, w->optimizer, array, first);
+    w->sums.sums[array] += sum64(at, data, n);
+    return atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * n, error);
 }
 
-// Writes elements first .. first + n - 1 of an array. All processes together write every element once. Values that
-// loading would refuse are refused here, too: the good checkpoints would be gone by then.
+// Writes the elements of parameters first .. first + n - 1 to an array that has them. All processes together write
+// every element once. Values that loading would refuse are refused here, too: the good checkpoints would be gone by
+// then.
 static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                     Error *error) {
     if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }
     for (int64_t done = 0; done < n; done += SUM_CHUNK_BYTES / 4) {
         int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
         if (!checkpoint_write_chunk(w, array, first + done, data + done, count, error)) { return false; }
+    }
+    return true;
+}
+
+// Writes all arrays in one process, as checkpoint_read_whole reads them.
+static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *const arrays[CHECKPOINT_ARRAYS],
+                                          Error *error) {
+    for (int k = 0; k < CHECKPOINT_ARRAYS * NUM_PARAM_TENSORS; k++) {
+        int array = k / NUM_PARAM_TENSORS, i = k % NUM_PARAM_TENSORS;
+        int64_t first = gpt2_param_offset(&w->config, i), at = checkpoint_place(&w->config, w->optimizer, array, first);
+        if (array == CHECKPOINT_ADAM_V && muon_takes(w->optimizer, i)) { continue; }
+        if (!checkpoint_write(w, array, first, arrays[array] + at, gpt2_param_size(&w->config, i), error)) {
+            return false;
+        }
     }
     return true;
 }

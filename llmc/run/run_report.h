@@ -114,6 +114,26 @@ static inline void run_print_doubts(const TrainRun *run) {
     }
 }
 
+// Prints Muon's settings, and the operations of its rounds beside the operations of a step.
+static inline void run_print_muon(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    char rate[160], rise[64] = "";
+    Schedule schedule = train_options_muon_schedule(o, run->num_steps);
+    double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
+    float first = muon_momentum((float)o->muon_momentum, o->muon_warmup, 0);
+    schedule_text(&schedule, rate, sizeof(rate));
+    if (first < (float)o->muon_momentum) {
+        snprintf(rise, sizeof(rise), "%g to %g over %lld steps", (double)first, o->muon_momentum,
+                 (long long)o->muon_warmup);
+    } else {
+        snprintf(rise, sizeof(rise), "%g", o->muon_momentum);
+    }
+    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s, scale %s\n", rate,
+        rise, o->muon_scale);
+    say(stdout, "            its rounds take %.4g GFLOP, %.3g %% of the %.4g GFLOP of a step\n",
+        1e-9 * muon_model_flops(&run->config), 100.0 * muon_model_flops(&run->config) / step, 1e-9 * step);
+}
+
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -128,7 +148,10 @@ static inline void run_print_training(const TrainRun *run) {
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
     Schedule schedule = train_options_schedule(o, run->num_steps);
     schedule_text(&schedule, rate, sizeof(rate));
-    say(stdout, "optimizer   AdamW, learning rate %s, weight decay %g\n", rate, o->weight_decay);
+    bool muon = train_options_optimizer(o) == OPTIMIZER_MUON;
+    if (muon) { run_print_muon(run); }
+    say(stdout, "%s, learning rate %s, weight decay %g\n",
+        muon ? "            AdamW for the rest" : "optimizer   AdamW", rate, o->weight_decay);
     run_print_doubts(run);
 }
 

@@ -213,7 +213,8 @@ static inline void run_list_option(TrainRun *run, const StateHeader *header, int
     run_option_key(key, sizeof(key), i);
     train_options_text(&run->options, i, now, sizeof(now));
     bool recorded = state_get_text(header, key, then, sizeof(then));
-    if (!recorded) { snprintf(then, sizeof(then), "(not recorded)"); }
+    bool of_muon = i >= TRAIN_ROW_optimizer && i <= TRAIN_ROW_muon_scale; // a run from before Muon had AdamW
+    if (!recorded) { snprintf(then, sizeof(then), "%s", of_muon ? train_specs_cpu[i].fallback : "(not recorded)"); }
     if (!is_mine && !recorded) { return; }
     if (is_mine && train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
         logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
@@ -233,8 +234,10 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Ru
     char then[MAX_PATH_BYTES];
     uint64_t data = 0;
     bool equal_shape = state_get_text(header, "option.init", then, sizeof(then)) && run_names_equal_shape(run, then);
+    bool other_optimizer = checkpoint_optimizer(header) != train_options_optimizer(&run->options);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         if (equal_shape && i >= TRAIN_ROW_init && i <= TRAIN_ROW_vocab) { continue; }
+        if (other_optimizer && i > TRAIN_ROW_optimizer && i <= TRAIN_ROW_muon_scale) { continue; }
         run_list_option(run, header, i, changes);
     }
     if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
@@ -303,6 +306,7 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
                                        Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
     if (!run_agree(run, ok, error)) { return false; }
+    reader->skips_moments = reader->optimizer != train_options_optimizer(&run->options);
     ok = run_restore_position(run, header, reader->state.file.path, error) &&
          run_restore_divergence(run, header, reader->state.file.path, error) &&
          run->ops->read_state(run->trainer, run, reader, error);
@@ -311,6 +315,7 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
     if (!run_agree(run, ok, error)) { return false; }
     run->folder.saved_step = step;
+    if (reader->skips_moments) { run->updates = 0; } // another optimizer begins anew
     return true;
 }
 
@@ -325,7 +330,9 @@ static inline bool run_resume(TrainRun *run, Error *error) {
         }
         reader.model.fd = reader.state.file.fd = -1; // no file is open yet
         if (run_read_checkpoint(run, found->checkpoints[i], &reader, &header, error)) {
-            return run_agree(run, run_compare_options(run, &header, error), error);
+            if (!run_agree(run, run_compare_options(run, &header, error), error)) { return false; }
+            if (reader.skips_moments) { logger_event(&run->logger, "the optimizer begins anew, from moments of zero"); }
+            return true;
         }
         checkpoint_read_abort(&reader);
         if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) { return false; } // not damage

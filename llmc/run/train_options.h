@@ -9,6 +9,7 @@
 #include "llmc/base/launcher.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
+#include "llmc/model/muon.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
 #include "llmc/run/schedulers.h"
@@ -24,6 +25,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 #define TRAIN_MAX_BATCH 65536            // sequences
 #define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
 #define TRAIN_CPU_CHOICE TRAIN_CPU_ONLY "; this one is built for bf16, or by make PRECISION=FP32 for fp32"
+#define TRAIN_NEEDS_MUON "does nothing without --optimizer muon"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
@@ -77,6 +79,16 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                                    \
       "AdamW's memory of the gradient's square")                                                                       \
     X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, ANY, "Optimizer", "AdamW's epsilon")              \
+    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, ANY, "Optimizer",                       \
+      "muon: orthogonal updates of the blocks' matrices, and AdamW for everything else (doc/muon.md)")                 \
+    X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, ANY, "Optimizer",                                     \
+      "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
+    X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                    \
+      "Muon's memory of the gradient")                                                                                 \
+    X(muon_warmup, "muon-warmup", "", INT, "300", 0, 1000000000, "N", SHAPES, ANY, "Optimizer",                        \
+      "steps over which this memory rises from 0.85")                                                                  \
+    X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, ANY, "Optimizer",                \
+      "the size of Muon's updates, original: as published first; rms: as large as AdamW's, so that its rate fits")     \
     X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, ANY, "Optimizer",                                 \
       "shorten longer gradients to this norm; 0: never")                                                               \
     X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, ANY, "Optimizer",                              \
@@ -342,6 +354,13 @@ static inline Schedule train_options_schedule(const TrainOptions *o, int64_t num
     return s;
 }
 
+// Returns the schedule of Muon's learning rate: another peak, the rest as for AdamW's.
+static inline Schedule train_options_muon_schedule(const TrainOptions *o, int64_t num_steps) {
+    Schedule s = train_options_schedule(o, num_steps);
+    s.peak = (float)o->muon_lr;
+    return s;
+}
+
 // Returns the GPU that --plan predicts times for. NULL: --gpu names no known GPU.
 static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
     return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
@@ -356,6 +375,14 @@ static inline bool train_options_plans_all(const TrainOptions *o) {
 }
 
 static inline bool train_options_largest_first(const TrainOptions *o) { return strcmp(o->plan, "largest") == 0; }
+
+static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
+    return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+}
+
+static inline MuonScale train_options_muon_scale(const TrainOptions *o) {
+    return strcmp(o->muon_scale, "rms") == 0 ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL;
+}
 
 // A combination of options that is refused.
 typedef struct {
@@ -391,6 +418,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
     bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size],
          by_batches = o->val_batches >= 0, plans = train_options_plan(o);
+    bool no_muon = train_options_optimizer(o) != OPTIMIZER_MUON;
     const TrainRule rules[] = {
         TRAIN_RULE(train_data, no_data && !no_steps && !plans,
                    "missing; give a text file or token shards to train on, or --steps 0 to only sample"),
@@ -420,6 +448,10 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
                    "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"),
         TRAIN_RULE(final_lr_frac, o->final_lr_frac != 1.0 && !schedule_falls(schedule_kind(o->schedule)),
                    "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"),
+        TRAIN_RULE(muon_lr, o->given[TRAIN_ROW_muon_lr] && no_muon, TRAIN_NEEDS_MUON),
+        TRAIN_RULE(muon_momentum, o->given[TRAIN_ROW_muon_momentum] && no_muon, TRAIN_NEEDS_MUON),
+        TRAIN_RULE(muon_warmup, o->given[TRAIN_ROW_muon_warmup] && no_muon, TRAIN_NEEDS_MUON),
+        TRAIN_RULE(muon_scale, o->given[TRAIN_ROW_muon_scale] && no_muon, TRAIN_NEEDS_MUON),
         TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
         TRAIN_RULE(profile, o->profile && no_steps, "does nothing with --steps 0 (-x); it times the steps of training"),
     };
@@ -517,6 +549,9 @@ static inline void train_options_settle(TrainOptions *options) {
     if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
     bool falls = schedule_falls(schedule_kind(options->schedule));
     if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }
+    if (train_options_optimizer(options) == OPTIMIZER_MUON && options->muon_lr == 0.0) {
+        options->muon_lr = train_options_muon_scale(options) == MUON_SCALE_RMS ? options->lr : 0.02;
+    }
 }
 
 // The sizes that --help shows. dev/plan_table.py writes the lines with GiB.

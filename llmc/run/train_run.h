@@ -245,6 +245,16 @@ static inline double run_learning_rate(const TrainRun *run) {
     return schedule_lr(&schedule, run->step);
 }
 
+// Return Muon's learning rate and momentum of the current step.
+static inline float run_muon_rate(const TrainRun *run) {
+    Schedule schedule = train_options_muon_schedule(&run->options, run->num_steps);
+    return schedule_lr(&schedule, run->step);
+}
+
+static inline float run_muon_momentum(const TrainRun *run) {
+    return muon_momentum((float)run->options.muon_momentum, run->options.muon_warmup, run->step);
+}
+
 // Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.
 static inline bool run_is_due(const TrainRun *run, int64_t every) {
     return every > 0 && (run->step % every == 0 || run->step == run->num_steps);
