@@ -20,8 +20,8 @@
 #define CUBLAS_SMALL_WORKSPACE ((int64_t)32 << 20)
 #define CUBLAS_LARGE_WORKSPACE ((int64_t)128 << 20)
 #define CUBLAS_LARGE_GPU ((int64_t)40000000000) // bytes
-// Training needs about 20 plans. An evaluation needs 5 for each number of tokens in a batch: about 5 lengths, full
-// batches and a last one of each. The oldest plan makes room for a new one.
+// Training needs about 20 plans, and Muon up to 40 more. An evaluation needs 5 for each number of tokens in a batch:
+// about 5 lengths, full batches and a last one of each. The oldest plan makes room for a new one.
 #define CUBLAS_MAX_PLANS 128
 #define CUBLAS_ALIGNMENT 16 // bytes, of every matrix and vector: rows are multiples of 8 elements
 
@@ -46,17 +46,25 @@ static inline void cublas_version_text(char *text, size_t size) {
 // leading dimensions that are multiples of 16, and not two of e5m2.
 typedef enum { CUBLAS_FLOATX_BOTH, CUBLAS_E4M3, CUBLAS_E4M3_E5M2 } CublasFactors;
 
-// D (m, n) = epilogue(op(A) (m, k) op(B) (k, n) + beta D), all column-major and without gaps between columns. D is
-// floatX, or fp32 for gradients of parameters.
+// `count` products at once. Each matrix has a leading dimension (the distance of its columns) and a stride (the
+// distance to the matrix of the next product), both in elements. C has those of D. All 0: one product, without gaps
+// between columns.
+typedef struct {
+    int64_t count, lda, ldb, ldd, stride_a, stride_b, stride_d;
+} CublasBatch;
+
+// D (m, n) = epilogue(alpha op(A) (m, k) op(B) (k, n) + beta C), all column-major. D is floatX, or fp32 for gradients
+// of parameters.
 typedef struct {
     int64_t m, n, k;
     bool transpose_a, transpose_b; // A is (k, m) in memory, B is (n, k)
-    bool accumulate;               // beta = 1
+    bool accumulate;               // false: beta = 0
     bool fp32_output;
     cublasLtEpilogue_t epilogue;
     CublasFactors factors;
     bool fast_sums;      // 8-bit factors: sums may keep fewer bits than fp32 has
     int multiprocessors; // how many are free for the multiply; 0: all
+    CublasBatch batch;
 } CublasProblem;
 
 typedef struct {
@@ -78,11 +86,14 @@ typedef struct {
 } CublasContext;
 
 // The operands of a multiply, in device memory. bias (m) and aux (m, n) are NULL unless the epilogue uses them. A_scale
-// and B_scale are one fp32 factor each for the values of 8-bit matrices, else NULL.
+// and B_scale are one fp32 factor each for the values of 8-bit matrices, else NULL. C is the matrix that the product is
+// added to. C NULL: D.
 typedef struct {
     void *D;
     const void *A, *B, *bias, *aux;
     const float *A_scale, *B_scale;
+    const void *C;
+    float alpha, beta; // beta counts if the problem accumulates
 } CublasOperands;
 
 // What a person can do about a call that failed. cuBLASLt loads its kernels when they are first used, into memory that
@@ -139,13 +150,13 @@ static inline void cublas_close(CublasContext *context) {
 
 // Returns a product without transposes into floatX. The caller changes what differs.
 static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
-    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, 0};
+    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, 0, {}};
     return problem;
 }
 
-// Returns a product without bias, aux and scales. The caller adds them.
+// Returns a product without bias, aux, scales and C, with alpha = beta = 1. The caller changes what differs.
 static inline CublasOperands cublas_operands(void *D, const void *A, const void *B) {
-    CublasOperands operands = {D, A, B, NULL, NULL, NULL, NULL};
+    CublasOperands operands = {D, A, B, NULL, NULL, NULL, NULL, NULL, 1.0f, 1.0f};
     return operands;
 }
 
@@ -153,10 +164,11 @@ static inline bool cublas_same_problem(const CublasProblem *a, const CublasProbl
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
            a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums &&
-           a->multiprocessors == b->multiprocessors;
+           a->multiprocessors == b->multiprocessors && memcmp(&a->batch, &b->batch, sizeof(a->batch)) == 0;
 }
 
-// The problem in words: all that cublas_same_problem compares, and the workspace that an algorithm counts on.
+// The problem in words: all that cublas_same_problem compares except the batch, and the workspace that an algorithm
+// counts on. Only the tuner asks, and it takes no batches.
 static inline void cublas_problem_text(const CublasContext *context, const CublasProblem *p, char *text, size_t size) {
     static const char *const factors[] = {"", " e4m3", " e4m3 e5m2"};
     char part[32] = "";
@@ -229,17 +241,27 @@ static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
 }
 
 static inline void cublas_describe_matrix(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t rows,
-                                          int64_t cols) {
-    cublas_check(cublasLtMatrixLayoutInit(layout, type, (uint64_t)rows, (uint64_t)cols, rows));
+                                          int64_t cols, const CublasBatch *batch, int64_t ld, int64_t stride) {
+    auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+        cublas_check(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof(value)));
+    };
+    bool batched = batch->count > 0;
+    cublas_check(cublasLtMatrixLayoutInit(layout, type, (uint64_t)rows, (uint64_t)cols, batched ? ld : rows));
+    if (!batched) { return; }
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)batch->count);
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 }
 
 // Fills in the plan of a problem, without the algorithm.
 static inline void cublas_describe(const CublasContext *context, CublasPlan *plan, const CublasProblem *p) {
     plan->problem = *p;
     cublas_describe_operation(plan, context->tf32);
-    cublas_describe_matrix(&plan->A, cublas_type_of_a(p), p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k);
-    cublas_describe_matrix(&plan->B, cublas_type_of_b(p), p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n);
-    cublas_describe_matrix(&plan->D, cublas_type_of_d(p), p->m, p->n);
+    const CublasBatch *b = &p->batch;
+    cublas_describe_matrix(&plan->A, cublas_type_of_a(p), p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k, b,
+                           b->lda, b->stride_a);
+    cublas_describe_matrix(&plan->B, cublas_type_of_b(p), p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n, b,
+                           b->ldb, b->stride_b);
+    cublas_describe_matrix(&plan->D, cublas_type_of_d(p), p->m, p->n, b, b->ldd, b->stride_d);
 }
 
 // split: algorithms may split the sum over k among blocks. NONE is 0 in the mask of reduction schemes, so it is always
@@ -336,13 +358,14 @@ static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProble
 static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan *plan,
                                         const cublasLtMatmulAlgo_t *algo, const CublasOperands *on,
                                         cudaStream_t stream) {
-    const float alpha = 1.0f, beta = plan->problem.accumulate ? 1.0f : 0.0f;
+    const float beta = plan->problem.accumulate ? on->beta : 0.0f;
+    const void *C = on->C != NULL ? on->C : on->D;
     cublas_set_pointers(plan, on);
-    return cublasLtMatmul(context->handle, &plan->operation, &alpha, on->A, &plan->A, on->B, &plan->B, &beta, on->D,
+    return cublasLtMatmul(context->handle, &plan->operation, &on->alpha, on->A, &plan->A, on->B, &plan->B, &beta, C,
                           &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
 }
 
-// D = epilogue(op(A) op(B) + beta D), on context->multiprocessors.
+// D = epilogue(alpha op(A) op(B) + beta C), on context->multiprocessors.
 static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, const CublasOperands *on,
                                    cudaStream_t stream) {
     CublasProblem wanted = *problem;

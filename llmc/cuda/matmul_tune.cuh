@@ -403,6 +403,7 @@ static inline void tune_candidates(Tuner *t, TuneCase *c) {
 static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
     char key[TUNE_KEY_BYTES];
     TuneCase c;
+    cuda_require(problem->batch.count == 0);
     if (cublas_find_plan(t->context, problem) != NULL) { return; }
     c.plan = cublas_add_plan(t->context, problem);
     tune_first(t, &c);
