@@ -831,7 +831,7 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     bool clips = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     float scale = clips ? (float)(o->grad_clip / info->norm) : 1.0f, decay = (float)o->weight_decay;
     AdamW a = {(float)info->lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps, decay, scale, ++run->updates};
-    Muon muon = {run_muon_rate(run), run_muon_momentum(run), decay, scale, train_options_muon_scale(o)};
+    Muon muon = {run_muon_rate(run), run_muon_momentum(run), decay, scale, run_muon_scale(run)};
     gpt2_update(model, &a, &muon);
 }
 

@@ -26,7 +26,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/files/disk_space.h"
-#include "llmc/model/muon.h"
+#include "llmc/model/gpt2.h"
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
 

@@ -110,6 +110,29 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
 // Returns the number of all stored elements, the padding of wte included.
 static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
+// What updates the weights: AdamW, or Muon for the matrices of the blocks and AdamW for all else (llmc/model/muon.h).
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } GPT2Optimizer;
+
+// Tells whether Muon updates tensor i.
+static inline bool muon_takes(GPT2Optimizer optimizer, int i) {
+    return optimizer == OPTIMIZER_MUON && gpt2_param_specs[i].muon > 0;
+}
+
+// AdamW's second moment v exists only for the tensors that AdamW updates. They lie one after another, in the order of
+// the table. Returns the place in v of the element at `place` in the order of the parameters, as gpt2_param_offset
+// counts. The element belongs to AdamW. place = gpt2_num_params: the length of v.
+static inline int64_t gpt2_place_in_v(const GPT2Config *config, GPT2Optimizer optimizer, int64_t place) {
+    int64_t left_out = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS && gpt2_param_offset(config, i) < place; i++) {
+        if (muon_takes(optimizer, i)) { left_out += gpt2_param_size(config, i); }
+    }
+    return place - left_out;
+}
+
+static inline int64_t gpt2_length_of_v(const GPT2Config *config, GPT2Optimizer optimizer) {
+    return gpt2_place_in_v(config, optimizer, gpt2_num_params(config));
+}
+
 // Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
 // backward), with wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
 static inline double flops_per_token(const GPT2Config *config, int64_t T) {

@@ -19,8 +19,6 @@
 
 #include "llmc/model/gpt2.h"
 
-typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } GPT2Optimizer;
-
 #define MUON_ROUNDS 5
 #define MUON_A 3.4445f
 #define MUON_B (-4.7750f)
@@ -40,16 +38,9 @@ static inline float muon_scale(MuonScale kind, int64_t rows, int64_t cols) {
 
 // Returns the momentum of a step (0-based). It rises in a straight line over `warmup` steps, from MUON_FIRST_MOMENTUM
 // or from `last` if that is less.
-static inline float muon_momentum(float last, int64_t warmup, int64_t step) {
+static inline float muon_momentum_of_step(float last, int64_t warmup, int64_t step) {
     float first = fminf(last, MUON_FIRST_MOMENTUM);
     return step >= warmup ? last : first + (last - first) * ((float)step / (float)warmup);
-}
-
-// ---- The matrices ----
-
-// Tells whether Muon updates tensor i.
-static inline bool muon_takes(GPT2Optimizer optimizer, int i) {
-    return optimizer == OPTIMIZER_MUON && gpt2_param_specs[i].muon > 0;
 }
 
 // Return the shape of each matrix in tensor i, which Muon takes.
@@ -74,24 +65,6 @@ static inline double muon_model_flops(const GPT2Config *config) {
         flops += matrices * muon_flops(muon_rows(config, i), muon_cols(config, i));
     }
     return flops;
-}
-
-// ---- The second moment ----
-//
-// AdamW's v exists only for the tensors that AdamW updates. They lie one after another, in the order of the table.
-
-// Returns the place in v of the element at `place` in the order of the parameters, as gpt2_param_offset counts. The
-// element belongs to AdamW. place = gpt2_num_params: the length of v.
-static inline int64_t gpt2_place_in_v(const GPT2Config *config, GPT2Optimizer optimizer, int64_t place) {
-    int64_t left_out = 0;
-    for (int i = 0; i < NUM_PARAM_TENSORS && gpt2_param_offset(config, i) < place; i++) {
-        if (muon_takes(optimizer, i)) { left_out += gpt2_param_size(config, i); }
-    }
-    return place - left_out;
-}
-
-static inline int64_t gpt2_length_of_v(const GPT2Config *config, GPT2Optimizer optimizer) {
-    return gpt2_place_in_v(config, optimizer, gpt2_num_params(config));
 }
 
 #endif // LLMC_MUON_H

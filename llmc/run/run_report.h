@@ -120,7 +120,7 @@ static inline void run_print_muon(const TrainRun *run) {
     char rate[160], rise[64] = "";
     Schedule schedule = train_options_muon_schedule(o, run->num_steps);
     double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
-    float first = muon_momentum((float)o->muon_momentum, o->muon_warmup, 0);
+    float first = muon_momentum_of_step((float)o->muon_momentum, o->muon_warmup, 0);
     schedule_text(&schedule, rate, sizeof(rate));
     if (first < (float)o->muon_momentum) {
         snprintf(rise, sizeof(rise), "%g to %g over %lld steps", (double)first, o->muon_momentum,

@@ -9,7 +9,6 @@
 #include "llmc/base/launcher.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
-#include "llmc/model/muon.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
 #include "llmc/run/schedulers.h"
@@ -380,10 +379,6 @@ static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
-static inline MuonScale train_options_muon_scale(const TrainOptions *o) {
-    return strcmp(o->muon_scale, "rms") == 0 ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL;
-}
-
 // A combination of options that is refused.
 typedef struct {
     bool bad;
@@ -550,7 +545,7 @@ static inline void train_options_settle(TrainOptions *options) {
     bool falls = schedule_falls(schedule_kind(options->schedule));
     if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }
     if (train_options_optimizer(options) == OPTIMIZER_MUON && options->muon_lr == 0.0) {
-        options->muon_lr = train_options_muon_scale(options) == MUON_SCALE_RMS ? options->lr : 0.02;
+        options->muon_lr = strcmp(options->muon_scale, "rms") == 0 ? options->lr : 0.02;
     }
 }
 

@@ -17,7 +17,7 @@
 #include "llmc/data/tokenizer.h"
 #include "llmc/files/disk_space.h"
 #include "llmc/files/state_file.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/muon.h"
 #include "llmc/run/busy.h"
 #include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
@@ -245,6 +245,10 @@ static inline double run_learning_rate(const TrainRun *run) {
     return schedule_lr(&schedule, run->step);
 }
 
+static inline MuonScale run_muon_scale(const TrainRun *run) {
+    return strcmp(run->options.muon_scale, "rms") == 0 ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL;
+}
+
 // Return Muon's learning rate and momentum of the current step.
 static inline float run_muon_rate(const TrainRun *run) {
     Schedule schedule = train_options_muon_schedule(&run->options, run->num_steps);
@@ -252,7 +256,7 @@ static inline float run_muon_rate(const TrainRun *run) {
 }
 
 static inline float run_muon_momentum(const TrainRun *run) {
-    return muon_momentum((float)run->options.muon_momentum, run->options.muon_warmup, run->step);
+    return muon_momentum_of_step((float)run->options.muon_momentum, run->options.muon_warmup, run->step);
 }
 
 // Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.
