@@ -64,14 +64,14 @@ typedef struct {
     int64_t decayed;     // the first `decayed` elements have weight decay
     int64_t first_index; // of element 0, in the whole model
     int64_t repeats;
-    // The distances between repetitions in elements, of: params; master, m and v; grads; the index in the model.
-    int64_t params_stride, state_stride, grads_stride, index_stride;
+    // The distances between repetitions in elements, of: params; master and m; v; grads; the index in the model.
+    int64_t params_stride, state_stride, v_stride, grads_stride, index_stride;
 } AdamWPart;
 
 // Returns a part of n elements without repetition. All elements decay; the caller may change `decayed`.
 static inline AdamWPart adamw_part(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
                                    int64_t first_index) {
-    AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0};
+    AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0, 0};
     return part;
 }
 
@@ -101,7 +101,7 @@ static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
     cuda_require(block_size > 0 && block_size <= ADAMW_BLOCK);
     cuda_require(part->n >= 0 && part->first_index >= 0 && part->repeats >= 0);
     for (const float *other : others) { launch.vectors &= group_lead(other, launch.lead) == launch.lead; }
-    int64_t strides = part->params_stride | part->state_stride | part->grads_stride;
+    int64_t strides = part->params_stride | part->state_stride | part->v_stride | part->grads_stride;
     if (part->repeats > 1 && strides % ADAMW_GROUP != 0) { launch.vectors = false; }
     launch.blocks = blocks_for(part->n + launch.lead, (int64_t)ADAMW_GROUP * block_size);
     if (part->n == 0 || part->repeats == 0) { launch.part.repeats = 0, launch.blocks = 1; }
@@ -148,7 +148,7 @@ __device__ __forceinline__ AdamWPart adamw_repetition(const AdamWPart &part, uns
     a.params += repeat * part.params_stride;
     if (WITH_MASTER) { a.master += repeat * part.state_stride; }
     a.m += repeat * part.state_stride;
-    a.v += repeat * part.state_stride;
+    a.v += repeat * part.v_stride;
     a.grads += repeat * part.grads_stride;
     a.first_index += repeat * part.index_stride;
     return a;

@@ -18,6 +18,7 @@
 #include "dev/test/layers/kernels_cudnn.cuh"
 #include "dev/test/layers/kernels_cross_entropy.cuh"
 #include "dev/test/optim/kernels_update.cuh"
+#include "dev/test/optim/kernels_muon.cuh"
 #include "dev/test/cuda/kernels_checksum.cuh"
 #include "dev/test/cuda/kernels_graph.cuh"
 

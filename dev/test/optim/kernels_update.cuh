@@ -559,7 +559,7 @@ TEST(test_adamw_parts) {
                 AdamWPart first = part(at_once, 0, outside, size[1], 0);
                 AdamWPart layers = part(at_once, outside, layer, size[3], outside);
                 layers.repeats = 3, layers.index_stride = layer;
-                layers.params_stride = layers.state_stride = layers.grads_stride = stride;
+                layers.params_stride = layers.state_stride = layers.v_stride = layers.grads_stride = stride;
                 adamw_with(first, &layers, step, at_once.result.data);
                 for (int64_t i = -1; i < 3; i++) {
                     int64_t begin = i < 0 ? 0 : outside + i * stride, index = i < 0 ? 0 : outside + i * layer;

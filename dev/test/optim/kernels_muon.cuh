@@ -1,0 +1,334 @@
+// Tests of llmc/optim/muon.cuh.
+#ifndef KERNELS_MUON_CUH
+#define KERNELS_MUON_CUH
+
+#include "llmc/optim/muon.cuh"
+#include "dev/test/layers/gpu_test.h"
+#include "dev/test/layers/kernels_matmul.cuh"
+#include "dev/test/optim/kernels_update.cuh"
+
+// ---- The momentum and the step ----
+
+// A part: n elements, `repeats` times. It begins `lead` elements after an aligned address. `gap` elements lie between
+// the repetitions of params, and each array has another gap. The gap of array number `odd` is one more (-1: of none).
+struct MuonShape {
+    int64_t n, repeats, gap, lead;
+    bool with_master;
+    int odd = -1;
+};
+
+static const MuonShape muon_shapes[] = {{1024, 3, 0, 0, true},   {1024, 2, 4, 0, false},  {2051, 2, 5, 0, true},
+                                        {1031, 3, 1, 1, false},  {7, 1, 0, 3, true},      {4, 2, 4, 4, true},
+                                        {1, 5, 0, 2, true},      {12, 0, 4, 0, true},     {0, 2, 4, 0, true},
+                                        {64, 2, 4, 0, false, 0}, {64, 2, 4, 0, false, 1}, {64, 2, 4, 0, false, 2},
+                                        {64, 2, 4, 0, true, 3}};
+
+struct MuonArrays {
+    MuonShape shape;
+    DeviceArray<floatX> params, update;
+    DeviceArray<float> master, m, grads;
+    DeviceArray<MuonFactors> factors;
+    DeviceArray<StepResult> result;
+
+    MuonArrays(MuonShape s, int32_t stopped)
+        : shape(s), params(random_values(count(0), 0.5f, 51)), update(random_values(count(3), 1.0f, 52)),
+          master(float_values(count(1), 0.5f, 53)), m(float_values(count(1), 0.1f, 54)),
+          grads(float_values(count(2), 0.1f, 55)), factors(1), result(1) {
+        StepResult step = step_goes_on;
+        step.grad_scale = 0.37f, step.stopped = stopped;
+        result.put(step);
+        factors.put({0.02f, 0.9f, 0.1f, 0.0f, rounding_key(TEST_SEED, 3)});
+    }
+    int64_t stride(int array) const { return shape.n + shape.gap + 4 * array * (shape.gap > 0) + (array == shape.odd); }
+    int64_t count(int array) const { return shape.lead + shape.repeats * stride(array) + 9; }
+    // Element i of repetition r of params (0), master and m (1), grads (2), update (3).
+    size_t place(int array, int64_t r, int64_t i) const { return (size_t)(shape.lead + r * stride(array) + i); }
+    int64_t index(int64_t r) const { return 1000 + r * (shape.n + 77); } // of the repetition's first element
+    MuonPart part() const {
+        int64_t lead = shape.lead;
+        return {params.data + lead, shape.with_master ? master.data + lead : NULL,
+                m.data + lead,      grads.data + lead,
+                update.data + lead, shape.n,
+                index(0),           shape.repeats,
+                stride(0),          stride(1),
+                stride(2),          index(1) - index(0),
+                stride(3)};
+    }
+    std::string name() const {
+        return words("%lld x %lld, gap %lld, lead %lld", (long long)shape.repeats, (long long)shape.n,
+                     (long long)shape.gap, (long long)shape.lead);
+    }
+};
+
+// Both sides round each operation alike, so their bits are equal. What lies around the part stays.
+static void check_muon_momentum(Test *t, const MuonShape &shape, int32_t stopped) {
+    MuonArrays a(shape, stopped);
+    MuonPart part = a.part();
+    std::vector<float> m = a.m.get(), update = a.update.get(), grads = a.grads.get();
+    for (int64_t r = 0; r < shape.repeats; r++) {
+        for (int64_t i = 0; i < shape.n; i++) {
+            float g = 0.37f * grads[a.place(2, r, i)], *state = &m[a.place(1, r, i)];
+            if (!stopped) { *state = fmaf(0.9f, *state, g); }
+            update[a.place(3, r, i)] = stopped ? 0.0f : rounded(fmaf(0.9f, *state, g));
+        }
+    }
+    muon_momentum(&part, a.factors.data, a.result.data, 0);
+    check_equal(t, "m of " + a.name(), a.m.get(), m);
+    check_equal(t, "update of " + a.name(), a.update.get(), update);
+}
+
+// params_from_master says what a parameter becomes that is rounded with the element's index in the model.
+static void check_muon_apply(Test *t, const MuonShape &shape, int32_t stopped) {
+    MuonArrays a(shape, stopped);
+    MuonPart part = a.part();
+    DeviceArray<floatX> params(a.params.get());
+    std::vector<float> update = a.update.get(), old_params = a.params.get(), master = a.master.get();
+    for (int64_t r = 0; r < shape.repeats && !stopped; r++) {
+        std::vector<float> moved;
+        for (int64_t i = 0; i < shape.n; i++) {
+            float *w = &(shape.with_master ? master[a.place(1, r, i)] : old_params[a.place(0, r, i)]);
+            moved.push_back(fmaf(-0.02f, fmaf(0.1f, *w, update[a.place(3, r, i)]), *w));
+            *w = moved.back();
+        }
+        DeviceArray<float> exact(moved);
+        params_from_master(params.data + a.place(0, r, 0), exact.data, shape.n, a.index(r), rounding_key(TEST_SEED, 3),
+                           true, 0);
+    }
+    muon_apply(&part, a.factors.data, a.result.data, 0);
+    check_equal(t, "params of " + a.name(), a.params.get(), params.get());
+    check_equal(t, "master of " + a.name(), a.master.get(), master);
+}
+
+TEST(test_muon_momentum) {
+    for (const MuonShape &shape : muon_shapes) {
+        check_muon_momentum(t, shape, STEP_GOES_ON);
+        check_muon_momentum(t, shape, STEP_LOSS_NOT_FINITE);
+    }
+}
+
+TEST(test_muon_apply) {
+    for (const MuonShape &shape : muon_shapes) {
+        check_muon_apply(t, shape, STEP_GOES_ON);
+        check_muon_apply(t, shape, STEP_NORM_UNUSABLE);
+    }
+}
+
+// Gradients of a step that has stopped may be NaN. They reach neither m nor the rounds.
+TEST(test_muon_stopped_by_nan) {
+    MuonArrays a({64, 1, 0, 0, true}, STEP_NORM_UNUSABLE);
+    MuonPart part = a.part();
+    a.grads.poison();
+    muon_momentum(&part, a.factors.data, a.result.data, 0);
+    for (float x : a.m.get()) { CHECK(t, !isnan(x), "a NaN in m"); }
+    for (float x : a.update.get()) { CHECK(t, !isnan(x), "a NaN in the update"); }
+}
+
+// ---- NS5 ----
+
+// More elements than all blocks of a matrix take at once, and a few. Each value is rounded, so the norm is off by at
+// most half of FLOATX_EPSILON. A block's stretch that is missing counts 1/64 of the squares.
+TEST(test_muon_normalize) {
+    const int64_t count = 2, at_once = MUON_NORM_BLOCKS * MUON_BLOCK * x128::size;
+    for (int64_t n : {at_once, at_once + 64, (int64_t)64}) {
+        DeviceArray<floatX> x(random_values(count * n, 3.0f, 56)), out(count * n);
+        DeviceArray<double> partials(count * MUON_NORM_BLOCKS);
+        muon_normalize(out.data, x.data, partials.data, n, count, 0);
+        std::vector<float> values = out.get();
+        for (int64_t i = 0; i < count; i++) {
+            double squares = 0.0;
+            for (int64_t k = 0; k < n; k++) { squares += pow((double)values[(size_t)(i * n + k)], 2.0); }
+            CHECK(t, fabs(sqrt(squares) - 1.0) <= 0.5 * FLOATX_EPSILON + FLT_EPSILON, "%lld elements: norm %.9g",
+                  (long long)n, sqrt(squares));
+        }
+    }
+}
+
+// A matrix by rows, in double.
+struct Matrix64 {
+    int64_t rows, cols;
+    std::vector<double> values;
+
+    Matrix64(int64_t rows, int64_t cols) : rows(rows), cols(cols), values((size_t)(rows * cols)) {}
+    double *row(int64_t i) { return values.data() + i * cols; }
+    const double *row(int64_t i) const { return values.data() + i * cols; }
+    Matrix64 transposed() const {
+        Matrix64 t(cols, rows);
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < cols; j++) { t.row(j)[i] = row(i)[j]; }
+        }
+        return t;
+    }
+    double norm() const { return distance(Matrix64(rows, cols)); }
+    double distance(const Matrix64 &other) const { // Frobenius
+        double sum = 0.0;
+        for (size_t i = 0; i < values.size(); i++) {
+            sum += (values[i] - other.values[i]) * (values[i] - other.values[i]);
+        }
+        return sqrt(sum);
+    }
+    double largest() const {
+        double most = 0.0;
+        for (double x : values) { most = fmax(most, fabs(x)); }
+        return most;
+    }
+};
+
+static Matrix64 product(const Matrix64 &a, const Matrix64 &b) {
+    Matrix64 c(a.rows, b.cols);
+    for (int64_t i = 0; i < a.rows; i++) {
+        for (int64_t k = 0; k < a.cols; k++) {
+            double factor = a.row(i)[k], *to = c.row(i);
+            const double *from = b.row(k);
+            for (int64_t j = 0; j < b.cols; j++) { to[j] += factor * from[j]; }
+        }
+    }
+    return c;
+}
+
+// alpha x + beta y. y may be x.
+static Matrix64 combined(double alpha, const Matrix64 &x, double beta, const Matrix64 &y) {
+    Matrix64 sum = x;
+    for (size_t i = 0; i < x.values.size(); i++) { sum.values[i] = alpha * x.values[i] + beta * y.values[i]; }
+    return sum;
+}
+
+// NS5 with exact sums. Every matrix is rounded to floatX where the GPU stores it. noisy: each sum has a random error of
+// the size that a sum in fp32 may have.
+struct Ns5 {
+    bool noisy;
+    uint64_t draws = 0;
+
+    Matrix64 stored(Matrix64 x, int64_t terms) {
+        double size = noisy ? sum_tolerance(terms) * x.largest() : 0.0;
+        for (double &value : x.values) {
+            double random = 2.0 * (double)(rand_u64(99, 7, draws++) >> 11) / (double)(1ull << 53) - 1.0;
+            value = (double)rounded((float)(value + random * size));
+        }
+        return x;
+    }
+    // x (n, m) with n <= m.
+    Matrix64 wide(const Matrix64 &x, double scale) {
+        Matrix64 X = stored(combined(1.0 / fmax(x.norm(), (double)MUON_EPSILON), x, 0.0, x), 1);
+        for (int round = 1; round <= MUON_ROUNDS; round++) {
+            double factor = round == MUON_ROUNDS ? scale : 1.0;
+            Matrix64 A = stored(product(X, X.transposed()), x.cols);
+            Matrix64 B = stored(combined((double)MUON_B, A, (double)MUON_C, product(A, A)), x.rows);
+            X = stored(combined(factor * (double)MUON_A, X, factor, product(B, X)), x.rows);
+        }
+        return X;
+    }
+    Matrix64 of(const Matrix64 &x, double scale) {
+        return x.rows <= x.cols ? wide(x, scale) : wide(x.transposed(), scale).transposed();
+    }
+};
+
+struct Ns5Case {
+    int64_t rows, cols, count, columns;
+};
+
+static const Ns5Case ns5_cases[] = {
+    {8, 8, 1, 0},    {64, 64, 2, 0}, {72, 40, 2, 0},   {40, 72, 3, 0},   {24, 136, 1, 0}, {136, 24, 1, 0},
+    {16, 24, 17, 0}, {8, 16, 32, 0}, {72, 104, 2, 32}, {104, 72, 2, 32}, {72, 72, 1, 64}, {104, 104, 1, 32},
+};
+
+static std::vector<float> orthogonalized(const Ns5Case &c, const std::vector<float> &values, float scale) {
+    MatmulContext matmul;
+    DeviceArray<floatX> x(values), scratch(muon_scratch_elements(c.rows, c.cols, c.count));
+    muon_orthogonalize(&matmul.context, x.data, scratch.data, c.rows, c.cols, c.count, scale, 0, c.columns);
+    return x.get();
+}
+
+// Returns matrix i of a batch.
+static Matrix64 matrix_of_batch(const Ns5Case &c, const std::vector<float> &values, int64_t i) {
+    Matrix64 x(c.rows, c.cols);
+    for (size_t k = 0; k < x.values.size(); k++) { x.values[k] = (double)values[(size_t)i * x.values.size() + k]; }
+    return x;
+}
+
+// The GPU's result differs from the reference because it sums in fp32. Nearly equal sums may be rounded to neighbours
+// in floatX, and the rounds amplify the difference. The reference with noise shows how much: its errors are several
+// times those of real sums (sum_tolerance). Twice that is allowed. In a small matrix it may happen that no value of the
+// noisy reference changes but one of the GPU's. A round multiplies a difference by at most MUON_A, so 16 units of the
+// largest value stand for one value and two rounds.
+static void check_ns5(Test *t, const Ns5Case &c, const std::vector<float> &values, float scale) {
+    std::vector<float> result = orthogonalized(c, values, scale);
+    for (int64_t i = 0; i < c.count; i++) {
+        Matrix64 x = matrix_of_batch(c, values, i), got = matrix_of_batch(c, result, i);
+        Matrix64 want = Ns5{false}.of(x, (double)scale), noisy = Ns5{true}.of(x, (double)scale);
+        double tolerance = 2.0 * want.distance(noisy) + 16.0 * FLOATX_EPSILON * want.largest();
+        double error = got.distance(want);
+        CHECK(t, error <= tolerance, "matrix %lld of %lld (%lld, %lld): off by %g of %g, tolerance %g", (long long)i,
+              (long long)c.count, (long long)c.rows, (long long)c.cols, error, want.norm(), tolerance);
+    }
+}
+
+TEST(test_ns5_matches_reference) {
+    for (const Ns5Case &c : ns5_cases) { check_ns5(t, c, random_values(c.count * c.rows * c.cols, 0.3f, 61), 0.7f); }
+}
+
+// A gradient of zeros has no direction. It leaves no trace in the matrices beside it.
+TEST(test_ns5_of_zeros) {
+    const Ns5Case c = {16, 24, 3, 0};
+    std::vector<float> values = random_values(c.count * c.rows * c.cols, 0.3f, 62);
+    for (int64_t i = 0; i < c.rows * c.cols; i++) { values[(size_t)(c.rows * c.cols + i)] = 0.0f; }
+    check_ns5(t, c, values, 1.0f);
+    CHECK(t, matrix_of_batch(c, orthogonalized(c, values, 1.0f), 1).largest() == 0.0, "zeros became something else");
+}
+
+// A factor of the gradient changes nothing. Powers of two change no bit.
+TEST(test_ns5_ignores_size) {
+    const Ns5Case c = {24, 40, 2, 0};
+    std::vector<float> values = random_values(c.count * c.rows * c.cols, 0.3f, 63), large = values, small = values;
+    for (float &x : large) { x *= 0x1p40f; }
+    for (float &x : small) { x *= 0x1p-20f; }
+    std::vector<float> want = orthogonalized(c, values, 1.0f);
+    check_equal(t, "large", orthogonalized(c, large, 1.0f), want);
+    check_equal(t, "small", orthogonalized(c, small, 1.0f), want);
+}
+
+TEST(test_ns5_schedules) {
+    const Ns5Case c = {72, 104, 2, 32};
+    std::vector<float> values = random_values(c.count * c.rows * c.cols, 0.3f, 64);
+    for_each_schedule(t, "muon", [&] { return hash_of(orthogonalized(c, values, 0.7f)); });
+}
+
+// What the rounds are for. A random N (n, m) with m = 8 n has singular values within a factor of 2.1 of each other:
+// about sqrt(m) - sqrt(n) to sqrt(m) + sqrt(n), so s = 0.11 to 0.24 after the division by |N|. The polynomial moves
+// them into a range. All s of the result O lie in it, so |O O^T - 1| <= sqrt(n) max |s^2 - 1|. N and O have the same
+// singular vectors, so O N^T is symmetric. A rounding adds a matrix of random values: relative to O, it is
+// FLOATX_EPSILON / 4 (the mean over a factor of two) of Frobenius norm for each of the stored matrices, and the slopes
+// of the rounds (at most MUON_A) amplify it. 20 times FLOATX_EPSILON / 4 is enough for three matrices of each of the
+// last two rounds.
+TEST(test_ns5_orthogonalizes) {
+    const int64_t n = 24, m = 192;
+    double worst = 0.0, rounding = 5.0 * FLOATX_EPSILON;
+    for (double first = 0.1; first <= 0.27; first += 0.0001) {
+        double s = first;
+        for (int round = 0; round < MUON_ROUNDS; round++) {
+            s = (double)MUON_A * s + (double)MUON_B * s * s * s + (double)MUON_C * s * s * s * s * s;
+        }
+        worst = fmax(worst, fabs(s * s - 1.0));
+    }
+    for (bool tall : {false, true}) {
+        const Ns5Case c = {tall ? m : n, tall ? n : m, 1, 0};
+        std::vector<float> values = random_values(n * m, 0.3f, 65);
+        Matrix64 N = matrix_of_batch(c, values, 0), O = matrix_of_batch(c, orthogonalized(c, values, 1.0f), 0),
+                 one(n, n);
+        for (int64_t i = 0; i < n; i++) { one.row(i)[i] = 1.0; }
+        if (tall) { N = N.transposed(), O = O.transposed(); }
+        double off = product(O, O.transposed()).distance(one);
+        CHECK(t, off <= sqrt((double)n) * (worst + rounding), "|O O^T - 1| is %g, at most %g for s within the range",
+              off, sqrt((double)n) * worst);
+        Matrix64 both = product(O, N.transposed());
+        double odd = both.distance(both.transposed());
+        CHECK(t, odd <= rounding * both.norm(), "O N^T is off its transpose by %g of %g", odd, both.norm());
+    }
+}
+
+// Large products of many matrices go in blocks of columns.
+TEST(test_muon_columns) {
+    CHECK(t, muon_columns(1024, 8) == MUON_COLUMNS && muon_columns(1600, 16) == MUON_COLUMNS, "whole products");
+    CHECK(t, muon_columns(1024, 7) == 1024 && muon_columns(1016, 16) == 1016, "blocks of small products");
+}
+
+#endif // KERNELS_MUON_CUH

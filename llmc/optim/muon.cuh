@@ -1,0 +1,360 @@
+// Muon on the GPU (llmc/model/muon.h has the formula in full). For each matrix of a part:
+//   g = grad_scale grad;  m = momentum m + g;  N = g + momentum m
+//   w -= lr * (scale * NS5(N) + weight_decay * w)
+// A buffer of floatX, `update`, holds N, then scale * NS5(N). The multiplies read and write floatX, and their sums are
+// fp32. As AdamW does, Muon updates the fp32 master copy if there is one, and rounds the parameter at random.
+//
+// Deterministic: one thread computes an element, and every sum has a fixed order. How a caller cuts tensors into parts
+// changes no bit of the momentum and of the step.
+#ifndef LLMC_MUON_CUH
+#define LLMC_MUON_CUH
+
+#include "llmc/cuda/cublas_common.h"
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/model/muon.h"
+#include "llmc/optim/adamw.cuh"
+#include "llmc/optim/global_norm.cuh"
+
+#define MUON_BLOCK 256 // threads of a block
+
+// ---- The momentum and the step ----
+
+// Holds the numbers of one update, in device memory, because they change from step to step.
+typedef struct {
+    float lr, momentum, weight_decay, unused;
+    uint64_t key; // of the random bits: rounding_key(seed, update)
+} MuonFactors;
+
+// A part is n neighbouring elements, repeated `repeats` times at equal distances (the layers of a model). Any n and any
+// addresses are allowed.
+typedef struct {
+    floatX *params;
+    float *master, *m; // master: NULL if there is no master copy
+    const float *grads;
+    floatX *update; // N, then scale * NS5(N)
+    int64_t n;
+    int64_t first_index; // of element 0, in the whole model
+    int64_t repeats;
+    // The distances between repetitions in elements, of: params; master and m; grads; the index in the model; update.
+    int64_t params_stride, state_stride, grads_stride, index_stride, update_stride;
+} MuonPart;
+
+// Returns Muon's part of the elements of an AdamW part, whose v is not used. update: of element 0.
+static inline MuonPart muon_part(const AdamWPart &a, floatX *update, int64_t update_stride) {
+    return {a.params,       a.master,       a.m,
+            a.grads,        update,         a.n,
+            a.first_index,  a.repeats,      a.params_stride,
+            a.state_stride, a.grads_stride, a.index_stride,
+            update_stride};
+}
+
+typedef struct {
+    MuonPart part;
+    unsigned blocks; // of each repetition
+    bool vectors;    // every whole group is aligned in all arrays
+} MuonLaunch;
+
+// A thread works on a group of ADAMW_GROUP neighbouring elements, one after another if `vectors` is not set.
+static inline MuonLaunch muon_launch(const MuonPart *part) {
+    MuonLaunch launch = {*part, blocks_for(part->n, (int64_t)ADAMW_GROUP * MUON_BLOCK), true};
+    cuda_require(part->n >= 0 && part->first_index >= 0 && part->repeats >= 0);
+    cuda_require(part->repeats * launch.blocks <= INT32_MAX);
+    int64_t strides = part->params_stride | part->state_stride | part->grads_stride | part->update_stride;
+    int leads = group_lead(part->params, 0) | group_lead(part->master, 0) | group_lead(part->m, 0) |
+                group_lead(part->grads, 0) | group_lead(part->update, 0);
+    launch.vectors = leads == 0 && (part->repeats <= 1 || strides % ADAMW_GROUP == 0);
+    return launch;
+}
+
+// The part of a block: repetition number blockIdx.x / blocks.
+__device__ __forceinline__ MuonPart muon_repetition(const MuonLaunch &launch) {
+    MuonPart a = launch.part;
+    int64_t repeat = blockIdx.x / launch.blocks;
+    a.params += repeat * a.params_stride;
+    if (a.master != NULL) { a.master += repeat * a.state_stride; }
+    a.m += repeat * a.state_stride;
+    a.grads += repeat * a.grads_stride;
+    a.first_index += repeat * a.index_stride;
+    a.update += repeat * a.update_stride;
+    return a;
+}
+
+// Both work on elements begin..begin+N-1 with one access to each array.
+struct MuonMomentum {
+    template <int N>
+    static __device__ __forceinline__ void group(const MuonPart &a, int64_t begin, const MuonFactors &f,
+                                                 const StepResult &result) {
+        float g[N], m[N];
+        floatX update[N];
+        bool stopped = result.stopped != STEP_GOES_ON;
+        load_group(g, a.grads + begin);
+        load_group(m, a.m + begin);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            g[k] *= result.grad_scale;
+            m[k] = fmaf(f.momentum, m[k], g[k]);
+            update[k] = from_float<floatX>(stopped ? 0.0f : fmaf(f.momentum, m[k], g[k]));
+        }
+        if (!stopped) { store_group<true>(a.m + begin, m); }
+        store_group<false>(a.update + begin, update);
+    }
+};
+
+template <bool WITH_MASTER> struct MuonApply {
+    template <int N>
+    static __device__ __forceinline__ void group(const MuonPart &a, int64_t begin, const MuonFactors &f,
+                                                 const StepResult &result) {
+        float update[N], w[N];
+        floatX rounded[N];
+        if (result.stopped != STEP_GOES_ON) { return; }
+        load_group(update, a.update + begin);
+        if (WITH_MASTER) {
+            load_group(w, a.master + begin);
+        } else {
+            load_group(w, a.params + begin);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            w[k] = fmaf(-f.lr, fmaf(f.weight_decay, w[k], update[k]), w[k]);
+            rounded[k] = round_parameter(w[k], f.key, a.first_index + begin + k);
+        }
+        if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
+        store_group<false>(a.params + begin, rounded);
+    }
+};
+
+// A thread does the work of one group. Bytes moved for each element in bf16: the momentum 14 (reads grad, m: 8; writes
+// m, update: 6); the step 12 (reads update, master: 6; writes master, params: 6), or 6 without a master copy. In fp32
+// without a master copy: 16 and 12.
+template <class Work>
+static __global__ void __launch_bounds__(MUON_BLOCK)
+    muon_elements_kernel(MuonLaunch launch, const MuonFactors *factors, const StepResult *result) {
+    MuonPart a = muon_repetition(launch);
+    MuonFactors f = *factors;
+    int64_t begin = ((int64_t)(blockIdx.x % launch.blocks) * MUON_BLOCK + threadIdx.x) * ADAMW_GROUP;
+    if (launch.vectors && begin + ADAMW_GROUP <= a.n) {
+        Work::template group<ADAMW_GROUP>(a, begin, f, *result);
+        return;
+    }
+    int64_t end = min(begin + ADAMW_GROUP, a.n);
+#pragma unroll 1
+    for (int64_t i = begin; i < end; i++) { Work::template group<1>(a, i, f, *result); }
+}
+
+template <class Work>
+static inline void muon_elements(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+                                 cudaStream_t stream) {
+    MuonLaunch launch = muon_launch(part);
+    unsigned blocks = launch.blocks * (unsigned)part->repeats;
+    if (blocks == 0) { return; }
+    muon_elements_kernel<Work><<<blocks, MUON_BLOCK, 0, stream>>>(launch, factors, result);
+    cuda_check_launch("muon_elements_kernel");
+}
+
+// m = momentum m + grad_scale grads, and update = N. If result->stopped is set: m stays, and update = 0. factors and
+// result are in device memory.
+static inline void muon_momentum(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+                                 cudaStream_t stream) {
+    muon_elements<MuonMomentum>(part, factors, result, stream);
+}
+
+// w -= lr * (update + weight_decay w). Changes nothing if result->stopped is set.
+static inline void muon_apply(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+                              cudaStream_t stream) {
+    if (part->master != NULL) {
+        muon_elements<MuonApply<true>>(part, factors, result, stream);
+    } else {
+        muon_elements<MuonApply<false>>(part, factors, result, stream);
+    }
+}
+
+// ---- X = N / |N| ----
+
+#define MUON_BATCH 16       // matrices that go through the rounds at once
+#define MUON_NORM_BLOCKS 64 // of each matrix; fixed, so that no bit depends on the GPU
+
+// Blocks (MUON_NORM_BLOCKS, count). partials (count, MUON_NORM_BLOCKS) = sums of x^2, in double, over every 64th
+// stretch of 256 vectors of 16 bytes. x (count, vectors). Reads 2 bytes an element in bf16, 4 in fp32.
+static __global__ void __launch_bounds__(MUON_BLOCK)
+    muon_norm_kernel(double *partials, const floatX *x, int64_t vectors) {
+    __shared__ double of_warp[WARP_SIZE];
+    const floatX *matrix = x + blockIdx.y * vectors * x128::size;
+    double sum = 0.0;
+#pragma unroll 4
+    for (int64_t i = blockIdx.x * MUON_BLOCK + threadIdx.x; i < vectors; i += MUON_NORM_BLOCKS * MUON_BLOCK) {
+        x128 values = load128(matrix + i * x128::size);
+        for (int k = 0; k < x128::size; k++) { sum += squared(to_float(values[k])); }
+    }
+    sum = block_sum(sum, of_warp);
+    if (threadIdx.x == 0) { partials[blockIdx.y * MUON_NORM_BLOCKS + blockIdx.x] = sum; }
+}
+
+// Blocks as above. out = x / max(|x|, MUON_EPSILON). Moves 4 bytes an element in bf16, 8 in fp32.
+static __global__ void __launch_bounds__(MUON_BLOCK)
+    muon_normalize_kernel(floatX *out, const floatX *x, const double *partials, int64_t vectors) {
+    __shared__ double of_warp[WARP_SIZE];
+    int64_t matrix = blockIdx.y * vectors * x128::size;
+    double sum = threadIdx.x < MUON_NORM_BLOCKS ? partials[blockIdx.y * MUON_NORM_BLOCKS + threadIdx.x] : 0.0;
+    double norm = sqrt(block_sum(sum, of_warp));
+    float factor = (float)(1.0 / max(norm, (double)MUON_EPSILON));
+    for (int64_t i = blockIdx.x * MUON_BLOCK + threadIdx.x; i < vectors; i += MUON_NORM_BLOCKS * MUON_BLOCK) {
+        x128 values = load128(x + matrix + i * x128::size);
+        for (int k = 0; k < x128::size; k++) { values[k] = from_float<floatX>(factor * to_float(values[k])); }
+        store128(out + matrix + i * x128::size, values);
+    }
+}
+
+// x and out (count, elements); elements is a multiple of 8. Addresses are multiples of 16 bytes.
+static inline void muon_normalize(floatX *out, const floatX *x, double *partials, int64_t elements, int64_t count,
+                                  cudaStream_t stream) {
+    dim3 blocks(MUON_NORM_BLOCKS, (unsigned)count);
+    muon_norm_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(partials, x, elements / x128::size);
+    cuda_check_launch("muon_norm_kernel");
+    muon_normalize_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(out, x, partials, elements / x128::size);
+    cuda_check_launch("muon_normalize_kernel");
+}
+
+// ---- Symmetric products ----
+//
+// A = X X^T and A A are symmetric, so about half of a product is enough. It is computed in blocks of columns. Each
+// block ends with the rows of its diagonal, and a kernel mirrors the rest. This needs several multiplies where one
+// would do, so it pays only for large products. The two limits come from counting tiles of 128 x 128 against waves of
+// 132 multiprocessors: 8 matrices of n = 1024 are 512 tiles (4 waves) whole, 128 + 256 tiles (3 waves) in 2 blocks. 16
+// of n = 1600 are 21 waves whole, 14 in 4 blocks. No hardware has measured it yet.
+
+#define MUON_COLUMNS 512 // of a block
+#define MUON_COLUMNS_LEAST_N 1024
+#define MUON_COLUMNS_LEAST_COUNT 8
+#define MUON_TILE 32 // of the mirror kernel
+#define MUON_TILE_ROWS 8
+
+static inline int64_t muon_columns(int64_t n, int64_t count) {
+    return n >= MUON_COLUMNS_LEAST_N && count >= MUON_COLUMNS_LEAST_COUNT ? MUON_COLUMNS : n;
+}
+
+// x (count, n, n), column-major: element (i, j) = element (j, i), where row i is below the block of `columns` columns
+// that holds j. Blocks (tiles of columns, tiles of rows, count). A block transposes a tile through shared memory, so
+// that a warp reads and writes neighbouring elements. Moves 4 bytes a mirrored element in bf16, 8 in fp32.
+static __global__ void __launch_bounds__(MUON_TILE *MUON_TILE_ROWS)
+    muon_mirror_kernel(floatX *x, int64_t n, int64_t columns) {
+    __shared__ floatX tile[MUON_TILE][MUON_TILE + 1];
+    int64_t j = (int64_t)blockIdx.x * MUON_TILE, i = (int64_t)blockIdx.y * MUON_TILE;
+    if (i < (j / columns + 1) * columns) { return; }
+    floatX *matrix = x + blockIdx.z * n * n;
+    for (int64_t k = threadIdx.y; k < MUON_TILE && i + k < n; k += MUON_TILE_ROWS) {
+        tile[k][threadIdx.x] = matrix[(i + k) * n + j + threadIdx.x];
+    }
+    __syncthreads();
+    for (int64_t k = threadIdx.y; k < MUON_TILE && i + threadIdx.x < n; k += MUON_TILE_ROWS) {
+        matrix[(j + k) * n + i + threadIdx.x] = tile[threadIdx.x][k];
+    }
+}
+
+static inline void muon_mirror(floatX *x, int64_t n, int64_t columns, int64_t count, cudaStream_t stream) {
+    unsigned tiles = blocks_for(n, MUON_TILE);
+    cuda_require(columns % MUON_TILE == 0);
+    muon_mirror_kernel<<<dim3(tiles, tiles, (unsigned)count), dim3(MUON_TILE, MUON_TILE_ROWS), 0, stream>>>(x, n,
+                                                                                                            columns);
+    cuda_check_launch("muon_mirror_kernel");
+}
+
+// Holds (rows, cols) matrices by columns, one after another and without gaps. A product takes their transposes if
+// `transposed` is set.
+typedef struct {
+    floatX *data;
+    int64_t rows, cols;
+    bool transposed;
+} MuonMatrices;
+
+typedef struct {
+    CublasProblem problem;
+    CublasOperands on;
+} MuonProduct;
+
+// Describes D = alpha op(L) op(R) + beta C for `count` matrices. C has the shape of D. beta 0: there is no C.
+static inline MuonProduct muon_product(MuonMatrices D, MuonMatrices L, MuonMatrices R, const floatX *C, float alpha,
+                                       float beta, int64_t count) {
+    int64_t k = L.transposed ? L.rows : L.cols;
+    MuonProduct p = {cublas_problem(D.rows, D.cols, k, CUBLASLT_EPILOGUE_DEFAULT),
+                     cublas_operands(D.data, L.data, R.data)};
+    p.problem.transpose_a = L.transposed, p.problem.transpose_b = R.transposed, p.problem.accumulate = beta != 0.0f;
+    p.problem.batch = {count, L.rows, R.rows, D.rows, L.rows * L.cols, R.rows * R.cols, D.rows * D.cols};
+    p.on.C = C, p.on.alpha = alpha, p.on.beta = beta;
+    return p;
+}
+
+// Computes a product (n, n) that is symmetric, in blocks of `columns` columns.
+static inline void muon_multiply_symmetric(CublasContext *cublas, const MuonProduct *p, int64_t columns,
+                                           cudaStream_t stream) {
+    int64_t n = p->problem.n, step = p->problem.transpose_b ? 1 : p->problem.batch.ldb;
+    for (int64_t j = 0; j < n; j += columns) {
+        MuonProduct block = *p;
+        block.problem.m = min_i64(j + columns, n), block.problem.n = block.problem.m - j;
+        block.on.B = (const floatX *)p->on.B + j * step;
+        if (p->on.C != NULL) { block.on.C = (const floatX *)p->on.C + j * n; }
+        block.on.D = (floatX *)p->on.D + j * n;
+        cublas_multiply(cublas, &block.problem, &block.on, stream);
+    }
+    if (columns < n) { muon_mirror((floatX *)p->on.D, n, columns, p->problem.batch.count, stream); }
+}
+
+// ---- The rounds ----
+//
+// cuBLASLt counts by columns: there X, row-major (rows, cols), is Z = X^T (cols, rows). A wide X has A = X X^T = Z^T Z,
+// and Z becomes a Z + Z B. A tall X has A = X^T X = Z Z^T, and Z becomes a Z + B Z. A and B = b A + c A A are
+// symmetric, so they need no transposes.
+
+// Returns the floatX elements of scratch memory for `count` matrices. A batch needs another X (rows, cols), A and B
+// (n, n) and the partial sums of the norm (MUON_NORM_BLOCKS, double) for each of its matrices.
+static inline int64_t muon_scratch_elements(int64_t rows, int64_t cols, int64_t count) {
+    int64_t n = min_i64(rows, cols), partials = MUON_NORM_BLOCKS * (int64_t)(sizeof(double) / sizeof(floatX));
+    return min_i64(count, MUON_BATCH) * (rows * cols + 2 * n * n + partials);
+}
+
+// to = scale (a X + B X), as Z. A and B are scratch memory.
+static inline void muon_round(CublasContext *cublas, MuonMatrices to, MuonMatrices Z, floatX *A_data, floatX *B_data,
+                              int64_t count, float scale, int64_t columns, cudaStream_t stream) {
+    bool tall = Z.cols > Z.rows;
+    int64_t n = min_i64(Z.rows, Z.cols);
+    MuonMatrices A = {A_data, n, n, false}, B = {B_data, n, n, false}, left = Z, right = Z;
+    left.transposed = !tall, right.transposed = tall;
+    MuonProduct squares = muon_product(A, left, right, NULL, 1.0f, 0.0f, count);
+    MuonProduct polynomial = muon_product(B, A, A, A.data, MUON_C, MUON_B, count);
+    MuonProduct next = muon_product(to, tall ? B : Z, tall ? Z : B, Z.data, scale, scale * MUON_A, count);
+    muon_multiply_symmetric(cublas, &squares, columns, stream);
+    muon_multiply_symmetric(cublas, &polynomial, columns, stream);
+    cublas_multiply(cublas, &next.problem, &next.on, stream);
+}
+
+// One batch: at most MUON_BATCH matrices.
+static inline void muon_orthogonalize_batch(CublasContext *cublas, floatX *x, floatX *scratch, int64_t rows,
+                                            int64_t cols, int64_t count, float scale, int64_t columns,
+                                            cudaStream_t stream) {
+    int64_t n = min_i64(rows, cols);
+    floatX *A = scratch + count * rows * cols, *B = A + count * n * n;
+    double *partials = (double *)(B + count * n * n);
+    MuonMatrices X = {x, cols, rows, false}, other = {scratch, cols, rows, false};
+    muon_normalize(other.data, x, partials, rows * cols, count, stream);
+    static_assert(MUON_ROUNDS % 2 == 1, "the last round writes X");
+    for (int round = 1; round <= MUON_ROUNDS; round++) {
+        bool odd = round % 2 == 1;
+        muon_round(cublas, odd ? X : other, odd ? other : X, A, B, count, round == MUON_ROUNDS ? scale : 1.0f, columns,
+                   stream);
+    }
+}
+
+// x (count, rows, cols): each matrix becomes scale * NS5(matrix). rows and cols are multiples of 8. x and scratch are
+// aligned to 16 bytes. scratch has muon_scratch_elements(rows, cols, count) elements. columns: of a block of a
+// symmetric product, a multiple of 32; 0: muon_columns chooses. Deterministic.
+static inline void muon_orthogonalize(CublasContext *cublas, floatX *x, floatX *scratch, int64_t rows, int64_t cols,
+                                      int64_t count, float scale, cudaStream_t stream, int64_t columns = 0) {
+    cuda_require(rows > 0 && rows % 8 == 0 && cols > 0 && cols % 8 == 0 && count >= 0);
+    cuda_require((uintptr_t)x % CUBLAS_ALIGNMENT == 0 && (uintptr_t)scratch % CUBLAS_ALIGNMENT == 0);
+    for (int64_t first = 0; first < count; first += MUON_BATCH) {
+        int64_t batch = min_i64(count - first, MUON_BATCH);
+        muon_orthogonalize_batch(cublas, x + first * rows * cols, scratch, rows, cols, batch, scale,
+                                 columns > 0 ? columns : muon_columns(min_i64(rows, cols), batch), stream);
+    }
+}
+
+#endif // LLMC_MUON_CUH
