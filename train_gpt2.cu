@@ -6,7 +6,7 @@
 //   1. types      the structs of a trainer
 //   2. forward    embedding, blocks, language model head, loss
 //   3. backward   the gradients, from the last layer to the first
-//   4. update     checksum of the weights, gradient norm, AdamW
+//   4. update     checksum of the weights, gradient norm, Muon if --optimizer asks for it, AdamW
 //   5. the step   batches on their way, micro-batches, one update, results that arrive late
 //   6. validation, questions, samples
 //   7. main       the functions that llmc/run/train_loop.h calls
@@ -31,8 +31,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <nvtx3/nvToolsExt.h>
-
 #include "llmc/base/utils.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/gpt2.h"
@@ -43,6 +41,7 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/gpu.h"
 #include "llmc/cuda/matmul_tune.cuh"
+#include "llmc/cuda/range.h"
 #include "llmc/layers/attention.cuh"
 #include "llmc/layers/attention_cudnn.h"
 #include "llmc/layers/embedding.cuh"
@@ -53,6 +52,7 @@
 #include "llmc/layers/loss.cuh"
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
+#include "llmc/optim/muon.cuh"
 #include "llmc/optim/outlier.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
@@ -126,6 +126,8 @@ typedef struct {
     int64_t cublas_bytes; // cuBLASLt's workspace
     int64_t mean_places;  // for the mean losses of a validation or an evaluation: all batches of all ranks
     int64_t eval_rows;    // the most rows of an evaluation
+    GPT2Optimizer optimizer;
+    MuonScale muon_scale;
 } RunShape;
 
 #define NUM_SLOTS 2 // batches on their way
@@ -146,6 +148,7 @@ enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
 // A step's kernels read these inputs, which change with every step.
 typedef struct {
     AdamWFactors factors;
+    MuonFactors muon;
     int64_t wants_to_end; // this process has been asked to stop
 } StepInput;
 
@@ -172,9 +175,12 @@ struct Model {
     float *att_delta, *sum_scratch; // scratch of the backward pass
 };
 
-// Holds AdamW's moments, and the fp32 weights beside bf16 weights.
+// Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum.
 struct Optimizer {
     Buckets<float> m, v, master;
+    // For Muon: its matrices on this rank, one after another (llmc/ranks/deal.h); this rank's shard of all matrices, if
+    // the optimizer state is sharded; scratch.
+    floatX *muon_matrices, *muon_parts, *muon_scratch;
 };
 
 // Holds the GPU and the state of its libraries.
@@ -254,14 +260,6 @@ struct Trainer {
     Sample sample;
     Transfer transfer;
     MemoryPlan device_plan, pinned_plan, host_plan;
-};
-
-// Names everything launched until the end of the scope, for the profiler's time line.
-struct Range {
-    explicit Range(const char *name) { nvtxRangePushA(name); }
-    ~Range() { nvtxRangePop(); }
-    Range(const Range &) = delete;
-    Range &operator=(const Range &) = delete;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -694,51 +692,103 @@ static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const 
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
-// Describes the part of `repeats` buckets, from `bucket` on, that this rank updates. It holds the moments of this part.
-static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
-    const ZeroLayout *zero = &model->shards->layout;
-    bool all = !optimizer->m.parts;
-    int64_t begin = all ? 0 : zero_begin(zero, bucket, model->shape.rank);
-    int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
+// Describes elements [begin, end) of `repeats` buckets, from `bucket` on.
+static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats, int64_t begin,
+                             int64_t end) {
     auto from = [&](auto array) { return bucket_element(model->shards, array, bucket, begin); };
+    int64_t first_index = zero_first_index(&model->shards->layout, bucket) + begin;
     AdamWPart part = adamw_part(from(model->params), from(optimizer->master), from(optimizer->m), from(optimizer->v),
-                                from(model->grads), end - begin, zero_first_index(zero, bucket) + begin);
-    part.decayed = zero_decayed(zero, bucket) - begin; // negative if the part begins after the decayed tensors
+                                from(model->grads), max_i64(0, end - begin), first_index);
     part.repeats = repeats;
     part.params_stride = bucket_stride(model->shards, model->params);
     part.state_stride = bucket_stride(model->shards, optimizer->m);
+    part.v_stride = bucket_stride(model->shards, optimizer->v);
     part.grads_stride = bucket_stride(model->shards, model->grads);
-    part.index_stride = zero_size(zero, 1);
+    part.index_stride = zero_size(&model->shards->layout, 1);
     return part;
 }
 
-// Updates all buckets with AdamW, or this rank's parts of them.
+// Describes the part of `repeats` buckets, from `bucket` on, that this rank updates with AdamW. It holds the moments of
+// this part.
+static AdamWPart adamw_part_of(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
+    const ZeroLayout *zero = &model->shards->layout;
+    bool all = !optimizer->m.parts;
+    int64_t begin = max_i64(zero_muon(zero, bucket), all ? 0 : zero_begin(zero, bucket, model->shape.rank));
+    int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
+    AdamWPart part = update_part(model, optimizer, bucket, repeats, begin, end);
+    part.decayed = zero_decayed(zero, bucket) - begin; // negative if the part begins after the decayed tensors
+    return part;
+}
+
+// Calls visit with the parts of Muon's matrices that this rank updates. A rank with all of the state finds the updates
+// of a tensor in muon_matrices, layer by layer. A rank with shards finds the updates of its shards in muon_parts.
+template <class Visit> static void each_muon_part(const Trainer *t, Visit visit) {
+    const ZeroLayout *zero = &t->shards.layout;
+    const Optimizer *o = &t->optimizer;
+    int64_t L = zero->config.num_layers, begin = zero_begin(zero, 1, t->model.shape.rank);
+    int64_t end = min_i64(zero_muon(zero, 1), zero_end(zero, 1, t->model.shape.rank));
+    if (o->m.parts) {
+        visit(muon_part(update_part(&t->model, o, 1, L, begin, end), o->muon_parts, deal_part(zero)));
+        return;
+    }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
+        int64_t first = zero_tensor_offset(zero, i), size = gpt2_param_size(&zero->config, i) / L;
+        floatX *update = o->muon_matrices + deal_batch(&t->shards.deal, i, 0).at;
+        visit(muon_part(update_part(&t->model, o, 1, L, first, first + size), update, size));
+    }
+}
+
+// Updates this rank's part of Muon's matrices. If the state is sharded, the matrices are put together on their owners,
+// which run the rounds.
+static void update_with_muon(Trainer *t) {
+    Range range("muon");
+    const Optimizer *o = &t->optimizer;
+    const MuonFactors *factors = &t->stats.input->muon;
+    cudaStream_t stream = t->gpu.stream;
+    each_muon_part(t, [&](const MuonPart &part) { muon_momentum(&part, factors, t->stats.result, stream); });
+    if (o->m.parts) { move_matrices(&t->shards, o->muon_parts, o->muon_matrices, true); }
+    count_on(&t->gpu, false);
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
+        int64_t rows = muon_rows(&t->model.config, i), cols = muon_cols(&t->model.config, i);
+        DealBatch batch = deal_batch(&t->shards.deal, i, o->m.parts ? t->model.shape.rank : 0);
+        muon_orthogonalize(&t->gpu.cublas, o->muon_matrices + batch.at, o->muon_scratch, rows, cols, batch.count,
+                           muon_scale(t->model.shape.muon_scale, rows, cols), stream);
+    }
+    if (o->m.parts) { move_matrices(&t->shards, o->muon_parts, o->muon_matrices, false); }
+    each_muon_part(t, [&](const MuonPart &part) { muon_apply(&part, factors, t->stats.result, stream); });
+}
+
+// Updates all buckets, or this rank's parts of them.
 static void update_all(Trainer *t) {
-    AdamWPart outside = update_part(&t->model, &t->optimizer, 0, 1),
-              blocks = update_part(&t->model, &t->optimizer, 1, t->model.config.num_layers);
+    AdamWPart outside = adamw_part_of(&t->model, &t->optimizer, 0, 1),
+              blocks = adamw_part_of(&t->model, &t->optimizer, 1, t->model.config.num_layers);
     cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.update_graph, "update", t->gpu.stream, [&] {
         Range range("update");
+        if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t); }
         adamw_update(&outside, &blocks, &t->stats.input->factors, t->stats.result, t->gpu.stream);
         quantize_all_weights(&t->model, &t->gpu);
     });
 }
 
-// Updates this rank's parts with AdamW and sends them to the other ranks: each bucket while the next one is updated.
+// Updates this rank's parts and sends them to the other ranks: each bucket while the next one is updated.
 // Nothing waits here: the next forward pass waits for each bucket before it reads it (await_bucket), and all other
 // readers wait for all parameters (await_parameters).
 static void update_and_share(Trainer *t) {
     Range range("update");
+    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        AdamWPart part = update_part(&t->model, &t->optimizer, b, 1);
+        AdamWPart part = adamw_part_of(&t->model, &t->optimizer, b, 1);
         adamw_update(&part, NULL, &t->stats.input->factors, t->stats.result, t->gpu.stream);
         share_updated_bucket(&t->shards, t->model.params, b);
     }
     t->shards.gathering = true;
 }
 
-// Runs AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result. They
-// change nothing if it says that the loss or the norm is not a number, or that the ranks' weights differ. Later steps
-// change nothing either, until the host has read the result.
+// Runs the optimizer with the factors of reduce_step's input. The kernels read the gradient's scale from
+// t->stats.result. They change nothing if it says that the loss or the norm is not a number, or that the ranks' weights
+// differ. Later steps change nothing either, until the host has read the result.
 static void gpt2_update(Trainer *t) {
     if (t->optimizer.m.parts && !t->model.params.parts) {
         update_and_share(t);
@@ -957,9 +1007,11 @@ static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Er
 static StepInput step_input(const TrainRun *run, double lr) {
     const TrainOptions *o = &run->options;
     int64_t update = run->updates + 1;
+    uint64_t key = rounding_key((uint64_t)o->seed, update);
     StepInput input;
     input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
-                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
+                                  (float)o->weight_decay, update, key);
+    input.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, 0.0f, key};
     input.wants_to_end = stop_request.asked != 0;
     return input;
 }

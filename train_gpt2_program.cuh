@@ -65,9 +65,28 @@ static void plan_state(Trainer *t, MemoryPlan *plan) {
     plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
     plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
     plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
+    t->optimizer.v.rest = zero_muon(&t->shards.layout, 1) > 0;
     plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
     // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
     plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
+}
+
+// Plans what Muon needs between gradients and weights: its matrices, this rank's shards of them, scratch.
+static void plan_muon(Trainer *t, MemoryPlan *plan) {
+    const ZeroLayout *zero = &t->shards.layout;
+    Optimizer *o = &t->optimizer;
+    int me = o->m.parts ? t->model.shape.rank : 0;
+    int64_t parts = o->m.parts ? zero->config.num_layers * deal_part(zero) : 0, scratch = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t count = deal_batch(&t->shards.deal, i, me).count;
+        if (count == 0) { continue; }
+        scratch =
+            max_i64(scratch, muon_scratch_elements(muon_rows(&zero->config, i), muon_cols(&zero->config, i), count));
+    }
+    int64_t own = deal_share(&t->shards.deal, zero, me).elements;
+    plan_row(plan, &o->muon_matrices, "muon_matrices", PLAN_WORKSPACE, shape1(own), UPDATE);
+    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape1(parts), UPDATE);
+    plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
 }
 
 // Finds the slots of all activations.
@@ -162,7 +181,7 @@ static void plan_device(Trainer *t) {
     plan_activations(&t->model, plan, ACT_residual, ACT_fc);
     if (run->fp8) { plan_fp8(&t->model, plan, N); }
     plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
-    if (trains) { plan_backward(t, plan, N); }
+    if (trains) { plan_backward(t, plan, N), plan_muon(t, plan); }
     plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
     plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
     plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
@@ -218,7 +237,7 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
     t->model.shards = &t->shards;
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
     t->model.config = *config, t->model.shape = shape;
-    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
+    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage, shape.optimizer);
     plan_device(t);
     plan_host(t);
 }
@@ -262,6 +281,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
+    shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
     shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), o->batch_size), o->batch_size);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
@@ -289,6 +309,7 @@ static StepShape step_shape(const Model *model, const TrainRun *run) {
     step.matmul_workspace_bytes = shape->cublas_bytes;
     step_share(&step, shape->num_ranks, shape->zero_stage);
     step.micro_batches = run->micro_batches;
+    step.optimizer = shape->optimizer;
     return step;
 }
 
@@ -416,7 +437,8 @@ static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Erro
     uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
     bool rounds =
         t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
-    int arrays = reader == NULL || t->model.shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
+    bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS;
+    int arrays = moments ? CHECKPOINT_ARRAYS : 1;
     bool ok = true;
     state_clear(&state);
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
@@ -469,13 +491,13 @@ static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
 // Waits for all parameters. Call it before parameters are saved, hashed or exported.
 static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
     if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
-    int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets);
     const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
     await_parameters(&t->model, &t->gpu, &t->shards);
     sum_weights(t);
     for (const Buckets<float> &array : state) {
         if (array.data == NULL || array.parts) { continue; }
-        add_checksum(t->transfer.checksum, array.data, whole * (int64_t)sizeof(float), t->gpu.stream);
+        add_checksum(t->transfer.checksum, array.data, buckets_length(&t->shards, array) * (int64_t)sizeof(float),
+                     t->gpu.stream);
     }
     cuda_check(cudaMemcpyAsync(t->transfer.host_checksum, t->transfer.checksum, sizeof(uint64_t),
                                cudaMemcpyDeviceToHost, t->gpu.stream));
@@ -785,12 +807,42 @@ static void print_host_plans(Trainer *t, TrainRun *run) {
     plan_print(&t->host_plan, largest_first, stdout);
 }
 
+// Prints what a rank does for Muon, or ranks if `most` has more than `least`.
+static void print_deal_row(const char *who, const DealShare *least, const DealShare *most, double mean_flops) {
+    const double MiB = 0x1p-20 * sizeof(floatX);
+    say(stdout, "%-8s %9lld to %-9lld %10.3f %15.2f %15.2f\n", who, (long long)least->matrices,
+        (long long)most->matrices, most->flops / mean_flops, MiB * (double)most->elements, MiB * (double)most->sent);
+}
+
+// Prints how Muon's matrices are dealt to the ranks: the most that a rank has, or each rank with --plan all.
+static void print_deal(const Trainer *t, const TrainRun *run) {
+    const Deal *deal = &t->shards.deal;
+    if (deal->count == 0 || run->num_ranks == 1) { return; }
+    if (deal->num_owners == 1) {
+        say(stdout, "\nMuon: each rank orthogonalizes all %d matrices; --zero-stage (-z) 1 to 3 deal them out.\n",
+            deal->count);
+        return;
+    }
+    DealSpread spread = deal_spread(deal, &t->shards.layout);
+    say(stdout, "\nMuon: %d matrices are dealt to %d ranks, the largest first. 1 is the mean of the work.\n\n",
+        deal->count, deal->num_owners);
+    say(stdout, "%-8s %22s %10s %15s %15s\n", "rank", "matrices", "work", "MiB to hold", "MiB to send");
+    print_deal_row("each", &spread.least, &spread.most, spread.mean_flops);
+    for (int r = 0; train_options_plans_all(&run->options) && r < deal->num_owners; r++) {
+        DealShare share = deal_share(deal, &t->shards.layout, r);
+        char rank[16];
+        snprintf(rank, sizeof(rank), "%d", r);
+        print_deal_row(rank, &share, &share, spread.mean_flops);
+    }
+}
+
 static void print_plan(Trainer *t, TrainRun *run) {
     AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
     int64_t planned_bytes = t->device_plan.total; // of this run, before its variants are planned
     char attention[256];
     predicted_attention_text(attention, sizeof(attention), t, run);
     if (train_options_plans_all(&run->options)) { print_host_plans(t, run); }
+    print_deal(t, run);
     run_print_predictions(run, &gpus, planned_bytes, attention);
 }
 
@@ -925,8 +977,13 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
         state_export(&state);
     }
     if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
+        const NcclContext *nccl = &t->shards.nccl;
         say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
-            (long long)t->shards.nccl.gradient_bytes, (long long)t->shards.nccl.parameter_bytes);
+            (long long)nccl->gradient_bytes, (long long)nccl->parameter_bytes);
+        if (nccl->moved_bytes > 0) {
+            say(stdout, "            %lld bytes of Muon's matrices, by the GPU of rank 0\n",
+                (long long)nccl->moved_bytes);
+        }
     }
     *params = t->transfer.host_params;
     return true;

@@ -180,7 +180,7 @@ static void all_reduce3(Rank &r) {
 // equal.
 static void all_reduce4(Rank &r) {
     float *own = r.grads.data + r.rank * r.part;
-    nccl_reduce_scatter(&r.nccl, own, r.grads.data, r.part);
+    nccl_reduce_scatter(&r.nccl, own, r.grads.data, r.part, NULL);
     count_ring(r, 0);
     nccl_all_gather(&r.nccl, r.grads.data, own, r.part * (int64_t)sizeof(float), NULL);
     count_ring(r, r.ranks - 1);

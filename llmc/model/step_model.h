@@ -20,7 +20,7 @@
 #define LLMC_STEP_MODEL_H
 
 #include "llmc/model/activations.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/muon.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/base/utils.h"
 
@@ -92,6 +92,7 @@ typedef struct {
     int num_ranks;
     bool shards_state, shards_gradients, shards_parameters; // among the ranks
     int64_t micro_batches;                                  // of a step, on each rank
+    GPT2Optimizer optimizer;
 } StepShape;
 
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
@@ -389,21 +390,53 @@ static inline void step_layers(StepRows *r, const StepGpu *gpu, const StepShape 
     step_moves(r, gpu, moves, sizeof(moves) / sizeof(moves[0]));
 }
 
+// The rounds of Muon for the matrices of one tensor. The multiplies take up to STEP_MUON_BATCH matrices at once, as if
+// these were one with so many times the rows. X is read and written in each round, and to normalise it.
+#define STEP_MUON_BATCH 16
+static inline void step_muon_rounds(StepRows *r, const StepGpu *gpu, const StepShape *s, int tensor) {
+    int64_t rows = muon_rows(&s->config, tensor), cols = muon_cols(&s->config, tensor);
+    int64_t n = min_i64(rows, cols), m = max_i64(rows, cols), owners = s->shards_state ? s->num_ranks : 1;
+    int64_t count = ceil_div_i64(gpt2_param_layers(&s->config, tensor) * gpt2_param_specs[tensor].muon, owners);
+    int64_t batch = min_i64(count, STEP_MUON_BATCH);
+    double X = s->sizeof_activation, calls = MUON_ROUNDS * (double)ceil_div_i64(count, batch), all = (double)(n * n);
+    StepMatmul gram = {batch * n, n, m, false, (int)X, (int)X, 0.0}, square = gram, product = gram;
+    square.k = n, square.beside = (double)batch * all * X;
+    product.n = m, product.k = n, product.beside = (double)(batch * n * m) * X;
+    step_matmul(r, gpu, s, "matmul muon", calls, &gram);
+    step_matmul(r, gpu, s, "matmul muon", calls, &square);
+    step_matmul(r, gpu, s, "matmul muon", calls, &product);
+    step_move(r, gpu, "muon_norm", calls / MUON_ROUNDS, (double)(batch * n * m) * X);
+    step_move(r, gpu, "muon_normalize", calls / MUON_ROUNDS, 2.0 * (double)(batch * n * m) * X);
+}
+
+// Muon for this rank's `own` elements: the momentum reads gradients, reads and writes M and writes N; then the rounds;
+// then the update is read, and the weights are as with AdamW.
+static inline void step_muon(StepRows *r, const StepGpu *gpu, const StepShape *s, double own) {
+    double X = s->sizeof_activation;
+    step_move(r, gpu, "muon_momentum", 1.0, own * (4 + 8 + X));
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (muon_takes(s->optimizer, i)) { step_muon_rounds(r, gpu, s, i); }
+    }
+    step_move(r, gpu, "muon_apply", 1.0, own * (X + (s->has_master ? 8 + X : 2 * X)));
+}
+
 // The gradients are set to zero, and the norm reads a rank's part of them. AdamW reads this part again, reads and
 // writes both moments and the fp32 weights, and writes the weights of the layers. Gradients in parts have room for
 // whole buckets, which is cleared in every micro-batch.
 static inline void step_update(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     double parameters = (double)gpt2_num_params(&s->config), X = s->sizeof_activation;
     double own = s->shards_state ? parameters / s->num_ranks : parameters;
+    double by_adamw = (double)gpt2_length_of_v(&s->config, s->optimizer) / parameters;
     double buckets = s->shards_gradients ? 1 + s->config.num_layers : 1;
     bool checks = s->num_ranks > 1 && !s->shards_parameters;
     const StepMove moves[] = {
         {"fill", s->shards_gradients ? (double)s->micro_batches * buckets : 1.0, 4 * parameters / buckets},
         {"global_norm_squared", 1.0, 4 * own},
         {"add_checksum", checks ? 1.0 : 0.0, X * parameters},
-        {"adamw_update", 1.0, own * (4 + 16 + (s->has_master ? 8 + X : 2 * X))},
+        {"adamw_update", 1.0, by_adamw * own * (4 + 16 + (s->has_master ? 8 + X : 2 * X))},
     };
     step_moves(r, gpu, moves, sizeof(moves) / sizeof(moves[0]));
+    if (s->optimizer == OPTIMIZER_MUON) { step_muon(r, gpu, s, (1.0 - by_adamw) * own); }
 }
 
 // ---- A step ----

@@ -13,6 +13,7 @@
 #define LLMC_BUCKETS_CUH
 
 #include "llmc/cuda/cuda_common.h"
+#include "llmc/ranks/deal.h"
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
@@ -21,10 +22,12 @@ template <class T> struct Buckets {
     T *data;    // NULL: this run has no such array
     bool parts; // holds only this rank's part of each bucket
     T *slots;   // if parts: slots for whole buckets (zero_slot_offset); NULL: never needed whole
+    bool rest;  // leaves out Muon's matrices. A block's bucket is whole on every rank then (zero_rest)
 };
 
 typedef struct {
     ZeroLayout layout;
+    Deal deal; // of Muon's matrices
     Comm *ranks;
     int rank;
     ZeroStage stage;
@@ -42,10 +45,15 @@ static inline bool has_peers(const Shards *s) { return s->layout.num_ranks > 1; 
 
 // ---- Where elements lie ----
 
-// Returns element i of a bucket. An array of parts has only this rank's elements.
+// Returns element i of a bucket. An array of parts has only this rank's elements, an array of the rest none of Muon's.
 template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> array, int bucket, int64_t i) {
     const ZeroLayout *zero = &s->layout;
     if (array.data == NULL) { return NULL; }
+    if (array.rest && bucket > 0) {
+        if (i < zero_muon(zero, bucket)) { return NULL; }
+        T *blocks = array.data + (array.parts ? zero_shard(zero, 0) : zero_padded(zero, 0));
+        return blocks + (bucket - 1) * zero_rest(zero) + i - zero_muon(zero, bucket);
+    }
     if (!array.parts) { return array.data + zero_offset(zero, bucket) + i; }
     return array.data + zero_shard_offset(zero, bucket) + i - s->rank * zero_shard(zero, bucket);
 }
@@ -64,6 +72,7 @@ template <class T> static inline T *whole_bucket(const Shards *s, Buckets<T> arr
 
 // Returns the elements between a place in one block's bucket and the corresponding place in the next block's bucket.
 template <class T> static inline int64_t bucket_stride(const Shards *s, Buckets<T> array) {
+    if (array.rest) { return zero_rest(&s->layout); }
     return array.parts ? zero_shard(&s->layout, 1) : zero_padded(&s->layout, 1);
 }
 
@@ -71,6 +80,7 @@ template <class T> static inline int64_t bucket_stride(const Shards *s, Buckets<
 template <class T> static inline int64_t buckets_length(const Shards *s, Buckets<T> array) {
     const ZeroLayout *zero = &s->layout;
     if (array.data == NULL) { return 0; }
+    if (array.rest) { return bucket_element(s, array, zero->num_buckets, zero_muon(zero, 1)) - array.data; }
     return array.parts ? zero_shard_offset(zero, zero->num_buckets) : zero_offset(zero, zero->num_buckets);
 }
 
@@ -119,6 +129,39 @@ static inline void gather_results(Shards *s, void *all, const void *own, int64_t
 template <class T> static inline void gather_bucket(Shards *s, T *whole, int bucket, int64_t *sent) {
     int64_t shard = zero_shard(&s->layout, bucket);
     nccl_all_gather(&s->nccl, whole, whole + s->rank * shard, shard * (int64_t)sizeof(T), sent);
+}
+
+// Gives every rank the whole of a block's bucket in an array of the rest. Each rank has its own elements there, and
+// zeros elsewhere, so the sum over the ranks has all.
+static inline void gather_rest(Shards *s, Buckets<float> array, int bucket) {
+    float *whole = bucket_element(s, array, bucket, zero_muon(&s->layout, bucket));
+    int64_t count = zero_rest(&s->layout) / s->layout.num_ranks;
+    nccl_reduce_scatter(&s->nccl, whole + s->rank * count, whole, count, NULL);
+    nccl_all_gather(&s->nccl, whole, whole + s->rank * count, count * (int64_t)sizeof(float), NULL);
+}
+
+// Sends the pieces of Muon's matrices from the shards to the owners of the matrices, or back. parts: this rank's shard
+// of each block, deal_part apart; owned: the matrices that this rank owns.
+template <class T> static inline void move_matrices(Shards *s, T *parts, T *owned, bool to_owners) {
+    const ZeroLayout *zero = &s->layout;
+    communicate_after_compute(s);
+    nccl_begin_moves(&s->nccl);
+    for (int k = 0; k < s->deal.count; k++) {
+        const DealMatrix *m = &s->deal.matrices[k];
+        for (int holder = deal_first_holder(zero, m); holder <= deal_last_holder(zero, m); holder++) {
+            DealPiece piece = deal_piece(zero, m, holder);
+            T *part = parts + m->layer * deal_part(zero) + piece.begin - zero_begin(zero, 1, holder);
+            T *own = owned + m->at + piece.begin - m->in_bucket;
+            int64_t bytes = (piece.end - piece.begin) * (int64_t)sizeof(T);
+            if (to_owners) {
+                nccl_move(&s->nccl, holder, m->owner, part, own, bytes);
+            } else {
+                nccl_move(&s->nccl, m->owner, holder, own, part, bytes);
+            }
+        }
+    }
+    nccl_end_moves(&s->nccl);
+    compute_after_communicate(s);
 }
 
 // ---- The host waits ----
@@ -214,7 +257,8 @@ static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, boo
     if (!sends_gradients(s, grads, last_micro_batch)) { return; }
     float *whole = whole_bucket(s, grads, bucket);
     communicate_after_compute(s);
-    nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket));
+    nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket),
+                        &s->nccl.gradient_bytes);
     if (s->stage == ZERO_REPLICATE) { gather_bucket(s, whole, bucket, &s->nccl.gradient_bytes); }
     cuda_check(cudaEventRecord(s->reduced[zero_slot(bucket)], s->comm_stream));
 }
@@ -239,11 +283,13 @@ static inline void shards_create_event(cudaEvent_t *event) {
 static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
 
 // Plans the layout of a run that has no GPU yet.
-static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, int num_ranks, int stage) {
+static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, int num_ranks, int stage,
+                               GPT2Optimizer optimizer) {
     memset(s, 0, sizeof(*s));
-    zero_layout(&s->layout, config, num_ranks);
+    zero_layout(&s->layout, config, num_ranks, optimizer);
     s->rank = rank;
     s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
+    deal_matrices(&s->deal, &s->layout, s->stage >= ZERO_OPTIMIZER ? num_ranks : 1);
 }
 
 // stream: the stream that computes. rank_gpus_connect comes later, when all ranks are ready.

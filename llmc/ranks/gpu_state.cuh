@@ -62,6 +62,12 @@ template <class Visit> static inline bool visit_chunk(const ModelState *g, const
     return ok;
 }
 
+// Leaves out of a chunk what an array does not have. False: the array has nothing of it.
+static inline bool state_trim(const ModelState *g, Buckets<float> array, Chunk *chunk) {
+    if (array.rest) { chunk->begin = max_i64(chunk->begin, zero_muon(&g->shards->layout, chunk->bucket)); }
+    return chunk->begin < chunk->end;
+}
+
 // ---- Between the GPU and the staging memory ----
 
 static inline Buckets<float> state_array(const ModelState *g, int array) {
@@ -125,6 +131,7 @@ template <class Read, class MakeParams>
 static inline bool state_upload(const ModelState *g, int array, Read read, MakeParams make_params) {
     Chunk chunk = {0, 0, 0};
     while (next_chunk(g->shards, &chunk)) {
+        if (!state_trim(g, state_array(g, array), &chunk)) { continue; }
         if (!visit_chunk(g, &chunk, read)) { return false; }
         upload_chunk(g, array, &chunk, make_params);
         comm_progress(g->shards->ranks, "loading");
@@ -137,6 +144,7 @@ template <class Visit>
 static inline bool state_download(const ModelState *g, int array, const char *what, Visit visit) {
     Chunk chunk = {0, 0, 0};
     while (next_chunk(g->shards, &chunk)) {
+        if (!state_trim(g, state_array(g, array), &chunk)) { continue; }
         download_chunk(g, array, &chunk);
         if (!visit_chunk(g, &chunk, visit)) { return false; }
         comm_progress(g->shards->ranks, what);
@@ -158,7 +166,12 @@ static inline void state_share(const ModelState *g) {
         for (int b = 0; b < s->layout.num_buckets; b++) {
             for (int array = STATE_PARAMS; array <= STATE_ADAM_V; array++) {
                 Buckets<float> buckets = state_array(g, array);
-                if (buckets.data != NULL && !buckets.parts) { gather_bucket(s, whole_bucket(s, buckets, b), b, NULL); }
+                if (buckets.data == NULL || buckets.parts) { continue; }
+                if (buckets.rest && b > 0) {
+                    gather_rest(s, buckets, b);
+                } else {
+                    gather_bucket(s, whole_bucket(s, buckets, b), b, NULL);
+                }
             }
             if (!g->params.parts) { gather_bucket(s, whole_bucket(s, g->params, b), b, NULL); }
         }

@@ -2,9 +2,10 @@
 // (Rajbhandari et al. 2020, "ZeRO") keeps on a rank and sends, and how long a step then takes.
 //
 // A bucket travels in one piece. Bucket 0 holds the tensors outside the blocks, bucket 1 + l the tensors of block l.
-// The tensors with weight decay come first, so that one boundary divides a bucket. Both groups keep the order of the
-// parameter table. R ranks share each bucket evenly: rank r owns elements [r * shard, (r+1) * shard), its shard, in
-// every stage and in checkpoints. A bucket is padded to R * shard.
+// The matrices for Muon come first, then the other tensors with weight decay, then the tensors without, so that one
+// boundary divides a bucket for each purpose. The groups keep the order of the parameter table. R ranks share each
+// bucket evenly: rank r owns elements [r * shard, (r+1) * shard), its shard, in every stage and in checkpoints. A
+// bucket is padded to R * shard.
 //
 //            | tensors with decay ... | without ... | padding |      a bucket of R = 4 ranks
 //            | rank 0      | rank 1      | rank 2      | rank 3      |
@@ -36,45 +37,52 @@ typedef struct {
     int order[NUM_PARAM_TENSORS];             // tensors as they lie in bucket 0, then in a block's bucket
     int64_t tensor_offset[NUM_PARAM_TENSORS]; // in the bucket
     int64_t size[2], decayed[2], shard[2];    // [0]: bucket 0, [1]: each other bucket
+    int64_t muon[2];                          // elements at the start of a bucket that Muon updates; 0: with AdamW
 } ZeroLayout;
 
 // ---- Buckets ----
 
 static inline int zero_kind(int bucket) { return bucket > 0; }
 
-// Lays out the tensors of one kind of bucket: the tensors with decay, then the tensors without.
-static inline int zero_order_tensors(ZeroLayout *z, int kind, int n) {
-    for (int group = 0; group < 2; group++) {
-        int decay = group == 0 ? DECAY : NO_DECAY;
+// Returns the group of a tensor in its bucket. The groups lie in this order.
+enum { ZERO_MUON, ZERO_DECAYED, ZERO_NOT_DECAYED, ZERO_NUM_GROUPS };
+static inline int zero_group(int tensor) {
+    const GPT2ParamSpec *spec = &gpt2_param_specs[tensor];
+    return spec->muon > 0 ? ZERO_MUON : spec->decay == DECAY ? ZERO_DECAYED : ZERO_NOT_DECAYED;
+}
+
+// Lays out the tensors of one kind of bucket, group by group.
+static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, GPT2Optimizer optimizer) {
+    for (int group = 0; group < ZERO_NUM_GROUPS; group++) {
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-            if ((gpt2_param_specs[i].per_layer == PER_LAYER) != kind || gpt2_param_specs[i].decay != decay) {
-                continue;
-            }
+            if ((gpt2_param_specs[i].per_layer == PER_LAYER) != kind || zero_group(i) != group) { continue; }
             z->order[n++] = i;
             z->tensor_offset[i] = z->size[kind];
             z->size[kind] += gpt2_param_rows(&z->config, i) * gpt2_param_cols(&z->config, i);
         }
-        if (decay == DECAY) { z->decayed[kind] = z->size[kind]; }
+        if (group == ZERO_MUON && optimizer == OPTIMIZER_MUON) { z->muon[kind] = z->size[kind]; }
+        if (group == ZERO_DECAYED) { z->decayed[kind] = z->size[kind]; }
     }
     return n;
 }
 
 // Lays out all buckets. config has passed gpt2_check_config. num_ranks is at least 1.
-static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_ranks) {
+static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_ranks, GPT2Optimizer optimizer) {
     memset(z, 0, sizeof(*z));
     z->config = *config;
     z->num_ranks = num_ranks;
     z->num_buckets = 1 + config->num_layers;
     int n = 0;
     for (int kind = 0; kind < 2; kind++) {
-        n = zero_order_tensors(z, kind, n);
+        n = zero_order_tensors(z, kind, n, optimizer);
         z->shard[kind] = round_up_i64(ceil_div_i64(z->size[kind], num_ranks), ZERO_ALIGNMENT);
     }
 }
 
-// Return the elements of bucket b: without padding, with weight decay (they come first), in a rank's shard, with
-// padding.
+// Return the elements of bucket b: without padding, for Muon (they come first), with weight decay (they come first,
+// too), in a rank's shard, with padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
+static inline int64_t zero_muon(const ZeroLayout *z, int b) { return z->muon[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }
 static inline int64_t zero_padded(const ZeroLayout *z, int b) { return z->num_ranks * zero_shard(z, b); }
@@ -151,7 +159,7 @@ static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t
 typedef struct {
     int64_t params; // in the precision of training
     int64_t grads;  // fp32
-    int64_t m, v;   // fp32: AdamW's moments
+    int64_t m, v;   // fp32: AdamW's moments, without v of Muon's matrices
     int64_t master; // fp32: the master copy, if there is one
     // Slots for whole buckets (zero_slot_offset); 0: not needed.
     int64_t param_slots; // in the precision of training: parameters gathered for use
@@ -160,6 +168,12 @@ typedef struct {
 
 // Returns the stage that a run really has. One rank replicates in any stage, because it has nobody to share with.
 static inline int zero_effective_stage(int stage, int num_ranks) { return num_ranks == 1 ? ZERO_REPLICATE : stage; }
+
+// Returns the elements of v for a block in a run with Muon: only vectors are left. They are few (13 C), so every rank
+// has room for all of them, and updates its own. Padded, so that the ranks can share them evenly.
+static inline int64_t zero_rest(const ZeroLayout *z) {
+    return z->num_ranks * round_up_i64(ceil_div_i64(z->size[1] - z->muon[1], z->num_ranks), ZERO_ALIGNMENT);
+}
 
 static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
     stage = zero_effective_stage(stage, z->num_ranks);
@@ -170,6 +184,9 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
     lengths.params = stage >= ZERO_PARAMETERS ? part : whole;
     lengths.grads = stage >= ZERO_GRADIENTS ? part : whole;
     lengths.m = lengths.v = lengths.master = state;
+    if (z->muon[1] > 0) {
+        lengths.v = (stage >= ZERO_OPTIMIZER ? z->shard[0] : zero_padded(z, 0)) + z->config.num_layers * zero_rest(z);
+    }
     lengths.param_slots = stage >= ZERO_PARAMETERS ? slots : 0;
     lengths.grad_slots = stage >= ZERO_GRADIENTS ? slots : 0;
     return lengths;
@@ -219,6 +236,7 @@ typedef struct {
     int64_t micro_batches; // per step and rank
     ZeroCompute compute;
     double bytes_per_second; // each rank sends this while all send to their neighbours (nccl-tests: busbw); > 0
+    double muon_bytes;       // sent between Muon's rounds and the shards, while nothing is computed
 } ZeroStep;
 
 // The clocks of the two streams of llmc/ranks/buckets.cuh while they play a step: when each has done what is queued so
@@ -290,7 +308,7 @@ static inline void zero_backward(ZeroClocks *c, bool last_micro_batch) {
 static inline void zero_update(ZeroClocks *c) {
     double all = (double)zero_offset(c->z, c->z->num_buckets);
     bool shares = c->step->stage == ZERO_OPTIMIZER || c->step->stage == ZERO_GRADIENTS;
-    c->computed = fmax(c->computed, c->sent);
+    c->computed = fmax(c->computed, c->sent) + c->step->muon_bytes / c->step->bytes_per_second;
     for (int b = 0; b < c->z->num_buckets; b++) {
         c->computed += c->step->compute.update * (double)zero_padded(c->z, b) / all;
         if (shares) { c->gathered[b] = zero_send(c, b, c->step->sizeof_param, c->computed); }

@@ -76,7 +76,7 @@ static void zero_example(void) {
     GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
     ZeroLayout z;
     gpt2_config_from_size(&config, "124M");
-    zero_layout(&z, &config, 8);
+    zero_layout(&z, &config, 8, OPTIMIZER_ADAMW);
     for (int b = 0; b <= 1; b++) {
         printf("bucket %d: %lld parameters, in each of 8 parts %lld\n", b, (long long)zero_size(&z, b),
                (long long)zero_shard(&z, b));
@@ -147,7 +147,7 @@ static void check_smallest_stage(Test *t) {
             GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
             ZeroLayout z;
             gpt2_config_from_size(&config, sizes[i]);
-            zero_layout(&z, &config, ranks);
+            zero_layout(&z, &config, ranks, OPTIMIZER_ADAMW);
             int64_t params = zero_offset(&z, z.num_buckets), slots = zero_lengths(&z, ZERO_PARAMETERS).param_slots;
             for (int k = 0; k < 8; k++) {
                 int64_t bytes = stage_bytes(&z, k / 2) - k % 2;
@@ -165,7 +165,7 @@ static void check_smallest_stage(Test *t) {
 static void check_wait(Test *t) {
     GPT2Config config = {16, 100, 128, 5, 1, 16};
     ZeroLayout z;
-    zero_layout(&z, &config, 4);
+    zero_layout(&z, &config, 4, OPTIMIZER_ADAMW);
     double send = 8.0 * (double)zero_ring(&z, 1), rest = 8.0 * (double)zero_ring(&z, 0); // at one byte a second
     const double speeds[] = {0.1, 0.5, 0.99, 1.01, 2.0, 10.0};
     for (int i = 0; i < 6; i++) {

@@ -43,7 +43,7 @@ static void for_each_layout(Test *t, int num_configs, void (*check)(Test *t, con
     for (int c = 0; c < n && c < num_configs; c++) {
         for (int k = 0; k < NUM_RANK_COUNTS; k++) {
             ZeroLayout z;
-            zero_layout(&z, &configs[c], rank_counts[k]);
+            zero_layout(&z, &configs[c], rank_counts[k], OPTIMIZER_ADAMW);
             check(t, &z);
         }
     }
@@ -277,7 +277,7 @@ TEST(test_bytes_do_not_overflow) {
     GPT2Config configs[2] = {config_named("gpt3:c12288"), config_of(1 << 20, 1 << 20, 1000, 1024, 1 << 16)};
     for (int c = 0; c < 2; c++) {
         ZeroLayout z;
-        zero_layout(&z, &configs[c], 1 << 30);
+        zero_layout(&z, &configs[c], 1 << 30, OPTIMIZER_ADAMW);
         CHECK(t, zero_offset(&z, z.num_buckets) >= gpt2_num_params(&configs[c]), "padded length");
         for (int stage = 0; stage <= 3; stage++) {
             int64_t gradients, params;
@@ -319,7 +319,7 @@ static void check_exposed(Test *t, const ZeroLayout *z, const ZeroStep *step, do
 TEST(test_known_times) {
     GPT2Config d12 = config_named("d12");
     ZeroLayout z;
-    zero_layout(&z, &d12, 8);
+    zero_layout(&z, &d12, 8, OPTIMIZER_ADAMW);
     const double block = 7 * 886016 * 1e-9, rest = 7 * 4927680 * 1e-9; // seconds for a byte of each element
     for (int stage = 0; stage <= 3; stage++) {
         // All blocks compute for long. Nothing hides the last gradients, of block 0 and of bucket 0, and the first
