@@ -27,7 +27,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 3):
              "install --upgrade torch")
 
 from dev import guard
-from dev.twin import Problem, options as command_line, run_folder, schedule, version, weights
+from dev.twin import Problem, muon, options as command_line, run_folder, schedule, version, weights
 from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
 from dev.twin.weights import PARAMETERS, pad_vocab
 
@@ -124,19 +124,61 @@ def set_parameters(model, config, flat):
 # The update
 
 
-def decay_groups(model, weight_decay):
+def decay_groups(parameters, weight_decay):
     """AdamW decays matrices and embeddings, and leaves biases and LayerNorms alone."""
-    return [{"params": [p for p in model.parameters() if (p.dim() >= 2) == decays], "weight_decay": decay}
+    return [{"params": [p for p in parameters if (p.dim() >= 2) == decays], "weight_decay": decay}
             for decays, decay in ((True, weight_decay), (False, 0.0))]
 
 
-def make_optimizer(model, beta1, beta2, eps, weight_decay, shards=False, **how):
-    """shards: each process keeps the moments of its part of the parameters (ZeRO stage 1)."""
-    groups, settings = decay_groups(model, weight_decay), {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, **how}
+def make_adamw(model, beside, beta1, beta2, eps, weight_decay, shards=False, **how):
+    """beside: a Muon, whose matrices AdamW leaves out, or None. shards: each process keeps the moments of its part of
+    the parameters (ZeRO stage 1)."""
+    parameters = [p for p in model.parameters() if beside is None or p not in beside.state]
+    groups, settings = decay_groups(parameters, weight_decay), {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, **how}
     if not shards:
         return torch.optim.AdamW(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer
     return ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
+
+
+def orthogonalize(N, dtype):
+    """NS5 of each matrix in N (matrices, rows, cols), in rounds of this precision. Tall matrices are transposed."""
+    is_tall = N.size(1) > N.size(2)
+    X = (N.mT if is_tall else N) / N.norm(dim=(1, 2), keepdim=True).clamp(min=muon.EPSILON)
+    X = X.to(dtype)
+    for _ in range(muon.ROUNDS):
+        G = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(G, G, G, beta=muon.B, alpha=muon.C), X, beta=muon.A)
+    return (X.mT if is_tall else X).to(N.dtype)
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for the matrices of the blocks. torch.optim.Muon makes its rounds in bf16 whatever the precision, and takes
+    the weight of qkv for one matrix, so its losses cannot be ./train_gpt2's. rounds: the precision of our rounds."""
+
+    def __init__(self, model, scale, weight_decay, rounds):
+        found = [(name, p) for name, p in model.h.named_parameters() if p.dim() == 2]
+        groups = [{"params": [p for name, p in found if ("c_attn" in name) == is_qkv], "matrices": count}
+                  for is_qkv, count in ((True, 3), (False, 1))]  # matrices: in each weight
+        super().__init__(groups, {"lr": 0.0, "momentum": 0.0, "weight_decay": weight_decay, "scale": scale})
+        self.rounds = rounds
+        for group in groups:
+            for W in group["params"]:
+                self.state[W]["M"] = torch.zeros_like(W)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for W in group["params"]:
+                self.update(W, **group)
+
+    def update(self, W, lr, momentum, weight_decay, scale, matrices, **_):
+        """M = momentum M + G, W -= lr (scale NS5(G + momentum M) + weight_decay W)."""
+        G, M = W.grad, self.state[W]["M"]
+        M.mul_(momentum).add_(G)
+        N = (G + momentum * M).unflatten(0, (matrices, -1))  # (matrices, rows, cols)
+        O = muon.scale(scale, *N.shape[1:]) * orthogonalize(N, self.rounds).flatten(0, 1)
+        W.sub_(lr * (O + weight_decay * W))
 
 
 @torch.no_grad()
@@ -149,12 +191,14 @@ def clip_gradients(model, grad_clip):
     return norm
 
 
-def update(model, optimizer, lr, grad_clip):
-    """From the gradients that are there. Returns their norm before clipping, on the device."""
+def update(model, grad_clip, *optimizers):
+    """From the gradients that are there. Each optimizer comes with the settings of this step. Returns the gradients'
+    norm before clipping, on the device."""
     norm = clip_gradients(model, grad_clip)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.step()
+    for optimizer, settings in optimizers:
+        for group in optimizer.param_groups:
+            group.update(settings)
+        optimizer.step()
     return norm
 
 
@@ -338,12 +382,22 @@ class Run:
         if self.ranks.size > 1:  # sends the parameters, too
             from torch.nn.parallel import DistributedDataParallel
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        self.optimizer = make_optimizer(self.model, o.beta1, o.beta2, o.adam_eps, o.weight_decay,
-                                        shards=bool(o.zero_stage) and self.ranks.size > 1,
-                                        **({"fused": True} if on_gpu or self.fuses_on_cpu else {}))
+        self.make_optimizers()
         if state is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.adamw.load_state_dict(state["optimizer"])
+            if self.muon:
+                self.muon.load_state_dict(state["muon"])
         self.loss_of = torch.compile(self.parallel) if o.compile else self.parallel
+
+    def make_optimizers(self):
+        """Each process keeps all of Muon's momentum: --zero-stage shares out AdamW's moments only."""
+        o, self.muon = self.options, None
+        if o.optimizer == "muon":
+            rounds = torch.float32 if o.precision == "fp32" else torch.bfloat16
+            self.muon = Muon(self.model, o.muon_scale, o.weight_decay, rounds)
+        self.adamw = make_adamw(self.model, self.muon, o.beta1, o.beta2, o.adam_eps, o.weight_decay,
+                                shards=bool(o.zero_stage) and self.ranks.size > 1,
+                                **({"fused": True} if self.ranks.on_gpu or self.fuses_on_cpu else {}))
 
     # -- Computing --
 
@@ -365,7 +419,7 @@ class Run:
     def queue_step(self):
         """One update. On a GPU nothing here waits for it. Returns the loss and the gradient's norm, on the device."""
         o = self.options
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.ranks.device)
         for i in range(self.micro_batches):
             last = i == self.micro_batches - 1
@@ -373,12 +427,20 @@ class Run:
                 loss = self.loss(self.batch(i)) / self.micro_batches
                 loss.backward()
             total += loss.detach()
-        norm = update(self.model, self.optimizer, self.rate(), o.grad_clip)
+        norm = update(self.model, o.grad_clip, *self.optimizers())
         return torch.stack([self.ranks.sum(total) / self.ranks.size, norm])
 
-    def rate(self):
+    def rate(self, peak):
         o = self.options
-        return schedule.learning_rate(self.step, o.lr, o.warmup, self.steps, o.final_lr_frac, o.schedule)
+        return schedule.learning_rate(self.step, peak, o.warmup, self.steps, o.final_lr_frac, o.schedule)
+
+    def optimizers(self):
+        """Those of the run, with their settings of the current step."""
+        o = self.options
+        yield self.adamw, {"lr": self.rate(o.lr)}
+        if self.muon:
+            yield self.muon, {"lr": self.rate(o.muon_lr),
+                              "momentum": muon.momentum(o.muon_momentum, o.muon_warmup, self.step)}
 
     @torch.no_grad()
     def validate(self):
@@ -402,7 +464,7 @@ class Run:
         """model_<step>.bin, which the C trainers read, and beside it the rest of the training's state for PyTorch."""
         o = self.options
         if o.zero_stage and self.ranks.size > 1:
-            self.optimizer.consolidate_state_dict(0)
+            self.adamw.consolidate_state_dict(0)
         self.saved = self.step
         if not self.ranks.leads():
             return
@@ -410,8 +472,8 @@ class Run:
         path = os.path.join(o.out_dir, f"twin_{self.step:08d}.pt")
         try:
             with guard.new_file(path) as file:
-                torch.save({"step": self.step, "options": command_line.shaping(o),
-                            "optimizer": self.optimizer.state_dict(), "data": self.train.fingerprint}, file)
+                torch.save({"step": self.step, "options": command_line.shaping(o), "data": self.train.fingerprint,
+                            "optimizer": self.adamw.state_dict(), "muon": self.muon and self.muon.state_dict()}, file)
         except (OSError, RuntimeError) as error:
             raise Problem(f"{path}: cannot be written: {error}; free some space") from None
         self.ranks.say(f"saved the checkpoint of step {self.step} in {o.out_dir}")
@@ -466,10 +528,11 @@ class Run:
                 say(f"{what} {data.name}: {data.num_tokens} tokens, {data.num_sequences} sequences")
         if self.steps > 0:
             epochs = self.steps * self.sequences_per_step / self.train.num_sequences
+            adamw = f"{muon.describe(o)}\n            AdamW for the rest" if self.muon else "AdamW"
             ranks = f" x {self.ranks.size} ranks" if self.ranks.size > 1 else ""
             say(f"batch       {o.batch_size} sequences x {o.seq_len} tokens{ranks} x {self.micro_batches} micro-batches"
                 f" = {o.total_batch} tokens a step\nsteps       {self.steps}, {epochs:.2f} epochs\n"
-                f"optimizer   AdamW, learning rate {schedule.describe(o)}, weight decay {o.weight_decay:g}")
+                f"optimizer   {adamw}, learning rate {schedule.describe(o, o.lr)}, weight decay {o.weight_decay:g}")
         how = "torch.compile" if o.compile else "eager"
         say(f"precision   {o.precision}; {how}, attention {o.attention}")
         machine = f"{self.ranks.size} x {gpus[0]['name']}" if gpus else f"{torch.get_num_threads()} threads"
@@ -521,7 +584,7 @@ class Run:
             if last:
                 return
             begin = waiting["end"] if waiting else self.clock.mark()
-            queued = {"step": self.step, "lr": self.rate(), "begin": begin, "results": fetch(self.queue_step())}
+            queued = {"step": self.step, "lr": self.rate(o.lr), "begin": begin, "results": fetch(self.queue_step())}
             queued["end"] = self.clock.mark()
             self.step += 1
             if waiting:

@@ -15,8 +15,9 @@ Row = collections.namedtuple("Row", "field name aliases type default minimum max
 
 # Rows of the table that this program takes as they are.
 TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size
-    seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every
-    val-sequences val-batches out-dir checkpoint-every resume overwrite seed threads tf32""".split())
+    seq-len total-batch steps lr schedule warmup final-lr-frac optimizer muon-lr muon-momentum muon-warmup muon-scale
+    weight-decay beta1 beta2 adam-eps grad-clip val-every val-sequences val-batches out-dir checkpoint-every resume
+    overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
 OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
        "gelu-fusion": 0, "master-weights": 1}
@@ -40,7 +41,7 @@ OWN = [
     Row("attention", "attention", "", "CHOICE", "auto", 0, 0, "auto|flash|efficient|cudnn|math", 0, None, "PyTorch",
         "the kernel of scaled_dot_product_attention; auto: PyTorch chooses the fastest it has"),
     Row("zero_stage", "zero-stage", "z", "INT", "0", 0, 1, "STAGE", 0, None, "PyTorch",
-        "1: each process keeps a part of the optimizer's state (ZeroRedundancyOptimizer)"),
+        "1: each process keeps a part of AdamW's state (ZeroRedundancyOptimizer), and all of Muon's"),
 ]
 GROUPS = ["Data", "Model", "Batch", "Optimizer", "Evaluation", "Output", "Machine", "PyTorch"]
 USAGE = "python3 train_gpt2.py --train-data FILES [options]"
@@ -285,6 +286,8 @@ def parse(arguments, on_gpu):
     options.device = "cuda" if gpu else "cpu"
     if "final-lr-frac" not in given and not schedule.falls(options.schedule):
         options.final_lr_frac = 1.0
+    if options.optimizer == "muon" and options.muon_lr == 0:
+        options.muon_lr = options.lr if options.muon_scale == "rms" else 0.02
     check(options, given)
     return options
 
@@ -305,7 +308,9 @@ def check(o, given):
             (o.final_lr_frac != 1 and not schedule.falls(o.schedule),
              "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; leave one of the two "
              "out"),
-            (o.steps == 0 and o.out_dir, "--out-dir (-o): a run of 0 steps has nothing to save")):
+            (o.steps == 0 and o.out_dir, "--out-dir (-o): a run of 0 steps has nothing to save"),
+            *((words.split()[0] in given and o.optimizer != "muon", f"--{words}: does nothing without --optimizer muon")
+              for words in ("muon-lr", "muon-momentum", "muon-warmup", f"muon-scale {o.muon_scale}"))):
         if bad:
             raise Problem(message)
 

@@ -20,8 +20,8 @@ def learning_rate(step, peak, warmup, total, final_fraction, schedule):
     return peak * (final_fraction + (1 - final_fraction) * SHAPES[schedule](x))
 
 
-def describe(o):
+def describe(o, peak):
     """The schedule of a run with these options: "0.0003, cosine to 3e-05 after 100 steps of warm-up"."""
-    end = f" to {o.lr * o.final_lr_frac:g}" if falls(o.schedule) else ""
+    end = f" to {peak * o.final_lr_frac:g}" if falls(o.schedule) else ""
     warmup = f" after {o.warmup} step{'s' * (o.warmup != 1)} of warm-up" if o.warmup else ""
-    return f"{o.lr:g}, {o.schedule}{end}{warmup}"
+    return f"{peak:g}, {o.schedule}{end}{warmup}"

@@ -56,6 +56,7 @@ def folder(tmp_path):
 
 C_SOURCE = r"""
 #include "llmc/data/dataloader.h"
+#include "llmc/model/muon.h"
 #include "llmc/run/schedulers.h"
 
 void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *tokens, int64_t n, const int64_t *asked,
@@ -91,6 +92,12 @@ float rate(const char *name, float peak, int64_t warmup, int64_t total, float fi
     schedule_text(&s, text, 160);
     return schedule_lr(&s, step);
 }
+
+float momentum(float last, int64_t warmup, int64_t step) { return muon_momentum(last, warmup, step); }
+
+float scale(int rms, int64_t rows, int64_t cols) {
+    return muon_scale(rms ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL, rows, cols);
+}
 """
 
 
@@ -103,6 +110,9 @@ def c_functions():
     library.rate.restype = ctypes.c_float
     library.rate.argtypes = [ctypes.c_char_p, ctypes.c_float, ctypes.c_int64, ctypes.c_int64, ctypes.c_float,
                              ctypes.c_int64, ctypes.c_char_p]
+    library.momentum.restype = library.scale.restype = ctypes.c_float
+    library.momentum.argtypes = [ctypes.c_float, ctypes.c_int64, ctypes.c_int64]
+    library.scale.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return library
 
 
@@ -173,8 +183,30 @@ def test_schedules():
                 want = c.rate(name.encode(), 3e-3, warmup, total, final, step, text)
                 got = schedule.learning_rate(step, 3e-3, warmup, total, final, name)
                 assert abs(got - want) <= 2 * FLT_EPSILON * 3e-3, f"{name} {warmup} {total} {final}: step {step}"
-            o = options.types.SimpleNamespace(lr=3e-3, schedule=name, warmup=warmup, final_lr_frac=final)
-            assert schedule.describe(o) == text.value.decode()
+            o = options.types.SimpleNamespace(schedule=name, warmup=warmup, final_lr_frac=final)
+            assert schedule.describe(o, 3e-3) == text.value.decode()
+
+
+def test_muon_numbers():
+    """Muon's momentum and scale are C's. The summary says them."""
+    c = c_functions()
+    from dev.twin import muon, options
+    for last, warmup in ((0.95, 300), (0.95, 0), (0.95, 1), (0.5, 10), (0.0, 3), (0.999999, 7)):
+        for step in (0, 1, 2, 150, 299, 300, 1000):
+            assert abs(muon.momentum(last, warmup, step) - c.momentum(last, warmup, step)) <= FLT_EPSILON
+    for rows, cols in ((64, 64), (256, 64), (64, 256), (3, 2)):
+        for rms, kind in enumerate(("original", "rms")):
+            want = c.scale(rms, rows, cols)
+            assert abs(muon.scale(kind, rows, cols) - want) <= FLT_EPSILON * want, (kind, rows, cols)
+    for words, text in (
+            ([], "learning rate 0.02, cosine to 0.002, momentum 0.85 to 0.95 over 300 steps, scale original"),
+            (["--muon-scale", "rms", "--muon-warmup", "0"],
+             "learning rate 0.0003, cosine to 3e-05, momentum 0.95, scale rms"),
+            (["--muon-lr", "0.1", "-k", "constant", "--warmup", "1", "--muon-momentum", "0.5"],
+             "learning rate 0.1, constant after 1 step of warm-up, momentum 0.5, scale original"),
+            (["--muon-momentum", "0.85"], "learning rate 0.02, cosine to 0.002, momentum 0.85, scale original")):
+        o = options.parse(["-i", "x", "--optimizer", "muon", *words], lambda device: False)
+        assert muon.describe(o) == f"Muon for the matrices of the blocks, {text}"
 
 
 def test_model_files():
@@ -221,6 +253,10 @@ def test_options():
              "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
             (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
              "whose rate does not fall; leave one of the two out"),
+            (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: does nothing without --optimizer muon"),
+            (["-i", "x", "--muon-momentum=0.95"], "--muon-momentum: does nothing without --optimizer muon"),
+            (["-i", "x", "--muon-warmup", "300"], "--muon-warmup: does nothing without --optimizer muon"),
+            (["-i", "x", "--muon-scale", "rms"], "--muon-scale rms: does nothing without --optimizer muon"),
             (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o), the folder of the run to go on with")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(arguments, lambda device: False)
@@ -407,6 +443,67 @@ def test_same_losses_as_c(folder):
         compare(ours, theirs, steps, LOSS_FP32, NORM_FP32, what)
 
 
+MUON_MODEL = ["--init", "d6", "--layers", "2", "--heads", "4", "--channels", "64", "--context", "32", "--seq-len",
+              "32", "--batch-size", "4", "--optimizer", "muon"]
+
+
+def test_muon_as_in_c(folder):
+    """50 updates with Muon in fp32: the losses are within 1e-5, although NS5 enlarges roundings. A loss is at most
+    about ln 257, so a relative 12 epsilon beside the printed digit are less than 1e-5."""
+    needs("numpy", "torch")
+    needs_program(PROGRAM)
+    text = write_text(folder)
+    cases = {
+        "Jordan's scale": [],
+        "AdamW's scale, decay, clipping, a warm-up that ends":
+            ["--muon-scale", "rms", "--weight-decay", "0.1", "--grad-clip", "0.5", "--muon-warmup", "20", "--lr",
+             "0.003", "--warmup", "5"],
+        "own rate and momentum, a batch in two parts":
+            ["--muon-lr", "0.005", "--muon-momentum", "0.8", "-k", "linear", "--total-batch", "256"]}
+    for what, options in cases.items():
+        options = ["-i", text, *MUON_MODEL, "--steps", "50", *options]
+        ours, theirs = run_c(PROGRAM, *options), run_twin(*options)
+        compare(ours, theirs, 50, 12 * FLT_EPSILON, NORM_FP32, f"Muon, {what}")
+        said = [[line for line in out.split("\n") if "Muon" in line or "AdamW" in line] for out in (ours, theirs)]
+        assert len(said[0]) == 2 and said[0] == said[1], said
+
+
+def test_muon_as_in_pytorch():
+    """Six updates in bf16 beside torch.optim.Muon, which gets each third of qkv's weight as a matrix of its own."""
+    needs("numpy", "torch")
+    import torch
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip(f"PyTorch {torch.__version__} has no Muon")
+    import train_gpt2
+
+    def matrices(tensors):
+        """Of qkv's weight (3C, C), c_proj's, c_fc's and c_proj's of each block."""
+        return [part for W in tensors for part in (W.chunk(3) if W.shape == (144, 48) else [W])]
+
+    generator = torch.Generator().manual_seed(3)
+    for scale, theirs in (("original", "original"), ("rms", "match_rms_adamw")):
+        model = train_gpt2.GPT2(8, 11, 2, 3, 48)
+        weights = [p for p in model.h.parameters() if p.dim() == 2]
+        start = [part.detach().clone() for part in matrices(weights)]
+        copies = [torch.nn.Parameter(part.clone()) for part in start]
+        ours = train_gpt2.Muon(model, scale, 0.1, torch.bfloat16)
+        peer = torch.optim.Muon(copies, lr=0.02, weight_decay=0.1, momentum=0.9, adjust_lr_fn=theirs)
+        for _ in range(6):
+            for W in weights:
+                W.grad = torch.randn(W.shape, generator=generator)
+            for copy, part in zip(copies, matrices([W.grad for W in weights])):
+                copy.grad = part.clone()
+            for group in ours.param_groups:
+                group.update(lr=0.02, momentum=0.9)
+            ours.step()
+            peer.step()
+        assert len(copies) == 12
+        for got, want, before in zip(matrices(weights), copies, start):
+            # Both programs round 15 products in a row to bf16's 8 bits: sqrt(30) 2^-9 is the usual distance.
+            apart, moved = (got - want).norm().item(), (want - before).norm().item()
+            assert apart <= 2 * 30**0.5 * 2.0**-9 * moved, f"{scale}, {tuple(got.shape)}: moved {moved}, {apart} apart"
+
+
 def test_same_losses_of_a_given_model(folder):
     needs("numpy", "torch")
     needs_program(PROGRAM)
@@ -434,13 +531,16 @@ def test_several_processes(folder):
     options = ["-i", write_text(folder), *MODEL, "--total-batch", "396", "--steps", "4", "--val-every", "2",
                "--val-sequences", "4", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
     alone = run_twin(*options)
-    processes = [start_twin(*options, "--device", "cpu", "--zero-stage", stage, "--out-dir", f"{folder}/{stage}",
+    muon = ["--optimizer", "muon"]
+    cases = [(0, [], alone), (1, [], alone), (1, muon, run_twin(*options, *muon))]
+    processes = [start_twin(*options, *more, "--device", "cpu", "--zero-stage", stage, "--out-dir",
+                            f"{folder}/{stage}{''.join(more)}",
                             module=["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
-                 for stage in (0, 1)]
-    for process in processes:
+                 for stage, more, _ in cases]
+    for process, (_, more, want) in zip(processes, cases):
         out, err, status = finish(process)
         assert status == 0, err
-        compare(alone, out, 4, LOSS_FP32, NORM_FP32, "two processes")
+        compare(want, out, 4, LOSS_FP32, NORM_FP32, f"two processes {more}")
         assert "2 processes" in out, out
     models = [cli.read(f"{folder}/{stage}/model_00000004.bin") for stage in (0, 1)]
     assert models[0] == models[1], "sharding the optimizer's state changed the weights"
@@ -465,6 +565,11 @@ def test_resume(folder):
         run_twin(*(word for word in options if word not in ("--lr", "0.002")), "--resume", "--lr", "0.1")
     with pytest.raises(Exception, match="holds an earlier run; give --resume"):
         run_twin(*options)
+    muon = [*options[:-1], f"{run}_muon", "--optimizer", "muon"]
+    straight_muon = weights_hash(run_twin(*muon))
+    for path in glob.glob(f"{run}_muon/*_00000006.*"):
+        os.remove(path)
+    assert weights_hash(run_twin(*muon, "--resume")) == straight_muon
     needs_program(PROGRAM)
     model = run_c(PROGRAM, "--init", run, "-i", f"{folder}/text.txt", "-t", "33", "--steps", "1", "--lr", "0")
     assert weights_hash(model) == straight, "the C trainer reads other weights than were written"
