@@ -106,16 +106,20 @@ static void tiny_close(Tiny *tiny) {
 }
 
 // Returns false and fails the test if the model cannot be loaded. Then there is nothing to close.
-static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
+static bool tiny_open_for(Test *t, Tiny *tiny, const char *init, int recompute, GPT2Optimizer optimizer) {
     Error error;
     ModelFile file;
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return false; }
     tiny->want = debug_state_open(&file.config);
-    RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len, 0, 0};
+    RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len, 0, 0, optimizer};
     gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape, &gemm_portable);
     bool ok = gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
     if (!ok) { tiny_close(tiny); }
     return CHECK(t, ok, "%s", error.text);
+}
+
+static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
+    return tiny_open_for(t, tiny, init, recompute, OPTIMIZER_ADAMW);
 }
 
 // Returns the parameters of a model of tiny's config; the caller frees them. Returns NULL and fails the test on
@@ -224,7 +228,16 @@ static Schedule schedule_of(const Fixture *f) {
     return s;
 }
 
-// Makes one update as the training loop does: zero, forward, backward, clip, AdamW. Returns the loss.
+static Muon muon_of(const Fixture *f, int step, float grad_scale) {
+    Schedule s = schedule_of(f);
+    s.peak = fixture_float(f, "muon_lr");
+    float last = fixture_float(f, "muon_momentum");
+    Muon muon = {schedule_lr(&s, step), muon_momentum(last, *fixture_ints(f, "muon_warmup", 1), step),
+                 fixture_float(f, "weight_decay"), grad_scale, (MuonScale)*fixture_ints(f, "muon_scale", 1)};
+    return muon;
+}
+
+// Makes one update as the training loop does: zero, forward, backward, clip, AdamW or Muon. Returns the loss.
 static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *norm) {
     int B = tiny->want.B, T = tiny->want.T, steps = *fixture_ints(f, "total", 1);
     const int32_t *inputs = fixture_ints(f, "inputs", steps * B * T) + step * B * T;
@@ -233,22 +246,25 @@ static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *nor
     double loss = tiny_forward(tiny, inputs, targets, true);
     gpt2_backward(&tiny->gpt2, B, T);
     *norm = (float)gradient_norm(&tiny->gpt2);
-    float clip = fixture_float(f, "grad_clip");
+    float clip = fixture_float(f, "grad_clip"), grad_scale = *norm > clip ? clip / *norm : 1.0f;
     AdamW adamw = {lr,
                    fixture_float(f, "beta1"),
                    fixture_float(f, "beta2"),
                    fixture_float(f, "eps"),
                    fixture_float(f, "weight_decay"),
-                   *norm > clip ? clip / *norm : 1.0f,
+                   grad_scale,
                    step + 1};
-    gpt2_update(&tiny->gpt2, &adamw, NULL);
+    Muon muon = {0.0f, 0.0f, 0.0f, 0.0f, MUON_SCALE_ORIGINAL};
+    if (tiny->gpt2.shape.optimizer == OPTIMIZER_MUON) { muon = muon_of(f, step, grad_scale); }
+    gpt2_update(&tiny->gpt2, &adamw, &muon);
     return (float)loss;
 }
 
 // Compares what the updates added to tensor i with what they added in PyTorch. The norm of the difference is relative
 // to the norm of the movement. Its largest element is relative to the sum of the learning rates, about the most that
-// AdamW can move an element. AdamW divides a gradient's error by sqrt(v) + epsilon. The fixture's epsilon of 1e-3 keeps
-// the error small also for elements whose gradient is nearly 0, and makes epsilon's place in the formula matter.
+// AdamW can move an element. Muon moves elements farther, so this bound is strict for its matrices. AdamW divides a
+// gradient's error by sqrt(v) + epsilon. The fixture's epsilon of 1e-3 keeps the error small also for elements whose
+// gradient is nearly 0, and makes epsilon's place in the formula matter.
 static void check_movement(Test *t, const GPT2Config *config, int i, const float *got, const float *want,
                            const float *start, double rates, double tol) {
     int64_t at = gpt2_param_offset(config, i);
@@ -268,10 +284,10 @@ static void check_movement(Test *t, const GPT2Config *config, int i, const float
           sqrt(difference));
 }
 
-TEST(test_ten_updates) {
-    Fixture f = fixture_open(FIXTURES "tiny_steps.bin");
+static void check_ten_updates(Test *t, const char *fixture, const char *after, GPT2Optimizer optimizer) {
+    Fixture f = fixture_open(fixture);
     Tiny tiny;
-    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    if (!tiny_open_for(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING, optimizer)) { return; }
     Schedule schedule = schedule_of(&f);
     int steps = (int)schedule.total, clipped = 0;
     double tol = tolerance(longest_reduction(&tiny), backward_depth(&tiny) * steps), rates = 0.0;
@@ -285,13 +301,50 @@ TEST(test_ten_updates) {
     }
     CHECK(t, clipped > 0 && clipped < steps, "%d of %d updates were clipped, expected some", clipped, steps);
     float *start = load_params(t, &tiny, FIXTURES "tiny.bin");
-    float *want = load_params(t, &tiny, FIXTURES "tiny_after_10.bin");
+    float *want = load_params(t, &tiny, after);
     for (int i = 0; start != NULL && want != NULL && i < NUM_PARAM_TENSORS; i++) {
         check_movement(t, &tiny.gpt2.config, i, tiny.gpt2.params, want, start, rates, tol);
     }
     free(start);
     free(want);
     tiny_close(&tiny);
+    fixture_close(&f);
+}
+
+TEST(test_ten_updates) {
+    check_ten_updates(t, FIXTURES "tiny_steps.bin", FIXTURES "tiny_after_10.bin", OPTIMIZER_ADAMW);
+}
+
+TEST(test_ten_updates_with_muon) {
+    check_ten_updates(t, FIXTURES "tiny_muon_steps.bin", FIXTURES "tiny_muon_after_10.bin", OPTIMIZER_MUON);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Muon's rounds
+
+// Compares NS5 of one matrix (rows,cols) with PyTorch's. A round makes three products in a row. It enlarges small
+// singular values, and the errors in them, by at most MUON_A.
+static void check_ns5(Test *t, const Fixture *f, const char *name, int64_t rows, int64_t cols) {
+    char result[32];
+    Gemm mm = {&gemm_portable, zeros(gemm_workspace_floats(gemm_max_threads()))};
+    snprintf(result, sizeof(result), "%s_ns5", name);
+    int64_t n = rows * cols;
+    float *x = zeros(n), *scratch = zeros(muon_scratch_floats(rows, cols));
+    memcpy(x, fixture_floats(f, name, n), sizeof(float) * (size_t)n);
+    muon_orthogonalize(x, scratch, rows, cols, &mm);
+    const float *want = fixture_floats(f, result, n);
+    double tol = tolerance(max_i64(rows, cols), 3 * MUON_ROUNDS) * pow((double)MUON_A, MUON_ROUNDS);
+    check_close(t, name, x, want, (size_t)n, tol * largest(want, n), 0.0);
+    free(mm.workspace);
+    free(scratch);
+    free(x);
+}
+
+TEST(test_ns5) {
+    Fixture f = fixture_open(FIXTURES "ns5.bin");
+    check_ns5(t, &f, "square", 21, 21);
+    check_ns5(t, &f, "tall", 40, 12);
+    check_ns5(t, &f, "wide", 12, 40);
     fixture_close(&f);
 }
 

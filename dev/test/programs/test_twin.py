@@ -644,7 +644,7 @@ def test_fixtures_are_reproducible(folder):
                             capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
     assert result.returncode == 0, result.stderr
     for name in ("tiny.bin", "tiny_bf16.bin", "tiny_debug_state.bin", "tiny_steps.bin", "tiny_after_10.bin",
-                 "init.bin", "hf_tiny/model.safetensors"):
+                 "init.bin", "hf_tiny/model.safetensors", "tiny_muon_steps.bin", "tiny_muon_after_10.bin", "ns5.bin"):
         (got_ints, got), (want_ints, want) = numbers(f"{folder}/{name}"), numbers(f"{FIXTURES}/{name}")
         assert len(got) == len(want), f"{name}: {4 * len(got)} bytes, committed {4 * len(want)}"
         for i, (a, b) in enumerate(zip(got, want)):
