@@ -41,7 +41,8 @@ static void use_threads(int threads) {
 #endif
 }
 
-static GemmKernel model_kernel; // of the models that are made; none: the portable one
+static GPT2Optimizer model_optimizer; // of the models that are made
+static GemmKernel model_kernel;       // of the models that are made; none: the portable one
 
 // A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
 // them can be left out unnoticed.
@@ -49,7 +50,7 @@ static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int
     static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     use_threads(model_threads);
-    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
+    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0, model_optimizer};
     gpt2_plan(&instance->model, &instance->plan, config, shape,
               model_kernel.name != NULL ? &model_kernel : &gemm_portable);
     if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
@@ -78,14 +79,21 @@ static void fill_batch(Model *model, int64_t first, int64_t n, uint64_t seed) {
 
 static uint64_t hash_floats(const float *data, int64_t n) { return hash64(data, (size_t)n * sizeof(float)); }
 
+// An update as a training step makes it.
+static void update_step(Model *model, int step) {
+    float scale = (float)(1.0 / fmax(1.0, gradient_norm(model)));
+    AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, scale, step + 1};
+    Muon muon = {0.02f, 0.9f, 0.1f, scale, MUON_SCALE_ORIGINAL};
+    gpt2_update(model, &a, &muon);
+}
+
 // One training step on a batch of B x T.
 static void one_step(Model *model, int B, int T, int step) {
     gpt2_zero_gradients(model);
     fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
     gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
     gpt2_backward(model, B, T);
-    AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
-    gpt2_update(model, &a);
+    update_step(model, step);
 }
 
 // A few training steps; returns the hash of the weights.
@@ -96,17 +104,18 @@ static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
 
 // The same weights after some steps: whatever the number of threads, and on a second run.
 TEST(test_weights_do_not_depend_on_threads) {
-    uint64_t hashes[5];
+    uint64_t hashes[10];
     const int threads[5] = {1, 2, 1, 3, 4};
-    for (int i = 0; i < 5; i++) {
-        model_threads = threads[i];
+    for (int i = 0; i < 10; i++) {
+        model_threads = threads[i % 5], model_optimizer = i < 5 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON;
         Instance *instance = make_model(t, &small, 3, 41, 0);
         hashes[i] = train_steps(instance, 3, 41, 4);
         free_model(instance);
-        CHECK(t, hashes[i] == hashes[0], "%d threads: hash %016llx, 1 thread: %016llx", threads[i],
-              (unsigned long long)hashes[i], (unsigned long long)hashes[0]);
+        CHECK(t, hashes[i] == hashes[i / 5 * 5], "%d threads: hash %016llx, 1 thread: %016llx", threads[i % 5],
+              (unsigned long long)hashes[i], (unsigned long long)hashes[i / 5 * 5]);
     }
-    model_threads = 2;
+    CHECK(t, hashes[0] != hashes[5], "Muon leaves the weights that AdamW leaves");
+    model_threads = 2, model_optimizer = OPTIMIZER_ADAMW;
 }
 
 TEST(test_weights_do_not_depend_on_recompute) {
@@ -362,7 +371,9 @@ static void poison_others(MemoryPlan *plan, int phase) {
 }
 
 TEST(test_lifetimes_are_true) {
-    for (int level = 0; level < 4; level++) {
+    for (int i = 0; i < 5; i++) {
+        int level = i % 4;
+        model_optimizer = i < 4 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON;
         Instance *plain = make_model(t, &small, 2, 16, level), *poisoned = make_model(t, &small, 2, 16, level);
         uint64_t want = train_steps(plain, 2, 16, 1);
         Model *model = &poisoned->model;
@@ -387,12 +398,12 @@ TEST(test_lifetimes_are_true) {
         embedding_backward(grads_of(model, 0).wte, grads_of(model, 0).wpe, model->acts.dresidual.data, model->tokens, 2,
                            16, C);
         poison_others(&poisoned->plan, UPDATE);
-        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), 1};
-        gpt2_update(model, &a);
+        update_step(model, 0);
         uint64_t got = hash_floats(model->params, gpt2_num_params(&small));
         CHECK(t, got == want, "--recompute %d: a buffer is used outside its life", level);
         free_model(plain), free_model(poisoned);
     }
+    model_optimizer = OPTIMIZER_ADAMW;
 }
 
 // The plan is allocated to the byte and at once; training, validating and sampling allocate nothing.
