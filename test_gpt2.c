@@ -232,7 +232,7 @@ static Muon muon_of(const Fixture *f, int step, float grad_scale) {
     Schedule s = schedule_of(f);
     s.peak = fixture_float(f, "muon_lr");
     float last = fixture_float(f, "muon_momentum");
-    Muon muon = {schedule_lr(&s, step), muon_momentum(last, *fixture_ints(f, "muon_warmup", 1), step),
+    Muon muon = {schedule_lr(&s, step), muon_momentum_of_step(last, *fixture_ints(f, "muon_warmup", 1), step),
                  fixture_float(f, "weight_decay"), grad_scale, (MuonScale)*fixture_ints(f, "muon_scale", 1)};
     return muon;
 }

@@ -170,7 +170,7 @@ static void check_wait(Test *t) {
     const double speeds[] = {0.1, 0.5, 0.99, 1.01, 2.0, 10.0};
     for (int i = 0; i < 6; i++) {
         double backward = speeds[i] * send, L = config.num_layers;
-        ZeroStep step = {ZERO_REPLICATE, 2, 1, {0.5 * backward, backward, 3.0, 0.0}, 1.0};
+        ZeroStep step = {ZERO_REPLICATE, 2, 1, {0.5 * backward, backward, 3.0, 0.0}, 1.0, 0.0};
         double all = zero_play(&z, &step, 1), want = all - L * 1.5 * backward - 3.0;
         double got = wait_for_gradients(config.num_layers, backward, send, rest);
         // About 20 additions and roundings of numbers up to `all`.

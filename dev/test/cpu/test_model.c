@@ -178,7 +178,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     static Trainer trainer;
     static TrainRun run;
     static Error error;
-    RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0};
+    RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
     run.num_ranks = run.ranks.num_ranks = 1;
     run.options.batch_size = B, run.options.seq_len = T, run.options.val_sequences = sequences;
@@ -438,12 +438,12 @@ TEST(test_plan_overflow_is_refused) {
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
     Model model;
     MemoryPlan plan;
-    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0};
+    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0, OPTIMIZER_ADAMW};
     gpt2_plan(&model, &plan, &config, shape, &gemm_portable);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "an impossible plan was allocated");
     CHECK(t, strstr(error.text, "overflows 64 bits") != NULL, "message: %s", error.text);
     GPT2Config large = {1024, 50257, 50304, 96, 96, 12288};
-    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0};
+    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0, OPTIMIZER_ADAMW};
     gpt2_plan(&model, &plan, &large, large_shape, &gemm_portable);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "a plan of terabytes was allocated");
     CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);

@@ -291,7 +291,7 @@ TEST(test_bytes_do_not_overflow) {
 // ---- Time ----
 
 static ZeroStep step_of(int stage, int64_t micro_batches, ZeroCompute compute, double bytes_per_second) {
-    ZeroStep step = {stage, 2, micro_batches, compute, bytes_per_second};
+    ZeroStep step = {stage, 2, micro_batches, compute, bytes_per_second, 0.0};
     return step;
 }
 
