@@ -814,18 +814,21 @@ static void print_deal_row(const char *who, const DealShare *least, const DealSh
         (long long)most->matrices, most->flops / mean_flops, MiB * (double)most->elements, MiB * (double)most->sent);
 }
 
-// Prints how Muon's matrices are dealt to the ranks: the most that a rank has, or each rank with --plan all.
+// Prints the work of Muon in a step, and how its matrices are dealt to the ranks: the most that a rank has, or each
+// rank with --plan all.
 static void print_deal(const Trainer *t, const TrainRun *run) {
     const Deal *deal = &t->shards.deal;
-    if (deal->count == 0 || run->num_ranks == 1) { return; }
+    char work[96];
+    if (deal->count == 0) { return; }
+    run_muon_work_text(run, work, sizeof(work));
+    say(stdout, "\nMuon: the rounds for %d matrices take %s.\n", deal->count, work);
+    if (run->num_ranks == 1) { return; }
     if (deal->num_owners == 1) {
-        say(stdout, "\nMuon: each rank orthogonalizes all %d matrices; --zero-stage (-z) 1 to 3 deal them out.\n",
-            deal->count);
+        say(stdout, "Every rank works on all of them; --zero-stage (-z) 1 to 3 deal them out.\n");
         return;
     }
     DealSpread spread = deal_spread(deal, &t->shards.layout);
-    say(stdout, "\nMuon: %d matrices are dealt to %d ranks, the largest first. 1 is the mean of the work.\n\n",
-        deal->count, deal->num_owners);
+    say(stdout, "They are dealt to %d ranks, the largest first. 1 is the mean of the work.\n\n", deal->num_owners);
     say(stdout, "%-8s %22s %10s %15s %15s\n", "rank", "matrices", "work", "MiB to hold", "MiB to send");
     print_deal_row("each", &spread.least, &spread.most, spread.mean_flops);
     for (int r = 0; train_options_plans_all(&run->options) && r < deal->num_owners; r++) {

@@ -44,6 +44,7 @@ BATCH_SIZE=${BATCH_SIZE:-64}
 ZERO_STAGE=${ZERO_STAGE:-1}                # several GPUs share the optimizer's state
 RECOMPUTE=${RECOMPUTE:--1}
 WEIGHT_DECAY=${WEIGHT_DECAY:-0.1}
+OPTIMIZER=${OPTIMIZER:-adamw}
 VAL_EVERY=${VAL_EVERY:-250}
 VAL_TOKENS=${VAL_TOKENS:-10485760}
 EVAL_EXAMPLES=${EVAL_EXAMPLES:-0}
@@ -133,6 +134,7 @@ settle() {
         case ${!word} in '' | *[!0-9]*) stop "$word is '${!word}', expected a whole number" ;; esac
     done
     check_restarts
+    case $OPTIMIZER in adamw | muon) ;; *) stop "OPTIMIZER is '$OPTIMIZER', expected adamw or muon" ;; esac
     [ -z "$GPU" ] || [ "$STAGES" = plan ] || stop "GPU is '$GPU', which is for planning only: STAGES=plan"
     # shellcheck disable=SC2153 # DATA is the recipe's
     case $DATA in
@@ -464,6 +466,8 @@ train_options() { # zero stage, recompute
         options+=(--zero-stage "$1" --watchdog "$WATCHDOG" --start-timeout "$START_TIMEOUT")
         ranks=(--num-processes "$num_gpus")
     fi
+    # With this scale AdamW's rate and decay fit Muon (Liu et al. 2025), so that the rest of a recipe stays as it is.
+    [ "$OPTIMIZER" != muon ] || options+=(--optimizer muon --muon-scale rms)
     options+=(${further[@]+"${further[@]}"})
 }
 

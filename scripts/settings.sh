@@ -24,7 +24,8 @@ STEPS               steps of the whole run
 LR                  the highest learning rate
 WARMUP              steps in which it rises
 FINAL_LR_FRAC       where it ends, as a fraction
-WEIGHT_DECAY        AdamW's
+WEIGHT_DECAY        of matrices and embeddings
+OPTIMIZER           adamw, or muon for the matrices of the blocks
 ZERO_STAGE          what several GPUs share
 RECOMPUTE           what is recomputed; -1: nothing if that fits, else GELU
 VAL_EVERY           steps between validations

@@ -114,12 +114,20 @@ static inline void run_print_doubts(const TrainRun *run) {
     }
 }
 
+// Writes the operations of Muon's rounds beside those of a step: "1631 GFLOP, 0.39 % of the 4.183e+05 GFLOP of a step".
+static inline void run_muon_work_text(const TrainRun *run, char *text, size_t size) {
+    const TrainOptions *o = &run->options;
+    double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
+    double rounds = muon_model_flops(&run->config);
+    snprintf(text, size, "%.4g GFLOP, %.2g %% of the %.4g GFLOP of a step", 1e-9 * rounds, 100.0 * rounds / step,
+             1e-9 * step);
+}
+
 // Prints Muon's settings, and the operations of its rounds beside the operations of a step.
 static inline void run_print_muon(const TrainRun *run) {
     const TrainOptions *o = &run->options;
-    char rate[160], rise[64] = "";
+    char rate[160], rise[64] = "", work[96];
     Schedule schedule = train_options_muon_schedule(o, run->num_steps);
-    double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
     float first = muon_momentum_of_step((float)o->muon_momentum, o->muon_warmup, 0);
     schedule_text(&schedule, rate, sizeof(rate));
     if (first < (float)o->muon_momentum) {
@@ -130,8 +138,8 @@ static inline void run_print_muon(const TrainRun *run) {
     }
     say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s, scale %s\n", rate,
         rise, o->muon_scale);
-    say(stdout, "            its rounds take %.4g GFLOP, %.3g %% of the %.4g GFLOP of a step\n",
-        1e-9 * muon_model_flops(&run->config), 100.0 * muon_model_flops(&run->config) / step, 1e-9 * step);
+    run_muon_work_text(run, work, sizeof(work));
+    say(stdout, "            its rounds take %s\n", work);
 }
 
 // Prints the steps and the optimizer of a run that trains.

@@ -73,7 +73,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, ANY, "Optimizer",                           \
       "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, ANY, "Optimizer",                             \
-      "AdamW's decay of matrices and embeddings")                                                                      \
+      "decay of matrices and embeddings")                                                                              \
     X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, ANY, "Optimizer", "AdamW's memory of the gradient")   \
     X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                                    \
       "AdamW's memory of the gradient's square")                                                                       \
@@ -224,7 +224,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 // The options that --help shows. --help all shows every option.
 #define TRAIN_COMMON                                                                                                   \
     "train-data val-data init batch-size seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay "     \
-    "val-every sample-every sample-tokens prompt out-dir checkpoint-every keep resume overwrite export threads "       \
+    "optimizer val-every sample-every sample-tokens prompt out-dir checkpoint-every keep resume overwrite export "     \
+    "threads "                                                                                                         \
     "precision recompute plan gpu auto fp8 zero-stage"
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
