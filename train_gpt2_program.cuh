@@ -807,36 +807,14 @@ static void print_host_plans(Trainer *t, TrainRun *run) {
     plan_print(&t->host_plan, largest_first, stdout);
 }
 
-// Prints what a rank does for Muon, or ranks if `most` has more than `least`.
-static void print_deal_row(const char *who, const DealShare *least, const DealShare *most, double mean_flops) {
-    const double MiB = 0x1p-20 * sizeof(floatX);
-    say(stdout, "%-8s %9lld to %-9lld %10.3f %15.2f %15.2f\n", who, (long long)least->matrices,
-        (long long)most->matrices, most->flops / mean_flops, MiB * (double)most->elements, MiB * (double)most->sent);
-}
-
-// Prints the work of Muon in a step, and how its matrices are dealt to the ranks: the most that a rank has, or each
-// rank with --plan all.
-static void print_deal(const Trainer *t, const TrainRun *run) {
-    const Deal *deal = &t->shards.deal;
+// Prints the work of Muon in a step, and how its matrices are dealt to the ranks.
+static void print_muon_plan(const Trainer *t, const TrainRun *run) {
     char work[96];
-    if (deal->count == 0) { return; }
+    if (t->shards.deal.count == 0) { return; }
     run_muon_work_text(run, work, sizeof(work));
-    say(stdout, "\nMuon: the rounds for %d matrices take %s.\n", deal->count, work);
+    say(stdout, "\nMuon: the rounds for %d matrices take %s.\n", t->shards.deal.count, work);
     if (run->num_ranks == 1) { return; }
-    if (deal->num_owners == 1) {
-        say(stdout, "Every rank works on all of them; --zero-stage (-z) 1 to 3 deal them out.\n");
-        return;
-    }
-    DealSpread spread = deal_spread(deal, &t->shards.layout);
-    say(stdout, "They are dealt to %d ranks, the largest first. 1 is the mean of the work.\n\n", deal->num_owners);
-    say(stdout, "%-8s %22s %10s %15s %15s\n", "rank", "matrices", "work", "MiB to hold", "MiB to send");
-    print_deal_row("each", &spread.least, &spread.most, spread.mean_flops);
-    for (int r = 0; train_options_plans_all(&run->options) && r < deal->num_owners; r++) {
-        DealShare share = deal_share(deal, &t->shards.layout, r);
-        char rank[16];
-        snprintf(rank, sizeof(rank), "%d", r);
-        print_deal_row(rank, &share, &share, spread.mean_flops);
-    }
+    deal_print(&t->shards.deal, &t->shards.layout, (int)sizeof(floatX), train_options_plans_all(&run->options), stdout);
 }
 
 static void print_plan(Trainer *t, TrainRun *run) {
@@ -845,7 +823,7 @@ static void print_plan(Trainer *t, TrainRun *run) {
     char attention[256];
     predicted_attention_text(attention, sizeof(attention), t, run);
     if (train_options_plans_all(&run->options)) { print_host_plans(t, run); }
-    print_deal(t, run);
+    print_muon_plan(t, run);
     run_print_predictions(run, &gpus, planned_bytes, attention);
 }
 

@@ -163,4 +163,32 @@ static inline DealSpread deal_spread(const Deal *deal, const ZeroLayout *z) {
     return s;
 }
 
+// ---- For people ----
+
+// Prints what a rank has to do. `least` differs from `most` in a row for all ranks.
+static inline void deal_print_row(const char *rank, const DealShare *least, const DealShare *most, double mean_flops,
+                                  int sizeof_param, FILE *out) {
+    say(out, "%-8s %9lld to %-9lld %10.3f %15.2f %15.2f\n", rank, (long long)least->matrices, (long long)most->matrices,
+        most->flops / mean_flops, 0x1p-20 * sizeof_param * (double)most->elements,
+        0x1p-20 * sizeof_param * (double)most->sent);
+}
+
+// Prints the most that a rank has to do, and with each_rank what each rank has to do.
+static inline void deal_print(const Deal *deal, const ZeroLayout *z, int sizeof_param, bool each_rank, FILE *out) {
+    if (deal->num_owners == 1) {
+        say(out, "Every rank works on all of them; --zero-stage (-z) 1 to 3 deal them out.\n");
+        return;
+    }
+    DealSpread s = deal_spread(deal, z);
+    say(out, "They are dealt to %d ranks, the largest first. 1 is the mean of the work.\n\n", deal->num_owners);
+    say(out, "%-8s %22s %10s %15s %15s\n", "rank", "matrices", "work", "MiB to hold", "MiB to send");
+    deal_print_row("each", &s.least, &s.most, s.mean_flops, sizeof_param, out);
+    for (int r = 0; each_rank && r < deal->num_owners; r++) {
+        DealShare share = deal_share(deal, z, r);
+        char rank[16];
+        snprintf(rank, sizeof(rank), "%d", r);
+        deal_print_row(rank, &share, &share, s.mean_flops, sizeof_param, out);
+    }
+}
+
 #endif // LLMC_DEAL_H
