@@ -79,7 +79,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "AdamW's memory of the gradient's square")                                                                       \
     X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, ANY, "Optimizer", "AdamW's epsilon")              \
     X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, ANY, "Optimizer",                       \
-      "muon: orthogonal updates of the blocks' matrices, and AdamW for everything else (doc/muon.md)")                 \
+      "muon: for the blocks' matrices, with AdamW for the rest (doc/muon.md)")                                         \
     X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, ANY, "Optimizer",                                     \
       "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
     X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                    \
