@@ -79,7 +79,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "AdamW's memory of the gradient's square")                                                                       \
     X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, ANY, "Optimizer", "AdamW's epsilon")              \
     X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, ANY, "Optimizer",                       \
-      "muon: for the blocks' matrices, with AdamW for the rest (doc/muon.md)")                                         \
+      "of the matrices of the blocks (doc/muon.md)")                                                                   \
     X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, ANY, "Optimizer",                                     \
       "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
     X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                    \
@@ -147,8 +147,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
       "CPU threads, the result does not depend on them; 0: one per core" PICK(", fewer while that is faster", ""))     \
     X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_CHOICE, "Machine",                      \
-      "of the factors in matrix multiplies; bf16 rounds them and sums in fp32, which is faster where the processor "   \
-      "multiplies bf16")                                                                                               \
+      "of the factors in matrix multiplies, with fp32 sums; bf16: faster where the processor multiplies bf16")         \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       CPU_ONLY, "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")       \
     X(profile, "profile", "", FLAG, "0", 0, 1, "", FREE, CPU_ONLY, "Machine",                                          \
