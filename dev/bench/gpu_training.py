@@ -25,7 +25,7 @@ CONTEXT = Model("context", 1, 64, 50257, 64, 1000, 0, 1, 0, (0, 0))  # shows wha
 
 VARIANTS = ("--cuda-graph 0", "--attention own", "--deterministic 0", "--matmul-tune 0", "--matmul-tune 2",
             "--gelu-fusion 0", "--gelu-fusion 2", "--fp8 1", "--head-overlap 1", "--head-rows 8192", "--recompute 1",
-            "--recompute 2", "--recompute 3")
+            "--recompute 2", "--recompute 3", "--optimizer muon")
 EMULATED_VARIANTS = ("--gelu-fusion 1", "--recompute 3")
 VARIANTS_A_DEFAULT = 3  # between two runs with the defaults, which show how the machine drifts
 
