@@ -86,6 +86,25 @@ TEST(test_operations_of_attention) {
     check_sum(t, &s, "attention_forward", 24.0 + 22.0, -1.0, 2.0 * product * 23.0 / 12.0);
 }
 
+// 20 n^2 m + 10 n^3 operations for each matrix: 30 C^3 for the four square ones of a block, 90 C^3 for each of the two
+// others. A rank of two has half of the matrices, and of the elements. The momentum reads 8 bytes of an element and
+// writes 6, the update reads 6 and writes 6.
+TEST(test_muon) {
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        StepShape s = shape_of("d12", 16, 0, 2);
+        double C = 768.0, L = 12.0, own = 12.0 * L * C * C / ranks;
+        s.optimizer = OPTIMIZER_MUON;
+        s.num_ranks = ranks, s.shards_state = ranks == 2;
+        check_sum(t, &s, "matmul muon", -1.0, -1.0, L * 300.0 * C * C * C / ranks);
+        check_sum(t, &s, "muon_momentum", 1.0, 14.0 * own, 0.0);
+        check_sum(t, &s, "muon_apply", 1.0, 12.0 * own, 0.0);
+        check_sum(t, &s, "muon_norm", -1.0, (1.0 + 2.0) * 2.0 * own, 0.0);
+        check_sum(t, &s, "adamw_update", 1.0, 30.0 * ((double)gpt2_num_params(&s.config) / ranks - own), 0.0);
+        s.optimizer = OPTIMIZER_ADAMW;
+        check_sum(t, &s, "muon", 0.0, 0.0, 0.0);
+    }
+}
+
 TEST(test_bytes) {
     StepShape s = shape_of("d12", 16, 0, 2);
     double N = 16 * 1024.0, C = 768.0, params = (double)gpt2_num_params(&s.config);
