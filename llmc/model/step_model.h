@@ -390,32 +390,26 @@ static inline void step_layers(StepRows *r, const StepGpu *gpu, const StepShape 
     step_moves(r, gpu, moves, sizeof(moves) / sizeof(moves[0]));
 }
 
-// The rounds of Muon for some batches of so many matrices (n,m). A multiply takes a batch at once, as if it were one
-// matrix with so many times the rows. X is read and written in each round, and to normalise it.
-static inline void step_muon_batches(StepRows *r, const StepGpu *gpu, const StepShape *s, int64_t n, int64_t m,
-                                     int64_t batch, int64_t batches) {
-    int X = s->sizeof_activation;
-    double calls = MUON_ROUNDS * (double)batches, x_bytes = (double)(batch * n * m) * X;
-    if (batch == 0) { return; }
-    StepMatmul gram = {batch * n, n, m, false, X, X, 0.0}, square = {batch * n, n, n, false, X, X, 0.0},
-               product = square;
-    square.beside = (double)(batch * n * n) * X;
-    product.n = m, product.beside = x_bytes;
-    step_matmul(r, gpu, s, "matmul muon", calls, &gram);
-    step_matmul(r, gpu, s, "matmul muon", calls, &square);
-    step_matmul(r, gpu, s, "matmul muon", calls, &product);
-    step_move(r, gpu, "muon_norm", (double)batches, x_bytes);
-    step_move(r, gpu, "muon_normalize", (double)batches, 2.0 * x_bytes);
-}
-
-// The rounds of Muon for the matrices of one tensor. Each rank has its share of them, in batches of STEP_MUON_BATCH.
+// The rounds of Muon for the matrices (n,m) of one tensor, of which each rank has its share. A multiply takes up to
+// STEP_MUON_BATCH at once, as if they were one matrix with so many times the rows. The last batch may be a part of one.
+// X is read and written in each round, and to normalise it.
 #define STEP_MUON_BATCH 16
 static inline void step_muon_rounds(StepRows *r, const StepGpu *gpu, const StepShape *s, int tensor) {
     int64_t rows = muon_rows(&s->config, tensor), cols = muon_cols(&s->config, tensor);
     int64_t n = min_i64(rows, cols), m = max_i64(rows, cols), owners = s->shards_state ? s->num_ranks : 1;
-    int64_t count = ceil_div_i64(gpt2_param_layers(&s->config, tensor) * gpt2_param_specs[tensor].muon, owners);
-    step_muon_batches(r, gpu, s, n, m, STEP_MUON_BATCH, count / STEP_MUON_BATCH);
-    step_muon_batches(r, gpu, s, n, m, count % STEP_MUON_BATCH, 1);
+    int64_t all = gpt2_param_layers(&s->config, tensor) * gpt2_param_specs[tensor].muon;
+    int64_t batch = min_i64(STEP_MUON_BATCH, ceil_div_i64(all, owners));
+    int X = s->sizeof_activation;
+    double batches = (double)all / (double)(owners * batch), x_bytes = (double)(batch * n * m) * X;
+    StepMatmul gram = {batch * n, n, m, false, X, X, 0.0}, square = {batch * n, n, n, false, X, X, 0.0},
+               product = square;
+    square.beside = (double)(batch * n * n) * X;
+    product.n = m, product.beside = x_bytes;
+    step_matmul(r, gpu, s, "matmul muon", MUON_ROUNDS * batches, &gram);
+    step_matmul(r, gpu, s, "matmul muon", MUON_ROUNDS * batches, &square);
+    step_matmul(r, gpu, s, "matmul muon", MUON_ROUNDS * batches, &product);
+    step_move(r, gpu, "muon_norm", batches, x_bytes);
+    step_move(r, gpu, "muon_normalize", batches, 2.0 * x_bytes);
 }
 
 // Muon for this rank's `own` elements: the momentum reads gradients, reads and writes M and writes N; then the rounds;
