@@ -27,7 +27,7 @@
 # OPTIMIZER=muon trains the matrices of the blocks with Muon (doc/muon.md): the same steps, with the scale of Liu et al.
 # 2025, so that AdamW's rate and decay stay. To expect, by what others have published: the loss above after 65 to 75 %
 # of the tokens (Jordan et al. 2024: 1.35 times fewer to 3.28), so a lower one at the end. By --plan a step takes 0.4 %
-# longer on one H100, and 0.8 % on eight. None of this is measured here.
+# longer on one H100, and 0.6 % on eight. None of this is measured here.
 set -eu
 NAME=gpt2_124M
 TITLE="GPT-2 124M"
