@@ -93,7 +93,7 @@ float rate(const char *name, float peak, int64_t warmup, int64_t total, float fi
     return schedule_lr(&s, step);
 }
 
-float momentum(float last, int64_t warmup, int64_t step) { return muon_momentum(last, warmup, step); }
+float momentum(float last, int64_t warmup, int64_t step) { return muon_momentum_of_step(last, warmup, step); }
 
 float scale(int rms, int64_t rows, int64_t cols) {
     return muon_scale(rms ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL, rows, cols);
