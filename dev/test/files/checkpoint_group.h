@@ -35,9 +35,8 @@ static inline bool group_write_pieces(const Group *group, CheckpointWriter *w, E
     int64_t n = gpt2_num_params(&group->run->config), piece = n / 13 + 1;
     for (int a = CHECKPOINT_ARRAYS - 1; a >= 0; a--) {
         for (int64_t j = n / piece; j >= 0; j--) {
-            int64_t first = j * piece, count = min_i64(piece, n - first);
             if ((j * 7 + a) % group->size != group->rank) { continue; }
-            if (!checkpoint_write(w, a, first, group->run->arrays[a] + first, count, error)) { return false; }
+            if (!run_write_piece(group->run, w, a, j * piece, min_i64((j + 1) * piece, n), error)) { return false; }
         }
     }
     return checkpoint_write_flush(w, error);

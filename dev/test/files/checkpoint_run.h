@@ -15,7 +15,8 @@ enum { RUN_GENERATIONS = 100, RUN_READERS = 3 };
 
 typedef struct {
     GPT2Config config;
-    float *arrays[CHECKPOINT_ARRAYS];
+    GPT2Optimizer optimizer;          // OPTIMIZER_ADAMW after run_init. The facts then do not say it, as in old states
+    float *arrays[CHECKPOINT_ARRAYS]; // with room for all parameters
     int64_t generation[RUN_GENERATIONS];
     StateSection section; // the one behind the arrays: generation
     StateHeader header;
@@ -23,7 +24,7 @@ typedef struct {
 
 static inline void run_init(Run *run, GPT2Config config) {
     size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
-    run->config = config;
+    run->config = config, run->optimizer = OPTIMIZER_ADAMW;
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { run->arrays[a] = (float *)malloc(bytes); }
     run->section.name = "generation";
     run->section.data = run->generation;
@@ -32,6 +33,22 @@ static inline void run_init(Run *run, GPT2Config config) {
 
 static inline void run_free(Run *run) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { free(run->arrays[a]); }
+}
+
+// Tells whether an array has the element of parameter i.
+static inline bool run_has(const Run *run, int array, int64_t i) {
+    if (array != CHECKPOINT_ADAM_V || run->optimizer == OPTIMIZER_ADAMW) { return true; }
+    int tensor = 0;
+    while (gpt2_param_offset(&run->config, tensor + 1) <= i) { tensor++; }
+    return gpt2_param_specs[tensor].muon == 0;
+}
+
+// Skips the parameters from `first` on that an array leaves out. Returns the first one that it has, and writes the end
+// of the elements that follow one another in the array. `last`: the most of either.
+static inline int64_t run_next(const Run *run, int array, int64_t first, int64_t last, int64_t *end) {
+    while (first < last && !run_has(run, array, first)) { first++; }
+    for (*end = first; *end < last && run_has(run, array, *end);) { ++*end; }
+    return first;
 }
 
 // What element i of an array holds in this generation; in the padding of wte 0.
@@ -50,6 +67,7 @@ static inline void run_fill(Run *run, int64_t generation) {
     }
     state_init(&run->header);
     state_set_i64(&run->header, "generation", generation);
+    if (run->optimizer == OPTIMIZER_MUON) { state_set_text(&run->header, "option.optimizer", "muon"); }
 }
 
 // The generation that everything in memory belongs to; -2 if its parts disagree.
@@ -61,7 +79,7 @@ static inline int64_t run_generation(const Run *run) {
     }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int64_t i = 0; i < n; i++) {
-            if (run->arrays[a][i] != run_value(run, a, i, generation)) { return -2; }
+            if (run_has(run, a, i) && run->arrays[a][i] != run_value(run, a, i, generation)) { return -2; }
         }
     }
     return generation;
@@ -74,10 +92,18 @@ static inline bool run_write_begin(const Run *run, CheckpointWriter *w, const ch
     return checkpoint_write_begin(w, opened(dir), step, &run->config, &run->header, &run->section, 1, is_leader, error);
 }
 
+// Writes the elements of parameters first .. last - 1 that an array has.
+static inline bool run_write_piece(const Run *run, CheckpointWriter *w, int array, int64_t first, int64_t last,
+                                   Error *error) {
+    for (int64_t end; (first = run_next(run, array, first, last, &end)) < last; first = end) {
+        if (!checkpoint_write(w, array, first, run->arrays[array] + first, end - first, error)) { return false; }
+    }
+    return true;
+}
+
 static inline bool run_write_arrays(const Run *run, CheckpointWriter *w, Error *error) {
-    int64_t n = gpt2_num_params(&run->config);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        if (!checkpoint_write(w, a, 0, run->arrays[a], n, error)) { return false; }
+        if (!run_write_piece(run, w, a, 0, gpt2_num_params(&run->config), error)) { return false; }
     }
     return true;
 }
@@ -108,6 +134,14 @@ static inline bool run_read_begin(Run *run, CheckpointReader *r, const char *dir
     return checkpoint_read_begin(r, dir, step, &run->config, &run->header, error);
 }
 
+// Reads the elements of parameters first .. last - 1 that an array has.
+static inline bool run_read_piece(Run *run, CheckpointReader *r, int array, int64_t first, int64_t last, Error *error) {
+    for (int64_t end; (first = run_next(run, array, first, last, &end)) < last; first = end) {
+        if (!checkpoint_read(r, array, first, run->arrays[array] + first, end - first, error)) { return false; }
+    }
+    return true;
+}
+
 // Adds the sums of several readers, and ends their reading.
 static inline bool run_read_end(Run *run, CheckpointReader *readers, int count, Error *error) {
     CheckpointSums all = {{0, 0, 0}};
@@ -130,7 +164,7 @@ static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *e
     for (int64_t at = 0, j = 0; at < n; at += piece, j++) {
         for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
             CheckpointReader *r = &readers[(j + a) % RUN_READERS];
-            ok = checkpoint_read(r, a, at, run->arrays[a] + at, min_i64(piece, n - at), error);
+            ok = run_read_piece(run, r, a, at, min_i64(at + piece, n), error);
         }
     }
     if (ok) { return run_read_end(run, readers, RUN_READERS, error) ? run_generation(run) : -1; }

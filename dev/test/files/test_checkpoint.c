@@ -368,7 +368,76 @@ TEST(test_damage_is_named) {
     run_free(&run);
 }
 
-// Moments that no run computes with are neither saved nor loaded: place `bad`, element 2 of qkvb.
+// Saves a checkpoint of step 1 with the arrays of an optimizer. Its header names the other one.
+static void save_misnamed(Test *t, Run *run, GPT2Optimizer optimizer) {
+    static CheckpointWriter w;
+    Error error = {""};
+    const char *names[] = {"adam", "muon"}; // of equal length, so that the header keeps its size
+    run->optimizer = optimizer;
+    run_fill(run, 5);
+    state_set_text(&run->header, "option.optimizer", names[optimizer]);
+    CHECK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error), "%s", error.text);
+    CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
+    state_set_text(&w.header, "option.optimizer", names[!optimizer]);
+    CHECK(t, run_write_end(&w, &error), "%s", error.text);
+}
+
+// adam_v has 90 numbers with AdamW. Muon's matrices have 12, 4, 16 and 16 of them, and leave 42.
+TEST(test_size_of_adam_v) {
+    static const char *const messages[] = {": section \"adam_v\" has 360 bytes, expected 168",
+                                           ": section \"adam_v\" has 168 bytes, expected 360"};
+    static Run run;
+    Error error = {""};
+    size_t bytes;
+    int64_t model_bytes, state_bytes;
+    const char *state = test_path(t, "state_00000001.bin");
+    run_init(&run, tiny_config());
+    for (int i = 0; i < 2; i++) {
+        save_misnamed(t, &run, i == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON);
+        CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, state, messages[i]);
+        CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
+        free(temp_read(state, &bytes));
+        CHECK(t,
+              checkpoint_size(&run.config, &run.header, &run.section, 1, &model_bytes, &state_bytes, &error) &&
+                  (int64_t)bytes == state_bytes,
+              "%zu bytes, expected %lld", bytes, (long long)state_bytes);
+    }
+    run_free(&run);
+}
+
+// A reader that skips the moments accepts what they hold, reads the other parts, and finds damage there.
+TEST(test_skipped_moments) {
+    static Run run;
+    static CheckpointReader r;
+    Error error = {""};
+    run_init(&run, tiny_config());
+    run.optimizer = OPTIMIZER_MUON;
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    size_t bytes;
+    const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
+    free(temp_read(state, &bytes));
+    temp_flip(state, (long)(bytes - sizeof(run.generation)) - 1); // the end of adam_v
+    for (int damaged = 0; damaged < 2; damaged++) {
+        if (damaged) { temp_flip(model, 1024); }
+        memset(run.arrays[CHECKPOINT_PARAMS], 0, 4 * TINY_PARAMS);
+        memset(run.generation, 0, sizeof(run.generation));
+        run.arrays[CHECKPOINT_ADAM_M][0] = run.arrays[CHECKPOINT_ADAM_V][0] = -7.0f;
+        CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
+        r.skips_moments = true;
+        CHECK(t, checkpoint_read_whole(&r, run.arrays, &error), "%s", error.text);
+        CHECK(t, run_read_end(&run, &r, 1, &error) == !damaged, "%d: %s", damaged, error.text);
+        bool read = run.generation[0] == 5 && run.arrays[CHECKPOINT_PARAMS][20] == run_value(&run, 0, 20, 5);
+        CHECK(t, damaged || read, "the parameters and the section");
+        CHECK(t, run.arrays[CHECKPOINT_ADAM_M][0] == -7.0f && run.arrays[CHECKPOINT_ADAM_V][0] == -7.0f, "moments");
+    }
+    CHECK(t, strstr(error.text, "model_00000001.bin: is damaged: its checksum does not match") != NULL, "%s",
+          error.text);
+    run_free(&run);
+}
+
+// Moments that no run computes with are neither saved nor loaded: place `bad`, element 2 of qkvb. With Muon, adam_v
+// leaves out the tensor before it, qkvw of (1, 6, 2).
 static void check_moments(Test *t, Run *run, int64_t bad) {
     static const struct {
         int array;
@@ -385,6 +454,7 @@ static void check_moments(Test *t, Run *run, int64_t bad) {
     Error error = {""};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int a = cases[i].array;
+        int64_t at = a == CHECKPOINT_ADAM_V && run->optimizer == OPTIMIZER_MUON ? bad - 12 : bad;
         const char *says = cases[i].says;
         run_fill(run, 8);
         CHECK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error), "%s", error.text);
@@ -392,9 +462,9 @@ static void check_moments(Test *t, Run *run, int64_t bad) {
         float value = run->arrays[a][bad];
         CHECK(t, checkpoint_write(&w, a, bad, &cases[i].value, 1, &error) == (says == NULL), "case %zu", i);
         CHECK(t, says == NULL || strstr(error.text, says) != NULL, "%s", error.text);
-        w.sums.sums[a] -= sum64(bad, &value, 1); // checkpoint_write has not counted what it refuses
-        if (says != NULL) { w.sums.sums[a] += sum64(bad, &cases[i].value, 1); }
-        int64_t offset = checkpoint_state_offset(&w, a) + 4 * bad;
+        w.sums.sums[a] -= sum64(at, &value, 1); // checkpoint_write has not counted what it refuses
+        if (says != NULL) { w.sums.sums[a] += sum64(at, &cases[i].value, 1); }
+        int64_t offset = checkpoint_state_offset(&w, a) + 4 * at;
         CHECK(t, atomic_write_at(&w.state, offset, &cases[i].value, 4, &error), "%s", error.text);
         CHECK(t, run_write_end(&w, &error), "%s", error.text);
         error.text[0] = '\0';
@@ -435,6 +505,8 @@ TEST(test_not_finite) {
     CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "an infinity was loaded");
     CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
           error.text);
+    check_moments(t, &run, bad);
+    run.optimizer = OPTIMIZER_MUON;
     check_moments(t, &run, bad);
     run_free(&run);
 }

@@ -179,12 +179,13 @@ static void compare_files(Test *t, const char *a, const char *b, const char *wha
 }
 
 TEST(test_write_by_several_processes) {
-    static const GPT2Config configs[] = {{2, 3, 4, 1, 1, 2}, {64, 500, 512, 2, 2, 64}};
-    for (int c = 0; c < 2; c++) {
+    static const GPT2Config configs[] = {{2, 3, 4, 1, 1, 2}, {64, 500, 512, 2, 2, 64}, {5, 11, 128, 3, 1, 7}};
+    for (int c = 0; c < 3; c++) {
         static Run run;
         TempDir alone = temp_dir_make();
         Error error = {""};
         run_init(&run, configs[c]);
+        if (c == 2) { run.optimizer = OPTIMIZER_MUON; }
         CHECK(t, run_save(&run, alone.path, 9, 4, &error), "%s", error.text);
         for (int size = 1; size <= 5; size++) {
             TempDir together = temp_dir_make();
@@ -205,6 +206,65 @@ TEST(test_write_by_several_processes) {
         }
         run_free(&run);
         temp_dir_remove(&alone);
+    }
+}
+
+// Copies the elements that an array has, one after another.
+static void copy_without_gaps(const Run *run, int array, float *out) {
+    for (int64_t i = 0; i < gpt2_num_params(&run->config); i++) {
+        if (run_has(run, array, i)) { *out++ = run->arrays[array][i]; }
+    }
+}
+
+static bool write_whole(const Run *run, const char *dir, const float *const arrays[], Error *error) {
+    static CheckpointWriter w;
+    return run_write_begin(run, &w, dir, 1, true, error) && checkpoint_write_whole(&w, arrays, error) &&
+           run_write_end(&w, error);
+}
+
+// Reads the checkpoint of step 1 into arrays without gaps, and compares them with `want`.
+static void check_read_whole(Test *t, Run *run, float *const want[CHECKPOINT_ARRAYS]) {
+    static CheckpointReader r;
+    Error error = {""};
+    float *found[CHECKPOINT_ARRAYS];
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { found[a] = new_floats(gpt2_num_params(&run->config)); }
+    CHECK(t, run_read_begin(run, &r, test_folder(t), 1, &error), "%s", error.text);
+    CHECK(t, checkpoint_read_whole(&r, found, &error) && run_read_end(run, &r, 1, &error), "%s", error.text);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        int64_t n =
+            a == CHECKPOINT_ADAM_V ? gpt2_length_of_v(&run->config, run->optimizer) : gpt2_num_params(&run->config);
+        CHECK(t, same_bits(want[a], found[a], n), "array %d", a);
+        free(found[a]);
+    }
+}
+
+// One process writes arrays without gaps, and reads them. The bytes are those of a checkpoint in pieces.
+static void check_whole(Test *t, Run *run) {
+    Error error = {""};
+    TempDir pieces = temp_dir_make();
+    float *arrays[CHECKPOINT_ARRAYS];
+    CHECK(t, run_save(run, pieces.path, 1, 5, &error), "%s", error.text);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        arrays[a] = new_floats(gpt2_num_params(&run->config));
+        copy_without_gaps(run, a, arrays[a]);
+    }
+    const float *const given[] = {arrays[0], arrays[1], arrays[2]};
+    CHECK(t, write_whole(run, test_folder(t), given, &error), "%s", error.text);
+    compare_files(t, temp_path(&pieces, "state_00000001.bin"), test_path(t, "state_00000001.bin"), "state");
+    compare_files(t, temp_path(&pieces, "model_00000001.bin"), test_path(t, "model_00000001.bin"), "model");
+    check_read_whole(t, run, arrays);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { free(arrays[a]); }
+    temp_dir_remove(&pieces);
+}
+
+TEST(test_whole_arrays) {
+    static const GPT2Optimizer optimizers[] = {OPTIMIZER_ADAMW, OPTIMIZER_MUON};
+    for (int i = 0; i < 2; i++) {
+        static Run run;
+        run_init(&run, odd_config());
+        run.optimizer = optimizers[i];
+        check_whole(t, &run);
+        run_free(&run);
     }
 }
 
