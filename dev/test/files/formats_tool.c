@@ -2,7 +2,8 @@
 //   formats_tool convert INIT OUT         reads what --init accepts, writes OUT (a .bin, or a Hugging Face folder)
 //   formats_tool state PATH               writes a small training state
 //   formats_tool ranges INIT              reads what --init accepts at once and in ranges, and compares
-//   formats_tool checkpoint INIT FOLDER   writes the weights as a checkpoint of step 7, in pieces, with moments of
+//   formats_tool checkpoint INIT FOLDER [muon]
+//                                         writes the weights as a checkpoint of step 7, in pieces, with moments of
 //                                         p / 2 and p / 4 for each parameter p; prints the sums of the three arrays
 #include <inttypes.h>
 
@@ -65,15 +66,26 @@ static bool compare_ranges(const char *init, Error *error) {
     return ok;
 }
 
-// The pieces of one array, the last first.
-static bool write_pieces(CheckpointWriter *w, int array, const float *data, int64_t n, Error *error) {
-    for (int64_t first = (n - 1) / 1000 * 1000; first >= 0; first -= 1000) {
-        if (!checkpoint_write(w, array, first, data + first, min_i64(1000, n - first), error)) { return false; }
+// Writes the elements first .. end - 1 of one array in pieces, the last first.
+static bool write_pieces(CheckpointWriter *w, int array, const float *data, int64_t first, int64_t end, Error *error) {
+    for (int64_t at = first + (end - first - 1) / 1000 * 1000; at >= first; at -= 1000) {
+        if (!checkpoint_write(w, array, at, data + at, min_i64(1000, end - at), error)) { return false; }
     }
     return true;
 }
 
-static bool write_checkpoint(const char *init, const char *folder, Error *error) {
+// adam_v of Muon leaves tensors out, so it is written tensor by tensor. In the other arrays pieces straddle tensors.
+static bool write_array(CheckpointWriter *w, int array, const float *data, Error *error) {
+    const GPT2Config *config = &w->config;
+    if (array != CHECKPOINT_ADAM_V) { return write_pieces(w, array, data, 0, gpt2_num_params(config), error); }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t first = gpt2_param_offset(config, i), end = gpt2_param_offset(config, i + 1);
+        if (!muon_takes(w->optimizer, i) && !write_pieces(w, array, data, first, end, error)) { return false; }
+    }
+    return true;
+}
+
+static bool write_checkpoint(const char *init, const char *folder, const char *optimizer, Error *error) {
     static CheckpointWriter w;
     static StateHeader header;
     static ModelFile file;
@@ -83,10 +95,11 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
     int64_t n = gpt2_num_params(&file.config);
     float *data = (float *)malloc((size_t)n * sizeof(float));
     state_init(&header);
+    if (optimizer != NULL) { state_set_text(&header, "option.optimizer", optimizer); }
     bool ok = model_file_read(&file, data, error) && make_directories(folder, error) &&
               checkpoint_write_begin(&w, opened(folder), 7, &file.config, &header, &section, 1, true, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-        ok = write_pieces(&w, a, data, n, error);
+        ok = write_array(&w, a, data, error);
         for (int64_t i = 0; i < n; i++) { data[i] = a == CHECKPOINT_PARAMS ? 0.5f * data[i] : fabsf(data[i]); }
     }
     ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
@@ -96,12 +109,14 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
 }
 
 int main(int argc, char **argv) {
-    Error error = {"usage: convert INIT OUT | state PATH | ranges INIT | checkpoint INIT FOLDER"};
+    Error error = {"usage: convert INIT OUT | state PATH | ranges INIT | checkpoint INIT FOLDER [muon]"};
     bool ok = false;
     if (argc == 4 && strcmp(argv[1], "convert") == 0) { ok = convert(argv[2], argv[3], &error); }
     if (argc == 3 && strcmp(argv[1], "state") == 0) { ok = write_state(argv[2], &error); }
     if (argc == 3 && strcmp(argv[1], "ranges") == 0) { ok = compare_ranges(argv[2], &error); }
-    if (argc == 4 && strcmp(argv[1], "checkpoint") == 0) { ok = write_checkpoint(argv[2], argv[3], &error); }
+    if ((argc == 4 || argc == 5) && strcmp(argv[1], "checkpoint") == 0) {
+        ok = write_checkpoint(argv[2], argv[3], argv[4], &error); // argv[argc] is NULL
+    }
     exit_unless(ok, "formats_tool", &error);
     return EXIT_SUCCESS;
 }

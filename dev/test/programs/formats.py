@@ -262,6 +262,16 @@ def rewrite_state(path, facts=(), sections=()):
     write_bytes(path, head + struct.pack("<Q", xxh64(head)) + bodies)
 
 
+# Muon updates these. The second moment leaves them out, and closes the gaps.
+MUON_TENSORS = ("qkvw", "attprojw", "fcw", "fcprojw")
+
+
+def names_in_v(config, facts):
+    """The tensors of adam_v, in order."""
+    left_out = MUON_TENSORS if facts.get("option.optimizer") == "muon" else ()
+    return [name for name in tensor_shapes(config) if name not in left_out]
+
+
 def read_checkpoint(folder, step):
     """Returns (config, {name: array of float}, facts, sections) of model_<step>.bin and state_<step>.bin."""
     model = f"{folder}/model_{step:08}.bin"
@@ -272,5 +282,7 @@ def read_checkpoint(folder, step):
     need(int(facts["model_header"]) == xxh64(data[:1024]), "checkpoint: header of the model")
     need(elsewhere == {"params": sum64(data[1024:])}, "checkpoint: parameters")
     need(list(sections)[:2] == ["adam_m", "adam_v"], "checkpoint: moments")
-    need(len(sections["adam_m"]) == len(sections["adam_v"]) == len(data) - 1024, "checkpoint: size of the moments")
+    size_of_v = 4 * sum(len(tensors[name]) for name in names_in_v(config, facts))
+    sizes = [len(sections[name]) for name in ("adam_m", "adam_v")]
+    need(sizes == [len(data) - 1024, size_of_v], "checkpoint: size of the moments")
     return config, tensors, facts, sections

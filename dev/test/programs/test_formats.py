@@ -10,7 +10,7 @@ import pytest
 
 import formats
 from cli import model, tensor_shapes
-from tools import ROOT, compiled_tool, path, read, write
+from tools import ROOT, compiled_tool, new_folder, path, read, write
 
 CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}
 JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
@@ -96,22 +96,25 @@ def test_state():
             formats.read_state(write("damaged.bin", damaged))
 
 
-def test_checkpoint():
+@pytest.mark.parametrize("optimizer", ([], ["muon"]), ids=("adamw", "muon"))
+def test_checkpoint(optimizer):
     """What was written in pieces, read by the independent reader."""
-    tensors = random_model(11)
-    sums = tool("checkpoint", model("in.bin", CONFIG, tensors), path("run")).split()
-    config, found, facts, sections = formats.read_checkpoint(path("run"), 7)
-    assert sorted(os.listdir(path("run"))) == ["model_00000007.bin", "state_00000007.bin"]
+    tensors, run = random_model(11), path(new_folder("run"))
+    sums = tool("checkpoint", model("in.bin", CONFIG, tensors), run, *optimizer).split()
+    config, found, facts, sections = formats.read_checkpoint(run, 7)
+    assert sorted(os.listdir(run)) == ["model_00000007.bin", "state_00000007.bin"]
     assert read("run/model_00000007.bin") == read("in.bin")
-    assert config == CONFIG and found == tensors and sorted(facts) == ["model_bytes", "model_header", "step"]
+    assert config == CONFIG and found == tensors
+    assert sorted(facts) == ["model_bytes", "model_header", *(["option.optimizer"] if optimizer else []), "step"]
     assert list(sections) == ["adam_m", "adam_v", "flags"] and sections["flags"] == b"\x00\x7f\xff"
     everything = array("f", (x for name in tensor_shapes(CONFIG) for x in tensors[name]))
+    names = formats.names_in_v(CONFIG, facts)
     assert array("f", sections["adam_m"]) == array("f", (x / 2 for x in everything))
-    assert array("f", sections["adam_v"]) == array("f", (abs(x) / 2 for x in everything))
+    assert array("f", sections["adam_v"]) == array("f", (abs(x) / 2 for name in names for x in tensors[name]))
     arrays = (everything.tobytes(), sections["adam_m"], sections["adam_v"])
     assert sums == [f"{formats.sum64(words):016x}" for words in arrays], sums
     with open(path("run/model_00000007.bin"), "r+b") as file:  # the independent reader finds damage, too
         file.seek(9000)
         file.write(b"?")
     with pytest.raises(ValueError, match="^checkpoint: parameters$"):
-        formats.read_checkpoint(path("run"), 7)
+        formats.read_checkpoint(run, 7)
