@@ -169,6 +169,8 @@ TEST(test_foreign_options) {
         {"--epochs 3", "'--epochs': unknown option; give --steps (-x): -1, the default, is once through the data"},
         {"--max_iters=5", "'--max_iters': unknown option; give --steps (-x)"},
         {"--n_layer 5", "'--n_layer': unknown option; give --layers"},
+        {"--optim muon", "'--optim': unknown option; give --optimizer adamw or muon"},
+        {"--matrix_lr 0.02", "'--matrix_lr': unknown option; give --muon-lr, with --optimizer muon"},
         {"--compile=False", "'--compile': unknown option; leave it out: make has compiled the program"},
     };
     CHECK_REFUSALS(t, false, refusals);
@@ -335,6 +337,51 @@ TEST(test_final_rate) {
         snprintf(words, sizeof(words), "-i x -q 1 -k %s", schedule_names[i]);
         CHECK(t, parse(&p, false, words) && p.options.final_lr_frac == 1.0, "%s: %s", words, p.error.text);
     }
+}
+
+TEST(test_muon_refusals) {
+    static const Refusal refusals[] = {
+        {"-i x --muon-lr 0.01", "--muon-lr: does nothing without --optimizer muon"},
+        {"-i x --muon-momentum 0.95", "--muon-momentum: does nothing without --optimizer muon"},
+        {"-i x --optimizer adamw --muon-warmup 3", "--muon-warmup: does nothing without --optimizer muon"},
+        {"-i x --muon-scale original", "--muon-scale original: does nothing without --optimizer muon"},
+        {"-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
+        {"-i x --optimizer muon --muon-lr -1", "--muon-lr: got '-1', expected a number from 0 to 100 (default 0)"},
+        {"-i x --optimizer muon --muon-momentum 1",
+         "--muon-momentum: got '1', expected a number from 0 to 0.999999 (default 0.95)"},
+        {"-i x --optimizer muon --muon-warmup -1",
+         "--muon-warmup: got '-1', expected a whole number from 0 to 1000000000 (default 300)"},
+        {"-i x --optimizer muon --muon-scale match",
+         "--muon-scale: got 'match', expected one of original|rms (default original)"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+    CHECK_REFUSALS(t, true, refusals);
+}
+
+// Muon's learning rate follows from --muon-scale where it is not given.
+TEST(test_muon_rate) {
+    static const struct {
+        const char *words;
+        double rate;
+    } rates[] = {{"-i x", 0.0},
+                 {"-i x --optimizer muon", 0.02},
+                 {"-i x --optimizer muon --muon-scale rms", 3e-4},
+                 {"-i x --optimizer muon --muon-scale rms -l 6e-4", 6e-4},
+                 {"-i x --optimizer muon -l 6e-4", 0.02},
+                 {"-i x --optimizer muon --muon-scale rms -l 6e-4 --muon-lr 1e-3", 1e-3}};
+    static Parsed p;
+    const TrainOptions *o = &p.options;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+            CHECK(t, parse(&p, gpu, rates[i].words) && o->muon_lr == rates[i].rate, "%s: %g", rates[i].words,
+                  o->muon_lr);
+        }
+    }
+    CHECK(t, parse(&p, false, "-i x") && train_options_optimizer(o) == OPTIMIZER_ADAMW, "the default");
+    CHECK(t, parse(&p, false, "-i x --optimizer muon") && train_options_optimizer(o) == OPTIMIZER_MUON, "muon");
+    CHECK(t, o->muon_momentum == 0.95 && o->muon_warmup == 300 && strcmp(o->muon_scale, "original") == 0, "defaults");
+    Schedule schedule = train_options_muon_schedule(o, 100), adamw = train_options_schedule(o, 100);
+    CHECK(t, schedule.peak == 0.02f && adamw.peak == 3e-4f, "peaks %g, %g", (double)schedule.peak, (double)adamw.peak);
 }
 
 TEST(test_llmc_script) {
@@ -560,8 +607,9 @@ static int option_index(const char *name) {
 }
 
 TEST(test_record) {
-    static const char *const shapes[] = {"train-data", "seed",        "lr",      "schedule",
-                                         "steps",      "total-batch", "seq-len", "init"};
+    static const char *const shapes[] = {"train-data",    "seed",        "lr",        "schedule",  "steps",
+                                         "total-batch",   "seq-len",     "init",      "optimizer", "muon-lr",
+                                         "muon-momentum", "muon-warmup", "muon-scale"};
     static const char *const free_ones[] = {"batch-size", "threads", "recompute",     "out-dir",    "val-every",
                                             "prompt",     "resume",  "val-sequences", "val-batches"};
     static Parsed a, b;
