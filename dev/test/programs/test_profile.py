@@ -29,6 +29,14 @@ def test_every_phase(level):
     assert "profile" not in plain and weights_hash(plain) == weights_hash(out)
 
 
+def test_muon():
+    """One row more, by its rounds' operations."""
+    out = run(*QUIET, "--steps", 2, "--optimizer", "muon", "--profile")
+    rows = ROW.findall(out[out.index("\nprofile of "):])
+    assert [row[0] for row in rows] == [*PHASES, "Muon", "other", "step"] and rows[-3][3] == "GFLOP/s", out
+    assert abs(sum(float(row[2]) for row in rows[:-1]) - 100) <= 0.05 * len(rows), out
+
+
 def test_only_steps_of_training_count():
     """A validation runs through the same layers. One step is its own mean."""
     out = run("--steps", 1, "--val-every", 1, "--sample-every", 0, "-j", path("tokens.bin"), "--profile")
