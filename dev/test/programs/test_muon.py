@@ -64,6 +64,21 @@ def test_another_optimizer(then, now):
         assert changes[len(changes) // 4] >= 0.99 and changes[-1] <= 1.01, (name, changes)
 
 
+def test_back_to_another_optimizer():
+    """Moments of a damaged checkpoint, which were read in vain, do not stay."""
+    words = [*RUN, *MUON, "-x", 9, "-n", 4, "--resume", "--allow-changes", "-o"]
+    folder = stopped_after(4, path("adamw"))
+    want = weights_hash(ran(*words, folder))
+    copy = stopped_after(8, folder, "back")
+    with open(os.path.join(copy, "state_00000008.bin"), "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last, = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    out = ran(*words, copy)
+    assert "going back to the checkpoint of step 4" in out and weights_hash(out) == want, out
+
+
 def test_states_without_the_option():
     """A run from before Muon had AdamW, and goes on with it."""
     older = {f"option.{name}": None for name in ("optimizer", "muon-lr", "muon-momentum", "muon-warmup", "muon-scale")}
