@@ -6,10 +6,11 @@
 
 static Run good, loaded;
 
-static void save_good(void) {
+// The bytes of the model file do not depend on the optimizer.
+static void save_good(GPT2Optimizer optimizer) {
     Error error;
-    if (good.arrays[0] != NULL) { return; }
-    run_init(&good, tiny_config()), run_init(&loaded, tiny_config());
+    if (good.arrays[0] == NULL) { run_init(&good, tiny_config()), run_init(&loaded, tiny_config()); }
+    good.optimizer = optimizer;
     require(run_save(&good, fuzz_folder()->path, 1, 7, &error));
 }
 
@@ -70,13 +71,14 @@ static void load(const uint8_t *data, size_t size) {
     bool known = checkpoint_load_header(fuzz_folder()->path, 1, &found, &header, &error);
     require(known || !whole);
     require(!known || model_configs_equal(&found, &good.config));
+    if (known) { loaded.optimizer = checkpoint_optimizer(&header); }
     if (run_load(&loaded, fuzz_folder()->path, 1, &error) == -1) { return; }
     size_t bytes = (size_t)gpt2_num_params(&good.config) * sizeof(float);
     require(whole && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    save_good();
+    if (good.arrays[0] == NULL) { save_good(OPTIMIZER_ADAMW); }
     load(data, size);
     uint8_t *copy = (uint8_t *)malloc(size + 1);
     if (size > 0) { memcpy(copy, data, size); }
@@ -88,8 +90,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     size_t bytes;
-    if (which > 0) { return 0; }
-    save_good();
+    if (which > 1) { return 0; }
+    save_good(which == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON);
     uint8_t *data = temp_read(temp_path(fuzz_folder(), "state_00000001.bin"), &bytes);
     require(bytes <= capacity);
     memcpy(buffer, data, bytes);
