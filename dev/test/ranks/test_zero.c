@@ -213,6 +213,42 @@ static void check_lengths(Test *t, const ZeroLayout *z) {
 
 TEST(test_lengths) { for_each_layout(t, MAX_CONFIGS, check_lengths); }
 
+// ---- Muon ----
+
+// Muon takes the matrices at the start of each block. All other numbers are AdamW's, so that an element has its place
+// in files, and its number for rounding, with either optimizer.
+static void check_muon_layout(Test *t, const ZeroLayout *adamw) {
+    ZeroLayout z, as_adamw;
+    zero_layout(&z, &adamw->config, adamw->num_ranks, OPTIMIZER_MUON);
+    int64_t C = z.config.channels;
+    CHECK(t, zero_muon(&z, 0) == 0 && zero_muon(&z, 1) == 12 * C * C, "Muon takes %lld of bucket 0, %lld of a block",
+          (long long)zero_muon(&z, 0), (long long)zero_muon(&z, 1));
+    CHECK(t, zero_muon(adamw, 0) == 0 && zero_muon(adamw, 1) == 0, "AdamW leaves some to Muon");
+    as_adamw = z;
+    memset(as_adamw.muon, 0, sizeof(as_adamw.muon));
+    CHECK(t, memcmp(&as_adamw, adamw, sizeof(z)) == 0, "%d ranks: another layout than AdamW's", z.num_ranks);
+}
+
+TEST(test_muon_layout) { for_each_layout(t, MAX_CONFIGS, check_muon_layout); }
+
+// v has bucket 0 as with AdamW, and the vectors of each block, whole on every rank. All other arrays are AdamW's.
+static void check_muon_lengths(Test *t, const ZeroLayout *adamw) {
+    ZeroLayout z;
+    zero_layout(&z, &adamw->config, adamw->num_ranks, OPTIMIZER_MUON);
+    int64_t rest = zero_rest(&z), step = (int64_t)ZERO_ALIGNMENT * z.num_ranks, vectors = 13 * z.config.channels;
+    CHECK(t, rest % step == 0 && rest >= vectors && rest < vectors + step, "%lld of %lld elements for %d ranks",
+          (long long)rest, (long long)vectors, z.num_ranks);
+    for (int stage = 0; stage <= 3; stage++) {
+        ZeroLengths got = zero_lengths(&z, stage), want = zero_lengths(adamw, stage);
+        want.v = want.v == zero_offset(&z, z.num_buckets) ? zero_padded(&z, 0) : zero_shard(&z, 0);
+        want.v += z.config.num_layers * rest;
+        CHECK(t, memcmp(&got, &want, sizeof(got)) == 0, "stage %d, %d ranks: v has %lld elements, expected %lld", stage,
+              z.num_ranks, (long long)got.v, (long long)want.v);
+    }
+}
+
+TEST(test_muon_lengths) { for_each_layout(t, MAX_CONFIGS, check_muon_lengths); }
+
 // ---- Traffic ----
 
 // What a rank sends when R ranks reduce-scatter or all-gather parts of n bytes in a ring, turn by turn.
