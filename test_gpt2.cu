@@ -7,6 +7,7 @@
 #undef main
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "dev/test/fixture.h"
@@ -184,10 +185,12 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
     return run_tokens(trainer, tokens, targets, B, T, &role) / (double)(B * T);
 }
 
-// Makes one update from the gradients in memory.
+// Makes one update from the gradients in memory. Muon takes its own rate and momentum, if the trainer has Muon.
 static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
-                         float decay, int64_t number, int64_t rows) {
-    StepInput input = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)), 0};
+                         float decay, int64_t number, int64_t rows, float muon_lr, float momentum) {
+    uint64_t key = rounding_key(42, number);
+    StepInput input = {
+        adamw_factors(lr, beta1, beta2, epsilon, decay, number, key), {muon_lr, momentum, decay, 0.0f, key}, 0};
     reduce_step(trainer, 1.0 / (double)rows, grad_clip, &input, 0);
     gpt2_update(trainer);
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
@@ -319,32 +322,52 @@ TEST(test_accumulation) {
     check_gradients(t, &parts.trainer, want.data(), "one sequence at a time");
 }
 
-// Ten updates with clipping, warm-up and decay: checks the loss and the norm of each.
-TEST(test_ten_updates) {
+// Returns Muon's learning rate and momentum for a step of the fixture; zeros for a fixture of AdamW.
+static std::array<float, 2> muon_of_step(const Fixture *f, int step, GPT2Optimizer optimizer) {
+    if (optimizer == OPTIMIZER_ADAMW) { return {0.0f, 0.0f}; }
+    int steps = *fixture_ints(f, "total", 1), warmup = *fixture_ints(f, "muon_warmup", 1);
+    float of_peak = fixture_floats(f, "lr", steps)[step] / fixture_float(f, "peak");
+    return {of_peak * fixture_float(f, "muon_lr"),
+            muon_momentum_of_step(fixture_float(f, "muon_momentum"), warmup, step)};
+}
+
+// Checks the loss and the norm of each of ten updates with clipping, warm-up and decay.
+static void check_ten_updates(Test *t, const char *fixture, GPT2Optimizer optimizer) {
     Wanted w = wanted_open(t);
-    Fixture f = fixture_open(FIXTURES "small_steps.bin");
-    Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Fixture f = fixture_open(fixture);
+    RunShape shape = trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING);
+    shape.optimizer = optimizer;
+    if (optimizer == OPTIMIZER_MUON) { shape.muon_scale = (MuonScale)*fixture_ints(&f, "muon_scale", 1); }
+    Rig m(t, &w.config, shape);
     if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
     Trainer *trainer = &m.trainer;
-    int steps = *fixture_ints(&f, "total", 1), N = w.N, clipped = 0;
-    const int32_t *inputs = fixture_ints(&f, "inputs", steps * N), *targets = fixture_ints(&f, "targets", steps * N);
+    int total = *fixture_ints(&f, "total", 1), N = w.N, clipped = 0;
+    const int32_t *inputs = fixture_ints(&f, "inputs", total * N), *targets = fixture_ints(&f, "targets", total * N);
+    const float *rates = fixture_floats(&f, "lr", total), *losses = fixture_floats(&f, "loss", total);
+    const float *norms = fixture_floats(&f, "norm", total);
     float clip = fixture_float(&f, "grad_clip");
-    double tol = tolerance(longest_reduction(trainer), backward_depth(trainer) * steps);
+    int steps = test_is_quick() && optimizer == OPTIMIZER_MUON ? 4 : total;
+    int64_t rounds = optimizer == OPTIMIZER_MUON ? 3 * MUON_ROUNDS : 0; // a round of Muon stores three matrices
+    double tol = tolerance(longest_reduction(trainer), (backward_depth(trainer) + rounds) * steps);
     for (int step = 0; step < steps; step++) {
+        std::array<float, 2> muon = muon_of_step(&f, step, optimizer);
         zero_gradients(&trainer->shards, trainer->model.grads);
         gradient(trainer, inputs + step * N, targets + step * N, w.B, w.T, 1.0f / (float)N);
-        StepResult result = update(trainer, clip, fixture_floats(&f, "lr", steps)[step], fixture_float(&f, "beta1"),
-                                   fixture_float(&f, "beta2"), fixture_float(&f, "eps"),
-                                   fixture_float(&f, "weight_decay"), step + 1, N);
+        StepResult result =
+            update(trainer, clip, rates[step], fixture_float(&f, "beta1"), fixture_float(&f, "beta2"),
+                   fixture_float(&f, "eps"), fixture_float(&f, "weight_decay"), step + 1, N, muon[0], muon[1]);
         float loss = (float)result.loss, norm = (float)result.norm;
-        check_close(t, "loss", &loss, fixture_floats(&f, "loss", steps) + step, 1, 0.0, tol);
-        check_close(t, "norm", &norm, fixture_floats(&f, "norm", steps) + step, 1, 0.0, tol);
+        check_close(t, "loss", &loss, losses + step, 1, 0.0, tol);
+        check_close(t, "norm", &norm, norms + step, 1, 0.0, tol);
         CHECK(t, !result.stopped, "step %d: stopped %d", step, result.stopped);
         clipped += norm > clip;
     }
     CHECK(t, clipped > 0, "no update was clipped");
     fixture_close(&f);
 }
+
+TEST(test_ten_updates) { check_ten_updates(t, FIXTURES "small_steps.bin", OPTIMIZER_ADAMW); }
+TEST(test_ten_updates_with_muon) { check_ten_updates(t, FIXTURES "small_muon_steps.bin", OPTIMIZER_MUON); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Equal bits
@@ -369,7 +392,7 @@ static double train_one(Trainer *trainer, int step, int B, int T) {
     make_batch(step, B, T, tokens.data(), targets.data());
     zero_gradients(&trainer->shards, trainer->model.grads);
     gradient(trainer, tokens.data(), targets.data(), B, T, 1.0f / (float)(B * T));
-    return update(trainer, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T).loss;
+    return update(trainer, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T, 0.02f, 0.9f).loss;
 }
 
 static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
@@ -393,6 +416,9 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
     Error error;
     bool ok = true;
     state_init(&header);
+    if (ranks[0]->trainer.model.shape.optimizer == OPTIMIZER_MUON) {
+        state_set_text(&header, "option.optimizer", "muon");
+    }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ok = checkpoint_write_begin(&writers[r], opened(dir), step, &two_heads, &header, NULL, 0, r == 0, &error);
     }
@@ -447,9 +473,9 @@ static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const c
 }
 
 // Several ranks each read their part of one rank's checkpoint, and write the checkpoint again. A single rank trains one
-// step more, which must give the weights `next`.
+// step more, which gives the weights *next.
 static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, int num_ranks, int stage,
-                                uint64_t next) {
+                                uint64_t *next) {
     Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, num_ranks, stage);
     TempDir again = temp_dir_make();
     std::string what = words("%d ranks, stage %d", num_ranks, stage);
@@ -469,30 +495,39 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
         }
         if (num_ranks == 1) {
             train_one(&ranks[0]->trainer, 2, 2, 17);
-            CHECK(t, hash_of(ranks[0].get()) == next, "other weights when resumed");
+            *next = hash_of(ranks[0].get());
         }
     }
     temp_dir_remove(&again);
 }
 
-// A checkpoint must not depend on the number of ranks, nor on what they shard. A resumed run must go on as the run did.
-TEST(test_checkpoints_of_any_ranks) {
+static void check_checkpoints(Test *t, GPT2Optimizer optimizer, bool has_master, int count) {
     const int ranks[][2] = {
         {1, ZERO_REPLICATE}, {5, ZERO_PARAMETERS}, {2, ZERO_REPLICATE}, {3, ZERO_OPTIMIZER}, {4, ZERO_GRADIENTS}};
-    for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
-        RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
-        shape.has_master = has_master;
-        TempDir dir = temp_dir_make();
-        uint64_t next = train_and_hash(t, shape, 3);
-        Ranks run = open_ranks(t, shape, 1, ZERO_REPLICATE);
-        if (!rig_init(t, run[0].get())) { return; }
-        for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
-        if (write_checkpoint(t, run, dir.path, 2)) {
-            int count = test_is_quick() && !has_master ? 2 : 5; // the ranks share any array alike
-            for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i][0], ranks[i][1], next); }
-        }
-        temp_dir_remove(&dir);
+    RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
+    shape.optimizer = optimizer, shape.has_master = has_master;
+    TempDir dir = temp_dir_make();
+    uint64_t next = 0;
+    Ranks run = open_ranks(t, shape, 1, ZERO_REPLICATE);
+    if (!rig_init(t, run[0].get())) { return; }
+    for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
+    if (write_checkpoint(t, run, dir.path, 2)) {
+        for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i][0], ranks[i][1], &next); }
+        train_one(&run[0]->trainer, 2, 2, 17);
+        CHECK(t, hash_of(run[0].get()) == next, "other weights when resumed");
     }
+    temp_dir_remove(&dir);
+}
+
+// A checkpoint must not depend on the number of ranks, nor on what they shard. A resumed run must go on as the run did.
+TEST(test_checkpoints_of_any_ranks) {
+    for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
+        bool few = test_is_quick() && !has_master; // the ranks share any array alike
+        check_checkpoints(t, OPTIMIZER_ADAMW, has_master, few ? 2 : 5);
+    }
+}
+TEST(test_checkpoints_of_any_ranks_with_muon) {
+    check_checkpoints(t, OPTIMIZER_MUON, !PRECISION_IS_FP32, test_is_quick() ? 3 : 5);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -507,7 +542,8 @@ static const GPT2Config layouts[] = {two_heads,
                                      {1024, 50257, 50304, 2, 25, 1600}};
 static const int rank_counts[] = {1, 2, 3, 4, 7, 64, 3000};
 
-static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) {
+static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,
+                              GPT2Optimizer optimizer = OPTIMIZER_ADAMW) {
     RunShape shape = trains(2, 1, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.kind = kind;
     shape.num_ranks = num_ranks;
@@ -515,11 +551,12 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) 
     shape.zero_stage = stage;
     shape.mean_places = 40 * num_ranks;
     shape.eval_rows = 33;
+    shape.optimizer = optimizer;
     return shape;
 }
 
 // Calls body(trainer, what) for a few ranks of each world size, in every stage. The rows have addresses without memory.
-template <class Body> static void for_each_plan(Body body) {
+template <class Body> static void for_each_plan(GPT2Optimizer optimizer, Body body) {
     std::unique_ptr<Trainer> trainer(new Trainer());
     for (const GPT2Config &config : layouts) {
         for (int num_ranks : rank_counts) {
@@ -528,7 +565,7 @@ template <class Body> static void for_each_plan(Body body) {
                     char what[96];
                     snprintf(what, sizeof(what), "%d layers of %d channels, rank %d of %d, stage %d", config.num_layers,
                              config.channels, rank, num_ranks, stage);
-                    gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage));
+                    gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage, optimizer));
                     plan_set_pointers(&trainer->device_plan, (void *)((uintptr_t)1 << 40));
                     body(trainer.get(), what);
                 }
@@ -577,7 +614,7 @@ static void check_array(Test *t, const Trainer *trainer, const Buckets<T> *array
 
 // Lengths and rooms are those of zero_lengths, which test_zero.c tests. Buckets with one slot have one room.
 TEST(test_buckets_are_where_they_are_planned) {
-    for_each_plan([&](const Trainer *trainer, const char *what) {
+    for_each_plan(OPTIMIZER_ADAMW, [&](const Trainer *trainer, const char *what) {
         const ZeroLayout *zero = &trainer->shards.layout;
         ZeroLengths n = zero_lengths(zero, trainer->model.shape.zero_stage);
         int64_t partials = 0;
@@ -598,6 +635,46 @@ TEST(test_buckets_are_where_they_are_planned) {
         }
         CHECK(t, planned(&trainer->device_plan, &trainer->stats.norm_partials) == partials, "%s: sums of squares",
               what);
+    });
+}
+
+// Checks v beside Muon: bucket 0 as with AdamW, then the vectors of each block, whole on every rank, up to the end.
+static void check_rest(Test *t, const Trainer *trainer, const char *what) {
+    const Shards *s = &trainer->shards;
+    const ZeroLayout *zero = &s->layout;
+    Buckets<float> v = trainer->optimizer.v;
+    int64_t length = zero_lengths(zero, trainer->model.shape.zero_stage).v, vectors = zero_muon(zero, 1);
+    const float *next = v.data + (v.parts ? zero_shard(zero, 0) : zero_padded(zero, 0));
+    CHECK(t, planned(&trainer->device_plan, &trainer->optimizer.v.data) == length && buckets_length(s, v) == length,
+          "%s: %lld elements of v, expected %lld", what, (long long)buckets_length(s, v), (long long)length);
+    CHECK(t, bucket_part(s, v, 0) == v.data + (v.parts ? 0 : s->rank * zero_shard(zero, 0)), "%s: bucket 0", what);
+    for (int b = 1; b < zero->num_buckets; b++) {
+        const float *first = bucket_element(s, v, b, vectors), *last = bucket_element(s, v, b, zero_size(zero, b) - 1);
+        CHECK(t, bucket_element(s, v, b, vectors - 1) == NULL, "%s: a matrix of bucket %d has v", what, b);
+        CHECK(t, first == next && last - first == zero_size(zero, b) - vectors - 1, "%s: v of bucket %d", what, b);
+        next += zero_rest(zero);
+        CHECK(t, next > last, "%s: v of bucket %d has no room", what, b);
+    }
+    CHECK(t, next == v.data + length, "%s: v ends %lld elements before its end", what,
+          (long long)(v.data + length - next));
+}
+
+// With Muon, all arrays but v are those of AdamW. A rank has room for its matrices and its shards of all matrices.
+TEST(test_buckets_with_muon) {
+    for_each_plan(OPTIMIZER_MUON, [&](const Trainer *trainer, const char *what) {
+        const ZeroLayout *zero = &trainer->shards.layout;
+        const Optimizer *o = &trainer->optimizer;
+        ZeroLengths n = zero_lengths(zero, trainer->model.shape.zero_stage);
+        bool deals = trainer->shards.stage >= ZERO_OPTIMIZER;
+        int64_t all = 12 * (int64_t)zero->config.channels * zero->config.channels * zero->config.num_layers;
+        int64_t own = deals ? deal_share(&trainer->shards.deal, zero, trainer->shards.rank).elements : all;
+        int64_t parts = deals ? zero->config.num_layers * deal_part(zero) : 0;
+        check_array(t, trainer, &trainer->optimizer.m, "adam_m", n.m, 0, what);
+        check_rest(t, trainer, what);
+        CHECK(t, trainer->shards.deal.num_owners == (deals ? zero->num_ranks : 1), "%s: %d owners", what,
+              trainer->shards.deal.num_owners);
+        CHECK(t, planned(&trainer->device_plan, &o->muon_matrices) == own, "%s: matrices of this rank", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon_parts) == parts, "%s: shards of the matrices", what);
     });
 }
 
@@ -815,12 +892,14 @@ static void check_memory(Test *t, RunShape shape, const char *what) {
 
 TEST(test_memory_is_what_was_planned) {
     const int ranks[][2] = {{1, 0}, {3, 0}, {4, 1}, {4, 3}};
-    for (RunKind kind : {RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS}) {
+    for (int run = 0; run < 4; run++) {
+        RunKind kind = run == 0 ? RUN_GENERATES : run == 1 ? RUN_EVALUATES : RUN_TRAINS;
         for (const int *rank : ranks) {
             for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) {
                 char what[64];
-                RunShape shape = shape_of_rank(kind, rank[0], rank[1], stage);
-                snprintf(what, sizeof(what), "rank %d of %d, stage %d", rank[1], rank[0], stage);
+                GPT2Optimizer optimizer = run == 3 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+                RunShape shape = shape_of_rank(kind, rank[0], rank[1], stage, optimizer);
+                snprintf(what, sizeof(what), "run %d, rank %d of %d, stage %d", run, rank[1], rank[0], stage);
                 check_memory(t, shape, what);
             }
         }
@@ -873,6 +952,28 @@ TEST(test_host_does_not_wait_in_a_step) {
 #else
     SKIP(t, "only the emulator counts how often the host waits");
 #endif
+}
+
+// Hashes the weights, and m of all parameters.
+static uint64_t hash_with_moments(Rig *m) {
+    uint64_t hashes[2] = {hash_of(m), hash_of(in_table_order(&m->trainer, m->trainer.optimizer.m))};
+    return hash64(hashes, sizeof(hashes));
+}
+
+// A step with a NaN must leave Muon's momentum and matrices alone.
+TEST(test_nan_stops_muon) {
+    RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
+    shape.optimizer = OPTIMIZER_MUON;
+    Rig m(t, &two_heads, shape);
+    if (!rig_init(t, &m)) { return; }
+    train_one(&m.trainer, 0, 2, 17);
+    uint64_t want = hash_with_moments(&m);
+    int64_t at = zero_tensor_offset(&m.trainer.shards.layout, PARAM_fcw) + 3;
+    float bad = NAN;
+    to_gpu(bucket_element(&m.trainer.shards, m.trainer.model.grads, 1, at), &bad, 1);
+    update(&m.trainer, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 2, 2 * 17, 0.02f, 0.9f);
+    CHECK(t, m.trainer.stats.results[0].stopped != 0, "the update was made");
+    CHECK(t, hash_with_moments(&m) == want, "weights or momentum changed");
 }
 
 // A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.

@@ -32,6 +32,7 @@ MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--con
 # An epsilon well above rounding errors: AdamW divides a gradient by its own size, so that one which is nothing but
 # rounding error (the bias of the keys has no other) would move its weight as far as a real one does.
 OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--final-lr-frac", 1, "--weight-decay", 0.1, "--adam-eps", 1e-4]
+MUON = ["--optimizer", "muon", "--muon-warmup", 3]
 T = 4
 SECRET = "which all the ranks of a test know"  # those that do not only use the loopback address need one
 
@@ -125,6 +126,14 @@ def test_nothing_is_reported_with_all_checks():
     ran(2, *options(4, 1, 2), "-z", 1, *no_master, *exports, EMU_CHECK="1")
 
 
+@pytest.mark.long
+def test_nothing_is_reported_with_muon():
+    """The pieces of matrices travel between the kernels that write and read them; owners without a matrix wait, too."""
+    for count, stage in ((2, 1), (3, 2), (2, 3)):
+        ran(count, *options(count, 1, 2, *MUON), "-z", stage, "-o", cli.new_folder("checked"), EMU_CHECK="1")
+    ran(4, *options(4, 1, 1, *MUON, "--layers", 1), "-z", 1, EMU_CHECK="1", EMU_SCHEDULE="reversed")
+
+
 # ---- The same losses ----
 
 SEQUENCES = 16  # of a step: 4 ranks x 4 micro-batches of one
@@ -161,11 +170,11 @@ def matrix_cases():
                 yield count, accumulation, stage
 
 
-def check_matrix(cases, steps, program, limit):
+def check_matrix(cases, steps, program, limit, *more):
     """Runs (ranks, accumulation, stage) and compares all with the first. Returns what each printed."""
     outs = {}
     for case in cases:
-        outs[case] = matrix_run(case, steps, program).finish()
+        outs[case] = matrix_run(case, steps, program, *more).finish()
         first = next(iter(outs.values()))
         assert close(losses(first), losses(outs[case]), limit), (case, first, outs[case])
         # The first step's weights are the same, to the bit: its gradient differs by roundings of fp32 sums alone.
@@ -186,6 +195,14 @@ def test_like_one_rank():
     check_matrix(matrix_cases(), 2, PROGRAM, limits(is_bf16()))
 
 
+def test_like_one_rank_with_muon():
+    """Owners of matrices compute what one rank computes. A quick run leaves out stages that share most code."""
+    cases = [(1, 2, 0), (2, 2, 1), (4, 2, 3)]
+    if "TEST_QUICK" not in os.environ:
+        cases += [(2, 2, 0), (2, 2, 2), (2, 2, 3), (4, 2, 0), (4, 2, 1)]
+    check_matrix(cases, 2, PROGRAM, limits(is_bf16()), *MUON)
+
+
 def test_like_one_rank_in_fp32():
     if not os.path.exists(FP32):
         pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
@@ -193,6 +210,18 @@ def test_like_one_rank_in_fp32():
     limit = limits(is_bf16(FP32))
     outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], 20, FP32, limit)
     faster = matrix_run((1, 1, 0), 20, FP32, "--lr", 3.003e-3).finish()
+    assert not close(losses(outs[1, 1, 0]), losses(faster), limit)
+
+
+@pytest.mark.long
+def test_like_one_rank_in_fp32_with_muon():
+    """The rounds multiply a difference of the sums by MUON_A = 3.4 each at most. That is a bound for the smallest
+    singular values; the losses depend on all, so they stay as close as AdamW's, to the last digit printed."""
+    if not os.path.exists(FP32):
+        pytest.skip("no fp32 program")
+    limit = limits(is_bf16(FP32))
+    outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 2, 3)], 4, FP32, limit, *MUON)
+    faster = matrix_run((1, 1, 0), 4, FP32, *MUON, "--muon-lr", 0.02002).finish()
     assert not close(losses(outs[1, 1, 0]), losses(faster), limit)
 
 
@@ -226,6 +255,19 @@ def test_plan_is_what_happens():
             assert int(re.search(r"^total (\d+) bytes", plan, re.M).group(1)) == stages[stage][0], plan
 
 
+def test_plan_is_what_happens_with_muon():
+    """--plan all says how much of its matrices rank 0 sends in a step, in MiB with two digits, and the memory."""
+    run = options(2, 1, 2, *MUON, "--layers", 1, "--channels", 128)
+    for stage in (1, ) if "TEST_QUICK" in os.environ else (0, 1, 3):
+        out, (plan, _) = ran(2, *run, "-z", stage), planned(2, stage, *run)
+        assert memory_of(plan) == memory_of(out), (plan, out)
+        sent = re.search(r"^ +(\d+) bytes of Muon's matrices, by the GPU of rank 0$", out, re.M)
+        said = re.search(r"^0 +\d+ to \d+ .* ([\d.]+)$", plan, re.M)
+        assert (sent is None, said is None) == (stage == 0, stage == 0), (plan, out)
+        assert stage == 0 or abs(int(sent.group(1)) / 2 / 2**20 - float(said.group(1))) <= 0.00501, (plan, out)
+        assert stage == 0 or float(said.group(1)) >= 0.1, plan
+
+
 # ---- Validation and samples ----
 
 
@@ -255,7 +297,8 @@ def files_of(folder):
     return {name: cli.read(os.path.join(folder, name)) for name in names}
 
 
-def test_checkpoints_know_no_ranks():
+@pytest.mark.parametrize("more", ([], pytest.param(MUON, marks=pytest.mark.long)), ids=("adamw", "muon"))
+def test_checkpoints_know_no_ranks(more):
     """1, 2, 3 and 4 ranks write the same state in the same bytes.
 
     For the state to be the same to the bit, a step is needed whose gradient is: 0. After some ordinary steps, the data
@@ -265,7 +308,7 @@ def test_checkpoints_know_no_ranks():
     params = cli.make_params(config)
     certain = 5
     params["wte"][certain * 16:certain * 16 + 16] = array.array("f", [8.0, -8.0] * 8)
-    run = options(12, 1, 4, *NO_SIZE, "--init", cli.model("certain.bin", config, params))
+    run = options(12, 1, 4, *NO_SIZE, "--init", cli.model("certain.bin", config, params), *more)
     begun = cli.new_folder("begun")
     ran(1, *run, "-o", begun, "-n", 3)
     run = changed(run, "--train-data", cli.shard("certain_train.bin", [certain] * 200))
@@ -279,6 +322,19 @@ def test_checkpoints_know_no_ranks():
         want = want or files
         assert files == want, (count, stage, [name for name in want if files[name] != want[name]])
     assert want["model_00000004.bin"] != want["model_00000003.bin"]
+
+
+@pytest.mark.long
+def test_resumed_on_other_ranks_with_muon():
+    """A run of 2 ranks goes on in every stage with equal bits, and on 1 and 3 ranks with the same losses. Each has one
+    micro-batch, so that all stages add up alike. In stage 0 all ranks get the whole momentum, and all of v."""
+    saved, limit = cli.new_folder("saved_by_2"), limits(is_bf16())
+    want = ran(2, *options(6, 3, 4, *MUON), "-n", 2, "-z", 1, "-o", saved)
+    for count, stage in ((2, 0), (2, 1), (2, 2), (2, 3), (1, 0), (3, 1), (3, 0)):
+        folder = stopped_after(2, saved)
+        out = ran(count, *options(6, 6 // count, 4, *MUON), "-n", 2, "-z", stage, "-o", folder, "--resume")
+        assert steps_of(out) == [3, 4] and close(losses(want)[2:], losses(out), limit), (count, stage, want, out)
+        assert count != 2 or weights_hash(out) == weights_hash(want), (stage, want, out)
 
 
 def test_damaged_replicas_are_found():

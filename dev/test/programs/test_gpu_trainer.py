@@ -118,6 +118,40 @@ def test_files_are_exchanged():
     CPU.ran("--init", export, *evaluate)
 
 
+MUON_RUN = run_with("--optimizer", "muon", "--muon-warmup", 3, "--steps", 3, "--val-every", 0, "--sample-every", 0)
+
+
+@pytest.mark.long
+def test_muon():
+    """The CPU trainer's losses. Equal bits at every level of recompute, with passes queued one by one, in another order
+    of blocks, and resumed."""
+    limit = 1e-5 if precision() == "fp32" else 1e-2
+    whole = cli.new_folder("muon")
+    straight_out = ran(*MUON_RUN, "-o", whole, "-n", 2, EMU_CHECK="1")
+    want = weights_hash(straight_out)
+    cpu = CPU.ran(*MUON_RUN)
+    assert all(abs(a - b) <= limit * a for a, b in zip(losses(cpu), losses(straight_out), strict=True)), cpu
+    for more in (["--recompute", 0], ["-r", 3], ["--cuda-graph", 0]):
+        assert weights_hash(ran(*MUON_RUN, *more)) == want, more
+    assert weights_hash(ran(*MUON_RUN, EMU_SCHEDULE="reversed")) == want
+    assert weights_hash(ran(*MUON_RUN, "-o", stopped_after(2, whole), "-n", 2, "--resume")) == want
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", (["-w", 0], ["--fp8"]))
+def test_muon_in_bf16(options):
+    """Without master weights, and with 8 bits: about the losses of an ordinary run, and equal bits when passes are
+    queued one by one or the run is resumed."""
+    if precision() == "fp32":
+        pytest.skip("for bf16")
+    whole = cli.new_folder("muon_bf16")
+    out = ran(*MUON_RUN, *options, "-o", whole, "-n", 2, EMU_CHECK="1")
+    plain = ran(*MUON_RUN)
+    assert all(abs(a - b) <= 1e-2 * a for a, b in zip(losses(plain), losses(out))), (plain, out)
+    for more in (["--cuda-graph", 0], ["-r", 3], ["-o", stopped_after(2, whole), "-n", 2, "--resume"]):
+        assert weights_hash(ran(*MUON_RUN, *options, *more)) == weights_hash(out), more
+
+
 @pytest.mark.long
 def test_without_master_weights():
     if precision() == "fp32":
