@@ -19,6 +19,7 @@
 #include "llmc/layers/loss.cuh"
 #include "llmc/layers/gelu.cuh"
 #include "llmc/optim/global_norm.cuh"
+#include "llmc/optim/muon.cuh"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/layers/layernorm.cuh"
@@ -592,6 +593,59 @@ static void bench_optimizer(Bench *b) {
     measure(b, checksum);
 }
 
+// Muon's passes over a whole model's gradients: before the rounds, and after them.
+static void bench_muon_elements(Bench *b) {
+    int64_t n = min_i64(gpt2_num_params(&b->config), b->pool_bytes / 32) / 8 * 8;
+    bool has_master = sizeof(floatX) == 2;
+    std::vector<Buffer> buffers = {floatXs(n), floats(has_master ? n : 0), floats(n), floats(n), floatXs(n), doubles(8),
+                                   doubles(8)};
+    Launch prepare = [=](const Operands &o) {
+        MuonFactors values = {0.02f, 0.95f, 0.1f, 0.0f, rounding_key(1, 10)};
+        cuda_check(cudaMemcpyAsync(o.d(6), &values, sizeof(values), cudaMemcpyHostToDevice, b->stream));
+        set_result(b, o.d(5));
+    };
+    auto part = [=](const Operands &o) {
+        AdamWPart a = adamw_part(o.x(0), has_master ? o.f(1) : NULL, o.f(2), NULL, o.f(3), n, 0);
+        return muon_part(a, o.x(4), 0);
+    };
+    Kernel momentum = {"muon_momentum", (12 + X) * (double)n, 0.0, buffers, {}, prepare};
+    momentum.launch = [=](const Operands &o) {
+        MuonPart p = part(o);
+        muon_momentum(&p, (const MuonFactors *)o.d(6), (const StepResult *)o.d(5), b->stream);
+    };
+    measure(b, momentum);
+    Kernel apply = {"muon_apply", (has_master ? 8 + 2 * X : 3 * X) * (double)n, 0.0, buffers, {}, prepare};
+    apply.launch = [=](const Operands &o) {
+        MuonPart p = part(o);
+        muon_apply(&p, (const MuonFactors *)o.d(6), (const StepResult *)o.d(5), b->stream);
+    };
+    measure(b, apply);
+}
+
+// The rounds of a full batch of matrices, in blocks of columns or whole: which is faster decides MUON_COLUMNS_LEAST_N.
+static void bench_muon_rounds(Bench *b, const char *layer, int64_t rows, int64_t cols) {
+    int64_t n = min_i64(rows, cols), count = b->tiny ? 2 : MUON_BATCH, columns[] = {n, b->tiny ? 32 : MUON_COLUMNS};
+    for (int i = 0; i < (columns[1] < n ? 2 : 1); i++) {
+        Kernel rounds = {std::string(layer) + (i == 0 ? " muon rounds" : " muon rounds, blocks"),
+                         2 * X * (double)(count * rows * cols),
+                         (double)count * muon_flops(rows, cols),
+                         {floatXs(count * rows * cols), floatXs(muon_scratch_elements(rows, cols, count))},
+                         {},
+                         {}};
+        rounds.launch = [=](const Operands &o) {
+            muon_orthogonalize(&b->cublas, o.x(0), o.x(1), rows, cols, count, 1.0f, b->stream, columns[i]);
+        };
+        measure(b, rounds);
+    }
+}
+
+static void bench_muon(Bench *b) {
+    int64_t C = b->config.channels;
+    bench_muon_elements(b);
+    bench_muon_rounds(b, "attproj", C, C);
+    bench_muon_rounds(b, "fc", 4 * C, C);
+}
+
 static void bench_kernels(Bench *b) {
     int C = b->config.channels, Vp = b->config.padded_vocab_size;
     int64_t head_rows = chunk_rows(b);
@@ -608,6 +662,7 @@ static void bench_kernels(Bench *b) {
     bench_linear(b, "lm_head", head_rows, C, Vp, false);
     bench_cross_entropy(b);
     bench_optimizer(b);
+    bench_muon(b);
 }
 
 // ---- The start ----
