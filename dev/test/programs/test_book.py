@@ -3,6 +3,7 @@ red as they are and green with the solutions, and the scripts draw their figures
 import glob
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -58,6 +59,17 @@ def test_every_chapter():
         text = text_of(f"doc/{chapter}.md")
         assert text.startswith(f"# {int(chapter[:2])}. "), chapter
         assert LINES[0] <= text.count("\n") <= LINES[1], (chapter, text.count("\n"))
+
+
+def test_muon_page():
+    """doc/muon.md has the numbers of its figure's script, and the tables of the recorded runs."""
+    page, dev = text_of("doc/muon.md"), os.path.join(ROOT, "dev")
+    rounds = subprocess.run([sys.executable, os.path.join(dev, "figures", "fig_muon.py")], capture_output=True,
+                            text=True)
+    assert rounds.returncode == 0 and f"```text\n{rounds.stdout}```\n" in page, rounds
+    sweep = runpy.run_path(os.path.join(dev, "bench", "muon_sweep.py"))
+    written = page.partition(sweep["BEGIN"])[2].partition(sweep["END"])[0]
+    assert written == "\n" + sweep["tables"](sweep["Results"](sweep["RESULTS"])) + "\n"
 
 
 def test_figures():

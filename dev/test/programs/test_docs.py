@@ -16,6 +16,7 @@ from formats import merges_text
 from tools import ROOT, free_port, text_of
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
+             "doc/muon.md",
              *(f"doc/{os.path.basename(path)}" for path in sorted(glob.glob(os.path.join(ROOT, "doc", "[0-9]*.md"))))]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # The GPU trainer is run emulated, where that was built.

@@ -141,11 +141,13 @@ static void check_traffic(Test *t, const Dealt *d) {
 
 TEST(test_traffic) { for_each_deal(t, check_traffic); }
 
-// The rank with the most work got its last matrix when it had the least, so at most the mean.
+// The rank with the most work got its last matrix when it had the least, so at most the mean. A large matrix takes as
+// much work as three small ones. Enough small ones, dealt last, even the ranks out.
 static void check_balance(Test *t, const Dealt *d) {
     DealSpread spread = deal_spread(&d->deal, &d->layout);
     double all = muon_model_flops(&d->layout.config), most = 0.0, least = INFINITY, sum = 0.0;
-    double largest = deal_cost(&d->layout, PARAM_fcw), slack = 1e-9 * all;
+    double largest = deal_cost(&d->layout, PARAM_fcw), small = deal_cost(&d->layout, PARAM_attprojw),
+           slack = 1e-9 * all;
     for (int r = 0; r < d->deal.num_owners; r++) {
         double flops = deal_share(&d->deal, &d->layout, r).flops;
         most = fmax(most, flops), least = fmin(least, flops), sum += flops;
@@ -156,6 +158,9 @@ static void check_balance(Test *t, const Dealt *d) {
           spread.least.flops, spread.most.flops, least, most);
     CHECK(t, most <= all / d->deal.num_owners + largest + slack, "%g of %g on one of %d ranks", most, all,
           d->deal.num_owners);
+    if (4 * d->layout.config.num_layers >= 3 * d->deal.num_owners) {
+        CHECK(t, most - least <= small + slack, "%g to %g on %d ranks", least, most, d->deal.num_owners);
+    }
 }
 
 TEST(test_work_is_even) { for_each_deal(t, check_balance); }
