@@ -381,11 +381,13 @@ static void check_estimate(Test *t, const ZeroLayout *z, const ZeroStep *step) {
     CHECK(t, z->num_ranks > 1 || (near(seconds, compute) && communication == 0.0), "one rank communicates");
     CHECK(t, near(seconds, zero_play(z, step, step->micro_batches)), "not that of all micro-batches");
 
-    ZeroStep faster_link = *step, more_work = *step, no_work = *step, replicates = *step;
+    ZeroStep faster_link = *step, more_work = *step, no_work = *step, replicates = *step, muon = *step;
     faster_link.bytes_per_second *= 3.0;
     more_work.compute = compute_of(z, step->micro_batches, 3.0 * compute);
     no_work.compute = compute_of(z, step->micro_batches, 0.0);
     replicates.stage = ZERO_REPLICATE;
+    muon.muon_bytes = 0.1 * step->bytes_per_second;
+    CHECK(t, near(zero_step_seconds(z, &muon), seconds + 0.1), "something hides Muon's pieces");
     CHECK(t, zero_step_seconds(z, &faster_link) <= seconds + slack, "a faster link is slower");
     double more = zero_step_seconds(z, &more_work);
     CHECK(t, more >= seconds - slack, "more work takes less time");
@@ -407,6 +409,31 @@ static void check_estimates(Test *t, const ZeroLayout *z) {
 }
 
 TEST(test_estimates) { for_each_layout(t, MAX_CONFIGS, check_estimates); }
+
+// Checks how much a rank of d12 on 8 sends more with Muon. Each holds an eighth of 12 x 12 C^2 elements, and sends at
+// least those that it does not own, both ways: 2 * 7/8 of 18 C^2 elements of 2 bytes. Its matrices are cut less evenly.
+static void check_muon_row(Test *t, const StepGpu *gpu, StepShape s, int stage) {
+    StepRows adamw, muon;
+    step_rows_of_rank(&adamw, gpu, &s, stage);
+    s.optimizer = OPTIMIZER_MUON;
+    step_rows_of_rank(&muon, gpu, &s, stage);
+    double more = muon.rows[muon.count - 1].bytes - adamw.rows[adamw.count - 1].bytes;
+    double even = stage == ZERO_REPLICATE ? 0.0 : 2.0 * 7.0 / 8.0 * 18.0 * 768.0 * 768.0 * 2.0;
+    CHECK(t, more >= even && more <= 1.1 * even, "stage %d: %g bytes, expected from %g", stage, more, even);
+}
+
+TEST(test_muon_of_ranks) {
+    StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true);
+    StepShape s;
+    memset(&s, 0, sizeof(s));
+    s.config = config_named("d12");
+    s.B = 16, s.T = 1024, s.recompute = RECOMPUTE_GELU, s.head_rows = 8192, s.sizeof_activation = 2;
+    s.attention = ATTENTION_CUDNN, s.micro_batches = 4;
+    for (int stage = 0; stage < 4; stage++) {
+        step_share(&s, 8, stage);
+        check_muon_row(t, &gpu, s, stage);
+    }
+}
 
 // What several GPUs send adds to the predicted time of a step.
 TEST(test_step_of_ranks) {
