@@ -119,7 +119,7 @@ static inline void run_muon_work_text(const TrainRun *run, char *text, size_t si
     const TrainOptions *o = &run->options;
     double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
     double rounds = muon_model_flops(&run->config);
-    snprintf(text, size, "%.4g GFLOP, %.2g %% of the %.4g GFLOP of a step", 1e-9 * rounds, 100.0 * rounds / step,
+    snprintf(text, size, "%.4g GFLOP, %.2f %% of the %.4g GFLOP of a step", 1e-9 * rounds, 100.0 * rounds / step,
              1e-9 * step);
 }
 

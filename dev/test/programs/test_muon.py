@@ -136,6 +136,6 @@ def test_settings_on_the_screen():
                          "0.0003, cosine to 3e-05, momentum 0.8, scale rms")):
         out = ran(*RUN, *words, "--plan")
         assert f"\noptimizer   Muon for the matrices of the blocks, learning rate {says}\n" in out, out
-        assert (f"\n            its rounds take {1e-9 * rounds:.4g} GFLOP, {100 * rounds / step:.3g} % of the "
+        assert (f"\n            its rounds take {1e-9 * rounds:.4g} GFLOP, {100 * rounds / step:.2f} % of the "
                 f"{1e-9 * step:.4g} GFLOP of a step\n") in out, out
     assert "Muon" not in ran(*RUN, "--plan")
