@@ -22,7 +22,7 @@ ROOMS = {
     "cuda": (2040, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (915, 550, "base model cuda"),
-    "ranks": (3936, 1900, "base model cuda"),
+    "ranks": (3946, 1900, "base model cuda"),
     "data": (1792, 1500, "base model"),
     "files": (2616, 2200, "base model data"),
     "run": (5073, 2300, "base model data files"),

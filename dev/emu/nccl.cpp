@@ -379,6 +379,8 @@ ncclResult_t run(const std::vector<Collective> &calls) {
 
 // ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done by the latter ----
 
+const size_t GROUP_MOST = 2048; // calls, by NCCL's documentation
+
 thread_local int group_depth;
 thread_local std::vector<Collective> group;
 
@@ -393,6 +395,9 @@ ncclResult_t call(const Collective &c) {
         return fail(ncclInvalidArgument, words("%s: rank %d of %d ranks", name, c.root, c.comm->ranks));
     }
     if (group_depth == 0) { return run({c}); }
+    if (group.size() == GROUP_MOST) {
+        return fail(ncclInvalidUsage, words("%s: more than 2048 calls in a group", name));
+    }
     group.push_back(c);
     return ncclSuccess;
 }

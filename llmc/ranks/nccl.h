@@ -34,6 +34,8 @@ static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiproces
     return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
 }
 
+#define NCCL_GROUP_MOST 2048 // operations in a group, by NCCL's documentation
+
 typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open
@@ -41,6 +43,7 @@ typedef struct {
     int device;
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
     int64_t moved_bytes;                     // sent by this rank to single ranks
+    int moves;                               // of all ranks, in the group that is open
 } NcclContext;
 
 // Returns the bytes that one of R ranks sends while a ring gathers, or reduces and scatters, `bytes` in all.
@@ -125,20 +128,27 @@ static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own
     if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
 }
 
-// Between these two, nccl_move only notes what is to be sent. Everything then travels at once.
+// Between these two, nccl_move only notes what is to be sent. A group travels at once.
 static inline void nccl_begin_moves(NcclContext *nccl) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclGroupStart());
+    nccl->moves = 0;
 }
 static inline void nccl_end_moves(NcclContext *nccl) {
     nccl_check(nccl, ncclGroupEnd());
     nccl_queued(nccl);
 }
 
-// Copies bytes from rank `from` to rank `to`. Both call it, in one order for each pair of ranks. from_data is on the
-// sender, to_data on the receiver. A rank that sends to itself copies. Other ranks do nothing.
+// Copies bytes from rank `from` to rank `to`. All ranks call it for every move, in one order. So all begin a new group
+// at once when a group could be full. from_data is on the sender, to_data on the receiver. A rank that sends to itself
+// copies. Other ranks only count.
 static inline void nccl_move(NcclContext *nccl, int from, int to, const void *from_data, void *to_data, int64_t bytes) {
     int rank = nccl->ranks->rank;
+    if (nccl->moves++ == NCCL_GROUP_MOST) {
+        nccl_end_moves(nccl);
+        nccl_begin_moves(nccl);
+        nccl->moves = 1;
+    }
     if (from == rank && to == rank) {
         cuda_check(cudaMemcpyAsync(to_data, from_data, (size_t)bytes, cudaMemcpyDeviceToDevice, nccl->stream));
     } else if (from == rank) {

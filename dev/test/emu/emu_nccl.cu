@@ -415,6 +415,14 @@ CASE(group, 2, 3) {
     EXPECT(ncclGroupEnd() == ncclInvalidUsage, "a group that has not begun");
 }
 
+CASE(full_group, 1, 1) {
+    Buffer<float> a(values_of<float>(w->rank, 8));
+    NCCL(ncclGroupStart());
+    for (int i = 0; i < 2048; i++) { NCCL(ncclBroadcast(a.data, a.data, 8, ncclFloat32, 0, w->comm, w->stream)); }
+    EXPECT(ncclBroadcast(a.data, a.data, 8, ncclFloat32, 0, w->comm, w->stream) == ncclInvalidUsage, "call 2049");
+    NCCL(ncclGroupEnd());
+}
+
 // As the trainer does it: kernels in one stream, collectives in another, events in between.
 CASE(streams, 1, 3) {
     cudaEvent_t ready, reduced_event;
