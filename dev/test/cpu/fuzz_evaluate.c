@@ -93,7 +93,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         run.ops = &ops, run.trainer = &trainer, run.config = config;
         run.num_ranks = run.ranks.num_ranks = 1;
         run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
-        run.options.precision = "fp32", run.options.cpu_kernels = "auto", run.options.hellaswag = true;
+        run.options.precision = "fp32", run.options.optimizer = "adamw", run.options.cpu_kernels = "auto",
+        run.options.hellaswag = true;
     }
     run.options.hellaswag_data = fuzz_temp_file(data, size);
     run.options.eval_examples = size % 3 == 0 ? 2 : 0;
