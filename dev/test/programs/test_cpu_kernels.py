@@ -114,7 +114,7 @@ def test_what_cannot_run_says_why():
 
 
 def test_resume_with_other_arithmetic():
-    """Refused with both names, and possible."""
+    """Refused with both names, and possible. Two kernels that give equal bits here leave the last check nothing to see."""
     names = here("native", "bf16")
     first, other = ("portable", next((name for name in names if name != "portable"), None))
     if other is None:
@@ -127,7 +127,8 @@ def test_resume_with_other_arithmetic():
                                                 "--allow-changes"])
     assert weights_hash(cli.ran(*again, first, "--resume")) == weights_hash(out)
     stopped_after(2, path("whole"))
-    assert weights_hash(cli.ran(*again, other, "--resume", "--allow-changes")) != weights_hash(out)
+    changed = weights_hash(cli.ran(*again, other, "--resume", "--allow-changes")) != weights_hash(out)
+    assert changed or trained("native", other, "bf16")[1] == trained("native", first, "bf16")[1]
 
 
 # ---- Processors that lack what a program was built for ----
