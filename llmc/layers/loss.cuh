@@ -12,8 +12,12 @@
 
 // With 1024 threads a multiprocessor works on two rows of GPT-2's vocabulary. Rows that are not in shared memory (22 MB
 // on 108 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks work on more rows at once, and
-// the L2 cache would not hold them.
+// the L2 cache would not hold them. A row of a small vocabulary has fewer threads: each has 16 bytes of the row.
 #define CROSS_ENTROPY_BLOCK 1024
+
+static inline int cross_entropy_block(int Vp) {
+    return (int)min_i64(CROSS_ENTROPY_BLOCK, round_up_i64(ceil_div_i64(Vp, x128::size), WARP_SIZE));
+}
 
 #define CROSS_ENTROPY_LOG2_E 1.4426950408889634f
 
@@ -150,12 +154,13 @@ static inline void cross_entropy_launch(float *losses, floatX *logits, const int
 // are 0 for any logits. Without want_gradient the logits stay. targets (rows) are in 0..V-1. Vp is a multiple of 8, and
 // logits are aligned to 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. For each logit it reads 2
 // bytes and writes 2 bytes of memory in bf16 (4 and 4 in fp32). Without staging it also reads 2 bytes from the L2
-// cache. Deterministic: the order of the sums depends on the block size only. Staging changes no bit.
+// cache. Deterministic: the order of the sums depends on the block size only. Staging changes no bit. block_size 0:
+// cross_entropy_block's.
 static inline void cross_entropy(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
-                                 float dloss, bool want_gradient, cudaStream_t stream,
-                                 int block_size = CROSS_ENTROPY_BLOCK) {
+                                 float dloss, bool want_gradient, cudaStream_t stream, int block_size = 0) {
     auto launch = cross_entropy_stages(Vp) ? cross_entropy_launch<true> : cross_entropy_launch<false>;
-    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
+    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream,
+           block_size > 0 ? block_size : cross_entropy_block(Vp));
 }
 
 // One block. Each thread sums every 1024th loss, and the block adds up the threads' sums.
