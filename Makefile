@@ -98,10 +98,9 @@ endif
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 
-# $(call record_in,FOLDER,NAME,COMMAND): writes down a command line, if it has changed. Its programs depend on the file.
-record = $(call record_in,$(BUILD),$(1),$(2))
-record_in = $(shell mkdir -p $(1) && cd $(1) && echo '$(3)' > $(2).$$$$ && \
-              if cmp -s $(2).$$$$ $(2); then rm $(2).$$$$; else mv $(2).$$$$ $(2); fi)
+# $(call record,NAME,COMMAND): writes down a command line, if it has changed. Its programs depend on the file.
+record = $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(2)' > $(1).$$$$ && \
+           if cmp -s $(1).$$$$ $(1); then rm $(1).$$$$; else mv $(1).$$$$ $(1); fi)
 
 # The revision for run.json is a source file, so that a commit compiles only this file. Without .git it is empty.
 ifneq ($(OPENMP_FLAGS),)

@@ -3,9 +3,12 @@
 //
 // The numbers lie in dev/test/fixtures. make_fixtures.py computed them in float64 and rounded them once. So a
 // difference is the error of this program's float32 arithmetic alone.
+#ifndef TRAIN_GPT2_INCLUDED
+#define TRAIN_GPT2_INCLUDED
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+#endif
 
 #include <float.h>
 

@@ -69,7 +69,6 @@ install_with_pip() {
 
 # --- building --------------------------------------------------------------------------------------------------------
 # A build is a target of one makefile, so that all share the cores. Each has a folder, make's arguments and programs.
-readonly UNITS="train_gpt2 tokenize test_gpt2 @unit_tests @ladder"
 targets="" rules="" builds=""
 
 # add_build FOLDER AFTER ARGUMENTS PROGRAMS: a program with @ belongs into BUILD, one without into BIN.
@@ -84,28 +83,35 @@ add_build() {
     done
     targets+=" $names"
     builds=${builds:+$builds,}$folder
-    rules+="all: $folder"$'\n'"$folder: $2"$'\n'$'\t'"+\$(MAKE) -f Makefile -k WERROR=1 BUILD=$folder \
-BIN=${bin%/} $3 $names >$LOGS/${folder//\//_}.log 2>&1"$'\n'
+    rules+="all: $folder"$'\n'"$folder: $2"$'\n'$'\t'"+\$(MAKE) -f Makefile -k BUILD=$folder \
+BIN=${bin%/} $3 $names >\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
 }
 
+names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
+
 choose_builds() {
-    local kernels="@emu/test_kernels" fuzzers clang="" sanitize="SANITIZE=1 CC=$cc CXX=$cxx"
-    fuzzers=$(printf '%s\n' dev/test/*/fuzz_*.c | sed 's#.*/\(.*\)\.c#@\1#' | tr '\n' ' ')
-    ! have clang++ || clang="CXX=clang++"
-    local not_sanitized emulated="train_gpt2emu test_gpt2emu $kernels @emu/emu_cublaslt @emu/emu_numbers"
-    if [ $all = no ]; then # the unit tests once: with sanitizers, but for those that take too long with them
-        not_sanitized=$(sed -n 's/^NOT_SANITIZED = //p' dev/test/conftest.py | tr -d '(",)' | sed 's/test_/@&/g')
-        add_build build "" "CC=$cc CXX=$cxx" "$emulated train_gpt2 tokenize test_gpt2 @test_comm $not_sanitized"
-        add_build build/sanitize "" "$sanitize" "train_gpt2 @unit_tests $fuzzers"
+    local fuzzers ladders emulated="train_gpt2emu @emu/gpu_tests @emu/emu_cublaslt @emu/emu_numbers" name
+    local chapters="" sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
+    for name in $(cd dev/exercises && echo [0-9]*/*.c); do chapters+=" @chapter_${name%%/*} @solved_${name%%/*}"; done
+    for name in $(cd dev/exercises && echo [0-9]*/*.cu); do
+        chapters+=" @emu/chapter_${name%%/*} @emu/solved_${name%%/*}"
+    done
+    fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_main | sed 's/^/@/' | tr '\n' ' ')
+    ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
+    emulated+=" $chapters"
+    if [ $all = no ]; then
+        add_build build "" QUICK=1 \
+            "$emulated @emu/ladder_layernorm @emu/ladder_matmul train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
+        add_build build/sanitize "" "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests ${fuzzers/@fuzz_evaluate /}"
         return
     fi
-    add_build build "" "CC=$cc CXX=$cxx" "$emulated $UNITS @test_comm"
-    add_build build/sanitize "" "$sanitize" "$UNITS @test_comm $fuzzers"
-    add_build build/emu_fp32 build "PRECISION=FP32 CC=$cc ${clang:-CXX=$cxx}" "train_gpt2emu test_gpt2emu $kernels"
-    add_build build/emu_sanitize_BF16 build "$sanitize PRECISION=BF16 CFLAGS='-O0 -g1'" "$kernels"
-    add_build build/emu_sanitize_FP32 build/emu_sanitize_BF16 "$sanitize PRECISION=FP32 CFLAGS='-O0 -g1'" "$kernels"
-    ! have clang || add_build build/clang "" "CC=clang" "$UNITS"
-    add_build build/serial "" "CC=$cc OPENMP=0 CFLAGS=-Og ARCH=" "$UNITS"
+    if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi
+    ! have clang++ || fp32="CXX=clang++"
+    local units="train_gpt2 tokenize test_gpt2 @unit_tests @test_trainer @test_comm @ladder"
+    add_build build "" "" "$emulated $ladders test_gpt2emu $units"
+    add_build build/sanitize "" "SANITIZE=1 $sanitizer" "$units $fuzzers"
+    add_build build/emu_fp32 "" "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
+    add_build build/serial "" "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"
 }
 
 install_missing
@@ -119,10 +125,12 @@ if [ -z "$python" ] || ! have make $cc; then
     echo "0 passed, 1 failed, 0 skipped"
     exit 1
 fi
+export WERROR=1 CC=$cc CXX=$cxx # also for what tests call make for, so that it finds what is built here
 choose_builds
-rm -rf "$LOGS"
 mkdir -p "$LOGS"
-printf '.PHONY: all %s\n%s' "${builds//,/ }" "$rules" | make -k -j"$((cores < 2 ? 2 : cores))" -f - all ||
+rm -f "$LOGS"/*.log
+printf 'LOGS = %s\n.PHONY: all %s\n%s' "$LOGS" "${builds//,/ }" "$rules" >"$LOGS/builds.mk"
+make -k -j"$((cores < 2 ? 2 : cores))" -f "$LOGS/builds.mk" all ||
     grep -hE '^make.*Error|error:|warning:' "$LOGS"/*.log | head -n 20
 echo "== built after $SECONDS s"
 

@@ -11,6 +11,7 @@ each Python test, and one for each line of a program that begins with ok, FAIL o
 """
 import atexit
 import collections
+import functools
 import importlib
 import os
 import pathlib
@@ -31,25 +32,15 @@ CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 # Their programs and folders belong to one test file.
 HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "formats", "evalfiles")
 
-# Python tests that run sanitized programs, too: all tests of the file, or those named. Of the others, what they find
-# does not depend on the program's memory.
-SANITIZED = {
-    "test_data": ("test_vocab", "test_fineweb", "test_tinyshakespeare", "test_real_shakespeare", "test_hellaswag",
-                  "test_mmlu", "test_tinystories", "test_parquet"),
-    "test_eval": None, "test_export": None, "test_faults": None, "test_hostile_text": None,
-    "test_numbers": None, "test_options": None,
-    "test_resume": None, "test_run_folder": None, "test_tokenize": None,
-}
-# These take longest: they start first, so that none is left over at the end, alone with all the cores.
-LONG = ("test_reproduce", "test_comm", "test_nvcc", "test_pytorch", "test_gpu_check", "test_emu", "test_gpu_ranks",
-        "test_headers", "test_data", "test_multi_node", "test_plot", "test_gpu_trainer", "test_find_libraries",
-        "test_gpu_tune", "test_gpu_cudnn", "test_quickstart", "test_gpu_options", "test_gpu_auto", "test_docs",
-        "test_tokenize", "test_faults")
-# A quick run has each unit test once: with sanitizers, but for these, which take long, and whose files fuzzers read.
-# Then each of these is a program of its own (scripts/test.sh).
-NOT_SANITIZED = ("test_kill", "test_pieces", "test_tokenizer")
+# Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
+# quick run has the first.
+SANITIZED = ("test_faults", "test_numbers", "test_resume")
+# Seconds of each file in an earlier run: the longest start first, so that none is left over at the end, alone with all
+# the cores. A run writes the first; the second is a copy of it, for a fresh clone.
+ORDERS = (os.path.join("build", "logs", "order.txt"), os.path.join("dev", "test", "order.txt"))
+DURATIONS = os.path.join("build", "logs", "durations.txt")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
-APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
+APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 
 # Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
 # the time of a short run: test_resume's runs are enough.
@@ -88,7 +79,6 @@ def pytest_configure(config):
     if config.getoption("--quick"):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
-    config.once = config.getoption("--quick") and any(map(is_sanitized, config.builds))
     sys.path.insert(0, os.path.join(HERE, "programs"))
 
 
@@ -158,30 +148,46 @@ class ProgramFile(pytest.File):
 
     def commands(self):
         for build in self.config.builds:
-            yield from commands_of(self.path, build, self.config.once)
+            yield from commands_of(self.path, build)
 
 
-def commands_of(path, build, once):
-    """The label and the command of each item that a source file has in a build. once: of all builds, one runs it."""
+def commands_of(path, build):
+    """The label and the command of each item that a source file has in a build."""
     name, suite = path.stem, path.stem.partition("_")[2]
     if path.suffix == ".sh":
         if build == "build":
             yield from script_commands(path)
     elif name.startswith("fuzz_"):
         yield build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else FUZZ_RUNS]
-    elif name == "test_comm":
-        yield build, [f"{build}/test_comm"]
-    elif path.suffix == ".c" and once:
-        if is_sanitized(build) == (name not in NOT_SANITIZED):
-            yield build, [f"{build}/{name}"] if name in NOT_SANITIZED else [f"{build}/unit_tests", suite]
-    elif path.suffix == ".c":
-        yield build, [f"{build}/unit_tests", suite]
-        if not os.path.exists(f"{build}/unit_tests"):
-            yield build, [f"{build}/{name}"]
-    elif path.suffix == ".cuh":
-        yield build, [f"{build}/emu/test_kernels", suite]
     elif name.startswith("emu_"):
         yield build, [f"{build}/emu/{name}"]
+    else:
+        yield from suite_commands(name, suite, build)
+
+
+def suite_commands(name, suite, build):
+    """The first program of a build that has a suite runs it, in as many parts as PARTS says."""
+    for program in (f"{build}/{program}" for program in ("unit_tests", "test_trainer", name, *KERNEL_PROGRAMS)):
+        if suite in suites_of(program):
+            parts = PARTS.get(suite, 1)
+            for part in range(1, parts + 1):
+                label = f"{build}-{part}" if parts > 1 else build
+                yield label, [program, *(["--part", f"{part}/{parts}"] if parts > 1 else []), suite]
+            return
+
+
+@functools.lru_cache(None)
+def suites_of(program):
+    """The suites that a program says it has."""
+    if not os.access(os.path.join(ROOT, program), os.X_OK):
+        return ()
+    return subprocess.run([os.path.join(ROOT, program), "--list"], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout.split()
+
+
+KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
+# Suites that mostly wait: their parts run side by side.
+PARTS = {"comm": 4}
 
 
 def script_commands(path):
@@ -225,12 +231,6 @@ class PythonFile(pytest.Module):
         finally:
             restore(before)
 
-    def collect(self):
-        for item in super().collect():
-            wanted = SANITIZED.get(self.path.stem) if is_sanitized(self.build) else None
-            if wanted is None or item.name in wanted:
-                yield item
-
 
 def programs_of(build):
     folder = "" if build == "build" else build + "/"
@@ -257,7 +257,7 @@ class Builds(pytest.File):
 
 
 def builds_of(path, config):
-    sanitized = ("test_faults",) if config.getoption("--quick") else SANITIZED
+    sanitized = SANITIZED[:1] if config.getoption("--quick") else SANITIZED
     return [build for build in config.builds if build == "build" or is_sanitized(build) and path.stem in sanitized]
 
 
@@ -293,7 +293,22 @@ def pytest_collection_modifyitems(config, items):
     long = [item for item in items if "TEST_QUICK" in os.environ and item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in long]
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    seconds = seconds_of_files()
+    items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build",
+                                 -seconds.get(file_of(item.nodeid), 0.0)))
+
+
+def file_of(nodeid):
+    """The file of a test, with its build where the file runs in several."""
+    return nodeid.partition("::")[0]
+
+
+def seconds_of_files():
+    seconds = {}
+    for path in filter(os.path.exists, reversed(ORDERS)):
+        with open(path, encoding="utf-8") as file:
+            seconds.update((name, float(wall)) for wall, _, name in map(str.split, file))
+    return seconds
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -303,10 +318,10 @@ def pytest_xdist_make_scheduler(config, log):
 
     class FileScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
+            file = file_of(nodeid)
             return nodeid if os.path.basename(file).partition(".")[0] in APART else file
 
-    config.option.loadscopereorder = False  # the order is that of LONG
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     return FileScheduling(config, log)
 
 
@@ -330,9 +345,45 @@ def counts_of(report, outcome):
     return {"failed" if outcome == "error" else outcome: 1}
 
 
-def pytest_terminal_summary(terminalreporter):
-    """What the programs left out."""
+def pytest_terminal_summary(terminalreporter, config):
+    """What the programs left out, and which tests took longest."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
     lines = {value for report in reports for name, value in report.user_properties if name == "skip"}
     for line in sorted(lines):
         terminalreporter.write_line(line)
+    tests = write_times(terminalreporter)
+    if not hasattr(config, "workerinput") and "TEST_TARGETS" in os.environ:
+        for (wall, processor), name in tests[:5]:
+            terminalreporter.write_line(f"slowest: {wall:.1f} s, {processor:.1f} s of processor time: {name}")
+
+
+# ---- Times ----
+
+processor_seconds = sum(os.times()[:4])  # of this process and those that it has waited for
+
+
+@pytest.hookimpl(wrapper=True) if pytest.version_tuple >= (8,) else pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """Notes the processor time since the last report. A process runs one test at a time."""
+    global processor_seconds
+    outcome = yield
+    report = outcome if pytest.version_tuple >= (8,) else outcome.get_result()
+    before, processor_seconds = processor_seconds, sum(os.times()[:4])
+    report.processor = processor_seconds - before
+    return outcome
+
+
+def write_times(terminalreporter):
+    """Writes the times of tests and of files, the longest first. Returns those of the tests."""
+    tests, files = collections.defaultdict(lambda: [0.0, 0.0]), collections.defaultdict(lambda: [0.0, 0.0])
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        for times in (tests[report.nodeid], files[file_of(report.nodeid)]) if hasattr(report, "processor") else ():
+            times[0] += report.duration
+            times[1] += report.processor
+    written = []
+    for path, times in ((ORDERS[0], files), (DURATIONS, tests)):
+        written = sorted(((seconds, name) for name, seconds in times.items()), reverse=True)
+        if "TEST_TARGETS" in os.environ:
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(f"{wall:8.2f} {processor:8.2f} {name}\n" for (wall, processor), name in written)
+    return written

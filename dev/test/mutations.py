@@ -380,16 +380,20 @@ def read(path):
         return file.read()
 
 
+def unit_program(suite):
+    return f"build/test_{'trainer' if suite in ('gpt2', 'layers', 'model') else suite}"
+
+
 def targets_of(mistake):
     """What make builds for the test."""
-    return {UNIT: [f"build/test_{suite}" for suite in mistake.test.split()], KERNELS: ["build/emu/test_kernels"],
+    return {UNIT: [unit_program(suite) for suite in mistake.test.split()], KERNELS: ["build/emu/test_kernels"],
             CPU: ["train_gpt2", "tokenize"], EMU: ["train_gpt2", "train_gpt2emu"]}[mistake.kind]
 
 
 def test_passes(mistake):
     """(does the test of a mistake pass, what was said)"""
     if mistake.kind == UNIT:
-        runs = [[f"build/test_{suite}"] for suite in mistake.test.split()]
+        runs = [[unit_program(suite), suite] for suite in mistake.test.split()]
     elif mistake.kind == KERNELS:
         runs = [["build/emu/test_kernels", *mistake.test.split()]]
     else:

@@ -2,10 +2,21 @@
 .PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
-UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
-TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
-FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
-ORACLE  = build/oracle.o
+ALL_UNITS = $(filter-out comm gpt2 layers model trainer,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+UNITS    := $(ALL_UNITS)
+TESTS     = $(BUILD)/unit_tests $(BUILD)/test_trainer $(BUILD)/test_comm
+FUZZERS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
+ORACLE    = $(BUILD)/oracle.o
+
+# QUICK=1 is for scripts/test.sh: each suite is in one of its two builds. Sanitizers look at the rooms that handle text,
+# files and processes, but for three suites that take long and whose files fuzzers read. Without QUICK=1 a build has all.
+MEMORY_ROOMS = base data files ranks run
+MEMORY_UNITS = $(filter-out comm kill pieces tokenizer,$(patsubst test_%.c,%,$(notdir \
+                 $(wildcard $(MEMORY_ROOMS:%=dev/test/%/test_*.c)))))
+ifeq ($(QUICK),1)
+  UNITS   := $(if $(filter 1,$(SANITIZE)),$(MEMORY_UNITS),$(filter-out $(MEMORY_UNITS),$(ALL_UNITS)))
+  FUZZERS := $(filter-out %/fuzz_evaluate,$(FUZZERS)) # test_trainer runs this one
+endif
 
 tests: $(TESTS) ## the unit tests, built into build/
 
@@ -89,8 +100,8 @@ $(BUILD)/solved_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
 	$(COMPILE_TEST) -DSOLUTIONS $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
 
 # --- unit tests and fuzzers ------------------------------------------------------------------------------------------
-# The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. test_comm starts
-# itself as several processes, so it is never a part of unit_tests.
+# The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. Two are never a
+# part of unit_tests: test_comm, which starts itself as several processes, and test_trainer, which includes train_gpt2.c.
 vpath %.c $(wildcard dev/test/*)
 vpath %.cu $(wildcard dev/test/*)
 # Unit tests compile with -O1, in a third of the time of -O3.
@@ -102,7 +113,7 @@ $(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
 $(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
 $(BUILD)/test_comm: $(BUILD)/flags.mpi
 
-$(BUILD)/test_comm: test_comm.c $(BUILD)/flags
+$(BUILD)/test_comm $(BUILD)/test_trainer: $(BUILD)/%: %.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
 
@@ -116,11 +127,12 @@ $(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
 # $(call link_units,NAMES): the program of some suites.
 link_units = $(COMPILE_TEST) $(DEPENDS) -o $@ dev/test/unit_tests.c $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
 
-$(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o)
+RECORD := $(if $(filter %unit_tests tests test,$(MAKECMDGOALS)),$(call record,units,$(UNITS)))
+$(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o) $(BUILD)/units
 	@rm -f $@
 	$(call link_units,$(UNITS))
 
-$(UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
+$(ALL_UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
 	@rm -f $@
 	$(call link_units,$*)
 
@@ -149,10 +161,10 @@ $(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
 	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/ladder_scalar.o $(LIBS)
 
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
-COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
+COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O1 $(ARCH) -Wno-unknown-pragmas -I.
 
-ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter_% $(BUILD)/solved_%,$(MAKECMDGOALS)),)
-  RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
+ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter% $(BUILD)/solved_%,$(MAKECMDGOALS)),)
+  RECORD := $(call record,flags.oracle,$(COMPILE_ORACLE))
 endif
 
 $(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
@@ -184,8 +196,7 @@ $(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
 $(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
-# The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
-# BUILD, PRECISION and SANITIZE.
+# The CPU trainer's layers, which the GPU tests compare with.
 $(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
-$(ORACLE): dev/test/layers/oracle.c build/flags.oracle
+$(ORACLE): dev/test/layers/oracle.c $(BUILD)/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@

@@ -1,9 +1,12 @@
 // Fuzz target: an evaluation as the CPU trainer makes it, from the file of questions over the plan, the batches and the
 // model to the score. Each completion's mean loss must be what the model gives when the row is alone, and the score
 // must follow from the means.
+#ifndef TRAIN_GPT2_INCLUDED
+#define TRAIN_GPT2_INCLUDED
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+#endif
 
 #include "dev/test/data/eval_file.h"
 #include "dev/test/fuzz.h"

@@ -1,8 +1,11 @@
 // Each layer of train_gpt2.c on its own: the forward against the formula in double precision, the backward against
 // finite differences of that formula. The sizes are small and odd; attention is longer than one tile.
-#define main layers_train_gpt2_main
+#ifndef TRAIN_GPT2_INCLUDED
+#define TRAIN_GPT2_INCLUDED
+#define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+#endif
 
 #include <float.h>
 
@@ -31,7 +34,7 @@ static float *random_floats(int64_t n, float scale, int stream) {
     return x;
 }
 
-static double largest(const double *x, int n) {
+static double largest_double(const double *x, int n) {
     double max = 0.0;
     for (int i = 0; i < n; i++) { max = fmax(max, fabs(x[i])); }
     return max;
@@ -41,7 +44,7 @@ static double largest(const double *x, int n) {
 // operations around it (exp, tanh, division). The size of the terms is taken as the largest value of the tensor.
 static void close_to(Test *t, const Layer *layer, const char *what, const float *got, const double *want, int n) {
     char name[64];
-    double tolerance = (layer->reduction + 16) * (double)FLT_EPSILON * fmax(largest(want, n), 1e-3);
+    double tolerance = (layer->reduction + 16) * (double)FLT_EPSILON * fmax(largest_double(want, n), 1e-3);
     float *rounded = (float *)malloc((size_t)n * sizeof(float));
     for (int i = 0; i < n; i++) { rounded[i] = (float)want[i]; }
     snprintf(name, sizeof(name), "%s: %s", layer->name, what);
@@ -81,7 +84,7 @@ static void check_layer(Test *t, const Layer *layer, const float *inputs, const 
     layer->forward(layer, x, y);
     close_to(t, layer, "forward", outputs, y, layer->num_outputs);
     finite_differences(layer, inputs, weights, gradient);
-    CHECK(t, largest(gradient, layer->num_inputs) > 1e-3, "%s: the gradient is all zero", layer->name);
+    CHECK(t, largest_double(gradient, layer->num_inputs) > 1e-3, "%s: the gradient is all zero", layer->name);
     for (int i = layer->written; i < layer->num_inputs; i++) { gradient[i] += 1.0; }
     close_to(t, layer, "backward", gradients, gradient, layer->num_inputs);
     free(x);

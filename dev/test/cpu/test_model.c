@@ -18,9 +18,12 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 #define realloc(memory, bytes) counted(realloc(memory, bytes))
 #define posix_memalign(memory, alignment, bytes) counted_memalign(memory, alignment, bytes)
 
-#define main model_train_gpt2_main
+#ifndef TRAIN_GPT2_INCLUDED
+#define TRAIN_GPT2_INCLUDED
+#define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
+#endif
 
 #include "dev/test/test.h"
 

@@ -13,33 +13,22 @@ from tools import ROOT, text_of
 
 CHAPTERS = sorted(os.path.basename(folder) for folder in glob.glob(os.path.join(ROOT, "dev", "exercises", "[0-9]*")))
 LINES = (80, 200)
-BUILD = "build/book"  # a folder of its own, because other targets have other flags
-
-
-def program(kind, chapter):
-    emulated = os.path.exists(os.path.join(ROOT, "dev", "exercises", chapter, "chapter.cu"))
-    return os.path.join(BUILD, "emu" if emulated else "", f"{kind}_{chapter}")
-
-
-@pytest.fixture(scope="module")
-def programs():
-    """Builds the programs of all chapters, with the reader's exercises and with the solutions."""
-    targets = [program(kind, chapter) for kind in ("chapter", "solved") for chapter in CHAPTERS]
-    result = subprocess.run(["make", "-s", "WERROR=1", f"BUILD={BUILD}", *targets], cwd=ROOT, capture_output=True,
-                            text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def run(kind, chapter):
-    """The worked example and the verdicts: exercise to colour."""
-    result = subprocess.run([os.path.join(ROOT, program(kind, chapter))], cwd=ROOT, capture_output=True, text=True)
+    """The worked example and the verdicts: exercise to colour. kind: chapter, or solved with our solutions."""
+    emulated = os.path.exists(os.path.join(ROOT, "dev", "exercises", chapter, "chapter.cu"))
+    program = os.path.join(ROOT, "build", "emu" if emulated else "", f"{kind}_{chapter}")
+    if not os.path.exists(program):
+        pytest.skip(f"no {program} here (make chapters; scripts/test.sh builds the solved ones, too)")
+    result = subprocess.run([program], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0 and result.stderr == "", result
     example, exercises = result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n")
     return example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", exercises, re.M))
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_chapter(programs, chapter):
+def test_chapter(chapter):
     number, text = int(chapter[:2]), text_of(f"doc/{chapter}.md")
     names = [f"{number}.{i}" for i in (1, 2, 3)]
     example, colours = run("chapter", chapter)

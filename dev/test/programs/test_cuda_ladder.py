@@ -14,10 +14,13 @@ NAMES = sorted(os.path.basename(path)[:-len(".cu")] for path in glob.glob(os.pat
 ROW = r"^\| (\d+) (.+?) +\|(.*)\|$"
 
 
-def make(*goals):
-    result = subprocess.run(["make", "-s", "--no-print-directory", *goals], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+def ladder(name, *arguments, **environment):
+    """Runs a ladder that make has built."""
+    program = f"build/emu/ladder_{name}"
+    if not os.path.exists(os.path.join(ROOT, program)):
+        pytest.skip(f"no {program} here (make {program})")
+    return subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True,
+                          env=dict(os.environ, **environment))
 
 
 def tables(text):
@@ -58,9 +61,8 @@ def are_among(cells, all_cells):
 @pytest.mark.parametrize("name", ("layernorm", "matmul"))
 def test_ends(name):
     """The first and the last version of each layer, with the rows of the page, but for the gain."""
-    make(f"build/emu/ladder_{name}")
     page = tables(text_of("dev/cuda/README.md"))
-    result = subprocess.run([f"build/emu/ladder_{name}", "--ends"], cwd=ROOT, capture_output=True, text=True)
+    result = ladder(name, "--ends")
     assert result.returncode == 0 and result.stderr == "", result
     ran = tables(result.stdout)
     assert ran
@@ -71,8 +73,7 @@ def test_ends(name):
 
 
 def test_refused():
-    make("build/emu/ladder_layernorm")
-    result = subprocess.run(["build/emu/ladder_layernorm", "--end"], cwd=ROOT, capture_output=True, text=True)
+    result = ladder("layernorm", "--end")
     assert result.returncode == 1 and result.stdout == "", result
     assert result.stderr == "build/emu/ladder_layernorm: unknown argument '--end', expected --ends or nothing\n"
 
@@ -88,8 +89,6 @@ def test_page():
 @pytest.mark.long
 def test_other_order():
     """The order of threads changes no result. Each program checks its results."""
-    make(*(f"build/emu/ladder_{name}" for name in NAMES))
     for name in NAMES:
-        result = subprocess.run([f"build/emu/ladder_{name}"], cwd=ROOT, capture_output=True, text=True,
-                                env=dict(os.environ, EMU_SCHEDULE="random:7"))
+        result = ladder(name, EMU_SCHEDULE="random:7")
         assert result.returncode == 0 and result.stderr == "", result

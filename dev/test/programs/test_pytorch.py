@@ -1,13 +1,18 @@
-"""test_gpt2 and test_gpt2emu of each build, which compare whole models with PyTorch's numbers. They run one after
-another, since the emulated ones take 3.5 GB each."""
+"""The tests against PyTorch's numbers of each build: test_gpt2.c and test_gpt2.cu. They run one after another, since the
+emulated ones take 3.5 GB each."""
 import os
 
 
 def pytest_generate_tests(metafunc):
-    folders = ["" if build == "build" else build + "/" for build in metafunc.config.builds]
-    programs = [f"./{folder}{name}" for folder in folders for name in ("test_gpt2", "test_gpt2emu")]
-    metafunc.parametrize("program", [program for program in programs if os.path.exists(program)])
+    """A build has them as programs, or as the suite gpt2 of the programs that include the trainers once."""
+    commands = []
+    for build in metafunc.config.builds:
+        folder = "." if build == "build" else build
+        for alone, suites in (("test_gpt2", "test_trainer"), ("test_gpt2emu", "emu/gpu_tests")):
+            found = [[f"{folder}/{alone}"], [f"{build}/{suites}", "gpt2"]]
+            commands += [command for command in found if os.path.exists(command[0])]
+    metafunc.parametrize("command", commands, ids=" ".join)
 
 
-def test_numbers(program, runs):
-    runs([program])
+def test_numbers(command, runs):
+    runs(command)

@@ -1,0 +1,19 @@
+// The tests that see the structs and static functions of train_gpt2.c, in one program, so that it is compiled once for
+// all of them:
+//
+//   build/test_trainer          all
+//   build/test_trainer model    the suite of test_model.c; also layers, gpt2 (test_gpt2.c), trainer (this file)
+#include "dev/test/cpu/test_model.c" // comes first, because it counts the allocations of what it includes
+#include "dev/test/cpu/test_layers.c"
+#include "dev/test/cpu/fuzz_evaluate.c"
+#include "test_gpt2.c" // has the main function
+
+#define main fuzz_main
+#include "dev/test/fuzz_main.c"
+#undef main
+
+// The fuzzer of evaluations. Its own program, fuzz_evaluate, runs it with sanitizers.
+TEST(test_fuzzed_evaluations) {
+    char name[] = "fuzz_evaluate", rounds[] = "500", *argv[] = {name, rounds, NULL};
+    CHECK(t, fuzz_main(2, argv) == EXIT_SUCCESS, "the fuzzer has no valid inputs");
+}
