@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The GPU programs compile for real: with nvcc for sm_80 and sm_90 in both precisions, warnings being errors, link, with
-# NCCL and MPI where these are and without them, and the trainer starts. Prints what each kernel takes of a
-# multiprocessor, and fails if one spills registers to memory. Without nvcc: skipped.
+# The GPU trainer compiles for real, with nvcc, warnings being errors, links, with NCCL, cuDNN and MPI where these are and
+# without them, and starts. Prints what each kernel takes of a multiprocessor, and fails if one spills registers to memory.
+# Without nvcc: skipped.
 #
-#   dev/test/programs/test_nvcc.sh               both
+#   dev/test/programs/test_nvcc.sh               in BF16, optimised, for sm_80 and sm_90; in FP32 without libraries
 #   dev/test/programs/test_nvcc.sh BF16          one precision
 #   dev/test/programs/test_nvcc.sh --table       what was printed by the last run of each
 #   TEST_QUICK=1 dev/test/programs/test_nvcc.sh  the trainer in BF16 for sm_90 only, not optimised
@@ -148,15 +148,14 @@ check_names() { # precision, program
     fi
 }
 
-# The same trainer without both, in the folder of its own that other flags need.
+# The trainer without libraries and not optimised: kernels in the other precision, and the code that stands in for NCCL.
 builds_alone() { # precision, folder
-    local folder=$2 library
-    mkdir -p "$folder"
-    builds "$1" train_gpt2cu 90 "$QUICK" NCCL=0 MPI=0
-    for library in libnccl libmpi; do
-        if needs "$folder/train_gpt2cu" $library; then bad "$1: linked with $library in spite of NCCL=0 MPI=0"; fi
+    local library
+    builds "$1" train_gpt2cu 90 "$QUICK" NCCL=0 MPI=0 CUDNN=0
+    for library in libnccl libmpi libcudnn; do
+        if needs "$2/train_gpt2cu" $library; then bad "$1: linked with $library in spite of NCCL=0 MPI=0 CUDNN=0"; fi
     done
-    starts "$1, NCCL=0 MPI=0" "$folder"
+    starts "$1, NCCL=0 MPI=0 CUDNN=0" "$2"
 }
 
 # The trainer, and what it is linked with.
@@ -165,27 +164,9 @@ builds_trainer() { # precision, folder, archs, flags
     starts "$1" "$2"
     linked_with "$1" "$2/train_gpt2cu" NCCL libnccl has_nccl
     linked_with "$1" "$2/train_gpt2cu" MPI libmpi has_mpi
-    if [ "$1" = BF16 ]; then
-        linked_with "$1" "$2/train_gpt2cu" cuDNN libcudnn has_cudnn
-        linked_with "$1" "$2/train_gpt2cu" NVRTC libnvrtc has_cudnn # cuDNN opens it by itself
-    fi
+    linked_with "$1" "$2/train_gpt2cu" cuDNN libcudnn has_cudnn
+    linked_with "$1" "$2/train_gpt2cu" NVRTC libnvrtc has_cudnn # cuDNN opens it by itself
     check_names "$1" "$2/train_gpt2cu"
-}
-
-# Each program, and what the compilers say of each kernel.
-builds_all() { # precision, folder
-    local arch=90 programs="test_gpt2cu cuda/test_kernels" program
-    builds_trainer "$1" "$2" "$ARCHS" "-Xcompiler -Og -Xptxas -v"
-    resources "$1" "$log" >"$2/kernels"
-    check_spills "$1" "$2/kernels"
-    log=$2/tests.log # the same kernels and some host code: for one GPU
-    [ "$1" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
-    # Of the ladders those whose code is farthest from the trainer's.
-    [ "$1" != BF16 ] || programs="$programs cuda/meter_kernels cuda/ladder_matmul cuda/ladder_allreduce"
-    for program in $programs; do
-        builds "$1" "$program" $arch "$QUICK"
-    done
-    [ "$1" != BF16 ] || builds_alone "$1" "$2/alone"
 }
 
 [ -z "$quick" ] || precisions=BF16
@@ -193,13 +174,18 @@ for precision in $precisions; do
     folder=build/nvcc_${quick:+quick_}$precision
     mkdir -p "$folder"
     log=$folder/trainer.log
-    if [ -n "$quick" ]; then
-        builds_trainer "$precision" "$folder" 90 "$QUICK"
+    if [ "$precision" = FP32 ]; then
+        builds_alone FP32 "$folder"
+    elif [ -n "$quick" ]; then
+        builds_trainer BF16 "$folder" 90 "$QUICK"
     else
-        builds_all "$precision" "$folder"
+        builds_trainer BF16 "$folder" "$ARCHS" "-Xcompiler -Og -Xptxas -v"
+        resources BF16 "$log" >"$folder/kernels.new"
+        [ ! -s "$folder/kernels.new" ] || mv "$folder/kernels.new" "$folder/kernels" # else nothing was compiled
+        check_spills BF16 "$folder/kernels"
     fi
 done
 
-[ -n "$quick" ] || print_table
+[ ! -s build/nvcc_BF16/kernels ] || [ -n "$quick" ] || print_table
 echo "nvcc: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
