@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
-# same headers), with and without OpenMP and MPI, and two objects that include all of them link (nothing but `static
-# inline` in a header). The CUDA headers: with the emulator's compiler, and in two objects with nvcc.
-# A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all. With TEST_QUICK in the
-# environment: gcc and C11 only.
+# same headers, and MPI where it is), and two objects that include all of them link (nothing but `static inline` in a
+# header). The CUDA headers as C++17 with the emulator's compiler, and in two objects with nvcc.
+# A compiler that is missing is skipped. Arguments: headers to check, not all. With TEST_QUICK in the environment: C11
+# only.
 set -eu
 cd "$(dirname "$0")/../../.."
 
@@ -22,18 +22,32 @@ report() { # verdict, what
 
 # The functions below take WHAT SUFFIX COMMAND...: words for the report, the suffix of a source, a compiler and flags.
 
-# One verdict for all the headers, each on its own.
+cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+# compile_one NUMBER HEADER SUFFIX COMMAND...: what the compiler says goes to a file of this header, if it fails.
+compile_one() {
+    local messages=$work/$1.messages source=$work/$1.$3
+    echo "#include \"$2\"" >"$source"
+    "${@:4}" -I. "$source" >"$messages" 2>&1 && rm "$messages" || echo "$2" >"$work/$1.bad"
+}
+
+# One verdict for all the headers, each on its own, as many at once as there are cores.
 compile_alone() {
-    local what=$1 source=$work/one.$2 header bad=""
+    local what=$1 suffix=$2 i bad
     shift 2
-    for header in "${alone[@]+"${alone[@]}"}"; do
-        echo "#include \"$header\"" >"$source"
-        if ! "$@" -I. "$source" >"$work/messages" 2>&1; then
-            bad="$bad $header"
-            head -n 12 "$work/messages"
-        fi
+    for i in "${!alone[@]}"; do
+        compile_one "$i" "${alone[i]}" "$suffix" "${@//%o/$work/$i.o}" &
+        [ $(((i + 1) % cores)) -ne 0 ] || wait
     done
-    if [ -n "$bad" ]; then report FAIL "$what: does not compile alone:$bad"; else report "ok  " "$what: alone"; fi
+    wait
+    bad=$(cat "$work"/*.bad 2>/dev/null | tr '\n' ' ')
+    if [ -n "$bad" ]; then
+        head -q -n 12 "$work"/*.messages
+        report FAIL "$what: does not compile alone: $bad"
+    else
+        report "ok  " "$what: alone"
+    fi
+    rm -f "$work"/*.bad "$work"/*.messages
 }
 
 # One verdict for all of them together in two objects.
@@ -74,7 +88,7 @@ compiles_emulated() { # compiler
         report skip "emulator: no $1 here"
         return
     fi
-    compile_alone "emulator $1" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -c -o "$work/one.o"
+    compile_alone "emulator $1" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -c -o %o
     link_two_objects "emulator $1 fp32" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
 }
 
@@ -89,27 +103,14 @@ for header in "$@"; do
     fi
 done
 
-with_each_compiler() {
-    local mpi=() word header
-    compiles g++ cc -std=c++17 -Wno-unknown-pragmas
-    compiles clang c -std=gnu11 -Wno-unknown-pragmas
-    compiles clang++ cc -std=c++17 -fopenmp -march=native
-    if ! command -v mpicc >/dev/null 2>&1; then
-        report skip "MPI: no mpicc here"
-        return
-    fi
-    # What mpicc adds, its headers as the system's, whose warnings are not ours.
-    mpi=(-DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+# What mpicc adds, its headers as the system's, whose warnings are not ours.
+mpi_flags() {
+    local word
+    command -v mpicc >/dev/null 2>&1 || return 0
+    printf '%s\n' -DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
     for word in $(mpicc -show); do
-        case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
+        case $word in -I*) printf '%s\n' -isystem "${word#-I}" ;; -L* | -l*) echo "$word" ;; esac
     done
-    # The other headers are the text that has been compiled without MPI, or include one of these.
-    alone=()
-    for header in "${headers[@]}"; do
-        if grep -q USE_MPI "$header"; then alone+=("$header"); fi
-    done
-    compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
-    compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
 }
 
 with_cuda() {
@@ -128,7 +129,10 @@ with_cuda() {
 if [ ${#headers[@]} -gt 0 ]; then
     alone=("${headers[@]}")
     compiles gcc c -std=gnu11 -fopenmp -march=native
-    [ -n "${TEST_QUICK:-}" ] || with_each_compiler
+    if [ -z "${TEST_QUICK:-}" ]; then
+        mapfile -t mpi < <(mpi_flags)
+        compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]+"${mpi[@]}"}"
+    fi
 fi
 if [ ${#cuda_headers[@]} -gt 0 ] && [ -z "${TEST_QUICK:-}" ]; then with_cuda; fi
 
