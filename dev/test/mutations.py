@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Plants a mistake in a copy of the source, runs the test that must find it, and says whether it did.
 
-    python3 dev/test/mutations.py               all mistakes below; some 30 minutes on two cores
+    python3 dev/test/mutations.py               all mistakes below; hours on two cores
     python3 dev/test/mutations.py --only optim  those whose file holds this word
+    python3 dev/test/mutations.py --check       only says which rows no longer fit the code
     python3 dev/test/mutations.py --list
 
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
@@ -415,6 +416,11 @@ def passes_without(mistake, known={}):
     return known[key]
 
 
+def unfit(mistakes):
+    """Those whose text the code no longer has."""
+    return [mistake for mistake in mistakes if mistake.old not in read(os.path.join(ROOT, mistake.file)).decode()]
+
+
 def try_mistake(mistake):
     """found, MISSED, or why the mistake could not be planted."""
     path = os.path.join(TREE, mistake.file)
@@ -443,12 +449,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="mistakes in files whose path holds this word")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     mistakes = [mistake for mistake in MISTAKES if arguments.only in mistake.file]
     if arguments.list:
         for mistake in mistakes:
             print(f"{mistake.file}: {mistake.old}  ->  {mistake.new}  ({mistake.kind} {mistake.test})")
         return
+    if arguments.check:
+        sys.exit("\n".join(f"no such text: {mistake.file}: {mistake.old}" for mistake in unfit(mistakes)) or 0)
     copy_tree()
     results = collections.Counter()
     for mistake in mistakes:
