@@ -55,6 +55,9 @@ ifeq ($(origin CXX),default)
               $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
 endif
 
+# Objects come from ccache where it is installed; CCACHE= does without.
+CCACHE := $(shell command -v ccache 2>/dev/null)
+
 # $(call take,COMMAND): evaluates the words that a script prints: NAME=value or NAME+=value.
 take = $(foreach word,$(shell $(1) || echo TAKE_FAILED=1),$(eval $(word)))$(if $(TAKE_FAILED),$(error \
          $(firstword $(filter dev/%,$(1))) says above what is missing))
@@ -95,7 +98,7 @@ ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
   endif
 endif
 
-COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
+COMPILE = $(CCACHE) $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 
 # $(call record,NAME,COMMAND): writes down a command line, if it has changed. Its programs depend on the file.
@@ -177,7 +180,7 @@ ifneq ($(EMU_GOALS),)
   # times as long. The emulator's own objects serve every BUILD.
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
                  $(ARCH)
-  COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
+  COMPILE_EMU := CCACHE=$(CCACHE) CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
                  $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(if $(filter 0,$(CUDNN)),,-DUSE_CUDNN) \
                  $(MPI_FLAGS) $(CPPFLAGS) -I.
   EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl

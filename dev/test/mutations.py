@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants a mistake in a copy of the source, runs the test that must find it, and says whether it did.
 
-    python3 dev/test/mutations.py               all mistakes below; hours on two cores
+    python3 dev/test/mutations.py               all mistakes below
     python3 dev/test/mutations.py --only optim  those whose file holds this word
     python3 dev/test/mutations.py --check       only says which rows no longer fit the code
     python3 dev/test/mutations.py --list

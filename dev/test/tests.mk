@@ -161,7 +161,7 @@ $(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
 	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/ladder_scalar.o $(LIBS)
 
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
-COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O1 $(ARCH) -Wno-unknown-pragmas -I.
+COMPILE_ORACLE = $(CCACHE) $(CC) -std=gnu11 -Wall -Wextra -O1 $(ARCH) -Wno-unknown-pragmas -I.
 
 ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter% $(BUILD)/solved_%,$(MAKECMDGOALS)),)
   RECORD := $(call record,flags.oracle,$(COMPILE_ORACLE))
