@@ -92,15 +92,10 @@ BIN=${bin%/} $3 $names >\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
 names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
 
 choose_builds() {
-    local fuzzers ladders emulated="train_gpt2emu @emu/gpu_tests @emu/emu_cublaslt @emu/emu_numbers" name
-    local chapters="" sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
-    for name in $(cd dev/exercises && echo [0-9]*/*.c); do chapters+=" @chapter_${name%%/*} @solved_${name%%/*}"; done
-    for name in $(cd dev/exercises && echo [0-9]*/*.cu); do
-        chapters+=" @emu/chapter_${name%%/*} @emu/solved_${name%%/*}"
-    done
+    local emulated="train_gpt2emu @emu/gpu_tests @emu/emu_cublaslt @emu/emu_numbers @emu/book"
+    local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
     fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_main | sed 's/^/@/' | tr '\n' ' ')
     ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
-    emulated+=" $chapters"
     if [ $all = no ]; then
         add_build build "" QUICK=1 \
             "$emulated @emu/ladder_layernorm @emu/ladder_matmul train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
@@ -109,8 +104,14 @@ choose_builds() {
     fi
     if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi
     ! have clang++ || fp32="CXX=clang++"
+    for source in dev/exercises/*/chapter.c*; do # each as its reader builds it
+        folder=""
+        [ "${source%u}" = "$source" ] || folder=emu/
+        source=${source%/*}
+        chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
+    done
     local units="train_gpt2 tokenize test_gpt2 @unit_tests @test_trainer @test_comm @ladder"
-    add_build build "" "" "$emulated $ladders test_gpt2emu $units"
+    add_build build "" "" "$emulated $ladders $chapters test_gpt2emu $units"
     add_build build/sanitize "" "SANITIZE=1 $sanitizer" "$units $fuzzers"
     add_build build/emu_fp32 "" "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
     add_build build/serial "" "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"

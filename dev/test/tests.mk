@@ -192,6 +192,14 @@ $(BUILD)/emu/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/emu.ready
 $(BUILD)/emu/chapter_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
+# All of them in one program, for test_book.py.
+$(BUILD)/book.cu: dev/exercises/one_program.sh $(wildcard dev/exercises/*/*)
+	dev/exercises/one_program.sh >$@
+
+$(BUILD)/emu/book: COMPILE_EMU += -O0
+$(BUILD)/emu/book: $(BUILD)/book.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
 $(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
 $(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)

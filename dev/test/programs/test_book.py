@@ -16,15 +16,20 @@ LINES = (80, 200)
 
 
 def run(kind, chapter):
-    """The worked example and the verdicts: exercise to colour. kind: chapter, or solved with our solutions."""
-    emulated = os.path.exists(os.path.join(ROOT, "dev", "exercises", chapter, "chapter.cu"))
-    program = os.path.join(ROOT, "build", "emu" if emulated else "", f"{kind}_{chapter}")
-    if not os.path.exists(program):
-        pytest.skip(f"no {program} here (make chapters; scripts/test.sh builds the solved ones, too)")
-    result = subprocess.run([program], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0 and result.stderr == "", result
-    example, exercises = result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n")
-    return example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", exercises, re.M))
+    """The worked example and the verdicts: exercise to colour. kind: chapter, or solved with our solutions. Where both
+    the program of this chapter and that of all chapters are built, they print the same."""
+    commands = [["build/emu/book", f"{kind}_{chapter}"], [f"build/{kind}_{chapter}"], [f"build/emu/{kind}_{chapter}"]]
+    results = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+               for command in commands if os.path.exists(os.path.join(ROOT, command[0]))]
+    if not results:
+        pytest.skip("no build/emu/book here (make build/emu/book)")
+    assert all(result.returncode == 0 and result.stderr == "" for result in results), results
+    said = []
+    for result in results:
+        example, exercises = result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n")
+        said.append((example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", exercises, re.M))))
+    assert said.count(said[0]) == len(said), said
+    return said[0]
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
