@@ -55,9 +55,6 @@ ifeq ($(origin CXX),default)
               $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
 endif
 
-# Objects come from ccache where it is installed; CCACHE= does without.
-CCACHE := $(shell command -v ccache 2>/dev/null)
-
 # $(call take,COMMAND): evaluates the words that a script prints: NAME=value or NAME+=value.
 take = $(foreach word,$(shell $(1) || echo TAKE_FAILED=1),$(eval $(word)))$(if $(TAKE_FAILED),$(error \
          $(firstword $(filter dev/%,$(1))) says above what is missing))
@@ -98,6 +95,7 @@ ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
   endif
 endif
 
+CCACHE := $(shell command -v ccache 2>/dev/null)# keeps objects where it is installed; CCACHE= does without
 COMPILE = $(CCACHE) $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 

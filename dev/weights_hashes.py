@@ -153,7 +153,8 @@ def made_with():
     """The lines of the table's head: what decides on roundings here."""
     lines = []
     for goal in ("train_gpt2", "train_gpt2emu"):
-        dry = subprocess.run(["make", "-nB", "CCACHE=", goal], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        dry = subprocess.run(["make", "-nB", "CCACHE=", goal], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+                             text=True).stdout
         link = next((line for line in dry.splitlines() if f"-o {goal} " in line), "cc").split()
         compiler = next(word for word in link if word != "CCACHE=").replace("CXX=", "")
         version = subprocess.run([compiler, "--version"], stdout=subprocess.PIPE, text=True).stdout

@@ -73,11 +73,11 @@ install_with_pip() {
 # A build is a target of one makefile, so that all share the cores. Each has a folder, make's arguments and programs.
 targets="" rules="" builds=""
 
-# add_build FOLDER AFTER ARGUMENTS PROGRAMS: a program with @ belongs into BUILD, one without into BIN.
+# add_build FOLDER ARGUMENTS PROGRAMS: a program with @ belongs into BUILD, one without into BIN.
 add_build() {
     local folder=$1 bin=$1/ program names=""
     [ "$folder" != build ] || bin=""
-    for program in $4; do
+    for program in $3; do
         case $program in
             @*) names+=" $folder/${program#@}" ;;
             *) names+=" $bin$program" ;;
@@ -85,8 +85,8 @@ add_build() {
     done
     targets+=" $names"
     builds=${builds:+$builds,}$folder
-    rules+="all: $folder"$'\n'"$folder: $2"$'\n'$'\t'"+\$(MAKE) -f Makefile -k BUILD=$folder \
-BIN=${bin%/} $3 $names >\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
+    rules+="all: $folder"$'\n'"$folder:"$'\n'$'\t'"+\$(MAKE) -f Makefile -k BUILD=$folder \
+BIN=${bin%/} $2 $names >\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
 }
 
 names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
@@ -97,9 +97,9 @@ choose_builds() {
     fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_main | sed 's/^/@/' | tr '\n' ' ')
     ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
     if [ $all = no ]; then
-        add_build build "" QUICK=1 \
-            "$emulated @emu/ladder_layernorm @emu/ladder_matmul train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
-        add_build build/sanitize "" "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests ${fuzzers/@fuzz_evaluate /}"
+        emulated+=" @emu/ladder_layernorm @emu/ladder_matmul"
+        add_build build QUICK=1 "$emulated train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
+        add_build build/sanitize "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests ${fuzzers/@fuzz_evaluate /}"
         return
     fi
     if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi
@@ -111,10 +111,10 @@ choose_builds() {
         chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
     done
     local units="train_gpt2 tokenize test_gpt2 @unit_tests @test_trainer @test_comm @ladder"
-    add_build build "" "" "$emulated $ladders $chapters test_gpt2emu $units"
-    add_build build/sanitize "" "SANITIZE=1 $sanitizer" "$units $fuzzers"
-    add_build build/emu_fp32 "" "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
-    add_build build/serial "" "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"
+    add_build build "" "$emulated $ladders $chapters test_gpt2emu $units"
+    add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
+    add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
+    add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"
 }
 
 install_missing

@@ -12,12 +12,8 @@
 
 // With 1024 threads a multiprocessor works on two rows of GPT-2's vocabulary. Rows that are not in shared memory (22 MB
 // on 108 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks work on more rows at once, and
-// the L2 cache would not hold them. A row of a small vocabulary has fewer threads: each has 16 bytes of the row.
+// the L2 cache would not hold them. A shorter row has a thread for each 16 bytes: others would only wait.
 #define CROSS_ENTROPY_BLOCK 1024
-
-static inline int cross_entropy_block(int Vp) {
-    return (int)min_i64(CROSS_ENTROPY_BLOCK, round_up_i64(ceil_div_i64(Vp, x128::size), WARP_SIZE));
-}
 
 #define CROSS_ENTROPY_LOG2_E 1.4426950408889634f
 
@@ -139,10 +135,10 @@ static inline bool cross_entropy_check(int Vp, Error *error) {
 template <bool STAGED>
 static inline void cross_entropy_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
                                         int Vp, float dloss, bool want_gradient, cudaStream_t stream, int block_size) {
-    cuda_require(rows > 0 && rows <= INT32_MAX);
+    cuda_require(rows > 0 && rows <= INT32_MAX && (uintptr_t)logits % 16 == 0);
     cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
-    cuda_require((uintptr_t)logits % 16 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
+    block_size = (int)min_i64(block_size, round_up_i64(ceil_div_i64(Vp, x128::size), WARP_SIZE));
     size_t shared = STAGED ? (size_t)Vp * sizeof(floatX) : 0;
     allow_dynamic_shared(cross_entropy_kernel<STAGED>, shared);
     cross_entropy_kernel<STAGED>
@@ -154,13 +150,12 @@ static inline void cross_entropy_launch(float *losses, floatX *logits, const int
 // are 0 for any logits. Without want_gradient the logits stay. targets (rows) are in 0..V-1. Vp is a multiple of 8, and
 // logits are aligned to 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. For each logit it reads 2
 // bytes and writes 2 bytes of memory in bf16 (4 and 4 in fp32). Without staging it also reads 2 bytes from the L2
-// cache. Deterministic: the order of the sums depends on the block size only. Staging changes no bit. block_size 0:
-// cross_entropy_block's.
+// cache. Deterministic: the order of the sums depends on the block size only. Staging changes no bit.
 static inline void cross_entropy(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
-                                 float dloss, bool want_gradient, cudaStream_t stream, int block_size = 0) {
+                                 float dloss, bool want_gradient, cudaStream_t stream,
+                                 int block_size = CROSS_ENTROPY_BLOCK) {
     auto launch = cross_entropy_stages(Vp) ? cross_entropy_launch<true> : cross_entropy_launch<false>;
-    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream,
-           block_size > 0 ? block_size : cross_entropy_block(Vp));
+    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
 }
 
 // One block. Each thread sums every 1024th loss, and the block adds up the threads' sums.

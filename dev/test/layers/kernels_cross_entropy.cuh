@@ -41,7 +41,7 @@ static CrossEntropyInput cross_entropy_input(CrossEntropyShape shape, float scal
 typedef decltype(&cross_entropy_launch<true>) CrossEntropyLaunch; // that chooses, or is one of the two
 
 static CrossEntropyOutput cross_entropy_run(const CrossEntropyInput &input, float dloss, bool want_gradient,
-                                            int block_size = 0,
+                                            int block_size = CROSS_ENTROPY_BLOCK,
                                             CrossEntropyLaunch launch = cross_entropy) {
     DeviceArray<float> losses(input.shape.rows);
     DeviceArray<floatX> logits(input.logits);

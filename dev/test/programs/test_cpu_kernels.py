@@ -114,7 +114,7 @@ def test_what_cannot_run_says_why():
 
 
 def test_resume_with_other_arithmetic():
-    """Refused with both names, and possible. Two kernels that give equal bits here leave the last check nothing to see."""
+    """Refused with both names, and possible. Where two kernels give equal bits the last check has nothing to see."""
     names = here("native", "bf16")
     first, other = ("portable", next((name for name in names if name != "portable"), None))
     if other is None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The GPU trainer compiles for real, with nvcc, warnings being errors, links, with NCCL, cuDNN and MPI where these are and
-# without them, and starts. Prints what each kernel takes of a multiprocessor, and fails if one spills registers to memory.
-# Without nvcc: skipped.
+# The GPU trainer compiles for real, with nvcc, warnings being errors. It links with NCCL, cuDNN and MPI where these are
+# and without them, and starts. Prints what each kernel takes of a multiprocessor, and fails if one spills registers to
+# memory. Without nvcc: skipped.
 #
 #   dev/test/programs/test_nvcc.sh               in BF16, optimised, for sm_80 and sm_90; in FP32 without libraries
 #   dev/test/programs/test_nvcc.sh BF16          one precision

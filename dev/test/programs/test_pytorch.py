@@ -1,5 +1,5 @@
-"""The tests against PyTorch's numbers of each build: test_gpt2.c and test_gpt2.cu. They run one after another, since the
-emulated ones take 3.5 GB each."""
+"""The tests against PyTorch's numbers of each build: test_gpt2.c and test_gpt2.cu. They run one after another, since
+the emulated ones take 3.5 GB each."""
 import os
 
 

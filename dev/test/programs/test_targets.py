@@ -1,5 +1,5 @@
 """Every program that scripts/test.sh has told make to build is there: one that does not build is a failed test. Every
-suite is in one of them. And when all tests have run, make has nothing to do: no test changes what others are built of."""
+suite is in one of them. When all tests have run, make has nothing to do: no test changes what others are built of."""
 import glob
 import os
 import subprocess
