@@ -18,6 +18,7 @@
 #   make NVCCFLAGS="-G -g" instead of the optimised host code and -lineinfo, e.g. for cuda-gdb
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
 #   make CUDNN=0           attention without cuDNN 9, by our own kernels; CUDNN=1, CUDNN_HOME=/folder likewise
+#   make METER=1           emulated programs that can count what kernels do, with EMU_METER=1
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 
 PROGRAMS = train_gpt2 test_gpt2 tokenize
@@ -177,8 +178,9 @@ ifneq ($(EMU_GOALS),)
   # -g1, because the emulator's reports name lines. -O1, because programs run as fast as with -O2, which compiles three
   # times as long. The emulator's own objects serve every BUILD.
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
-                 $(ARCH)
-  COMPILE_EMU := CCACHE=$(CCACHE) CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
+                 $(if $(filter 1,$(METER)),--meter) $(ARCH)
+  COMPILE_EMU := CCACHE=$(CCACHE) CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) \
+                 $(PRECISION_FLAGS) \
                  $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(if $(filter 0,$(CUDNN)),,-DUSE_CUDNN) \
                  $(MPI_FLAGS) $(CPPFLAGS) -I.
   EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl

@@ -379,7 +379,11 @@ void meter_launch_end(const Kernel &kernel) {
     }
 }
 
+// Is in every program with a source that was compiled without --meter. Its kernels' blocks would not be counted.
+extern "C" __attribute__((weak)) void emu_without_meter();
+
 void meter_start() {
+    if (emu_without_meter != nullptr) { report({nullptr, 0}, "the meter needs a program of dev/emu/emucc --meter"); }
     reserve_touched();
     forget_counts();
     metering = true;

@@ -1,6 +1,6 @@
 // An example for the meter: three ways to transpose a matrix.
 //
-//   dev/emu/emucc -g -I. dev/emu/transpose.cu -o build/transpose && EMU_METER=1 build/transpose
+//   dev/emu/emucc --meter -g -I. dev/emu/transpose.cu -o build/transpose && EMU_METER=1 build/transpose
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <vector>

@@ -176,6 +176,10 @@ $(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
 $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
+# These count what kernels do.
+METERED = ladder_% chapter_% solved_% emu_meter meter_kernels
+$(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
+
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 

@@ -201,14 +201,14 @@ test_meter() {
     local plain=$level
     [ "${compiler#clang}" = "$compiler" ] || plain=-O0
     expect "$compiler: emu_meter.cu builds without a warning" \
-        compile $plain dev/test/emu/emu_meter.cu -o "$work/meter"
+        compile --meter $plain dev/test/emu/emu_meter.cu -o "$work/meter"
     run_suite "$compiler: emu_meter" "$work/meter"
     if [ -z "$quick" ]; then # multiply-adds in one instruction, where the processor has it
         expect "$compiler: emu_meter.cu builds for this processor" \
-            compile $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
+            compile --meter $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
         run_suite "$compiler: emu_meter, for this processor" "$work/meter"
     fi
-    expect "$compiler: dev/emu/transpose.cu builds" compile -g $plain dev/emu/transpose.cu -o "$work/transpose"
+    expect "$compiler: dev/emu/transpose.cu builds" compile --meter -g $plain dev/emu/transpose.cu -o "$work/transpose"
     EMU_METER=lines "$work/transpose" >"$work/table" 2>&1
     sed -n '/^emu: what the kernels did/,/^\.\.\./p; /^  shared load  /,/^```/p' dev/emu/README.md |
         grep -v -e '^\.\.\.' -e '^```' | grep -vxFf "$work/table" >"$work/got"
@@ -218,6 +218,9 @@ test_meter() {
     EMU_METER=1 EMU_METER_GPU=tpu "$work/transpose" >"$work/got" 2>&1
     expect "$compiler: EMU_METER_GPU is checked" \
         grep -q 'unknown GPU "tpu" for the meter, expected one of a100' "$work/got"
+    echo "emu: the meter needs a program of dev/emu/emucc --meter, at an unknown line; status 1" >"$work/want"
+    { EMU_METER=1 "$work/two" 2>&1 || echo "status $?"; } | paste -sd ';' | sed 's/;/; /' >"$work/got"
+    expect "$compiler: the meter refuses a program without its calls" diff "$work/want" "$work/got"
 }
 
 test_debugger() {

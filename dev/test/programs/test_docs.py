@@ -325,7 +325,9 @@ def test_meter_table():
     if not os.path.exists(EMULATED):
         pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
     page = text_of("doc/kernels.md")
-    command, table = re.search(r"```sh\n(EMU_METER=1 .*?)\n```\n\n```text\n(.*?)```", page, re.S).groups()
+    build, command, table = re.search(r"```sh\n(make METER=1 .*?)\n(EMU_METER=1 .*?)\n```\n\n```text\n(.*?)```", page,
+                                      re.S).groups()
+    subprocess.run(build, shell=True, cwd=ROOT, check=True, capture_output=True)
     result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0 and result.stderr == table, result.stderr
 
