@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #if EMU_ASAN
 #include <sanitizer/asan_interface.h>
@@ -95,6 +96,7 @@ void *Heap::allocate(size_t bytes) {
     used = begin + pages - base;
     live_bytes += bytes;
     blocks[begin] = {begin, bytes, true, static_cast<int>(blocks.size())};
+    live.push_back(&blocks[begin]);
     memset(memory, 0xff, bytes);
     set_accessible(static_cast<char *>(memory) + bytes, pages - bytes, false);
     allocations++, version++;
@@ -115,6 +117,7 @@ void Heap::release(Allocation *allocation) {
     madvise(memory, pages, MADV_DONTNEED);
     set_initialised(memory, allocation->bytes, false);
     allocation->live = false;
+    live.erase(std::find(live.begin(), live.end(), allocation));
     version++;
     live_bytes -= allocation->bytes;
 }
@@ -138,9 +141,8 @@ static int unlocked;
 
 void Heap::protect(int protection) {
     std::lock_guard<std::mutex> guard(mutex);
-    for (auto &entry : blocks) {
-        const Allocation &a = entry.second;
-        if (a.live) { mprotect(reinterpret_cast<void *>(a.begin), whole_pages(a.bytes), protection); }
+    for (const Allocation *a : live) {
+        mprotect(reinterpret_cast<void *>(a->begin), whole_pages(a->bytes), protection);
     }
 }
 

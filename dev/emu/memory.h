@@ -22,6 +22,7 @@ struct Heap {
     uintptr_t used = 0; // addresses handed out so far, in bytes
     size_t live_bytes = 0;
     std::map<uintptr_t, Allocation> blocks = {}; // by address; freed blocks stay, for the reports
+    std::vector<const Allocation *> live = {};
     std::mutex mutex = {};
 
     void *allocate(size_t bytes);
