@@ -352,10 +352,14 @@ void check_arrival(const Access &access) {
     if (access.bytes == 0 || !access_checks) { return; }
     if (access.address - ARENA >= ARENA_SPAN) {
         if (in_kernel() && !is_own_stack(access.address)) { access_elsewhere(access); }
-    } else if (in_kernel()) {
-        access_any_size(access);
-    } else {
+    } else if (!in_kernel()) {
         access_by_host(access);
+    } else if (access.bytes == 16 && access.kind == READ && access.address % 16 == 0 && is_own_arena(access.address)) {
+        check_aligned<16, READ>(access.address, access.pc, access.at); // the most frequent ones, by __ldg and the like
+    } else if (access.bytes == 16 && access.kind == WRITE && access.address % 16 == 0 && is_own_arena(access.address)) {
+        check_aligned<16, WRITE>(access.address, access.pc, access.at);
+    } else {
+        access_any_size(access);
     }
 }
 

@@ -75,7 +75,7 @@ inline bool is_known_reader(uint64_t reads, uint64_t mine) {
     return same_interval && noted && (reads & mine & STAMP_BYTES) != 0;
 }
 
-inline bool is_own_stack(uintptr_t address) { return address - now.stack < now.stack_bytes; }
+inline bool is_own_stack(uintptr_t address) { return address - now.stack < STACK_BYTES; }
 
 template <int BYTES> inline bool all_initialised(uintptr_t address) {
     const uint8_t *bits = shadow_bits(address);
@@ -85,9 +85,9 @@ template <int BYTES> inline bool all_initialised(uintptr_t address) {
 }
 
 // Checks an aligned access of BYTES bytes by the running kernel thread to its own part of the arenas.
-template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t address, uintptr_t pc) {
+template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t address, uintptr_t pc, const Source *at) {
     if (__builtin_expect(!all_initialised<BYTES>(address), 0)) {
-        access_uninitialised({address, BYTES, KIND, pc, nullptr});
+        access_uninitialised({address, BYTES, KIND, pc, at});
     }
     uint64_t order = address - SHARED < SHARED_SPAN ? now.order_shared : now.order_global;
     uint64_t bytes = BYTES == 1 ? (address & 1 ? 2 << 3 : 1 << 3) : STAMP_BYTES;
@@ -96,7 +96,7 @@ template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t addres
     for (int i = 0; i < (BYTES + 1) / 2; i++) {
         uint64_t w = load(&writes[i]), r = load(&reads[i]);
         if (w >= order && !same_time_and_thread(w, mine)) {
-            access_conflict({address, BYTES, KIND, pc, nullptr}, w, true, address + 2 * static_cast<uintptr_t>(i));
+            access_conflict({address, BYTES, KIND, pc, at}, w, true, address + 2 * static_cast<uintptr_t>(i));
         }
         if (KIND == READ) {
             if (r < order) {
@@ -106,11 +106,16 @@ template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t addres
             }
         } else {
             if (r >= order && (!same_time_and_thread(r, mine) || (r & STAMP_OTHERS))) {
-                access_conflict({address, BYTES, KIND, pc, nullptr}, r, false, address + 2 * static_cast<uintptr_t>(i));
+                access_conflict({address, BYTES, KIND, pc, at}, r, false, address + 2 * static_cast<uintptr_t>(i));
             }
             store(&writes[i], mine);
         }
     }
+}
+
+// Is this the device's memory, or the shared memory of the running block?
+inline bool is_own_arena(uintptr_t address) {
+    return address < SHARED || address - reinterpret_cast<uintptr_t>(now.block->shared) < SHARED_WINDOW;
 }
 
 // The hook of an access.
@@ -122,12 +127,10 @@ template <int BYTES, AccessKind KIND> inline void check_access(const void *point
         if (in_kernel() && !is_own_stack(address)) { access_elsewhere({address, BYTES, KIND, pc, nullptr}); }
         return;
     }
-    bool own =
-        address < SHARED || (in_kernel() && address - reinterpret_cast<uintptr_t>(now.block->shared) < SHARED_WINDOW);
     if (!in_kernel()) {
         access_by_host({address, BYTES, KIND, pc, nullptr});
-    } else if (address % BYTES == 0 && own) {
-        check_aligned<BYTES, KIND>(address, pc);
+    } else if (address % BYTES == 0 && is_own_arena(address)) {
+        check_aligned<BYTES, KIND>(address, pc, nullptr);
     } else {
         access_any_size({address, BYTES, KIND, pc, nullptr});
     }

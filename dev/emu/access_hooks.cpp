@@ -12,6 +12,7 @@ using namespace emu;
 #define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 #define HOOK(n, name, kind)                                                                                            \
     extern "C" void __tsan_##name##n(void *p) { check_access<n, kind>(p, PC); }
+#define SAME_HOOK(n, name, as) extern "C" void __tsan_##name##n(void *p) __attribute__((alias("__tsan_" #as #n)));
 #define RANGE_HOOK(n, name, kind)                                                                                      \
     extern "C" void __tsan_##name##n(void *p) {                                                                        \
         check_any_access({reinterpret_cast<uintptr_t>(p), n, kind, PC, nullptr});                                      \
@@ -19,9 +20,9 @@ using namespace emu;
 #define HOOKS(n)                                                                                                       \
     HOOK(n, read, READ)                                                                                                \
     HOOK(n, write, WRITE)                                                                                              \
-    HOOK(n, read_write, WRITE)                                                                                         \
-    HOOK(n, volatile_read, READ)                                                                                       \
-    HOOK(n, volatile_write, WRITE)                                                                                     \
+    SAME_HOOK(n, read_write, write)                                                                                    \
+    SAME_HOOK(n, volatile_read, read)                                                                                  \
+    SAME_HOOK(n, volatile_write, write)                                                                                \
     RANGE_HOOK(n, unaligned_read, READ)                                                                                \
     RANGE_HOOK(n, unaligned_write, WRITE)                                                                              \
     RANGE_HOOK(n, unaligned_read_write, WRITE)                                                                         \

@@ -104,16 +104,10 @@ constexpr int RETURN_WORD = 11; // x30
 
 // ---- Stacks: each with an inaccessible page below, kept for reuse by the worker ----
 
-#if EMU_ASAN
-constexpr size_t STACK_BYTES = 256 << 10; // red zones make frames larger
-#else
-constexpr size_t STACK_BYTES = 64 << 10;
-#endif
 constexpr size_t GUARD_BYTES = 16 << 10; // a multiple of every page size in use except 64 KiB
 
 struct Stack {
     char *base;
-    size_t bytes;
     size_t colour; // stacks begin at different cache lines, so that they do not displace each other
     Stack *next_free;
 };
@@ -126,7 +120,7 @@ static Stack *take_stack() {
     if (stack) {
         free_stacks = stack->next_free;
 #if EMU_ASAN // the fiber before has left frames that never returned
-        __asan_unpoison_memory_region(stack->base, stack->bytes);
+        __asan_unpoison_memory_region(stack->base, STACK_BYTES);
 #endif
         return stack;
     }
@@ -136,7 +130,7 @@ static Stack *take_stack() {
         report({nullptr, 0}, "cannot allocate the stack of a thread", "see vm.max_map_count, or lower EMU_THREADS");
     }
     stack = static_cast<Stack *>(malloc(sizeof(Stack)));
-    *stack = {memory + GUARD_BYTES, STACK_BYTES, stacks_made++ % 61 * 64, nullptr};
+    *stack = {memory + GUARD_BYTES, stacks_made++ % 61 * 64, nullptr};
     return stack;
 }
 
@@ -147,7 +141,7 @@ static void give_back(Stack *stack) {
 
 // The stack pointer of a new fiber, a multiple of 16. emu_switch to it "returns" into emu_fiber_entry.
 static void *prepare(Stack *stack) {
-    uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + stack->bytes - 64 - stack->colour;
+    uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + STACK_BYTES - 64 - stack->colour;
     void **frame = reinterpret_cast<void **>(top) - SAVED_WORDS;
     memset(frame, 0, SAVED_WORDS * sizeof(void *));
     frame[RETURN_WORD] = reinterpret_cast<void *>(emu_fiber_entry);
@@ -155,7 +149,7 @@ static void *prepare(Stack *stack) {
 }
 
 bool stack_holds(const Stack *stack, uintptr_t address) {
-    return stack && address - reinterpret_cast<uintptr_t>(stack->base) < stack->bytes;
+    return stack && address - reinterpret_cast<uintptr_t>(stack->base) < STACK_BYTES;
 }
 bool stack_guard_holds(const Stack *stack, uintptr_t address) {
     return stack && reinterpret_cast<uintptr_t>(stack->base) - address - 1 < GUARD_BYTES;
@@ -163,16 +157,20 @@ bool stack_guard_holds(const Stack *stack, uintptr_t address) {
 
 // ---- Who runs next ----
 
-static void set_running(Thread *thread) {
+static inline void give_stack(Thread *thread, Stack *stack) {
+    thread->stack = stack;
+    thread->stack_begin = reinterpret_cast<uintptr_t>(stack->base);
+}
+
+static inline void set_running(Thread *thread) {
     now.thread = thread;
-    now.stack = reinterpret_cast<uintptr_t>(thread->stack->base);
-    now.stack_bytes = thread->stack->bytes;
+    now.stack = thread->stack_begin;
     now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(thread->number) << STAMP_THREAD;
 }
 
 // Takes the next thread that can run, in the order of the schedule. Threads of the running warp come first. Returns
 // null when all threads wait or are done.
-static Thread *take_next(Block *block) {
+static inline Thread *take_next(Block *block) {
     for (int tried = 0; tried < block->warp_count; tried++) {
         Warp &warp = block->warps[block->warp_order[block->turn]];
         if (warp.ready) {
@@ -206,15 +204,15 @@ static void asan_find_worker_stack() {
 #endif
 
 // Leaves the running fiber for another thread of the block and saves it at *save.
-static void go_to(void **save, Thread *next, bool comes_back) {
-    if (next->stack_pointer == nullptr) {
-        next->stack = take_stack();
+static inline void go_to(void **save, Thread *next, bool comes_back) {
+    if (__builtin_expect(next->stack_pointer == nullptr, 0)) {
+        give_stack(next, take_stack());
         next->stack_pointer = prepare(next->stack);
     }
     set_running(next);
 #if EMU_ASAN
     void *fake_stack = nullptr;
-    asan_leave(comes_back ? &fake_stack : nullptr, next->stack->base, next->stack->bytes);
+    asan_leave(comes_back ? &fake_stack : nullptr, next->stack->base, STACK_BYTES);
     emu_switch(save, next->stack_pointer);
     asan_enter(fake_stack);
 #else
@@ -235,10 +233,7 @@ static void go_to_scheduler(Stack *mine) {
 
 // ---- Waiting ----
 
-static const char *state_of(const Thread &thread) {
-    if (thread.done) { return "has exited"; }
-    return thread.waits_for ? thread.waits_for : "has not arrived";
-}
+static const char *state_of(const Thread &thread) { return thread.done ? "has exited" : thread.waits_for; }
 
 static std::string list_waiting(const Block *block) {
     std::string text = format("  the threads of the block:");
@@ -249,7 +244,7 @@ static std::string list_waiting(const Block *block) {
                     (a.done || (a.waits_at.line == b.waits_at.line && a.wait_mask == b.wait_mask));
         if (same) { continue; }
         text += format("\n  threads %d to %d: %s", begin, t - 1, state_of(a));
-        if (!a.done && a.waits_for) { text += " at " + to_text(a.waits_at); }
+        if (!a.done) { text += " at " + to_text(a.waits_at); }
         begin = t;
     }
     return text;
@@ -310,12 +305,7 @@ static void release_barrier(Block *block) {
     block->result_sum = block->barrier_sum;
     block->result_and = block->barrier_and;
     block->result_or = block->barrier_or;
-    for (int w = 0; w < block->warp_count; w++) {
-        Warp &warp = block->warps[w];
-        warp.ready = 0;
-        for (int lane = 0; lane < warp.count; lane++) { warp.ready |= 1u << warp.threads[lane].position; }
-    }
-    for (int t = 0; t < block->thread_count; t++) { block->threads[t].waits_for = nullptr; }
+    for (int w = 0; w < block->warp_count; w++) { block->warps[w].ready = block->warps[w].all; }
 }
 
 static void check_barrier(Block *block, Thread *me, const char *kind, Source at) {
@@ -394,13 +384,14 @@ void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at
         return;
     }
     void *deposits[WARP_LANES];
+    unsigned ready = warp->ready;
     for (int lane = 0; lane < WARP_LANES; lane++) {
+        const Thread &thread = warp->threads[lane];
         bool takes_part = mask >> lane & 1;
-        deposits[lane] = takes_part ? warp->threads[lane].deposit : nullptr;
-        if (!takes_part) { continue; }
-        warp->threads[lane].waits_for = nullptr;
-        if (lane != me->lane) { warp->ready |= 1u << warp->threads[lane].position; }
+        deposits[lane] = takes_part ? thread.deposit : nullptr;
+        if (takes_part) { ready |= 1u << thread.position; }
     }
+    warp->ready = ready & ~(1u << me->position); // the last lane simply goes on
     warp->gathers &= ~mask;
     if (metering) { meter_gather(kind, mask); }
     work(deposits, mask);
@@ -431,7 +422,7 @@ extern "C" [[noreturn]] void emu_fiber_main() {
             give_back(stack);
             go_to(&dead, next, false);
         }
-        next->stack = stack;
+        give_stack(next, stack);
         set_running(next);
     }
 }
@@ -448,24 +439,29 @@ static void set_up_threads(Block *block) {
         Thread &thread = block->threads[t];
         Warp &warp = block->warps[t / WARP_LANES];
         int lane = t % WARP_LANES;
-        if (lane == 0) { warp = {&thread, 0, 0, 0, 0, 0}; }
+        if (lane == 0) { warp = {&thread, 0, 0, 0, 0, 0, 0}; }
         warp.count++;
-        warp.ready |= 1u << block->lane_position[lane];
+        warp.ready = warp.all |= 1u << block->lane_position[lane];
         thread.stack_pointer = nullptr;
         thread.stack = nullptr;
         thread.index = index;
-        thread.number = t;
-        thread.lane = lane;
+        thread.number = static_cast<uint16_t>(t);
+        thread.lane = static_cast<uint8_t>(lane);
         thread.position = block->lane_position[lane];
         thread.done = false;
         thread.warp = &warp;
-        thread.waits_for = nullptr;
         thread.warp_since = 0;
-        thread.copies.clear();
-        thread.copy_groups.clear();
         if (++index.x == size.x) { index.x = 0, index.y++; }
         if (index.y == size.y) { index.y = 0, index.z++; }
     }
+}
+
+static void forget_copies(Block *block) { // that nobody has waited for
+    for (int t = 0; t < block->thread_count; t++) {
+        block->threads[t].copies.clear();
+        block->threads[t].copy_groups.clear();
+    }
+    block->copies_async = false;
 }
 
 static void set_up_shared(Block *block) {
@@ -492,6 +488,7 @@ void run_block(Block *block) {
     go_to(&block->scheduler, take_next(block), true);
     if (metering) { meter_block_end(); }
     if (block->fences != nullptr) { forget_fences(block); }
+    if (block->copies_async) { forget_copies(block); }
     now.block = nullptr;
 }
 

@@ -42,6 +42,11 @@ constexpr int WARP_LANES = 32;
 constexpr int MAX_BLOCK_THREADS = 1024;
 constexpr size_t SHARED_BYTES_DEFAULT = 48 << 10; // without cudaFuncSetAttribute
 constexpr size_t SHARED_BYTES_MAX = 227 << 10;    // with it
+#if EMU_ASAN
+constexpr size_t STACK_BYTES = 256 << 10; // of a thread: red zones make frames larger
+#else
+constexpr size_t STACK_BYTES = 64 << 10;
+#endif
 
 struct Source { // a line of a program
     const char *file;
@@ -100,21 +105,23 @@ struct CopyGroup { // a committed group of cp.async
 struct Warp;
 struct Stack;
 
-struct Thread {
+struct alignas(64) Thread {
+    // What a switch and a collective touch lies in one cache line.
     void *stack_pointer; // set while it waits; null before it starts
+    uintptr_t stack_begin;
+    Warp *warp;
+    const char *waits_for; // the barrier or the collective that it waits for, or the last one
+    Source waits_at;
+    void *deposit;
+    unsigned wait_mask;
+    uint16_t number;  // in the block
+    uint8_t lane;     // in the warp
+    uint8_t position; // position of the lane in the schedule's order
+
     Stack *stack;
     uint3 index;
-    int number;   // in the block
-    int lane;     // in the warp
-    int position; // position of the lane in the schedule's order
-    bool done;
-    Warp *warp;
-    // The barrier of the block or the collective of the warp that the thread waits for.
-    const char *waits_for;
-    Source waits_at;
-    unsigned wait_mask;
-    void *deposit;
     uint32_t warp_since; // accesses of the warp's lanes before this interval are ordered before now
+    bool done;
     std::vector<AsyncCopy> copies;
     std::vector<CopyGroup> copy_groups;
 };
@@ -122,6 +129,7 @@ struct Thread {
 struct Warp {
     Thread *threads;
     int count;        // lanes that exist
+    unsigned all;     // their positions
     unsigned ready;   // positions that can run
     unsigned gathers; // lanes that wait in a collective
     unsigned exited;  // lanes that have left the kernel
@@ -146,6 +154,7 @@ struct Block {
     int thread_count, warp_count;
     int exited, at_barrier;
     int turn; // the warp to run next
+    bool copies_async; // a thread has called cp.async
     int barrier_sum, barrier_and, barrier_or;
     int result_sum, result_and, result_or;
     Source barrier;
@@ -167,8 +176,8 @@ struct Block {
 struct Now {
     Thread *thread;
     Block *block;
-    uintptr_t stack, stack_bytes; // of the thread
-    uint64_t me;                  // the thread's stamp in the shadow memory (access.h), without the instruction
+    uintptr_t stack; // of the thread: where it begins
+    uint64_t me;     // the thread's stamp in the shadow memory (access.h), without the instruction
     uint64_t order_global;        // accesses with a stamp below this one are ordered before the thread's accesses
     uint64_t order_shared;
     uint32_t interval, block_since; // the current interval, and the interval of the block's last barrier

@@ -15,7 +15,7 @@ struct ShuffleLane {
 };
 
 static int source_lane(Shuffle kind, int lane, int operand, int width) {
-    int first = lane / width * width, source = 0;
+    int first = lane & ~(width - 1), source = 0; // a width is a power of two
     switch (kind) {
     case SHUFFLE_INDEX: return first + (operand & (width - 1));
     case SHUFFLE_UP: source = lane - operand; return source < first ? -1 : source;
@@ -294,11 +294,13 @@ void cp_async_16(void *shared, const void *global, int src_bytes, const char *fi
     meter_async_copy(static_cast<size_t>(src_bytes));
     memset(shared, 0xff, 16); // the data has not arrived yet
     set_initialised(shared, 16, false);
+    now.block->copies_async = true;
     now.thread->copies.push_back({shared, global, src_bytes, at, EMU_CALLER});
 }
 
 void cp_async_commit() {
     Thread *me = now.thread;
+    now.block->copies_async = true;
     size_t grouped = 0;
     for (const CopyGroup &group : me->copy_groups) { grouped += group.copies; }
     me->copy_groups.push_back({me->copies.size() - grouped});

@@ -132,14 +132,12 @@ void wmma_meet(const char *name, const void *matrix, size_t row_bytes, const cha
 template <class T>
 EMU_UNCHECKED T shuffle_value(Shuffle kind, unsigned mask, T value, int lane, int width, const char *file, int line) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "shuffles move at most 8 bytes");
-    union Bits {
-        uint64_t word;
-        T value;
-        EMU_UNCHECKED Bits() : word(0) {}
-    } bits;
-    bits.value = value;
-    bits.word = shuffle(kind, mask, bits.word, lane, width, file, line);
-    return bits.value;
+    typedef std::conditional_t<sizeof(T) <= sizeof(uint32_t), uint32_t, uint64_t> Word;
+    Word word = 0; // stays in a register: a load of 8 bytes waits for the stores of smaller parts
+    memcpy(&word, &value, sizeof(T));
+    word = static_cast<Word>(shuffle(kind, mask, word, lane, width, file, line));
+    memcpy(static_cast<void *>(&value), &word, sizeof(T));
+    return value;
 }
 
 uint32_t atomic_add(uint32_t *address, uint32_t value, const char *file, int line);
