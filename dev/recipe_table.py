@@ -8,6 +8,7 @@ hours and memory, from the settings of each script and the trainer's --plan. No 
 program: ./train_gpt2cu or ./train_gpt2emu (the default).
 """
 import argparse
+import functools
 import glob
 import os
 import re
@@ -48,6 +49,7 @@ def output(*command):
     return result.stdout
 
 
+@functools.lru_cache(None)
 def settings(script, program, gpus, mib):
     words = output("bash", "-c", SETTINGS, "recipe", script, program, gpus, mib).split()
     names = ["batch", "model", "seq_len", "total_batch", "steps", "zero_stage", "recompute"]

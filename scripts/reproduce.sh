@@ -340,7 +340,7 @@ least_of() { # column, lines
 # The memory of GPU, by its datasheet.
 planned_mib() {
     local plan
-    plan=$("$PROGRAM" --plan --gpu "$GPU" 2>&1) || stop "GPU is '$GPU': ${plan#*--gpu: }"
+    plan=$("$PROGRAM" --plan --steps 0 --gpu "$GPU" 2>&1) || stop "GPU is '$GPU': ${plan#*--gpu: }"
     sed -n 's/^In short, for .* with \([0-9.]*\) GiB .*/\1/p' <<<"$plan" | awk '{ printf "%.0f", $1 * 1024 }'
 }
 
@@ -386,7 +386,7 @@ stage_plan() {
 gpu_options=()
 describe_gpu() {
     [ "${PROGRAM##*/}" != train_gpt2 ] || return 0
-    if "$PROGRAM" --plan --gpu "$gpu_name" >/dev/null 2>&1; then
+    if "$PROGRAM" --plan --steps 0 --gpu "$gpu_name" >/dev/null 2>&1; then
         gpu_options=(--gpu "$gpu_name")
     else
         say "$gpu_name: its datasheet is not known to $PROGRAM --plan, which plans for an H100 with its memory"
