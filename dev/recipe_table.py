@@ -39,6 +39,7 @@ class Problem(Exception):
     """One line for a person."""
 
 
+@functools.lru_cache(None)
 def output(*command):
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     environment["EMU_CUDNN"] = "1"  # the emulated program plans with cuDNN, as a build for a GPU does
@@ -49,7 +50,6 @@ def output(*command):
     return result.stdout
 
 
-@functools.lru_cache(None)
 def settings(script, program, gpus, mib):
     words = output("bash", "-c", SETTINGS, "recipe", script, program, gpus, mib).split()
     names = ["batch", "model", "seq_len", "total_batch", "steps", "zero_stage", "recompute"]

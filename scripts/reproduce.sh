@@ -72,15 +72,15 @@ smoke_settings() {
     is_given OUT_DIR || OUT_DIR=run_smoke_$NAME
     is_given MODEL || SIZE=(--layers 1 --heads 1 --channels 16 --context 32)
     for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=32 BATCH_SIZE=1 \
-        TOTAL_BATCH=64 STEPS=6 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=64 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
-        EVAL_EXAMPLES=2 RESERVE_MIB=0 PAUSE=0; do
+        TOTAL_BATCH=64 STEPS=4 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=64 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
+        EVAL_EXAMPLES=1 RESERVE_MIB=0 PAUSE=0; do
         is_given "${setting%%=*}" || printf -v "${setting%%=*}" %s "${setting#*=}"
     done
     shards_at_most=2 SHARD_TOKENS=20000
     export PAUSE OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0 EMU_CHECK=0 EMU_THREADS=1 OMP_NUM_THREADS=1
     MPIRUN_OPTIONS=(--oversubscribe)
     # In the first start of this recipe a process dies, so that there is a second one.
-    [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 30)
+    [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 22)
     GPU_QUERY=(equal_gpus "no GPU but the CPU" 1024)
     GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} target=train_gpt2emu
     if { [ -z "$PROGRAM" ] && ! have g++ && ! have clang++; } || [ "${PROGRAM##*/}" = train_gpt2 ]; then

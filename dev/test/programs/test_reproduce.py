@@ -2,6 +2,7 @@
 repository: with the emulated trainer, with the CPU's, interrupted, with data that do not come, finished before; and
 what they say where something is missing. nvidia-smi, df, srun and scontrol are stand-ins where a test needs them."""
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -78,7 +79,7 @@ def draws_curves():
     return subprocess.run(["python3", "-c", "import matplotlib"], stderr=subprocess.DEVNULL).returncode == 0
 
 
-def check_finished(name, out, steps=6):
+def check_finished(name, out, steps=4):
     """What a run of so many steps leaves that went through all stages."""
     folder = folder_of(name)
     for stage in ("check", "build", "plan", "fetch", "train", "export", "plot", "summary"):
@@ -106,7 +107,7 @@ def test_124M_dies_and_goes_on():
     """Under nohup, from another folder, started by mpirun where that is."""
     out = end(shell.begin(["nohup", "bash", script_of("gpt2_124M")], environment(**emulated()), WORK), 0)
     check_finished("gpt2_124M", out)
-    assert re.search(r"start 2 of 20, from step [24]: ", out) and "ended without a word" in out, out[-3000:]
+    assert re.search(r"start 2 of 20, from step 2: ", out) and "ended without a word" in out, out[-3000:]
     assert (" --nccl-init mpi " in out) == (shutil.which("mpirun") is not None), out
 
 
@@ -114,12 +115,12 @@ def test_124M_finished_before():
     """Only what is missing is made again; nothing is trained."""
     changes = emulated()
     folder = folder_of("gpt2_124M")
-    if not os.path.exists(os.path.join(folder, "state_00000006.bin")):
+    if not os.path.exists(os.path.join(folder, "state_00000004.bin")):
         pytest.skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
     log = read(folder, "main.log")
     shutil.rmtree(os.path.join(folder, "hf"))
     out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
-    assert "step 6 of 6 is saved in run_smoke_gpt2_124M: nothing to train\n" in out, out
+    assert "step 4 of 4 is saved in run_smoke_gpt2_124M: nothing to train\n" in out, out
     assert "start 1 of" not in out and " fetch " not in out and read(folder, "main.log") == log, out
     assert os.path.exists(os.path.join(folder, "hf", "model.safetensors")) and "summary" in out, out
     assert "run_smoke_gpt2_124M/curves.png is here" in out or not draws_curves(), out
@@ -192,8 +193,8 @@ def test_1558M_builds_without_a_c_plus_plus_compiler():
 @pytest.mark.long
 def test_gpt3_125M_told_to_end():
     """SIGTERM reaches the ranks through all scripts: they save and end. The same command goes on from there."""
-    changes = emulated()
-    process = begin(script_of("gpt3_125M"), EMU_NCCL_FAULT="rest@0:40:20", **changes)  # until the signal comes
+    changes = dict(emulated(), STEPS="6")
+    process = begin(script_of("gpt3_125M"), EMU_NCCL_FAULT="rest@0:22:20", **changes)  # until the signal comes
     shown = until(process, "step    1/6 |")
     process.send_signal(signal.SIGTERM)
     shown += end(process, 143)
@@ -201,7 +202,7 @@ def test_gpt3_125M_told_to_end():
     assert at, shown[-2000:]
     out = ran(0, script_of("gpt3_125M"), **changes)
     assert f"start 1 of 20, from step {at[1]}: " in out, out[-3000:]
-    check_finished("gpt3_125M", out)
+    check_finished("gpt3_125M", out, 6)
 
 
 # ---- What is missing or wrong ----
@@ -240,7 +241,7 @@ def test_refusals():
          dict(DATA="web")),
         ("run_smoke_nothing: has no main.log, and so nothing to sum up yet", "gpt2_124M",
          dict(STAGES="summary", PROGRAM="./none", OUT_DIR="run_smoke_nothing")),
-        ("run_smoke_nothing: has no checkpoint of step 6, and so nothing to export yet", "gpt2_124M",
+        ("run_smoke_nothing: has no checkpoint of step 4, and so nothing to export yet", "gpt2_124M",
          dict(STAGES="export", PROGRAM="./none", OUT_DIR="run_smoke_nothing")),
         ("run_smoke_nothing: has no checkpoint of step 9, and so nothing to export yet", "gpt2_124M",
          dict(STAGES="export", PROGRAM="./none", OUT_DIR="run_smoke_nothing", STEPS="9")),
@@ -407,20 +408,28 @@ def test_two_at_once():
 # ---- Comments ----
 
 
-def test_computed_comments():
+def test_computed_comments(capsys, monkeypatch):
+    """In this process, which asks --plan the same only once."""
     emulated()
-    command = [sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"]
-    end(shell.begin(command, dict(os.environ)), 0)
+    program = os.path.join(COPY, "dev", "recipe_table.py")
+    spec = importlib.util.spec_from_file_location("recipe_table", program)
+    recipe_table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe_table)
+    monkeypatch.setattr(sys, "argv", ["recipe_table.py", "--check"])
+    recipe_table.main()
+    assert capsys.readouterr().out.startswith("up to date: ")
     path = script_of("gpt2_350M")
     text = read(path)
     try:
         with open(path, "w") as file:
             file.write(text.replace(" hours", " hour", 1))
-        out = end(shell.begin(command, dict(os.environ)), 1)
-        assert "scripts/run_gpt2_350M.sh: not what --plan says now" in out, out
+        with pytest.raises(recipe_table.Problem, match="^scripts/run_gpt2_350M.sh: not what --plan says now"):
+            recipe_table.main()
     finally:
         with open(path, "w") as file:
             file.write(text)
+    out = end(shell.begin([sys.executable, program, "--check", "./none"], dict(os.environ)), 1)
+    assert out == "recipe_table.py: ./none: no such program; make train_gpt2emu builds one\n", out
 
 
 def test_published_figures():

@@ -3,7 +3,6 @@ import atexit
 import contextlib
 import fcntl
 import functools
-import glob
 import json
 import os
 import pty
@@ -156,13 +155,19 @@ def stand_ins(programs, hidden=(), only=None):
     folder = tempfile.mkdtemp(dir=WORK)
     for name, script in programs.items():
         write(os.path.join(folder, name), script if script.startswith("#!") else "#!/bin/sh\n" + script, 0o755)
-    found = [shutil.which(name) for name in only] if only is not None else [
-        file for place in os.environ["PATH"].split(os.pathsep) for file in glob.glob(os.path.join(place, "*"))]
-    for file in found:
-        name = os.path.basename(file)
-        if name not in hidden and not os.path.lexists(os.path.join(folder, name)):
-            os.symlink(os.path.abspath(file), os.path.join(folder, name))
+    found = {name: os.path.abspath(shutil.which(name)) for name in only} if only is not None else programs_of_path()
+    for name in found.keys() - set(hidden) - set(programs):
+        os.symlink(found[name], os.path.join(folder, name))
     return folder
+
+
+@functools.lru_cache(None)
+def programs_of_path():
+    found = {}
+    for place in map(os.path.abspath, reversed(os.environ["PATH"].split(os.pathsep))):
+        if os.path.isdir(place):
+            found.update((name, os.path.join(place, name)) for name in os.listdir(place))
+    return found
 
 
 def before_path(programs):
