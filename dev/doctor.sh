@@ -149,11 +149,12 @@ cuda_row NCCL "several GPUs; NCCL_HOME=/folder says where it is" \
 cuda_row cuDNN "version 9: attention in bf16; CUDNN_HOME=/folder says where it is" \
     "apt-get install cudnn9-cuda-12, from NVIDIA's repository: https://developer.nvidia.com/cudnn"
 cuda_row NVRTC "of nvcc's CUDA release: cuDNN has no attention without it" "comes with the CUDA toolkit"
-row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
+mpi=$(mpi)
+row MPI optional "$mpi" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
     "apt-get install openmpi-bin libopenmpi-dev" ""
-if [ "$(id -u)" -eq 0 ] && mpi | grep -q 'Open MPI\|OpenRTE'; then
-    printf '%20s as root, as in a container: mpirun --allow-run-as-root\n' ""
-fi
+case $(id -u)$mpi in
+    "0"*"Open MPI"* | "0"*OpenRTE*) printf '%20s as root, as in a container: mpirun --allow-run-as-root\n' "" ;;
+esac
 row GPU "needed to run it" "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" \
     "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
@@ -162,7 +163,8 @@ row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.py looks
     "comes with the CUDA toolkit" ""
 echo
 echo "The same source on the CPU (make train_gpt2emu)"
-row g++/clang optional "$(emulator_compilers)" "C++17 for the emulator of dev/emu; Linux on x86-64 or aarch64" \
+emulator_compilers=$(emulator_compilers)
+row g++/clang optional "$emulator_compilers" "C++17 for the emulator of dev/emu; Linux on x86-64 or aarch64" \
     "apt-get install g++" ""
 row addr2line optional "$(version_of addr2line)" "names the source lines in the emulator's reports" \
     "apt-get install binutils" ""
@@ -182,7 +184,7 @@ else
     echo "train_gpt2cu: builds and runs here: make train_gpt2cu"
 fi
 emulator="builds and runs here: make train_gpt2emu"
-[ -n "$(emulator_compilers)" ] || emulator="does not build here: no C++ compiler"
+[ -n "$emulator_compilers" ] || emulator="does not build here: no C++ compiler"
 case $(uname -sm) in
     "Linux x86_64" | "Linux aarch64") ;;
     *) emulator="does not build here: it is for Linux on x86-64 or aarch64" ;;
