@@ -4,6 +4,7 @@ byte with what ./tokenize makes of the same texts, and read by ./train_gpt2. Nee
 that the tokens of ./tokenize are right.
 """
 import array
+import compileall
 import contextlib
 import csv
 import email.utils
@@ -62,6 +63,7 @@ def setup_module():
     shutil.copytree(os.path.join(ROOT, "dev", "data"), PROGRAMS,
                     ignore=lambda folder, names: [name for name in names if not name.endswith((".py", ".md"))])
     shutil.copy(os.path.join(ROOT, "dev", "guard.py"), os.path.dirname(PROGRAMS))
+    compileall.compile_dir(os.path.dirname(PROGRAMS), quiet=1)  # once, not at each of some 200 starts
     command = [sys.executable, os.path.join(ROOT, "dev", "data", "make_mirror.py"), MIRROR]
     made = subprocess.run(command, capture_output=True, check=True, env=ENVIRONMENT)
     assert made.stdout.decode().startswith(f"--mirror file://{MIRROR}\n"), made.stdout
