@@ -28,6 +28,7 @@ import run_logs  # noqa: E402
 
 os.environ.setdefault("MPLCONFIGDIR", WORK)  # matplotlib's cache: nothing is left in the home folder
 SMALL = ["--size", "5x4", "--dpi", "50"]
+LOSS = ["--panels", "loss"]  # a picture of one panel takes a third of the time, for tests of what is in it
 GPT2 = {"124M": (12, 768), "350M": (24, 1024), "774M": (36, 1280), "1558M": (48, 1600)}
 
 
@@ -285,11 +286,10 @@ def test_references_fit_the_runs(words, wanted):
 
 def test_references_are_drawn():
     run = make_run("drawn", steps=400)
-    for arguments, wanted in (([], True), (["--reference", "none"], False)):
-        _, panels = figure_of(run, *arguments)
+    for arguments, wanted in ((["--reference", "none"], False), ([], True)):
+        _, panels = figure_of(run, "--panels", "loss,hellaswag", *arguments)
         for panel, text in (("hellaswag", "GPT-2 124M: 29.4 %"), ("loss", "GPT-2 124M, FineWeb: 3.42")):
             assert (text in [label.get_text() for label in panels[panel].texts]) == wanted, (panel, wanted)
-    _, panels = figure_of(run)
     assert any(abs(line.get_ydata()[0] - 0.294) < 1e-9 for line in panels["hellaswag"].lines)
     assert any(abs(line.get_ydata()[0] - 3.42) < 1e-9 for line in panels["loss"].lines)
 
@@ -310,7 +310,7 @@ def test_png():
 def test_other_formats():
     run = make_run("formats")
     for name, start in (("a.pdf", b"%PDF-"), ("a.svg", b"<?xml"), ("A.PNG", b"\x89PNG")):
-        draws(run, "-o", path(name), *SMALL, "--panels", "loss")
+        draws(run, "-o", path(name), *SMALL, *LOSS)
         with open(path(name), "rb") as file:
             assert file.read(5).startswith(start[:5]), name
 
@@ -324,33 +324,33 @@ def test_x_axes():
     run = make_run("axes", steps=40, every=20, tokens_per_step=1000)
     for axis, expected, label in (("steps", [0, 20, 40], "steps"), ("tokens", [0, 20000, 40000], "tokens (thousands)"),
                                   ("hours", [0, 50 / 3600, 100 / 3600], "minutes of training")):
-        figure, panels = figure_of(run, "--x", axis)
+        figure, panels = figure_of(run, "--x", axis, "--panels", "loss,hellaswag,lr")
         for panel in ("loss", "hellaswag"):
             got = curve_of(panels[panel], 3)
             assert all(abs(a - b) < 1e-9 for a, b in zip(got, expected)), (axis, panel, got)
         assert len(curve_of(panels["lr"], 40)) == 40
         assert label in [text.get_text() for text in figure.texts], axis
     _, panels = figure_of(make_run("foreign", steps=40, every=20, info=False), "-x", "tokens",
-                          "--tokens-per-step", "512")
+                          "--tokens-per-step", "512", *LOSS)
     assert list(curve_of(panels["loss"], 3)) == [0, 20 * 512, 40 * 512]
 
 
 def test_different_tokens_per_step():
     one, two = make_run("one", tokens_per_step=1000), make_run("two", tokens_per_step=4000, steps=100)
-    _, err = draws(one, two, "-o", path("two.png"), *SMALL)
+    _, err = draws(one, two, "-o", path("two.png"), *SMALL, *LOSS)
     assert "differ in tokens per step" in err and "--x tokens" in err, err
-    assert draws(one, two, "-o", path("two.png"), "--x", "tokens", *SMALL)[1] == ""
-    _, panels = figure_of(one, two, "-x", "tokens")
+    assert draws(one, two, "-o", path("two.png"), "--x", "tokens", *SMALL, *LOSS)[1] == ""
+    _, panels = figure_of(one, two, "-x", "tokens", *LOSS)
     assert panels["loss"].get_xlim()[1] > 400000 > 0.95 * panels["loss"].get_xlim()[1]
 
 
 def test_steep_start_does_not_flatten_the_rest():
-    _, panels = figure_of(make_run("steep", steps=2000, every=100), "--reference", "none")
+    _, panels = figure_of(make_run("steep", steps=2000, every=100), "--reference", "none", *LOSS)
     low, high = panels["loss"].get_ylim()
     assert 2.5 < low < 3.0 and 3.1 < high < 5.0, (low, high)
-    _, panels = figure_of(path("steep"), "--log-x")
+    _, panels = figure_of(path("steep"), "--log-x", *LOSS)
     assert panels["loss"].get_ylim()[1] > 10 and panels["loss"].get_xscale() == "log"
-    _, panels = figure_of(path("steep"), "--from", "1000")
+    _, panels = figure_of(path("steep"), "--from", "1000", *LOSS)
     assert panels["loss"].get_xlim()[0] > 900 and panels["loss"].get_ylim()[1] < 3.3
 
 
@@ -358,7 +358,7 @@ def test_diverged_run_is_shown():
     """What goes up and stays there is no spike that may be cut off."""
     folder = make_run("diverged", steps=1000, every=100)
     write("diverged/main.log", "".join(train_line(step, falling(step) if step < 800 else 7.5) for step in range(1000)))
-    _, panels = figure_of(folder)
+    _, panels = figure_of(folder, *LOSS)
     assert panels["loss"].get_ylim()[1] > 7.5, panels["loss"].get_ylim()
 
 
@@ -373,9 +373,9 @@ def test_smoothing():
     x, medians = plot.np.arange(400.0), plot.np.full(400, 10.0)
     medians[200] = 0.001  # a step in which a checkpoint was written
     assert (plot.block_medians(x, medians, 20) == 10.0).all()
-    shown = texts(make_run("smooth", steps=400), "--smooth", "50")
+    shown = texts(make_run("smooth", steps=400), "--smooth", "50", *LOSS)
     assert "train, mean of 50 steps" in shown, shown
-    assert "train" in texts(path("smooth"), "--smooth", "0")
+    assert "train" in texts(path("smooth"), "--smooth", "0", *LOSS)
 
 
 def test_thinning_keeps_extremes():
@@ -397,15 +397,15 @@ def test_holes_and_odd_values():
     lines = [train_line(step, falling(step)) for step in range(300) if not 200 <= step < 260]
     lines[100] = "s:100 trl:nan lr:0.000600 norm:inf\n"
     write("odd/main.log", "".join(lines) + train_line(299, 3.0) + "s:300 trl:2.")
-    _, panels = figure_of(folder)
+    _, panels = figure_of(folder, *LOSS)
     line = curve_of(panels["loss"], 241)  # 240 steps and what breaks the line
     assert line is not None
     assert plot.np.isnan(line).sum() == 0 and plot.np.isnan(panels["loss"].lines[0].get_ydata()).sum() == 2
-    _, panels = figure_of(folder, "-x", "hours")
+    _, panels = figure_of(folder, "-x", "hours", *LOSS)
     assert plot.np.isnan(panels["loss"].lines[0].get_ydata()).sum() == 2
     shown = texts(folder)
     assert "not a number" in shown and "resumed" in shown, shown
-    calm = texts(make_run("calm"))
+    calm = texts(make_run("calm"), *LOSS)
     assert "not a number" not in calm and "resumed" not in calm
 
 
@@ -427,7 +427,7 @@ def test_many_runs():
     """Twelve runs of different lengths, with long names and such as could be taken for markup, told apart."""
     runs = [make_run(f"many/{i} $x_1$ & <b> 名 with a name that is longer than it should be {i}", steps=50 + 10 * i)
             for i in range(12)]
-    out, err = draws(*runs, "-o", path("many.png"))
+    out, err = draws(*runs, "-o", path("many.png"), "--dpi", "50")
     assert "and 9 more" in out and err == "", (out, err)
     need_matplotlib()
     options = plot.parse_options(runs)
@@ -438,7 +438,8 @@ def test_many_runs():
     legend, top = figure.legends[0].get_window_extent(), panels["loss"].get_tightbbox(figure.canvas.get_renderer())
     assert legend.y0 >= top.y1 - 1 and legend.x1 <= figure.bbox.x1 + 1, (legend, top)
     assert len(figure.legends[0].get_texts()) == 12
-    assert [text for text in texts(*runs[:2], "--labels", "first,second") if text.startswith(("first", "second"))]
+    shown = texts(*runs[:2], "--labels", "first,second", *LOSS)
+    assert [text for text in shown if text.startswith(("first", "second"))]
 
 
 def test_runs_that_cover_each_other():
@@ -454,7 +455,7 @@ def test_title_and_facts():
     shown = texts(run)
     facts = ["GPT-2 124M", "FineWeb", "1,000 tokens a step", "8 x NVIDIA H100", "bf16"]
     assert "facts" in shown and "  ·  ".join(facts) in shown, shown
-    shown = texts(run, "--title", "A $ title")
+    shown = texts(run, "--title", "A $ title", *LOSS)
     assert "A $ title" in shown and "facts" not in shown, shown
 
 
@@ -530,7 +531,7 @@ def test_watch():
     picture, folder = path("watched.png"), new_folder("watched")
     with open(path("watched.out"), "wb") as out:
         process = subprocess.Popen(
-            [sys.executable, PLOT, "--watch", "0.1", folder, "-o", picture, *SMALL, "--panels", "loss"], stdout=out,
+            [sys.executable, PLOT, "--watch", "0.1", folder, "-o", picture, *SMALL, *LOSS], stdout=out,
             stderr=subprocess.PIPE,  # a shell's background job ignores the signal
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
 
@@ -561,7 +562,7 @@ def test_watch():
 def test_watch_on_a_terminal():
     """One line that is written over, and the run may stand behind --watch."""
     need_matplotlib()
-    words = [sys.executable, PLOT, "--watch", make_run("screen"), "-o", path("screen.png"), *SMALL, "--panels", "loss"]
+    words = [sys.executable, PLOT, "--watch", make_run("screen"), "-o", path("screen.png"), *SMALL, *LOSS]
     with Terminal(words) as terminal:
         terminal.until(r"\r[^\n]*screen[^\n]*\x1b\[K$")
         terminal.process.send_signal(signal.SIGTERM)
@@ -570,7 +571,7 @@ def test_watch_on_a_terminal():
 
 def test_output_that_cannot_be_written():
     need_matplotlib()
-    words = [sys.executable, PLOT, make_run("spoken"), "-o", path("spoken.png")]
+    words = [sys.executable, PLOT, make_run("spoken"), "-o", path("spoken.png"), *SMALL, *LOSS]
     with open("/dev/full", "w") as full:
         result = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert result.returncode == 1 and re.fullmatch(r"plot\.py: standard output: [^\n]+\n", result.stderr), result
