@@ -208,29 +208,18 @@ static inline AutoCandidate run_candidate_with(TrainRun *run, const AutoGpus *gp
     return run_candidate(run, &gpus->speed, level, &ignored);
 }
 
-static inline bool run_batch_fits(TrainRun *run, const AutoGpus *gpus, int64_t B, int level, int64_t budget) {
-    AutoCandidate candidate = run_candidate_with(run, gpus, B, level);
-    return auto_fits(&candidate, budget);
-}
-
 // Returns the largest micro-batch with which a level fits into `budget` bytes, among those that divide --total-batch if
-// it is given. 0: none. More sequences take more memory, so the search halves.
+// it is given. 0: none. More sequences take more memory, so the search halves; of the few that divide it tries each.
 static inline int64_t run_largest_batch(TrainRun *run, const AutoGpus *gpus, int level, int64_t budget) {
     const TrainOptions *o = &run->options;
-    bool step_is_given = o->given[TRAIN_ROW_total_batch];
-    int64_t tokens = o->seq_len * run->num_ranks, in_step = o->total_batch / tokens;
-    int64_t most = step_is_given ? in_step : TRAIN_MAX_TOTAL_BATCH / tokens;
-    int64_t largest = 0, fits = 0, too_many = min_i64(TRAIN_MAX_BATCH, most) + 1;
-    while (too_many - fits > 1) {
-        int64_t middle = fits + (too_many - fits) / 2;
-        int64_t B = step_is_given ? train_options_next_batch(in_step, middle + 1) : middle;
-        if (B > largest && !run_batch_fits(run, gpus, B, level, budget)) {
-            too_many = B;
-        } else {
-            largest = B, fits = middle; // between B and the middle nothing divides the step
-        }
+    int64_t tokens = o->seq_len * run->num_ranks, given = o->given[TRAIN_ROW_total_batch] ? o->total_batch / tokens : 0;
+    int64_t fits = 0, too_many = min_i64(TRAIN_MAX_BATCH, given > 0 ? given : TRAIN_MAX_TOTAL_BATCH / tokens) + 1;
+    while (too_many - fits > 1 && (given == 0 || fits == 0)) {
+        int64_t B = given > 0 ? train_options_next_batch(given, too_many) : fits + (too_many - fits) / 2;
+        AutoCandidate candidate = run_candidate_with(run, gpus, B, level);
+        *(auto_fits(&candidate, budget) ? &fits : &too_many) = B;
     }
-    return largest;
+    return fits;
 }
 
 // What a GPU holds.
