@@ -2,6 +2,7 @@
 built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
 comes of it with the real ones: test_nvcc.sh. And which revision of the source a program says it is, in a repository
 with a trainer of three lines."""
+import functools
 import os
 import re
 import shutil
@@ -63,9 +64,15 @@ def make(*arguments, status=0, **variables):
     return result.stdout + result.stderr
 
 
-def compile_line(*arguments, program="train_gpt2cu", **variables):
-    out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", *arguments, **variables)
-    return next(line for line in out.splitlines() if f"-o {BUILD}/{program} " in line)
+def compile_lines(*arguments, programs=("train_gpt2cu", "train_gpt2emu"), **variables):
+    """The command that links each program: one make finds out for all."""
+    out = make(*(f"{BUILD}/{program}" for program in programs), f"NVCC={NVCC}", *arguments, **variables)
+    return [next(line for line in out.splitlines() if f"-o {BUILD}/{program} " in line) for program in programs]
+
+
+@functools.lru_cache(None)
+def compile_line(*arguments, program="train_gpt2cu"):
+    return compile_lines(*arguments, programs=[program])[0]
 
 
 def has_mpi(line):
@@ -82,7 +89,8 @@ def test_library(name, home, header, more):
     assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line, line
     assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
     assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
-    for line in (compile_line(f"{name}_HOME={home}"), compile_line(f"{name}=1", **{f"{name}_HOME": home})):
+    named, = compile_lines(f"{name}=1", "MPI=0", programs=["train_gpt2cu"], **{f"{name}_HOME": home})
+    for line in (compile_line(f"{name}_HOME={home}", "MPI=0"), named):
         assert f" -DUSE_{name} -isystem {home}/include " in line and f" -l:lib{header}.so " in line, line
         assert f" -L{home}/lib " in line and f"-Xlinker -rpath -Xlinker {home}/lib" in line, line
     for option in (f"{name}=0", *more):
@@ -99,8 +107,9 @@ def test_library(name, home, header, more):
      "train_gpt2emu")))
 def test_what_is_not_there(switch, folders, says, program):
     """A folder that is named, and holds none that fits, is refused."""
+    others = [f"{other}=0" for other in ("NCCL", "CUDNN", "MPI") if other != switch]
     for folder in folders:
-        out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", f"{switch}_HOME={folder}", status=2)
+        out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", f"{switch}_HOME={folder}", *others, status=2)
         assert re.search(says.format(folder), out) and f"{switch}=0" in out, out
 
 
@@ -111,18 +120,18 @@ def test_mpi_in_a_folder():
 echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now -lmpi -lm'
 """, 0o755)
     for _ in range(2):
-        line = compile_line(f"MPI_HOME={MPI}")
+        line, emulated = compile_lines(f"MPI_HOME={MPI}")
         assert has_mpi(line) and f" -isystem {MPI}/include " in line and f" -L{MPI}/lib " in line, line
         assert f"-Xlinker -rpath -Xlinker {MPI}/lib" in line and "new-dtags" not in line and "-Wl" not in line, line
-        line = compile_line(f"MPI_HOME={MPI}", program="train_gpt2emu")
-        assert has_mpi(line) and f" -Wl,-rpath,{MPI}/lib " in line, line
+        assert has_mpi(emulated) and f" -Wl,-rpath,{MPI}/lib " in emulated, emulated
         shutil.rmtree(os.path.dirname(mpicc), ignore_errors=True)
 
 
 def test_mpi_that_is_here():
     if shutil.which("mpicc") is None:
         pytest.skip("no mpicc here")
-    assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
+    lines = compile_lines("MPI=1")
+    assert all(map(has_mpi, lines)), lines
 
 
 def test_emulated_programs_have_nccl():
@@ -163,7 +172,8 @@ def test_which_gpus():
                                 ("", "sm_80 sm_90 sm_100 sm_120", "80 90 100"),
                                 ("12.0", "sm_80 sm_90 sm_100", "80 90 100")):
         write(smi, f"#!/bin/sh\necho {found}\n", 0o755)
-        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", PATH=places, GPU_ARCH="", ARCHS=known)
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", "NCCL=0", "CUDNN=0", "MPI=0", PATH=places, GPU_ARCH="",
+                   ARCHS=known)
         line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
         assert re.findall(r"arch=compute_(\d+),code=\[sm_(\d+),compute_(\d+)\]", line) == [
             (arch, arch, arch) for arch in archs.split()], (found, known, out)
