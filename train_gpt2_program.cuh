@@ -331,7 +331,7 @@ static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant vari
     planned.B = shape.B;
     planned.bytes = t->device_plan.total;
     planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
-    step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage);
+    if (gpu != NULL) { step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage); }
     zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
                     &planned.gradient_bytes, &planned.parameter_bytes);
     return planned;

@@ -62,7 +62,7 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(
 static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
     PlanVariant variant = {RECOMPUTE_NOTHING, 0, true};
     Error ignored;
-    PlannedRun whole = run->ops->plan_variant(run->trainer, run, variant, &gpus->speed, &ignored);
+    PlannedRun whole = run->ops->plan_variant(run->trainer, run, variant, NULL, &ignored);
     return !whole.overflows && whole.bytes <= gpus->total_bytes - auto_reserve(run->num_ranks, false);
 }
 
@@ -77,11 +77,11 @@ static inline void run_settle_rounding(TrainRun *run, const AutoGpus *gpus) {
     const TrainOptions *asked = &run->choices.asked;
     bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
     o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
-    if (asked->head_rows == 0 && !all_are_few && !run_fits_whole(run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
+    bool fits = run_fits_whole(run, gpus), fewer = asked->head_rows == 0 && !all_are_few && !fits;
+    if (fewer) { o->head_rows = HEAD_ROWS_FEW, fits = run_fits_whole(run, gpus); }
     o->gelu_fusion = asked->gelu_fusion;
     if (asked->gelu_fusion >= 0) { return; }
-    bool fuses = gpus->fuses_gelu && !o->fp8 && run_fits_whole(run, gpus);
-    o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
+    o->gelu_fusion = fits && gpus->fuses_gelu && !o->fp8 ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
 }
 
 static inline void run_explain_rounding(TrainRun *run) {
@@ -101,11 +101,11 @@ static inline void run_explain_rounding(TrainRun *run) {
 
 // ---- Micro-batch and level of recomputation ----
 
-// Computes memory and time of a step with the run's current micro-batch. *overflow says what is too large.
+// Computes memory and, with a gpu, time of a step with the run's current micro-batch. *overflow says what is too large.
 static inline AutoCandidate run_candidate(const TrainRun *run, const StepGpu *gpu, int recompute, Error *overflow) {
     PlannedRun planned = run_plan_variant(run, gpu, recompute, run->options.zero_stage, overflow);
     int64_t bytes = planned.overflows ? -1 : planned.bytes;
-    AutoCandidate candidate = {planned.B, recompute, bytes, step_rows_seconds(&planned.rows)};
+    AutoCandidate candidate = {planned.B, recompute, bytes, gpu != NULL ? step_rows_seconds(&planned.rows) : 0.0};
     return candidate;
 }
 
@@ -199,13 +199,13 @@ static inline bool run_settle_gpu_choices(TrainRun *run, const AutoGpus *gpus, E
 
 // ---- The micro-batches that fit ----
 
-// Plans the run with another micro-batch and level of --recompute. The run keeps the micro-batch.
+// Plans the memory of the run with another micro-batch and level of --recompute. The run keeps the micro-batch.
 static inline AutoCandidate run_candidate_with(TrainRun *run, const AutoGpus *gpus, int64_t B, int level) {
     Error ignored;
     run->options.batch_size = B;
     run_pack_evals(run, &ignored); // may fail for a batch that is too small, and no memory is short then
     run_settle_rounding(run, gpus);
-    return run_candidate(run, &gpus->speed, level, &ignored);
+    return run_candidate(run, NULL, level, &ignored);
 }
 
 // Returns the largest micro-batch with which a level fits into `budget` bytes, among those that divide --total-batch if
