@@ -121,9 +121,8 @@ __device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
     return amax;
 }
 
-// *total = max(*total, amax of the block), with one atomic per block. total NULL: does nothing. A block has whole warps
-// in up to two dimensions, and all its threads must call it. The tensor is of floatX. The values may be the values
-// before rounding, because rounding keeps their order.
+// *total = max(*total, amax of the block), with one atomic. NULL: does nothing. A block has whole warps in up to two
+// dimensions, and all its threads must call it. Values may be those before rounding to floatX: that keeps their order.
 __device__ __forceinline__ void amax_add_rounded(uint32_t *total, uint32_t amax) {
     __shared__ uint32_t of_warp[WARP_SIZE];
     if (total == NULL) { return; }
@@ -169,8 +168,9 @@ template <class Kernel> static inline void allow_dynamic_shared(Kernel *kernel, 
     }
 }
 
-// Blocks to cover n elements.
+// Blocks to cover n elements, and threads of a block that has n elements at most: whole warps.
 static inline unsigned blocks_for(int64_t n, int64_t per_block) { return (unsigned)ceil_div_i64(n, per_block); }
+static inline int block_for(int64_t n, int most) { return (int)min_i64(most, max_i64(1, round_up_i64(n, WARP_SIZE))); }
 
 // ---- Checksums ----
 //

@@ -55,7 +55,7 @@ __device__ __forceinline__ void column_sums_store(float *scratch, const float (&
 
 #define COLUMN_SUMS_MAX_KINDS 3
 #define COLUMN_SUMS_LANES 8 // neighbouring threads on one row of scratch: 128 bytes
-#define COLUMN_SUMS_ROWS 64 // rows of scratch that a block adds at a time
+#define COLUMN_SUMS_ROWS 64 // rows of scratch that a block adds at a time, if there are so many
 #define COLUMN_SUMS_COLUMNS (COLUMN_SUMS_LANES * f128::size)
 #define COLUMN_SUMS_THREADS (COLUMN_SUMS_LANES * COLUMN_SUMS_ROWS)
 
@@ -65,8 +65,7 @@ typedef struct {
 } ColumnSums;
 
 // sums (kinds,C) += the columns of scratch (blocks,kinds,C). Thread (lane, row) adds rows row, row+64, ... of 4
-// columns. Then each of the first 32 threads adds the 64 sums of one column. Reads kinds*C float for each block of the
-// first stage, mostly from the L2 cache.
+// columns. Then each of the first 32 threads adds the sums of one column. Reads scratch, mostly from the L2 cache.
 static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
     column_sums_reduce_kernel(ColumnSums sums, const float *__restrict__ scratch, int64_t blocks, int kinds, int C) {
     __shared__ alignas(16) float partial[COLUMN_SUMS_ROWS * COLUMN_SUMS_COLUMNS];
@@ -87,7 +86,7 @@ static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
     if (threadIdx.x >= COLUMN_SUMS_COLUMNS || column >= width) { return; }
     float total = 0.0f;
 #pragma unroll 8
-    for (int row = 0; row < COLUMN_SUMS_ROWS; row++) { total += partial[row * COLUMN_SUMS_COLUMNS + threadIdx.x]; }
+    for (int i = threadIdx.x; i < (int)blockDim.x * f128::size; i += COLUMN_SUMS_COLUMNS) { total += partial[i]; }
     int kind = column / C;
     float *gradient = kind == 0 ? sums.of[0] : kind == 1 ? sums.of[1] : sums.of[2]; // sums.of[kind] needs local memory
     gradient[column - kind * C] += total;
@@ -97,7 +96,8 @@ static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
 static inline void column_sums_reduce(ColumnSums sums, int kinds, const float *scratch, int64_t blocks, int C,
                                       cudaStream_t stream) {
     cuda_require(blocks > 0 && C > 0 && C % f128::size == 0 && kinds > 0 && kinds <= COLUMN_SUMS_MAX_KINDS);
-    column_sums_reduce_kernel<<<blocks_for((int64_t)kinds * C, COLUMN_SUMS_COLUMNS), COLUMN_SUMS_THREADS, 0, stream>>>(
+    int threads = block_for(blocks * COLUMN_SUMS_LANES, COLUMN_SUMS_THREADS);
+    column_sums_reduce_kernel<<<blocks_for((int64_t)kinds * C, COLUMN_SUMS_COLUMNS), threads, 0, stream>>>(
         sums, scratch, blocks, kinds, C);
     cuda_check_launch("column_sums_reduce_kernel");
 }

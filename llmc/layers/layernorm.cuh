@@ -169,7 +169,7 @@ static inline LayerNormGrid layernorm_grid(const LayerNorm &ln, int64_t N, int b
     cuda_require(N > 0 && ln.C > 0 && ln.C % 8 == 0 && ln.C <= LAYERNORM_MAX_CHANNELS);
     cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
     unsigned row_threads = WARP_SIZE * blocks_for(ln.C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
-    dim3 block(row_threads, (unsigned)max_i64(1, block_size / row_threads));
+    dim3 block(row_threads, (unsigned)max_i64(1, min_i64(N, block_size / row_threads)));
     return {blocks_for(N, block.y), block};
 }
 

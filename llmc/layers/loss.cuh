@@ -138,7 +138,7 @@ static inline void cross_entropy_launch(float *losses, floatX *logits, const int
     cuda_require(rows > 0 && rows <= INT32_MAX && (uintptr_t)logits % 16 == 0);
     cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
     cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
-    block_size = (int)min_i64(block_size, round_up_i64(ceil_div_i64(Vp, x128::size), WARP_SIZE));
+    block_size = block_for(Vp / x128::size, block_size);
     size_t shared = STAGED ? (size_t)Vp * sizeof(floatX) : 0;
     allow_dynamic_shared(cross_entropy_kernel<STAGED>, shared);
     cross_entropy_kernel<STAGED>
@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
 // *sum = (or += with accumulate) the sum of losses (N) in double precision, in an order that depends on N only.
 static inline void sum_losses(double *sum, const float *losses, int64_t N, bool accumulate, cudaStream_t stream) {
     cuda_require(N >= 0);
-    sum_losses_kernel<<<1, MAX_BLOCK, 0, stream>>>(sum, losses, N, accumulate);
+    sum_losses_kernel<<<1, block_for(N, MAX_BLOCK), 0, stream>>>(sum, losses, N, accumulate);
     cuda_check_launch("sum_losses_kernel");
 }
 

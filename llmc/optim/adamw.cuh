@@ -54,8 +54,7 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
 
 #define ADAMW_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
 
-// A part is n neighbouring elements, repeated `repeats` times at equal distances (the layers of a model). Any n and any
-// addresses are allowed.
+// A part is n neighbouring elements at any address, `repeats` times at equal distances (the layers of a model).
 typedef struct {
     floatX *params;
     float *master, *m, *v; // master: NULL if there is no master copy
@@ -87,8 +86,7 @@ typedef struct {
     bool vectors;    // in all arrays whole groups are aligned for one access
 } AdamWLaunch;
 
-// Returns the number of elements between the last aligned group before a pointer and the pointer. Returns if_null for
-// NULL.
+// Returns the number of elements from the last aligned group before a pointer to the pointer. if_null: for NULL.
 template <class T> static inline int group_lead(const T *pointer, int if_null) {
     if (pointer == NULL) { return if_null; }
     return (int)((uintptr_t)pointer % (ADAMW_GROUP * sizeof(T)) / sizeof(T));
@@ -224,6 +222,7 @@ static inline void adamw_update(const AdamWPart *first, const AdamWPart *second,
                                 const StepResult *result, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
     AdamWPart none = *first;
     none.repeats = 0;
+    block_size = block_for(max_i64(first->n, second != NULL ? second->n : 0) / ADAMW_GROUP + 2, block_size);
     AdamWLaunch a = adamw_launch(first, block_size), b = adamw_launch(second != NULL ? second : &none, block_size);
     int64_t blocks = a.part.repeats * a.blocks + b.part.repeats * b.blocks;
     cuda_require(blocks <= INT32_MAX);

@@ -85,8 +85,9 @@ static inline void global_norm_squared(double *partials, const NormPart *first, 
     int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
     cuda_require(norm_part_is_good(first) && (second == NULL || norm_part_is_good(second)));
     cuda_require(blocks <= INT32_MAX);
-    global_norm_squared_kernel<<<(unsigned)blocks, GLOBAL_NORM_BLOCK, 0, stream>>>(partials, *first,
-                                                                                   second != NULL ? *second : *first);
+    const NormPart *other = second != NULL ? second : first;
+    int threads = block_for(ceil_div_i64(max_i64(first->n, other->n), f128::size), GLOBAL_NORM_BLOCK);
+    global_norm_squared_kernel<<<(unsigned)blocks, threads, 0, stream>>>(partials, *first, *other);
     cuda_check_launch("global_norm_squared_kernel");
 }
 
@@ -107,12 +108,12 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
     }
 }
 
-// Makes this GPU's record from `count` partials of global_norm_squared, the sum of its losses, wants_to_end (has its
-// process been asked to stop?) and the checksum of its weights. All of them are in device memory.
+// Makes this GPU's record from `count` partials of global_norm_squared. All pointers are to device memory.
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
                                const int64_t *wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
     cuda_require(count > 0);
-    step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
+    int threads = block_for(count, MAX_BLOCK);
+    step_record_kernel<<<1, threads, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
     cuda_check_launch("step_record_kernel");
 }
 
