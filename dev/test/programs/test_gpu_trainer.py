@@ -42,6 +42,7 @@ def run_with(*changes):
     return options
 
 
+@functools.lru_cache(None)
 def precision():
     return re.search(r"^precision +(\w+)", ran(*RUN, "--plan"), re.M).group(1)
 
