@@ -373,6 +373,7 @@ TEST(test_ten_updates_with_muon) { check_ten_updates(t, FIXTURES "small_muon_ste
 // Equal bits
 
 static const GPT2Config two_heads = {24, 257, 384, 2, 2, 128};
+static const GPT2Config narrow = {24, 257, 384, 2, 2, 32}; // where no width shows more
 
 // Makes a batch with something to learn: each token makes one next token likely.
 static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets) {
@@ -420,7 +421,7 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
         state_set_text(&header, "option.optimizer", "muon");
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
-        ok = checkpoint_write_begin(&writers[r], opened(dir), step, &two_heads, &header, NULL, 0, r == 0, &error);
+        ok = checkpoint_write_begin(&writers[r], opened(dir), step, &narrow, &header, NULL, 0, r == 0, &error);
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ok = write_state(&ranks[r]->trainer, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
@@ -437,7 +438,7 @@ static bool read_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_
     bool ok = true;
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ranks[r]->run->updates = step;
-        ok = CHECK(t, checkpoint_read_begin(&readers[r], dir, step, &two_heads, &header, &error), "%s", error.text) &&
+        ok = CHECK(t, checkpoint_read_begin(&readers[r], dir, step, &narrow, &header, &error), "%s", error.text) &&
              rig_read(t, ranks[r].get(), &readers[r]);
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += readers[r].sums.sums[a]; }
     }
@@ -452,7 +453,7 @@ static Ranks open_ranks(Test *t, RunShape shape, int num_ranks, int stage) {
     shape.num_ranks = num_ranks;
     shape.zero_stage = stage;
     for (shape.rank = 0; shape.rank < num_ranks; shape.rank++) {
-        ranks.push_back(std::unique_ptr<Rig>(new Rig(t, &two_heads, shape)));
+        ranks.push_back(std::unique_ptr<Rig>(new Rig(t, &narrow, shape)));
     }
     return ranks;
 }
@@ -481,7 +482,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
     std::string what = words("%d ranks, stage %d", num_ranks, stage);
     if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
         uint64_t sum = 0;
-        std::vector<float> params((size_t)gpt2_num_params(&two_heads), NAN);
+        std::vector<float> params((size_t)gpt2_num_params(&narrow), NAN);
         for (const std::unique_ptr<Rig> &rank : ranks) {
             sum += sum_of_own(rank.get());
             take_own_part(&rank->trainer, rank->trainer.model.params, &params);
@@ -780,7 +781,7 @@ TEST(test_roles_of_batches) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.mean_places = B * T;
-    Rig m(t, &two_heads, shape);
+    Rig m(t, &narrow, shape);
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     double alone[BATCHES] = {0.0}, sum = NAN;
@@ -1026,7 +1027,7 @@ TEST(test_inputs_kept_in_8_bits) {
     for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
         RunShape shape = trains(2, 17, level, FUSE_NOTHING);
         shape.fp8 = true;
-        Rig m(t, &two_heads, shape);
+        Rig m(t, &narrow, shape);
         if (!rig_init(t, &m)) { return; }
         Trainer *trainer = &m.trainer;
         int L = trainer->model.config.num_layers;

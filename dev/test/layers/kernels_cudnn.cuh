@@ -100,7 +100,8 @@ TEST(test_cudnn_atomics) {
 // and nothing may be read in the workspace that was not written there. Public reports of wrong results name both.
 TEST(test_cudnn_low_scores) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    static const AttentionShape shapes[] = {{1, 256, 2, 64}, {2, 128, 1, 128}};
+    int more = test_is_quick() ? 1 : 2; // heads and sequences beside each other have tests of their own
+    const AttentionShape shapes[] = {{1, 256, more, 64}, {more, 128, 1, 128}};
     for (AttentionShape s : shapes) {
         float size = sqrtf(100.0f / sqrtf((float)s.HS)); // of a value: HS products of -size^2, over sqrt(HS)
         std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 66);
