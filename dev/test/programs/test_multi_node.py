@@ -111,7 +111,8 @@ STAND_INS = {
     "mpirun": MPIRUN,
     "ssh": SSH,
     "srun": SRUN,
-    "scontrol": SCONTROL
+    "scontrol": SCONTROL,
+    "python3": "#!/bin/sh\nexit 1\n"  # which draws no curves: nothing here is fetched or drawn
 }
 SLURM = {
     "SLURM_SUBMIT_DIR": ROOT,
@@ -222,6 +223,8 @@ def test_mpirun_as_root():
     """Open MPI refuses root: restart.sh says so before any start, and make doctor names the option."""
     write("fake/bin/id", "#!/bin/sh\necho $FAKE_ID\n", 0o755)
     write("fake/bin/mpicc", "#!/bin/sh\nexec cc \"$@\"\n", 0o755)
+    for name in ("clang", "clang++") if shutil.which("gcc") and shutil.which("g++") else ():  # gcc is enough here
+        write(f"fake/bin/{name}", "#!/bin/sh\nexit 1\n", 0o755)
     command = ["mpirun", "-np", "2", *TRAIN]
     said = ("restart.sh: mpirun: refuses to run as root; in a container, give it --allow-run-as-root, elsewhere use "
             "another account\n")
