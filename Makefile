@@ -175,13 +175,11 @@ ifneq ($(CUDA_GOALS),)
 endif
 
 ifneq ($(EMU_GOALS),)
-  # -g1, because the emulator's reports name lines. -O1, because programs run as fast as with -O2, which compiles three
-  # times as long. The emulator's own objects serve every BUILD.
+  # -g1, because reports name lines. -O1: -O2 compiles three times as long. The emulator's own objects serve every BUILD.
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
                  $(if $(filter 1,$(METER)),--meter) $(ARCH)
   COMPILE_EMU := CCACHE=$(CCACHE) CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) \
-                 $(PRECISION_FLAGS) \
-                 $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(if $(filter 0,$(CUDNN)),,-DUSE_CUDNN) \
+                 $(PRECISION_FLAGS) $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(if $(filter 0,$(CUDNN)),,-DUSE_CUDNN) \
                  $(MPI_FLAGS) $(CPPFLAGS) -I.
   EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl
   RECORD      := $(call record,flags.emu,$(COMPILE_EMU) $(EMU_LIBS))

@@ -92,10 +92,11 @@ BIN=${bin%/} $2 $names >\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
 names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
 
 choose_builds() {
-    local emulated="train_gpt2emu @emu/gpu_tests @emu/emu_cublaslt @emu/emu_numbers @emu/book"
+    local emulated="train_gpt2emu @emu/gpu_tests @emu/book"
     local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
     fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_main | sed 's/^/@/' | tr '\n' ' ')
     ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
+    emulated+=" $(names_in dev/test/emu/emu_*.cu | sed 's#^#@emu/#' | tr '\n' ' ')"
     if [ $all = no ]; then
         emulated+=" @emu/ladder_layernorm @emu/ladder_matmul"
         add_build build QUICK=1 "$emulated train_gpt2 tokenize @test_trainer @unit_tests @test_comm"

@@ -49,6 +49,7 @@ APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_fa
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": "1", "LC_ALL": "C",
                "UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "allocator_may_return_null=1"}
 os.environ.update(ENVIRONMENT)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # see pytest_configure
 # A shell that starts this in the background makes it ignore SIGINT, and nohup SIGHUP, and with it every program that a
 # test starts.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -78,6 +79,8 @@ def pytest_configure(config):
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.chmod(folder, 0o755)
+    # The Python programs that tests start compile their modules once, and not into the working tree.
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", os.path.join(folder, "pycache"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if config.getoption("--quick"):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
@@ -140,12 +143,17 @@ def runs(request):
     return lambda command: run_program(command, request.node)
 
 
+def program_in(command):
+    """The program itself, where a variable is set before it."""
+    return next(word for word in command if "/" in word)
+
+
 class ProgramFile(pytest.File):
     """A source whose program is built, or a script: an item for each build."""
 
     def collect(self):
         items = [Program.from_parent(self, name=f"{self.path.stem}[{label}]", command=command)
-                 for label, command in self.commands() if os.access(os.path.join(ROOT, command[0]), os.X_OK)]
+                 for label, command in self.commands() if os.access(os.path.join(ROOT, program_in(command)), os.X_OK)]
         named = any(self.path == pathlib.Path(word).resolve() for word in self.config.args)
         return items or [Program.from_parent(self, name=self.path.stem)] * named
 
@@ -164,6 +172,8 @@ def commands_of(path, build):
         yield build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else FUZZ_RUNS]
     elif name.startswith("emu_"):
         yield build, [f"{build}/emu/{name}"]
+        if name in ("emu_features", "emu_nccl") and "TEST_QUICK" not in os.environ:
+            yield build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"]
     else:
         yield from suite_commands(name, suite, build)
 
@@ -205,12 +215,9 @@ def script_commands(path):
 def pytest_collect_file(file_path, parent):
     name, suffix = file_path.stem, file_path.suffix
     wanted = {".c": ("test_", "fuzz_"), ".cuh": ("kernels_",), ".cu": ("emu_",), ".sh": ("test_",)}.get(suffix, ())
-    if name.startswith(wanted) and wanted and name not in ("fuzz_main", *BUILT_BY_TEST_EMU):
+    if name.startswith(wanted) and wanted and name != "fuzz_main":
         return ProgramFile.from_parent(parent, path=file_path)
     return None
-
-
-BUILT_BY_TEST_EMU = ("emu_features", "emu_bugs", "emu_nccl")
 
 
 # ---- Python tests ----

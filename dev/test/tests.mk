@@ -26,8 +26,9 @@ PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
 test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
 	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*'
 
-EMU_PROGRAMS = test_kernels emu_cublaslt emu_numbers
-test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
+EMU_TESTS    = $(patsubst %.cu,%,$(notdir $(wildcard dev/test/emu/emu_*.cu)))
+EMU_PROGRAMS = gpu_tests $(EMU_TESTS)
+test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu)
 test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
 	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
 
@@ -177,9 +178,12 @@ $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 # These count what kernels do.
-METERED = ladder_% chapter_% solved_% emu_meter meter_kernels
+METERED = ladder_% chapter_% solved_% book emu_meter meter_kernels
 $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
+# The emulator's own tests are compiled once and run for a second, so that optimising takes longer than it saves.
+$(EMU_TESTS:%=$(BUILD)/emu/%): COMPILE_EMU += $(if $(filter 1,$(QUICK)),-O0)
+$(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_emu.sh shows its variables in a debugger
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 

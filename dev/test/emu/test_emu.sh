@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), the
-# options of emucc, programs of textbooks, and the line tables for a debugger; with the first one what it must report
-# and what it must not (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers
-# (default: g++). With TEST_QUICK in the environment: without AddressSanitizer, without the runs that leave the
-# emulator's checks out, with few of the programs, and not optimised, which compiles in half the time.
+# The emulator of dev/emu: the options of emucc, programs of textbooks, the meter's tables and the line tables for a
+# debugger, with each compiler of the arguments (default: g++); the translation of the source text; with the first
+# compiler AddressSanitizer. What the emulator must do as a GPU does, and what it must report: emu_*.cu, which make
+# builds. With TEST_QUICK in the environment: without AddressSanitizer, with few of the programs, and not optimised,
+# which compiles in half the time.
 set -u
 cd "$(dirname "$0")/../../.." || exit
 
@@ -200,9 +200,6 @@ test_textbook() {
 test_meter() {
     local plain=$level
     [ "${compiler#clang}" = "$compiler" ] || plain=-O0
-    expect "$compiler: emu_meter.cu builds without a warning" \
-        compile --meter $plain dev/test/emu/emu_meter.cu -o "$work/meter"
-    run_suite "$compiler: emu_meter" "$work/meter"
     if [ -z "$quick" ]; then # multiply-adds in one instruction, where the processor has it
         expect "$compiler: emu_meter.cu builds for this processor" \
             compile --meter $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
@@ -228,23 +225,19 @@ test_debugger() {
         report skip "$compiler: gdb: none here"
         return
     fi
+    local features=$build/emu_features
+    if [ "$compiler" != g++ ] || [ ! -x "$features" ]; then
+        features=$work/features
+        expect "$compiler: emu_features.cu builds without a warning" \
+            compile $level dev/test/emu/emu_features.cu -o "$features"
+        run_suite "$compiler: emu_features" "$features"
+    fi
     EMU_THREADS=1 timeout 60 gdb -batch -ex 'break use_config' -ex run -ex bt \
-        -ex 'print config.scale' "$work/features" >"$work/got" 2>&1
+        -ex 'print config.scale' "$features" >"$work/got" 2>&1
     expect "$compiler: gdb stops in a kernel and shows its arguments" grep -q '= 2$' "$work/got"
 }
 
 test_compiler() {
-    expect "$compiler: emu_features.cu builds without a warning" \
-        compile $level dev/test/emu/emu_features.cu -o "$work/features"
-    run_suite "$compiler: emu_features" "$work/features"
-    [ -n "$quick" ] || run_suite "$compiler: emu_features, without checks" env EMU_CHECK=0 "$work/features"
-    if [ "$compiler" = "${compilers[0]}" ]; then # most of the time: the others' reports are no different
-        expect "$compiler: emu_bugs.cu builds without a warning" compile $level dev/test/emu/emu_bugs.cu -o "$work/bugs"
-        run_suite "$compiler: emu_bugs" "$work/bugs"
-        expect "$compiler: emu_nccl.cu builds without a warning" compile $level dev/test/emu/emu_nccl.cu -o "$work/nccl"
-        run_suite "$compiler: emu_nccl" "$work/nccl"
-        [ -n "$quick" ] || run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
-    fi
     test_options
     test_headers
     test_textbook
