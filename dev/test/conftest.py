@@ -49,7 +49,6 @@ APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_fa
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": "1", "LC_ALL": "C",
                "UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "allocator_may_return_null=1"}
 os.environ.update(ENVIRONMENT)
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # see pytest_configure
 # A shell that starts this in the background makes it ignore SIGINT, and nohup SIGHUP, and with it every program that a
 # test starts.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -79,8 +78,6 @@ def pytest_configure(config):
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.chmod(folder, 0o755)
-    # The Python programs that tests start compile their modules once, and not into the working tree.
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", os.path.join(folder, "pycache"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if config.getoption("--quick"):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts

@@ -118,8 +118,8 @@ $(BUILD)/test_comm $(BUILD)/test_trainer: $(BUILD)/%: %.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
 
-# What gcc fuses depends on the optimisation, and the bits of the matrix multiply must not.
-$(BUILD)/unit/test_gemm.o: COMPILE_TEST = $(COMPILE)
+# What gcc fuses depends on the optimisation, and the bits of the matrix multiply must not. Vectors are slow without it.
+$(BUILD)/unit/test_gemm.o $(BUILD)/unit/test_simd.o: COMPILE_TEST = $(COMPILE)
 
 $(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -181,8 +181,8 @@ $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
 METERED = ladder_% chapter_% solved_% book emu_meter meter_kernels
 $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
-# The emulator's own tests are compiled once and run for a second, so that optimising takes longer than it saves.
-$(EMU_TESTS:%=$(BUILD)/emu/%): COMPILE_EMU += $(if $(filter 1,$(QUICK)),-O0)
+# In a quick run optimising these would take longer than it saves.
+$(addprefix $(BUILD)/emu/emu_,bugs features meter nccl): COMPILE_EMU += $(if $(filter 1,$(QUICK)),-O0)
 $(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_emu.sh shows its variables in a debugger
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
