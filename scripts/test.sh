@@ -140,7 +140,7 @@ echo "== built after $SECONDS s"
 
 quick=--quick
 [ $all = no ] || quick=""
-# Two processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
+# Three processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
 case ${1:--} in -*) set -- dev/test "$@" ;; esac
 # shellcheck disable=SC2086 # empty words are none
-TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick $changed -n $((cores + 2)) -q "$@"
+TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick $changed -n $((cores + 3)) -q "$@"

@@ -590,9 +590,9 @@ def test_vanished_data():
     """A shard that is gone on one machine when its turn comes."""
     folder, own = cli.new_folder("vanished"), cli.new_folder("vanished_data")
     os.mkdir(own)
+    run = changed(fault_options(folder), "--train-data", "r_train_*.bin", "--val-data", "r_val.bin")
     for name in ("r_train_0.bin", "r_train_1.bin", "r_val.bin"):
         shutil.copy(cli.path(name), own)
-    run = changed(fault_options(folder), "--train-data", "r_train_*.bin", "--val-data", "r_val.bin")
     ranks = Ranks(3, *run, folder=cli.FOLDER, only={1: {"folder": own}}, **held(2, 4))
     ranks.until_printed(r"^step +2/")
     os.remove(os.path.join(own, "r_train_1.bin"))
