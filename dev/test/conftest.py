@@ -35,7 +35,7 @@ CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "formats", "evalfiles")
 
 # Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
-# quick run has the first.
+# quick run has the first, and of its tests without sanitizers only those that are marked "plain".
 SANITIZED = ("test_faults", "test_numbers", "test_resume")
 # Seconds of each file in an earlier run: the longest start first, so that none is left over at the end, alone with all
 # the cores. A run writes the first; the second is a copy of it, for a fresh clone.
@@ -298,7 +298,7 @@ def pytest_runtest_protocol(item):
 def pytest_collection_modifyitems(config, items):
     """Takes out the long tests of a quick run, and what a change does not touch, and sorts the rest."""
     changed = changed_files() if config.getoption("--changed") else None
-    out = [item for item in items if "TEST_QUICK" in os.environ and item.get_closest_marker("long")
+    out = [item for item in items if "TEST_QUICK" in os.environ and (item.get_closest_marker("long") or is_twice(item))
            or changed is not None and not is_touched(item.path, changed)]
     config.hook.pytest_deselected(items=out)
     out = set(out)
@@ -306,6 +306,13 @@ def pytest_collection_modifyitems(config, items):
     seconds = seconds_of_files()
     items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build",
                                  -seconds.get(file_of(item.nodeid), 0.0)))
+
+
+def is_twice(item):
+    """Does a sanitized build run this test, and show all that it shows here?"""
+    file = item.getparent(PythonFile)
+    return (file is not None and isinstance(file.parent, Builds) and not is_sanitized(file.build)
+            and not item.get_closest_marker("plain"))
 
 
 def file_of(nodeid):

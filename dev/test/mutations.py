@@ -354,6 +354,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/doctor.sh", '*", "[1-7].[0-9]", "*)', '*", "*[0-7].[0-9]", "*)', CPU, "test_find_libraries.py -k what_runs"),
     ("llmc/run/run_report.h", "if (run->num_ranks > 1) {", "if (run->num_ranks > 2) {", EMU,
      "test_gpu_ranks.py -k plan_is"),
+    ("dev/test/changed.py", "if any(not changed.isdisjoint(parts_of(source))", "if any(False", CPU,
+     "test_targets.py -k touches"),
     ("dev/tensorboard.py", "if point[0] >= void", "if point[0] > void", CPU, "test_tensorboard.py -k growth"),
     ("dev/tensorboard.py", "3600 * (hours[step] or 0.0)", "0.0", CPU, "test_tensorboard.py -k points"),
     ("dev/plot.py", "np.fmin.reduceat(y, starts), np.fmax.reduceat", "np.fmin.reduceat(y, starts), np.fmin.reduceat",

@@ -41,6 +41,7 @@ def model_sample(init, **keywords):
 # ---- Rows 1 to 4: model files ----
 
 
+@pytest.mark.plain
 def test_bad_models():
     """Rows 1 and 2: refused for training, too, and nothing is allocated for what a header says."""
     good = model_bytes(CONFIG, make_params(CONFIG))
@@ -566,6 +567,7 @@ def odd_machine():
     return library
 
 
+@pytest.mark.plain
 @needs_preload
 def test_clock_goes_back():
     """The wall clock goes back an hour whenever it is read: the same weights, and speed.log's time only grows."""
@@ -578,6 +580,7 @@ def test_clock_goes_back():
     assert len(seconds) == 6 and seconds == sorted(seconds), seconds
 
 
+@pytest.mark.plain
 @needs_preload
 def test_read_only_midway():
     """The file system becomes read-only between two files: one line, and the checkpoints that are there stay good."""
@@ -593,6 +596,7 @@ def test_read_only_midway():
     assert {0, 1} <= saved, saved
 
 
+@pytest.mark.plain
 def test_open_files():
     """1,000 files that are open before the start are left alone. Where only few may be open, that is said."""
     run = ["-i", TEXT, *TINY, *QUIET, "-x", 2]

@@ -2,10 +2,12 @@
 suite is in one of them. When all tests have run, make has nothing to do: no test changes what others are built of."""
 import glob
 import os
+import re
 import subprocess
 
 import pytest
 
+from changed import is_touched
 from tools import ROOT, path
 
 
@@ -14,15 +16,50 @@ def test_is_built(target):
     assert os.access(target, os.X_OK), f"{target} does not build: see build/logs/"
 
 
+def suites_of(program):
+    return subprocess.check_output([os.path.join(ROOT, program), "--list"], text=True).split()
+
+
 @pytest.mark.skipif("TEST_TARGETS" not in os.environ, reason="scripts/test.sh builds all suites")
-def test_every_suite_is_built(request):
+def test_every_suite_is_built():
     sources = glob.glob(os.path.join(ROOT, "dev", "test", "*", "test_*.c"))
     programs = [target for target in os.environ["TEST_TARGETS"].split()
                 if os.path.basename(target) in ("unit_tests", "test_trainer", "test_comm")]
-    built = {suite for program in programs for suite in subprocess.check_output(["./" + program, "--list"], cwd=ROOT,
-                                                                                text=True).split()}
+    built = {suite for program in programs for suite in suites_of(program)}
     missing = {os.path.basename(source)[len("test_"):-len(".c")] for source in sources} - built
     assert len(sources) > 30 and not missing, missing
+
+
+def test_parts_are_the_whole(request):
+    """Each test of a suite runs in one of its parts."""
+    programs = [f"{build}/unit_tests" for build in request.config.builds]
+    program = next((name for name in programs if os.path.exists(os.path.join(ROOT, name))
+                    and "zero" in suites_of(name)), None)
+    if program is None:
+        pytest.skip("no unit tests here (make tests)")
+
+    def ran(*words):
+        result = subprocess.run([program, *words, "zero"], cwd=ROOT, check=True, capture_output=True, text=True)
+        return re.findall(r"^ok   (.*)$", result.stdout, re.M)
+
+    parts = [ran("--part", f"{part}/3") for part in (1, 2, 3)]
+    assert all(parts) and sorted(sum(parts, [])) == sorted(ran()), parts
+
+
+@pytest.mark.parametrize("changed, touched, others", (
+    ("llmc/base/json.h", "base/test_json.c files/test_hf.c programs/test_faults.py programs/test_gpu_ranks.py",
+     "base/test_hash.c layers/kernels_gelu.cuh"),
+    ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_nvcc.sh",
+     "base/test_json.c cpu/test_layers.c programs/test_faults.py emu/test_emu.sh"),
+    ("dev/emu/fibers.cpp", "emu/test_emu.sh emu/emu_bugs.cu layers/kernels_gelu.cuh programs/test_gpu_eval.py",
+     "base/test_json.c programs/test_faults.py"),
+    ("dev/plot.py", "programs/test_plot.py programs/test_house.py", "base/test_json.c programs/test_faults.py"),
+    ("dev/test/programs/cli.py", "programs/test_faults.py", "programs/test_build.py base/test_json.c"),
+    ("Makefile", "base/test_json.c programs/test_plot.py", "")))
+def test_what_a_change_touches(changed, touched, others):
+    path_of = lambda name: os.path.join(ROOT, "dev", "test", name)
+    assert [name for name in touched.split() if not is_touched(path_of(name), {changed})] == []
+    assert [name for name in others.split() if is_touched(path_of(name), {changed})] == []
 
 
 @pytest.mark.skipif("TEST_TARGETS" not in os.environ, reason="only scripts/test.sh knows how it has built")
