@@ -94,13 +94,13 @@ names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: with
 choose_builds() {
     local emulated="train_gpt2emu @emu/gpu_tests @emu/book"
     local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
-    fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_main | sed 's/^/@/' | tr '\n' ' ')
+    fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_evaluate | sed 's/^/@/' | tr '\n' ' ') # test_trainer has it
     ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
     emulated+=" $(names_in dev/test/emu/emu_*.cu | sed 's#^#@emu/#' | tr '\n' ' ')"
     if [ $all = no ]; then
         emulated+=" @emu/ladder_layernorm @emu/ladder_matmul"
         add_build build QUICK=1 "$emulated train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
-        add_build build/sanitize "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests ${fuzzers/@fuzz_evaluate /}"
+        add_build build/sanitize "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests $fuzzers"
         return
     fi
     if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi
@@ -111,8 +111,8 @@ choose_builds() {
         source=${source%/*}
         chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
     done
-    local units="train_gpt2 tokenize test_gpt2 @unit_tests @test_trainer @test_comm @ladder"
-    add_build build "" "$emulated $ladders $chapters test_gpt2emu $units"
+    local units="train_gpt2 tokenize @unit_tests @test_trainer @test_comm"
+    add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
     add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
     add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"
@@ -134,8 +134,10 @@ choose_builds
 mkdir -p "$LOGS"
 rm -f "$LOGS"/*.log
 printf 'LOGS = %s\n.PHONY: all %s\n%s' "$LOGS" "${builds//,/ }" "$rules" >"$LOGS/builds.mk"
+"$python" -m pytest --collect-only -q dev/test >/dev/null 2>&1 & # keeps what pytest makes of the test files
 make -k -j"$((cores < 2 ? 2 : cores))" -f "$LOGS/builds.mk" all ||
     grep -hE '^make.*Error|error:|warning:' "$LOGS"/*.log | head -n 20
+wait
 echo "== built after $SECONDS s"
 
 quick=--quick

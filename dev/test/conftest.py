@@ -229,6 +229,7 @@ class PythonFile(pytest.Module):
             sys.modules.pop(name, None)
         before = dict(os.environ)
         os.environ.update(programs_of(self.build))
+        sys.dont_write_bytecode = False  # keep the rewritten asserts: that takes most of a collection
         try:
             module = importlib.import_module(self.path.stem)
             self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}

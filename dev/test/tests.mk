@@ -15,7 +15,6 @@ MEMORY_UNITS = $(filter-out comm kill pieces tokenizer,$(patsubst test_%.c,%,$(n
                  $(wildcard $(MEMORY_ROOMS:%=dev/test/%/test_*.c)))))
 ifeq ($(QUICK),1)
   UNITS   := $(if $(filter 1,$(SANITIZE)),$(MEMORY_UNITS),$(filter-out $(MEMORY_UNITS),$(ALL_UNITS)))
-  FUZZERS := $(filter-out %/fuzz_evaluate,$(FUZZERS)) # test_trainer runs this one
 endif
 
 tests: $(TESTS) ## the unit tests, built into build/

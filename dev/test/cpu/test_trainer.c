@@ -12,8 +12,8 @@
 #include "dev/test/fuzz_main.c"
 #undef main
 
-// The fuzzer of evaluations. Its own program, fuzz_evaluate, runs it with sanitizers.
+// The fuzzer of evaluations, which is a program of its own for libFuzzer.
 TEST(test_fuzzed_evaluations) {
-    char name[] = "fuzz_evaluate", rounds[] = "500", *argv[] = {name, rounds, NULL};
+    char name[] = "fuzz_evaluate", few[] = "500", many[] = "2000", *argv[] = {name, test_is_quick() ? few : many, NULL};
     CHECK(t, fuzz_main(2, argv) == EXIT_SUCCESS, "the fuzzer has no valid inputs");
 }
