@@ -332,7 +332,7 @@ typedef struct {
     GPT2_PARAMETERS(TENSOR_POINTER)
 } Tensors;
 
-static float *of_layer(Activation activation, int layer) { return activation.data + layer * activation.stride; }
+static float *of_layer(Activation a, int layer) { return a.data == NULL ? NULL : a.data + layer * a.stride; }
 
 typedef struct {
     RunKind kind;

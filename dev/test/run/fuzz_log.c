@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char *const seeds[] = {
-        "s:0 tel:10.9876\ns:0 trl:10.9912 lr:0.000300 norm:15.12\ns:1 trl:9.1234 lr:0.000300 norm:3.02\n"
-        "s:2 tel:8.5000\ns:2 eval:0.2495\ns:2 mmlu:0.2601\ns:2 trl:8.4567 lr:0.000299 norm:2.22\n",
+        ("s:0 tel:10.9876\ns:0 trl:10.9912 lr:0.000300 norm:15.12\ns:1 trl:9.1234 lr:0.000300 norm:3.02\n"
+         "s:2 tel:8.5000\ns:2 eval:0.2495\ns:2 mmlu:0.2601\ns:2 trl:8.4567 lr:0.000299 norm:2.22\n"),
         "s:0 trl:0.0000 lr:0.000000 norm:0.00\ns:1 trl:900000.0000 lr:0.1 norm:1e9\ns:3 trl:nan lr:1 norm:inf\n",
         "s:0 ms:12.345 tps:1234567 sec:3.210\ns:1 ms:0.001 tps:0 sec:1e9\ns:2 ms:1.000 tps:1 sec:nan\n",
         "s:999999999999999999 tel:1.0\ns:0 tel:1.0\ns:5 tel:0x1p3\ns:7 tel:-3\n",

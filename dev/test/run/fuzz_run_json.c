@@ -35,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char *const seeds[] = {
-        "{\n  \"format\": 1,\n  \"starts\": [\n    {\"time\": \"2026-11-21T19:40:00Z\", \"from_step\": 0, "
-        "\"command\": [\"./a\"]},\n    {\"from_step\": 5, \"command\": []}\n  ],\n  \"end\": {\"step\": 9}\n}\n",
+        ("{\n  \"format\": 1,\n  \"starts\": [\n    {\"time\": \"2026-11-21T19:40:00Z\", \"from_step\": 0, "
+         "\"command\": [\"./a\"]},\n    {\"from_step\": 5, \"command\": []}\n  ],\n  \"end\": {\"step\": 9}\n}\n"),
         "{\"starts\": [{}, {\"end\": {}}], \"end\": {\"status\": \"done\"}}",
         "{\"end\": [], \"starts\": [{\"a\": \"\\ud83d\\ude00\"}]}",
     };
