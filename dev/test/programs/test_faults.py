@@ -17,7 +17,7 @@ import subprocess
 
 import pytest
 
-from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, check_line, checkpoints, config,
+from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
                  divergence, finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
                  new_folder, path, ran, random_tokens, read, reference_loss, refused, sample_of, shard, shard_bytes,
                  start, stopped_after,
@@ -369,17 +369,22 @@ def check_folder_after_full_disk(folder, err):
 def test_files_that_may_not_grow():
     """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-o"]
-    # not even the lock can be written
-    refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
+    least = 1025 if b"libomp." in read(PROGRAM) else 0  # clang's OpenMP writes a file of its own
+    if least == 0:  # not even the lock can be written
+        refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
     for size, name, steps in ((200, "tokenizer.bin", 40), (1600, "run.json", 40),
                               (12000, "(main|speed).log|loss.svg", 1000), (20000, "model_00000002.bin", 40),
                               (50000, "state_00000002.bin", 40)):
+        if size < least:
+            continue
         folder = new_folder("limited")
         often = [] if steps > 40 else ["-n", 2]
         err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limit_files(size))
         check_folder_after_full_disk(folder, err)
         assert checkpoints(folder) == []
     for size, name in ((0, ""), (20000, "model.safetensors")):
+        if size < least:
+            continue
         folder = new_folder("limited_export")
         arguments = ["--init", model("export.bin"), *SAMPLE, "--export", folder]
         refused(*arguments, says=[folder, name], preexec_fn=limit_files(size))
