@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (2213, 1200, ""),
     "model": (1722, 1100, "base"),
-    "cpu": (1859, 650, "base model"),
+    "cpu": (1854, 650, "base model"),
     "cuda": (2040, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (915, 550, "base model cuda"),

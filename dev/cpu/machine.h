@@ -67,9 +67,9 @@ static inline double read_rate(const float *data, int64_t floats, int threads) {
 STEP8_TARGET static inline void burn_pairs(const void *unused) {
     __m512 sums[24];
     const __m512bh factor = (__m512bh)_mm512_set1_epi32(0x3e80), term = (__m512bh)_mm512_set1_epi32(0x3f80);
-    PEAK_UNROLL for (int i = 0; i < 24; i++) { sums[i] = _mm512_set1_ps((float)i); }
+    GEMM_UNROLL for (int i = 0; i < 24; i++) { sums[i] = _mm512_set1_ps((float)i); }
     for (int n = 0; n < BURNS; n++) {
-        PEAK_UNROLL for (int i = 0; i < 24; i++) { sums[i] = _mm512_dpbf16_ps(sums[i], factor, term); }
+        GEMM_UNROLL for (int i = 0; i < 24; i++) { sums[i] = _mm512_dpbf16_ps(sums[i], factor, term); }
     }
     for (int i = 1; i < 24; i++) { sums[0] = _mm512_add_ps(sums[0], sums[i]); }
     keep = _mm512_cvtss_f32(sums[0]);

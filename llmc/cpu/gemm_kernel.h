@@ -38,7 +38,7 @@ static inline int64_t gemm_per_word(GemmWords words) { return words == GEMM_PAIR
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define GEMM_UNROLL _Pragma("GCC unroll 16")
+#define GEMM_UNROLL _Pragma("GCC unroll 24")
 #endif
 
 #endif // LLMC_GEMM_KERNEL_H

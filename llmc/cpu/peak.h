@@ -4,6 +4,7 @@
 #ifndef LLMC_PEAK_H
 #define LLMC_PEAK_H
 
+#include "llmc/cpu/gemm_kernel.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/base/utils.h"
 #include "llmc/model/memory_plan.h"
@@ -16,21 +17,15 @@
 #define PEAK_CHAINS 12
 #endif
 
-#if defined(__clang__)
-#define PEAK_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define PEAK_UNROLL _Pragma("GCC unroll 24")
-#endif
-
 // PEAK_CHAINS * VF_WIDTH * 2 operations per iteration. Returns a number that depends on all of them.
 static inline float peak_burn(int64_t iterations) {
     vf sums[PEAK_CHAINS];
-    PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = vf_set1((float)i); }
+    GEMM_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = vf_set1((float)i); }
     const vf factor = vf_set1(0.5f), term = vf_set1(1.0f); // tends to 2: no overflow and no subnormals
     for (int64_t n = 0; n < iterations; n++) {
-        PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = sums[i] * factor + term; }
+        GEMM_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = sums[i] * factor + term; }
     }
-    PEAK_UNROLL for (int i = 1; i < PEAK_CHAINS; i++) { sums[0] += sums[i]; }
+    GEMM_UNROLL for (int i = 1; i < PEAK_CHAINS; i++) { sums[0] += sums[i]; }
     return vf_sum(sums[0]);
 }
 
@@ -42,11 +37,11 @@ static inline double peak_thread_seconds(void) {
 }
 
 // GFLOP/s of the calling thread, in the best of many short windows by the wall clock: other programs and a core that is
-// still raising its clock can only make a window longer. Takes 30 ms of processor time, however busy the machine.
+// still raising its clock can only make a window longer. Takes 10 ms of processor time, however busy the machine.
 static inline double peak_of_thread(void) {
     const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
     int64_t iterations = 1000;
-    double best = 0.0, until = peak_thread_seconds() + 0.030;
+    double best = 0.0, until = peak_thread_seconds() + 0.010;
     while (peak_thread_seconds() < until) {
         double start = seconds_now();
         if (peak_burn(iterations) == 0.0f) { break; } // never true; keeps the compiler from dropping the work
@@ -58,7 +53,7 @@ static inline double peak_of_thread(void) {
     return best;
 }
 
-// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 30 ms.
+// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 10 ms.
 static inline double peak_measure_flops(int threads) {
     double peak = 0.0;
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
