@@ -113,7 +113,7 @@ ifneq ($(OPENMP_FLAGS),)
 endif
 
 CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
-EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
+EMU_GOALS  := $(filter %emu $(BUILD)/emu% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
 
 # --- several GPUs ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ $(PREFIX)train_gpt2cu: $(BUILD)/train_gpt2cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
-$(PREFIX)train_gpt2emu: $(BUILD)/train_gpt2emu.o $(BUILD)/revision.o
+$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK),emu/gpu_tests.o oracle.o,train_gpt2emu.o))
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 

@@ -1107,4 +1107,6 @@ TEST(test_sample_logits) {
     CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
 }
 
+#ifndef IN_GPU_TESTS
 int main(int argc, char **argv) { return test_main(argc, argv); }
+#endif
