@@ -89,7 +89,7 @@ if [ -n "$text" ]; then
     source_name=$1
 else
     # Without the blanks that push the \ of long macros to the right: a model of bytes would learn to write blanks.
-    own_files | while IFS= read -r file; do sed 's/ *\\$/ \\/' "$file"; done >"$corpus"
+    own_files | tr '\n' '\0' | xargs -0 sed 's/ *\\$/ \\/' >"$corpus"
     source_name="the sources and documentation of this repository"
 fi
 bytes=$(($(wc -c <"$corpus")))

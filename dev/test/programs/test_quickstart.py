@@ -89,7 +89,7 @@ def test_interrupt_of_the_timing():
     assert text_of(path("called")) == "called\n" and runs() == []
 
 
-SYSTEM = "bash sh sed cat mkdir dirname find sort wc tr id mktemp rm tail head env awk grep".split()
+SYSTEM = "bash sh sed cat mkdir dirname find sort wc tr id mktemp rm tail head env awk grep xargs".split()
 ASKED = path("asked")
 NOTE = f'printf "%s\\n" "$*" >>{ASKED}\n'
 INSTALL = "update\ninstall -y --no-install-recommends gcc libc6-dev make\n"
