@@ -81,6 +81,7 @@ def pytest_configure(config):
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if config.getoption("--quick"):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
+    config.is_there = is_there
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
     sys.path.insert(0, os.path.join(HERE, "programs"))
 

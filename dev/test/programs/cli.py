@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from operator import mul
 
 from tools import LIMIT, WORK, new_folder, path, read, write  # noqa: F401 (tests take them from here)
 
@@ -282,15 +283,17 @@ def reference_losses(c, params, tokens, targets):
         return [(v - mean) * rstd * g + s for v, g, s in zip(x, w, b)]
 
     def linear(x, w, b):
-        return [sum(p * q for p, q in zip(x, row)) + s for row, s in zip(w, b)]
+        return [sum(map(mul, x, row)) + s for row, s in zip(w, b)]
 
     def gelu(v):
         return 0.5 * v * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v**3)))
 
     def attention(q, keys, values):
-        scores = [sum(a * b for a, b in zip(q, k)) / math.sqrt(HS) for k in keys]
-        weights = [math.exp(s - max(scores)) for s in scores]
-        return [sum(w * v[i] for w, v in zip(weights, values)) / sum(weights) for i in range(HS)]
+        scores = [sum(map(mul, q, k)) / math.sqrt(HS) for k in keys]
+        top = max(scores)
+        weights = [math.exp(s - top) for s in scores]
+        total = sum(weights)
+        return [sum(map(mul, weights, column)) / total for column in zip(*values)]
 
     def vector(name, layer, n):
         return rows(name, layer, 1, n)[0]

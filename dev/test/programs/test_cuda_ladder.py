@@ -58,7 +58,7 @@ def are_among(cells, all_cells):
     return all(cell.strip() in rest for cell in cells.split("|"))
 
 
-@pytest.mark.parametrize("name", ("layernorm", "matmul"))
+@pytest.mark.parametrize("name", ("layernorm", pytest.param("matmul", marks=pytest.mark.long)))
 def test_ends(name):
     """The first and the last version of each layer, with the rows of the page, but for the gain."""
     page = tables(text_of("dev/cuda/README.md"))

@@ -6,7 +6,7 @@
 #   dev/test/programs/test_nvcc.sh               in BF16, optimised, for sm_80 and sm_90; in FP32 without libraries
 #   dev/test/programs/test_nvcc.sh BF16          one precision
 #   dev/test/programs/test_nvcc.sh --table       what was printed by the last run of each
-#   TEST_QUICK=1 dev/test/programs/test_nvcc.sh  the trainer in BF16 for sm_90 only, not optimised
+#   TEST_QUICK=1 dev/test/programs/test_nvcc.sh  the trainer in BF16 as PTX of sm_90, not optimised
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../../.."
@@ -159,8 +159,8 @@ builds_alone() { # precision, folder
 }
 
 # The trainer, and what it is linked with.
-builds_trainer() { # precision, folder, archs, flags
-    builds "$1" train_gpt2cu "$3" "$4"
+builds_trainer() { # precision, folder, archs, flags, make's variables
+    builds "$1" train_gpt2cu "${@:3}"
     starts "$1" "$2"
     linked_with "$1" "$2/train_gpt2cu" NCCL libnccl has_nccl
     linked_with "$1" "$2/train_gpt2cu" MPI libmpi has_mpi
@@ -177,7 +177,7 @@ for precision in $precisions; do
     if [ "$precision" = FP32 ]; then
         builds_alone FP32 "$folder"
     elif [ -n "$quick" ]; then
-        builds_trainer BF16 "$folder" 90 "$QUICK"
+        builds_trainer BF16 "$folder" 90 "$QUICK" GENCODE="-gencode arch=compute_90,code=compute_90"
     else
         builds_trainer BF16 "$folder" "$ARCHS" "-Xcompiler -Og -Xptxas -v"
         resources BF16 "$log" >"$folder/kernels.new"

@@ -307,6 +307,7 @@ def test_png():
         assert any(max(abs(a - b) for a, b in zip(color, wanted)) < 40 for color in colors), wanted
 
 
+@pytest.mark.long
 def test_other_formats():
     run = make_run("formats")
     for name, start in (("a.pdf", b"%PDF-"), ("a.svg", b"<?xml"), ("A.PNG", b"\x89PNG")):
@@ -320,6 +321,7 @@ def curve_of(axes, count):
     return next(line.get_xdata() for line in axes.lines if len(line.get_xdata()) == count)
 
 
+@pytest.mark.long
 def test_x_axes():
     run = make_run("axes", steps=40, every=20, tokens_per_step=1000)
     for axis, expected, label in (("steps", [0, 20, 40], "steps"), ("tokens", [0, 20000, 40000], "tokens (thousands)"),
@@ -423,6 +425,7 @@ def test_panels():
     assert list(figure_of(path("nothing"))[1]) == ["loss"]  # a single point
 
 
+@pytest.mark.long
 def test_many_runs():
     """Twelve runs of different lengths, with long names and such as could be taken for markup, told apart."""
     runs = [make_run(f"many/{i} $x_1$ & <b> 名 with a name that is longer than it should be {i}", steps=50 + 10 * i)
@@ -459,6 +462,7 @@ def test_title_and_facts():
     assert "A $ title" in shown and "facts" not in shown, shown
 
 
+@pytest.mark.long
 def test_thousands_of_lines_are_fast():
     need_matplotlib()
     rows = "".join(f"s:{i} trl:3.{i % 9973:04d} lr:0.000600 norm:0.{i % 89:02d}\n" for i in range(100000))
