@@ -236,7 +236,7 @@ $(PREFIX)train_gpt2cu: $(BUILD)/train_gpt2cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
-$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK),emu/gpu_tests.o oracle.o,train_gpt2emu.o))
+$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK:0=),emu/gpu_tests.o oracle.o,train_gpt2emu.o))
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 
