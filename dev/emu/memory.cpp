@@ -78,17 +78,19 @@ static size_t page_bytes() {
     return bytes;
 }
 
-// Large allocations begin at a multiple of this and may have huge pages. Protecting huge pages takes no time.
+// Large allocations are multiples of this and have huge pages, where the system gives some: each launch protects device
+// memory twice, and small pages would take a tenth of a short run.
 constexpr size_t HUGE_PAGE = 2 << 20;
 
-static size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+static size_t page_of(size_t bytes) { return bytes < HUGE_PAGE ? page_bytes() : HUGE_PAGE; }
+static size_t whole_pages(size_t bytes) { return (bytes + page_of(bytes) - 1) / page_of(bytes) * page_of(bytes); }
 
 // Makes new pages between pages that stay inaccessible. Where nothing checks reads of what was never written, they are
 // filled with 0xff: NaN in every float format.
 void *Heap::allocate(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex);
     reserve_arenas();
-    size_t pages = whole_pages(bytes), align = bytes < HUGE_PAGE ? page_bytes() : HUGE_PAGE;
+    size_t pages = whole_pages(bytes), align = page_of(bytes);
     uintptr_t begin = (base + used + page_bytes() + align - 1) / align * align;
     if (begin + pages + page_bytes() > base + span) { return nullptr; }
     void *memory = reinterpret_cast<void *>(begin);
