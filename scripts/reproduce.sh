@@ -70,9 +70,9 @@ SHARD_TOKENS=100000000                     # of a shard of FineWeb
 smoke_settings() {
     local setting
     is_given OUT_DIR || OUT_DIR=run_smoke_$NAME
-    is_given MODEL || SIZE=(--layers 1 --heads 1 --channels 16 --context 32)
-    for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=32 BATCH_SIZE=1 \
-        TOTAL_BATCH=64 STEPS=4 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=64 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
+    is_given MODEL || SIZE=(--layers 1 --heads 1 --channels 16 --context 16)
+    for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=16 BATCH_SIZE=1 \
+        TOTAL_BATCH=32 STEPS=4 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=32 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
         EVAL_EXAMPLES=1 RESERVE_MIB=0 PAUSE=0; do
         is_given "${setting%%=*}" || printf -v "${setting%%=*}" %s "${setting#*=}"
     done
