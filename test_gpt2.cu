@@ -835,7 +835,7 @@ TEST(test_validation_does_not_depend_on_its_batches) {
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     uint16_t tokens[SEQUENCES * T + 1];
     shape.mean_places = 2 * B;
-    Rig m(t, &two_heads, shape);
+    Rig m(t, &narrow, shape);
     Error error;
     if (!rig_init(t, &m)) { return; }
     for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
@@ -965,7 +965,7 @@ static uint64_t hash_with_moments(Rig *m) {
 TEST(test_nan_stops_muon) {
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
     shape.optimizer = OPTIMIZER_MUON;
-    Rig m(t, &two_heads, shape);
+    Rig m(t, &narrow, shape);
     if (!rig_init(t, &m)) { return; }
     train_one(&m.trainer, 0, 2, 17);
     uint64_t want = hash_with_moments(&m);
@@ -979,7 +979,7 @@ TEST(test_nan_stops_muon) {
 
 // A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.
 TEST(test_nan_stops_updates) {
-    Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
+    Rig m(t, &narrow, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     uint64_t want = hash_of(&m);

@@ -4,10 +4,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BENCH = [sys.executable, os.path.join(ROOT, "dev/bench/cpu_training.py")]
 
 
+@pytest.mark.long
 def test_table():
     """Each precision has a row with the time of our step, and PyTorch's where this Python has it."""
     done = subprocess.run([*BENCH, "--init", "d6", "--shapes", "1x8", "--no-samples", "--profile", "--threads", "2"],

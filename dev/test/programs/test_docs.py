@@ -168,6 +168,8 @@ def shrunk(words):
     if "--steps" in words and words[words.index("--steps") + 1] == "0":
         return words
     words = with_value(words, "--steps", "2")
+    if "--plan" not in words:
+        words = with_value(words, "--seq-len", "16")
     if "--init" in words and re.fullmatch(r"d\d+|\d+M", words[words.index("--init") + 1]):
         words += TINY
     elif "--init" not in words and "--layers" not in words:

@@ -284,6 +284,7 @@ def test_references_fit_the_runs(words, wanted):
     assert [text for _, _, text in plot.references(plot.read_views(options), options.reference)] == wanted
 
 
+@pytest.mark.long
 def test_references_are_drawn():
     run = make_run("drawn", steps=400)
     for arguments, wanted in ((["--reference", "none"], False), ([], True)):
@@ -563,6 +564,7 @@ def test_watch():
     assert not [name for name in os.listdir(WORK) if name.endswith(".tmp")]
 
 
+@pytest.mark.long
 def test_watch_on_a_terminal():
     """One line that is written over, and the run may stand behind --watch."""
     need_matplotlib()
@@ -573,6 +575,7 @@ def test_watch_on_a_terminal():
         terminal.finish(128 + signal.SIGTERM)
 
 
+@pytest.mark.long
 def test_output_that_cannot_be_written():
     need_matplotlib()
     words = [sys.executable, PLOT, make_run("spoken"), "-o", path("spoken.png"), *SMALL, *LOSS]
