@@ -72,6 +72,7 @@ static void check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const 
 
 static void check_cudnn(Test *t, const std::vector<AttentionShape> &shapes, bool deterministic) {
     for (AttentionShape s : shapes) {
+        if (test_is_quick() && s.HS == 128) { continue; } // test_cudnn_low_scores has such heads
         check_cudnn_on(t, s, deterministic, random_values(3 * outputs_of(s), 1.0f, 60),
                        random_values(outputs_of(s), 1.0f, 61));
     }

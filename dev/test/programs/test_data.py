@@ -45,7 +45,7 @@ EOT = 50256
 ENVIRONMENT = {key: value for key, value in os.environ.items()
                if not key.lower().endswith("_proxy") and key != "HF_TOKEN"}
 ENVIRONMENT.update(TOKENIZE=TOKENIZE, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS="1", TERM="dumb", LC_ALL="C.UTF-8",
-                   PYTHONDONTWRITEBYTECODE="1")
+                   PYTHONDONTWRITEBYTECODE="")  # a copy may keep what Python compiles
 BIG = "kjj0/finewebedu10B-gpt2"  # the set whose shards are large here: a fetch takes several blocks of 1 MiB
 SHARD = "finewebedu_train_000001.bin"  # a shard of it, and its name here
 OURS = SHARD.replace("finewebedu", "edu_fineweb")
