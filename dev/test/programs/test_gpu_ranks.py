@@ -27,6 +27,7 @@ from ranks import PROGRAM, Ranks, has_mpi, ran, refused
 from run_folder import record_of, speed_of
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
+QUICK = "TEST_QUICK" in os.environ
 VOCAB = 61
 MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--context", 8]
 # An epsilon well above rounding errors: AdamW divides a gradient by its own size, so that one which is nothing but
@@ -89,7 +90,7 @@ def is_bf16(program=PROGRAM):
 def test_starts():
     """By MPI, TCP, and a folder: the same run."""
     results = {}
-    for count, hows in ((2, ("fs", "tcp", "mpi")), (4, ("tcp", "mpi"))):
+    for count, hows in ((2, ("fs", "tcp", "mpi")), (4, ("tcp", "mpi")))[:1 if QUICK else 2]:
         for how in hows:
             if how == "mpi" and has_mpi():
                 continue
@@ -137,7 +138,7 @@ def test_nothing_is_reported_with_muon():
 
 # ---- The same losses ----
 
-SEQUENCES = 8 if "TEST_QUICK" in os.environ else 16  # of a step: 4 ranks x 2 or 4 micro-batches of one
+SEQUENCES = 8 if QUICK else 16  # of a step: 4 ranks x 2 or 4 micro-batches of one
 
 
 def limits(bf16):
@@ -166,7 +167,7 @@ def matrix_run(case, steps, program=PROGRAM, *more):
 
 def matrix_cases():
     for count in (1, 2, 4):
-        for accumulation in (2, ) if "TEST_QUICK" in os.environ else (1, 2, 4):
+        for accumulation in (2, ) if QUICK else (1, 2, 4):
             for stage in range(4) if count > 1 else (0, ):
                 yield count, accumulation, stage
 
@@ -199,7 +200,7 @@ def test_like_one_rank():
 def test_like_one_rank_with_muon():
     """Owners of matrices compute what one rank computes. A quick run leaves out stages that share most code."""
     cases = [(1, 2, 0), (2, 2, 1), (4, 2, 3)]
-    if "TEST_QUICK" not in os.environ:
+    if not QUICK:
         cases += [(2, 2, 0), (2, 2, 2), (2, 2, 3), (4, 2, 0), (4, 2, 1)]
     check_matrix(cases, 2, PROGRAM, limits(is_bf16()), *MUON)
 
@@ -243,7 +244,7 @@ def memory_of(out):
 
 def test_plan_is_what_happens():
     """The bytes of gradients and parameters that --plan announces are those that a run has sent; so is its memory."""
-    for count, accumulation in ((2, 3), (4, 1)):
+    for count, accumulation in ((2, 3), (4, 1))[:1 if QUICK else 2]:
         for stage in range(4):
             run = options(count * accumulation, 1, 3)
             out = ran(count, *run, "-z", stage)
@@ -259,7 +260,7 @@ def test_plan_is_what_happens():
 def test_plan_is_what_happens_with_muon():
     """--plan all says how much of its matrices rank 0 sends in a step, in MiB with two digits, and the memory."""
     run = options(2, 1, 2, *MUON, "--layers", 1, "--channels", 128)
-    for stage in (1, ) if "TEST_QUICK" in os.environ else (0, 1, 3):
+    for stage in (1, ) if QUICK else (0, 1, 3):
         out, (plan, _) = ran(2, *run, "-z", stage), planned(2, stage, *run)
         assert memory_of(plan) == memory_of(out), (plan, out)
         sent = re.search(r"^ +(\d+) bytes of Muon's matrices, by the GPU of rank 0$", out, re.M)

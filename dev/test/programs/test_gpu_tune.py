@@ -160,6 +160,7 @@ def test_without_its_choices():
     GPU.ran(*resumed("one", 0))
 
 
+@pytest.mark.long
 def test_nowhere_to_keep_them():
     """Without a folder of its own a run of level 2 keeps its choices in the user's file, or there is no run."""
     for more, environment in ((["--matmul-tune-file", os.path.join(text_file(), "x")], {}),
@@ -168,6 +169,7 @@ def test_nowhere_to_keep_them():
         tuned("--matmul-tune", 2, *more, "-o", cli.new_folder("kept"), **environment)
 
 
+@pytest.mark.long
 def test_several_ranks_of_any_bits():
     """Rank 0 chooses for all: a rank that would choose otherwise computes as the others do."""
     hashes = []
