@@ -11,7 +11,9 @@ each Python test, and one for each line of a program that begins with ok, FAIL o
 """
 import atexit
 import collections
+import contextlib
 import functools
+import glob
 import importlib
 import os
 import pathlib
@@ -72,8 +74,20 @@ def temporary_base():
     return "/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else None
 
 
+def remove_openmp_files():
+    """clang's OpenMP leaves a file in shared memory for each process that is killed. If that was before it had written
+    there, a later process with its number dies by SIGBUS."""
+    for name in glob.glob("/dev/shm/__KMP_REGISTERED_LIB_*"):
+        if not os.path.exists(f"/proc/{name.split('_')[-2]}"):
+            with contextlib.suppress(OSError):  # another user's
+                os.remove(name)
+
+
 def pytest_configure(config):
     os.chdir(ROOT)
+    if not hasattr(config, "workerinput"):
+        remove_openmp_files()
+        atexit.register(remove_openmp_files)
     # All that tests leave behind. Some tests run programs as another user, who must come through.
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
