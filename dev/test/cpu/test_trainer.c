@@ -3,6 +3,7 @@
 //
 //   build/test_trainer          all
 //   build/test_trainer model    the suite of test_model.c; also layers, gpt2 (test_gpt2.c), trainer (this file)
+
 // Static: the compiler leaves out what only main needs.
 static int train_gpt2_main(int argc, char *argv[]) __attribute__((unused));
 #include "dev/test/cpu/test_model.c" // comes first, because it counts the allocations of what it includes

@@ -1,4 +1,5 @@
 // The layers of train_gpt2.c under names that a C++ test can call (see oracle.h).
+
 // Static: the compiler leaves out what only main needs, which is most.
 static int train_gpt2_main(int argc, char *argv[]) __attribute__((unused));
 #define main train_gpt2_main
