@@ -40,7 +40,7 @@ HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "forma
 # quick run has the first, and of its tests without sanitizers only those that are marked "plain".
 SANITIZED = ("test_faults", "test_numbers", "test_resume")
 # Seconds of each file in an earlier run: the longest start first, so that none is left over at the end, alone with all
-# the cores. A run writes the first; the second is a copy of it, for a fresh clone.
+# the cores. A run writes the first; the second is its lines of a second and more, for a fresh clone.
 ORDERS = (os.path.join("build", "logs", "order.txt"), os.path.join("dev", "test", "order.txt"))
 DURATIONS = os.path.join("build", "logs", "durations.txt")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
