@@ -25,8 +25,8 @@ ROOMS = {
     "optim": (915, 550, "base model cuda"),
     "ranks": (3946, 1900, "base model cuda"),
     "data": (1792, 1500, "base model"),
-    "files": (2616, 2200, "base model data"),
-    "run": (5072, 2300, "base model data files"),
+    "files": (2458, 2200, "base model data"),
+    "run": (5042, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 978, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

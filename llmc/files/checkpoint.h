@@ -25,7 +25,6 @@
 #define LLMC_CHECKPOINT_H
 
 #include "llmc/base/files.h"
-#include "llmc/files/disk_space.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
@@ -567,6 +566,14 @@ static inline void checkpoint_delete(const Folder *dir, int64_t step) {
     if (!checkpoint_paths(&paths, dir->path, step, &ignored)) { return; }
     if (!files_rename(dir->fd, paths.model, paths.temporary_model) && errno != ENOENT) { return; }
     if (files_remove(dir->fd, paths.state)) { files_remove(dir->fd, paths.temporary_model); }
+}
+
+// Tells whether checkpoint i of `steps`, newest first, stays: one of the `keep` newest (0: all), a step divisible by
+// keep_major (0: none), or good_step, which takes the place of one of the newest, or stays beside them if keep is 1.
+static inline bool checkpoint_stays(const int64_t *steps, int i, int64_t keep, int64_t keep_major, int64_t good_step) {
+    bool apart = good_step >= 0 && good_step < steps[0];
+    int64_t place = i + (apart && keep > 1) - (apart && steps[i] < good_step);
+    return keep == 0 || place < keep || steps[i] == good_step || (keep_major > 0 && steps[i] % keep_major == 0);
 }
 
 // Removes the checkpoints up to newest_step that do not stay (checkpoint_stays). Later steps are not touched. A file

@@ -182,20 +182,6 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     say(stdout, "\n");
 }
 
-// Prints the space that checkpoints will take on the disk.
-static inline void run_print_disk(TrainRun *run) {
-    DiskRun disk;
-    char each[32], all[32];
-    int64_t from = run->found.resumes ? run->found.checkpoints[run->found.first_usable] : 0;
-    if (run_plan_disk(run, from, &disk) < 0) { return; }
-    DiskCourse course = disk_follow(&disk, INT64_MAX);
-    if (course.saves == 0) { return; }
-    format_bytes(each, sizeof(each), disk.checkpoint_bytes);
-    format_bytes(all, sizeof(all), course.most * disk.checkpoint_bytes);
-    say(stdout, "checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)course.saves, each,
-        (long long)course.most, all);
-}
-
 // Prints the run before it starts. The trainer adds its own lines.
 static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     const TrainerOps *ops = run->ops;
@@ -209,7 +195,12 @@ static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     if (ops->print_config != NULL) { ops->print_config(run->trainer, run); }
     run_print_memory(plan, ops->facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options.out_dir); }
-    run_print_disk(run);
+    int64_t checkpoint_bytes = run_checkpoint_bytes(run);
+    if (checkpoint_bytes >= 0) {
+        char each[32];
+        format_bytes(each, sizeof(each), checkpoint_bytes);
+        say(stdout, "checkpoints %s each\n", each);
+    }
 }
 
 // Prints whether the plan of a CPU run fits into this machine, and what plans for GPUs.

@@ -320,7 +320,8 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     const Folder *folder = &run->folder.dir;
-    if (!run_check_disk(run, error)) { return false; }
+    if (run->found.resumes) { run_prune(run); }
+    if (!run_check_disk(run, run->options.overwrite ? run->found.num_checkpoints : 0, error)) { return false; }
     if (run_writes_files(run) && !run->folder.locked &&
         !(make_directories(dir, error) && run_claim_folder(run, error))) {
         return false;
@@ -328,7 +329,6 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     if (run->options.overwrite) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(folder, run->found.checkpoints[i]); }
     }
-    if (run->found.resumes) { run_prune(run); }
     if (!run_keep_tokenizer(run, error)) { return false; }
     if (!logger_open(&run->logger, run_writes_files(run) ? folder : NULL, run->step, run->num_steps, error)) {
         return false;

@@ -1,4 +1,4 @@
-// Saves a run in checkpoints, resumes it from a checkpoint, and computes whether the disk has room for them.
+// Saves a run in checkpoints, resumes it from a checkpoint, and looks whether the disk has room for the next one.
 #ifndef LLMC_RUN_STATE_H
 #define LLMC_RUN_STATE_H
 
@@ -61,56 +61,39 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
 
 // ---- The disk ----
 
-#define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
-#define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
-
-// Plans the files that a run at step `from` still writes. An older run's checkpoints and checkpoints after step `from`
-// do not count. Returns how many of these the run will remove or overwrite, -1 if the run saves nothing.
-static inline int run_plan_disk(TrainRun *run, int64_t from, DiskRun *disk) {
-    const int64_t block = 4096, last = run->num_steps;
-    const TrainOptions *o = &run->options;
-    const RunFound *found = &run->found;
-    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && o->overwrite;
-    int newer = 0, replaced = 0;
+// Returns the bytes of a checkpoint, -1 if the run saves none.
+static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
     int64_t model_bytes, state_bytes;
     StateHeader header;
     Error ignored;
     if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
     run_fill_header(run, &header);
-    if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
-                         &ignored)) {
-        return -1;
-    }
-    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > from)) {
-        int64_t step = found->checkpoints[newer++];
-        bool due = step == last || (o->checkpoint_every > 0 && step % o->checkpoint_every == 0);
-        replaced += removes_all || (step <= last && (due || o->keep > 0));
-    }
-    disk->from = from, disk->last = last, disk->every = o->checkpoint_every;
-    disk->keep = o->keep, disk->keep_major = o->keep_major, disk->good_step = run->folder.good_step;
-    disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
-    disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
-    disk->other_bytes = RUN_SMALL_FILES_BYTES + run->tokenizer.bytes + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
-    return replaced;
+    bool known = checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
+                                 &ignored);
+    return known ? model_bytes + state_bytes : -1;
 }
 
-// Warns when the free space of the disk will not last. Warns again only when that gets worse.
-static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
-    char text[MAX_PATH_BYTES + 512];
-    DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
-    if (now > run->folder.disk) { logger_event(&run->logger, "warning: %s", text); }
-    run->folder.disk = now;
-}
-
-// Called before the run touches its folder. Refuses a run that the disk cannot hold, and warns of a run that fills it.
-static inline bool run_check_disk(TrainRun *run, Error *error) {
-    DiskRun disk;
-    int replaced = run_plan_disk(run, run->step, &disk);
-    if (replaced < 0) { return true; }
-    int64_t free_bytes = disk_free_bytes(run->options.out_dir);
-    if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
-    if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
-    run_warn_of_disk(run, &disk, free_bytes);
+// Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
+// whole before an old one goes. removed: checkpoints that the run removes first.
+static inline bool run_check_disk(TrainRun *run, int removed, Error *error) {
+    char each[32], there[32];
+    const char *dir = run->options.out_dir;
+    int64_t bytes = run_checkpoint_bytes(run), free_bytes = disk_free_bytes(dir);
+    if (bytes < 0 || free_bytes < 0 || run->step >= run->num_steps) { return true; }
+    free_bytes += removed * bytes;
+    format_bytes(each, sizeof(each), bytes);
+    format_bytes(there, sizeof(there), free_bytes);
+    if (free_bytes < bytes) {
+        return fail(error,
+                    "--out-dir (-o): %.4000s: not enough space: a checkpoint takes %s, %s are free; free some space, "
+                    "keep fewer checkpoints (--keep), or choose another folder",
+                    dir, each, there);
+    }
+    if (free_bytes < 2 * bytes && !run->folder.disk_is_short) {
+        logger_event(&run->logger, "warning: the disk of %.4000s has %s free, less than two checkpoints of %s", dir,
+                     there, each);
+        run->folder.disk_is_short = true;
+    }
     return true;
 }
 
@@ -144,9 +127,8 @@ static inline void run_prune(const TrainRun *run) {
 // Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next
 // start would refuse.
 static inline bool run_save(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
     CheckpointWriter writer;
-    DiskRun disk;
+    Error full;
     if (!run_writes_files(run) || run->folder.saved_step == run->step) { return true; }
     if (!run_check_state(run, error)) { return false; }
     if (divergence_steps(&run->divergence) == 0) { run->folder.good_step = run->step; }
@@ -162,10 +144,8 @@ static inline bool run_save(TrainRun *run, Error *error) {
     run->folder.saved_step = run->step;
     run_resumable(run, true);
     if (run_leads(run)) { run_prune(run); }
-    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
-    if (!run_leads(run)) { return true; }
-    run_list_checkpoints(run);
-    if (run_plan_disk(run, run->step, &disk) >= 0) { run_warn_of_disk(run, &disk, disk_free_bytes(o->out_dir)); }
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+    if (run_leads(run) && !run_check_disk(run, 0, &full)) { logger_event(&run->logger, "warning: %s", full.text); }
     return true;
 }
 

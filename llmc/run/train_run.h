@@ -15,7 +15,6 @@
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"
 #include "llmc/data/tokenizer.h"
-#include "llmc/files/disk_space.h"
 #include "llmc/files/state_file.h"
 #include "llmc/model/muon.h"
 #include "llmc/run/busy.h"
@@ -47,7 +46,7 @@ typedef struct {
     Folder dir;  // --out-dir, open from the start of training on; rank 0 opens a folder that exists earlier
     bool locked; // by this process
     DirectoryLock lock;
-    DiskState disk;     // the last warning
+    bool disk_is_short; // a warning has said so
     int64_t saved_step; // step of this run's newest checkpoint, -1: none
     bool has_picture;   // loss.svg shows the log
     int64_t good_step;  // the last good checkpoint: saved while neither loss nor norm was above its limit; -1: none
