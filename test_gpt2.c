@@ -163,8 +163,7 @@ TEST(test_logits_and_loss) {
     int V = model->config.vocab_size, C = model->config.channels;
     int64_t N = (int64_t)tiny.want.B * tiny.want.T, K = longest_reduction(&tiny), D = forward_depth(&tiny);
     float *logits = zeros(N * V), loss = (float)tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, false);
-    matmul_forward(logits, NULL, model->acts.lnf.data, params_of(model, 0).wte, NULL, N, C, V, &model->mm,
-                   &model->profile);
+    matmul_forward(logits, NULL, model->acts.lnf.data, params_of(model, 0).wte, NULL, N, C, V, &model->mm);
     check_tensor(t, "logits", logits, tiny.want.logits, N * V, K, D);
     check_tensor(t, "loss", &loss, tiny.want.loss, 1, K, D);
     free(logits);

@@ -30,10 +30,8 @@
 #include "llmc/cpu/nonfinite.h"
 #include "llmc/cpu/packed_weights.h"
 #include "llmc/cpu/peak.h"
-#include "llmc/cpu/profile.h"
 #include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
-#include "llmc/cpu/threads.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/run/train_loop.h"
 
@@ -129,21 +127,16 @@ static void layernorm_backward(float *dinp, float *dweight, float *dbias, const 
 // Linear layer: out = inp weight^T + bias, plus residual unless it is NULL.
 // out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
 static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
-                           int64_t N, int C, int OC, const Gemm *mm, Profile *profile) {
-    profile_enter(profile, PROFILE_MATMUL_FORWARD);
+                           int64_t N, int C, int OC, const Gemm *mm) {
     if (residual != NULL && residual != out) { copy_rows(out, residual, N * OC); }
     gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, mm);
 }
 
 // dinp = dout weight; dweight = dout^T inp, or += if it adds; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int64_t N, int C, int OC, bool adds, const Gemm *mm,
-                            Profile *profile) {
-    profile_enter(profile, PROFILE_MATMUL_DX);
+                            const float *weight, int64_t N, int C, int OC, bool adds, const Gemm *mm) {
     gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, mm);
-    profile_enter(profile, PROFILE_MATMUL_DW);
     gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, adds, mm);
-    profile_enter(profile, PROFILE_BIAS);
     if (dbias != NULL) { add_column_sums(dbias, dout, N, OC); }
 }
 
@@ -375,7 +368,6 @@ typedef struct {
     float *attention_scratch;
     Optimizer optimizer;
     Generation generation;
-    Profile profile;
 } Model;
 
 #define CHUNK_ROWS 256   // enough rows for the matrix multiply to run at full speed
@@ -500,17 +492,12 @@ static void block_forward(Model *model, int layer, int B, int T) {
     Tensors p = params_of(model, layer);
     LayerActs a = acts_of(model, layer);
     const Gemm *mm = &model->mm;
-    Profile *profile = &model->profile;
-    profile_enter(profile, PROFILE_LAYERNORM);
     layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, p.ln1w, p.ln1b, N, C);
-    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm, profile);
-    profile_enter(profile, PROFILE_ATTENTION_FORWARD);
+    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, mm);
     attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch, mm);
-    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm, profile);
-    profile_enter(profile, PROFILE_LAYERNORM);
+    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, mm);
     layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.residual_mid, p.ln2w, p.ln2b, N, C);
-    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm, profile);
-    profile_enter(profile, PROFILE_GELU);
+    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, mm);
     gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
 
@@ -524,12 +511,9 @@ static double lm_head_forward_backward(Model *model, int64_t N, float dloss, boo
     const Gemm *mm = &model->mm;
     for (int64_t row = 0; row < N; row += model->chunk_rows) {
         int64_t rows = min_i64(model->chunk_rows, N - row);
-        profile_enter(&model->profile, PROFILE_HEAD);
         GemmMatrix lnf = rows_of(a.lnf + row * C, C);
         gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, mm);
-        profile_enter(&model->profile, PROFILE_CROSS_ENTROPY);
         cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
-        profile_enter(&model->profile, PROFILE_HEAD);
         if (!want_gradient) { continue; }
         gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
         gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, row > 0 || !model->grads_are_zero, mm);
@@ -544,17 +528,15 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gr
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, 0);
-    profile_enter(&model->profile, PROFILE_EMBEDDING);
     embedding_forward(acts_of(model, 0).residual, model->tokens, p.wte, p.wpe, B, T, C, 0);
     for (int layer = 0; layer < L; layer++) {
         LayerActs a = acts_of(model, layer);
         p = params_of(model, layer);
         block_forward(model, layer, B, T);
         matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
-                       &model->mm, &model->profile);
+                       &model->mm);
     }
     LayerActs last = acts_of(model, L);
-    profile_enter(&model->profile, PROFILE_LAYERNORM);
     layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, p.lnfw, p.lnfb, N, C);
     return lm_head_forward_backward(model, N, dloss, want_gradient);
 }
@@ -572,11 +554,9 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        profile_enter(&model->profile, PROFILE_LAYERNORM);
         layernorm_forward(a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, p.ln1w, p.ln1b, N, C);
         layernorm_forward(a.ln2, a.ln2_mean, a.ln2_rstd, a.residual_mid, p.ln2w, p.ln2b, N, C);
     }
-    profile_enter(&model->profile, PROFILE_GELU);
     if (level >= RECOMPUTE_GELU) { gelu_forward(a.gelu, a.fc, N * 4 * C); }
 }
 
@@ -588,12 +568,9 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     LayerActs a = acts_of(model, layer);
     bool adds = !model->grads_are_zero;
     const Gemm *mm = &model->mm;
-    Profile *profile = &model->profile;
-    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, adds, mm, profile);
-    profile_enter(profile, PROFILE_GELU);
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, adds, mm);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
-    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, adds, mm, profile);
-    profile_enter(profile, PROFILE_LAYERNORM);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, adds, mm);
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
@@ -604,13 +581,10 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     LayerActs a = acts_of(model, layer);
     bool adds = !model->grads_are_zero;
     const Gemm *mm = &model->mm;
-    Profile *profile = &model->profile;
-    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, adds, mm, profile);
-    profile_enter(profile, PROFILE_ATTENTION_BACKWARD);
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, adds, mm);
     clear_rows(a.dqkv, N * 3 * C);
     attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch, mm);
-    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, adds, mm, profile);
-    profile_enter(profile, PROFILE_LAYERNORM);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, adds, mm);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
@@ -620,7 +594,6 @@ static void gpt2_backward(Model *model, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, 0), g = grads_of(model, 0);
     LayerActs a = acts_of(model, L);
-    profile_enter(&model->profile, PROFILE_LAYERNORM);
     clear_rows(a.dresidual, N * C);
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, p.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
@@ -628,7 +601,6 @@ static void gpt2_backward(Model *model, int B, int T) {
         block_backward_mlp(model, layer, N);
         block_backward_attention(model, layer, B, T);
     }
-    profile_enter(&model->profile, PROFILE_EMBEDDING);
     embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
     model->grads_are_zero = false;
 }
@@ -640,7 +612,6 @@ static void gpt2_backward(Model *model, int B, int T) {
 // and in double precision.
 static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
-    profile_enter(&model->profile, PROFILE_NORM);
     double sum = 0.0, *sums = model->optimizer.norm_sums;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
@@ -683,7 +654,6 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
         int64_t at = gpt2_param_offset(config, i), at_v = gpt2_place_in_v(config, model->shape.optimizer, at);
         float *param = model->params + at, *grad = model->grads + at, *m = model->optimizer.m + at;
         bool by_muon = muon_takes(model->shape.optimizer, i);
-        profile_enter(&model->profile, by_muon ? PROFILE_MUON : PROFILE_ADAMW);
         if (by_muon) {
             muon_tensor(param, m, grad, config, i, muon, model->optimizer.muon, &model->mm);
         } else {
@@ -698,14 +668,12 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
 static void gpt2_zero_gradients(Model *model) {
     const GPT2Config *config = &model->config;
     int64_t C = config->channels, V = config->vocab_size, Vp = config->padded_vocab_size;
-    profile_enter(&model->profile, PROFILE_CLEARING);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         bool is_weight = gpt2_param_specs[i].decay && i != PARAM_wpe;
         if (!is_weight) { clear_rows(model->grads + gpt2_param_offset(config, i), gpt2_param_size(config, i)); }
     }
     clear_rows(grads_of(model, 0).wte + V * C, (Vp - V) * C);
     model->grads_are_zero = true;
-    profile_enter(&model->profile, PROFILE_OTHER);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -794,7 +762,6 @@ struct Trainer {
     double val_sum;    // of the mean losses of a validation's sequences so far
     double peak_flops; // of this machine, measured
     GemmKernel kernel; // of the matrix multiply
-    Threads threads;   // unless --threads fixes their number
 };
 
 static StopRequest stop_request;
@@ -853,30 +820,18 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
     return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
 }
 
-// Chooses the number of threads of the next step, unless --threads fixes it.
-static void adapt_threads(Trainer *t, TrainRun *run, double seconds) {
-    if (run->options.threads > 0) { return; }
-    if (threads_take(&t->threads, seconds)) {
-        logger_event(&run->logger, "now %d of %d threads, which is faster", threads_kept(&t->threads), t->threads.most);
-    }
-    gemm_set_threads(t->threads.now);
-}
-
 // Runs one step: gradient, norm, update, one line in the log.
 static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     Model *model = &t->model;
     double start = seconds_now();
     bool interrupted = false;
-    profile_begin_step(&model->profile);
     StepInfo info = run_begin_step(run, run_learning_rate(run));
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
     if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
-    profile_end_step(&model->profile);
     info.seconds = seconds_now() - start;
-    adapt_threads(t, run, info.seconds);
     info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
     run_advance(run);
     return run_log_step(run, &info, error);
@@ -953,21 +908,19 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     Outliers *outliers = &t->model.optimizer.outliers;
     run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss), outlier_is_sound);
     run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm), outlier_is_sound);
-    return gpt2_allocate(&t->model, &t->plan, error);
+    if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
+    t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
+    return true;
 }
 
 static void print_machine(Trainer *t, TrainRun *run) {
-    t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
-    threads_begin(&t->threads, gemm_max_threads());
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
         run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
-    if (run->options.profile) { profile_begin(&t->model.profile, t->peak_flops, 1e9 * peak_measure_memory()); }
 }
 
 static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
     const TrainOptions *o = &run->options;
     (void)error;
-    profile_print(&t->model.profile, &run->config, o->total_batch, (int)o->seq_len, (int)o->recompute);
     *params = t->model.params;
     *hash = sum64(0, t->model.params, gpt2_num_params(&run->config));
     return true;

@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (2213, 1200, ""),
     "model": (1722, 1100, "base"),
-    "cpu": (1856, 650, "base model"),
+    "cpu": (1604, 650, "base model"),
     "cuda": (2040, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (915, 550, "base model cuda"),
@@ -28,7 +28,7 @@ ROOMS = {
     "files": (2458, 2200, "base model data"),
     "run": (5042, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 978, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 953, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 978, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

@@ -121,7 +121,7 @@ choose_builds() {
     add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
     add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
-    add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_threads"
+    add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_simd"
 }
 
 install_missing

@@ -116,12 +116,11 @@ def main():
     parser.add_argument("--shapes", default="4x64,4x256,1x1024", help="B x T of the steps (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each, of which the median counts (default 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both (default: one per core)")
-    parser.add_argument("--profile", action="store_true", help="show the phases of our steps of the first shape, too")
     parser.add_argument("--no-samples", action="store_true", help="only training steps")
     parser.add_argument("--no-steps", action="store_true", help="only samples")
     o = parser.parse_args()
-    if o.no_steps and (o.no_samples or o.profile):
-        parser.error("--no-steps leaves nothing for --no-samples and --profile")
+    if o.no_steps and o.no_samples:
+        parser.error("--no-steps leaves nothing for --no-samples")
     shapes = [] if o.no_steps else o.shapes.split(",")
     for shape in shapes:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", shape):
@@ -131,10 +130,6 @@ def main():
     for shape in shapes:
         compare(shape, step_ms, lambda precision, shape=shape: training_commands(o.init, shape, precision, o.threads),
                 o.rounds)
-    for precision in ("fp32", "bf16") if o.profile else ():
-        ours, _ = training_commands(o.init, shapes[0], precision, o.threads)
-        table = re.search(r"^profile .*?(?=^weights)", output_of([*ours, "--profile"]), re.M | re.S)
-        print(f"\n{shapes[0]} {precision}\n{table[0]}", flush=True)
     if o.no_samples:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ test-emu: ## build and run the tests of the emulator, and of the GPU trainer in 
 
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
 	$(BUILD)/bench_cpu
-	python3 dev/bench/cpu_training.py --profile
+	python3 dev/bench/cpu_training.py
 
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder

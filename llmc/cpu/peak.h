@@ -1,13 +1,11 @@
-// Measures the limits of this machine: the rate of fused multiply-adds when nothing waits for memory, and the rate of
-// memory when nothing waits for arithmetic. Speeds are reported as fractions of them, so that a reader can tell a slow
-// program from a slow machine.
+// Measures the rate of fused multiply-adds of this machine when nothing waits for memory. Speeds are reported as
+// fractions of it, so that a reader can tell a slow program from a slow machine.
 #ifndef LLMC_PEAK_H
 #define LLMC_PEAK_H
 
 #include "llmc/cpu/gemm_kernel.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/base/utils.h"
-#include "llmc/model/memory_plan.h"
 
 // Independent chains of multiply-adds: enough to hide the latency of a current core, and few enough to stay in
 // registers.
@@ -59,41 +57,6 @@ static inline double peak_measure_flops(int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
     for (int i = 0; i < threads; i++) { peak += peak_of_thread(); }
     return peak;
-}
-
-#define PEAK_STREAM (8 << 20) // floats in an array: four arrays are larger than any cache
-
-// Moves four arrays of PEAK_STREAM floats as AdamW does: reads all of them, writes three. Hardly any arithmetic.
-static inline void peak_stream(float *param, float *m, float *v, const float *grad) {
-    const int64_t block = 1 << 14;
-#pragma omp parallel for schedule(static)
-    for (int64_t begin = 0; begin < PEAK_STREAM; begin += block) {
-        for (int64_t i = begin; i < begin + block; i += VF_WIDTH) {
-            vf g = vf_load(grad + i);
-            vf m_new = vf_load(m + i) * 0.9f + g * 0.1f, v_new = vf_load(v + i) * 0.95f + g * g * 0.05f;
-            vf_store(m + i, m_new);
-            vf_store(v + i, v_new);
-            vf_store(param + i, vf_load(param + i) - m_new * 1e-6f);
-        }
-    }
-}
-
-// The rate of memory in GB/s, the best of a few times with all threads: 40 ms. 0 if there is no memory for it.
-static inline double peak_measure_memory(void) {
-    const int64_t n = PEAK_STREAM;
-    float *arrays = (float *)plan_take_memory(4 * n * (int64_t)sizeof(float));
-    double best = 0.0;
-    if (arrays == NULL) { return 0.0; }
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < 4 * n; i++) { arrays[i] = 1.0f; }
-    for (int repeat = 0; repeat < 5; repeat++) {
-        double start = seconds_now();
-        peak_stream(arrays, arrays + n, arrays + 2 * n, arrays + 3 * n);
-        double rate = 7e-9 * (double)sizeof(float) * (double)n / (seconds_now() - start);
-        best = rate > best ? rate : best;
-    }
-    free(arrays);
-    return best;
 }
 
 #endif // LLMC_PEAK_H

@@ -145,13 +145,11 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, ANY, "Machine",                                       \
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
-      "CPU threads, the result does not depend on them; 0: one per core" PICK(", fewer while that is faster", ""))     \
+      "CPU threads, the result does not depend on them; 0: one per core")                                              \
     X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_CHOICE, "Machine",                      \
       "of the factors in matrix multiplies, with fp32 sums; bf16: faster where the processor multiplies bf16")         \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       CPU_ONLY, "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")       \
-    X(profile, "profile", "", FLAG, "0", 0, 1, "", FREE, CPU_ONLY, "Machine",                                          \
-      "at the end, print the time of each phase of a step beside the machine's limits")                                \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
@@ -448,7 +446,6 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         TRAIN_RULE(muon_warmup, o->given[TRAIN_ROW_muon_warmup] && no_muon, TRAIN_NEEDS_MUON),
         TRAIN_RULE(muon_scale, o->given[TRAIN_ROW_muon_scale] && no_muon, TRAIN_NEEDS_MUON),
         TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
-        TRAIN_RULE(profile, o->profile && no_steps, "does nothing with --steps 0 (-x); it times the steps of training"),
     };
     return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
 }

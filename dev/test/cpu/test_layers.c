@@ -167,10 +167,9 @@ TEST(test_matmul) {
     float *in = random_floats(layer.num_inputs, 1.0f, 5), *weights = random_floats(layer.num_outputs, 1.0f, 6);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
-    Profile no_profile = {0};
     int weight = N * C, bias = weight + OC * C, residual = bias + OC;
-    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, &mm, &no_profile);
-    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, true, &mm, &no_profile);
+    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, &mm);
+    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, true, &mm);
     for (int i = 0; i < N * OC; i++) { din[residual + i] += weights[i]; } // the residual's gradient is the output's
     check_layer(t, &layer, in, out, weights, din);
     free(in), free(weights), free(out), free(din), free(mm.workspace);

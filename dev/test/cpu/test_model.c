@@ -156,26 +156,6 @@ TEST(test_validation_and_sampling_leave_no_trace) {
     free_model(plain), free_model(disturbed);
 }
 
-// Returns the threads for the next step after so many equally long ones on 3 threads, with this --threads.
-static int threads_after(int steps, int64_t option) {
-    static Trainer trainer;
-    static TrainRun run;
-    use_threads(3);
-    run.options.threads = option;
-    threads_begin(&trainer.threads, gemm_max_threads());
-    for (int i = 0; i < steps; i++) { adapt_threads(&trainer, &run, 1.0); }
-    return gemm_max_threads();
-}
-
-// A run tries fewer threads after two rounds of steps, but never if --threads fixes their number. (test_threads.c)
-TEST(test_fewer_threads) {
-    use_threads(3);
-    if (gemm_max_threads() != 3) { SKIP(t, "this build has no OpenMP"); }
-    int before = threads_after(7, 0), trial = threads_after(8, 0), after = threads_after(12, 0);
-    CHECK(t, before == 3 && trial == 2 && after == 3, "%d, %d, %d threads", before, trial, after);
-    CHECK(t, threads_after(8, 3) == 3, "%d threads in spite of --threads 3", threads_after(8, 3));
-}
-
 // Returns the loss of a validation of `sequences` sequences of T tokens, in batches of B.
 static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int sequences, int B) {
     static Trainer trainer;

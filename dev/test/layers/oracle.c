@@ -44,16 +44,14 @@ void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const flo
 void cpu_matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
                         int64_t N, int C, int OC) {
     Gemm mm = new_gemm();
-    Profile no_profile = {0};
-    matmul_forward(out, residual, inp, weight, bias, N, C, OC, &mm, &no_profile);
+    matmul_forward(out, residual, inp, weight, bias, N, C, OC, &mm);
     free(mm.workspace);
 }
 
 void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                          const float *weight, int64_t N, int C, int OC) {
     Gemm mm = new_gemm();
-    Profile no_profile = {0};
-    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, true, &mm, &no_profile);
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, true, &mm);
     free(mm.workspace);
 }
 

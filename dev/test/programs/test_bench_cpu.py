@@ -13,13 +13,12 @@ BENCH = [sys.executable, os.path.join(ROOT, "dev/bench/cpu_training.py")]
 @pytest.mark.long
 def test_table():
     """Each precision has a row with the time of our step, and PyTorch's where this Python has it."""
-    done = subprocess.run([*BENCH, "--init", "d6", "--shapes", "1x8", "--no-samples", "--profile", "--threads", "2"],
+    done = subprocess.run([*BENCH, "--init", "d6", "--shapes", "1x8", "--no-samples", "--threads", "2"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[2:4]]
     assert [row[:2] for row in rows] == [["1x8", "fp32"], ["1x8", "bf16"]], done.stdout
     assert all(re.fullmatch(r"[\d.]+", row[2]) and float(row[2]) > 0.0 for row in rows), done.stdout
-    assert done.stdout.count("\nprofile ") == 2 and done.stdout.count("\nAdamW ") == 2, done.stdout
     assert ("no PyTorch" in done.stdout) == (len(rows[0]) == 4), done.stdout
 
 

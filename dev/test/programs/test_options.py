@@ -401,7 +401,7 @@ def test_same_weights():
         assert hash_with(*options, *([] if "-l" in options else ["--lr=0.01"])) == want, options
     for options in (["--seed", 1], ["--beta1", 0.8], ["--grad-clip", 0.01], ["--warmup", 2]):
         assert hash_with("--lr", 0.01, *options) != want, options
-    longer = [weights_hash(ran(*base, "-x", 20, OMP_NUM_THREADS=n)) for n in ("1", "3")]  # 3: fewer in the ninth step
+    longer = [weights_hash(ran(*base, "-x", 20, OMP_NUM_THREADS=n)) for n in ("1", "3")]
     assert longer[0] == longer[1]
 
 

@@ -131,7 +131,6 @@ TEST(test_malformed_options) {
          "--precision: is an option of the CPU trainer (train_gpt2); this one is built for bf16, "
          "or by make PRECISION=FP32 for fp32"},
         {"-i x --cpu-kernels auto", "--cpu-kernels: is an option of the CPU trainer (train_gpt2)"},
-        {"-i x --profile", "--profile: is an option of the CPU trainer (train_gpt2)"},
     };
     CHECK_REFUSALS(t, false, refusals);
     CHECK_REFUSALS(t, true, of_the_cpu);
