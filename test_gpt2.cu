@@ -112,7 +112,7 @@ struct Rig {
 Rig::Rig(Test *t, const GPT2Config *config, RunShape shape) {
     Error error;
     comm_single(&comm);
-    run->ranks = ranks_of(&comm);
+    take_ranks(run.get(), &comm);
     run->config = *config;
     run->options.seed = 42;
     gpt2_plan(&trainer, config, shape);
@@ -122,7 +122,7 @@ Rig::Rig(Test *t, const GPT2Config *config, RunShape shape) {
 // Reads what this rank owns. The test runs several ranks in one process, so no rank can send its part.
 static bool rig_read(Test *t, Rig *m, CheckpointReader *reader) {
     Error error;
-    m->ok = m->ok && CHECK(t, read_state(&m->trainer, m->run.get(), reader, &error), "%s", error.text);
+    m->ok = m->ok && CHECK(t, trainer_read_state(&m->trainer, m->run.get(), reader, &error), "%s", error.text);
     if (m->ok && m->trainer.model.shape.num_ranks == 1) { share_state(&m->trainer, m->run.get()); }
     return m->ok;
 }
@@ -426,7 +426,8 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
         ok = checkpoint_write_begin(&writers[r], opened(dir), step, &narrow, &header, NULL, 0, r == 0, &error);
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
-        ok = write_state(&ranks[r]->trainer, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
+        ok =
+            trainer_write_state(&ranks[r]->trainer, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += writers[r].sums.sums[a]; }
     }
     return CHECK(t, ok && checkpoint_write_commit(&writers[0], &all, &error), "%s", error.text);
@@ -822,9 +823,9 @@ static double validate_in_batches(Test *t, Rig *m, int B) {
     Round round = loop_first_round(m->run.get(), ceil_div_i64(run_val_sequences(m->run.get()), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
-        CHECK(t, validate_batch(&m->trainer, m->run.get(), round, &error), "%s", error.text);
+        CHECK(t, trainer_validate_batch(&m->trainer, m->run.get(), round, &error), "%s", error.text);
     }
-    return validation_loss(&m->trainer, m->run.get(), round);
+    return trainer_validation_loss(&m->trainer, m->run.get(), round);
 }
 
 // A validation has equal bits in any batches, as long as the multiplies of all batches have. The emulator's have.
@@ -923,17 +924,15 @@ TEST(test_host_does_not_wait_in_a_step) {
     Error error;
     Comm comm;
     comm_single(&comm);
-    run->ops = &trainer_ops;
     run->trainer = trainer.get();
-    run->ranks = ranks_of(&comm);
-    run->num_ranks = 1;
+    take_ranks(run.get(), &comm);
     bool ok = train_options_parse(&run->options, PROGRAM_NAME, count, (char **)arguments, true, &outcome, &error) &&
               run_open(run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     ok = settle_by_gpus(run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     gpt2_plan(trainer.get(), &run->config, choose_shape(run.get()));
-    ok = loop_start(run.get(), &error);
+    ok = start(trainer.get(), run.get(), &error);
     int64_t waits = 0;
     long allocations = 0;
     for (int step = 0; ok && step < 5; step++) {
@@ -1099,11 +1098,11 @@ TEST(test_sample_logits) {
     double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
     for (int i = 0; i < trainer->model.shape.T; i++) { trainer->sample.history_staging[i] = V - 1; }
     for (int i = 0; i < w.T; i++) {
-        append_token(trainer, w.inputs[i]);
-        const float *logits = next_logits(trainer);
+        trainer_append_token(trainer, w.inputs[i]);
+        const float *logits = trainer_next_logits(trainer);
         check_tensor(t, "logits of a sample", std::vector<float>(logits, logits + V), w.logits + (int64_t)i * V, tol);
     }
-    append_token(trainer, 1);
+    trainer_append_token(trainer, 1);
     CHECK(t, trainer->sample.history_length == w.T / 2 + 1, "a full window leaves %d tokens",
           trainer->sample.history_length);
     CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");

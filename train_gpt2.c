@@ -33,6 +33,7 @@
 #include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/optim/outlier.h"
+#include "llmc/run/one_rank.h"
 #include "llmc/run/train_loop.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -767,6 +768,14 @@ struct Trainer {
 static StopRequest stop_request;
 static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 
+const TrainerFacts trainer_facts = {
+    .program = "train_gpt2",
+    .revision = gpt2c_revision,
+    .default_seq_len = DEFAULT_SEQ_LEN,
+    .stop = &stop_request,
+    .on_signal = on_signal,
+};
+
 // Adds up the gradient of a step over its micro-batches. If the run is asked to stop between two of them, sets
 // *interrupted and returns early. Nothing is lost: a resumed run begins the step anew.
 static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
@@ -839,7 +848,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
 
 // Adds up the mean losses of the sequences of one batch. Each sequence has its own sum, and the sequences are added in
 // order, so that the result does not depend on the size of a batch.
-static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Model *model = &t->model;
     int64_t B = run->options.batch_size, first = round.batch * B;
     int T = (int)run->options.seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
@@ -850,12 +859,12 @@ static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error)
     return true;
 }
 
-static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+double trainer_validation_loss(Trainer *t, TrainRun *run, Round last) {
     return (void)last, t->val_sum / (double)run_val_sequences(run);
 }
 
 // Computes the mean loss of each completion of a batch, over the completion's own tokens.
-static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
+void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Model *model = &t->model;
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
@@ -869,15 +878,15 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     }
 }
 
-static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
+const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
     return (void)run, (void)which, (void)last, t->model.eval_means;
 }
 
-static float *begin_sample(Trainer *t) { return generate_begin(&t->model); }
-static void append_token(Trainer *t, int token) { generate_append(&t->model, token); }
-static const float *next_logits(Trainer *t) { return generate_logits(&t->model, true); }
+float *trainer_begin_sample(Trainer *t) { return generate_begin(&t->model); }
+void trainer_append_token(Trainer *t, int token) { generate_append(&t->model, token); }
+const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model, true); }
 
-static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
+bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
     if (reader == NULL) { return run_read_params(run, 0, gpt2_num_params(&model->config), model->params, error); }
@@ -885,23 +894,25 @@ static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Erro
     return checkpoint_read_whole(reader, arrays, error);
 }
 
-static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
+bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) { return (void)t, (void)run, (void)error, true; }
+
+bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     const Model *model = &t->model;
     const float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
     return checkpoint_write_whole(writer, arrays, error);
 }
 
-static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
+static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int T = (int)o->seq_len;
     bool ok = gemm_set_threads(o->threads) ||
               fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
-    if (!ok || !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return NULL; }
+    if (!ok || !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return false; }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
     RunShape shape = {run_kind(run),      (int)o->batch_size,        T, (int)o->recompute, T, run_eval_length(run),
                       run_eval_rows(run), train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
-    return &t->plan;
+    return true;
 }
 
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
@@ -918,36 +929,56 @@ static void print_machine(Trainer *t, TrainRun *run) {
         run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
 }
 
-static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
-    const TrainOptions *o = &run->options;
-    (void)error;
-    *params = t->model.params;
-    *hash = sum64(0, t->model.params, gpt2_num_params(&run->config));
-    return true;
+static bool finish(Trainer *t, TrainRun *run, Error *error) {
+    return run_finish(run, t->model.params, sum64(0, t->model.params, gpt2_num_params(&run->config)), error);
 }
 
-static void close_trainer(Trainer *t) { plan_free(&t->plan); }
+// Trains from the run's step to its last, or until a signal stops it.
+static bool train(Trainer *t, TrainRun *run, Error *error) {
+    for (;;) {
+        Due due = run_what_is_due(run); // save, validate, evaluate, sample
+        if (!run_do_what_is_due(run, due, error)) { return false; }
+        if (due.last || run_is_stopping()) { return run_end_training(run, error); }
+        if (!train_step(t, run, error)) { return false; }
+    }
+}
+
+static void print_run(const Trainer *t, TrainRun *run) {
+    run_print_config(run);
+    run_print_needs(run, &t->plan);
+    if (!train_options_plan(&run->options)) { return; }
+    if (train_options_plans_all(&run->options)) { run_print_buffers(run, &t->plan); }
+    run_print_machine_fit(&t->plan);
+}
+
+// Opens the machine, loads the model, and begins log and run.json.
+static bool start(Trainer *t, TrainRun *run, Error *error) {
+    RunMachine machine = {.num_machines = 1};
+    if (!open_trainer(t, run, error) || !run_load(run, error) || !run_begin_log(run, error) ||
+        !run_json_begin(run, &machine, error)) {
+        return false;
+    }
+    print_machine(t, run);
+    run_catch_signals(run);
+    return true;
+}
 
 int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
     static TrainRun run;
-    static const TrainerOps ops = {
-        .facts = {"train_gpt2", gpt2c_revision, NULL, DEFAULT_SEQ_LEN, false, 0, &stop_request, on_signal},
-        .plan = plan_run,
-        .open = open_trainer,
-        .read_state = read_state,
-        .print_machine = print_machine,
-        .train_step = train_step,
-        .write_state = write_state,
-        .validate_batch = validate_batch,
-        .validation_loss = validation_loss,
-        .evaluate_batch = evaluate_batch,
-        .evaluation_means = evaluation_means,
-        .begin_sample = begin_sample,
-        .append_token = append_token,
-        .next_logits = next_logits,
-        .finish = finish,
-        .close = close_trainer,
-    };
-    return train_main(&ops, &trainer, &run, argc, argv);
+    Trainer *t = &trainer;
+    Error error;
+    int status;
+    if (!run_parse(&run, t, argc, argv, &status)) { return status; }
+    bool ok = one_rank_check(trainer_facts.program, &error) && run_open(&run, &error) && plan_run(t, &run, &error);
+    if (ok) { print_run(t, &run); }
+    if (ok && !train_options_plan(&run.options)) {
+        ok = start(t, &run, &error) &&
+             (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
+             finish(t, &run, &error);
+    }
+    if (!ok) { run_fail(&run, &error); }
+    run_close(&run);
+    plan_free(&t->plan);
+    return run_exit(&run, ok, &error);
 }

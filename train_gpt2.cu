@@ -1067,7 +1067,7 @@ static const double *means_of_batch(const Trainer *t, Round last, int64_t batch,
 }
 
 // Queues a batch of a validation.
-static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Range range("validation");
     int64_t B = run->options.batch_size, T = run->options.seq_len, first = round.batch * B;
     int rows = (int)min_i64(B, run_val_sequences(run) - first);
@@ -1081,7 +1081,7 @@ static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error)
 
 // Adds up the mean losses of the sequences in their order. Each sequence has its own sum, so the result does not depend
 // on the size of a batch or on the number of ranks.
-static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+double trainer_validation_loss(Trainer *t, TrainRun *run, Round last) {
     int64_t B = run->options.batch_size, sequences = run_val_sequences(run);
     double sum = 0.0;
     gather_means(t, last, B);
@@ -1099,7 +1099,7 @@ static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *count
 }
 
 // Queues a batch of an evaluation. The host is one round ahead of the GPU.
-static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
+void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
@@ -1116,7 +1116,7 @@ static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
 }
 
 // Brings the means of all batches to all hosts, and puts each mean at the place of its row.
-static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
+const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
     const EvalLoader *eval = &run->evals[which];
     gather_means(t, last, eval->B);
     for (int64_t number = 0; number < last.batches; number++) {
@@ -1127,13 +1127,13 @@ static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Roun
     return t->evaluation.row_means;
 }
 
-static void append_token(Trainer *t, int token) {
+void trainer_append_token(Trainer *t, int token) {
     sampler_append(t->sample.history_staging, &t->sample.history_length, t->model.shape.T, token);
 }
 
 // Computes the logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in
 // the window after the sample have no influence, because attention is causal.
-static const float *next_logits(Trainer *t) {
+const float *trainer_next_logits(Trainer *t) {
     int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
         last = t->sample.history_length - 1;
     cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
@@ -1151,50 +1151,47 @@ static const float *next_logits(Trainer *t) {
     return t->sample.logits;
 }
 
-static float *begin_sample(Trainer *t) {
+float *trainer_begin_sample(Trainer *t) {
     t->sample.history_length = 0;
     memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
     return t->sample.probs;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 7. Main: the loop is in llmc/run/train_loop.h
+// 7. Main
 
 #include "train_gpt2_program.cuh"
 
-static const TrainerOps trainer_ops = {
-    {PROGRAM_NAME, gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1, &stop_request, on_signal},
-    // start
-    join,
-    plan,
-    plan_variant,
-    print_config,
-    print_plan,
-    open_trainer,
-    read_state,
-    share_state,
-    describe,
-    print_machine,
-    // train
-    train_step,
-    settle_step,
-    check_replicas,
-    write_state,
-    // validate, evaluate, sample
-    validate_batch,
-    validation_loss,
-    evaluate_batch,
-    evaluation_means,
-    begin_sample,
-    append_token,
-    next_logits,
-    // end
-    finish,
-    gpt2_close,
-};
+const TrainerFacts trainer_facts = {PROGRAM_NAME,  gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1,
+                                    &stop_request, on_signal};
+
+// Trains from the run's step to its last, or until a signal stops it.
+static bool train(Trainer *t, TrainRun *run, Error *error) {
+    for (;;) {
+        Due due = run_what_is_due(run); // save, validate, evaluate, sample
+        if ((due.any && !settle_step(t, run, error)) || !run_do_what_is_due(run, due, error)) { return false; }
+        if (due.last || run_is_stopping()) { return settle_step(t, run, error) && run_end_training(run, error); }
+        if (!train_step(t, run, error)) { return false; }
+    }
+}
 
 int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
     static TrainRun run;
-    return train_main(&trainer_ops, &trainer, &run, argc, argv);
+    Trainer *t = &trainer;
+    Error error;
+    int status;
+    if (!run_parse(&run, t, argc, argv, &status)) { return status; }
+    bool ok = join(&run, &error) && run_open(&run, &error) && plan(t, &run, &error);
+    if (ok) { print_run(t, &run); }
+    if (ok && !train_options_plan(&run.options)) {
+        ok = start(t, &run, &error) &&
+             (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
+             finish(t, &run, &error);
+    }
+    if (!ok) { run_fail(&run, &error); }
+    run_close(&run);
+    gpt2_close(t);
+    ranks_close(run.ranks.comm);
+    return run_exit(&run, ok, &error);
 }

@@ -314,8 +314,8 @@ static StepShape step_shape(const Model *model, const TrainRun *run) {
 }
 
 // Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
-static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
-                               Error *overflow) {
+PlannedRun trainer_plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                                Error *overflow) {
     RunShape shape = choose_shape(run);
     shape.recompute = variant.recompute;
     shape.zero_stage = variant.zero_stage;
@@ -432,7 +432,7 @@ static ModelState state_of(Trainer *t) {
 
 // Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
 // rounds its bf16 weights as its last update rounded them.
-static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
+bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     ModelState state = state_of(t);
     uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
     bool rounds =
@@ -465,7 +465,7 @@ static void share_state(Trainer *t, TrainRun *run) {
 }
 
 // Writes this rank's part of all arrays for run_save.
-static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
+bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     ModelState state = state_of(t);
     bool ok = true;
     for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
@@ -489,7 +489,7 @@ static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
 
 // Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
 // Waits for all parameters. Call it before parameters are saved, hashed or exported.
-static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
+bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
     if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
     const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
     await_parameters(&t->model, &t->gpu, &t->shards);
@@ -789,7 +789,7 @@ static void predicted_attention_text(char *text, size_t size, const Trainer *t, 
         snprintf(text, size, "by our own kernels (by cuDNN, where it is: --attention auto)");
     } else {
         check_cudnn(run, &why);
-        snprintf(text, size, "by our own kernels (not by cuDNN: %s)", why.text);
+        snprintf(text, size, "by our own kernels (not by cuDNN: %.180s)", why.text);
     }
 }
 
@@ -865,11 +865,33 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
            names_end(machine->gpus, run->num_ranks, error) && record_choices(t, run, error);
 }
 
-// Returns the functions by which a run talks to its ranks.
-static RunRanks ranks_of(Comm *comm) {
-    return {comm->rank,      comm->num_ranks,  comm,           comm_agree,    comm_broadcast, comm_sum_u64,
-            comm_any,        comm_check_facts, comm_is_broken, comm_all_know, comm_slow,      comm_resumable,
-            comm_on_failure, comm_fail,        comm_close,     comm_prints};
+// The functions by which a run talks to its ranks (llmc/run/ranks_api.h).
+bool ranks_agree(Comm *comm, bool ok, Error *error) { return comm_agree(comm, ok, error); }
+bool ranks_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
+    return comm_broadcast(comm, data, bytes, error);
+}
+bool ranks_sum(Comm *comm, uint64_t *values, int count, Error *error) {
+    return comm_sum_u64(comm, values, count, error);
+}
+bool ranks_any(Comm *comm, bool mine, bool *any, Error *error) { return comm_any(comm, mine, any, error); }
+bool ranks_alike(Comm *comm, const char *facts, size_t bytes, Error *error) {
+    return comm_check_facts(comm, facts, bytes, error);
+}
+bool ranks_are_broken(const Comm *comm) { return comm_is_broken(comm); }
+void ranks_all_know(Comm *comm, const Error *error) { comm_all_know(comm, error); }
+void ranks_slow(Comm *comm, bool slow) { comm_slow(comm, slow); }
+void ranks_resumable(Comm *comm, bool resumable) { comm_resumable(comm, resumable); }
+void ranks_on_failure(Comm *comm, void (*note)(void *context, const char *words), void *context) {
+    comm_on_failure(comm, note, context);
+}
+void ranks_fail(Comm *comm, const Error *error) { comm_fail(comm, error); }
+bool ranks_print(const Comm *comm) { return comm_prints(comm); }
+void ranks_close(Comm *comm) { comm_close(comm); }
+
+// Takes the connected ranks into the run.
+static void take_ranks(TrainRun *run, Comm *comm) {
+    run->ranks = {comm->rank, comm->num_ranks, comm};
+    run->num_ranks = comm->num_ranks;
 }
 
 // Plans for the GPU of this machine, unless --gpu names one. Without a GPU whose datasheet is known, an H100 is
@@ -888,11 +910,10 @@ static void plan_for_gpu_here(TrainRun *run) {
 }
 
 // Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
-static bool join(Trainer *t, TrainRun *run, Error *error) {
+static bool join(TrainRun *run, Error *error) {
     static Comm ranks;
     Comm *comm = &ranks;
     const TrainOptions *o = &run->options;
-    (void)t;
     CommOptions options;
     memset(&options, 0, sizeof(options));
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
@@ -907,7 +928,7 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     options.program = PROGRAM_NAME;
     options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: the default; without a watchdog a debugger may stop the watch
     comm_single(comm);
-    run->ranks = ranks_of(comm);
+    take_ranks(run, comm);
     run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
     if (train_options_plan(o)) {
         plan_for_gpu_here(run);
@@ -915,8 +936,7 @@ static bool join(Trainer *t, TrainRun *run, Error *error) {
     }
     run->num_ranks = 1;
     if (!comm_open(comm, &options, error)) { return false; }
-    run->ranks = ranks_of(comm);
-    run->num_ranks = comm->num_ranks;
+    take_ranks(run, comm);
     return comm->rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
 }
 
@@ -949,10 +969,11 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 }
 
 // Hashes the weights, and brings them to rank 0 if --export asks for it.
-static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
+static bool finish(Trainer *t, TrainRun *run, Error *error) {
+    uint64_t hash;
     comm_progress(t->shards.ranks, "the end");
     comm_slow(t->shards.ranks, true);
-    if (!check_replicas(t, run, error) || !hash_params(t, hash, error)) { return false; }
+    if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
     if (t->model.shape.exports && !is_stopping(&stop_request)) {
         ModelState state = state_of(t);
         state_export(&state);
@@ -966,13 +987,39 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
                 (long long)nccl->moved_bytes);
         }
     }
-    *params = t->transfer.host_params;
+    bool ok = !run_leads(run) || run_finish(run, t->transfer.host_params, hash, error);
+    return run_agree(run, ok, error);
+}
+
+static bool plan(Trainer *t, TrainRun *run, Error *error) {
+    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
+    gpt2_plan(t, &run->config, choose_shape(run));
+    explain_attention(t, run);
     return true;
 }
 
-static const MemoryPlan *plan(Trainer *t, TrainRun *run, Error *error) {
-    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return NULL; }
-    gpt2_plan(t, &run->config, choose_shape(run));
-    explain_attention(t, run);
-    return &t->device_plan;
+static void print_run(Trainer *t, TrainRun *run) {
+    run_print_config(run);
+    print_config(t, run);
+    run_print_needs(run, &t->device_plan);
+    if (!train_options_plan(&run->options)) { return; }
+    if (train_options_plans_all(&run->options)) { run_print_buffers(run, &t->device_plan); }
+    print_plan(t, run);
+}
+
+// Opens the machine, loads the model, and begins log and run.json.
+static bool start(Trainer *t, TrainRun *run, Error *error) {
+    RunMachine machine;
+    memset(&machine, 0, sizeof(machine));
+    run_slow(run, true); // libraries may load over a network, and hundreds of ranks connect
+    bool ok = open_trainer(t, run, error);
+    run_slow(run, false);
+    if (!ok || !run_load(run, error)) { return false; }
+    share_state(t, run);
+    if (!run_begin_log(run, error) || !describe(t, run, &machine, error) || !run_json_begin(run, &machine, error)) {
+        return false;
+    }
+    print_machine(t, run);
+    run_catch_signals(run);
+    return true;
 }

@@ -1,8 +1,8 @@
 // Settles the choices that the options of a GPU run leave open: micro-batch, level of --recompute, --gelu-fusion and
 // --head-rows. Prints what --plan says about them.
 //
-// The trainer plans a variant of the run without taking memory (plan_variant), and this file compares the variants. All
-// ranks make equal choices, because they decide from equal numbers.
+// The trainer plans a variant of the run without taking memory (trainer_plan_variant), and this file compares the
+// variants. All ranks make equal choices, because they decide from equal numbers.
 #ifndef LLMC_GPU_CHOICES_H
 #define LLMC_GPU_CHOICES_H
 
@@ -10,24 +10,28 @@
 #include "llmc/run/run_inputs.h"
 
 // A variant of the run: its options, but with this level of --recompute and this --zero-stage.
-struct PlanVariant {
+typedef struct {
     int recompute, zero_stage;
     bool unsharded; // one GPU holds the whole model and only trains, without recomputation
-};
+} PlanVariant;
 
-struct PlannedRun {
+typedef struct {
     int B;
     StepRows rows;                           // a step's time
     int64_t bytes;                           // of GPU memory
     bool overflows;                          // the size of a buffer does not fit into 63 bits
     int64_t gradient_bytes, parameter_bytes; // sent by a rank in a step
-};
+} PlannedRun;
+
+// Plans memory and time of a variant of the run. The GPU trainer defines it.
+PlannedRun trainer_plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                                Error *overflow);
 
 // *overflow says what is too large.
 static inline PlannedRun run_plan_variant(const TrainRun *run, const StepGpu *gpu, int64_t recompute,
                                           int64_t zero_stage, Error *overflow) {
     PlanVariant variant = {(int)recompute, (int)zero_stage, false};
-    return run->ops->plan_variant(run->trainer, run, variant, gpu, overflow);
+    return trainer_plan_variant(run->trainer, run, variant, gpu, overflow);
 }
 
 // ---- GPUs ----
@@ -62,7 +66,7 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(
 static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
     PlanVariant variant = {RECOMPUTE_NOTHING, 0, true};
     Error ignored;
-    PlannedRun whole = run->ops->plan_variant(run->trainer, run, variant, NULL, &ignored);
+    PlannedRun whole = trainer_plan_variant(run->trainer, run, variant, NULL, &ignored);
     return !whole.overflows && whole.bytes <= gpus->total_bytes - auto_reserve(run->num_ranks, false);
 }
 

@@ -255,7 +255,7 @@ static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
     int64_t known = run_is_new(run) ? context : run_known_positions(run);
-    int64_t usual = samples_only ? known : run->ops->facts.default_seq_len;
+    int64_t usual = samples_only ? known : trainer_facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
     return train_options_check_context(o, context, error);
 }

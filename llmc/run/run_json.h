@@ -30,7 +30,7 @@ typedef struct {
 } RunGpu;
 
 // Facts about the machines of a run. The trainer fills in what only it knows.
-struct RunMachine {
+typedef struct {
     RunGpu *gpus; // (num_gpus), of all ranks, on rank 0; NULL on the CPU
     int num_gpus;
     int num_machines;    // that the ranks run on
@@ -40,7 +40,7 @@ struct RunMachine {
         char text[128];
     } versions[RUN_MAX_VERSIONS];
     int num_versions;
-};
+} RunMachine;
 
 PRINTF_LIKE(3, 4)
 static inline void run_machine_version(RunMachine *machine, const char *name, const char *format, ...) {
@@ -110,7 +110,7 @@ static inline void run_json_git(JsonOut *out, const char *revision) {
 
 // Writes each option that this program takes, with its current value.
 static inline void run_json_options(JsonOut *out, const TrainRun *run) {
-    const ArgSpec *specs = train_programs[run->ops->facts.on_gpu].specs;
+    const ArgSpec *specs = train_programs[trainer_facts.on_gpu].specs;
     json_out_open(out, "options", '{', JSON_LINES);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         const void *place = (const char *)&run->options + specs[i].place;
@@ -255,7 +255,7 @@ static inline bool run_json_write(const TrainRun *run, const JsonOut *record, Er
 static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Error *error) {
     char directory[MAX_PATH_BYTES];
     JsonOut *out = &run->record.json;
-    const TrainerFacts *facts = &run->ops->facts;
+    const TrainerFacts *facts = &trainer_facts;
     if (!path_join(run->record.path, run->options.out_dir, RUN_JSON_NAME, error)) { return false; }
     json_out_begin(out);
     json_out_int(out, "format", RUN_JSON_FORMAT);
@@ -299,18 +299,16 @@ static inline void run_json_note_failure(void *run, const char *message) {
     run_json_write_end((const TrainRun *)run, "failed", message, NULL, &ignored);
 }
 
-// Writes run.json at the start of a run, when its log has begun (run_load). All ranks call this.
-static inline bool run_json_begin(TrainRun *run, Error *error) {
-    RunMachine machine;
-    memset(&machine, 0, sizeof(machine));
-    machine.num_machines = 1;
-    run_machine_common(&machine);
-    bool described = run->ops->describe == NULL || run->ops->describe(run->trainer, run, &machine, error);
-    bool writes = described && run_writes_files(run) && run_leads(run);
-    bool ok = !writes || run_json_compose(run, &machine, error);
+// Writes run.json at the start of a run, when its log has begun (run_begin_log). machine: what the trainer knows of the
+// machines, zero elsewhere. All ranks call this.
+static inline bool run_json_begin(TrainRun *run, RunMachine *machine, Error *error) {
+    machine->num_machines = (int)max_i64(1, machine->num_machines);
+    run_machine_common(machine);
+    bool writes = run_writes_files(run) && run_leads(run);
+    bool ok = !writes || run_json_compose(run, machine, error);
     if (ok && writes) { run_on_failure(run, run_json_note_failure); }
-    free(machine.gpus);
-    return described && run_agree(run, ok, error);
+    free(machine->gpus);
+    return run_agree(run, ok, error);
 }
 
 // Writes how the run has ended (run_json_write_end). Does nothing for a run that has not begun, or the second time.

@@ -182,9 +182,8 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     say(stdout, "\n");
 }
 
-// Prints the run before it starts. The trainer adds its own lines.
-static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
-    const TrainerOps *ops = run->ops;
+// Prints the run before it starts. A trainer then adds its own lines.
+static inline void run_print_config(const TrainRun *run) {
     run_print_inputs(run);
     if (run->choices.note[0] != '\0') {
         say(stdout, "auto        ");
@@ -192,8 +191,11 @@ static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
         say(stdout, "\n");
     }
     run_print_training(run);
-    if (ops->print_config != NULL) { ops->print_config(run->trainer, run); }
-    run_print_memory(plan, ops->facts.on_gpu ? " on the GPU" : "");
+}
+
+// Prints what the run takes of memory and disk.
+static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
+    run_print_memory(plan, trainer_facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options.out_dir); }
     int64_t checkpoint_bytes = run_checkpoint_bytes(run);
     if (checkpoint_bytes >= 0) {
@@ -231,18 +233,8 @@ static inline void run_print_buffers(TrainRun *run, const MemoryPlan *plan) {
         say(stdout, "%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape,
             (long long)gpt2_param_size(&run->config, i), gpt2_param_specs[i].decay ? "yes" : "no");
     }
-    say_lines(stdout, run->ops->facts.on_gpu ? "\nOn the GPU\n" : "\n");
+    say_lines(stdout, trainer_facts.on_gpu ? "\nOn the GPU\n" : "\n");
     plan_print(plan, train_options_largest_first(&run->options), stdout);
-}
-
-// Prints what --plan adds to run_print_config. Its last lines are what most people look for.
-static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
-    if (train_options_plans_all(&run->options)) { run_print_buffers(run, plan); }
-    if (run->ops->print_plan != NULL) {
-        run->ops->print_plan(run->trainer, run);
-    } else {
-        run_print_machine_fit(plan);
-    }
 }
 
 // ---- Steps ----
@@ -310,21 +302,11 @@ static inline void run_watch_learning(TrainRun *run, const StepInfo *info) {
         (long long)info->step + 1, log((double)run->config.vocab_size), (long long)d->idle_steps);
 }
 
-// Tells once of a machine that has become busy.
-static inline void run_tell_if_busy(TrainRun *run, const StepInfo *info) {
-    if (!busy_take(&run->busy, info->step, info->peak_fraction)) { return; }
-    logger_event(&run->logger,
-                 "step %lld: for %d steps less than a third of the best step's speed (%.1f%% of peak, now %.1f%%): "
-                 "the machine is busy with other programs",
-                 (long long)info->step + 1, BUSY_STEPS, 100.0 * run->busy.best, 100.0 * info->peak_fraction);
-}
-
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
 // equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
     char text[MAX_PATH_BYTES + 512];
     if (!logger_step(&run->logger, info, error)) { return false; }
-    run_tell_if_busy(run, info);
     run_watch_learning(run, info);
     divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
     int64_t steps = divergence_steps(&run->divergence);
@@ -397,7 +379,7 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
 // weights_hash: their SUM64.
 static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, Error *error) {
     const TrainOptions *o = &run->options;
-    bool stopped = run_is_stopping(run);
+    bool stopped = run_is_stopping();
     logger_close(&run->logger);
     if (o->export_dir[0] != '\0' && stopped) {
         say(stdout, "exported    nothing: the run was stopped before its end\n");

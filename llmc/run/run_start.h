@@ -271,7 +271,7 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
     if (!run_agree(run, ok, error)) { return false; }
     run_list_facts(run, model, &facts);
     ok = run_agree(run, !facts.failed || fail(error, "out of memory"), error) &&
-         run->ranks.alike(run->ranks.comm, facts.data, facts.used, error);
+         ranks_alike(run->ranks.comm, facts.data, facts.used, error);
     text_free(&facts);
     return ok;
 }
@@ -292,7 +292,8 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
     return true;
 }
 
-// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set.
+// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. Several ranks stop
+// together from here on.
 static inline bool run_open(TrainRun *run, Error *error) {
     run->folder.saved_step = run->folder.good_step = -1;
     run->folder.dir.fd = AT_FDCWD;
@@ -301,6 +302,8 @@ static inline bool run_open(TrainRun *run, Error *error) {
     bool ok =
         run_open_folder(run, error) && run_agree(run, run_open_inputs(run, error), error) && run_check_same(run, error);
     run_slow(run, false);
+    trainer_facts.stop->by_agreement = run->ranks.num_ranks > 1;
+    catch_stop_signal(SIGUSR1, trainer_facts.on_signal); // its sender wants the run to end in order, and has time
     return ok;
 }
 
@@ -339,18 +342,22 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     return true;
 }
 
-// Fills the parameters of a fresh run, or parameters, moments and position of a resumed run, and begins the log.
+// Fills the parameters of a fresh run, or parameters, moments and position of a resumed run.
 static inline bool run_load(TrainRun *run, Error *error) {
-    const TrainerOps *ops = run->ops;
     run_slow(run, true);
     bool ok = run->found.resumes ? run_resume(run, error)
-                                 : run_agree(run, ops->read_state(run->trainer, run, NULL, error), error);
-    ok = ok && run_lead(run, run_begin_folder, error) && run_check_shared_folder(run, error);
+                                 : run_agree(run, trainer_read_state(run->trainer, run, NULL, error), error);
     run_slow(run, false);
-    if (!ok) { return false; }
-    if (ops->share_state != NULL) { ops->share_state(run->trainer, run); }
+    return ok;
+}
+
+// Begins the log, when everything else has proved to be in order.
+static inline bool run_begin_log(TrainRun *run, Error *error) {
+    run_slow(run, true);
+    bool ok = run_lead(run, run_begin_folder, error) && run_check_shared_folder(run, error);
+    run_slow(run, false);
     run_resumable(run, run->found.resumes);
-    return run_check_state(run, error);
+    return ok && trainer_check_state(run->trainer, run, error);
 }
 
 static inline void run_close(TrainRun *run) {

@@ -30,7 +30,7 @@ static inline void run_option_key(char *key, size_t size, int i) {
 
 // Returns the precision as states record it. The CPU rounds what it multiplies, the GPU all activations.
 static inline const char *run_saved_precision(const TrainRun *run) {
-    bool multiplies = run->ops->facts.precision == NULL && strcmp(run->options.precision, "bf16") == 0;
+    bool multiplies = trainer_facts.precision == NULL && strcmp(run->options.precision, "bf16") == 0;
     return multiplies ? "bf16 multiplies" : run_precision(run);
 }
 
@@ -110,7 +110,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
                                                   run->kept.sections, run->kept.count, leader != 0, error);
         if (!run_agree(run, ok, error)) { return false; }
     }
-    bool ok = run->ops->write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
+    bool ok = trainer_write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
     CheckpointSums sums = writer->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
@@ -130,7 +130,7 @@ static inline bool run_save(TrainRun *run, Error *error) {
     CheckpointWriter writer;
     Error full;
     if (!run_writes_files(run) || run->folder.saved_step == run->step) { return true; }
-    if (!run_check_state(run, error)) { return false; }
+    if (!trainer_check_state(run->trainer, run, error)) { return false; }
     if (divergence_steps(&run->divergence) == 0) { run->folder.good_step = run->step; }
     atomic_init(&writer.model);
     atomic_init(&writer.state);
@@ -188,7 +188,7 @@ typedef struct {
 // Lists option i if it has changed since the run was saved. An older training state may lack it.
 static inline void run_list_option(TrainRun *run, const StateHeader *header, int i, RunChanges *changes) {
     char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
-    bool is_mine = run->ops->facts.on_gpu || train_specs_cpu[i].refusal == NULL;
+    bool is_mine = trainer_facts.on_gpu || train_specs_cpu[i].refusal == NULL;
     snprintf(name, sizeof(name), "--%s", train_options_name(i));
     run_option_key(key, sizeof(key), i);
     train_options_text(&run->options, i, now, sizeof(now));
@@ -223,7 +223,7 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Ru
     if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
     if (strcmp(then, precision) != 0) {
         run_add_change(&changes->list, "the precision", then, precision);
-        changes->is_programs = run->ops->facts.precision != NULL || strcmp(then, "bf16") == 0;
+        changes->is_programs = trainer_facts.precision != NULL || strcmp(then, "bf16") == 0;
     }
     if (run->record.arithmetic[0] != '\0' && state_get_text(header, "arithmetic", then, sizeof(then)) &&
         strcmp(then, run->record.arithmetic) != 0) {
@@ -289,7 +289,7 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
     reader->skips_moments = reader->optimizer != train_options_optimizer(&run->options);
     ok = run_restore_position(run, header, reader->state.file.path, error) &&
          run_restore_divergence(run, header, reader->state.file.path, error) &&
-         run->ops->read_state(run->trainer, run, reader, error);
+         trainer_read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
@@ -315,7 +315,7 @@ static inline bool run_resume(TrainRun *run, Error *error) {
             return true;
         }
         checkpoint_read_abort(&reader);
-        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) { return false; } // not damage
+        if (ranks_are_broken(run->ranks.comm)) { return false; } // not damage
         run_report_damage(run, error);
     }
     run_fail_all_damaged(run, error, error);

@@ -1,5 +1,5 @@
 // A training run around the model: its options, its inputs, its folder and its position. The CPU and the GPU trainer
-// share it. A run knows its trainer only by functions (trainer.h).
+// share it. A run calls functions that the trainer defines (trainer.h).
 //
 // Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0 alone keeps the run
 // folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one rank ends all ranks
@@ -17,9 +17,9 @@
 #include "llmc/data/tokenizer.h"
 #include "llmc/files/state_file.h"
 #include "llmc/model/muon.h"
-#include "llmc/run/busy.h"
 #include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
+#include "llmc/run/ranks_api.h"
 #include "llmc/run/train_options.h"
 #include "llmc/run/trainer.h"
 
@@ -91,13 +91,18 @@ typedef struct {
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
+// The connected ranks of a run.
+typedef struct {
+    int rank, num_ranks;
+    Comm *comm; // NULL: this process trains alone
+} RunRanks;
+
 struct TrainRun {
-    const TrainerOps *ops;
     Trainer *trainer;
     TrainOptions options;
     GPT2Config config;
-    RunRanks ranks; // the connected ranks
-    int num_ranks;  // ranks of the run; a planned run connects only one
+    RunRanks ranks;
+    int num_ranks; // ranks of the run; a planned run connects only one
 
     RunFound found;
     ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
@@ -111,7 +116,6 @@ struct TrainRun {
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
     Divergence divergence;            // up to the last step that was logged
-    Busy busy;                        // rows of slow steps
 
     RunKept kept;
     RunFolder folder;
@@ -121,7 +125,7 @@ struct TrainRun {
 
 // Returns the precision of activations and matrix multiplies. A trainer has one, or takes --precision.
 static inline const char *run_precision(const TrainRun *run) {
-    return run->ops->facts.precision != NULL ? run->ops->facts.precision : run->options.precision;
+    return trainer_facts.precision != NULL ? trainer_facts.precision : run->options.precision;
 }
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
@@ -129,7 +133,7 @@ static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0;
 static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run->found.resumes; }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequences > 0; }
-static inline bool run_is_stopping(const TrainRun *run) { return is_stopping(run->ops->facts.stop); }
+static inline bool run_is_stopping(void) { return is_stopping(trainer_facts.stop); }
 
 // Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
@@ -172,9 +176,7 @@ static inline void run_keep_section(TrainRun *run, const char *name, void *data,
 // ---- Ranks ----
 
 // Goes on if all ranks can. Otherwise all ranks fail, with the message of the first rank that failed.
-static inline bool run_agree(TrainRun *run, bool ok, Error *error) {
-    return run->ranks.num_ranks == 1 ? ok : run->ranks.agree(run->ranks.comm, ok, error);
-}
+static inline bool run_agree(TrainRun *run, bool ok, Error *error) { return ranks_agree(run->ranks.comm, ok, error); }
 
 // Rank 0 alone does something, and all ranks go on if it could.
 static inline bool run_lead(TrainRun *run, bool (*task)(TrainRun *run, Error *error), Error *error) {
@@ -183,41 +185,32 @@ static inline bool run_lead(TrainRun *run, bool (*task)(TrainRun *run, Error *er
 
 // Fails with an error that all ranks have.
 static inline bool run_fail_together(TrainRun *run, const Error *error) {
-    if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
+    ranks_all_know(run->ranks.comm, error);
     return false;
 }
 
 // Gives all ranks rank 0's data.
 static inline bool run_broadcast(TrainRun *run, void *data, int64_t bytes, Error *error) {
-    return run->ranks.num_ranks == 1 || run->ranks.broadcast(run->ranks.comm, data, bytes, error);
+    return ranks_broadcast(run->ranks.comm, data, bytes, error);
 }
 
 // Sums over the ranks.
 static inline bool run_sum(TrainRun *run, uint64_t *values, int count, Error *error) {
-    return run->ranks.num_ranks == 1 || run->ranks.sum(run->ranks.comm, values, count, error);
+    return ranks_sum(run->ranks.comm, values, count, error);
 }
 
 // slow: the work that follows may take long, so the watch is patient.
-static inline void run_slow(TrainRun *run, bool slow) {
-    if (run->ranks.num_ranks > 1) { run->ranks.slow(run->ranks.comm, slow); }
-}
+static inline void run_slow(TrainRun *run, bool slow) { ranks_slow(run->ranks.comm, slow); }
 
 // A checkpoint exists, so a message of the watch may name --resume.
-static inline void run_resumable(TrainRun *run, bool resumable) {
-    if (run->ranks.num_ranks > 1) { run->ranks.resumable(run->ranks.comm, resumable); }
-}
+static inline void run_resumable(TrainRun *run, bool resumable) { ranks_resumable(run->ranks.comm, resumable); }
 
 // The watch calls note with the message of a failure before it ends this process. note NULL: stops that.
 static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
-    if (run->ranks.num_ranks > 1) { run->ranks.on_failure(run->ranks.comm, note, run); }
+    ranks_on_failure(run->ranks.comm, note, run);
 }
 
 // ---- During the run ----
-
-// Checks that parameters and moments may be saved: all ranks hold equal bits.
-static inline bool run_check_state(TrainRun *run, Error *error) {
-    return run->ops->check_state == NULL || run->ops->check_state(run->trainer, run, error);
-}
 
 // Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T). The ranks' sequences follow one
 // another, so the sequences of a step do not depend on the number of ranks.

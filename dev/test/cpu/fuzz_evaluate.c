@@ -73,7 +73,7 @@ static void check_score(const TrainRun *run, const double *means) {
 
 static void evaluate(Trainer *t, TrainRun *run) {
     Error error;
-    require(plan_run(t, run, &error) != NULL && gpt2_allocate(&t->model, &t->plan, &error));
+    require(plan_run(t, run, &error) && gpt2_allocate(&t->model, &t->plan, &error));
     gpt2_init_params(t->model.params, &config, 7);
     rewind(run->logger.out);
     require(loop_evaluate(run, EVAL_HELLASWAG, &error));
@@ -85,15 +85,12 @@ static void evaluate(Trainer *t, TrainRun *run) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static Trainer trainer;
     static TrainRun run;
-    static const TrainerOps ops = {.facts = {.program = "fuzz", .stop = &stop_request},
-                                   .evaluate_batch = evaluate_batch,
-                                   .evaluation_means = evaluation_means};
     Error error = {""};
-    if (run.ops == NULL) {
+    if (run.trainer == NULL) {
         logger_init(&run.logger);
         run.logger.out = tmpfile();
         require(run.logger.out != NULL);
-        run.ops = &ops, run.trainer = &trainer, run.config = config;
+        run.trainer = &trainer, run.config = config;
         run.num_ranks = run.ranks.num_ranks = 1;
         run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
         run.options.precision = "fp32", run.options.optimizer = "adamw", run.options.cpu_kernels = "auto",

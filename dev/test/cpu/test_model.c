@@ -173,9 +173,9 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     Round round = loop_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
-        CHECK(t, validate_batch(&trainer, &run, round, &error), "%s", error.text);
+        CHECK(t, trainer_validate_batch(&trainer, &run, round, &error), "%s", error.text);
     }
-    double loss = validation_loss(&trainer, &run, round);
+    double loss = trainer_validation_loss(&trainer, &run, round);
     dataloader_close(&run.val);
     plan_free(&trainer.plan);
     return loss;

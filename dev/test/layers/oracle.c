@@ -3,6 +3,7 @@
 // Static: the compiler leaves out what only main needs, which is most.
 static int train_gpt2_main(int argc, char *argv[]) __attribute__((unused));
 #define main train_gpt2_main
+#define trainer_facts cpu_trainer_facts // the GPU trainer in this program has its own
 #include "train_gpt2.c"
 #undef main
 

@@ -121,7 +121,7 @@ def test_what_cannot_start_again_goes_on():
 WITHOUT = ("dev/test/files/hf_tool.c", "dev/test/files/formats_tool.c", "dev/emu/rewrite.cpp",
            "dev/emu/speed.cu", "dev/emu/transpose.cu", "dev/bench/meter_kernels.cu")
 FOLDERS_WITHOUT = ("dev/exercises/", "dev/cuda/", "dev/test/emu/textbook/")  # the layers they call have one thread
-CALL = r"\b(openmp_wait_briefly|train_main|test_main)\("
+CALL = r"\b(openmp_wait_briefly|run_parse|test_main)\("
 
 
 def read(name):
@@ -130,7 +130,7 @@ def read(name):
 
 
 def body_of(function, text):
-    head = rf"^(?:static )?(?:inline )?int {function}\("
+    head = rf"^(?:static )?(?:inline )?(?:int|bool) {function}\("
     return re.search(rf"{head}[^\n]*}}$|{head}.*?^}}$", text, re.M | re.S)[0]
 
 
@@ -142,5 +142,5 @@ def test_every_main_calls_it():
     silent = [name for name in mains if name not in WITHOUT and not name.startswith(FOLDERS_WITHOUT)
               and not re.search(CALL, body_of("main", read(name)))]
     assert silent == []
-    for name, function in (("llmc/run/train_loop.h", "train_main"), ("dev/test/test_main.h", "test_main")):
+    for name, function in (("llmc/run/train_loop.h", "run_parse"), ("dev/test/test_main.h", "test_main")):
         assert "    openmp_wait_briefly(argv);\n" in body_of(function, read(name)), name

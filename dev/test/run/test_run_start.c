@@ -8,12 +8,9 @@ typedef struct {
     RunFound found;
 } Sent;
 
-static bool agree(Comm *sent, bool ok, Error *error) {
-    (void)sent, (void)error;
-    return ok;
-}
+bool ranks_agree(Comm *sent, bool ok, Error *error) { return (void)sent, (void)error, ok; }
 
-static bool broadcast(Comm *sent, void *data, int64_t bytes, Error *error) {
+bool ranks_broadcast(Comm *sent, void *data, int64_t bytes, Error *error) {
     const Sent *s = (const Sent *)(void *)sent;
     (void)error;
     if (bytes == (int64_t)sizeof(s->file)) { memcpy(data, &s->file, sizeof(s->file)); }
@@ -27,7 +24,7 @@ static bool takes(Sent *sent, bool folder) {
     Error error;
     memset(&run, 0, sizeof(run));
     run.ranks.rank = 1, run.ranks.num_ranks = 2;
-    run.ranks.comm = (Comm *)(void *)sent, run.ranks.agree = agree, run.ranks.broadcast = broadcast;
+    run.ranks.comm = (Comm *)(void *)sent;
     run.options.out_dir = "somewhere", run.options.init = "somewhere";
     bool (*volatile open)(TrainRun *, Error *) = folder ? run_open_folder : run_open_model;
     bool ok = open(&run, &error);
