@@ -63,9 +63,8 @@ SHOWN = "\\x1b]0;title\\x07\\u009b31m\\u202e\\x0aspoof"
 
 @pytest.mark.parametrize("program, arguments", (
     ("compare.py", [f"no{EVIL}", "run"]), ("compare.py", ["run", "run"]), ("plot.py", ["run", "-o", f"no{EVIL}"]),
-    ("twin_curves.py", ["--text", f"no{EVIL}"]), ("eval/summarize.py", [f"no{EVIL}"]),
-    ("eval/summarize.py", ["results"]), ("eval/run_eval.py", [f"no{EVIL}"])),
-    ids=["compare_path", "compare_record", "plot", "twin_curves", "summarize_path", "summarize", "run_eval"])
+    ("eval/summarize.py", [f"no{EVIL}"]), ("eval/summarize.py", ["results"]), ("eval/run_eval.py", [f"no{EVIL}"])),
+    ids=["compare_path", "compare_record", "plot", "summarize_path", "summarize", "run_eval"])
 def test_programs(program, arguments):
     """Of paths, run.json and results, whatever the program prints."""
     write("run/main.log", "s:0 trl:1.0000 lr:0.000600 norm:1.00\n")
