@@ -12,7 +12,6 @@
 
 #include "dev/test/fixture.h"
 #include "dev/test/layers/gpu_test.h"
-#include "dev/test/open_folder.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test_main.h"
 #include "llmc/files/checkpoint.h"
@@ -423,7 +422,7 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
         state_set_text(&header, "option.optimizer", "muon");
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
-        ok = checkpoint_write_begin(&writers[r], opened(dir), step, &narrow, &header, NULL, 0, r == 0, &error);
+        ok = checkpoint_write_begin(&writers[r], dir, step, &narrow, &header, NULL, 0, r == 0, &error);
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ok =

@@ -134,7 +134,7 @@ static bool check_signal(Error *error) {
 
 typedef struct {
     const char *prefix;
-    const Folder *folder; // of the prefix
+    char folder[MAX_PATH_BYTES]; // of the prefix
     int64_t shard_size;
     int64_t val_left;     // tokens that still belong to validation
     int64_t train_tokens; // written to training shards
@@ -159,26 +159,19 @@ static bool is_shard_name(const char *name, const char *base) {
     return digits >= 6 && (strcmp(name + digits, ".bin") == 0 || strcmp(name + digits, ".bin.tmp") == 0);
 }
 
-// Creates and opens the folder of the output.
-static bool open_output(Folder *folder, const char *prefix, Error *error) {
-    char path[MAX_PATH_BYTES];
-    path_parent(path, prefix);
-    return make_directories(path, error) && folder_open(folder, path, error);
-}
-
 // Removes the shards of an earlier set, or refuses them. Otherwise the new set would be mixed with them.
 static bool clear_old_shards(const ShardSet *set, bool overwrite, Error *error) {
-    const Folder *folder = set->folder;
-    DIR *directory = files_list(folder->fd, folder->path);
-    if (directory == NULL) { return fail_system(error, folder->path, "open folder"); }
+    char path[MAX_PATH_BYTES];
+    DIR *directory = opendir(set->folder);
+    if (directory == NULL) { return fail_system(error, set->folder, "open folder"); }
     bool ok = true;
     for (struct dirent *entry; ok && (entry = readdir(directory)) != NULL;) {
         if (!is_shard_name(entry->d_name, path_name(set->prefix))) { continue; }
-        if (!overwrite) {
-            ok = fail(error, "%s/%s: exists already; --overwrite removes all shards of this prefix first", folder->path,
-                      entry->d_name);
-        } else if (!files_remove(folder->fd, entry->d_name)) {
-            ok = fail(error, "%s/%s: cannot remove: %s", folder->path, entry->d_name, strerror(errno));
+        ok = path_join(path, set->folder, entry->d_name, error);
+        if (ok && !overwrite) {
+            ok = fail(error, "%s: exists already; --overwrite removes all shards of this prefix first", path);
+        } else if (ok && !files_remove(path)) {
+            ok = fail_system(error, path, "remove");
         }
     }
     closedir(directory);
@@ -192,8 +185,7 @@ static bool shard_begin(ShardSet *set, Error *error) {
     if (!val && set->next == 0) { set->next = 1; } // shard 0 is always validation, as in the FineWeb shards
     shard_path(path, set->prefix, val, set->next);
     set->room = val ? min_i64(set->shard_size, set->val_left) : set->shard_size;
-    return atomic_open_in(&set->file, set->folder->fd, path, 0666, error) &&
-           atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
+    return atomic_open(&set->file, path, error) && atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
 }
 
 static bool shard_end(ShardSet *set, Error *error) {
@@ -236,7 +228,7 @@ static bool shards_finish(ShardSet *set, Error *error) {
 static bool shards_keep_tokenizer(const ShardSet *set, const Tokenizer *t, Error *error) {
     char shard[MAX_PATH_BYTES], path[MAX_PATH_BYTES];
     shard_path(shard, set->prefix, false, 1);
-    return !tokenizer_beside_shard(path, shard) || tokenizer_copy_to(t, set->folder->fd, path, error);
+    return !tokenizer_beside_shard(path, shard) || tokenizer_copy_to(t, path, error);
 }
 
 // Removes what this run has written. clear_old_shards made sure that no older shards have these names.
@@ -246,7 +238,7 @@ static void shards_remove(ShardSet *set) {
     for (int i = 0; i < set->next; i++) {
         for (int val = 0; val < 2; val++) {
             shard_path(path, set->prefix, val == 1, i);
-            files_remove(set->folder->fd, path);
+            files_remove(path);
         }
     }
 }
@@ -483,7 +475,6 @@ typedef struct {
     const Options *options;
     const Tokenizer *tokenizer;
     Input in;
-    Folder folder; // of the output
     ShardSet shards;
     AtomicFile questions; // with --eval, instead of the shards
     int64_t total_bytes;  // of all files; -1: not known
@@ -499,11 +490,10 @@ static bool questions_begin(Run *run, Error *error) {
     static const char header[DATA_HEADER_BYTES]; // filled in at the end
     char path[MAX_PATH_BYTES];
     questions_path(path, run->options->output);
-    if (!run->options->overwrite && files_exists(run->folder.fd, path)) {
+    if (!run->options->overwrite && path_exists(path)) {
         return fail(error, "%s: exists already; --overwrite replaces it", path);
     }
-    return atomic_open_in(&run->questions, run->folder.fd, path, 0666, error) &&
-           atomic_write(&run->questions, header, sizeof(header), error);
+    return atomic_open(&run->questions, path, error) && atomic_write(&run->questions, header, sizeof(header), error);
 }
 
 static bool questions_finish(Run *run, Error *error) {
@@ -689,9 +679,8 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     run.options = options;
     run.tokenizer = &tokenizer;
     run.terminal = logger_is_terminal(stderr);
-    run.folder.fd = AT_FDCWD;
     run.shards.prefix = options->output;
-    run.shards.folder = &run.folder;
+    path_parent(run.shards.folder, options->output);
     run.shards.shard_size = options->shard_size;
     run.shards.val_left = options->val_tokens;
     atomic_init(&run.shards.file);
@@ -703,7 +692,7 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
     }
     if (!open_tokenizer(&tokenizer, options->tokenizer, error)) { return false; }
-    bool ok = open_output(&run.folder, options->output, error) &&
+    bool ok = make_directories(run.shards.folder, error) &&
               (options->eval ? questions_begin(&run, error) : clear_old_shards(&run.shards, options->overwrite, error));
     if (ok) {
         run.start = seconds_now();
@@ -712,7 +701,6 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         if (!ok) { shards_remove(&run.shards); }
     }
     atomic_abort(&run.questions);
-    folder_close(&run.folder);
     if (ok && options->eval) { print_questions(&run); }
     if (ok && !options->eval) { print_summary(&run, threads); }
     input_free(&run.in);

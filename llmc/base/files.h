@@ -2,8 +2,9 @@
 // processes out of one folder.
 //
 // Somebody else may write to our folders, too, and put anything under our names. So there are three ways to open a
-// file: atomic_open makes a new one, files_open_own opens a log, a lock or another rank's file to write to it,
-// files_open_input opens a file to read it. Only read_whole_stream takes a pipe, which the user names as data.
+// file: atomic_open makes a new one under a temporary name, files_open_own opens a log, a lock or another rank's file
+// to write to it, files_open_input opens a file to read it. Only read_whole_stream takes a pipe, which the user names
+// as data.
 //
 // All files of this project are little-endian, and so are all machines it runs on. Files over 2 GiB are ordinary.
 #ifndef LLMC_FILES_H
@@ -33,9 +34,6 @@ typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 #define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 #define LOCK_NAME ".lock"
-
-// Opens what a user has named: follows links, and waits for the other end of a pipe.
-static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC); }
 
 // Opens an empty file that refuses writes for each standard stream that is closed. Otherwise one of our files could get
 // the number of standard output, and everything printed would end up in it.
@@ -117,83 +115,30 @@ static inline bool fail_system(Error *error, const char *path, const char *actio
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Makes a rename or a new name in this open folder survive a power failure. EINVAL means that the file system cannot do
-// this. It is no error, because nothing more can be done.
-static inline bool files_sync_folder(int folder, const char *dir, Error *error) {
-    return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP || fail_system(error, dir, "flush folder");
-}
-
-// ---- Open folders ----
-
-// A folder that a user names is opened once, and its files are found through its descriptor from then on. Somebody who
-// swaps the folder for a link later moves no file to another place. The functions below take such a descriptor, and the
-// whole path for their messages. AT_FDCWD in place of a descriptor: the whole path is looked up.
-typedef struct {
-    char path[MAX_PATH_BYTES];
-    int fd; // AT_FDCWD: not open
-} Folder;
-
-static inline void folder_close(Folder *folder) {
-    if (folder->fd >= 0) { close(folder->fd); }
-    folder->fd = AT_FDCWD;
-}
-
-static inline bool folder_open(Folder *folder, const char *path, Error *error) {
-    folder->fd = AT_FDCWD;
-    if (!path_check(path, "folder", error)) { return false; }
-    path_copy(folder->path, path, strlen(path));
-    int fd = files_open(path, O_RDONLY | O_DIRECTORY);
-    if (fd < 0) { return fail_system(error, path, "open folder"); }
-    folder->fd = fd;
-    return true;
-}
-
-// Returns the name by which a file is found in an open folder.
-static inline const char *files_name(int folder, const char *path) {
-    return folder == AT_FDCWD ? path : path_name(path);
-}
-
-static inline bool files_exists(int folder, const char *path) {
-    struct stat info;
-    return fstatat(folder, files_name(folder, path), &info, 0) == 0;
-}
-
-// Opens the list of the names in a folder. NULL and errno after a failure.
-static inline DIR *files_list(int folder, const char *path) {
-    int fd = openat(folder, folder == AT_FDCWD ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
-    if (list == NULL && fd >= 0) { close(fd); }
-    return list;
-}
-
 // Removes a file, if it is there. Returns false and sets errno if it stays.
-static inline bool files_remove(int folder, const char *path) {
-    return unlinkat(folder, files_name(folder, path), 0) == 0 || errno == ENOENT;
-}
+static inline bool files_remove(const char *path) { return unlink(path) == 0 || errno == ENOENT; }
 
-static inline bool files_rename(int folder, const char *from, const char *to) {
-    return renameat(folder, files_name(folder, from), folder, files_name(folder, to)) == 0;
-}
-
+// Makes a rename or a new name in the folder of `path` survive a power failure. EINVAL means that the file system
+// cannot do this. It is no error, because nothing more can be done.
 static inline bool sync_parent(const char *path, Error *error) {
     char parent[MAX_PATH_BYTES];
-    Folder folder;
     path_parent(parent, path);
-    if (!folder_open(&folder, parent, error)) { return false; }
-    bool ok = files_sync_folder(folder.fd, parent, error);
-    folder_close(&folder);
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) { return fail_system(error, parent, "open folder"); }
+    bool ok = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || fail_system(error, parent, "flush folder");
+    close(fd);
     return ok;
 }
 
 static inline bool files_make_one_directory(const char *path, Error *error) {
     if (path_is_directory(path)) { return true; }
-    if (mkdir(path, 0777) != 0 && !(errno == EEXIST && path_is_directory(path))) {
-        if (errno == EEXIST || errno == ENOTDIR) {
-            return fail(error, "%s: cannot be used as a folder: a file is in the way", path);
-        }
-        return fail_system(error, path, "create folder");
+    int code = mkdir(path, 0777) == 0 ? 0 : errno;
+    if (code == 0) { return sync_parent(path, error); }
+    if (code == EEXIST && path_is_directory(path)) { return true; } // another process was faster
+    if (code == EEXIST || code == ENOTDIR) {
+        return fail(error, "%s: cannot be used as a folder: a file is in the way", path);
     }
-    return sync_parent(path, error);
+    return fail(error, "%s: cannot create folder: %s", path, strerror(code));
 }
 
 // Creates a folder and all missing folders above it.
@@ -206,6 +151,13 @@ static inline bool make_directories(const char *path, Error *error) {
         if (!files_make_one_directory(part, error)) { return false; }
     }
     return true;
+}
+
+// Creates a folder of ours. A link in its place is refused.
+static inline bool make_own_directory(const char *path, Error *error) {
+    struct stat info;
+    return make_directories(path, error) && ((lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) ||
+                                             fail(error, "%s: cannot be used as a folder: a link is in the way", path));
 }
 
 // Writes the absolute name, without links, of a file or folder that exists. Copies any other name unchanged.
@@ -234,29 +186,6 @@ static inline bool path_resolve(char *out, const char *path, Error *error) {
         }
     }
     return true;
-}
-
-// Makes a folder of ours, unless it exists, in the folder `above`, which the user has named, and opens it. A link in
-// its place is refused.
-static inline bool folder_open_own(Folder *folder, const char *above, const char *name, Error *error) {
-    Folder parent;
-    folder->fd = AT_FDCWD;
-    if (!make_directories(above, error) || !path_join(folder->path, above, name, error) ||
-        !folder_open(&parent, above, error)) {
-        return false;
-    }
-    bool ok =
-        mkdirat(parent.fd, name, 0777) == 0 || errno == EEXIST || fail_system(error, folder->path, "create folder");
-    int fd = ok ? openat(parent.fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-    if (ok && fd < 0) {
-        ok = errno == ELOOP || errno == ENOTDIR
-                 ? fail(error, "%s: cannot be used as a folder: a link or a file is in the way", folder->path)
-                 : fail_system(error, folder->path, "open folder");
-    }
-    ok = ok && files_sync_folder(parent.fd, above, error);
-    folder_close(&parent);
-    folder->fd = ok ? fd : AT_FDCWD;
-    return ok;
 }
 
 // Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
@@ -326,9 +255,9 @@ static inline bool files_check_ordinary(int fd, const char *path, struct stat *i
 }
 
 // Opens an ordinary file for reading. A pipe or device under its name is refused at once. Returns -1 after a failure.
-static inline int files_open_input_in(int folder, const char *path, struct stat *info, Error *error) {
+static inline int files_open_input(const char *path, struct stat *info, Error *error) {
     if (!path_check(path, "file", error)) { return -1; }
-    int fd = openat(folder, files_name(folder, path), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) {
         fail_system(error, path, "open");
     } else if (!files_check_ordinary(fd, path, info, error)) {
@@ -336,10 +265,6 @@ static inline int files_open_input_in(int folder, const char *path, struct stat 
         fd = -1;
     }
     return fd;
-}
-
-static inline int files_open_input(const char *path, struct stat *info, Error *error) {
-    return files_open_input_in(AT_FDCWD, path, info, error);
 }
 
 // Opens an ordinary file for reading at any offset. It is closed after a failure.
@@ -420,17 +345,12 @@ static inline bool files_read_whole(int fd, const char *path, int64_t max_bytes,
 }
 
 // Reads a whole ordinary file. The caller frees *data, which is NULL after a failure.
-static inline bool read_whole_file_in(int folder, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
-                                      Error *error) {
+static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
     struct stat info;
     *data = NULL;
     *size = 0;
-    int fd = files_open_input_in(folder, path, &info, error);
+    int fd = files_open_input(path, &info, error);
     return fd >= 0 && files_read_whole(fd, path, max_bytes, data, size, error);
-}
-
-static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    return read_whole_file_in(AT_FDCWD, path, max_bytes, data, size, error);
 }
 
 // Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
@@ -438,7 +358,7 @@ static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_
     *data = NULL;
     *size = 0;
     if (!path_check(path, "file", error)) { return false; }
-    int fd = files_open(path, O_RDONLY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) { return fail_system(error, path, "open"); }
     return files_read_whole(fd, path, max_bytes, data, size, error);
 }
@@ -450,7 +370,6 @@ static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_
 typedef struct {
     char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];
-    int folder;    // a descriptor of its own for the folder, whoever has it open besides; -1: not open
     int fd;        // -1: not open
     bool pending;  // the temporary file exists
     int64_t bytes; // written so far
@@ -458,7 +377,7 @@ typedef struct {
 
 // Makes a file that is not begun, and may be aborted.
 static inline void atomic_init(AtomicFile *file) {
-    file->folder = file->fd = -1;
+    file->fd = -1;
     file->pending = false;
     file->bytes = 0;
 }
@@ -466,8 +385,7 @@ static inline void atomic_init(AtomicFile *file) {
 // Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
 static inline void atomic_abort(AtomicFile *file) {
     if (file->fd >= 0) { close(file->fd); }
-    if (file->pending) { files_remove(file->folder, file->temporary); }
-    if (file->folder >= 0) { close(file->folder); }
+    if (file->pending) { unlink(file->temporary); }
     atomic_init(file);
 }
 
@@ -489,54 +407,46 @@ static inline bool files_write_failed(AtomicFile *file, const char *action, int 
     return files_failed(file, what, code, error);
 }
 
-// Sets both names, and opens the folder unless it is open.
-static inline bool atomic_name(AtomicFile *file, int folder, const char *path, Error *error) {
-    char parent[MAX_PATH_BYTES];
-    struct stat info;
+// Sets both names.
+static inline bool atomic_name(AtomicFile *file, const char *path, Error *error) {
     atomic_init(file);
     if (!path_check(path, "output file", error)) { return false; }
-    size_t n = strlen(path);
-    path_copy(file->path, path, n);
-    path_copy(file->temporary, path, n);
-    path_copy(file->temporary + n, TEMPORARY_SUFFIX, strlen(TEMPORARY_SUFFIX));
-    if (fstatat(folder, files_name(folder, path), &info, 0) == 0 && S_ISDIR(info.st_mode)) {
-        return fail(error, "%s: is a folder, a file is to be written", path);
-    }
-    path_parent(parent, path);
-    file->folder = folder == AT_FDCWD ? files_open(parent, O_RDONLY | O_DIRECTORY) : fcntl(folder, F_DUPFD_CLOEXEC, 0);
-    return file->folder >= 0 || fail_system(error, file->temporary, "create");
+    if (path_is_directory(path)) { return fail(error, "%s: is a folder, a file is to be written", path); }
+    snprintf(file->path, MAX_PATH_BYTES, "%s", path);
+    snprintf(file->temporary, MAX_PATH_BYTES, "%.*s" TEMPORARY_SUFFIX, PATH_LIMIT, path);
+    return true;
 }
 
-// Begins a file in an existing folder; mode: who may read it, less the process's umask. After any failure of this or
-// the following functions, the file is closed and the temporary file is gone.
-static inline bool atomic_open_in(AtomicFile *file, int folder, const char *path, mode_t mode, Error *error) {
-    if (!atomic_name(file, folder, path, error)) { return false; }
-    const char *name = path_name(file->temporary), *action = "remove";
-    // Makes a new file. Processes of a killed run may still write into an old file, and another user's may be a link.
-    if (files_remove(file->folder, name)) {
-        file->fd = openat(file->folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-        file->pending = file->fd >= 0;
-        action = "create";
-    }
-    if (file->pending) { return true; }
-    fail_system(error, file->temporary, action);
-    atomic_abort(file);
-    return false;
+// Begins a file in an existing folder; mode: who may read it, less the process's umask. The file is new: processes of a
+// killed run may still write into the old temporary file, and another user may have put a link in its place. After any
+// failure of this or the following functions, the file is closed and the temporary file is gone.
+static inline bool atomic_open_mode(AtomicFile *file, const char *path, mode_t mode, Error *error) {
+    if (!atomic_name(file, path, error)) { return false; }
+    if (!files_remove(file->temporary)) { return fail_system(error, file->temporary, "remove"); }
+    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    file->pending = file->fd >= 0;
+    return file->pending || fail_system(error, file->temporary, "create");
 }
 
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
-    return atomic_open_in(file, AT_FDCWD, path, 0666, error);
+    return atomic_open_mode(file, path, 0666, error);
+}
+
+// Writes bytes at an offset of an open file. *written counts them. Returns 0 or an errno.
+static inline int files_write_at(int fd, int64_t offset, const void *data, int64_t bytes, int64_t *written) {
+    const uint8_t *in = (const uint8_t *)data;
+    while (bytes > 0) {
+        ssize_t n = pwrite(fd, in, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n <= 0) { return n == 0 ? EIO : errno; }
+        in += n, offset += n, bytes -= n, *written += n;
+    }
+    return 0;
 }
 
 static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
-    const uint8_t *in = (const uint8_t *)data;
-    while (bytes > 0) {
-        ssize_t n = pwrite(file->fd, in, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
-        if (n < 0 && errno == EINTR) { continue; }
-        if (n <= 0) { return files_write_failed(file, "write", n == 0 ? EIO : errno, error); }
-        in += n, offset += n, bytes -= n, file->bytes += n;
-    }
-    return true;
+    int code = files_write_at(file->fd, offset, data, bytes, &file->bytes);
+    return code == 0 || files_write_failed(file, "write", code, error);
 }
 
 // Appends to a file that is written from its beginning to its end.
@@ -560,15 +470,15 @@ static inline int files_reserve(int fd, int64_t bytes) {
 // Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at.
 // One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
 // full disk shows here. Bytes that nobody writes are zeros.
-static inline bool atomic_create(AtomicFile *file, int folder, const char *path, int64_t bytes, Error *error) {
-    if (!atomic_open_in(file, folder, path, 0666, error)) { return false; }
+static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
+    if (!atomic_open(file, path, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) {
         char what[64];
         snprintf(what, sizeof(what), "reserve %lld bytes for it", (long long)bytes);
         return files_failed(file, what, code, error);
     }
-    if (files_sync_folder(file->folder, path, error)) { return true; }
+    if (sync_parent(path, error)) { return true; }
     atomic_abort(file);
     return false;
 }
@@ -576,9 +486,9 @@ static inline bool atomic_create(AtomicFile *file, int folder, const char *path,
 // Opens a file of ours to write to it: a log, a lock, a file that another rank has made. Somebody else may have put a
 // link, a pipe or a second name of another file there, and all of them are refused. Returns -1 and keeps errno after a
 // failure.
-static inline int files_open_own(int folder, const char *path, int flags, mode_t mode, Error *error) {
+static inline int files_open_own(const char *path, int flags, mode_t mode, Error *error) {
     struct stat info;
-    int fd = openat(folder, files_name(folder, path), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
     int code = errno;
     if (fd < 0 && code == ELOOP) {
         fail(error, "%s: is a link, and links are not followed here; remove it", path);
@@ -600,10 +510,10 @@ static inline int files_open_own(int folder, const char *path, int flags, mode_t
 
 // Opens a file that another process has made. A network file system may show it late. Opening the folder makes it look
 // again, for up to three seconds.
-static inline int files_open_new(int folder, const char *path, int flags, Error *error) {
+static inline int files_open_new(const char *path, int flags, Error *error) {
     const struct timespec pause = {0, 50000000};
     for (int attempt = 0;; attempt++) {
-        int fd = files_open_own(folder, path, flags, 0, error);
+        int fd = files_open_own(path, flags, 0, error);
         if (fd >= 0 || errno != ENOENT || attempt == 60) { return fd; }
         Error ignored;
         sync_parent(path, &ignored);
@@ -614,15 +524,13 @@ static inline int files_open_new(int folder, const char *path, int flags, Error 
 // Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. It
 // must have its full size: a network file system writes only the changed part of a page, unless the page is at the
 // file's end.
-static inline bool atomic_join(AtomicFile *file, int folder, const char *path, int64_t bytes, Error *error) {
+static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     struct stat info;
-    if (!atomic_name(file, folder, path, error)) { return false; }
-    file->fd = files_open_new(file->folder, file->temporary, O_WRONLY, error);
+    if (!atomic_name(file, path, error)) { return false; }
+    file->fd = files_open_new(file->temporary, O_WRONLY, error);
     bool ok = file->fd >= 0 && ((fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) ||
                                 fail(error, "%s: does not have the %lld bytes expected: is it another process's?",
                                      file->temporary, (long long)bytes));
-    close(file->folder);
-    file->folder = -1;
     if (!ok) { atomic_abort(file); }
     return ok;
 }
@@ -648,41 +556,34 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
 // Gives a file its name, after a flush (unless done). A failure removes the temporary file.
 static inline bool atomic_place(AtomicFile *file, Error *error) {
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
-    if (!files_rename(file->folder, file->temporary, file->path)) {
-        return files_write_failed(file, "rename", errno, error);
-    }
+    if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
     file->pending = false;
     return true;
 }
 
-// Ends a file that has its name. After this the new content survives a power failure.
-static inline bool atomic_end(AtomicFile *file, Error *error) {
-    bool ok = files_sync_folder(file->folder, file->path, error);
-    atomic_abort(file);
-    return ok;
-}
-
+// Gives a file its name. After this the new content survives a power failure.
 static inline bool atomic_commit(AtomicFile *file, Error *error) {
-    return atomic_place(file, error) && atomic_end(file, error);
+    return atomic_place(file, error) && sync_parent(file->path, error);
 }
 
 // Writes a whole small file atomically. mode: 0600 for a file that holds a secret.
-static inline bool write_whole_file_in(int folder, const char *path, const void *data, int64_t bytes, mode_t mode,
-                                       Error *error) {
+static inline bool write_whole_file_mode(const char *path, const void *data, int64_t bytes, mode_t mode, Error *error) {
     AtomicFile file;
-    return atomic_open_in(&file, folder, path, mode, error) && atomic_write(&file, data, bytes, error) &&
+    return atomic_open_mode(&file, path, mode, error) && atomic_write(&file, data, bytes, error) &&
            atomic_commit(&file, error);
 }
 
 static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
-    return write_whole_file_in(AT_FDCWD, path, data, bytes, 0666, error);
+    return write_whole_file_mode(path, data, bytes, 0666, error);
 }
 
 // ---- One process per folder ----
 
-// The kernel releases the lock of an open file however the process ends, so no stale lock can remain.
+// The kernel releases the lock of an open file however the process ends, so no stale lock can remain. The file stays,
+// because another process may have opened it to wait for its lock.
 typedef struct {
-    int fd; // file .lock in the folder, which holds the owner's process id as text
+    char path[MAX_PATH_BYTES]; // of .lock in the folder
+    int fd;                    // the file holds the owner's process id as text
 } DirectoryLock;
 
 static inline void directory_unlock(DirectoryLock *lock) {
@@ -690,69 +591,63 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
-// Reports that no file can be made in an open folder. code: an errno that says why.
-static inline void folder_fail_write(const Folder *folder, int code, Error *error) {
-    char whose[96] = "";
-    struct stat info;
-    if (code != EROFS && fstat(folder->fd, &info) == 0) {
-        snprintf(whose, sizeof(whose), " (it is of user %ld, mode %03o; this is user %ld)", (long)info.st_uid,
-                 (unsigned)info.st_mode & 07777, (long)geteuid());
-    }
-    fail(error, "%s: this folder cannot be written to: %s%s; choose another", folder->path, strerror(code), whose);
-}
-
 // Opens the file .lock of a folder. Only this user may open it, because whoever can open a file can lock it.
-static inline bool directory_open_lock(DirectoryLock *lock, const Folder *folder, const char *path, Error *error) {
+static inline bool directory_open_lock(DirectoryLock *lock, const char *dir, Error *error) {
     struct stat info;
-    lock->fd = files_open_own(folder->fd, path, O_RDWR | O_CREAT, 0600, error);
+    lock->fd = files_open_own(lock->path, O_RDWR | O_CREAT, 0600, error);
     int code = errno;
     if (lock->fd >= 0) {
         fchmod(lock->fd, 0600);
-    } else if (code == EACCES && fstatat(folder->fd, path_name(path), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+    } else if (code == EACCES && lstat(lock->path, &info) == 0) {
         fail(error,
-             "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s", path,
-             (long)info.st_uid, folder->path);
+             "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s",
+             lock->path, (long)info.st_uid, dir);
     } else if (code == EACCES || code == EROFS) {
-        folder_fail_write(folder, code, error);
+        fail(error, "%s: this folder cannot be written to: %s; choose another", dir, strerror(code));
     }
     return lock->fd >= 0;
 }
 
-// Claims an open folder for this process. Fails at once when another process holds it.
-static inline bool folder_lock(DirectoryLock *lock, const Folder *folder, Error *error) {
-    char path[MAX_PATH_BYTES], owner[32] = "";
-    struct stat info;
+// Writes this process's id into the lock that it holds.
+static inline bool directory_sign_lock(DirectoryLock *lock, Error *error) {
+    char text[32];
+    int64_t written = 0;
+    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    int code = ftruncate(lock->fd, 0) != 0 ? errno : files_write_at(lock->fd, 0, text, n, &written);
+    return code == 0 || fail(error, "%s: cannot write: %s", lock->path, strerror(code));
+}
+
+// Claims an existing folder for this process. Fails at once when another process holds it.
+static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
+    char owner[32] = "";
     lock->fd = -1;
-    if (!path_join(path, folder->path, LOCK_NAME, error) || !directory_open_lock(lock, folder, path, error)) {
+    if (!path_check(dir, "folder", error) || !path_join(lock->path, dir, LOCK_NAME, error) ||
+        !directory_open_lock(lock, dir, error)) {
         return false;
     }
     ssize_t read = pread(lock->fd, owner, sizeof(owner) - 1, 0);
-    long pid = read > 0 ? strtol(owner, NULL, 10) : 0;
     bool ok = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
     if (!ok && errno != EWOULDBLOCK) {
-        fail_system(error, path, "lock");
-    } else if (!ok && fstat(lock->fd, &info) == 0 && info.st_uid != geteuid()) {
-        fail(error, "%s: in use by a process of user %ld (pid %ld), or they hold .lock; choose another folder",
-             folder->path, (long)info.st_uid, pid);
+        fail_system(error, lock->path, "lock");
     } else if (!ok) {
-        fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder",
-             folder->path, pid);
+        fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder", dir,
+             read > 0 ? strtol(owner, NULL, 10) : 0);
     } else {
-        int n = snprintf(owner, sizeof(owner), "%ld\n", (long)getpid());
-        ok = (ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, owner, (size_t)n, 0) == n) ||
-             fail_system(error, path, "write");
+        ok = directory_sign_lock(lock, error);
     }
     if (!ok) { directory_unlock(lock); }
     return ok;
 }
 
-static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
-    Folder folder;
-    lock->fd = -1;
-    if (!folder_open(&folder, dir, error)) { return false; }
-    bool ok = folder_lock(lock, &folder, error);
-    folder_close(&folder);
-    return ok;
+// Checks that .lock is still the file whose lock this process holds. If somebody has removed it, another process can
+// make a new one and lock that.
+static inline bool directory_check_lock(const DirectoryLock *lock, Error *error) {
+    struct stat held, named;
+    return (fstat(lock->fd, &held) == 0 && lstat(lock->path, &named) == 0 && held.st_dev == named.st_dev &&
+            held.st_ino == named.st_ino) ||
+           fail(error,
+                "%s: was removed or replaced while this process held its lock, so another may write here; stopped",
+                lock->path);
 }
 
 #endif // LLMC_FILES_H

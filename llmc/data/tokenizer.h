@@ -720,17 +720,17 @@ static inline bool tokenizer_write(const Tokenizer *t, Text *text, Error *error)
     return !text->failed || fail(error, "out of memory for a copy of the tokenizer");
 }
 
-// Writes the copy into an open folder, unless it is there already.
-static inline bool tokenizer_copy_to(const Tokenizer *t, int folder, const char *path, Error *error) {
+// Writes the copy, unless it is there already.
+static inline bool tokenizer_copy_to(const Tokenizer *t, const char *path, Error *error) {
     Text text = {NULL, 0, 0, false};
     uint8_t *old = NULL;
     int64_t bytes = 0;
     Error ignored;
     bool ok = tokenizer_write(t, &text, error), same = false;
-    if (ok && read_whole_file_in(folder, path, (int64_t)text.used, &old, &bytes, &ignored)) {
+    if (ok && read_whole_file(path, (int64_t)text.used, &old, &bytes, &ignored)) {
         same = bytes == (int64_t)text.used && memcmp(old, text.data, text.used) == 0;
     }
-    ok = ok && (same || write_whole_file_in(folder, path, text.data, (int64_t)text.used, 0666, error));
+    ok = ok && (same || write_whole_file(path, text.data, (int64_t)text.used, error));
     free(old);
     text_free(&text);
     return ok;

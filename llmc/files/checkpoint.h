@@ -98,10 +98,10 @@ static inline int checkpoint_compare_steps(const void *a, const void *b) {
 }
 
 // Collects the steps of all names of this form in a folder, newest first. The caller frees *steps. Returns their
-// number, or -1 if the folder cannot be read. fd: of the open folder, or AT_FDCWD.
-static inline int checkpoint_collect(int fd, const char *dir, const char *kind, const char *suffix, int64_t **steps) {
+// number, or -1 if the folder cannot be read.
+static inline int checkpoint_collect(const char *dir, const char *kind, const char *suffix, int64_t **steps) {
     *steps = NULL;
-    DIR *folder = files_list(fd, dir);
+    DIR *folder = opendir(dir);
     if (folder == NULL) { return -1; }
     int count = 0, capacity = 0;
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
@@ -124,7 +124,7 @@ static inline int checkpoint_collect(int fd, const char *dir, const char *kind, 
 // checkpoint_verify_model tells whether it is sound. A missing folder holds no checkpoints.
 static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
     int64_t *all;
-    int count = checkpoint_collect(AT_FDCWD, dir, "state", "", &all);
+    int count = checkpoint_collect(dir, "state", "", &all);
     count = count < 0 ? 0 : count < max ? count : max;
     for (int i = 0; i < count; i++) { steps[i] = all[i]; }
     free(all);
@@ -134,7 +134,7 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
 // Tells whether a folder has the model of a checkpoint, with or without its state.
 static inline bool checkpoint_has_models(const char *dir) {
     int64_t *steps;
-    int count = checkpoint_collect(AT_FDCWD, dir, "model", "", &steps);
+    int count = checkpoint_collect(dir, "model", "", &steps);
     free(steps);
     return count > 0;
 }
@@ -353,40 +353,37 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
 
 // ---- Cleaning up after a kill ----
 
-static inline bool checkpoint_remove(const Folder *dir, const char *path, Error *error) {
-    return files_remove(dir->fd, path) || fail_system(error, path, "remove");
+static inline bool checkpoint_remove(const char *path, Error *error) {
+    return files_remove(path) || fail_system(error, path, "remove");
 }
 
 // Ends a save or prune of one step that was killed. The model under the temporary name gets its own name if it belongs
 // to the state, and is removed otherwise. It stays while the state or its model cannot be read.
-static inline bool checkpoint_settle(const Folder *dir, int64_t step, const CheckpointPaths *paths, Error *error) {
+static inline bool checkpoint_settle(const char *dir, int64_t step, const CheckpointPaths *paths, Error *error) {
     CheckpointReader r;
     StateHeader header;
     Error ignored;
-    if (!files_exists(dir->fd, paths->temporary_model)) { return true; }
-    if (!files_exists(dir->fd, paths->state)) { return checkpoint_remove(dir, paths->temporary_model, error); }
-    if (!checkpoint_open(&r, dir->path, step, &header, &ignored)) { return true; }
+    if (!path_exists(paths->temporary_model)) { return true; }
+    if (!path_exists(paths->state)) { return checkpoint_remove(paths->temporary_model, error); }
+    if (!checkpoint_open(&r, dir, step, &header, &ignored)) { return true; }
     bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
     checkpoint_read_abort(&r);
-    if (!belongs) { return checkpoint_remove(dir, paths->temporary_model, error); }
-    if (files_rename(dir->fd, paths->temporary_model, paths->model)) {
-        return files_sync_folder(dir->fd, dir->path, error);
-    }
+    if (!belongs) { return checkpoint_remove(paths->temporary_model, error); }
+    if (rename(paths->temporary_model, paths->model) == 0) { return sync_parent(paths->model, error); }
     return fail_system(error, paths->temporary_model, "rename");
 }
 
 // Removes all leftovers of killed saves from a run folder, and nothing else. The caller holds the folder's lock.
-static inline bool checkpoint_clean(const Folder *dir, Error *error) {
+static inline bool checkpoint_clean(const char *dir, Error *error) {
     static const char *const kinds[] = {"model", "state"};
     for (int i = 0; i < 2; i++) {
         int64_t *steps;
         CheckpointPaths paths;
-        int count = checkpoint_collect(dir->fd, dir->path, kinds[i], TEMPORARY_SUFFIX, &steps);
-        bool ok = count >= 0 || fail_system(error, dir->path, "read folder");
+        int count = checkpoint_collect(dir, kinds[i], TEMPORARY_SUFFIX, &steps);
+        bool ok = count >= 0 || fail_system(error, dir, "read folder");
         for (int j = 0; ok && j < count; j++) {
-            ok = checkpoint_paths(&paths, dir->path, steps[j], error) &&
-                 checkpoint_settle(dir, steps[j], &paths, error) &&
-                 checkpoint_remove(dir, paths.temporary_state, error);
+            ok = checkpoint_paths(&paths, dir, steps[j], error) && checkpoint_settle(dir, steps[j], &paths, error) &&
+                 checkpoint_remove(paths.temporary_state, error);
         }
         free(steps);
         if (!ok) { return false; }
@@ -458,21 +455,21 @@ static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *
 }
 
 // Creates both temporary files at their full size, so that a full disk shows here.
-static inline bool checkpoint_write_create(CheckpointWriter *w, int folder, Error *error) {
+static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
     int32_t header[DATA_HEADER_INTS];
     model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
-    return atomic_create(&w->model, folder, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
-           atomic_create(&w->state, folder, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
+    return atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
+           atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
            atomic_write_at(&w->model, 0, header, DATA_HEADER_BYTES, error);
 }
 
-// Begins model_<step>.bin and state_<step>.bin in an open folder. All processes give equal facts, and sections of
+// Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of
 // equal names and sizes. The commit stores what the leader's sections then hold. The leader calls this first, because
 // it creates the files that the other processes open. This function aborts when it fails. When a following function
 // fails, the caller calls checkpoint_write_abort.
-static inline bool checkpoint_write_begin(CheckpointWriter *w, const Folder *dir, int64_t step,
-                                          const GPT2Config *config, const StateHeader *header,
-                                          const StateSection *sections, int count, bool leader, Error *error) {
+static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
+                                          const StateHeader *header, const StateSection *sections, int count,
+                                          bool leader, Error *error) {
     memset(&w->sums, 0, sizeof(w->sums));
     atomic_init(&w->model);
     atomic_init(&w->state);
@@ -480,13 +477,12 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const Folder *dir
     w->leader = leader;
     w->header = *header;
     w->optimizer = checkpoint_optimizer(header);
-    if (!checkpoint_paths(&w->paths, dir->path, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
+    if (!checkpoint_paths(&w->paths, dir, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
         return false;
     }
-    bool ok = leader
-                  ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, dir->fd, error)
-                  : atomic_join(&w->model, dir->fd, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
-                        atomic_join(&w->state, dir->fd, w->paths.state, checkpoint_state_offset(w, w->count), error);
+    bool ok = leader ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, error)
+                     : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
+                           atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
     if (!ok) { checkpoint_write_abort(w); }
     return ok;
 }
@@ -555,17 +551,17 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
     }
     if (!atomic_place(&w->state, error)) { return false; }
     w->model.pending = false; // the state has its name: an abort must not remove its model
-    return atomic_end(&w->state, error) && atomic_commit(&w->model, error);
+    return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);
 }
 
 // Removes one checkpoint. Its model first gets its temporary name, so that checkpoint_clean ends what a kill
 // interrupts.
-static inline void checkpoint_delete(const Folder *dir, int64_t step) {
+static inline void checkpoint_delete(const char *dir, int64_t step) {
     CheckpointPaths paths;
     Error ignored;
-    if (!checkpoint_paths(&paths, dir->path, step, &ignored)) { return; }
-    if (!files_rename(dir->fd, paths.model, paths.temporary_model) && errno != ENOENT) { return; }
-    if (files_remove(dir->fd, paths.state)) { files_remove(dir->fd, paths.temporary_model); }
+    if (!checkpoint_paths(&paths, dir, step, &ignored)) { return; }
+    if (rename(paths.model, paths.temporary_model) != 0 && errno != ENOENT) { return; }
+    if (files_remove(paths.state)) { files_remove(paths.temporary_model); }
 }
 
 // Tells whether checkpoint i of `steps`, newest first, stays: one of the `keep` newest (0: all), a step divisible by
@@ -578,10 +574,10 @@ static inline bool checkpoint_stays(const int64_t *steps, int i, int64_t keep, i
 
 // Removes the checkpoints up to newest_step that do not stay (checkpoint_stays). Later steps are not touched. A file
 // that cannot be removed stays.
-static inline void checkpoint_prune(const Folder *dir, int64_t newest_step, int64_t keep, int64_t keep_major,
+static inline void checkpoint_prune(const char *dir, int64_t newest_step, int64_t keep, int64_t keep_major,
                                     int64_t good_step) {
     int64_t *steps;
-    int count = checkpoint_collect(dir->fd, dir->path, "state", "", &steps), later = 0;
+    int count = checkpoint_collect(dir, "state", "", &steps), later = 0;
     while (later < count && steps[later] > newest_step) { later++; }
     for (int i = 0; i < count - later; i++) {
         if (checkpoint_stays(steps + later, i, keep, keep_major, good_step)) { continue; }

@@ -50,7 +50,7 @@ static inline bool hf_is_own_export(const char *dir) {
 // Looks for files that an export must not be mixed with. stranger becomes the first such name in byte order, or empty.
 // Hidden files are allowed, and so are temporary files of an export that was killed.
 static inline bool hf_find_stranger(const char *dir, char stranger[256], bool *has_log, Error *error) {
-    DIR *folder = files_list(AT_FDCWD, dir);
+    DIR *folder = opendir(dir);
     if (folder == NULL) { return fail_system(error, dir, "read folder"); }
     stranger[0] = '\0';
     *has_log = false;
@@ -94,7 +94,6 @@ static inline bool hf_export_check(const char *dir, Error *error) {
 
 typedef struct {
     const char *dir;
-    Folder folder; // dir, open
     const GPT2Config *config;
     const Tokenizer *tokenizer; // NULL: unknown, or cannot be written
     int trained_positions, end_of_text;
@@ -135,8 +134,7 @@ static inline bool hf_write_text(HfExport *e, int i, const uint32_t *pairs, Erro
     char path[MAX_PATH_BYTES];
     hf_add_file(&text, e, i, pairs);
     bool ok = !text.failed || fail(error, "%s: out of memory for %s", e->dir, hf_file_names[i]);
-    ok = ok && path_join(path, e->dir, hf_file_names[i], error) &&
-         atomic_open_in(&e->files[i], e->folder.fd, path, 0666, error) &&
+    ok = ok && path_join(path, e->dir, hf_file_names[i], error) && atomic_open(&e->files[i], path, error) &&
          atomic_write(&e->files[i], text.data, (int64_t)text.used, error) && atomic_flush(&e->files[i], error);
     text_free(&text);
     return ok;
@@ -149,13 +147,13 @@ static inline bool hf_write_files(HfExport *e, const float *params, Error *error
     for (int i = 0; ok && i < HF_WEIGHTS; i++) { ok = hf_is_left_out(e, i) || hf_write_text(e, i, pairs, error); }
     free(pairs);
     return ok && path_join(path, e->dir, SAFETENSORS_FILE_NAME, error) &&
-           safetensors_write_pending(&e->files[HF_WEIGHTS], e->folder.fd, path, e->config, params, error);
+           safetensors_write_pending(&e->files[HF_WEIGHTS], path, e->config, params, error);
 }
 
 static inline bool hf_remove_file(const HfExport *e, int i, Error *error) {
     char path[MAX_PATH_BYTES];
     if (!path_join(path, e->dir, hf_file_names[i], error)) { return false; }
-    return files_remove(e->folder.fd, path) || fail_system(error, path, "remove");
+    return files_remove(path) || fail_system(error, path, "remove");
 }
 
 // Gives the files their names, in place of an earlier export's files. All of them are on the disk already.
@@ -188,9 +186,8 @@ static inline bool hf_export(const char *dir, const GPT2Config *config, int trai
     e->tokenizer = *has_tokenizer ? tokenizer : NULL;
     e->end_of_text = tokenizer != NULL ? tokenizer->eot_token : hf_default_end_of_text(config);
     for (int i = 0; i < HF_NUM_FILES; i++) { atomic_init(&e->files[i]); }
-    bool ok = folder_open(&e->folder, dir, error) && hf_write_files(e, params, error) && hf_name_files(e, error);
+    bool ok = hf_write_files(e, params, error) && hf_name_files(e, error);
     for (int i = 0; i < HF_NUM_FILES; i++) { atomic_abort(&e->files[i]); }
-    folder_close(&e->folder);
     free(e);
     return ok;
 }

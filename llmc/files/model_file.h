@@ -47,7 +47,7 @@ static inline bool model_file_fail_empty(const char *dir, Error *error) {
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     int64_t *steps, newest = -1;
     Error problem;
-    int count = checkpoint_collect(AT_FDCWD, dir, "model", "", &steps);
+    int count = checkpoint_collect(dir, "model", "", &steps);
     // A kill may have left the newest model under its temporary name. Its state finds it there.
     checkpoint_list(dir, &newest, 1);
     bool found = newest > (count > 0 ? steps[0] : -1) && model_file_try_step(file, dir, newest, &problem);

@@ -554,11 +554,11 @@ static inline void safetensors_add_config(Text *text, const GPT2Config *config, 
     text_printf(text, "\n}\n");
 }
 
-static inline bool safetensors_write_pending(AtomicFile *file, int folder, const char *path, const GPT2Config *config,
+static inline bool safetensors_write_pending(AtomicFile *file, const char *path, const GPT2Config *config,
                                              const float *params, Error *error) {
     float *buffer = (float *)malloc((size_t)SAFETENSORS_BUFFER_FLOATS * sizeof(float));
     if (buffer == NULL) { return fail(error, "%s: out of memory", path); }
-    bool ok = atomic_open_in(file, folder, path, 0666, error) && safetensors_write_header(file, config, error) &&
+    bool ok = atomic_open(file, path, error) && safetensors_write_header(file, config, error) &&
               safetensors_write_tensors(file, config, params, buffer, error) && atomic_flush(file, error);
     free(buffer);
     return ok;

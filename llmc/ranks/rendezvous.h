@@ -57,8 +57,7 @@ typedef struct {
     const char *refusal;            // why the run does not start; NULL: it may
     char last_refused[512];         // the words that the last caller was sent away with; "": none
     DirectoryLock lock;
-    Folder folder; // of a start through a folder; open on rank 0
-    char file[MAX_PATH_BYTES];
+    char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
 } CommStartup;
 
 // Sleeps before another attempt; false when there is no time left.
@@ -193,7 +192,7 @@ static inline bool comm_write_contact(const CommStartup *s, Error *error) {
     for (int i = 0; i < SHA256_BYTES; i++) { snprintf(key + 2 * i, 3, "%02x", contact->key[i]); }
     int n = snprintf(text, sizeof(text), "secret %s\nport %d\nhost %s\naddresses %s\n", key, contact->port,
                      contact->host, contact->text);
-    return write_whole_file_in(s->folder.fd, s->file, text, n, 0600, error);
+    return write_whole_file_mode(s->file, text, n, 0600, error);
 }
 
 // Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come.
@@ -202,12 +201,11 @@ static inline bool comm_meet_folder(CommStartup *s, Error *error) {
     if (shared == NULL || shared[0] == '\0') {
         return fail(error, "--nccl-fs-path is missing: a start through a folder needs one that all machines see");
     }
-    bool ok = path_check(shared, "--nccl-fs-path", error) &&
-              path_join(s->folder.path, shared, COMM_ADDRESS_FOLDER, error) &&
-              path_join(s->file, s->folder.path, COMM_ADDRESS_FILE, error);
+    bool ok = path_check(shared, "--nccl-fs-path", error) && path_join(s->folder, shared, COMM_ADDRESS_FOLDER, error) &&
+              path_join(s->file, s->folder, COMM_ADDRESS_FILE, error);
     if (!ok || s->comm->rank > 0) { return ok; }
-    return folder_open_own(&s->folder, shared, COMM_ADDRESS_FOLDER, error) &&
-           folder_lock(&s->lock, &s->folder, error) && comm_make_contact(s, error) && comm_write_contact(s, error);
+    return make_own_directory(s->folder, error) && directory_lock(&s->lock, s->folder, error) &&
+           comm_make_contact(s, error) && comm_write_contact(s, error);
 }
 
 // Reads the text of rank 0's file.
@@ -235,7 +233,7 @@ static inline bool comm_find_contact(CommStartup *s, Error *error) {
     size_t bytes;
     if (s->comm->options.start != COMM_FOLDER) { return true; }
     // Network file systems remember for a while that a file is missing, unless its folder is read.
-    DIR *look = opendir(s->folder.path);
+    DIR *look = opendir(s->folder);
     while (look != NULL && readdir(look) != NULL) {}
     if (look != NULL) { closedir(look); }
     if (!path_exists(s->file)) { return fail(error, "%s: rank 0 has not written it yet", s->file); }
@@ -342,16 +340,14 @@ static inline bool comm_find_place(const CommOptions *o, const Launcher *launche
 static inline bool comm_meet(CommStartup *s, Error *error) {
     CommStart start = s->comm->options.start;
     s->lock.fd = -1;
-    s->folder.fd = AT_FDCWD;
     if (start == COMM_MPI) { return comm_meet_mpi(s, error); }
     return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);
 }
 
 // Ends a start, when the ranks have met or will not.
 static inline void comm_part(CommStartup *s) {
-    if (s->lock.fd >= 0) { files_remove(s->folder.fd, s->file); }
+    if (s->lock.fd >= 0) { files_remove(s->file); }
     directory_unlock(&s->lock);
-    folder_close(&s->folder);
     comm_close_listeners(s);
 }
 

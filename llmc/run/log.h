@@ -206,11 +206,11 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
 // damaged line, and every line of the other log (speed: this is speed.log). *last becomes the last line that stays, if
 // there is one. The log is a new file even if all lines stay or none: what had its name may have been a link, or the
 // file of another name, too.
-static inline bool log_trim_lines(int folder, const char *path, int64_t step, bool speed, LogLine *last, Error *error) {
-    if (step == 0 || !files_exists(folder, path)) { return write_whole_file_in(folder, path, "", 0, 0666, error); }
+static inline bool log_trim_lines(const char *path, int64_t step, bool speed, LogLine *last, Error *error) {
+    if (step == 0 || !path_exists(path)) { return write_whole_file(path, "", 0, error); }
     uint8_t *data;
     int64_t bytes, kept = 0, position = 0;
-    if (!read_whole_file_in(folder, path, MAIN_LOG_MAX_BYTES, &data, &bytes, error)) { return false; }
+    if (!read_whole_file(path, MAIN_LOG_MAX_BYTES, &data, &bytes, error)) { return false; }
     const char *line;
     size_t length;
     LogLine parsed;
@@ -221,7 +221,7 @@ static inline bool log_trim_lines(int folder, const char *path, int64_t step, bo
         memmove(data + kept, line, length + 1);
         kept += (int64_t)length + 1;
     }
-    bool ok = write_whole_file_in(folder, path, data, kept, 0666, error);
+    bool ok = write_whole_file(path, data, kept, error);
     free(data);
     return ok;
 }
@@ -250,13 +250,13 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
 }
 
 // Opens main.log or speed.log in dir. Keeps the lines before first_step, and sets *last to the last kept line.
-static inline bool log_open(LogFile *file, const Folder *dir, bool speed, int64_t first_step, LogLine *last,
+static inline bool log_open(LogFile *file, const char *dir, bool speed, int64_t first_step, LogLine *last,
                             Error *error) {
-    if (!path_join(file->path, dir->path, speed ? SPEED_LOG_NAME : MAIN_LOG_NAME, error) ||
-        !log_trim_lines(dir->fd, file->path, first_step, speed, last, error)) {
+    if (!path_join(file->path, dir, speed ? SPEED_LOG_NAME : MAIN_LOG_NAME, error) ||
+        !log_trim_lines(file->path, first_step, speed, last, error)) {
         return false;
     }
-    file->fd = files_open_own(dir->fd, file->path, O_WRONLY | O_APPEND, 0, error);
+    file->fd = files_open_own(file->path, O_WRONLY | O_APPEND, 0, error);
     return file->fd >= 0;
 }
 
@@ -347,8 +347,7 @@ static inline void logger_init(Logger *logger) {
 
 // Begins the log of a run whose next step is first_step of total_steps. Step 0 empties dir/main.log and dir/speed.log.
 // A later step (resume) keeps the lines before it. dir NULL: no files. Fails if a file cannot be read or written.
-static inline bool logger_open(Logger *logger, const Folder *dir, int64_t first_step, int64_t total_steps,
-                               Error *error) {
+static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
     LogLine last_event, last = {LOG_SPEED, 0, 0.0};
     logger_init(logger);
     logger->terminal = logger_is_terminal(stdout);

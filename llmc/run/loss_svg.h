@@ -257,13 +257,12 @@ static inline void svg_picture(Text *svg, const LossCurve curves[2]) {
 
 // Draws dir/loss.svg from dir/main.log, atomically. A log without a loss that can be drawn gives no picture and no
 // error; *drawn tells. Fails if the log cannot be read or the picture cannot be written.
-static inline bool loss_svg_write(const Folder *dir, bool *drawn, Error *error) {
+static inline bool loss_svg_write(const char *dir, bool *drawn, Error *error) {
     char log_path[MAX_PATH_BYTES], svg_path[MAX_PATH_BYTES];
     uint8_t *log;
     int64_t bytes;
-    if (!path_join(log_path, dir->path, MAIN_LOG_NAME, error) ||
-        !path_join(svg_path, dir->path, LOSS_SVG_NAME, error) ||
-        !read_whole_file_in(dir->fd, log_path, MAIN_LOG_MAX_BYTES, &log, &bytes, error)) {
+    if (!path_join(log_path, dir, MAIN_LOG_NAME, error) || !path_join(svg_path, dir, LOSS_SVG_NAME, error) ||
+        !read_whole_file(log_path, MAIN_LOG_MAX_BYTES, &log, &bytes, error)) {
         return false;
     }
     Text svg = {NULL, 0, 0, false};
@@ -272,7 +271,7 @@ static inline bool loss_svg_write(const Folder *dir, bool *drawn, Error *error) 
     *drawn = curves != NULL && curves[0].points + curves[1].points > 0;
     if (*drawn) { svg_picture(&svg, curves); }
     bool ok = (curves != NULL && !svg.failed) || fail(error, "%s: out of memory for a picture", svg_path);
-    ok = ok && (!*drawn || write_whole_file_in(dir->fd, svg_path, svg.data, (int64_t)svg.used, 0666, error));
+    ok = ok && (!*drawn || write_whole_file(svg_path, svg.data, (int64_t)svg.used, error));
     text_free(&svg);
     free(curves);
     free(log);

@@ -247,7 +247,7 @@ static inline bool run_json_write(const TrainRun *run, const JsonOut *record, Er
     Text whole = text_copy(&record->text);
     text_words(&whole, "\n}\n");
     bool ok = !whole.failed || fail(error, "%s: out of memory", path);
-    ok = ok && write_whole_file_in(run->folder.dir.fd, path, whole.data, (int64_t)whole.used, 0666, error);
+    ok = ok && write_whole_file(path, whole.data, (int64_t)whole.used, error);
     text_free(&whole);
     return ok;
 }

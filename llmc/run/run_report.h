@@ -352,7 +352,7 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
 // Draws loss.svg anew on the rank that writes files. The folder then remembers whether there is a picture.
 static inline bool run_draw(TrainRun *run, Error *error) {
     return !run_writes_files(run) || !run_leads(run) ||
-           loss_svg_write(&run->folder.dir, &run->folder.has_picture, error);
+           loss_svg_write(run->options.out_dir, &run->folder.has_picture, error);
 }
 
 // Writes the folder that --export names, and prints its contents.

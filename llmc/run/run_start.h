@@ -16,15 +16,13 @@
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     char log[MAX_PATH_BYTES];
-    const Folder *dir = &run->folder.dir;
-    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !folder_open(&run->folder.dir, o->out_dir, error) ||
-        !folder_lock(&run->folder.lock, dir, error)) {
+    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) {
         return false;
     }
     run->folder.locked = true;
-    if (!checkpoint_clean(dir, error)) { return false; }
+    if (!checkpoint_clean(o->out_dir, error)) { return false; }
     run_list_checkpoints(run);
-    bool is_used = run->found.num_checkpoints > 0 || files_exists(dir->fd, log);
+    bool is_used = run->found.num_checkpoints > 0 || path_exists(log);
     if (o->resume && run->found.num_checkpoints == 0 && checkpoint_has_models(o->out_dir)) {
         return fail(error,
                     "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
@@ -60,7 +58,7 @@ static inline void run_find_sibling(const char *dir, char sibling[MAX_PATH_BYTES
     while (n > 1 && dir[n - 1] == '/') { n--; }
     path_copy(own, dir, n);
     path_parent(parent, own);
-    DIR *folder = files_list(AT_FDCWD, parent);
+    DIR *folder = opendir(parent);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         const char *name = entry->d_name;
         if (run_names_are_alike(path_name(own), name) && (best[0] == '\0' || strcmp(name, best) < 0) &&
@@ -140,19 +138,16 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
            run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error) && run_check_found(&run->found, error);
 }
 
-// Opens the folder on the other ranks, and checks that it is rank 0's. The file that locks it holds rank 0's process
-// id.
+// Checks that the folder is rank 0's on all ranks. The file that locks it holds rank 0's process id.
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
-    Folder *folder = &run->folder.dir;
     char path[MAX_PATH_BYTES], expected[32];
     int64_t pid = (int64_t)getpid(), bytes;
     uint8_t *text = NULL;
     if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
     if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
     snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
-    bool same = path_join(path, dir, LOCK_NAME, error) && (run_leads(run) || folder_open(folder, dir, error)) &&
-                read_whole_file_in(folder->fd, path, MAX_PATH_BYTES, &text, &bytes, error) &&
+    bool same = path_join(path, dir, LOCK_NAME, error) && read_whole_file(path, MAX_PATH_BYTES, &text, &bytes, error) &&
                 strcmp((const char *)text, expected) == 0;
     free(text);
     return run_agree(run,
@@ -296,7 +291,6 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 // together from here on.
 static inline bool run_open(TrainRun *run, Error *error) {
     run->folder.saved_step = run->folder.good_step = -1;
-    run->folder.dir.fd = AT_FDCWD;
     logger_init(&run->logger);
     run_slow(run, true);
     bool ok =
@@ -309,12 +303,11 @@ static inline bool run_open(TrainRun *run, Error *error) {
 
 // Keeps a copy of the tokenizer in the run folder: whoever has the folder can sample, evaluate and export.
 static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
-    const Folder *dir = &run->folder.dir;
     char path[MAX_PATH_BYTES];
     if (!run_writes_files(run)) { return true; }
-    if (!path_join(path, dir->path, RUN_TOKENIZER_NAME, error)) { return false; }
-    if (run->tokenizer.is_open) { return tokenizer_copy_to(&run->tokenizer.tokenizer, dir->fd, path, error); }
-    return !run->options.overwrite || files_remove(dir->fd, path) || fail_system(error, path, "remove");
+    if (!path_join(path, run->options.out_dir, RUN_TOKENIZER_NAME, error)) { return false; }
+    if (run->tokenizer.is_open) { return tokenizer_copy_to(&run->tokenizer.tokenizer, path, error); }
+    return !run->options.overwrite || files_remove(path) || fail_system(error, path, "remove");
 }
 
 // Creates and locks the folder, and begins the log. A fresh run that may overwrite an older run removes its checkpoints
@@ -322,7 +315,6 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
 // the disk may need their space for the next one.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
-    const Folder *folder = &run->folder.dir;
     if (run->found.resumes) { run_prune(run); }
     if (!run_check_disk(run, run->options.overwrite ? run->found.num_checkpoints : 0, error)) { return false; }
     if (run_writes_files(run) && !run->folder.locked &&
@@ -330,10 +322,10 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
         return false;
     }
     if (run->options.overwrite) {
-        for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(folder, run->found.checkpoints[i]); }
+        for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
     }
     if (!run_keep_tokenizer(run, error)) { return false; }
-    if (!logger_open(&run->logger, run_writes_files(run) ? folder : NULL, run->step, run->num_steps, error)) {
+    if (!logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {
         return false;
     }
     // mpirun gives its processes terminals, wherever their output goes. They write whole lines and no progress bar.
@@ -368,7 +360,6 @@ static inline void run_close(TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
     if (run->folder.locked) { directory_unlock(&run->folder.lock); }
-    folder_close(&run->folder.dir);
     free(run->model_file);
     free(run->texts.prompt);
     free(run->texts.train);

@@ -99,15 +99,16 @@ static inline bool run_check_disk(TrainRun *run, int removed, Error *error) {
 
 // ---- Saving ----
 
-// Rank 0 creates the files, and all ranks write their parts. When all parts are on the disk, rank 0 gives the files
-// their names.
+// Rank 0 creates the files, if the folder is still its own, and all ranks write their parts. When all parts are on the
+// disk, rank 0 gives the files their names.
 static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer, Error *error) {
     StateHeader header;
     run_fill_header(run, &header);
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
-        bool ok = !mine || checkpoint_write_begin(writer, &run->folder.dir, run->step, &run->config, &header,
-                                                  run->kept.sections, run->kept.count, leader != 0, error);
+        bool ok = !mine || ((leader == 0 || directory_check_lock(&run->folder.lock, error)) &&
+                            checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
+                                                   run->kept.sections, run->kept.count, leader != 0, error));
         if (!run_agree(run, ok, error)) { return false; }
     }
     bool ok = trainer_write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
@@ -121,7 +122,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
 // of the divergence grows, nobody knows how it ends.
 static inline void run_prune(const TrainRun *run) {
     const TrainOptions *o = &run->options;
-    checkpoint_prune(&run->folder.dir, run->step, o->keep, o->keep_major, run->folder.good_step);
+    checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major, run->folder.good_step);
 }
 
 // Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next

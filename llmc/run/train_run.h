@@ -43,7 +43,6 @@ typedef struct {
 } RunFound;
 
 typedef struct {
-    Folder dir;  // --out-dir, open from the start of training on; rank 0 opens a folder that exists earlier
     bool locked; // by this process
     DirectoryLock lock;
     bool disk_is_short; // a warning has said so

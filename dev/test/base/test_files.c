@@ -196,25 +196,25 @@ TEST(test_joined_writers) {
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
     temp_write(path, "old", 3);
     temp_write(temporary, "left by a killed process", 24);
-    CHECK(t, atomic_create(&file, AT_FDCWD, path, 10, &error), "%s", error.text);
-    CHECK(t, atomic_join(&other, AT_FDCWD, path, 10, &error), "%s", error.text);
+    CHECK(t, atomic_create(&file, path, 10, &error), "%s", error.text);
+    CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
     CHECK(t, atomic_write_at(&other, 7, "hij", 3, &error) && atomic_write_at(&file, 0, "ab", 2, &error), "%s",
           error.text);
     CHECK(t, atomic_write_at(&other, 2, "cd", 2, &error) && atomic_flush(&other, &error), "%s", error.text);
     check_holds(t, path, "old", 3, "before the commit");
     CHECK(t, atomic_commit(&file, &error), "%s", error.text);
     check_holds(t, path, "abcd\0\0\0hij", 10, "after the commit");
-    CHECK_REFUSED(t, atomic_join(&other, AT_FDCWD, path, 10, &error), &error, temporary,
+    CHECK_REFUSED(t, atomic_join(&other, path, 10, &error), &error, temporary,
                   ": cannot open: No such file or directory");
-    CHECK(t, atomic_create(&file, AT_FDCWD, path, 10, &error), "%s", error.text);
-    CHECK_REFUSED(t, atomic_join(&other, AT_FDCWD, path, 11, &error), &error, temporary,
+    CHECK(t, atomic_create(&file, path, 10, &error), "%s", error.text);
+    CHECK_REFUSED(t, atomic_join(&other, path, 11, &error), &error, temporary,
                   ": does not have the 11 bytes expected: is it another process's?");
-    CHECK(t, atomic_join(&other, AT_FDCWD, path, 10, &error), "%s", error.text);
+    CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
     atomic_abort(&other);
     CHECK(t, temp_exists(temporary), "the one that joined leaves it");
     atomic_abort(&file);
     CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
-    CHECK_REFUSED(t, atomic_create(&file, AT_FDCWD, test_path(t, "none/f"), 10, &error), &error, test_path(t, "none/f"),
+    CHECK_REFUSED(t, atomic_create(&file, test_path(t, "none/f"), 10, &error), &error, test_path(t, "none/f"),
                   ".tmp: cannot create: No such file or directory");
 }
 
@@ -232,9 +232,9 @@ TEST(test_join_waits_for_the_name) {
         bool ok = read(go[0], &byte, 1) == 1;
         const struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
-        _exit(ok && atomic_create(&file, AT_FDCWD, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
+        _exit(ok && atomic_create(&file, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
     }
-    CHECK(t, write(go[1], "", 1) == 1 && atomic_join(&other, AT_FDCWD, path, 10, &error), "%s", error.text);
+    CHECK(t, write(go[1], "", 1) == 1 && atomic_join(&other, path, 10, &error), "%s", error.text);
     atomic_abort(&other);
     int status = 1;
     waitpid(child, &status, 0);
@@ -279,7 +279,7 @@ TEST(test_size_limit) {
     for (int i = 0; i < 4 && ok; i++) { ok = atomic_write(&file, block, sizeof(block), &error); }
     AtomicFile reserved;
     Error refusal;
-    bool created = atomic_create(&reserved, AT_FDCWD, test_path(t, "g"), 10001, &refusal);
+    bool created = atomic_create(&reserved, test_path(t, "g"), 10001, &refusal);
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
     CHECK_REFUSED(t, created, &refusal, test_path(t, "g"),
@@ -304,7 +304,7 @@ TEST(test_full_file_system) {
     CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
     CHECK(t, strstr(error.text, ": no space left on device: could not write it after ") != NULL, "%s", error.text);
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
-    CHECK_REFUSED(t, atomic_create(&file, AT_FDCWD, path, 100000, &error), &error, path,
+    CHECK_REFUSED(t, atomic_create(&file, path, 100000, &error), &error, path,
                   ": no space left on device: could not reserve 100000 bytes for it; the partial file was removed, "
                   "free some space");
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
@@ -342,28 +342,54 @@ TEST(test_lock) {
     CHECK(t, directory_lock(&lock, folder, &error), "free after unlock: %s", error.text);
     directory_unlock(&lock);
     close(ready[0]), close(ready[1]);
-    CHECK_REFUSED(t, directory_lock(&lock, test_path(t, "none"), &error), &error, test_path(t, "none"),
-                  ": cannot open folder: No such file or directory");
+    CHECK_REFUSED(t, directory_lock(&lock, test_path(t, "none"), &error), &error, test_path(t, "none/.lock"),
+                  ": cannot open: No such file or directory");
+}
+
+// Another run may write to the folder when somebody has removed or replaced .lock.
+TEST(test_lock_that_lost_its_name) {
+    Error error;
+    DirectoryLock lock, second;
+    const char *path = test_path(t, ".lock");
+    const char *rest = ": was removed or replaced while this process held its lock, so another may write here; stopped";
+    CHECK(t, directory_lock(&lock, test_folder(t), &error) && directory_check_lock(&lock, &error), "%s", error.text);
+    temp_must(unlink(path) == 0, path);
+    CHECK_REFUSED(t, directory_check_lock(&lock, &error), &error, path, rest);
+    CHECK(t, directory_lock(&second, test_folder(t), &error), "a new file has a new lock: %s", error.text);
+    CHECK_REFUSED(t, directory_check_lock(&lock, &error), &error, path, rest);
+    CHECK(t, directory_check_lock(&second, &error), "%s", error.text);
+    directory_unlock(&lock), directory_unlock(&second);
+    CHECK(t, temp_exists(path), "nobody but that somebody removes it");
+}
+
+// The file's size is limited to 1 byte. A write then ends early before it fails, and only the failure has an errno.
+TEST(test_lock_that_is_cut) {
+    Error error;
+    DirectoryLock lock;
+    struct rlimit old, tight;
+    getrlimit(RLIMIT_FSIZE, &old);
+    tight = old, tight.rlim_cur = 1;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    errno = ENOENT;
+    bool locked = directory_lock(&lock, test_folder(t), &error);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    CHECK_REFUSED(t, locked, &error, test_path(t, ".lock"), ": cannot write: File too large");
 }
 
 TEST(test_folder_that_cannot_be_written_to) {
     Error error;
     DirectoryLock lock;
-    Folder folder;
-    char rest[256];
     const char *path = test_folder(t);
     uid_t user = geteuid(), other = user == 0 ? 65534 : user; // root may write everywhere
-    if (!CHECK(t, folder_open(&folder, path, &error) && chmod(path, 0555) == 0, "%s", error.text)) { return; }
-    snprintf(rest, sizeof(rest),
-             ": this folder cannot be written to: Permission denied (it is of user %ld, mode 555; this is user %ld); "
-             "choose another",
-             (long)user, (long)other);
+    temp_must(chmod(path, 0555) == 0, path);
     bool is_other = seteuid(other) == 0;
-    bool locked = folder_lock(&lock, &folder, &error);
+    bool locked = directory_lock(&lock, path, &error);
     temp_must(seteuid(user) == 0, "seteuid");
-    if (is_other) { CHECK_REFUSED(t, locked, &error, path, rest); }
     chmod(path, 0755);
-    folder_close(&folder);
+    if (!is_other) { SKIP(t, "this user cannot become another"); }
+    CHECK_REFUSED(t, locked, &error, path, ": this folder cannot be written to: Permission denied; choose another");
 #if defined(__linux__)
     if (mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=64k") != 0) {
         SKIP(t, "mounting a small tmpfs is not permitted");

@@ -3,7 +3,6 @@
 #define CHECKPOINT_RUN_H
 
 #include "llmc/files/checkpoint.h"
-#include "dev/test/open_folder.h"
 
 // The smallest model with a padding row: 90 parameters.
 static inline GPT2Config tiny_config(void) {
@@ -89,7 +88,7 @@ static inline int64_t run_generation(const Run *run) {
 
 static inline bool run_write_begin(const Run *run, CheckpointWriter *w, const char *dir, int64_t step, bool is_leader,
                                    Error *error) {
-    return checkpoint_write_begin(w, opened(dir), step, &run->config, &run->header, &run->section, 1, is_leader, error);
+    return checkpoint_write_begin(w, dir, step, &run->config, &run->header, &run->section, 1, is_leader, error);
 }
 
 // Writes the elements of parameters first .. last - 1 that an array has.

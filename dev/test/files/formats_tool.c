@@ -9,7 +9,6 @@
 
 #include "llmc/files/model_file.h"
 #include "dev/test/files/whole_model.h"
-#include "dev/test/open_folder.h"
 #include "llmc/files/checkpoint.h"
 
 static bool convert(const char *init, const char *out, Error *error) {
@@ -97,7 +96,7 @@ static bool write_checkpoint(const char *init, const char *folder, const char *o
     state_init(&header);
     if (optimizer != NULL) { state_set_text(&header, "option.optimizer", optimizer); }
     bool ok = model_file_read(&file, data, error) && make_directories(folder, error) &&
-              checkpoint_write_begin(&w, opened(folder), 7, &file.config, &header, &section, 1, true, error);
+              checkpoint_write_begin(&w, folder, 7, &file.config, &header, &section, 1, true, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
         ok = write_array(&w, a, data, error);
         for (int64_t i = 0; i < n; i++) { data[i] = a == CHECKPOINT_PARAMS ? 0.5f * data[i] : fabsf(data[i]); }

@@ -562,7 +562,7 @@ TEST(test_prune) {
         int64_t steps[16];
         char left[100] = "";
         for (int64_t s = 0; s <= 60; s += 10) { run_save(&run, dir.path, s, s, &error); }
-        checkpoint_prune(opened(dir.path), cases[i].newest, cases[i].keep, cases[i].major, cases[i].good);
+        checkpoint_prune(dir.path, cases[i].newest, cases[i].keep, cases[i].major, cases[i].good);
         int count = checkpoint_list(dir.path, steps, 16);
         for (int j = 0; j < count; j++) {
             size_t n = strlen(left);
@@ -588,11 +588,11 @@ TEST(test_clean_keeps_what_is_not_ours) {
                                      "model_00000010.bin.tmp"};
     for (int i = 0; i < 9; i++) { temp_write(test_path(t, stay[i]), "x", 1); }
     for (int i = 0; i < 4; i++) { temp_write(test_path(t, go[i]), "x", 1); }
-    CHECK(t, checkpoint_clean(opened(test_folder(t)), &error), "%s", error.text);
+    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
     for (int i = 0; i < 9; i++) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
     for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
     CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
-    CHECK_REFUSED(t, checkpoint_clean(opened(test_path(t, "none")), &error), &error, test_path(t, "none"),
+    CHECK_REFUSED(t, checkpoint_clean(test_path(t, "none"), &error), &error, test_path(t, "none"),
                   ": cannot read folder: No such file or directory");
     run_free(&run);
 }

@@ -25,15 +25,15 @@ static void crash_point(void) {
 // The headers under test reach the calls that change the disk through these macros: each is a moment to die before it.
 #define write(fd, data, bytes) (crash_point(), write(fd, data, bytes))
 #define pwrite(fd, data, bytes, offset) (crash_point(), pwrite(fd, data, bytes, offset))
-#define renameat(from_folder, from, to_folder, to) (crash_point(), renameat(from_folder, from, to_folder, to))
-#define unlinkat(folder, path, flags) (crash_point(), unlinkat(folder, path, flags))
+#define rename(from, to) (crash_point(), rename(from, to))
+#define unlink(path) (crash_point(), unlink(path))
 #define syscall(...) (crash_point(), syscall(__VA_ARGS__))
 #include "dev/test/files/checkpoint_group.h"
 #undef syscall
 #undef write
 #undef pwrite
-#undef renameat
-#undef unlinkat
+#undef rename
+#undef unlink
 
 typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
 static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
@@ -44,8 +44,8 @@ static void act(Run *run, const char *dir, Action action, int64_t generation) {
     switch (action) {
     case SAVE_OVER: ok = run_save(run, dir, 1, generation, &error); break;
     case SAVE_NEXT: ok = run_save(run, dir, 2, generation, &error); break;
-    case PRUNE: checkpoint_prune(opened(dir), 1, 1, 0, -1); break;
-    case CLEAN: ok = checkpoint_clean(opened(dir), &error); break;
+    case PRUNE: checkpoint_prune(dir, 1, 1, 0, -1); break;
+    case CLEAN: ok = checkpoint_clean(dir, &error); break;
     }
     if (!ok) { _exit(1); }
 }
@@ -267,7 +267,7 @@ TEST(test_one_of_a_group_is_killed) {
         close(report[0]);
         waitpid(child, NULL, 0);
         interrupted += count_temporary(test_folder(t)) > 0;
-        if (i % 2 == 0) { CHECK(t, checkpoint_clean(opened(test_folder(t)), &error), "%s", error.text); }
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text); }
         generation = run_load(&run, test_folder(t), 1 + complete % 2, &error);
         int64_t newer = run_load(&run, test_folder(t), 1 + (complete + 1) % 2, &error);
         bool one_more = newer == complete + 1;
@@ -276,7 +276,7 @@ TEST(test_one_of_a_group_is_killed) {
               (long long)complete, error.text);
         complete = generation = one_more ? newer : complete;
     }
-    CHECK(t, checkpoint_clean(opened(test_folder(t)), &error), "%s", error.text);
+    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
     int want = complete > 1 ? 4 : 2; // of two checkpoints, or of the first where every save was killed
     CHECK(t, count_files(test_folder(t)) == want, "%d files left, expected %d", count_files(test_folder(t)), want);
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");

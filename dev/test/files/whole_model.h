@@ -39,7 +39,7 @@ static inline bool safetensors_write(const char *dir, const GPT2Config *config, 
     Text text = {NULL, 0, 0, false};
     if (!make_directories(dir, error) || !path_join(model_path, dir, SAFETENSORS_FILE_NAME, error) ||
         !path_join(config_path, dir, SAFETENSORS_CONFIG_NAME, error) ||
-        !safetensors_write_pending(&model, AT_FDCWD, model_path, config, params, error)) {
+        !safetensors_write_pending(&model, model_path, config, params, error)) {
         return false;
     }
     safetensors_add_config(&text, config, config->max_seq_len, config->vocab_size - 1);

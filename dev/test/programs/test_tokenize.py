@@ -506,27 +506,3 @@ def test_progress():
     bars = [part for part in seen.split("\r") if part.startswith("[")]
     assert bars and all("%, " in bar and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
     assert seen.endswith("\r\x1b[K"), seen[-20:]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc as Linux has it")
-def test_folder_swapped_for_a_link():
-    """The shards go into the folder that was opened first, and are removed there after a failure."""
-    shard = {0: "out_train_000001.bin", 1: "out_val_000000.bin"}
-    for status, more in ((0, []), (1, ["--val-tokens", "1000000"])):  # 1: validation would take all tokens
-        for name in ("here", "moved", "elsewhere"):
-            subprocess.run(["rm", "-rf", path(name)], check=True)
-        os.makedirs(path("elsewhere"))
-        write(f"elsewhere/{shard[status]}", b"theirs")
-        process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", path("here", "out"), "--shard-size",
-                                    "64", *more, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
-        descriptors = f"/proc/{process.pid}/fd"
-        wait_until(lambda: path("here") in [os.path.realpath(os.path.join(descriptors, name))
-                                            for name in os.listdir(descriptors)], process, "the folder is open")
-        os.rename(path("here"), path("moved"))
-        os.symlink("elsewhere", path("here"))
-        process.communicate(b"some text " * 100)
-        assert process.returncode == status
-        assert os.listdir(path("elsewhere")) == [shard[status]] and read(f"elsewhere/{shard[status]}") == b"theirs"
-        assert (shard[0] in os.listdir(path("moved"))) == (status == 0), os.listdir(path("moved"))
-        assert status == 0 or os.listdir(path("moved")) == []

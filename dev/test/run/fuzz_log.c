@@ -14,7 +14,7 @@ static void check_trim(const uint8_t *data, size_t size, int64_t step, bool spee
     int64_t bytes, position = 0;
     size_t length;
     LogLine parsed, last = {LOG_SPEED, -1, 0.0};
-    require(log_trim_lines(AT_FDCWD, path, step, speed, &last, &error));
+    require(log_trim_lines(path, step, speed, &last, &error));
     require(last.step < step);
     require(read_whole_file(path, MAIN_LOG_MAX_BYTES, &text, &bytes, &error));
     while (log_next_line((const char *)text, bytes, &position, &line, &length)) {

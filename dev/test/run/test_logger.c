@@ -2,7 +2,6 @@
 // disk, and the picture of its losses.
 #define _GNU_SOURCE // posix_openpt
 #include "llmc/run/loss_svg.h"
-#include "dev/test/open_folder.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
@@ -215,7 +214,7 @@ static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *erro
 static void run_steps(Test *t, int64_t from, int64_t to) {
     Logger logger;
     Error error = {""};
-    if (!CHECK(t, logger_open(&logger, opened(test_folder(t)), from, 10, &error), "%s", error.text)) { return; }
+    if (!CHECK(t, logger_open(&logger, test_folder(t), from, 10, &error), "%s", error.text)) { return; }
     logger.out = fopen("/dev/null", "w");
     logger.terminal = false;
     CHECK(t, logger.out != NULL && log_some_steps(&logger, from, to, &error), "%s", error.text);
@@ -274,7 +273,7 @@ TEST(test_evaluations) {
     char text[4096], shown[4096];
     Logger logger;
     Error error = {""};
-    CHECK(t, logger_open(&logger, opened(test_folder(t)), 0, 1000, &error), "%s", error.text);
+    CHECK(t, logger_open(&logger, test_folder(t), 0, 1000, &error), "%s", error.text);
     logger.out = tmpfile();
     logger.terminal = true;
     logger_progress(&logger, "HellaSwag 1/9");
@@ -299,7 +298,7 @@ TEST(test_evaluations) {
 TEST(test_log_errors) {
     Logger logger;
     Error error = {""};
-    CHECK_REFUSED(t, logger_open(&logger, opened(test_path(t, "none")), 0, 10, &error), &error,
+    CHECK_REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), &error,
                   test_path(t, "none/main.log.tmp"), ": cannot create: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
     CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
@@ -322,7 +321,7 @@ static void draw(Test *t, const char *log) {
     Error error = {""};
     bool drawn = false;
     if (log != NULL) { write_log(t, log); }
-    CHECK(t, loss_svg_write(opened(test_folder(t)), &drawn, &error), "%s", error.text);
+    CHECK(t, loss_svg_write(test_folder(t), &drawn, &error), "%s", error.text);
     read_text(t, LOSS_SVG_NAME, svg, sizeof(svg));
     CHECK(t, drawn == (strcmp(svg, "(none)") != 0), "a picture is %s", drawn ? "told and not drawn" : "not told");
 }
@@ -403,6 +402,6 @@ TEST(test_svg_axes) {
 TEST(test_svg_errors) {
     Error error = {""};
     bool drawn;
-    CHECK_REFUSED(t, loss_svg_write(opened(test_folder(t)), &drawn, &error), &error, test_path(t, MAIN_LOG_NAME),
+    CHECK_REFUSED(t, loss_svg_write(test_folder(t), &drawn, &error), &error, test_path(t, MAIN_LOG_NAME),
                   ": cannot open: No such file or directory");
 }
