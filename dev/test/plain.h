@@ -8,7 +8,7 @@ static inline bool is_plain(const char *bytes, size_t count) {
     char shown[TEXT_SHOWN_BYTES];
     size_t taken;
     for (size_t i = 0; i < count; i += taken) {
-        size_t n = text_show(shown, (const uint8_t *)bytes + i, count - i, true, &taken);
+        size_t n = text_show(shown, bytes + i, count - i, true, &taken);
         if (n != taken || memcmp(shown, bytes + i, n) != 0) { return false; }
     }
     return true;

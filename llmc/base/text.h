@@ -54,17 +54,14 @@ PRINTF_LIKE(2, 3) static inline void text_printf(Text *text, const char *format,
     va_end(again);
 }
 
-// Adds a line of a report. A newline that came with an argument forges no line (text_show).
+// Adds a line of a report. A newline that came with an argument forges no line (utils.h).
 PRINTF_LIKE(2, 3) static inline void text_line(Text *text, const char *format, ...) {
-    char line[SAY_MAX_BYTES], shown[TEXT_SHOWN_BYTES];
+    char line[SAY_MAX_BYTES], seen[SAY_MAX_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    size_t taken, bytes = strlen(line);
-    for (size_t i = 0; i < bytes; i += taken) {
-        text_bytes(text, shown, text_show(shown, (const uint8_t *)line + i, bytes - i, false, &taken));
-    }
+    text_bytes(text, seen, shown(seen, line, 0, 0));
     text_words(text, "\n");
 }
 

@@ -1,5 +1,5 @@
 // Writes a model's text to a terminal, piece by piece. A token may end in the middle of a character, and a model may
-// write any bytes. Every character passes text_show (utils.h), as all that the programs print; newlines and tabs stay.
+// write any bytes. Each character passes text_show (utils.h). Newlines and tabs stay.
 #ifndef LLMC_TEXT_OUT_H
 #define LLMC_TEXT_OUT_H
 
@@ -7,7 +7,7 @@
 
 typedef struct {
     FILE *out;
-    uint8_t held[4]; // the beginning of a character whose end has not come yet
+    char held[4]; // the beginning of a character whose end has not come yet
     int num_held;
 } TextOut;
 
@@ -16,21 +16,14 @@ static inline void text_out_begin(TextOut *text, FILE *out) {
     text->num_held = 0;
 }
 
-// Tells whether more bytes could complete the held bytes to a character. They are not empty and not yet a character.
-static inline bool text_out_is_open(const TextOut *text) {
-    uint8_t lead = text->held[0];
-    bool open = lead >= 0xc0 && text->num_held < (lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2);
-    for (int i = 1; i < text->num_held; i++) { open = open && (text->held[i] & 0xc0) == 0x80; }
-    return open;
-}
-
-// Writes the held bytes that are decided. at_end: writes all held bytes.
+// Writes the held characters that are complete. Four bytes are a character or begin none. at_end: writes all held
+// bytes.
 static inline void text_out_write_held(TextOut *text, bool at_end) {
     while (text->num_held > 0) {
         uint32_t c;
         char shown[TEXT_SHOWN_BYTES];
         size_t taken, held = (size_t)text->num_held;
-        if (!at_end && utf8_decode(text->held, held, &c) == 0 && text_out_is_open(text)) { return; }
+        if (!at_end && held < 4 && utf8_decode((const uint8_t *)text->held, held, &c) == 0) { return; }
         fwrite(shown, 1, text_show(shown, text->held, held, true, &taken), text->out);
         text->num_held -= (int)taken;
         memmove(text->held, text->held + taken, (size_t)text->num_held);
@@ -39,7 +32,7 @@ static inline void text_out_write_held(TextOut *text, bool at_end) {
 
 static inline void text_out_write(TextOut *text, const uint8_t *bytes, int count) {
     for (int i = 0; i < count; i++) {
-        text->held[text->num_held++] = bytes[i];
+        text->held[text->num_held++] = (char)bytes[i];
         text_out_write_held(text, false);
     }
     fflush(text->out);

@@ -65,9 +65,9 @@ static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) 
 
 // ---- Printing ----
 //
-// Everything that a program prints passes through text_show: by say() and print_error(), and a model's samples by
-// text_out.h. Any text may hold bytes of others (a path, an option, a file, a token, the words of another rank), and
-// none may steer the terminal or forge a line. dev/house.py refuses other ways to print.
+// Any text may hold bytes of others (a path, an option, a file, a token, the words of another rank), and none may steer
+// the terminal or forge a line. So all that a program prints passes text_show: messages through say() and
+// print_error(), samples through text_out.h. dev/house.py refuses other ways to print.
 
 // Tells whether a character steers a terminal or the order of reading instead of being seen: C0, DEL and C1, the
 // separators of lines and paragraphs, and the marks, embeddings, overrides and isolates of right-to-left text.
@@ -81,47 +81,43 @@ static inline bool text_steers(uint32_t c) {
 // Writes the character at p (of at most n bytes, n >= 1) as a person sees it, and returns the bytes written. A
 // character that steers becomes an escape, \x1b or \u202e. A byte that belongs to no character becomes U+FFFD. lines:
 // newline and tab are meant, and pass. *taken: the bytes read.
-static inline size_t text_show(char *shown, const uint8_t *p, size_t n, bool lines, size_t *taken) {
+static inline size_t text_show(char *out, const char *p, size_t n, bool lines, size_t *taken) {
     uint32_t c = 0;
-    int length = utf8_decode(p, n, &c);
+    int length = utf8_decode((const uint8_t *)p, n, &c);
     *taken = length == 0 ? 1 : (size_t)length;
-    if (length == 0) { return (size_t)snprintf(shown, TEXT_SHOWN_BYTES, UTF8_REPLACEMENT); }
+    if (length == 0) { return (size_t)snprintf(out, TEXT_SHOWN_BYTES, UTF8_REPLACEMENT); }
     if (text_steers(c) && !(lines && (c == '\n' || c == '\t'))) {
-        return (size_t)snprintf(shown, TEXT_SHOWN_BYTES, c < 128 ? "\\x%02x" : "\\u%04x", (unsigned)c);
+        return (size_t)snprintf(out, TEXT_SHOWN_BYTES, c < 128 ? "\\x%02x" : "\\u%04x", (unsigned)c);
     }
-    memcpy(shown, p, *taken);
+    memcpy(out, p, *taken);
     return *taken;
 }
 
-#define SAY_MAX_BYTES (4 * MAX_PATH_BYTES) // of one call of say(); longer text is cut
+#define SAY_MAX_BYTES (4 * MAX_PATH_BYTES) // of one message; longer text is cut
 
-// Prints bytes as they are shown. The first `head` and the last `tail` bytes are the program's own: their newlines and
-// tabs pass. Up to SAY_MAX_BYTES leave in one piece, because other processes may write to `out` at that moment.
-static inline void say_bytes(FILE *out, const char *bytes, size_t count, size_t head, size_t tail) {
-    char shown[SAY_MAX_BYTES];
-    size_t used = 0, taken;
-    for (size_t i = 0; i < count; i += taken) {
-        if (used + TEXT_SHOWN_BYTES > sizeof(shown)) { fwrite(shown, 1, used, out), used = 0; }
-        bool own = i < head || i >= count - tail;
-        used += text_show(shown + used, (const uint8_t *)bytes + i, count - i, own, &taken);
+// Writes a message as it is shown, and returns its bytes. The first `head` and the last `tail` bytes are the program's
+// own: their newlines pass.
+static inline size_t shown(char out[SAY_MAX_BYTES], const char *text, size_t head, size_t tail) {
+    size_t end = strlen(text) - tail, used = 0, taken;
+    for (size_t i = 0; i < end && used + TEXT_SHOWN_BYTES + tail <= SAY_MAX_BYTES; i += taken) {
+        used += text_show(out + used, text + i, end - i, i < head, &taken);
     }
-    fwrite(shown, 1, used, out);
+    memcpy(out + used, text + end, tail);
+    return used + tail;
 }
 
 // Prints a text of the program's own that may have several lines.
-static inline void say_lines(FILE *out, const char *text) { say_bytes(out, text, strlen(text), strlen(text), 0); }
+static inline void say_lines(FILE *out, const char *text) { fwrite(text, 1, strlen(text), out); }
 
-// Prints like vfprintf. Newlines at the beginning and at the end of `format` are meant. Every other newline came with
-// an argument, and is shown as \x0a.
+// Prints like vfprintf, in one piece, because other processes may write to `out` at that moment. Newlines at the
+// beginning and at the end of `format` are meant. Every other newline came with an argument, and is shown as \x0a.
 static inline void say_list(FILE *out, const char *format, va_list arguments) {
-    char text[SAY_MAX_BYTES];
+    char text[SAY_MAX_BYTES], line[SAY_MAX_BYTES];
     size_t head = strspn(format, "\n"), end = strlen(format), tail = 0;
     while (end - tail > head && format[end - tail - 1] == '\n') { tail++; }
-    int bytes = vsnprintf(text, sizeof(text), format, arguments);
-    if (bytes < 0) { return; }
-    size_t count = (size_t)bytes < sizeof(text) ? (size_t)bytes : sizeof(text) - 1;
-    memset(text + count - tail, '\n', tail); // of a text that was cut, too
-    say_bytes(out, text, count, head, tail);
+    if (vsnprintf(text, sizeof(text), format, arguments) < 0) { return; }
+    memset(text + strlen(text) - tail, '\n', tail); // of a text that was cut, too
+    fwrite(line, 1, shown(line, text, head, tail), out);
 }
 
 // Prints like fprintf (say_list).

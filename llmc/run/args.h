@@ -325,7 +325,7 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges
 // Prints a text with the program's name in the place of each $0.
 static inline void args_print_named(FILE *out, const char *text, const char *name) {
     for (const char *place; (place = strstr(text, "$0")) != NULL; text = place + 2) {
-        say_bytes(out, text, (size_t)(place - text), (size_t)(place - text), 0);
+        fwrite(text, 1, (size_t)(place - text), out);
         say(out, "%s", name);
     }
     say_lines(out, text);

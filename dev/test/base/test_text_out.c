@@ -77,7 +77,7 @@ TEST(test_every_character_is_judged) {
         if (c >= 0xd800 && c < 0xe000) { continue; } // no characters
         snprintf(want, sizeof(want), c0 ? "\\x%02x" : "\\u%04x", (unsigned)c);
         if (!c0 && !c1 && !lines && !bidi) { memcpy(want, utf8, sizeof(utf8)); }
-        size_t length = text_show(shown, (const uint8_t *)utf8, n, false, &taken);
+        size_t length = text_show(shown, utf8, n, false, &taken);
         if (taken == n && length == strlen(want) && memcmp(shown, want, length) == 0) { continue; }
         CHECK(t, false, "U+%04X becomes %.*s, want %s", (unsigned)c, (int)length, shown, want);
         return;
@@ -103,14 +103,14 @@ TEST(test_arguments_forge_no_line) {
 
 // Long texts are cut, but never within what say() must keep: the newline at the end.
 TEST(test_long_texts) {
-    static char text[2 * SAY_MAX_BYTES], got[8 * SAY_MAX_BYTES];
+    static char text[2 * SAY_MAX_BYTES], got[2 * SAY_MAX_BYTES];
     memset(text, '\x1b', sizeof(text) - 1);
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     say(file, "%s\n", text);
     rewind(file);
     size_t n = fread(got, 1, sizeof(got), file);
-    CHECK(t, n == 4 * (SAY_MAX_BYTES - 2) + 1 && got[n - 1] == '\n', "%zu bytes", n);
+    CHECK(t, n > SAY_MAX_BYTES - 16 && n <= SAY_MAX_BYTES && got[n - 1] == '\n', "%zu bytes", n);
     CHECK(t, memchr(got, '\x1b', n) == NULL && memchr(got, '\n', n) == got + n - 1, "not filtered to the end");
     fclose(file);
 }

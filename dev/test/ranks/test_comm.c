@@ -749,7 +749,7 @@ TEST(test_folder_is_a_link) {
     temp_must(symlink("../elsewhere", test_path(t, "shared/gpt2c_start")) == 0, "symlink");
     start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
     process_wait_all(run.p, 1, LIMIT);
-    check_message(t, &run.p[0], "rank 0", test_path(t, "shared/gpt2c_start"), "a link or a file is in the way");
+    check_message(t, &run.p[0], "rank 0", test_path(t, "shared/gpt2c_start"), "a link is in the way");
 }
 
 TEST(test_folder_in_use) {
