@@ -25,7 +25,6 @@
 
 #define CHUNK_BYTES ((size_t)16 << 20)    // of text read at a time
 #define MAX_CHUNK_BYTES ((size_t)1 << 30) // the longest JSON line, and the longest text without a place to cut
-#define SHARD_TOKENS "100000000"          // the default of --shard-size
 
 // ---- Options ----
 
@@ -37,26 +36,26 @@ typedef struct {
 } Options;
 
 static const ArgSpec specs[] = {
-    {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "vocab.bpe", 1, ARGS_MAX_PATH, "FILE", NULL, "Input",
+    {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "vocab.bpe", 1, ARGS_MAX_PATH, "FILE", "", "Input",
      "GPT-2's merges, vocab.bpe; " FETCH_VOCAB},
-    {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", NULL, "Input",
+    {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval", "Input",
      "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
      "file is one)"},
-    {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", NULL, "Input",
+    {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", "", "Input",
      "the files are JSON lines, each a question: {\"context\": text, \"completions\": [4 texts], \"label\": index of "
      "the right one}; texts are encoded as they are, so a completion begins with its space"},
-    {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", NULL, "Output",
+    {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", "", "Output",
      "writes PREFIX_train_000001.bin and following, PREFIX_val_000000.bin and a copy of the tokenizer, "
      "PREFIX.tokenizer; with --eval only PREFIX_val.bin; folders are created"},
-    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), SHARD_TOKENS, 1, INT32_MAX, "N", NULL, "Output",
+    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", "!eval", "Output",
      "tokens in a shard; the last one has what is left"},
-    {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", NULL, "Output",
+    {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", "!eval", "Output",
      "the first N tokens are for validation"},
-    {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", NULL, "Output",
+    {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", "!eval !val-tokens", "Output",
      "instead: about this part of all tokens, the first ones, is for validation; needs files whose size is known"},
-    {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", NULL, "Output",
+    {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", "", "Output",
      "remove the files that PREFIX has now; otherwise they are an error"},
-    {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", NULL, "Machine",
+    {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", "", "Machine",
      "threads to use; 0: one for each core"},
 };
 
@@ -76,21 +75,14 @@ static const ArgsProgram program = {
     NULL,
     NULL,
     false,
+    NULL,
+    NULL,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {
     if (num_files == 0) { return fail(error, "no input: name text files, or - for standard input (see --help)"); }
     if (o->output[0] == '\0') { return fail(error, "--output (-o): missing, expected the beginning of shard names"); }
     if (ends_with(o->output, "/")) { return fail(error, "--output (-o): '%s' ends with /, add a name", o->output); }
-    if (o->val_tokens > 0 && o->val_fraction > 0) { return fail(error, "--val-tokens and --val-fraction: give one"); }
-    const char *shards_only = o->jsonl[0] != '\0'                                ? "--jsonl"
-                              : o->val_tokens > 0                                ? "--val-tokens"
-                              : o->val_fraction > 0                              ? "--val-fraction"
-                              : o->shard_size != strtoll(SHARD_TOKENS, NULL, 10) ? "--shard-size"
-                                                                                 : NULL;
-    if (o->eval && shards_only != NULL) {
-        return fail(error, "--eval and %s: contradict each other; --eval writes questions, not shards", shards_only);
-    }
     if (strcmp(o->tokenizer, "byte") == 0) {
         return fail(error, "--tokenizer: shards hold GPT-2 tokens, not bytes; " VOCAB_HINT "; for bytes, give "
                            "train_gpt2 the text itself");

@@ -38,13 +38,13 @@ typedef struct {
 } Options;
 
 static const ArgSpec specs[] = {
-    {"model", "", ARG_TEXT, offsetof(Options, model), "d12", 1, 64, "SIZE", NULL, "Shapes",
+    {"model", "", ARG_TEXT, offsetof(Options, model), "d12", 1, 64, "SIZE", "", "Shapes",
      "of the model whose shapes are timed: d6, d12 ... d84, gpt3:c768 ..., or tiny"},
-    {"batch-size", "b", ARG_INT, offsetof(Options, batch_size), "16", 1, 65536, "B", NULL, "Shapes",
+    {"batch-size", "b", ARG_INT, offsetof(Options, batch_size), "16", 1, 65536, "B", "", "Shapes",
      "sequences in a micro-batch; halved until everything fits the GPU's memory"},
-    {"seq-len", "t", ARG_INT, offsetof(Options, seq_len), "0", 0, 65536, "T", NULL, "Shapes",
+    {"seq-len", "t", ARG_INT, offsetof(Options, seq_len), "0", 0, 65536, "T", "", "Shapes",
      "tokens in a sequence; 0: the model's context"},
-    {"csv", "", ARG_TEXT, offsetof(Options, csv), "", 1, ARGS_MAX_PATH, "FILE", NULL, "Output",
+    {"csv", "", ARG_TEXT, offsetof(Options, csv), "", 1, ARGS_MAX_PATH, "FILE", "", "Output",
      "also write the rows to FILE, as comma-separated values"},
 };
 
@@ -60,6 +60,8 @@ static const ArgsProgram program = {
     NULL,
     NULL,
     false,
+    NULL,
+    NULL,
 };
 
 // ---- What is measured with ----

@@ -11,7 +11,7 @@ import types
 
 from dev.twin import Problem, header, schedule, version
 
-Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes refusal group help")
+Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes needs group help")
 
 # Rows of the table that this program takes as they are.
 TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size
@@ -30,17 +30,17 @@ HELP = {  # where this program does less
     "seed": "of the initial weights and the order of the data",
     "threads": "CPU threads; 0: as many as PyTorch likes"}
 OWN = [
-    Row("device", "device", "", "CHOICE", "auto", 0, 0, "auto|cpu|cuda", 0, None, "PyTorch",
+    Row("device", "device", "", "CHOICE", "auto", 0, 0, "auto|cpu|cuda", 0, "", "PyTorch",
         "auto: cuda where PyTorch sees a GPU"),
-    Row("precision", "precision", "", "CHOICE", ("fp32", "bf16"), 0, 0, "fp32|bf16|autocast", 1, None, "PyTorch",
+    Row("precision", "precision", "", "CHOICE", ("fp32", "bf16"), 0, 0, "fp32|bf16|autocast", 1, "", "PyTorch",
         "bf16: as train_gpt2cu computes, all activations in bf16, weights cast from an fp32 master, gradients, moments "
         "and sums in fp32 (but weights round to nearest, not at random); autocast: matrix multiplies in bf16, the "
         "residual stream in fp32, PyTorch's usual way"),
-    Row("compile", "compile", "", "FLAG", ("0", "1"), 0, 1, "", 0, None, "PyTorch",
+    Row("compile", "compile", "", "FLAG", ("0", "1"), 0, 1, "", 0, "", "PyTorch",
         "torch.compile forward and backward"),
-    Row("attention", "attention", "", "CHOICE", "auto", 0, 0, "auto|flash|efficient|cudnn|math", 0, None, "PyTorch",
+    Row("attention", "attention", "", "CHOICE", "auto", 0, 0, "auto|flash|efficient|cudnn|math", 0, "", "PyTorch",
         "the kernel of scaled_dot_product_attention; auto: PyTorch chooses the fastest it has"),
-    Row("zero_stage", "zero-stage", "z", "INT", "0", 0, 1, "STAGE", 0, None, "PyTorch",
+    Row("zero_stage", "zero-stage", "z", "INT", "0", 0, 1, "STAGE", 0, "", "PyTorch",
         "1: each process keeps a part of AdamW's state (ZeroRedundancyOptimizer), and all of Muon's"),
 ]
 GROUPS = ["Data", "Model", "Batch", "Optimizer", "Evaluation", "Output", "Machine", "PyTorch"]
@@ -61,13 +61,12 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 def constants():
     """What the table's words stand for: numbers and texts that the headers define."""
     text = header("run/args.h") + header("run/train_options.h")
-    found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2, "ANY": None}
+    found = {"FREE": 0, "SHAPES": 1, "ROUNDS": 2}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
     schedules = re.findall(r'X\(\w+, "(\w+)",.*?"([^"]*)"\)', header("run/schedulers.h"), re.S)
     found["SCHEDULE_CHOICES"] = "|".join(name for name, _ in schedules)
     found["SCHEDULE_NOTES"] = "".join(f"; {name}: {note}" for name, note in schedules)
-    found["GPU_ONLY"] = (found["TRAIN_GPU_ONLY"], None)
     return found
 
 
@@ -116,6 +115,10 @@ def make_rows():
     taken = [row for row in table if is_taken(row)] + OWN
     taken = [row._replace(group=row.group if row.group in GROUPS else "PyTorch") for row in taken]
     return sorted(taken, key=lambda row: GROUPS.index(row.group)), [row for row in table if not is_taken(row)]
+
+
+def is_for_gpus(row):
+    return "GPU" in row.needs.split()
 
 
 def of_device(value, on_gpu):
@@ -247,9 +250,8 @@ def take(rows, row, arguments, on_gpu):
         raise Problem(f"{label(row)}: got '{text[:42]}', expected {expected(row, on_gpu)}")
     if row.name in OFF and value != OFF[row.name]:
         raise Problem(f"{label(row)}: got '{text}', this program takes only {OFF[row.name]}; leave it out")
-    refusal = of_device(row.refusal, on_gpu)
-    if refusal is not None and row.name not in OFF:
-        raise Problem(f"{label(row)}: {refusal.split(' (')[0].replace('the GPU trainer', 'a run on a GPU')}")
+    if is_for_gpus(row) and not on_gpu and row.name not in OFF:
+        raise Problem(f"{label(row)}: is an option of a run on a GPU")
     return value
 
 
@@ -288,8 +290,28 @@ def parse(arguments, on_gpu):
         options.final_lr_frac = 1.0
     if options.optimizer == "muon" and options.muon_lr == 0:
         options.muon_lr = options.lr if options.muon_scale == "rms" else 0.02
+    check_needs({row.name: row for row in rows}, options, given)
     check(options, given)
     return options
+
+
+def check_needs(rows, options, given):
+    """Refuses an option without what the column `needs` says (llmc/run/args.h)."""
+    for row in (rows[name] for name in given):
+        value = getattr(options, row.field)
+        terms = [term.split("|") for term in row.needs.split() if term.islower() and ":" not in term]
+        for term in terms if value not in (0, -1, "") or str(row.default) not in ("0", "-1", "") else ():
+            names = []
+            for need in term:
+                name, _, wanted = need.lstrip("!").partition("=")
+                other, no = rows[name], "no " if need.startswith("!") else ""
+                got = getattr(options, other.field)
+                if (got == wanted if wanted else bool(got)) != bool(no):
+                    break
+                zero = " other than 0" if other.type == "INT" and got == 0 and not wanted else ""
+                names.append(f"--{name} {wanted}" if wanted else f"{no}{label(other)}{zero}")
+            else:
+                raise Problem(f"{label(row)}: needs {' or '.join(names)}")
 
 
 def check(o, given):
@@ -298,19 +320,11 @@ def check(o, given):
             (not o.train_data and o.steps != 0, "--train-data (-i): missing; give a text file or token shards"),
             (not o.train_data and not o.val_data, "--val-data (-j): missing; a run of 0 steps only validates"),
             (o.tokenizer not in ("", "byte"), "--tokenizer: this program knows only byte; make shards with ./tokenize"),
-            (o.resume and not o.out_dir, "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"),
-            (o.overwrite and not o.out_dir, "--overwrite: needs --out-dir (-o), the folder to start afresh in"),
             (o.val_batches >= 0 and "val-sequences" in given,
              "--val-batches (-m): contradicts --val-sequences; give one of the two"),
-            (o.resume and o.overwrite, "--resume (-y): contradicts --overwrite; give one of the two"),
-            (o.checkpoint_every > 0 and not o.out_dir,
-             "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"),
             (o.final_lr_frac != 1 and not schedule.falls(o.schedule),
              "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; leave one of the two "
-             "out"),
-            (o.steps == 0 and o.out_dir, "--out-dir (-o): a run of 0 steps has nothing to save"),
-            *((words.split()[0] in given and o.optimizer != "muon", f"--{words}: does nothing without --optimizer muon")
-              for words in ("muon-lr", "muon-momentum", "muon-warmup", f"muon-scale {o.muon_scale}"))):
+             "out")):
         if bad:
             raise Problem(message)
 
@@ -335,7 +349,7 @@ def print_if_asked(arguments):
 def record(options):
     """Every option by its long name, as run.json keeps them."""
     on_gpu = options.device == "cuda"
-    return {row.name: getattr(options, row.field) for row in make_rows()[0] if not of_device(row.refusal, on_gpu)}
+    return {row.name: getattr(options, row.field) for row in make_rows()[0] if on_gpu or not is_for_gpus(row)}
 
 
 def shaping(options):

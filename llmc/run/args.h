@@ -36,11 +36,14 @@ typedef struct {
     const char *fallback; // the default, written as a user would write it
     double min, max;      // inclusive; of a number (ARG_INT: at most LARGEST_WHOLE) or of a text's bytes
     const char *value;    // the value's name in --help; ARG_CHOICE: its words, as "cosine|linear"
-    const char *refusal;  // why this program does not take this option, or NULL
+    const char *needs;    // terms, separated by spaces, that must hold where the option is used (below); "": none
     const char *group;    // heading in --help; rows of a group are neighbours
     const char *help;
 } ArgSpec;
 
+// A term of `needs` has alternatives, divided by "|": "keep" (the value of --keep is not 0 or empty), "optimizer=muon"
+// (--optimizer has this value), "!overwrite" (not). "tcp:server-ip" is a term for the value tcp only. A term in
+// capitals names a kind of program, and a program of another kind refuses the option.
 typedef struct {
     const char *name;                // of the program
     const char *usage;               // e.g. "$0 [options] FILE..."; $0 is the program's name
@@ -53,6 +56,7 @@ typedef struct {
     const char *common;              // names of the options that --help shows, separated by spaces; NULL: all
     const char *const (*foreign)[2]; // options of other programs (names, what to give), the last row NULL; or NULL
     bool silent;                     // prints nothing: one process speaks for all that a launcher has started
+    const char *lacks, *refusal;     // a term in capitals, and the answer to options that need it; or both NULL
 } ArgsProgram;
 
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
@@ -87,6 +91,11 @@ static inline bool args_list_has(const char *list, char separator, const char *w
         list += n + (end != NULL);
     }
     return false;
+}
+
+// Tells whether this program refuses an option, and does not show it.
+static inline bool args_lacks(const ArgsProgram *program, const ArgSpec *spec) {
+    return program->lacks != NULL && args_list_has(spec->needs, ' ', program->lacks, strlen(program->lacks));
 }
 
 // Tells whether text is the value of a flag. text may be NULL.
@@ -189,18 +198,21 @@ static inline void args_value_text(const ArgSpec *spec, const void *options, cha
     }
 }
 
+// Returns the row of the option with this long name, or -1.
+static inline int args_find_name(const ArgsProgram *program, const char *name, size_t length) {
+    for (int i = 0; i < program->num_specs; i++) {
+        const char *known = program->specs[i].name;
+        if (strlen(known) == length && memcmp(known, name, length) == 0) { return i; }
+    }
+    return -1;
+}
+
 // Returns the row of the option that an argument such as "--lr=1" or "-l" names, or -1. `length` excludes the "=...".
 static inline int args_find(const ArgsProgram *program, const char *argument, size_t length) {
     if (length < 2 || argument[0] != '-') { return -1; }
-    bool is_long = length > 2 && argument[1] == '-';
-    const char *name = argument + (is_long ? 2 : 1);
-    size_t n = length - (is_long ? 2 : 1);
+    if (length > 2 && argument[1] == '-') { return args_find_name(program, argument + 2, length - 2); }
     for (int i = 0; i < program->num_specs; i++) {
-        const ArgSpec *spec = &program->specs[i];
-        if (is_long ? strlen(spec->name) == n && memcmp(spec->name, name, n) == 0
-                    : args_list_has(spec->aliases, ' ', name, n)) {
-            return i;
-        }
+        if (args_list_has(program->specs[i].aliases, ' ', argument + 1, length - 1)) { return i; }
     }
     return -1;
 }
@@ -248,7 +260,7 @@ static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed
     ArgsGuess guess = {typed + dashes, length - dashes, INT32_MAX, ""};
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
-        if (spec->refusal != NULL) { continue; }
+        if (args_lacks(program, spec)) { continue; }
         args_consider(&guess, "--", spec->name, strlen(spec->name));
         for (const char *alias = spec->aliases; *alias != '\0';) {
             size_t n = strcspn(alias, " ");
@@ -343,7 +355,7 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
         bool shown = all || common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
-        if (spec->refusal != NULL || !shown) { continue; }
+        if (args_lacks(program, spec) || !shown) { continue; }
         if (strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
         group = spec->group;
         args_print_option(out, spec, all || common == NULL);
@@ -357,6 +369,58 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
         say(out, "\n");
         args_print_named(out, program->examples, program->name);
     }
+}
+
+// ---- What an option needs ----
+
+// Tells whether an alternative of a term holds. Appends what it names to `names`: "--out-dir (-o)", "--optimizer muon".
+static inline bool args_need_holds(const ArgsProgram *program, const void *options, char *need, char *names,
+                                   size_t size) {
+    bool negated = need[0] == '!', holds;
+    char *name = need + negated, *wanted = strchr(name, '='), value[ARGS_MAX_TEXT], label[128];
+    size_t used = strlen(names);
+    if (wanted != NULL) { *wanted++ = '\0'; }
+    const ArgSpec *spec = &program->specs[args_find_name(program, name, strlen(name))];
+    args_value_text(spec, options, value, sizeof(value));
+    bool is_zero = strcmp(value, "0") == 0;
+    args_label(label, sizeof(label), spec);
+    if (wanted != NULL) {
+        snprintf(label, sizeof(label), "--%s %s", spec->name, wanted);
+        holds = strcmp(value, wanted) == 0;
+    } else {
+        holds = value[0] != '\0' && !is_zero;
+    }
+    snprintf(names + used, size - used, "%s%s%s",
+             used > 0  ? " or "
+             : negated ? "no "
+                       : "",
+             label, wanted == NULL && is_zero && spec->type == ARG_INT ? " other than 0" : "");
+    return holds != negated;
+}
+
+// Checks what an option that is given needs. A default of 0, -1 or "" stands for "not given".
+static inline bool args_check_needs(const ArgsProgram *program, const void *options, const ArgSpec *spec,
+                                    Error *error) {
+    char value[ARGS_MAX_TEXT], terms[256], label[128], *rest, *further;
+    args_value_text(spec, options, value, sizeof(value));
+    if (strcmp(value, spec->fallback) == 0 && args_list_has("|0|-1", '|', value, strlen(value))) { return true; }
+    snprintf(terms, sizeof(terms), "%s", spec->needs);
+    for (char *term = strtok_r(terms, " ", &rest); term != NULL; term = strtok_r(NULL, " ", &rest)) {
+        char *colon = strchr(term, ':'), names[256] = "";
+        bool holds = isupper((unsigned char)term[0]);
+        args_label(label, sizeof(label), spec);
+        if (colon != NULL) {
+            *colon = '\0';
+            holds = strcmp(value, term) != 0;
+            snprintf(label, sizeof(label), "--%s %s", spec->name, term);
+            term = colon + 1;
+        }
+        for (char *need = strtok_r(term, "|", &further); need != NULL && !holds; need = strtok_r(NULL, "|", &further)) {
+            holds = args_need_holds(program, options, need, names, sizeof(names));
+        }
+        if (!holds) { return fail(error, "%s: needs %s", label, names); }
+    }
+    return true;
 }
 
 // ---- Parsing ----
@@ -426,7 +490,7 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     const ArgSpec *spec = &program->specs[index];
     args_label(label, sizeof(label), spec);
     args_expected(expected, sizeof(expected), spec);
-    if (spec->refusal != NULL) { return fail(error, "%s: %s", label, spec->refusal); }
+    if (args_lacks(program, spec)) { return fail(error, "%s: %s", label, program->refusal); }
     const char *value = args_take_value(program, spec, argc, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
     args_value_text(spec, options, before, sizeof(before));
@@ -491,6 +555,9 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
         }
     }
     if (num_positionals != NULL) { *num_positionals = words; }
+    for (int i = 0; i < program->num_specs; i++) {
+        if (given[i] && !args_check_needs(program, options, &program->specs[i], error)) { return false; }
+    }
     if (!program->silent) { args_note_changed(program, options, changed); }
     return true;
 }

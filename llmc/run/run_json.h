@@ -114,7 +114,7 @@ static inline void run_json_options(JsonOut *out, const TrainRun *run) {
     json_out_open(out, "options", '{', JSON_LINES);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         const void *place = (const char *)&run->options + specs[i].place;
-        if (specs[i].refusal != NULL) { continue; }
+        if (!train_options_takes(i, trainer_facts.on_gpu)) { continue; }
         switch (specs[i].type) {
         case ARG_INT: json_out_int(out, specs[i].name, *(const int64_t *)place); break;
         case ARG_REAL: json_out_real(out, specs[i].name, *(const double *)place); break;

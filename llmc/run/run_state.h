@@ -189,7 +189,7 @@ typedef struct {
 // Lists option i if it has changed since the run was saved. An older training state may lack it.
 static inline void run_list_option(TrainRun *run, const StateHeader *header, int i, RunChanges *changes) {
     char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
-    bool is_mine = trainer_facts.on_gpu || train_specs_cpu[i].refusal == NULL;
+    bool is_mine = train_options_takes(i, trainer_facts.on_gpu);
     snprintf(name, sizeof(name), "--%s", train_options_name(i));
     run_option_key(key, sizeof(key), i);
     train_options_text(&run->options, i, now, sizeof(now));

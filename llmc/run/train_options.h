@@ -7,6 +7,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/launcher.h"
+#include "llmc/base/text.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
@@ -22,199 +23,200 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
-#define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
-#define TRAIN_CPU_CHOICE TRAIN_CPU_ONLY "; this one is built for bf16, or by make PRECISION=FP32 for fp32"
-#define TRAIN_NEEDS_MUON "does nothing without --optimizer muon"
+#define TRAIN_CPU_ONLY                                                                                                 \
+    "is an option of the CPU trainer (train_gpt2); this one is built for bf16, or by make PRECISION=FP32 for fp32"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
 
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
 // values than a GPU.
-//  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer,
-//  CPU_ONLY, GPU_ONLY, or CPU_CHOICE: the build settles it for a GPU), group, help
+//  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, needs (ArgSpec; GPU
+//  and CPU: the trainer that has it), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
-    X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, ANY, "Data",                         \
+    X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "", "Data",                          \
       "training data: a plain text file, or token shards (.bin; a pattern in quotes names several)")                   \
-    X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, ANY, "Data",                               \
+    X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "Data",                                \
       "validation data; without it, the last part of a training text is kept for validation")                          \
-    X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, ANY, "Data",                             \
+    X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "", "Data",                              \
       "byte, vocab.bpe (GPT-2's merges, python3 dev/data/vocab.py fetches it) or gpt2_tokenizer.bin; without it, "     \
       "the one in --init's folder or beside the shards, else bytes")                                                   \
-    X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, ANY, "Data",                                                \
+    X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                 \
       "visit shards, and windows in them, in a random order, another one each epoch")                                  \
-    X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, ANY, "Data",                                               \
+    X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
-    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, ANY, "Model",                     \
+    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "", "Model",                      \
       "a size for a new model (124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ...), or a model to go on with: a "      \
       ".bin or .safetensors file, the folder of a run, or a Hugging Face folder with its tokenizer")                   \
-    X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, ANY, "Model", "layers of a new model; 0: as --init says")  \
-    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, ANY, "Model",                                               \
+    X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "Model", "layers of a new model; 0: as --init says")   \
+    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model",                                                \
       "attention heads of a new model; 0: as --init says")                                                             \
-    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, ANY, "Model",                                         \
+    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "Model",                                          \
       "channels of a new model; 0: as --init says")                                                                    \
-    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, ANY, "Model",                                         \
+    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "Model",                                          \
       "positions a new model knows; 0: as --init says")                                                                \
-    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, ANY, "Model",                                               \
+    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model",                                                \
       "vocabulary of a new model; 0: the tokenizer's")                                                                 \
-    X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, ANY, "Batch",                            \
+    X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "Batch",                             \
       "sequences in a micro-batch, which is in memory at once")                                                        \
-    X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, ANY, "Batch",                                        \
+    X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "", "Batch",                                         \
       "tokens in a sequence, at most the model's context; 0: " PICK(                                                   \
           "64", "1024") ", or the context if that is less; "                                                           \
                         "where a run only samples: as trained, else the context")                                      \
-    X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, ANY, "Batch",             \
+    X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "", "Batch",              \
       "tokens in a step, a multiple of B x T: micro-batches add up to it; 0: one micro-batch")                         \
-    X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, ANY, "Batch",                                       \
+    X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, "", "Batch",                                        \
       "steps of the whole run; -1: once through the data; 0: only evaluate, sample and export")                        \
-    X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, ANY, "Optimizer", "the highest learning rate")              \
-    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, ANY, "Optimizer",                   \
+    X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
+    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, "", "Optimizer",                    \
       "how the rate falls after the warm-up" SCHEDULE_NOTES)                                                           \
-    X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, ANY, "Optimizer",                                   \
+    X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, "", "Optimizer",                                    \
       "steps over which the rate rises from 0 at the start")                                                           \
-    X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, ANY, "Optimizer",                           \
+    X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "", "Optimizer",                            \
       "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
-    X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, ANY, "Optimizer",                             \
+    X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "Optimizer",                              \
       "decay of matrices and embeddings")                                                                              \
-    X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, ANY, "Optimizer", "AdamW's memory of the gradient")   \
-    X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                                    \
+    X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, "", "Optimizer", "AdamW's memory of the gradient")    \
+    X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, "", "Optimizer",                                     \
       "AdamW's memory of the gradient's square")                                                                       \
-    X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, ANY, "Optimizer", "AdamW's epsilon")              \
-    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, ANY, "Optimizer",                       \
+    X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, "", "Optimizer", "AdamW's epsilon")               \
+    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "Optimizer",                        \
       "of the matrices of the blocks (doc/muon.md)")                                                                   \
-    X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, ANY, "Optimizer",                                     \
+    X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon", "Optimizer",                        \
       "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
-    X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, ANY, "Optimizer",                    \
+    X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, "optimizer=muon", "Optimizer",       \
       "Muon's memory of the gradient")                                                                                 \
-    X(muon_warmup, "muon-warmup", "", INT, "300", 0, 1000000000, "N", SHAPES, ANY, "Optimizer",                        \
+    X(muon_warmup, "muon-warmup", "", INT, "300", 0, 1000000000, "N", SHAPES, "optimizer=muon", "Optimizer",           \
       "steps over which this memory rises from 0.85")                                                                  \
-    X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, ANY, "Optimizer",                \
+    X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon", "Optimizer",   \
       "the size of Muon's updates, original: as published first; rms: as large as AdamW's, so that its rate fits")     \
-    X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, ANY, "Optimizer",                                 \
+    X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "Optimizer",                                  \
       "shorten longer gradients to this norm; 0: never")                                                               \
-    X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, ANY, "Optimizer",                              \
+    X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
       "skip an update whose loss is more than Z standard deviations above the last 128; 0: never")                     \
-    X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, ANY, "Optimizer",                              \
+    X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
       "skip an update whose gradient norm is so far above the last 128; 0: never")                                     \
-    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, ANY, "Optimizer",                       \
+    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, "steps", "Optimizer",                   \
       "end the run with status 1 after 20 steps in a row with a loss above ln V + 1, or a gradient norm above 10 "     \
       "times the median of the last 128; the last checkpoint before them stays; 0: only warn")                         \
-    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, ANY, "Evaluation",                \
+    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",                 \
       "validate every N steps, and at the start and the end; 0: never")                                                \
-    X(val_sequences, "val-sequences", "", INT, "80", 0, 1000000000, "N", FREE, ANY, "Evaluation",                      \
+    X(val_sequences, "val-sequences", "", INT, "80", 0, 1000000000, "N", FREE, "", "Evaluation",                       \
       "sequences in a validation; 0: all")                                                                             \
-    X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, ANY, "Evaluation",                        \
+    X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, "", "Evaluation",                         \
       "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
-    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, ANY, "Evaluation",                                    \
+    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                     \
       "measure the accuracy on HellaSwag with each validation, or as --eval-every says")                               \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
-      FREE, ANY, "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                            \
-    X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, ANY, "Evaluation",                                               \
+      FREE, "hellaswag", "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                    \
+    X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                                \
       "measure the accuracy on MMLU with each validation, or as --eval-every says")                                    \
-    X(mmlu_data, "mmlu-data", "", TEXT, "dev/data/mmlu/mmlu_val.bin", 1, ARGS_MAX_PATH, "FILE", FREE, ANY,             \
+    X(mmlu_data, "mmlu-data", "", TEXT, "dev/data/mmlu/mmlu_val.bin", 1, ARGS_MAX_PATH, "FILE", FREE, "mmlu",          \
       "Evaluation", "its questions; python3 dev/data/mmlu.py fetches them")                                            \
-    X(eval_every, "eval-every", "", INT, "-1", -1, 1000000000, "N", FREE, ANY, "Evaluation",                           \
+    X(eval_every, "eval-every", "", INT, "-1", -1, 1000000000, "N", FREE, "hellaswag|mmlu", "Evaluation",              \
       "measure these accuracies every N steps, and at the start and the end; -1: with each validation")                \
-    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, ANY, "Evaluation",                            \
+    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "Evaluation",               \
       "use the first N questions of each; 0: all")                                                                     \
-    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, ANY, "Evaluation",          \
+    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",           \
       "write a sample every N steps, and at the end; 0: never")                                                        \
-    X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, ANY, "Evaluation", "tokens of a sample")  \
-    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, ANY, "Evaluation", "the sample goes on from this text")  \
-    X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, ANY, "Evaluation",                                 \
+    X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "Evaluation", "tokens of a sample")   \
+    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "Evaluation",                            \
+      "the sample goes on from this text")                                                                             \
+    X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "Evaluation",                                  \
       "below 1: likelier tokens, above 1: wilder ones; 0: always the likeliest")                                       \
-    X(top_k, "top-k", "", INT, "0", 0, 1048576, "K", FREE, ANY, "Evaluation",                                          \
+    X(top_k, "top-k", "", INT, "0", 0, 1048576, "K", FREE, "", "Evaluation",                                           \
       "sample among the K likeliest tokens; 0: all")                                                                   \
-    X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, ANY, "Evaluation",                                               \
+    X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "Evaluation",                                                \
       "sample among the likeliest tokens that make up probability P; 1: all")                                          \
-    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, ANY, "Output",                                 \
+    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "Output",                             \
       "the folder for checkpoints, main.log, speed.log, loss.svg and run.json; without it, nothing is written")        \
-    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, ANY, "Output",                    \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",              \
       "save every N steps, and at the end; 0: only at the end")                                                        \
-    X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, ANY, "Output",                                           \
+    X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",                                     \
       "keep the last N checkpoints, remove older ones; 0: keep all")                                                   \
-    X(keep_major, "keep-major", "nm", INT, "0", 0, 1000000000, "N", FREE, ANY, "Output",                               \
+    X(keep_major, "keep-major", "nm", INT, "0", 0, 1000000000, "N", FREE, "keep", "Output",                            \
       "but never remove those of every N-th step; 0: no exception")                                                    \
-    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, ANY, "Output",                                                 \
+    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "Output",                                \
       "go on from the last good checkpoint in --out-dir, bit for bit")                                                 \
-    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, ANY, "Output",                                    \
+    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "Output",                               \
       "resume although options that shape the run have changed")                                                       \
-    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, ANY, "Output",                                            \
+    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "Output",                                      \
       "start afresh in a folder that holds an older run, and remove its checkpoints")                                  \
-    X(export_dir, "export", "", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, ANY, "Output",                                \
+    X(export_dir, "export", "", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "", "Output",                                 \
       "at the end, write the model and its tokenizer into a new folder (or over an earlier export), from where "       \
       "Hugging Face transformers and --init load them")                                                                \
-    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, ANY, "Machine",                                       \
+    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine",                                        \
       "of the initial weights, the order of the data and the samples")                                                 \
-    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, ANY, "Machine",                                            \
+    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine",                                             \
       "CPU threads, the result does not depend on them; 0: one per core")                                              \
-    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, CPU_CHOICE, "Machine",                      \
+    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "Machine",                           \
       "of the factors in matrix multiplies, with fp32 sums; bf16: faster where the processor multiplies bf16")         \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
-      CPU_ONLY, "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")       \
-    X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, ANY, "Machine",                \
+      "CPU", "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")          \
+    X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "", "Machine",                 \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
-    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all|largest", FREE, ANY, "Machine",                                    \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all|largest", FREE, "", "Machine",                                     \
       "print what the run would take and whether it fits, and exit; all: every buffer, too, and for a GPU every "      \
       "kernel; largest: all, the largest buffers first")                                                               \
-    X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, GPU_ONLY, "Machine",                                              \
+    X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, "GPU plan", "Machine",                                            \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
       "; without it, the GPU that is here, else h100")                                                                 \
-    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, GPU_ONLY, "Machine",                                           \
+    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "Machine",                                        \
       "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU; "     \
       "of those within 1 %, the one that recomputes least, then the one with the least memory")                        \
-    X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, GPU_ONLY, "Machine",                               \
+    X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
+      "Machine",                                                                                                       \
       "choose --recompute, and what --auto chooses, for no more than this; 0: all that is free (--plan: all of "       \
       "--gpu's)")                                                                                                      \
-    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, GPU_ONLY, "GPU",                       \
+    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, "GPU", "GPU",                          \
       "print the state of the GPU every N steps; 0: never")                                                            \
-    X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, GPU_ONLY, "GPU",                                                   \
-      "let fp32 matrix multiplies use TF32 tensor cores")                                                              \
-    X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, GPU_ONLY, "GPU",                             \
+    X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU", "let fp32 matrix multiplies use TF32 tensor cores")  \
+    X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "GPU",                                \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, GPU_ONLY, "GPU",                 \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, "GPU !fp8", "GPU",               \
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "            \
       "multiply; -1: 2 on Hopper if the model fits without recomputation, else 0")                                     \
-    X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, GPU_ONLY, "GPU",                                                    \
+    X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "GPU",                                                       \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
-    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, GPU_ONLY, "GPU",                     \
+    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps", "GPU",            \
       "by cuDNN or by our own kernels, which round differently; auto: the faster, timed at the start and kept "        \
       "like the choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                             \
-    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, GPU_ONLY, "GPU",                                \
+    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own", "GPU",          \
       "0: cuDNN's attention may add gradients up by atomics, in less time: the bits then differ from run to run")      \
-    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, GPU_ONLY, "GPU",                         \
+    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, "GPU", "GPU",                            \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
       "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
-    X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, GPU_ONLY, "GPU",             \
-      "keep these choices there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")        \
-    X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, GPU_ONLY, "GPU",                                        \
+    X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
+      "GPU", "keep these choices there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
+    X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU",                                           \
       "launch a step as CUDA graphs, in less time and with equal bits; with several GPUs: no difference")              \
-    X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, GPU_ONLY, "GPU",                                 \
+    X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, "GPU", "GPU",                                    \
       "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it; 0: "        \
       "16384 if the model then fits a GPU of this kind without recomputation, else 8192")                              \
-    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, GPU_ONLY, "GPU",                                    \
+    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "GPU",                                       \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
-    X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, GPU_ONLY, "GPU",                                   \
+    X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU", "GPU",                                      \
       "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
-    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, GPU_ONLY, "Several GPUs",                \
+    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU", "Several GPUs",                   \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, GPU_ONLY, "Several GPUs",                     \
-      "the number of this process, for --nccl-init tcp and fs")                                                        \
-    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, GPU_ONLY, "Several GPUs",                    \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU nccl-init=tcp|nccl-init=fs",             \
+      "Several GPUs", "the number of this process, for --nccl-init tcp and fs")                                        \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, "GPU", "Several GPUs",                       \
       "GPU number = rank modulo N; 0: the processes of each host, told by its name, take its GPUs in order")           \
-    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE, GPU_ONLY, "Several GPUs",              \
+    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
+      "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "Several GPUs",                          \
       "how processes find each other; mpi: mpirun or srun starts them, fs: by a file in a folder")                     \
-    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, GPU_ONLY, "Several GPUs",                \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "Several GPUs",     \
       "of process 0, for --nccl-init tcp")                                                                             \
-    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, GPU_ONLY, "Several GPUs",              \
+    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp", "Several GPUs",   \
       "for --nccl-init tcp between machines: a file of mode 600 with at least 32 characters that only these "          \
       "processes know (openssl rand -hex 32); without it, GPT2C_SECRET in the environment has them")                   \
-    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, GPU_ONLY, "Several GPUs",        \
-      "a folder all processes see, for --nccl-init fs")                                                                \
-    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, GPU_ONLY, "Several GPUs",              \
+    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
+      "Several GPUs", "a folder all processes see, for --nccl-init fs")                                                \
+    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                 \
       "how long processes wait for each other at the start")                                                           \
-    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, GPU_ONLY, "Several GPUs",                         \
+    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                            \
       "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
-    X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, GPU_ONLY, "Several GPUs",                         \
+    X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, "GPU plan", "Several GPUs",                       \
       "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, at most 50 between "       \
       "machines")
 
@@ -240,29 +242,22 @@ typedef struct {
 #define TRAIN_OPTION_ROW(field, ...) TRAIN_ROW_##field,
 enum { TRAIN_OPTIONS(TRAIN_OPTION_ROW, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
 
-#define TRAIN_CPU_REFUSES_ANY NULL
-#define TRAIN_GPU_REFUSES_ANY NULL
-#define TRAIN_CPU_REFUSES_CPU_ONLY NULL
-#define TRAIN_CPU_REFUSES_CPU_CHOICE NULL
-#define TRAIN_GPU_REFUSES_CPU_ONLY TRAIN_CPU_ONLY
-#define TRAIN_GPU_REFUSES_CPU_CHOICE TRAIN_CPU_CHOICE
-#define TRAIN_GPU_REFUSES_GPU_ONLY NULL
-#define TRAIN_CPU_REFUSES_GPU_ONLY TRAIN_GPU_ONLY
-#define TRAIN_SPEC_CPU(field, name, aliases, type, fallback, min, max, value, shapes, who, group, help)                \
-    {name,  aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, TRAIN_CPU_REFUSES_##who,    \
-     group, help},
-#define TRAIN_SPEC_GPU(field, name, aliases, type, fallback, min, max, value, shapes, who, group, help)                \
-    {name,  aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, TRAIN_GPU_REFUSES_##who,    \
-     group, help},
+#define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, needs, group, help)           \
+    {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, needs, group, help},
 #define TRAIN_OPTION_SHAPES(field, name, aliases, type, fallback, min, max, value, shapes, ...) shapes,
 
-static const ArgSpec train_specs_cpu[] = {TRAIN_OPTIONS(TRAIN_SPEC_CPU, TRAIN_PICK_CPU)};
-static const ArgSpec train_specs_gpu[] = {TRAIN_OPTIONS(TRAIN_SPEC_GPU, TRAIN_PICK_GPU)};
+static const ArgSpec train_specs_cpu[] = {TRAIN_OPTIONS(TRAIN_OPTION_SPEC, TRAIN_PICK_CPU)};
+static const ArgSpec train_specs_gpu[] = {TRAIN_OPTIONS(TRAIN_OPTION_SPEC, TRAIN_PICK_GPU)};
 static const int train_shapes_run[] = {TRAIN_OPTIONS(TRAIN_OPTION_SHAPES, TRAIN_PICK_CPU)};
 
 // ---- The record of a run: its options as (name, text) pairs ----
 
 static inline int train_options_count(void) { return NUM_TRAIN_OPTIONS; }
+
+// Tells whether this trainer takes option i.
+static inline bool train_options_takes(int i, bool gpu_trainer) {
+    return !args_list_has(train_specs_cpu[i].needs, ' ', gpu_trainer ? "CPU" : "GPU", 3);
+}
 
 // Returns the long name of option i, without dashes.
 static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
@@ -279,9 +274,25 @@ static inline bool train_options_alike(int i, const char *then, const char *now)
 }
 
 // Writes the value of option i, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to 65536). Equal
-// values give equal texts.
+// values give equal texts. Control characters are escaped, so that a path with a newline forges no line of a record.
 static inline void train_options_text(const TrainOptions *options, int i, char *text, size_t size) {
-    args_value_text(&train_specs_cpu[i], options, text, size);
+    char value[ARGS_MAX_TEXT];
+    size_t used = 0;
+    args_value_text(&train_specs_cpu[i], options, value, sizeof(value));
+    text[0] = '\0';
+    for (const char *c = value; *c != '\0' && used + 5 <= size; c++) {
+        bool steers = (unsigned char)*c < 32 || *c == 127;
+        used += (size_t)snprintf(text + used, size - used, steers ? "\\x%02x" : "%c", *c);
+    }
+}
+
+// Appends every option as a line "name value", in the order of the table.
+static inline void train_options_write(const TrainOptions *options, Text *out) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
+        char value[ARGS_MAX_TEXT];
+        train_options_text(options, i, value, sizeof(value));
+        text_printf(out, "%s %s\n", train_options_name(i), value);
+    }
 }
 
 // Sets the sizes that options give a new model. Returns the row of the first such option, -1: none is given.
@@ -377,142 +388,45 @@ static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
-// A combination of options that is refused.
+// A combination of options that is refused, beyond what the column `needs` says.
 typedef struct {
     bool bad;
     int option; // TRAIN_ROW_..
     const char *why;
 } TrainRule;
 
-#define TRAIN_RULE(option, bad, why)                                                                                   \
-    { bad, TRAIN_ROW_##option, why }
-
-// Writes "--keep (-nk): needs ...", "--attention cudnn: is for ...", "--deterministic 0: does nothing ..."
-static inline bool train_options_refuse(const TrainOptions *o, const TrainRule *rule, Error *error) {
-    const ArgSpec *spec = &train_specs_gpu[rule->option];
-    char label[128], value[64];
-    args_label(label, sizeof(label), spec);
-    args_value_text(spec, o, value, sizeof(value));
-    bool of_value = spec->type == ARG_CHOICE || (spec->type == ARG_FLAG && value[0] == '0');
-    if (of_value) { snprintf(label, sizeof(label), "--%s %s", spec->name, value); }
-    return fail(error, "%s: %s", label, rule->why);
-}
-
-// Refuses options if they break one of the rules.
-static inline bool train_options_keep(const TrainOptions *o, const TrainRule *rules, size_t count, Error *error) {
-    for (size_t i = 0; i < count; i++) {
-        if (rules[i].bad) { return train_options_refuse(o, &rules[i], error); }
-    }
-    return true;
-}
-
 // Refuses options that contradict each other, or that do nothing in their combination.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
-    bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
-    bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size],
-         by_batches = o->val_batches >= 0, plans = train_options_plan(o);
-    bool no_muon = train_options_optimizer(o) != OPTIMIZER_MUON;
-    const TrainRule rules[] = {
-        TRAIN_RULE(train_data, no_data && !no_steps && !plans,
-                   "missing; give a text file or token shards to train on, or --steps 0 to only sample"),
-        TRAIN_RULE(resume, o->resume && no_out, "needs --out-dir (-o), the folder of the run to go on with"),
-        TRAIN_RULE(overwrite, o->overwrite && no_out, "needs --out-dir (-o), the folder to start afresh in"),
-        TRAIN_RULE(resume, o->resume && o->overwrite, "contradicts --overwrite; give one of the two"),
-        TRAIN_RULE(allow_changes, o->allow_changes && !o->resume, "does nothing without --resume (-y)"),
-        TRAIN_RULE(checkpoint_every, o->checkpoint_every > 0 && no_out, "needs --out-dir (-o), the folder to save in"),
-        TRAIN_RULE(keep, o->keep > 0 && no_out, "needs --out-dir (-o), the folder to save in"),
-        TRAIN_RULE(keep_major, o->keep_major > 0 && o->keep == 0,
-                   "does nothing without --keep (-nk), which removes checkpoints"),
-        TRAIN_RULE(out_dir, no_steps && !no_out,
-                   "a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"),
-        TRAIN_RULE(prompt, o->prompt[0] != '\0' && o->sample_every == 0, "does nothing with --sample-every 0 (-s)"),
-        TRAIN_RULE(eval_every, !no_evals && o->eval_every == 0,
-                   "0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"),
-        TRAIN_RULE(eval_every, !no_evals && o->eval_every < 0 && o->val_every == 0 && !no_steps,
-                   "missing; --hellaswag (-h) and --mmlu come with each validation, which --val-every 0 (-v) excludes"),
-        TRAIN_RULE(eval_every, no_evals && o->eval_every != -1, "does nothing without --hellaswag (-h) or --mmlu"),
-        TRAIN_RULE(eval_examples, no_evals && o->eval_examples > 0, "does nothing without --hellaswag (-h) or --mmlu"),
-        TRAIN_RULE(hellaswag_data, o->given[TRAIN_ROW_hellaswag_data] && !o->hellaswag,
-                   "does nothing without --hellaswag (-h)"),
-        TRAIN_RULE(mmlu_data, o->given[TRAIN_ROW_mmlu_data] && !o->mmlu, "does nothing without --mmlu"),
-        TRAIN_RULE(val_batches, by_batches && o->given[TRAIN_ROW_val_sequences],
-                   "contradicts --val-sequences; give one of the two"),
-        TRAIN_RULE(val_batches, by_batches && o->auto_plan && !batch_is_given,
-                   "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"),
-        TRAIN_RULE(final_lr_frac, o->final_lr_frac != 1.0 && !schedule_falls(schedule_kind(o->schedule)),
-                   "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"),
-        TRAIN_RULE(muon_lr, o->given[TRAIN_ROW_muon_lr] && no_muon, TRAIN_NEEDS_MUON),
-        TRAIN_RULE(muon_momentum, o->given[TRAIN_ROW_muon_momentum] && no_muon, TRAIN_NEEDS_MUON),
-        TRAIN_RULE(muon_warmup, o->given[TRAIN_ROW_muon_warmup] && no_muon, TRAIN_NEEDS_MUON),
-        TRAIN_RULE(muon_scale, o->given[TRAIN_ROW_muon_scale] && no_muon, TRAIN_NEEDS_MUON),
-        TRAIN_RULE(stop_on_divergence, o->stop_on_divergence && no_steps, "does nothing with --steps 0 (-x)"),
-    };
-    return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
-}
-
-// Refuses combinations of options for GPUs.
-static inline bool train_options_check_gpu(const TrainOptions *o, Error *error) {
-    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
-    bool no_steps = o->steps == 0, plans = train_options_plan(o), batch_is_given = o->given[TRAIN_ROW_batch_size];
+    bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[TRAIN_ROW_batch_size];
+    bool falls = schedule_falls(schedule_kind(o->schedule)), asks = o->hellaswag || o->mmlu;
+    bool never_asks = o->eval_every == 0 || (o->eval_every < 0 && o->val_every == 0 && !no_steps);
     const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
-        TRAIN_RULE(nccl_init, tcp && o->server_ip[0] == '\0',
-                   "needs --server-ip (-ps), the address of the machine of process 0"),
-        TRAIN_RULE(nccl_init, folder && o->nccl_fs_path[0] == '\0',
-                   "needs --nccl-fs-path (-pf), a folder that all processes see"),
-        TRAIN_RULE(nccl_init, (tcp || folder) && o->num_processes == 0,
-                   "needs --num-processes (-pn) and --process-rank (-pr)"),
-        TRAIN_RULE(process_rank, o->num_processes > 0 && o->process_rank >= o->num_processes,
-                   "is counted from 0, it must be less than --num-processes (-pn)"),
-        TRAIN_RULE(process_rank, !tcp && !folder && o->process_rank > 0,
-                   "does nothing without --nccl-init tcp or fs; mpirun and srun number the processes"),
-        TRAIN_RULE(server_ip, !tcp && o->server_ip[0] != '\0', "does nothing without --nccl-init tcp"),
-        TRAIN_RULE(secret_file, !tcp && o->secret_file[0] != '\0',
-                   "does nothing without --nccl-init tcp; other starts make a secret by themselves"),
-        TRAIN_RULE(nccl_fs_path, !folder && o->nccl_fs_path[0] != '\0', "does nothing without --nccl-init fs"),
-        TRAIN_RULE(gelu_fusion, o->fp8 && o->gelu_fusion > 0,
-                   "does nothing with --fp8, whose matrix multiplies have no GELU in them"),
-        TRAIN_RULE(matmul_tune_file, o->matmul_tune == 0 && o->matmul_tune_file[0] != '\0',
-                   "does nothing with --matmul-tune 0"),
-        TRAIN_RULE(matmul_tune_file, no_steps && o->matmul_tune_file[0] != '\0',
-                   "does nothing with --steps 0 (-x); the multiplies of training are timed"),
-        TRAIN_RULE(auto_plan, o->auto_plan && batch_is_given && o->recompute >= 0,
-                   "chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"),
-        TRAIN_RULE(auto_plan, o->auto_plan && !batch_is_given && o->total_batch == 0,
-                   "chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"),
-        TRAIN_RULE(auto_plan, o->auto_plan && no_steps, "is for training; with --steps 0 give --batch-size (-b)"),
-        TRAIN_RULE(attention, no_steps && strcmp(o->attention, "cudnn") == 0,
-                   "is for training; with --steps 0 our own kernels do it, leave it out"),
-        TRAIN_RULE(deterministic, !o->deterministic && no_steps,
-                   "is for the backward pass; with --steps 0 there is none, leave it out"),
-        TRAIN_RULE(deterministic, !o->deterministic && strcmp(o->attention, "own") == 0,
-                   "does nothing with --attention own, whose bits never change; leave one of them out"),
-        TRAIN_RULE(gpu_memory, !o->auto_plan && !plans && o->recompute >= 0 && o->gpu_memory > 0.0,
-                   "does nothing with --recompute (-r) and without --auto or --plan"),
-        TRAIN_RULE(gpu_memory, no_steps && o->gpu_memory > 0.0 && !plans,
-                   "does nothing with --steps 0 (-x) and without --plan"),
-        TRAIN_RULE(link_speed, !plans && o->link_speed > 0.0, "does nothing without --plan"),
-        TRAIN_RULE(gpu, !plans && o->gpu[0] != '\0', "does nothing without --plan; a run asks its own GPU"),
-        TRAIN_RULE(gpu, gpu == NULL, "no GPU of this name is known; expected one of" GPU_OPTION_NAMES),
-        TRAIN_RULE(gpu, o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0,
-                   "this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"),
+        {no_data && !no_steps && !train_options_plan(o), TRAIN_ROW_train_data,
+         "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
+        {asks && never_asks, TRAIN_ROW_eval_every,
+         "missing; --hellaswag (-h) and --mmlu come with each validation or every so many steps, here never"},
+        {o->val_batches >= 0 && o->given[TRAIN_ROW_val_sequences], TRAIN_ROW_val_batches,
+         "contradicts --val-sequences; give one of the two"},
+        {o->auto_plan && no_batch && o->val_batches >= 0, TRAIN_ROW_val_batches,
+         "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"},
+        {!falls && o->final_lr_frac != 1.0, TRAIN_ROW_final_lr_frac,
+         "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"},
+        {o->num_processes > 0 && o->process_rank >= o->num_processes, TRAIN_ROW_process_rank,
+         "is counted from 0, it must be less than --num-processes (-pn)"},
+        {o->auto_plan && !no_batch && o->recompute >= 0, TRAIN_ROW_auto_plan,
+         "chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
+        {o->auto_plan && no_batch && o->total_batch == 0, TRAIN_ROW_auto_plan,
+         "chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
+        {gpu == NULL, TRAIN_ROW_gpu, "no GPU of this name is known; expected one of" GPU_OPTION_NAMES},
+        {o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0, TRAIN_ROW_gpu,
+         "this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"},
     };
-    return train_options_keep(o, rules, sizeof(rules) / sizeof(rules[0]), error);
-}
-
-// Refuses a text that the training state could not keep: it has one line for each option that shapes the run.
-static inline bool train_options_check_lines(const TrainOptions *o, Error *error) {
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        const ArgSpec *spec = &train_specs_gpu[i];
-        char label[128], typed[64];
-        if (spec->type != ARG_TEXT || train_shapes_run[i] == FREE) { continue; }
-        const char *text = *(const char *const *)((const char *)o + spec->place), *c = text;
-        while ((unsigned char)*c >= 32 && *c != 127) { c++; }
-        if (*c == '\0') { continue; }
-        args_label(label, sizeof(label), spec);
-        args_quote(typed, sizeof(typed), text, strlen(text));
-        return fail(error, "%s: %s has a control character (code %d), which a checkpoint cannot record; rename it",
-                    label, typed, *c);
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        char label[128];
+        if (!rules[i].bad) { continue; }
+        args_label(label, sizeof(label), &train_specs_gpu[rules[i].option]);
+        return fail(error, "%s: %s", label, rules[i].why);
     }
     return true;
 }
@@ -566,14 +480,14 @@ static const ArgsProgram train_programs[2] = {
                  "  $0 --train-data book.txt --out-dir run --steps 1000\n"
                  "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
                  "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
-     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false},
+     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
     {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
      TRAIN_SIZES "Examples\n"
                  "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
                  "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
                  "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
                  "  $0 --init run --steps 0 --sample-tokens 200\n",
-     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false}};
+     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.
@@ -586,8 +500,7 @@ static inline bool train_options_parse(TrainOptions *options, const char *name, 
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
     train_options_settle(options);
-    return train_options_check(options, error) && train_options_check_gpu(options, error) &&
-           train_options_check_lines(options, error);
+    return train_options_check(options, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

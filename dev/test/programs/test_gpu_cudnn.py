@@ -56,7 +56,7 @@ def test_without_a_plan():
     refused(*RUN, *cudnn, says=["--attention cudnn: ", "it needs NVRTC of its CUDA release"], **NO_ENGINE)
     refused(*RUN, *cudnn, says=["--attention cudnn: ", NO_CUDNN])
     refused(*changed("--channels", 24), *cudnn, says=["heads of 12 channels, cuDNN takes multiples of 8"], **CUDNN)
-    refused(*RUN[:-len(QUIET) - 4], "-x", 0, *cudnn, says=["--attention cudnn: is for training; with --steps 0"],
+    refused(*RUN[:-len(QUIET) - 4], "-x", 0, *cudnn, says=["--attention cudnn: needs --steps (-x) other than 0"],
             **CUDNN)
 
 
@@ -180,7 +180,7 @@ def test_atomics():
     assert record["options"]["deterministic"] is False, record
     assert record["hardware"]["attention"] == "by cuDNN 9.19.0, in the backward 3 sequences at a time, with other " \
         "bits each time", record
-    for options, kind, says in ((["--attention", "own"], CUDNN, "does nothing with --attention own"),
+    for options, kind, says in ((["--attention", "own"], CUDNN, "needs no --attention own"),
                                 ([], {}, f"is for cuDNN's attention; {NO_CUDNN}"),
                                 ([], NO_ENGINE, "cuDNN 9.19.0 has no plan"),
                                 (["--steps", 0], CUDNN, "with --steps 0")):

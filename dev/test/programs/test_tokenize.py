@@ -349,7 +349,7 @@ def test_bad_questions():
     refused("standard input: more than 65536 questions", "--eval", "-", stdin=good.encode() * 65537)
     for option, value in (("--jsonl", "text"), ("--val-tokens", "5"), ("--val-fraction", "0.1"),
                           ("--shard-size", "1000")):
-        refused(f"--eval and {option}: contradict each other; --eval writes questions, not shards", "--eval", option,
+        refused(f"{option}: needs no --eval", "--eval", option,
                 value, "-", stdin=good.encode())
 
 
@@ -387,7 +387,7 @@ def test_help():
 SHARD_SIZES = "expected a whole number from 1 to 2147483647 (default 100000000)"
 BAD_OPTIONS = (
     ("no input: name text files, or - for standard input (see --help)", ""),
-    ("--val-tokens and --val-fraction: give one", "t.txt --val-tokens 5 --val-fraction 0.1"),
+    ("--val-fraction: needs no --val-tokens", "t.txt --val-tokens 5 --val-fraction 0.1"),
     ("--val-fraction: the size of a pipe is not known; use --val-tokens", "--val-fraction 0.1 -"),
     (f"--shard-size: got '0', {SHARD_SIZES}", "t.txt --shard-size 0"),
     (f"--shard-size: got '1e6', {SHARD_SIZES}", "t.txt --shard-size 1e6"),

@@ -254,11 +254,11 @@ def test_options():
              "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
             (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
              "whose rate does not fall; leave one of the two out"),
-            (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: does nothing without --optimizer muon"),
-            (["-i", "x", "--muon-momentum=0.95"], "--muon-momentum: does nothing without --optimizer muon"),
-            (["-i", "x", "--muon-warmup", "300"], "--muon-warmup: does nothing without --optimizer muon"),
-            (["-i", "x", "--muon-scale", "rms"], "--muon-scale rms: does nothing without --optimizer muon"),
-            (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o), the folder of the run to go on with")):
+            (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: needs --optimizer muon"),
+            (["-i", "x", "--muon-momentum=0.95"], "--muon-momentum: needs --optimizer muon"),
+            (["-i", "x", "--muon-warmup", "300"], "--muon-warmup: needs --optimizer muon"),
+            (["-i", "x", "--muon-scale", "rms"], "--muon-scale: needs --optimizer muon"),
+            (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o)")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(arguments, lambda device: False)
 

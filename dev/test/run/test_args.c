@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #define MAX_WORDS 64
+#define NEVER_ASKS                                                                                                     \
+    "--eval-every: missing; --hellaswag (-h) and --mmlu come with each validation or every so many steps, here never"
 
 // Parses a command line given as words separated by single spaces ("~" stands for an empty word). The words are kept in
 // `memory`, into which text options point. Help and version go to /dev/null, notes to `notes`. For the CPU trainer, the
@@ -127,10 +129,8 @@ TEST(test_malformed_options) {
         {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"},
     };
     static const Refusal of_the_cpu[] = {
-        {"-i x --precision fp32",
-         "--precision: is an option of the CPU trainer (train_gpt2); this one is built for bf16, "
-         "or by make PRECISION=FP32 for fp32"},
-        {"-i x --cpu-kernels auto", "--cpu-kernels: is an option of the CPU trainer (train_gpt2)"},
+        {"-i x --precision fp32", "--precision: " TRAIN_CPU_ONLY},
+        {"-i x --cpu-kernels auto", "--cpu-kernels: " TRAIN_CPU_ONLY},
     };
     CHECK_REFUSALS(t, false, refusals);
     CHECK_REFUSALS(t, true, of_the_cpu);
@@ -210,27 +210,54 @@ TEST(test_released_weights) {
 TEST(test_contradictions) {
     static const Refusal refusals[] = {
         {"", "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
-        {"-i x -y", "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"},
-        {"-i x --overwrite", "--overwrite: needs --out-dir (-o), the folder to start afresh in"},
-        {"-i x -o d --resume --overwrite", "--resume (-y): contradicts --overwrite; give one of the two"},
-        {"-i x -o d --allow-changes", "--allow-changes: does nothing without --resume (-y)"},
-        {"-i x -n 10", "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"},
-        {"-i x -nk 2", "--keep (-nk): needs --out-dir (-o), the folder to save in"},
-        {"-i x --prompt y -s 0", "--prompt: does nothing with --sample-every 0 (-s)"},
-        {"-i x -o d -nm 2", "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
-        {"-x 0 -o d",
-         "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
-        {"-i x -h 1 --eval-every 0",
-         "--eval-every: 0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"},
-        {"-i x --mmlu -v 0", "--eval-every: missing; --hellaswag (-h) and --mmlu come with each validation, which "
-                             "--val-every 0 (-v) excludes"},
-        {"-i x --eval-every 5", "--eval-every: does nothing without --hellaswag (-h) or --mmlu"},
-        {"-i x --eval-examples 5", "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
-        {"-i x --mmlu --hellaswag-data y", "--hellaswag-data: does nothing without --hellaswag (-h)"},
-        {"-i x -h 1 --mmlu-data y", "--mmlu-data: does nothing without --mmlu"},
-        {"-i x -x 0 --stop-on-divergence", "--stop-on-divergence: does nothing with --steps 0 (-x)"},
+        {"-i x -y", "--resume (-y): needs --out-dir (-o)"},
+        {"-i x -o d --resume --overwrite", "--resume (-y): needs no --overwrite"},
+        {"-i x -o d --allow-changes", "--allow-changes: needs --resume (-y)"},
+        {"-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
+        {"-i x --prompt y -s 0", "--prompt: needs --sample-every (-s) other than 0"},
+        {"-x 0 -o d", "--out-dir (-o): needs --steps (-x) other than 0"},
+        {"-i x --eval-every 5", "--eval-every: needs --hellaswag (-h) or --mmlu"},
+        {"-i x --muon-momentum 0.95", "--muon-momentum: needs --optimizer muon"},
+        {"-i x -h 1 --eval-every 0", NEVER_ASKS},
+        {"-i x --mmlu -v 0", NEVER_ASKS},
+    };
+    static const Refusal of_gpus[] = {
+        {"-i x -pr 1 -pn 2", "--process-rank (-pr): needs --nccl-init tcp or --nccl-init fs"},
+        {"-i x -pi tcp -pn 2", "--nccl-init tcp: needs --server-ip (-ps)"},
+        {"-i x -pi tcp -ps a", "--nccl-init tcp: needs --num-processes (-pn) other than 0"},
+        {"-x 0 --attention cudnn", "--attention cudnn: needs --steps (-x) other than 0"},
+        {"-i x --deterministic 0 --attention own", "--deterministic 0: needs no --attention own"},
+        {"-i x --auto -d 4096 -x 0", "--auto: needs --steps (-x) other than 0"},
+        {"-i x -r 1 --gpu-memory 8", "--gpu-memory: needs --auto or --plan or --recompute -1"},
     };
     CHECK_REFUSALS(t, false, refusals);
+    CHECK_REFUSALS(t, true, of_gpus);
+}
+
+// Each term of each row's needs: it names options, and a command line that gives the option without them is refused.
+TEST(test_needs) {
+    const ArgsProgram *program = &train_programs[1];
+    for (int i = 0; i < program->num_specs; i++) {
+        char terms[256], *rest, *further;
+        snprintf(terms, sizeof(terms), "%s", program->specs[i].needs);
+        CHECK(t, strlen(program->specs[i].needs) < sizeof(terms), "--%s: too long", program->specs[i].name);
+        for (char *term = strtok_r(terms, " ", &rest); term != NULL; term = strtok_r(NULL, " ", &rest)) {
+            char *colon = strchr(term, ':');
+            if (strcmp(term, "GPU") == 0 || strcmp(term, "CPU") == 0) { continue; }
+            term = strtok_r(colon != NULL ? colon + 1 : term, "|", &further);
+            for (; term != NULL; term = strtok_r(NULL, "|", &further)) {
+                char *name = term + (term[0] == '!');
+                int row = args_find_name(program, name, strcspn(name, "="));
+                if (!CHECK(t, row >= 0, "--%s needs %s", program->specs[i].name, name)) { continue; }
+                const ArgSpec *other = &program->specs[row];
+                const char *value = strchr(name, '=');
+                CHECK(t,
+                      value == NULL || other->type == ARG_INT ||
+                          args_list_has(other->value, '|', value + 1, strlen(value + 1)),
+                      "--%s needs %s", program->specs[i].name, name);
+            }
+        }
+    }
 }
 
 TEST(test_total_batch) {
@@ -274,15 +301,6 @@ TEST(test_long_and_strange_words) {
           strcmp(p.error.text, "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a "
                                "whole number from 1 to 65536 (default 4)") == 0,
           "%s", p.error.text);
-    static const Refusal lines[] = {
-        {"-i a\nb -o c", "--train-data (-i): 'a\nb' has a control character (code 10), which a checkpoint cannot "
-                         "record; rename it"},
-        {"-i a --tokenizer b\x7f",
-         "--tokenizer: 'b\x7f' has a control character (code 127), which a checkpoint cannot record; rename it"},
-        {"-i a -e \x1b[1m",
-         "--init (-e): '\x1b[1m' has a control character (code 27), which a checkpoint cannot record; rename it"},
-    };
-    CHECK_REFUSALS(t, false, lines);
     CHECK(t, parse(&p, false, "-i \xc3\xa9\xff --prompt a\nb\x1b -j a\nb -o a\tb"), "%s", p.error.text);
     CHECK(t, !parse(&p, false, "a\nb\x1b"), "accepted");
     CHECK(t, strstr(p.error.text, "'a\nb\x1b': unexpected word") == p.error.text, "%s", p.error.text);
@@ -340,10 +358,6 @@ TEST(test_final_rate) {
 
 TEST(test_muon_refusals) {
     static const Refusal refusals[] = {
-        {"-i x --muon-lr 0.01", "--muon-lr: does nothing without --optimizer muon"},
-        {"-i x --muon-momentum 0.95", "--muon-momentum: does nothing without --optimizer muon"},
-        {"-i x --optimizer adamw --muon-warmup 3", "--muon-warmup: does nothing without --optimizer muon"},
-        {"-i x --muon-scale original", "--muon-scale original: does nothing without --optimizer muon"},
         {"-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
         {"-i x --optimizer muon --muon-lr -1", "--muon-lr: got '-1', expected a number from 0 to 100 (default 0)"},
         {"-i x --optimizer muon --muon-momentum 1",
@@ -469,12 +483,12 @@ TEST(test_several_processes) {
                                              {"-pi tcp -ps a", "--num-processes (-pn)"},
                                              {"-pi fs -pf a", "--num-processes (-pn)"},
                                              {"-pn 2 -pr 2", "--process-rank (-pr)"},
-                                             {"-pn 8 -pr 1", "--process-rank (-pr): does nothing"},
-                                             {"-ps a", "--server-ip (-ps): does nothing"},
-                                             {"-pf a", "--nccl-fs-path (-pf): does nothing"},
-                                             {"--secret-file a", "--secret-file: does nothing"},
-                                             {"--link-speed 50", "--link-speed: does nothing"},
-                                             {"--gpu a100", "--gpu: does nothing"},
+                                             {"-pn 8 -pr 1", "--process-rank (-pr): needs"},
+                                             {"-ps a", "--server-ip (-ps): needs"},
+                                             {"-pf a", "--nccl-fs-path (-pf): needs"},
+                                             {"--secret-file a", "--secret-file: needs"},
+                                             {"--link-speed 50", "--link-speed: needs"},
+                                             {"--gpu a100", "--gpu: needs"},
                                              {"--plan --gpu h1000", "--gpu: no GPU of this name is known"},
                                              {"--plan --gpu a100 --fp8", "--gpu: this one has no 8-bit"},
                                              {"-pi mpich", "mpi|tcp|fs"},
@@ -501,10 +515,6 @@ TEST(test_what_was_given) {
          "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
         {"-i x --auto -b 4 -r 1",
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
-        {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
-        {"-i x -d 4096 --auto 0 -r 1 --gpu-memory 8",
-         "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
-        {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x) and without --plan"},
         {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
         {"-i x --head-rows -1", "--head-rows: got '-1', expected a whole number from 0 to 16777216 (default 0)"}};
     static Parsed p;
@@ -536,8 +546,9 @@ TEST(test_help_and_version) {
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
 TEST(test_help_text) {
     static char help[1 << 16];
-    ArgsProgram program = {"train_gpt2", "$0 [options]", "Trains.", NULL, train_specs_cpu, train_options_count(), false,
-                           NULL,         TRAIN_COMMON,   NULL,      false};
+    ArgsProgram program = {"train_gpt2",  "$0 [options]", "Trains.",    NULL, train_specs_cpu, train_options_count(),
+                           false,         NULL,           TRAIN_COMMON, NULL, false,           "GPU",
+                           TRAIN_GPU_ONLY};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     args_print_help(file, &program, true);
@@ -553,7 +564,7 @@ TEST(test_help_text) {
     for (int i = 0; i < program.num_specs; i++) {
         char left[256];
         args_usage(left, sizeof(left), &program.specs[i]);
-        bool refused = program.specs[i].refusal != NULL;
+        bool refused = args_lacks(&program, &program.specs[i]);
         CHECK(t, (strstr(help, left) != NULL) == !refused, "%s %s in the help", left, refused ? "is" : "is not");
     }
     CHECK(t, strstr(help, "(1 to 65536;") != NULL && strstr(help, "  -nk, --keep N  ") != NULL, "range and alias");
@@ -619,6 +630,12 @@ TEST(test_record) {
         train_options_text(&b.options, i, other, sizeof(other));
         CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_options_name(i), text, other);
     }
+    Text lines = {NULL, 0, 0, false};
+    CHECK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"), "%s", b.error.text);
+    train_options_write(&b.options, &lines);
+    CHECK(t, strncmp(lines.data, "train-data a\\x0ab\\x7f\nval-data \n", 32) == 0, "%.60s", lines.data);
+    CHECK(t, strstr(lines.data, "\nout-dir \xc3\xa9\n") != NULL, "%s", lines.data);
+    text_free(&lines);
     train_options_text(&a.options, option_index("lr"), text, sizeof(text));
     CHECK(t, strcmp(text, "0.0003") == 0, "%s", text);
     int tune = option_index("matmul-tune");
@@ -655,10 +672,11 @@ typedef struct {
 
 TEST(test_positionals) {
     const ArgSpec specs[] = {
-        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
-        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
+        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", "", "Options", "how many"},
+        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", "", "Options", "say nothing"},
     };
-    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL, NULL, false};
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL,
+                           NULL,    false,           NULL,     NULL};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
