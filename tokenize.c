@@ -184,7 +184,7 @@ static bool shard_end(ShardSet *set, Error *error) {
     int32_t header[DATA_HEADER_BYTES / 4] = {0};
     int64_t tokens = (set->file.bytes - DATA_HEADER_BYTES) / 2;
     header[0] = SHARD_MAGIC;
-    header[1] = SHARD_VERSION;
+    header[1] = bin_formats[BIN_SHARD].versions[0];
     header[2] = (int32_t)tokens;
     if (pwrite(set->file.fd, header, DATA_HEADER_BYTES, 0) != DATA_HEADER_BYTES) {
         return files_write_failed(&set->file, "write", errno, error);
@@ -248,7 +248,6 @@ typedef struct {
     int64_t line, documents;  // line: of this file; documents: of all files
     int64_t read, tokens_out; // of all files
     int64_t questions;        // of all files
-    bool crlf;                // a file has Windows line ends
     int64_t longest;          // bytes of the longest question
 } Input;
 
@@ -489,7 +488,8 @@ static bool questions_begin(Run *run, Error *error) {
 }
 
 static bool questions_finish(Run *run, Error *error) {
-    int32_t header[4] = {EVAL_MAGIC, EVAL_VERSION, (int32_t)run->in.questions, (int32_t)run->in.longest};
+    int32_t header[4] = {EVAL_MAGIC, bin_formats[BIN_EVAL].versions[0], (int32_t)run->in.questions,
+                         (int32_t)run->in.longest};
     if (pwrite(run->questions.fd, header, sizeof(header), 0) != (ssize_t)sizeof(header)) {
         return files_write_failed(&run->questions, "write", errno, error);
     }
@@ -546,9 +546,8 @@ static bool encode_chunk(Run *run, size_t n, Error *error) {
 }
 
 // Refuses what shows by its first bytes, now in the buffer, that it is no text.
-static bool check_start(Input *in, Error *error) {
-    in->crlf = in->crlf || text_has_crlf(in->text, (size_t)min_i64((int64_t)in->bytes, FILE_START_BYTES));
-    return file_check_kind(in->path, FILE_TEXT, in->text, (int64_t)in->bytes, error);
+static bool check_start(const Input *in, Error *error) {
+    return bin_check_text(in->path, in->text, (int64_t)in->bytes, error);
 }
 
 static bool encode_open_file(Run *run, Error *error) {
@@ -590,11 +589,11 @@ static bool encode_file(Run *run, const char *path, Error *error) {
 
 // Refuses a file that shows by its first bytes that it is no text.
 static bool measure_kind(const char *path, Error *error) {
-    uint8_t start[FILE_START_BYTES];
+    uint8_t start[DATA_HEADER_BYTES];
     InputFile file;
     if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
     input_close(&file);
-    return file_check_kind(path, FILE_TEXT, start, file.size, error);
+    return bin_check_text(path, start, file.size, error);
 }
 
 // Checks the inputs before anything is written, and adds up their sizes (-1 if one is a pipe).
@@ -648,9 +647,6 @@ static void print_summary(const Run *run, int threads) {
     say(stdout, "training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n",
         (long long)run->shards.train_tokens, (long long)(run->in.tokens_out - run->shards.train_tokens), seconds,
         1e-6 * (double)run->in.read / seconds, threads, threads == 1 ? "" : "s");
-    if (run->in.crlf && run->options->jsonl[0] == '\0') {
-        say(stdout, "line ends of Windows (CR LF) are in the tokens; tr -d '\\r' < FILE > NEW removes them\n");
-    }
 }
 
 static int use_threads(int64_t wanted) {

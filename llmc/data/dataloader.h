@@ -10,7 +10,7 @@
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
 
-#include "llmc/base/files.h"
+#include "llmc/base/bin_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/rand.h"
 #include "llmc/base/text.h"
@@ -49,22 +49,13 @@ typedef struct DataLoader {
 
 // ---- Token shards ----
 
-// Opens a shard, checks its header and exact size, and writes its number of tokens. Closes it after a failure.
+// Opens a shard, checks its header and exact size, and writes its number of tokens. The file is closed after a failure.
 static inline bool shard_open(InputFile *file, const char *path, int64_t *num_tokens, Error *error) {
-    int32_t header[DATA_HEADER_INTS];
-    if (!input_open_start(file, path, header, DATA_HEADER_BYTES, error)) { return false; }
-    int64_t tokens = *num_tokens = header[2], data_bytes = file->size - DATA_HEADER_BYTES;
-    bool ok = data_check_header(path, DATA_SHARD, header, file->size, error);
-    if (ok && data_bytes == 2 * tokens) { return true; }
-    input_close(file);
-    if (!ok) { return false; }
-    if (data_bytes == 4 * tokens) {
-        return fail(error, "%s: holds %lld tokens of 4 bytes (another tokenizer?), expected 2 bytes", path,
-                    (long long)tokens);
-    }
-    return fail(error, "%s: header says %lld tokens, file holds %lld%s (%s? fetch it again)", path, (long long)tokens,
-                (long long)(data_bytes / 2), data_bytes % 2 ? " and a half" : "",
-                data_bytes < 2 * tokens ? "truncated download" : "padded or damaged");
+    BinFile bin;
+    if (!bin_open(&bin, path, BIN_SHARD, error) || !bin_check_size(&bin, bin.header[2], error)) { return false; }
+    *file = bin.file;
+    *num_tokens = bin.header[2];
+    return true;
 }
 
 // Makes a shard the open file. The shard must have the size that it had when the data set was opened.

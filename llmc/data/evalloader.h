@@ -16,13 +16,12 @@
 
 #include <math.h>
 
-#include "llmc/base/files.h"
+#include "llmc/base/bin_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/data/data_file.h"
 
 #define EVAL_EXAMPLE_START 65535
 #define EVAL_MAX_COMPLETIONS 256
-#define EVAL_MAX_BYTES ((int64_t)DATA_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
 #define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: such rows fill the tiles of a GPU
 #define EVAL_MAX_LENGTHS 10 // up to 64 << 9: an example has at most 32,767 words
 
@@ -44,8 +43,7 @@ typedef struct {
 
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
-    uint8_t *file;         // the whole file
-    const uint16_t *words; // (num_words): the file without the header
+    uint16_t *words; // (num_words): the file without the header
     int64_t num_words;
     int64_t in_file;       // examples in the file
     EvalExample *examples; // (num_examples): the examples in use
@@ -178,40 +176,49 @@ static inline bool eval_allocate(EvalLoader *eval, Error *error) {
            fail(error, "out of memory for a list of %lld completions", (long long)rows);
 }
 
-static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, const int32_t *header, Error *error) {
+static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t longest, Error *error) {
     if (bytes % 2 != 0) { return fail(error, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes); }
-    eval->words = (const uint16_t *)(const void *)(eval->file + DATA_HEADER_BYTES);
-    eval->num_words = (bytes - DATA_HEADER_BYTES) / 2;
-    return eval_allocate(eval, error) && eval_parse_examples(eval, vocab_size, header[3], error);
+    eval->num_words = bytes / 2;
+    return eval_allocate(eval, error) && eval_parse_examples(eval, vocab_size, longest, error);
 }
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
 static inline void eval_close(EvalLoader *eval) {
-    free(eval->file);
+    free(eval->words);
     free(eval->examples);
     free(eval->rows);
     free(eval->order);
     memset(eval, 0, sizeof(*eval));
 }
 
+static inline uint64_t eval_fingerprint(const BinFile *bin, const uint8_t *data, int64_t bytes) {
+    Hash64 hash;
+    hash64_init(&hash, 0);
+    hash64_update(&hash, bin->header, DATA_HEADER_BYTES);
+    hash64_update(&hash, data, (size_t)bytes);
+    return hash64_final(&hash);
+}
+
 // Reads an evaluation file and checks all of it, every token included. max_examples: how many examples to use, from the
 // first; 0: all. Close with eval_close. After a failure the loader is closed.
 static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
+    BinFile bin;
+    uint8_t *data;
     int64_t bytes;
     Error reason;
     memset(eval, 0, sizeof(*eval));
-    if (!read_whole_file(path, EVAL_MAX_BYTES, &eval->file, &bytes, error)) { return false; }
-    path_copy(eval->path, path, strlen(path));
-    eval->fingerprint = hash64(eval->file, (size_t)bytes);
-    const int32_t *header = (const int32_t *)(const void *)eval->file;
-    bool ok = data_check_header(path, DATA_EVAL, header, bytes, error);
-    if (ok) {
-        eval->in_file = header[2];
-        eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
-        ok = eval_parse(eval, bytes, vocab_size, header, &reason) || fail(error, "%s: %s", path, reason.text);
+    if (!bin_open(&bin, path, BIN_EVAL, error) ||
+        !bin_read_rest(&bin, (int64_t)EVAL_MAX_EXAMPLES * 65536, &data, &bytes, error)) {
+        return false;
     }
-    if (!ok) { eval_close(eval); }
-    return ok;
+    path_copy(eval->path, path, strlen(path));
+    eval->words = (uint16_t *)(void *)data;
+    eval->fingerprint = eval_fingerprint(&bin, data, bytes);
+    eval->in_file = bin.header[2];
+    eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
+    if (eval_parse(eval, bytes, vocab_size, bin.header[3], &reason)) { return true; }
+    eval_close(eval);
+    return fail(error, "%s: %s", path, reason.text);
 }
 
 // ---- Batches ----

@@ -2,7 +2,8 @@
 #ifndef LLMC_TEXT_DATA_H
 #define LLMC_TEXT_DATA_H
 
-#include "llmc/base/files.h"
+#include "llmc/base/bin_file.h"
+#include "llmc/data/data_file.h"
 #include "llmc/data/tokenizer.h"
 
 #define TEXT_MAX_BYTES ((int64_t)1 << 36) // of one text file
@@ -11,9 +12,9 @@
 static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
 
 // Appends end-of-text and the tokens of one text file to *tokens, which grows. named: the user names this file, so it
-// may be a pipe. Sets *crlf if the text has Windows line ends.
+// may be a pipe.
 static inline bool text_append(const char *path, bool named, const Tokenizer *tokenizer, uint16_t **tokens,
-                               int64_t *count, bool *crlf, Error *error) {
+                               int64_t *count, Error *error) {
     uint8_t *text;
     int64_t bytes, added = 0;
     Error reason;
@@ -21,8 +22,7 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
                        : read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error);
     if (!opens) { return false; }
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
-    ok = ok && file_check_kind(path, FILE_TEXT, text, bytes, error);
-    *crlf = *crlf || text_has_crlf(text, (size_t)min_i64(bytes, FILE_START_BYTES));
+    ok = ok && bin_check_text(path, text, bytes, error);
     if (ok) {
         uint16_t *larger = (uint16_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint16_t));
         ok = larger != NULL || fail(error, "%s: out of memory for %lld bytes of text (use `tokenize` to make shards)",
@@ -41,14 +41,13 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
 
 // Tokenises the text files that a pattern (* ? [...]) matches, in the order of their names. End-of-text comes before
 // each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder, a file of
-// another kind and a tokenizer that only decodes are errors. *crlf: whether a text has Windows line ends.
+// another kind and a tokenizer that only decodes are errors.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
-                             bool *crlf, Error *error) {
+                             Error *error) {
     PathList files;
     memset(&files, 0, sizeof(files));
     *tokens = NULL;
     *count = 0;
-    *crlf = false;
     bool ok = tokenizer_can_encode(tokenizer) ||
               fail(error, "%s: is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", pattern);
     if (ok && path_is_directory(pattern)) {
@@ -58,7 +57,7 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     ok = ok && list_glob(pattern, data_hint(pattern), &files, error);
     for (int i = 0; ok && i < files.count; i++) {
         bool named = strcmp(files.paths[i], pattern) == 0;
-        ok = text_append(files.paths[i], named, tokenizer, tokens, count, crlf, error);
+        ok = text_append(files.paths[i], named, tokenizer, tokens, count, error);
     }
     path_list_free(&files);
     if (ok) {

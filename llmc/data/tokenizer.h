@@ -14,10 +14,9 @@
 #ifndef LLMC_TOKENIZER_H
 #define LLMC_TOKENIZER_H
 
-#include "llmc/base/files.h"
+#include "llmc/base/bin_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/text.h"
-#include "llmc/data/data_file.h"
 #include "llmc/data/unicode_tables.h"
 
 typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE, TOKENIZER_DECODE_ONLY } TokenizerKind;
@@ -550,70 +549,62 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     return ok;
 }
 
-// Reads llm.c's gpt2_tokenizer.bin: a header of 256 int32, then for each token a length byte and so many bytes. After a
-// failure the caller frees t.
-static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
-                                       Error *error) {
-    const int32_t *header = (const int32_t *)(const void *)data;
-    if (!data_check_header(path, DATA_TOKENIZER, header, size, error)) { return false; }
-    uint32_t vocab = (uint32_t)header[2], eot = header[1] == 1 ? 50256 : (uint32_t)header[3];
-    if (eot >= vocab) {
-        return fail(error, "%s: end-of-text id %u is outside the vocabulary of %u tokens", path, eot, vocab);
-    }
-    t->kind = TOKENIZER_DECODE_ONLY;
-    t->eot_token = (int)eot;
-    t->token_bytes = (uint8_t *)malloc((size_t)size);
-    t->token_offsets = (uint32_t *)calloc(vocab + 1, sizeof(uint32_t));
-    if (!t->token_bytes || !t->token_offsets) { return fail(error, "%s: out of memory for a tokenizer", path); }
-    int64_t at = DATA_HEADER_BYTES;
-    for (uint32_t i = 0; i < vocab; i++) {
+// Takes the tokens of a gpt2_tokenizer.bin: for each one a length byte and so many bytes. After a failure the caller
+// frees t.
+static inline bool tokenizer_take_tokens(Tokenizer *t, const uint8_t *data, int64_t size, int tokens, Error *error) {
+    t->token_bytes = (uint8_t *)malloc((size_t)size + 1);
+    t->token_offsets = (uint32_t *)calloc((size_t)tokens + 1, sizeof(uint32_t));
+    if (!t->token_bytes || !t->token_offsets) { return fail(error, "out of memory for a tokenizer"); }
+    int64_t at = 0;
+    for (int i = 0; i < tokens; i++) {
         if (at == size || at + 1 + data[at] > size) {
-            return fail(error, "%s: ends inside token %u of %u (truncated? fetch it again)", path, i, vocab);
+            return fail(error, "ends inside token %d of %d (truncated? fetch it again)", i, tokens);
         }
-        if (data[at] == 0) { return fail(error, "%s: token %u is empty", path, i); }
+        if (data[at] == 0) { return fail(error, "token %d is empty", i); }
         tokenizer_add_token(t, data + at + 1, data[at]);
         at += 1 + data[at];
     }
-    if (at == size) { return tokenizer_recover_merges(t, error); }
-    return fail(error, "%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), vocab);
+    return at == size || fail(error, "%lld bytes follow the last of %d tokens", (long long)(size - at), tokens);
 }
 
-// Refuses what shows by its first bytes, or as a folder, that it is no tokenizer.
-static inline bool tokenizer_check_file(const char *path, Error *error) {
-    static const char *const names[] = {"vocab.bpe", "merges.txt"};
-    char inside[MAX_PATH_BYTES];
-    uint8_t start[FILE_START_BYTES];
-    InputFile file;
-    if (!path_check(path, "--tokenizer", error)) { return false; }
-    bool folder = path_is_directory(path);
-    for (int i = 0; i < 2 && folder; i++) {
-        if (!path_join(inside, path, names[i], error)) { return false; }
-        if (path_exists(inside)) { return fail(error, "%s: is a folder; give the merges in it, %s", path, inside); }
-    }
-    if (folder) { return fail(error, "%s: is a folder, expected a tokenizer; " VOCAB_HINT, path); }
-    if (!path_exists(path)) { return fail(error, "%s: no such file; GPT-2's is vocab.bpe, " FETCH_VOCAB, path); }
-    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
-    input_close(&file);
-    return file_check_kind(path, data_formats[DATA_TOKENIZER].name, start, file.size, error);
-}
-
-// Loads GPT-2's vocab.bpe, or llm.c's gpt2_tokenizer.bin if the file begins with its magic number. A merges file must
-// have GPT-2's 50,000 merges: nothing else shows that the end of such a file is missing. Free with tokenizer_free.
-static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
+// Loads llm.c's gpt2_tokenizer.bin.
+static inline bool tokenizer_load_bin(Tokenizer *t, const char *path, Error *error) {
+    BinFile bin;
     uint8_t *data;
     int64_t size;
+    Error reason;
+    if (!bin_open(&bin, path, BIN_TOKENIZER, error)) { return false; }
+    int tokens = bin.header[2], eot = bin.header[1] == 1 ? 50256 : bin.header[3];
+    if (!bin_read_rest(&bin, (int64_t)tokens * (1 + MAX_TOKEN_BYTES), &data, &size, error)) { return false; }
+    t->kind = TOKENIZER_DECODE_ONLY;
+    t->eot_token = eot;
+    bool ok = (eot >= 0 && eot < tokens) ||
+              fail(&reason, "end-of-text id %d is outside the vocabulary of %d tokens", eot, tokens);
+    ok = ok && tokenizer_take_tokens(t, data, size, tokens, &reason) && tokenizer_recover_merges(t, &reason);
+    free(data);
+    return ok || fail(error, "%s: %s", path, reason.text);
+}
+
+// Loads a tokenizer's file: llm.c's gpt2_tokenizer.bin, or GPT-2's vocab.bpe. A merges file must have GPT-2's 50,000
+// merges: nothing else shows that the end of such a file is missing. Free with tokenizer_free.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
+    uint8_t *data, start[9];
+    int64_t size;
+    Error reason;
+    InputFile file;
     memset(t, 0, sizeof(*t));
-    if (!tokenizer_check_file(path, error) || !read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
-    bool ok;
-    if (size == 0) {
-        ok = fail(error, "%s: line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", path);
-    } else if (size >= 4 && tokenizer_load32(data) == TOKENIZER_MAGIC) {
-        ok = tokenizer_parse_bin(t, path, data, size, error);
-    } else {
-        Error reason;
-        ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, &reason) ||
-             fail(error, "%s%s", reason.text, t->vocab_size == 256 ? "; is it GPT-2's vocab.bpe? " FETCH_VOCAB : "");
+    if (!path_check(path, "--tokenizer", error)) { return false; }
+    if (!path_exists(path)) { return fail(error, "%s: no such file; " MAKE_TOKENIZER, path); }
+    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
+    input_close(&file);
+    if (memcmp(start, "#version:", sizeof(start)) != 0) {
+        bool ok = tokenizer_load_bin(t, path, error);
+        if (!ok) { tokenizer_free(t); }
+        return ok;
     }
+    if (!read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
+    bool ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, &reason) ||
+              fail(error, "%s%s", reason.text, t->vocab_size == 256 ? "; is it GPT-2's vocab.bpe? " FETCH_VOCAB : "");
     free(data);
     if (!ok) { tokenizer_free(t); }
     return ok;

@@ -7,8 +7,7 @@
 
 #include <float.h>
 
-#include "llmc/base/files.h"
-#include "llmc/data/data_file.h"
+#include "llmc/base/bin_file.h"
 #include "llmc/model/gpt2.h"
 
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
@@ -159,15 +158,16 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
                                   Error *error) {
-    if (!input_open_start(file, path, header, DATA_HEADER_BYTES, error)) { return false; }
+    BinFile bin;
+    if (!bin_open(&bin, path, BIN_MODEL, error)) { return false; }
+    memcpy(header, bin.header, DATA_HEADER_BYTES);
     model_bin_config_from_header(config, header);
-    bool ok = data_check_header(path, DATA_MODEL, header, file->size, error) && gpt2_check_config(config, path, error);
-    int64_t expected = ok ? model_bin_bytes(config, header[1]) : 0;
-    if (ok && file->size != expected) {
-        ok = fail(error, "%s: header asks for %lld bytes, file has %lld (%s)", path, (long long)expected,
-                  (long long)file->size, file->size < expected ? "truncated? fetch it again" : "damaged?");
+    if (!gpt2_check_config(config, path, error)) {
+        input_close(&bin.file);
+        return false;
     }
-    if (!ok) { input_close(file); }
+    bool ok = bin_check_size(&bin, gpt2_num_params(config), error);
+    *file = bin.file;
     return ok;
 }
 

@@ -357,10 +357,8 @@ static inline void safetensors_close(Safetensors *model) {
 // Opens a model and checks config, header, names, shapes and ranges. Reads no weights. Stays open only after success.
 static inline bool safetensors_open(Safetensors *model, const char *path, Error *error) {
     memset(model, 0, sizeof(*model));
-    uint8_t start[FILE_START_BYTES];
-    if (!input_open_start(&model->file, path, start, sizeof(start), error)) { return false; }
-    bool ok = file_check_kind(path, FILE_SAFETENSORS, start, model->file.size, error) &&
-              safetensors_read_config_json(path, &model->config, error) && safetensors_read_header(model, error);
+    if (!input_open(&model->file, path, error)) { return false; }
+    bool ok = safetensors_read_config_json(path, &model->config, error) && safetensors_read_header(model, error);
     if (!ok) { safetensors_close(model); }
     return ok;
 }

@@ -154,9 +154,7 @@ static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tok
     if (!run->tokenizer.is_open) { // training has one
         return fail(error, "--val-data (-j): a text needs a tokenizer; " VOCAB_HINT);
     }
-    bool crlf = false, ok = text_load(name, &run->tokenizer.tokenizer, tokens, count, &crlf, error);
-    run->texts.crlf = run->texts.crlf || crlf;
-    return ok;
+    return text_load(name, &run->tokenizer.tokenizer, tokens, count, error);
 }
 
 // Opens the training and validation data. A text without --val-data gives its last part to validation.

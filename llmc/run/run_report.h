@@ -44,10 +44,6 @@ static inline void run_print_text_notes(const TrainRun *run) {
             "--val-data, more text or a smaller --seq-len\n",
             (long long)o->seq_len + 1, (long long)run->train.num_tokens);
     }
-    if (run->texts.crlf) {
-        say(stdout,
-            "line ends   of Windows (CR LF): the model learns them, too; tr -d '\\r' < FILE > NEW removes them\n");
-    }
 }
 
 // Tells whether the model has positions that no training has reached, beside trained ones.

@@ -63,7 +63,6 @@ typedef struct {
     uint16_t *train, *val; // tokens of text files; NULL for shards
     uint16_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
     int64_t prompt_count;
-    bool crlf; // a text has Windows line ends
 } RunTexts;
 
 // The data that a trainer keeps in a training state beside its arrays.

@@ -8,7 +8,7 @@ enum { V = 50257, MAX_T = 8, BATCH = 5 };
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     const int sizes[] = {100, 9, 0, 1};
     if (which >= 4 || capacity < 1024 + 200) { return 0; }
-    int32_t header[256] = {SHARD_MAGIC, SHARD_VERSION, sizes[which]};
+    int32_t header[256] = {SHARD_MAGIC, 1, sizes[which]};
     memcpy(buffer, header, sizeof(header));
     for (int i = 0; i < sizes[which]; i++) {
         uint16_t token = (uint16_t)(i == 0 ? 50256 : i * 499);

@@ -247,7 +247,7 @@ static void check_open_refused(Test *t, size_t bytes, int vocab_size, const char
     char rest[512];
     snprintf(rest, sizeof(rest), ": %s", want);
     CHECK_REFUSED(t, open_bytes(t, bytes, vocab_size, 0, &error), &error, test_path(t, "eval.bin"), rest);
-    CHECK(t, eval.file == NULL && eval.rows == NULL && !eval_is_open(&eval), "something is left after a failure");
+    CHECK(t, eval.words == NULL && eval.rows == NULL && !eval_is_open(&eval), "something is left after a failure");
     eval_close(&eval);
 }
 
@@ -255,8 +255,10 @@ TEST(test_headers) {
     static const struct {
         int field, value;
         const char *want;
-    } cases[] = {{0, 20240520, "is a token shard, expected an evaluation file; " USE_SHARD},
-                 {0, 0, "is not an evaluation file: magic 0, expected 20240522" EVAL_HINT},
+    } cases[] = {{0, 20240520,
+                  "is a token shard, expected an evaluation file; give it to --train-data or --val-data, under a name "
+                  "that ends with .bin"},
+                 {0, 0, "is not an evaluation file: magic 0, expected 20240522; `tokenize --eval` makes one"},
                  {1, 2, "evaluation file of version 2, expected 1"},
                  {2, 0, "header says 0 examples, expected 1 to 65536"},
                  {2, -1, "header says -1 examples, expected 1 to 65536"},
@@ -319,9 +321,9 @@ TEST(test_sizes) {
         CHECK(t, !open_bytes(t, bytes, V, 0, &error), "cut to %zu bytes: accepted", bytes);
         CHECK(t, strstr(error.text, test_path(t, "eval.bin")) == error.text, "%s", error.text);
     }
-    check_open_refused(
-        t, 0, V, "0 bytes, less than the header of an evaluation file, 1024 (truncated download? fetch it again)");
-    check_open_refused(t, file.bytes + 1, V, "1165 bytes, expected an even number " AGAIN);
+    check_open_refused(t, 0, V,
+                       "0 bytes, less than the header of an evaluation file, 1024 (truncated? fetch it again)");
+    check_open_refused(t, file.bytes + 1, V, "141 bytes, expected an even number " AGAIN);
     check_open_refused(t, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
     check_open_refused(t, file.bytes, 114,
                        "example 2: token 5 of completion 2 is id 114, the model's vocabulary has 114 (made by another "

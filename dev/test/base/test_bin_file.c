@@ -1,0 +1,73 @@
+// Binary files: what a file is by its first bytes, and who refuses what. test_checkpoint.c, test_dataloader.c,
+// test_evalloader.c and test_tokenizer.c damage the headers of their kinds.
+#include "dev/test/refused.h"
+#include "dev/test/temp_dir.h"
+#include "llmc/base/bin_file.h"
+
+// A file that begins with these bytes is named where a kind of ours or a text is expected.
+static void check_named(Test *t, const void *start, size_t bytes, const char *name, const char *use) {
+    char data[2048], want[512];
+    const char *path = test_path(t, "file");
+    for (int kind = 0; kind <= BIN_KINDS; kind++) { // the last one is text
+        BinFile bin;
+        Error error = {""};
+        const char *expected = kind < BIN_KINDS ? bin_formats[kind].name : "plain text";
+        if (strcmp(expected, name) == 0) { continue; }
+        memset(data, 'x', sizeof(data));
+        memcpy(data, start, bytes);
+        snprintf(want, sizeof(want), ": is %s, expected %s; %s", name, expected, use);
+        for (size_t size = bytes; size <= sizeof(data); size += sizeof(data) - bytes) {
+            temp_write(path, data, size);
+            bool ok = kind < BIN_KINDS ? bin_open(&bin, path, (BinKind)kind, &error)
+                                       : bin_check_text(path, data, (int64_t)size, &error);
+            CHECK_REFUSED(t, ok, &error, path, want);
+        }
+    }
+    Error error = {""};
+    CHECK(t, bin_check_kind("f", "plain text", data, (int64_t)bytes - 1, &error), "%s", error.text);
+}
+
+TEST(test_kinds) {
+    for (int i = 0; i < BIN_KINDS; i++) {
+        check_named(t, &bin_formats[i].magic, 4, bin_formats[i].name, bin_formats[i].use);
+    }
+    for (size_t i = 0; i < sizeof(bin_others) / sizeof(bin_others[0]); i++) {
+        check_named(t, bin_others[i].magic, strlen(bin_others[i].magic), bin_others[i].name, bin_others[i].use);
+    }
+}
+
+TEST(test_text) {
+    static const char *const texts[] = {"",        "x", "PK is a name", "a\r\nb", "\xef\xbb\xbfmarked", "{\"text\": 1}",
+                                        "\xff\xd8"};
+    char bytes[2048];
+    Error error;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        CHECK(t, bin_check_text("f", texts[i], (int64_t)strlen(texts[i]), &error), "%s", error.text);
+    }
+    for (int i = 0; i < 2048; i++) { bytes[i] = (char)(i * 89 ^ i >> 4); }
+    for (int i = 0; i < 1024; i++) { bytes[i] |= bytes[i] == 0; }
+    bytes[1024] = 0; // behind the start
+    CHECK(t, bin_check_text("f", bytes, sizeof(bytes), &error), "%s", error.text);
+    bytes[1023] = 0;
+    CHECK_REFUSED(t, bin_check_text("f", bytes, sizeof(bytes), &error), &error, "f",
+                  ": is binary, expected plain text");
+    CHECK(t, bin_check_text("f", bytes, 1023, &error), "%s", error.text);
+}
+
+TEST(test_rest) {
+    int32_t data[260] = {SHARD_MAGIC, 1, 8, [256] = 1, 2, 3, 4};
+    const char *path = test_path(t, "shard.bin");
+    BinFile bin;
+    uint8_t *rest;
+    int64_t bytes;
+    Error error;
+    temp_write(path, data, sizeof(data));
+    CHECK(t, bin_open(&bin, path, BIN_SHARD, &error) && bin_check_size(&bin, 8, &error), "%s", error.text);
+    CHECK(t, bin_read_rest(&bin, 16, &rest, &bytes, &error), "%s", error.text);
+    CHECK(t, bytes == 16 && memcmp(rest, data + 256, 16) == 0 && bin.file.fd == -1, "%lld bytes", (long long)bytes);
+    free(rest);
+    CHECK(t, bin_open(&bin, path, BIN_SHARD, &error), "%s", error.text);
+    CHECK_REFUSED(t, bin_read_rest(&bin, 15, &rest, &bytes, &error), &error, path,
+                  ": 1040 bytes, at most 1039 are possible (damaged?)");
+    CHECK(t, rest == NULL && bin.file.fd == -1, "something is left");
+}
