@@ -247,7 +247,6 @@ MISTAKES = [Mistake(*row) for row in (
      CPU, "test_export.py -k keeps"),
     ("llmc/run/run_state.h", "return t->is_open && t->fingerprint != fingerprint;", "return false;",
      CPU, "test_export.py -k another"),
-    ("llmc/run/run_start.h", "return !counts && edits > 0", "return edits > 0", CPU, "test_faults.py -k nothing"),
     ("llmc/run/run_start.h", "if (!path_exists(path) || checkpoint_list", "if (checkpoint_list", CPU,
      "test_faults.py -k places_for"),
     ("llmc/run/run_state.h", "if (divergence_steps(&run->divergence) == 0) {", "{",

@@ -96,20 +96,6 @@ static inline void run_print_inputs(const TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
 }
 
-// Prints a line for each option with which the run learns nothing, or less than its user may think.
-static inline void run_print_doubts(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    if (o->lr == 0.0) { say(stdout, "warning: --lr 0 (-l): no step will change a weight\n"); }
-    if (o->warmup > run->num_steps) {
-        say(stdout, "warning: --warmup %lld (-u) is longer than the run of %lld steps: the rate only rises to %g\n",
-            (long long)o->warmup, (long long)run->num_steps, o->lr * (double)run->num_steps / (double)o->warmup);
-    }
-    if (o->overfit && run_has_val(run) && o->val_every > 0) {
-        say(stdout, "warning: --overfit (-a) trains on the first %lld sequences only: a validation loss means little\n",
-            (long long)run_step_sequences(run));
-    }
-}
-
 // Writes the operations of Muon's rounds beside those of a step: "1631 GFLOP, 0.39 % of the 4.183e+05 GFLOP of a step".
 static inline void run_muon_work_text(const TrainRun *run, char *text, size_t size) {
     const TrainOptions *o = &run->options;
@@ -156,7 +142,6 @@ static inline void run_print_training(const TrainRun *run) {
     if (muon) { run_print_muon(run); }
     say(stdout, "%s, learning rate %s, weight decay %g\n",
         muon ? "            AdamW for the rest" : "optimizer   AdamW", rate, o->weight_decay);
-    run_print_doubts(run);
 }
 
 // Prints the memory of a plan, then the sum that it is: its categories, less what buffers of different lifetimes share.

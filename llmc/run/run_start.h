@@ -36,54 +36,16 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// Tells whether two names of folders differ by a slip of the fingers: by at most two edits and a third of the name.
-// Names that differ in a digit are two of a series (run1, run2).
-static inline bool run_names_are_alike(const char *typed, const char *name) {
-    static const char digits[] = "0123456789";
-    size_t n = strlen(typed), m = strlen(name), i = 0, j = 0;
-    while (i < n && i < m && typed[i] == name[i]) { i++; }
-    while (j < n - i && j < m - i && typed[n - 1 - j] == name[m - 1 - j]) { j++; }
-    bool counts = strcspn(typed + i, digits) < n - i - j || strcspn(name + i, digits) < m - i - j;
-    int edits = args_edit_distance(typed, n, name, m);
-    return !counts && edits > 0 && edits <= 2 && 3 * edits <= (int)max_i64((int64_t)n, (int64_t)m);
-}
-
-// Finds a folder beside `dir` that has checkpoints and nearly its name, the first in byte order. Writes "" if there is
-// none.
-static inline void run_find_sibling(const char *dir, char sibling[MAX_PATH_BYTES]) {
-    char own[MAX_PATH_BYTES], parent[MAX_PATH_BYTES], path[MAX_PATH_BYTES], best[256] = "";
-    size_t n = strlen(dir);
-    int64_t step;
-    Error ignored;
-    while (n > 1 && dir[n - 1] == '/') { n--; }
-    path_copy(own, dir, n);
-    path_parent(parent, own);
-    DIR *folder = opendir(parent);
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        const char *name = entry->d_name;
-        if (run_names_are_alike(path_name(own), name) && (best[0] == '\0' || strcmp(name, best) < 0) &&
-            path_join(path, parent, name, &ignored) && checkpoint_list(path, &step, 1) > 0) {
-            snprintf(best, sizeof(best), "%s", name);
-        }
-    }
-    if (folder != NULL) { closedir(folder); }
-    path_copy(path, own, (size_t)(path_name(own) - own)); // as the user has written the folder above
-    if (best[0] == '\0' || !path_join(sibling, path, best, &ignored)) { sibling[0] = '\0'; }
-}
-
-// Says that --resume finds nothing, and which folder may be meant, or that the run is at its end.
+// Says that --resume finds nothing, or that the run is at its end.
 static inline void run_say_how_it_resumes(TrainRun *run) {
     const char *dir = run->options.out_dir;
-    char sibling[MAX_PATH_BYTES];
     if (run->found.resumes && run->step >= run->num_steps) {
         logger_event(&run->logger,
                      "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
                      (long long)run->step, (long long)run->num_steps);
     }
     if (!run->options.resume || run->found.resumes) { return; }
-    run_find_sibling(dir, sibling);
-    logger_event(&run->logger, "nothing to resume in %s: starts afresh%s%s%s", dir,
-                 sibling[0] == '\0' ? "" : " (did you mean ", sibling, sibling[0] == '\0' ? "" : "?)");
+    logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
 }
 
 // Refuses what is no place for a run: a file, and the folder of a Hugging Face model, where --init would take that
