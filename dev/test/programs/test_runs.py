@@ -1,0 +1,161 @@
+"""The table of runs: runs that must end with equal weights, bit for bit.
+
+A row: group, program, ranks, and options that replace or follow those of BASE. All rows of a group have one hash.
+Programs: cpu, and the GPU trainer in bf16 and fp32. NAME=VALUE is for the environment. "resumed" removes the last
+checkpoint and goes on from the middle. A group with a star runs with --all only.
+"""
+import collections
+import glob
+import importlib
+import os
+
+import pytest
+
+import cli
+from cli import weights_hash
+
+BASE = ("--layers 2 --heads 2 --channels 32 --context 16 --vocab 61 --seq-len 16 --batch-size 3 --steps 6 --lr 1e-2 "
+        "--final-lr-frac 1 --val-every 0 --sample-every 0 --threads 1")
+FP32 = os.path.abspath("build/emu_fp32/train_gpt2emu")
+ALL = "--total-batch 96 --schedule cosine --warmup 2 --weight-decay 0.1 --shuffle 1 --steps 30"
+CUDNN = "--context 128 --seq-len 128 --batch-size 1 --steps 2 --attention cudnn EMU_CUDNN=1"
+TABLE = f"""
+plain         cpu  1
+plain         cpu  1 --threads 2
+plain         cpu  1 --recompute 1
+plain         cpu  1 --recompute 2
+plain         cpu  1 --recompute 3 --threads 3
+plain         cpu  1 --val-every 2 --val-batches 3 --sample-every 3 --sample-tokens 9
+plain         cpu  1 resumed
+accumulation  cpu  1 --total-batch 144
+accumulation  cpu  1 --total-batch 144 --recompute 3 --threads 2
+accumulation  cpu  1 --total-batch 144 resumed
+all           cpu  1 {ALL}
+all           cpu  1 {ALL} resumed
+all           cpu  1 {ALL} --recompute 2 --threads 2
+outliers      cpu  1 --steps 200 --skip-loss-z 1 --skip-grad-z 1
+outliers      cpu  1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 resumed
+muon          cpu  1 --optimizer muon
+muon          cpu  1 --optimizer muon --threads 2
+muon          cpu  1 --optimizer muon --recompute 3
+muon          cpu  1 --optimizer muon resumed
+plain         bf16 1
+plain         bf16 1 --threads 2 EMU_THREADS=2
+plain         bf16 1 --recompute 0 EMU_CHECK=1
+plain         bf16 1 --recompute 2 EMU_CHECK=1
+plain         bf16 1 --recompute 3 EMU_CHECK=1
+plain         bf16 1 EMU_SCHEDULE=random:3
+plain         bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
+plain         bf16 1 resumed
+accumulation* bf16 1 --total-batch 144
+accumulation* bf16 1 --total-batch 144 --recompute 3
+gelu-fusion*  bf16 1 -ge 1 --recompute 1
+gelu-fusion*  bf16 1 -ge 1 --recompute 0
+cudnn*        bf16 1 {CUDNN}
+cudnn*        bf16 1 {CUDNN} --recompute 3
+cudnn*        bf16 1 {CUDNN} --deterministic 0
+cudnn*        bf16 1 {CUDNN} resumed
+fp8           bf16 1 --fp8 1
+fp8           bf16 1 --fp8 1 --recompute 0 EMU_CHECK=1
+fp8           bf16 1 --fp8 1 --recompute 2 EMU_CHECK=1
+fp8           bf16 1 --fp8 1 --recompute 3 EMU_SCHEDULE=random:3
+fp8           bf16 1 --fp8 1 resumed
+fp8-muon*     bf16 1 --fp8 1 --optimizer muon
+fp8-muon*     bf16 1 --fp8 1 --optimizer muon --recompute 3
+fp8-muon*     bf16 1 --fp8 1 --optimizer muon resumed
+no-master*    bf16 1 --optimizer muon --master-weights 0
+no-master*    bf16 1 --optimizer muon --master-weights 0 --recompute 3
+no-master*    bf16 1 --optimizer muon --master-weights 0 resumed
+muon*         bf16 1 --optimizer muon
+muon*         bf16 1 --optimizer muon --recompute 3
+muon*         bf16 1 --optimizer muon EMU_SCHEDULE=reversed
+muon*         bf16 1 --optimizer muon resumed
+ranks         bf16 2 --total-batch 96
+ranks         bf16 2 --total-batch 96 --zero-stage 1
+ranks         bf16 2 --total-batch 96 --zero-stage 2
+ranks         bf16 2 --total-batch 96 --zero-stage 3
+ranks         bf16 2 --total-batch 96 --zero-stage 3 resumed
+ranks-sum*    bf16 2 --layers 3 --total-batch 192
+ranks-sum*    bf16 2 --layers 3 --total-batch 192 --zero-stage 1
+ranks-parts*  bf16 2 --layers 3 --total-batch 192 --zero-stage 2
+ranks-parts*  bf16 2 --layers 3 --total-batch 192 --zero-stage 3 --recompute 3
+ranks-fp8*    bf16 2 --fp8 1
+ranks-fp8*    bf16 2 --fp8 1 --zero-stage 1
+ranks-fp8*    bf16 2 --fp8 1 --zero-stage 3 --recompute 3
+ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4
+ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 1
+ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 3
+ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 3 resumed
+ranks-4*      bf16 4 --batch-size 1
+ranks-4*      bf16 4 --batch-size 1 --zero-stage 1
+ranks-4*      bf16 4 --batch-size 1 --zero-stage 3
+plain*        fp32 1
+plain*        fp32 1 --recompute 3
+plain*        fp32 1 resumed
+"""
+Row = collections.namedtuple("Row", "group program ranks words")
+ROWS = [Row(*line.split(maxsplit=3)[:3], line.split()[3:]) for line in TABLE.strip().splitlines()]
+GROUPS = list(dict.fromkeys((row.program, row.group) for row in ROWS))
+
+
+def data():
+    """Two training shards of unequal size, and one to validate with. Each token leads to one of three."""
+    for name, count, seed in (("runs_train_0.bin", 211, 1), ("runs_train_1.bin", 1500, 2), ("runs_val.bin", 370, 3)):
+        tokens = [3]
+        for step in cli.random_tokens(count - 1, 3, seed):
+            tokens.append((7 * tokens[-1] + (1, 2, 5)[step]) % 61)
+        cli.shard(name, tokens)
+    return {"--train-data": cli.path("runs_train_*.bin"), "--val-data": cli.path("runs_val.bin")}
+
+
+def pairs(words):
+    return dict(zip(words[::2], words[1::2]))
+
+
+def gpu_trainer(precision):
+    """The GPU trainer, or a skip where it is not built."""
+    if precision == "bf16":
+        return importlib.import_module("gpu_program").GPU
+    if not os.path.exists(FP32):
+        pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32)")
+    return cli.Trainer(FP32, os.path.basename(FP32), EMU_CHECK="0", EMU_THREADS="1")
+
+
+def run(row):
+    """The weights hash of a row."""
+    words = [word for word in row.words if word != "resumed"]
+    environment = dict(word.split("=") for word in words if "=" in word)
+    options = {**data(), **pairs(BASE.split()), **pairs([word for word in words if "=" not in word])}
+
+    def train(*more):
+        arguments = [*sum(options.items(), ()), *more]
+        if row.program == "cpu":
+            return cli.ran(*arguments, **environment)
+        if row.ranks == "1":
+            return gpu_trainer(row.program).ran(*arguments, **environment)
+        return importlib.import_module("ranks").ran(int(row.ranks), *arguments, **environment)
+
+    if "resumed" not in row.words:
+        return weights_hash(train())
+    half, folder = int(options["--steps"]) // 2, cli.new_folder("runs")
+    train("--out-dir", folder, "--checkpoint-every", half)
+    for path in glob.glob(f"{folder}/*_{2 * half:08}*"):
+        os.remove(path)
+    out = train("--out-dir", folder, "--checkpoint-every", half, "--resume")
+    assert cli.steps_of(out) == [*range(half + 1, 2 * half + 1)], out
+    return weights_hash(out)
+
+
+@pytest.mark.parametrize("program, group", [
+    pytest.param(*names, marks=[pytest.mark.long] if names[1][-1] == "*" else [], id="-".join(names).strip("*"))
+    for names in GROUPS])
+def test_equal_weights(program, group):
+    hashes = {" ".join(row.words): run(row) for row in ROWS if (row.program, row.group) == (program, group)}
+    assert len(hashes) > 1 and len(set(hashes.values())) == 1, hashes
+
+
+def test_no_two_groups_are_alike():
+    """Of the CPU trainer, which is fast: an option that does nothing would be found here."""
+    first = {row.group: row for row in reversed(ROWS) if row.program == "cpu"}
+    hashes = {group: run(row) for group, row in first.items()}
+    assert len(set(hashes.values())) == len(hashes) > 3, hashes
