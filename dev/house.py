@@ -17,15 +17,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2262, 1200, ""),
+    "base": (2167, 1200, ""),
     "model": (1722, 1100, "base"),
     "cpu": (1604, 650, "base model"),
     "cuda": (2040, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (915, 550, "base model cuda"),
     "ranks": (3942, 1900, "base model cuda"),
-    "data": (1593, 1500, "base model"),
-    "files": (2449, 2200, "base model data"),
+    "data": (1592, 1500, "base model"),
+    "files": (2442, 2200, "base model data"),
     "run": (4887, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 984, "train_gpt2.cu": 1197, "train_gpt2_program.cuh": 1025, "Makefile": 250, "README.md": 200}

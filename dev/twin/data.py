@@ -173,19 +173,18 @@ class Sequences:
     def fingerprint(self):
         """The hash that the C trainers record: of sizes and tokens, of files three samples. None for a text of more
         than TEXT_LIMIT tokens, which would take long in Python."""
-        data = bytearray()
+        hashed = 0
         for tokens in self.tokens:
-            data += np.int64(len(tokens)).tobytes()
-            if not self.name.endswith(".bin"):
-                if len(tokens) > TEXT_LIMIT:
-                    return None
-                data += tokens.tobytes()
-                continue
-            count = min(len(tokens), 1024)
-            for i in range(3):
-                begin = (len(tokens) - count) // 2 * i
-                data += tokens[begin:begin + count].tobytes()
-        return f"{xxh64(bytes(data)):016x}"
+            pieces = [np.int64(len(tokens)), tokens]
+            if self.name.endswith(".bin"):
+                count = min(len(tokens), 1024)
+                begins = [(len(tokens) - count) // 2 * i for i in range(3)]
+                pieces[1:] = [tokens[begin:begin + count] for begin in begins]
+            elif len(tokens) > TEXT_LIMIT:
+                return None
+            for piece in pieces:
+                hashed = hash64_join(hashed, piece.tobytes())
+        return f"{hashed:016x}"
 
 
 def open_sequences(pattern, T, V, shuffle, seed):
@@ -207,48 +206,7 @@ def open_validation(pattern, T, V):
 
 # ---- Checksums ----
 
-PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 U64 = 2**64 - 1
-
-
-def rotate(x, bits):
-    return ((x << bits) | (x >> (64 - bits))) & U64
-
-
-def xxh64_round(lane, x):
-    return rotate((lane + x * PRIMES[1]) & U64, 31) * PRIMES[0] & U64
-
-
-def xxh64_lanes(words, lanes):
-    """Four lanes over whole stripes of 32 bytes."""
-    a, b, c, d = lanes
-    for i in range(0, len(words), 4):
-        a, b = xxh64_round(a, words[i]), xxh64_round(b, words[i + 1])
-        c, d = xxh64_round(c, words[i + 2]), xxh64_round(d, words[i + 3])
-    return a, b, c, d
-
-
-def xxh64(data):
-    """XXH64 with seed 0, from its public description."""
-    p1, p2, p3, p4, p5 = PRIMES
-    whole, h = len(data) // 32 * 32, p5
-    if whole:
-        lanes = xxh64_lanes(np.frombuffer(data[:whole], "<u8").tolist(), ((p1 + p2) & U64, p2, 0, -p1 & U64))
-        h = sum(rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18))) & U64
-        for lane in lanes:
-            h = ((h ^ xxh64_round(0, lane)) * p1 + p4) & U64
-    h, tail = (h + len(data)) & U64, data[whole:]
-    while len(tail) >= 8:
-        h = (rotate(h ^ xxh64_round(0, int.from_bytes(tail[:8], "little")), 27) * p1 + p4) & U64
-        tail = tail[8:]
-    if len(tail) >= 4:
-        h = (rotate(h ^ (int.from_bytes(tail[:4], "little") * p1 & U64), 23) * p2 + p3) & U64
-        tail = tail[4:]
-    for byte in tail:
-        h = rotate(h ^ (byte * p5 & U64), 11) * p1 & U64
-    h = (h ^ (h >> 33)) * p2 & U64
-    h = (h ^ (h >> 29)) * p3 & U64
-    return h ^ (h >> 32)
 
 
 def sum64(words):
@@ -260,3 +218,14 @@ def sum64(words):
         places = np.arange(begin + 1, begin + 1 + len(part), dtype=np.uint64)
         total = (total + int(rand_mix(places * np.uint64(GOLDEN) + part).sum(dtype=np.uint64))) & U64
     return total
+
+
+def hash64(data):
+    """The hash of bytes: the SUM64 of their words, the last one filled up with zeros, and their number."""
+    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
+    return (sum64(words) + int(rand_mix(np.array([U64 - len(data)], np.uint64))[0])) & U64
+
+
+def hash64_join(hashed, data):
+    """The hash of a hash and more bytes."""
+    return hash64(np.array([hashed, hash64(data)], np.uint64).tobytes())

@@ -1,7 +1,7 @@
 // Keeps what earlier starts have measured: which algorithm or kernel is the fastest, one line of text for each choice.
 //
 //   gpt2.c matmul choices 1 | NVIDIA H100 80GB HBM3, 132 multiprocessors | cuBLASLt 130100
-//   <XXH64 of the rest of the line> <the choice, 64 bytes in hex> <what it was made for>
+//   <hash of the rest of the line> <the choice, 64 bytes in hex> <what it was made for>
 //
 // A choice is good for one kind of GPU and one version of cuBLASLt: the first line names them. The checksums find a
 // damaged line, also one that two programs have written to at once. Unusable content is left out, with a notice.

@@ -170,20 +170,20 @@ static inline void dataloader_set_shard(DataLoader *dl, int shard, const char *p
 }
 
 // Adds a shard to the hash: its size and its tokens, or three samples of them if the shard is a file.
-static inline bool dataloader_hash_shard(DataLoader *dl, int shard, Hash64 *hash, Error *error) {
+static inline bool dataloader_hash_shard(DataLoader *dl, int shard, uint64_t *hash, Error *error) {
     enum { SAMPLE = 1024, NUM_SAMPLES = 3 };
     uint16_t tokens[SAMPLE];
     int64_t n = dl->shards[shard].num_tokens;
-    hash64_update(hash, &n, sizeof(n));
+    *hash = hash64_join(*hash, &n, sizeof(n));
     if (dl->memory != NULL) {
-        hash64_update(hash, dl->memory, (size_t)n * sizeof(uint16_t));
+        *hash = hash64_join(*hash, dl->memory, (size_t)n * sizeof(uint16_t));
         return true;
     }
     int64_t count = min_i64(n, SAMPLE);
     for (int i = 0; i < NUM_SAMPLES; i++) {
         int64_t begin = (n - count) / (NUM_SAMPLES - 1) * i;
         if (!dataloader_read_tokens(dl, shard, begin, count, tokens, error)) { return false; }
-        hash64_update(hash, tokens, (size_t)count * sizeof(uint16_t));
+        *hash = hash64_join(*hash, tokens, (size_t)count * sizeof(uint16_t));
     }
     return true;
 }
@@ -191,8 +191,7 @@ static inline bool dataloader_hash_shard(DataLoader *dl, int shard, Hash64 *hash
 // Checks that there is something to read, and computes the fingerprint.
 static inline bool dataloader_finish(DataLoader *dl, const char *name, Error *error) {
     int64_t longest = 0;
-    Hash64 hash;
-    hash64_init(&hash, 0);
+    uint64_t hash = 0;
     for (int i = 0; i < dl->num_shards; i++) { longest = max_i64(longest, dl->shards[i].num_tokens); }
     if (dl->num_sequences == 0) {
         return fail(error,
@@ -203,7 +202,7 @@ static inline bool dataloader_finish(DataLoader *dl, const char *name, Error *er
     for (int i = 0; i < dl->num_shards; i++) {
         if (!dataloader_hash_shard(dl, i, &hash, error)) { return false; }
     }
-    dl->fingerprint = hash64_final(&hash);
+    dl->fingerprint = hash;
     return true;
 }
 

@@ -192,11 +192,7 @@ static inline void eval_close(EvalLoader *eval) {
 }
 
 static inline uint64_t eval_fingerprint(const BinFile *bin, const uint8_t *data, int64_t bytes) {
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    hash64_update(&hash, bin->header, DATA_HEADER_BYTES);
-    hash64_update(&hash, data, (size_t)bytes);
-    return hash64_final(&hash);
+    return hash64_join(hash64(bin->header, DATA_HEADER_BYTES), data, (size_t)bytes);
 }
 
 // Reads an evaluation file and checks all of it, every token included. max_examples: how many examples to use, from the

@@ -190,9 +190,13 @@ static inline uint64_t tokenizer_load32(const uint8_t *p) {
     return value;
 }
 
+static inline uint64_t tokenizer_load64(const uint8_t *p) {
+    return tokenizer_load32(p) | tokenizer_load32(p + 4) << 32;
+}
+
 // Returns the first 8 bytes, or all n >= 1 bytes followed by zeros. Reads only these n bytes.
 static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
-    if (n >= 8) { return hash64_load_u64(p); }
+    if (n >= 8) { return tokenizer_load64(p); }
     if (n >= 4) { return tokenizer_load32(p) | tokenizer_load32(p + n - 4) << (8 * (n - 4)); }
     return p[0] | (uint64_t)p[n / 2] << (8 * (n / 2)) | (uint64_t)p[n - 1] << (8 * (n - 1));
 }
@@ -204,7 +208,7 @@ static inline uint64_t tokenizer_next_slot(const Tokenizer *t, uint64_t i) {
 // The slot of a word, or the free slot where it belongs.
 static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *word, size_t n) {
     uint64_t head = tokenizer_word_head(word, n), hash = (head ^ n) * 0x9e3779b97f4a7c15ULL;
-    if (n > 8) { hash = (hash ^ hash >> 32 ^ hash64_load_u64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
+    if (n > 8) { hash = (hash ^ hash >> 32 ^ tokenizer_load64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
     for (uint64_t i = hash >> (64 - t->table_bits);; i = tokenizer_next_slot(t, i)) {
         WordSlot *slot = &t->words[i];
         if (slot->length == 0) { return slot; }

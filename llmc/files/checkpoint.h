@@ -35,9 +35,7 @@ enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAY
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
 // Returns the kind of record i of a checkpoint's state.
-static inline StateKind checkpoint_kind(int i) {
-    return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : i < CHECKPOINT_ARRAYS ? STATE_ARRAY : STATE_SECTION;
-}
+static inline StateKind checkpoint_kind(int i) { return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_SECTION; }
 
 // Returns the optimizer of a saved run. A training state that does not say it is older than Muon here.
 static inline GPT2Optimizer checkpoint_optimizer(const StateHeader *header) {
@@ -185,7 +183,7 @@ static inline bool checkpoint_fail_array(const CheckpointReader *r, int array, E
 static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
     int64_t bytes = r->model.size - DATA_HEADER_BYTES;
     uint64_t found;
-    return input_checksum(&r->model, DATA_HEADER_BYTES, bytes, STATE_ARRAY, &found, error) &&
+    return input_checksum(&r->model, DATA_HEADER_BYTES, bytes, &found, error) &&
            (found == r->state.records[CHECKPOINT_PARAMS].checksum ||
             checkpoint_fail_array(r, CHECKPOINT_PARAMS, error));
 }
@@ -335,7 +333,9 @@ static inline bool checkpoint_read_whole(CheckpointReader *r, float *const array
 
 static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
     for (int a = 0; a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        if (all->sums[a] != r->state.records[a].checksum) { return checkpoint_fail_array(r, a, error); }
+        if (hash64_end(all->sums[a], r->state.records[a].bytes) != r->state.records[a].checksum) {
+            return checkpoint_fail_array(r, a, error);
+        }
     }
     const char *path = r->bad_array == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
     return r->bad_place < 0 || checkpoint_fail_value(&r->config, r->bad_array, r->bad_place, r->bad_value, path, error);
@@ -538,7 +538,9 @@ static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
 // Writes the sections and the head of the state, and gives the files their names. The leader calls this when all
 // processes have flushed. `all` holds the sums of all processes, added.
 static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a].checksum = all->sums[a]; }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        w->records[a].checksum = hash64_end(all->sums[a], w->records[a].bytes);
+    }
     for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {
         const StateSection *section = &w->sections[i];
         w->records[i].checksum = hash64(section->data, (size_t)section->bytes);

@@ -150,25 +150,23 @@ static inline bool model_file_read(const ModelFile *file, float *params, Error *
 static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
     enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
     uint8_t sample[SAMPLE_BYTES];
-    Hash64 hash;
+    uint64_t hash;
     InputFile input;
     int32_t kind = (int32_t)file->kind;
     bool ok = true;
-    hash64_init(&hash, 0);
-    hash64_update(&hash, &kind, sizeof(kind));
-    hash64_update(&hash, &file->config, sizeof(file->config));
+    hash = hash64_join(hash64(&kind, sizeof(kind)), &file->config, sizeof(file->config));
     if (file->kind != MODEL_FROM_SIZE) {
         if (!input_open(&input, file->path, error)) { return false; }
-        hash64_update(&hash, &input.size, sizeof(input.size));
+        hash = hash64_join(hash, &input.size, sizeof(input.size));
         int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
         for (int64_t i = 0; ok && i < SAMPLES; i++) {
             int64_t offset = i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1);
             ok = input_read(&input, offset, sample, bytes, error);
-            if (ok) { hash64_update(&hash, sample, (size_t)bytes); }
+            if (ok) { hash = hash64_join(hash, sample, (size_t)bytes); }
         }
         input_close(&input);
     }
-    *fingerprint = hash64_final(&hash);
+    *fingerprint = hash;
     return ok;
 }
 

@@ -2,17 +2,17 @@
 // versioned, checksummed file of readable facts and binary sections.
 //
 //   bytes  0..7    "GPT2STAT"
-//          8..11   uint32 version (2)
+//          8..11   uint32 version (3)
 //         12..15   uint32 T: bytes of the text
 //         16..19   uint32 N: number of records
 //         20..23   uint32 0
 //   then           T bytes of text: lines "key value\n"
 //                  N records of 56 bytes: name (36 bytes, NUL-padded), uint32 kind, int64 bytes, uint64 checksum
-//                  uint64 XXH64 of everything above
+//                  uint64 hash of everything above (hash.h)
 //                  the sections' bytes, one after another, in the order of the records, to the end of the file
 //
-// A record's kind: 0: a section with its XXH64. 1: a section that is an array of 4-byte words, with its SUM64 (hash.h),
-// so that several processes can write and read it in pieces. 2: an array as in kind 1 that lies in another file.
+// A record has the hash of its section, which several processes can write and read in pieces. Its kind: 0: the section
+// is in this file. 1: it lies in another file.
 #ifndef LLMC_STATE_FILE_H
 #define LLMC_STATE_FILE_H
 
@@ -26,7 +26,7 @@
 #define STATE_TEXT_BYTES 65536             // room for several paths of 4 KiB each
 #define STATE_MAX_SECTIONS 64
 #define STATE_NAME_BYTES 36
-#define STATE_VERSION 2
+#define STATE_VERSION 3
 
 // Facts as lines "key value\n". A fact that cannot be stored sets `length` to -1, and writing refuses the header. So no
 // single call needs a check.
@@ -34,6 +34,8 @@ typedef struct {
     char text[STATE_TEXT_BYTES];
     int length;
 } StateHeader;
+
+typedef enum { STATE_SECTION, STATE_ELSEWHERE } StateKind;
 
 typedef struct {
     const char *name; // at most 35 bytes
@@ -44,36 +46,28 @@ typedef struct {
 
 // ---- Checksums of what is not kept ----
 
-typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
-
-// Reads `bytes` bytes from offset. *sum becomes their SUM64 for an array, otherwise their XXH64.
-static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t bytes, StateKind kind, uint64_t *sum,
-                                  Error *error) {
-    uint64_t words = 0;
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    uint8_t *buffer = (uint8_t *)malloc((size_t)max_i64(1, min_i64(bytes, SUM_CHUNK_BYTES)));
+// Computes the hash of `bytes` bytes from offset.
+static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t bytes, uint64_t *hash, Error *error) {
+    uint64_t sum = 0;
+    uint8_t *buffer = (uint8_t *)malloc((size_t)min_i64(bytes, SUM_CHUNK_BYTES) + 3);
     bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
     for (int64_t done = 0; ok && done < bytes; done += SUM_CHUNK_BYTES) {
         int64_t n = min_i64(bytes - done, SUM_CHUNK_BYTES);
         ok = input_read(file, offset + done, buffer, n, error);
         if (!ok) { break; }
-        if (kind == STATE_ARRAY) {
-            words += sum64(done / 4, buffer, n / 4);
-        } else {
-            hash64_update(&hash, buffer, (size_t)n);
-        }
+        memset(buffer + n, 0, 3); // the last word may be filled up
+        sum += sum64(done / 4, buffer, ceil_div_i64(n, 4));
     }
     free(buffer);
-    *sum = kind == STATE_ARRAY ? words : hash64_final(&hash);
+    *hash = hash64_end(sum, bytes);
     return ok;
 }
 
-// Computes the XXH64 of a whole file.
+// Computes the hash of a whole file.
 static inline bool file_checksum(const char *path, uint64_t *checksum, Error *error) {
     InputFile file;
     if (!input_open(&file, path, error)) { return false; }
-    bool ok = input_checksum(&file, 0, file.size, STATE_SECTION, checksum, error);
+    bool ok = input_checksum(&file, 0, file.size, checksum, error);
     input_close(&file);
     return ok;
 }
@@ -309,7 +303,7 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     if (!input_read(&state->file, at, header->text, header->length, error) ||
         !input_read(&state->file, at + header->length, state->records, record_bytes, error) ||
         !input_read(&state->file, end, &checksum, (int64_t)sizeof(checksum), error) ||
-        !input_checksum(&state->file, 0, end, STATE_SECTION, &found, error)) {
+        !input_checksum(&state->file, 0, end, &found, error)) {
         return false;
     }
     state->text_bytes = header->length;
@@ -319,15 +313,14 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     return true;
 }
 
-// Checks that the sections end exactly where the file ends, and that arrays have whole words.
+// Checks that the sections end exactly where the file ends.
 static inline bool state_check_size(const StateFile *state, Error *error) {
     int64_t left = state->file.size - state_head_bytes(state->text_bytes, state->count);
     bool fits = true;
     for (int i = 0; i < state->count; i++) {
         const StateRecord *record = &state->records[i];
-        bool whole = record->kind == STATE_SECTION || (record->kind <= STATE_ELSEWHERE && record->bytes % 4 == 0);
-        fits = fits && whole && record->bytes >= 0 && record->name[STATE_NAME_BYTES - 1] == '\0' &&
-               state_bytes_here(record) <= left;
+        fits = fits && record->kind <= STATE_ELSEWHERE && record->bytes >= 0 &&
+               record->name[STATE_NAME_BYTES - 1] == '\0' && state_bytes_here(record) <= left;
         left -= fits ? state_bytes_here(record) : 0;
     }
     return (fits && left == 0) || fail(error, "%s: has %lld bytes, its header tells another size (truncated?)",
@@ -393,8 +386,8 @@ static inline bool state_verify_sections(const StateFile *state, Error *error) {
     for (int i = 0; i < state->count; i++) {
         const StateRecord *record = &state->records[i];
         uint64_t found = record->checksum;
-        if (record->kind != STATE_ELSEWHERE && !input_checksum(&state->file, state_section_offset(state, i),
-                                                               record->bytes, (StateKind)record->kind, &found, error)) {
+        if (record->kind != STATE_ELSEWHERE &&
+            !input_checksum(&state->file, state_section_offset(state, i), record->bytes, &found, error)) {
             return false;
         }
         if (found != record->checksum) { return state_fail_damaged(state, i, error); }

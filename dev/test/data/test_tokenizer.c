@@ -9,7 +9,7 @@
 #define VOCAB_BPE "../shared/data/vocab.bpe"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
 #define ENCODINGS "dev/test/fixtures/gpt2_encodings.txt"
-#define SHAKESPEARE_HASH 0xec7d405218fb2b81ULL
+#define SHAKESPEARE_HASH 0x65319a99b935ae6bULL
 
 // ---- Helpers ----
 

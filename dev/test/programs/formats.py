@@ -165,78 +165,46 @@ def hugging_face_tensors(config, tensors, dtype="F32", prefix=""):
 # Training state
 
 MASK = (1 << 64) - 1
-P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
-                      0x27D4EB2F165667C5)
 
 
-def rotate(x, bits):
-    return (x << bits | x >> (64 - bits)) & MASK
-
-
-def mix(lane, word):
-    return rotate((lane + word * P2) & MASK, 31) * P1 & MASK
-
-
-def xxh64(data):
-    """XXH64 with seed 0, step by step as its specification describes it."""
-    at, total = 0, len(data)
-    if total >= 32:
-        lanes = [(P1 + P2) & MASK, P2, 0, -P1 & MASK]
-        while at + 32 <= total:
-            lanes = [mix(lane, word) for lane, word in zip(lanes, struct.unpack_from("<4Q", data, at))]
-            at += 32
-        h = sum(rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18))) & MASK
-        for lane in lanes:
-            h = ((h ^ mix(0, lane)) * P1 + P4) & MASK
-    else:
-        h = P5
-    h = (h + total) & MASK
-    while at + 8 <= total:
-        h = (rotate(h ^ mix(0, struct.unpack_from("<Q", data, at)[0]), 27) * P1 + P4) & MASK
-        at += 8
-    if at + 4 <= total:
-        h = (rotate(h ^ struct.unpack_from("<I", data, at)[0] * P1 & MASK, 23) * P2 + P3) & MASK
-        at += 4
-    for byte in data[at:]:
-        h = rotate(h ^ byte * P5 & MASK, 11) * P1 & MASK
-    h = (h ^ h >> 33) * P2 & MASK
-    h = (h ^ h >> 29) * P3 & MASK
-    return h ^ h >> 32
+def mix(x):
+    x &= MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
 
 
 def sum64(data, first=0):
     """SUM64 of an array of 4-byte words that begins at word number `first` of a larger one."""
-    total = 0
-    for i, word in enumerate(array("I", data), first + 1):
-        x = (i * 0x9E3779B97F4A7C15 + word) & MASK
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-        total += x ^ x >> 31
-    return total & MASK
+    return sum(mix(i * 0x9E3779B97F4A7C15 + word) for i, word in enumerate(array("I", data), first + 1)) & MASK
+
+
+def hash64(data):
+    """The SUM64 of the words, the last one filled up with zeros, and their number."""
+    return (sum64(data + bytes(-len(data) % 4)) + mix(-1 - len(data))) & MASK
 
 
 def read_state(path):
-    """Returns ({key: text}, {section name: bytes}, {name: SUM64 of an array in another file}); all checksums are
+    """Returns ({key: text}, {section name: bytes}, {name: hash of an array in another file}); all checksums are
     verified."""
     data = read_bytes(path)
     magic, version, text_bytes, count, zero = struct.unpack_from("<8s4I", data)
-    need(magic == b"GPT2STAT" and version == 2 and zero == 0, "state: magic or version")
+    need(magic == b"GPT2STAT" and version == 3 and zero == 0, "state: magic or version")
     records_at = 24 + text_bytes
     at = records_at + 56 * count
-    need(struct.unpack_from("<Q", data, at)[0] == xxh64(data[:at]), "state: header checksum")
+    need(struct.unpack_from("<Q", data, at)[0] == hash64(data[:at]), "state: header checksum")
     facts = dict(line.split(" ", 1) for line in data[24:records_at].decode().split("\n")[:-1])
     at += 8
     sections, elsewhere = {}, {}
     for i in range(count):
         name, kind, size, checksum = struct.unpack_from("<36sIqQ", data, records_at + 56 * i)
         name = name.rstrip(b"\0").decode()
-        need(kind <= 2, f"state: kind of {name}")
-        if kind == 2:
+        need(kind <= 1, f"state: kind of {name}")
+        if kind == 1:
             elsewhere[name] = checksum
             continue
         sections[name] = data[at:at + size]
-        hashes = (xxh64, sum64)
-        need(len(sections[name]) == size and hashes[kind](sections[name]) == checksum, f"state: section {name}")
+        need(len(sections[name]) == size and hash64(sections[name]) == checksum, f"state: section {name}")
         at += size
     need(at == len(data), "state: bytes to spare")
     return facts, sections, elsewhere
@@ -253,13 +221,13 @@ def rewrite_state(path, facts=(), sections=()):
     records, bodies = b"", b""
     for i in range(count):
         name, kind, size, checksum = struct.unpack_from("<36sIqQ", data, 24 + text_bytes + 56 * i)
-        size_here = 0 if kind == 2 else size
+        size_here = 0 if kind == 1 else size
         body = dict(sections).get(name.rstrip(b"\0").decode(), data[at:at + size_here])
         at += size_here
-        records += struct.pack("<36sIqQ", name, kind, size, (xxh64, sum64, lambda _: checksum)[kind](body))
+        records += struct.pack("<36sIqQ", name, kind, size, checksum if kind == 1 else hash64(body))
         bodies += body
-    head = struct.pack("<8s4I", b"GPT2STAT", 2, len(text), count, 0) + text + records
-    write_bytes(path, head + struct.pack("<Q", xxh64(head)) + bodies)
+    head = struct.pack("<8s4I", b"GPT2STAT", 3, len(text), count, 0) + text + records
+    write_bytes(path, head + struct.pack("<Q", hash64(head)) + bodies)
 
 
 # Muon updates these. The second moment leaves them out, and closes the gaps.
@@ -279,8 +247,8 @@ def read_checkpoint(folder, step):
     data = read_bytes(model)
     facts, sections, elsewhere = read_state(f"{folder}/state_{step:08}.bin")
     need(int(facts["step"]) == step and int(facts["model_bytes"]) == len(data), "checkpoint: step or size")
-    need(int(facts["model_header"]) == xxh64(data[:1024]), "checkpoint: header of the model")
-    need(elsewhere == {"params": sum64(data[1024:])}, "checkpoint: parameters")
+    need(int(facts["model_header"]) == hash64(data[:1024]), "checkpoint: header of the model")
+    need(elsewhere == {"params": hash64(data[1024:])}, "checkpoint: parameters")
     need(list(sections)[:2] == ["adam_m", "adam_v"], "checkpoint: moments")
     size_of_v = 4 * sum(len(tensors[name]) for name in names_in_v(config, facts))
     sizes = [len(sections[name]) for name in ("adam_m", "adam_v")]

@@ -11,7 +11,7 @@ import pytest
 
 from cli import (TINY, config, finish, model, path, ran, random_tokens, shard_bytes, start,
                  tokenizer_bytes)
-from formats import xxh64
+from formats import hash64
 from tools import ROOT, new_folder, read, write
 
 # ESC, BEL, CR, DEL, U+009B as UTF-8 and as a raw byte, an override and an isolate of the direction of writing, half a
@@ -49,7 +49,7 @@ def resign(state, change):
     at = 24 + text + 56 * records
     facts = change(state[24:24 + text])
     head = state[:12] + struct.pack("<I", len(facts)) + state[16:24] + facts + state[24 + text:at]
-    return head + struct.pack("<Q", xxh64(head)) + state[at + 8:]
+    return head + struct.pack("<Q", hash64(head)) + state[at + 8:]
 
 
 TOKENS = [bytes([i]) for i in range(248)] + [HOSTILE, FRIENDLY, b"\n\t", b"\x9b", b"\xe2\x80", b"\xae", b"\x1b["]
