@@ -65,7 +65,7 @@ static const ArgsProgram program = {
     "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
     "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need "
     "not be valid UTF-8.",
-    "Examples\n"
+    "\nExamples\n"
     "  $0 --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
     "  zcat pages.jsonl.gz | $0 --output data/web --jsonl text --val-tokens 10000000 -\n",
     specs,

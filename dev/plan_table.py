@@ -1,6 +1,6 @@
 """Brings up to date what the documents take from the trainers' --plan: memory, traffic and utilisation of each stage of
 sharding (doc/several_gpus.md), the predicted speeds (README.md), the levels of --recompute (doc/speed.md), the sizes of
---init (doc/usage.md, README.md, --help).
+--init (doc/usage.md, README.md).
 
     python3 dev/plan_table.py --check [program]     exit status 1 if they are not what --plan says now
     python3 dev/plan_table.py --write [program]     brings them up to date
@@ -26,9 +26,9 @@ MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
 SPEEDS = {"GPT-2 124M, bf16": "-e d12 -b 64 -t 1024", "GPT-2 124M, `--fp8`": "-e d12 -b 64 -t 1024 --fp8",
           "GPT-2 1558M, bf16": "-e d48 -b 16 -t 1024", "GPT-2 1558M, `--fp8`": "-e d48 -b 16 -t 1024 --fp8"}
 LEVELS = "-e d12 -b 64 -t 1024 -d 524288"
-# The sizes of --init: the batches with which the CPU and the GPU train, and the sizes that --help shows.
-CPU_BATCH, GPU_BATCH, SHORT = "-b 4 -t 64 --threads 1", "-b 8 -t 1024 -r 0", ["d6", "d12", "d24", "d36", "d48"]
-SIZES, OPTIONS = "llmc/model/gpt2.h", "llmc/run/train_options.h"
+# The sizes of --init: the batches with which the CPU and the GPU train.
+CPU_BATCH, GPU_BATCH = "-b 4 -t 64 --threads 1", "-b 8 -t 1024 -r 0"
+SIZES = "llmc/model/gpt2.h"
 
 
 def plan(program, *words):
@@ -114,13 +114,6 @@ def size_row(size):
             f"| {size.cpu} | {size.gpu} |")
 
 
-def help_line(size):
-    """A line of the macro TRAIN_SIZES."""
-    text = (f"  {', '.join(size.names):12} {size.parameters:14,} {size.layers:7} {size.heads:6} {size.channels:9,} "
-            f"{size.cpu:>14} {size.gpu:>14}")
-    return f'    "{text}\\n"'.ljust(119) + "\\"
-
-
 # ---- The documents ----
 
 
@@ -132,7 +125,7 @@ def with_rows(text, header, rows):
 
 def documents(program):
     """Names of the documents -> their text as it should be."""
-    names = ("README.md", "doc/several_gpus.md", "doc/speed.md", "doc/usage.md", OPTIONS)
+    names = ("README.md", "doc/several_gpus.md", "doc/speed.md", "doc/usage.md")
     texts, all_sizes = {name: read(name) for name in names}, sizes(program)
     readme = texts["README.md"]
     for name in SPEEDS:
@@ -143,8 +136,6 @@ def documents(program):
         readme = re.sub(rf"^{re.escape(row.split(' | ')[0])} \|.*$", row, readme, flags=re.M)
     texts["README.md"] = readme
     texts["doc/usage.md"] = with_rows(texts["doc/usage.md"], "| `--init` | parameters |", map(size_row, all_sizes))
-    lines = "\n".join(help_line(size) for size in all_sizes if size.name in SHORT)
-    texts[OPTIONS] = re.sub(r'(?<=\n)(    "  [^\n]* GiB\\n" *\\\n)+', lambda _: lines + "\n", texts[OPTIONS])
     gpus = texts["doc/several_gpus.md"]
     texts["doc/several_gpus.md"] = with_rows(gpus, "| model, tokens a step |", stage_rows(program))
     texts["doc/speed.md"] = with_rows(texts["doc/speed.md"], "| `--recompute` | memory |", level_rows(program))

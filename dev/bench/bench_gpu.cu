@@ -52,7 +52,7 @@ static const ArgsProgram program = {
     "bench_gpu",
     "$0 [options]",
     "Times each kernel of the GPU trainer against the least time that this GPU's memory and arithmetic allow it.",
-    NULL,
+    "",
     specs,
     sizeof(specs) / sizeof(specs[0]),
     false,

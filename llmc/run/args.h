@@ -38,7 +38,7 @@ typedef struct {
     const char *value;    // the value's name in --help; ARG_CHOICE: its words, as "cosine|linear"
     const char *needs;    // terms, separated by spaces, that must hold where the option is used (below); "": none
     const char *group;    // heading in --help; rows of a group are neighbours
-    const char *help;
+    const char *help;     // --help ends at the first semicolon, --help all shows all of it
 } ArgSpec;
 
 // A term of `needs` has alternatives, divided by "|": "keep" (the value of --keep is not 0 or empty), "optimizer=muon"
@@ -48,12 +48,12 @@ typedef struct {
     const char *name;                // of the program
     const char *usage;               // e.g. "$0 [options] FILE..."; $0 is the program's name
     const char *summary;             // a paragraph for --help
-    const char *examples;            // lines at the end of --help, with $0 as in usage; or NULL
+    const char *examples;            // lines at the end of --help, with $0 as in usage; or ""
     const ArgSpec *specs;            //
     int num_specs;                   // at most ARGS_MAX_SPECS
     bool takes_positionals;          // allows words that are not options
     bool *given;                     // (num_specs), set by args_parse: the command line has this option; or NULL
-    const char *common;              // names of the options that --help shows, separated by spaces; NULL: all
+    const char *common;              // names of the options that --help shows on a line each; NULL: all, whole
     const char *const (*foreign)[2]; // options of other programs (names, what to give), the last row NULL; or NULL
     bool silent;                     // prints nothing: one process speaks for all that a launcher has started
     const char *lacks, *refusal;     // a term in capitals, and the answer to options that need it; or both NULL
@@ -218,16 +218,15 @@ static inline int args_find(const ArgsProgram *program, const char *argument, si
 }
 
 // Returns the edits (character inserted, removed, replaced, neighbours swapped) that turn a into b. Looks at 31 bytes.
-static inline int args_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+static inline int args_edit_distance(const char *a, const char *b) {
     enum { MAX = 32 };
-    int d[MAX][MAX];
-    int n = (int)(a_length < MAX - 1 ? a_length : MAX - 1), m = (int)(b_length < MAX - 1 ? b_length : MAX - 1);
+    int d[MAX][MAX], n = (int)min_i64((int64_t)strlen(a), MAX - 1), m = (int)min_i64((int64_t)strlen(b), MAX - 1);
     for (int i = 0; i <= n; i++) {
         for (int j = 0; j <= m; j++) {
             int best = i == 0 || j == 0 ? i + j : d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
             if (i > 0 && d[i - 1][j] + 1 < best) { best = d[i - 1][j] + 1; }
             if (j > 0 && d[i][j - 1] + 1 < best) { best = d[i][j - 1] + 1; }
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
             if (swapped && d[i - 2][j - 2] + 1 < best) { best = d[i - 2][j - 2] + 1; }
             d[i][j] = best;
         }
@@ -235,140 +234,102 @@ static inline int args_edit_distance(const char *a, size_t a_length, const char 
     return d[n][m];
 }
 
-// A mistyped name, and the nearest known name so far.
-typedef struct {
-    const char *typed; // without dashes
-    size_t length;
-    int distance;
-    char nearest[96]; // with dashes
-} ArgsGuess;
-
-// A prefix of a name ("batch" of "batch-size") counts as one edit, and a digit behind a name ("b4") as none.
-static inline void args_consider(ArgsGuess *guess, const char *dashes, const char *name, size_t length) {
-    size_t shared = guess->length < length ? guess->length : length;
-    bool alike = memcmp(name, guess->typed, shared) == 0, begins = alike && shared > 1 && shared < length;
-    bool glued = alike && shared > 0 && shared < guess->length && strchr("0123456789", guess->typed[shared]) != NULL;
-    int distance = glued ? 0 : begins ? 1 : args_edit_distance(guess->typed, guess->length, name, length);
-    if (distance >= guess->distance) { return; }
-    guess->distance = distance;
-    snprintf(guess->nearest, sizeof(guess->nearest), "%s%.*s", dashes, (int)length, name);
-}
-
-// Finds the known option nearest to a mistyped option. `nearest` is empty if more than a third would have to change.
-static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed, size_t length) {
-    size_t dashes = strspn(typed, "-") < length ? strspn(typed, "-") : length;
-    ArgsGuess guess = {typed + dashes, length - dashes, INT32_MAX, ""};
-    for (int i = 0; i < program->num_specs; i++) {
-        const ArgSpec *spec = &program->specs[i];
-        if (args_lacks(program, spec)) { continue; }
-        args_consider(&guess, "--", spec->name, strlen(spec->name));
-        for (const char *alias = spec->aliases; *alias != '\0';) {
-            size_t n = strcspn(alias, " ");
-            args_consider(&guess, "-", alias, n);
-            alias += n + (alias[n] == ' ');
-        }
+// Returns the long name nearest to a mistyped name without dashes, or NULL if more than a third would have to change.
+// The beginning of a name ("batch" of "batch-size") counts as one edit.
+static inline const char *args_guess(const ArgsProgram *program, const char *typed) {
+    const char *nearest = NULL;
+    int length = (int)strlen(typed), least = length / 3 + 1;
+    for (int i = -2; i < program->num_specs; i++) {
+        const char *name = i == -2 ? "help" : i == -1 ? "version" : program->specs[i].name;
+        bool begins = length > 1 && strncmp(name, typed, (size_t)length) == 0;
+        int edits = args_edit_distance(typed, name), distance = begins && edits > 1 ? 1 : edits;
+        if (distance >= least || (i >= 0 && args_lacks(program, &program->specs[i]))) { continue; }
+        least = distance, nearest = name;
     }
-    args_consider(&guess, "--", "help", 4);
-    args_consider(&guess, "--", "version", 7);
-    if (3 * guess.distance > (int)guess.length) { guess.nearest[0] = '\0'; }
-    return guess;
+    return nearest;
 }
 
 // ---- Help ----
 
-// Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH. Further lines are indented.
-static inline void args_print_wrapped(FILE *out, const char *text, int column, int indent) {
-    bool first = true;
-    while (*text != '\0') {
-        int word = (int)strcspn(text, " ");
-        if (!first && column + 1 + word > ARGS_HELP_WIDTH) {
-            say(out, "\n%*s", indent, "");
-            column = indent;
-            first = true;
-        }
-        say(out, "%s%.*s", first ? "" : " ", word, text);
-        column += word + (first ? 0 : 1);
-        first = false;
-        text += word + (text[word] == ' ');
+// Prints text that begins in this column, broken at spaces so that it ends before ARGS_HELP_WIDTH.
+static inline void args_print_wrapped(FILE *out, const char *text, int indent) {
+    for (int column = indent, word; *text != '\0'; text += word + (text[word] == ' ')) {
+        word = (int)strcspn(text, " ");
+        bool breaks = column > indent && column + 1 + word > ARGS_HELP_WIDTH;
+        if (breaks) { say(out, "\n%*s", indent, ""); }
+        if (breaks) { column = indent; }
+        say(out, "%s%.*s", column > indent ? " " : "", word, text);
+        column += word + (column > indent);
     }
     say(out, "\n");
 }
 
 // Writes the left side of an option in --help: "-n, --name VALUE".
 static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
-    size_t n = 0;
-    text[0] = '\0';
-    for (const char *alias = spec->aliases; *alias != '\0' && n + 16 < size;) {
-        int a = (int)strcspn(alias, " ");
-        n += (size_t)snprintf(text + n, size - n, "-%.*s, ", a < 10 ? a : 10, alias);
-        alias += a + (alias[a] == ' ');
-    }
-    snprintf(text + n, size - n, "--%s%s%s", spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
+    int alias = (int)strcspn(spec->aliases, " ");
+    snprintf(text, size, "%s%.*s%s--%s%s%s", alias > 0 ? "-" : "", alias, spec->aliases, alias > 0 ? ", " : "",
+             spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
 }
 
-// Writes the right side of an option in --help: what it does, its range if wanted, and its default.
-static inline void args_description(char *text, size_t size, const ArgSpec *spec, bool ranges) {
-    bool number = ranges && (spec->type == ARG_INT || spec->type == ARG_REAL);
+enum { ARGS_HELP_LEFT = 2, ARGS_HELP_RIGHT = 28, ARGS_HELP_ALL_RIGHT = 32 }; // the columns of --help
+
+// Prints an option on one line, which says the first part of its help, up to a semicolon, and its default.
+static inline void args_print_brief(FILE *out, const ArgSpec *spec) {
+    char left[256];
+    bool has_default = !args_list_has("|0|-1", '|', spec->fallback, strlen(spec->fallback));
+    args_usage(left, sizeof(left), spec);
+    say(out, "%*s%-*s%.*s%s%s%s\n", ARGS_HELP_LEFT, "", ARGS_HELP_RIGHT - ARGS_HELP_LEFT, left,
+        (int)strcspn(spec->help, ";"), spec->help, has_default ? " (default " : "", has_default ? spec->fallback : "",
+        has_default ? ")" : "");
+}
+
+// Prints an option with all of its help, its range and its default.
+static inline void args_print_option(FILE *out, const ArgSpec *spec) {
+    char left[256], right[1024], range[80] = "";
+    bool number = spec->type == ARG_INT || spec->type == ARG_REAL;
     bool is_off = spec->fallback[0] == '0' && (spec->type == ARG_FLAG || spec->type == ARG_CHOICE);
     bool has_default = spec->fallback[0] != '\0' && !is_off;
-    bool brackets = number || has_default;
-    char range[80] = "";
-    if (number) { args_range(range, sizeof(range), spec, true); }
-    snprintf(text, size, "%s%s%s%s%s%s%s", spec->help, brackets ? " (" : "", range, number && has_default ? "; " : "",
-             has_default ? "default " : "", has_default ? spec->fallback : "", brackets ? ")" : "");
-}
-
-enum { ARGS_HELP_LEFT = 2, ARGS_HELP_RIGHT = 32 }; // the columns of --help
-
-static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges) {
-    char left[256], right[1024];
     args_usage(left, sizeof(left), spec);
-    args_description(right, sizeof(right), spec, ranges);
-    say(out, "%*s%s", ARGS_HELP_LEFT, "", left);
-    int column = ARGS_HELP_LEFT + (int)strlen(left);
-    if (column + 2 > ARGS_HELP_RIGHT) {
-        say(out, "\n");
-        column = 0;
-    }
-    say(out, "%*s", ARGS_HELP_RIGHT - column, "");
-    args_print_wrapped(out, right, ARGS_HELP_RIGHT, ARGS_HELP_RIGHT);
+    if (number) { args_range(range, sizeof(range), spec, true); }
+    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,
+             number && has_default ? "; " : "", has_default ? "default " : "", has_default ? spec->fallback : "",
+             number || has_default ? ")" : "");
+    bool fits = ARGS_HELP_LEFT + strlen(left) + 2 <= ARGS_HELP_ALL_RIGHT;
+    say(out, "%*s%-*s", ARGS_HELP_LEFT, "", ARGS_HELP_ALL_RIGHT - ARGS_HELP_LEFT, left);
+    if (!fits) { say(out, "\n%*s", ARGS_HELP_ALL_RIGHT, ""); }
+    args_print_wrapped(out, right, ARGS_HELP_ALL_RIGHT);
 }
 
 // Prints a text with the program's name in the place of each $0.
 static inline void args_print_named(FILE *out, const char *text, const char *name) {
     for (const char *place; (place = strstr(text, "$0")) != NULL; text = place + 2) {
-        fwrite(text, 1, (size_t)(place - text), out);
-        say(out, "%s", name);
+        say(out, "%.*s%s", (int)(place - text), text, name);
     }
     say_lines(out, text);
 }
 
-// Prints the options in the groups and the order of the table: all options, or the common options.
+// Prints the options in the order of the table: all of them in their groups, or the common ones, on one screen.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
-    const char *group = "", *common = program->common;
-    int h = args_find(program, "-h", 2);
+    const char *group = "", *common = all ? NULL : program->common;
     say(out, "Usage: ");
     args_print_named(out, program->usage, program->name);
-    say(out, "\n\n");
-    args_print_wrapped(out, program->summary, 0, 0);
-    if (h >= 0) { say(out, "Help is --help, or -h alone: -h 1 is --%s 1.\n", program->specs[h].name); }
+    say(out, "\n");
+    args_print_wrapped(out, program->summary, 0);
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
-        bool shown = all || common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
-        if (args_lacks(program, spec) || !shown) { continue; }
+        if (args_lacks(program, spec)) { continue; }
+        if (common != NULL) {
+            if (args_list_has(common, ' ', spec->name, strlen(spec->name))) { args_print_brief(out, spec); }
+            continue;
+        }
         if (strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
         group = spec->group;
-        args_print_option(out, spec, all || common == NULL);
+        args_print_option(out, spec);
     }
-    const int width = ARGS_HELP_RIGHT - ARGS_HELP_LEFT;
-    say(out, "\nThis program\n");
-    say(out, "  %-*s%s\n", width, "-h, --help", "this text");
-    if (common != NULL) { say(out, "  %-*s%s\n", width, "--help all", "every option, with its range"); }
-    say(out, "  %-*s%s\n", width, "--version", "the version");
-    if (program->examples != NULL) {
-        say(out, "\n");
-        args_print_named(out, program->examples, program->name);
-    }
+    if (common == NULL) { say(out, "\n"); }
+    say(out, "  -h, --help, --version%s\n",
+        program->common != NULL ? "     this text, the version; --help all: every option" : "");
+    args_print_named(out, program->examples, program->name);
 }
 
 // ---- What an option needs ----
@@ -425,12 +386,11 @@ static inline bool args_check_needs(const ArgsProgram *program, const void *opti
 
 // ---- Parsing ----
 
-// Returns what to give in place of another program's option, or NULL. "--learning_rate" is "--learning-rate".
-static inline const char *args_find_foreign(const ArgsProgram *program, const char *argument, size_t length) {
+// Returns what to give in place of another program's option, or NULL. "learning_rate" is "learning-rate".
+static inline const char *args_find_foreign(const ArgsProgram *program, const char *typed) {
     char name[64];
-    size_t dashes = strspn(argument, "-"), n = 0;
-    if (dashes > length || length - dashes >= sizeof(name)) { return NULL; }
-    for (size_t i = dashes; i < length; i++) { name[n++] = argument[i] == '_' ? '-' : argument[i]; }
+    size_t n = 0;
+    for (; typed[n] != '\0' && n + 1 < sizeof(name); n++) { name[n] = typed[n] == '_' ? '-' : typed[n]; }
     for (int i = 0; program->foreign != NULL && program->foreign[i][0] != NULL; i++) {
         if (args_list_has(program->foreign[i][0], ' ', name, n)) { return program->foreign[i][1]; }
     }
@@ -439,14 +399,14 @@ static inline const char *args_find_foreign(const ArgsProgram *program, const ch
 
 // Fills the error for an argument that begins with a dash and names no option.
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
-    char typed[64];
+    char typed[64], name[64];
+    size_t dashes = strspn(argument, "-");
+    snprintf(name, sizeof(name), "%.*s", (int)(length > dashes ? length - dashes : 0), argument + dashes);
     args_quote(typed, sizeof(typed), argument, length);
-    const char *answer = args_find_foreign(program, argument, length);
+    const char *answer = args_find_foreign(program, name), *near = args_guess(program, name);
     if (answer != NULL) { return fail(error, "%s: unknown option; %s", typed, answer); }
-    ArgsGuess guess = args_guess(program, argument, length);
-    bool near = guess.nearest[0] != '\0';
-    return fail(error, "%s: unknown option%s%s (%s lists all)", typed, near ? "; the nearest is " : "", guess.nearest,
-                program->common != NULL ? "--help all" : "--help");
+    return fail(error, "%s: unknown option%s%s (%s lists all)", typed, near != NULL ? "; the nearest is --" : "",
+                near != NULL ? near : "", program->common != NULL ? "--help all" : "--help");
 }
 
 // Returns true if "-h" asks for help. If an option has the alias "h", "-h" with a value sets that option.
@@ -456,14 +416,8 @@ static inline bool args_is_help(const ArgsProgram *program, const char *argument
     return strcmp(argument, "-h") == 0 && !sets;
 }
 
-// Tells whether a bare option has the value "1": a number whose value --help shows in brackets, or a choice with this
-// word.
-static inline bool args_may_be_bare(const ArgSpec *spec) {
-    return spec->value[0] == '[' || (spec->type == ARG_CHOICE && args_list_has(spec->value, '|', "1", 1));
-}
-
 // Returns the value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. Moves *i past it. NULL: the value
-// is missing (another option follows, or nothing). A bare flag is "1".
+// is missing (another option follows, or nothing). A bare flag is "1", and so is a choice that has this word.
 static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
                                           int *i) {
     const char *equals = strchr(argv[*i], '=');
@@ -474,15 +428,14 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
         if (!args_is_digit(next) && !word) { return "1"; }
     } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
                args_find(program, next, strcspn(next, "=")) >= 0) {
-        return args_may_be_bare(spec) ? "1" : NULL;
+        return spec->type == ARG_CHOICE && args_list_has(spec->value, '|', "1", 1) ? "1" : NULL;
     }
     return argv[++*i];
 }
 
-// Takes the option in argv[*i]. Moves *i to its last argument. given, changed (num_specs): the option was there before,
-// with another value.
+// Takes the option in argv[*i]. Moves *i to its last argument. Says so if it replaces another value.
 static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
-                                    bool *given, bool *changed, Error *error) {
+                                    bool *given, Error *error) {
     char label[128], expected[512], typed[64], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
     size_t length = strcspn(argv[*i], "=");
     int index = args_find(program, argv[*i], length);
@@ -493,28 +446,18 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     if (args_lacks(program, spec)) { return fail(error, "%s: %s", label, program->refusal); }
     const char *value = args_take_value(program, spec, argc, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
+    args_quote(typed, sizeof(typed), value, strlen(value));
     args_value_text(spec, options, before, sizeof(before));
     if (!args_store(spec, options, value)) {
-        args_quote(typed, sizeof(typed), value, strlen(value));
         if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
         return fail(error, "%s: got %s, expected %s", label, typed, expected);
     }
     args_value_text(spec, options, after, sizeof(after));
-    changed[index] = changed[index] || (given[index] && strcmp(before, after) != 0);
-    given[index] = true;
-    return true;
-}
-
-// Says which value counts of each option that was given several values.
-static inline void args_note_changed(const ArgsProgram *program, const void *options, const bool *changed) {
-    char label[128], value[ARGS_MAX_TEXT], typed[64];
-    for (int i = 0; i < program->num_specs; i++) {
-        if (!changed[i]) { continue; }
-        args_label(label, sizeof(label), &program->specs[i]);
-        args_value_text(&program->specs[i], options, value, sizeof(value));
-        args_quote(typed, sizeof(typed), value, strlen(value));
+    if (given[index] && strcmp(before, after) != 0 && !program->silent) {
         say(stderr, "%s: %s: given more than once; the last value, %s, is taken\n", program->name, label, typed);
     }
+    given[index] = true;
+    return true;
 }
 
 // Sets `options` from the defaults and the command line. --help and --version print to standard output and set
@@ -522,7 +465,7 @@ static inline void args_note_changed(const ArgsProgram *program, const void *opt
 // num_positionals may be NULL if the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
-    bool taken[ARGS_MAX_SPECS], changed[ARGS_MAX_SPECS] = {false};
+    bool taken[ARGS_MAX_SPECS];
     bool *given = program->given != NULL ? program->given : taken;
     bool only_words = false; // after "--"
     int words = 0;
@@ -544,7 +487,7 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
             *outcome = ARGS_SHOWED_VERSION;
             return true;
         } else if (!is_word) {
-            if (!args_take_option(program, options, argc, argv, &i, given, changed, error)) { return false; }
+            if (!args_take_option(program, options, argc, argv, &i, given, error)) { return false; }
         } else if (program->takes_positionals) {
             argv[++words] = argv[i];
         } else {
@@ -558,7 +501,6 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
     for (int i = 0; i < program->num_specs; i++) {
         if (given[i] && !args_check_needs(program, options, &program->specs[i], error)) { return false; }
     }
-    if (!program->silent) { args_note_changed(program, options, changed); }
     return true;
 }
 

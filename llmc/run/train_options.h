@@ -33,7 +33,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 //  and CPU: the trainer that has it), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
     X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "", "Data",                          \
-      "training data: a plain text file, or token shards (.bin; a pattern in quotes names several)")                   \
+      "a text file, or token shards (.bin); a pattern in quotes names several")                                        \
     X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "Data",                                \
       "validation data; without it, the last part of a training text is kept for validation")                          \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "", "Data",                              \
@@ -44,7 +44,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "", "Model",                      \
-      "a size for a new model (124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ...), or a model to go on with: a "      \
+      "a new model's size, or a model's file; 124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ..., or a "               \
       ".bin or .safetensors file, the folder of a run, or a Hugging Face folder with its tokenizer")                   \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "Model", "layers of a new model; 0: as --init says")   \
     X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model",                                                \
@@ -56,20 +56,19 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model",                                                \
       "vocabulary of a new model; 0: the tokenizer's")                                                                 \
     X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "Batch",                             \
-      "sequences in a micro-batch, which is in memory at once")                                                        \
+      "sequences in a micro-batch; it is in memory at once")                                                           \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "", "Batch",                                         \
-      "tokens in a sequence, at most the model's context; 0: " PICK(                                                   \
-          "64", "1024") ", or the context if that is less; "                                                           \
-                        "where a run only samples: as trained, else the context")                                      \
+      "tokens in a sequence; at most the model's context; 0: " PICK(                                                   \
+          "64", "1024") ", or the context if that is less; where a run only samples: as trained, else the context")    \
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "", "Batch",              \
-      "tokens in a step, a multiple of B x T: micro-batches add up to it; 0: one micro-batch")                         \
+      "tokens in a step; a multiple of B x T, to which micro-batches add up; 0: one micro-batch")                      \
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, "", "Batch",                                        \
       "steps of the whole run; -1: once through the data; 0: only evaluate, sample and export")                        \
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
     X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, "", "Optimizer",                    \
       "how the rate falls after the warm-up" SCHEDULE_NOTES)                                                           \
     X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, "", "Optimizer",                                    \
-      "steps over which the rate rises from 0 at the start")                                                           \
+      "steps over which the rate rises from 0")                                                                        \
     X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "", "Optimizer",                            \
       "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "Optimizer",                              \
@@ -98,13 +97,13 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "end the run with status 1 after 20 steps in a row with a loss above ln V + 1, or a gradient norm above 10 "     \
       "times the median of the last 128; the last checkpoint before them stays; 0: only warn")                         \
     X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",                 \
-      "validate every N steps, and at the start and the end; 0: never")                                                \
+      "validate every N steps; and at the start and the end; 0: never")                                                \
     X(val_sequences, "val-sequences", "", INT, "80", 0, 1000000000, "N", FREE, "", "Evaluation",                       \
       "sequences in a validation; 0: all")                                                                             \
     X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, "", "Evaluation",                         \
       "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                     \
-      "measure the accuracy on HellaSwag with each validation, or as --eval-every says")                               \
+      "measure the accuracy on HellaSwag with each validation, or as --eval-every says (-h alone is --help)")          \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
       FREE, "hellaswag", "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                    \
     X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                                \
@@ -116,7 +115,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "Evaluation",               \
       "use the first N questions of each; 0: all")                                                                     \
     X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",           \
-      "write a sample every N steps, and at the end; 0: never")                                                        \
+      "write a sample every N steps; and at the end; 0: never")                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "Evaluation", "tokens of a sample")   \
     X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "Evaluation",                            \
       "the sample goes on from this text")                                                                             \
@@ -127,15 +126,15 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "Evaluation",                                                \
       "sample among the likeliest tokens that make up probability P; 1: all")                                          \
     X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "Output",                             \
-      "the folder for checkpoints, main.log, speed.log, loss.svg and run.json; without it, nothing is written")        \
+      "the folder for checkpoints and logs; without it, nothing is written")                                           \
     X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",              \
-      "save every N steps, and at the end; 0: only at the end")                                                        \
+      "save every N steps; and at the end; 0: only at the end")                                                        \
     X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",                                     \
       "keep the last N checkpoints, remove older ones; 0: keep all")                                                   \
     X(keep_major, "keep-major", "nm", INT, "0", 0, 1000000000, "N", FREE, "keep", "Output",                            \
       "but never remove those of every N-th step; 0: no exception")                                                    \
     X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "Output",                                \
-      "go on from the last good checkpoint in --out-dir, bit for bit")                                                 \
+      "go on from the last checkpoint in --out-dir; bit for bit, from the last that is whole")                         \
     X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "Output",                               \
       "resume although options that shape the run have changed")                                                       \
     X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "Output",                                      \
@@ -146,22 +145,22 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine",                                        \
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine",                                             \
-      "CPU threads, the result does not depend on them; 0: one per core")                                              \
+      "CPU threads; the result does not depend on them; 0: one per core")                                              \
     X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "Machine",                           \
-      "of the factors in matrix multiplies, with fp32 sums; bf16: faster where the processor multiplies bf16")         \
+      "of the factors in multiplies; sums are fp32; bf16: faster where the processor multiplies bf16")                 \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       "CPU", "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")          \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "", "Machine",                 \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
     X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all|largest", FREE, "", "Machine",                                     \
-      "print what the run would take and whether it fits, and exit; all: every buffer, too, and for a GPU every "      \
+      "print what the run would take, and exit; all: every buffer, too, and for a GPU every "                          \
       "kernel; largest: all, the largest buffers first")                                                               \
     X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, "GPU plan", "Machine",                                            \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
       "; without it, the GPU that is here, else h100")                                                                 \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "Machine",                                        \
-      "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU; "     \
+      "choose --batch-size and --recompute; or the one not given: the fastest, by prediction, that fits the GPU; "     \
       "of those within 1 %, the one that recomputes least, then the one with the least memory")                        \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
       "Machine",                                                                                                       \
@@ -182,7 +181,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "like the choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                             \
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own", "GPU",          \
       "0: cuDNN's attention may add gradients up by atomics, in less time: the bits then differ from run to run")      \
-    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, "GPU", "GPU",                            \
+    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES_AT_2, "GPU", "GPU",                              \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
       "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
@@ -195,7 +194,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "GPU",                                       \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU", "GPU",                                      \
-      "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
+      "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU", "Several GPUs",                   \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
     X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU nccl-init=tcp|nccl-init=fs",             \
@@ -220,12 +219,10 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, at most 50 between "       \
       "machines")
 
-// The options that --help shows. --help all shows every option.
+// The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \
-    "train-data val-data init batch-size seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay "     \
-    "optimizer val-every sample-every sample-tokens prompt out-dir checkpoint-every keep resume overwrite export "     \
-    "threads "                                                                                                         \
-    "precision recompute plan gpu auto fp8 zero-stage"
+    "train-data val-data init batch-size seq-len total-batch steps lr warmup weight-decay val-every sample-every "     \
+    "prompt out-dir checkpoint-every resume threads precision plan auto zero-stage"
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -460,34 +457,14 @@ static inline void train_options_settle(TrainOptions *options) {
     }
 }
 
-// The sizes that --help shows. dev/plan_table.py writes the lines with GiB.
-#define TRAIN_SIZES                                                                                                    \
-    "Sizes (--init), and the memory to train: on the CPU with 4 x 64 tokens, on a GPU with 8 x 1,024\n"                \
-    "  size             parameters  layers  heads  channels      CPU, fp32      GPU, bf16\n"                           \
-    "  d6               30,339,456       6      6       384        0.6 GiB        2.0 GiB\n"                           \
-    "  124M, d12       124,439,808      12     12       768        2.1 GiB        5.3 GiB\n"                           \
-    "  350M, d24       354,823,168      24     16     1,024        5.8 GiB         13 GiB\n"                           \
-    "  774M, d36       774,030,080      36     20     1,280         13 GiB         26 GiB\n"                           \
-    "  1558M, d48    1,557,611,200      48     25     1,600         25 GiB         46 GiB\n"                           \
-    "\n"
-
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
-    {NULL, "$0 --train-data FILES [options]",
-     "Trains a GPT-2 model on the CPU. The defaults of --init, --seq-len, --val-every and --sample-every are "
-     "small ones, made for a laptop.",
-     TRAIN_SIZES "Examples\n"
-                 "  $0 --train-data book.txt --out-dir run --steps 1000\n"
-                 "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
-                 "  $0 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n",
-     train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
+    {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on the CPU, with defaults for a laptop.",
+     "Example: $0 --train-data book.txt --out-dir run --steps 1000\n", train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL,
+     TRAIN_COMMON, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
     {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
-     TRAIN_SIZES "Examples\n"
-                 "  $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
-                 "  $0 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
-                 "  $0 -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
-                 "  $0 --init run --steps 0 --sample-tokens 200\n",
-     train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
+     "Example: $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n", train_specs_gpu, NUM_TRAIN_OPTIONS,
+     false, NULL, TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.

@@ -18,7 +18,7 @@ RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multi
 
 def test_help_text():
     out = ran("--help", "all")
-    for text in (f"Usage: {NAME} ", f"\n  {NAME} -i 'shards", "--recompute", "--gpu-log-every", "-ge", "GPU"):
+    for text in (f"Usage: {NAME} ", f"\nExample: {NAME} -i 'shards", "--recompute", "--gpu-log-every", "-ge", "GPU"):
         assert text in out, text
     assert set(re.findall(r"train_gpt2\w+", out)) == {NAME}
     assert re.match(rf"{NAME} .*\d", ran("--version"))

@@ -23,13 +23,12 @@ RUN = ["-i", TEXT, *TINY]
 
 
 def test_help_text():
+    """What most runs use, and all options (test_args.c: one screen, each option once)."""
     common, out = ran("--help"), ran("--help", "all")
-    for text in ("Usage: train_gpt2 ", "\n  train_gpt2 --train-data book.txt", "-h, --help", "--version",
-                 "default 3e-4", "cosine|linear", "\n  124M, d12  ", "Examples"):
+    for text in ("Usage: train_gpt2 ", "\nExample: train_gpt2 --train-data book.txt", "-h, --help, --version",
+                 "default 3e-4"):
         assert text in out and text in common, text
-    assert "Help is --help, or -h alone: -h 1 is --hellaswag 1." in common[:common.index("\nData\n")], common
-    assert len(common.splitlines()) < 90 < len(out.splitlines()), common
-    assert set(re.findall(r"--[a-z-]+", common)) <= set(re.findall(r"--[a-z-]+", out)) | {"--help"}, common
+    assert "cosine|linear" in out and "--help all: every option" in common, common
     assert ran("-h", "--seed") == ran(*RUN, "--help") == common and ran(*RUN, "--help", "all") == out
     assert re.fullmatch(r"train_gpt2 \d+\.\d+\.\d+\n", ran("--version", "--nonsense"))
 
