@@ -636,7 +636,8 @@ static void print_questions(const Run *run) {
         run->in.questions == 1 ? "" : "s", (long long)run->in.longest, path);
 }
 
-static void print_summary(const Run *run, int threads) {
+static void print_summary(const Run *run) {
+    int threads = omp_get_max_threads();
     double seconds = seconds_now() - run->start;
     int first = run->options->val_tokens > 0 || run->options->val_fraction > 0 ? 0 : 1;
     char bytes[32];
@@ -647,16 +648,6 @@ static void print_summary(const Run *run, int threads) {
     say(stdout, "training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n",
         (long long)run->shards.train_tokens, (long long)(run->in.tokens_out - run->shards.train_tokens), seconds,
         1e-6 * (double)run->in.read / seconds, threads, threads == 1 ? "" : "s");
-}
-
-static int use_threads(int64_t wanted) {
-#ifdef _OPENMP
-    if (wanted > 0) { omp_set_num_threads((int)wanted); }
-    return omp_get_max_threads();
-#else
-    (void)wanted;
-    return 1;
-#endif
 }
 
 // Does everything between the options and the exit status.
@@ -674,7 +665,6 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     atomic_init(&run.shards.file);
     atomic_init(&run.questions);
     run.in.path = "input";
-    int threads = use_threads(options->threads);
     if (!measure_files(files, num_files, &run.total_bytes, error)) { return false; }
     if (options->val_fraction > 0 && run.total_bytes < 0) {
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
@@ -690,7 +680,7 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     }
     atomic_abort(&run.questions);
     if (ok && options->eval) { print_questions(&run); }
-    if (ok && !options->eval) { print_summary(&run, threads); }
+    if (ok && !options->eval) { print_summary(&run); }
     input_free(&run.in);
     tokenizer_free(&tokenizer);
     return ok;
@@ -706,6 +696,7 @@ int main(int argc, char **argv) {
     exit_unless(args_parse(&program, &options, argc, argv, &num_files, &outcome, &error), "tokenize", &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
     exit_unless(check_options(&options, num_files, &error), "tokenize", &error);
+    exit_unless(openmp_set_threads(options.threads, &error), "tokenize", &error);
     catch_signals();
     exit_unless(run_all(&options, argv + 1, num_files, &error), "tokenize", &error);
     return EXIT_SUCCESS;

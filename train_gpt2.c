@@ -905,9 +905,7 @@ bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
 static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int T = (int)o->seq_len;
-    bool ok = gemm_set_threads(o->threads) ||
-              fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
-    if (!ok || !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return false; }
+    if (!kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return false; }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
     RunShape shape = {run_kind(run),      (int)o->batch_size,        T, (int)o->recompute, T, run_eval_length(run),
                       run_eval_rows(run), train_options_optimizer(o)};

@@ -16,14 +16,9 @@
 #ifndef LLMC_GEMM_H
 #define LLMC_GEMM_H
 
+#include "llmc/base/openmp.h"
 #include "llmc/cpu/gemm_kernel.h"
 #include "llmc/cpu/shuffles.h"
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static inline int omp_get_max_threads(void) { return 1; }
-static inline int omp_get_thread_num(void) { return 0; }
-#endif
 
 typedef struct {
     const float *data; // element (i, j) is data[i * row_stride + j * col_stride]
@@ -442,17 +437,6 @@ static inline int64_t gemm_workspace_floats(int max_threads) { return max_thread
 
 // The number of threads that gemm uses. Its workspace must have room for so many.
 static inline int gemm_max_threads(void) { return omp_get_max_threads(); }
-
-// Sets the number of threads; 0: as many as OpenMP wants. False: this build has no OpenMP, and more than 1 is asked
-// for.
-static inline bool gemm_set_threads(int64_t threads) {
-#ifdef _OPENMP
-    if (threads > 0) { omp_set_num_threads((int)threads); }
-    return true;
-#else
-    return threads <= 1;
-#endif
-}
 
 // Returns the number of the calling thread in its team.
 static inline int gemm_thread(void) { return omp_get_thread_num(); }

@@ -1,9 +1,9 @@
-// Begins and ends a run: opens what the options name, claims the folder, loads the parameters, begins the log, and
-// closes everything.
+// Begins and ends a run: opens what the options name, claims the folder, loads the parameters, begins the log.
 #ifndef LLMC_RUN_START_H
 #define LLMC_RUN_START_H
 
 #include "llmc/base/launcher.h"
+#include "llmc/base/openmp.h"
 #include "llmc/files/hf_export.h"
 #include "llmc/files/model_file.h"
 #include "llmc/run/run_inputs.h"
@@ -255,8 +255,8 @@ static inline bool run_open(TrainRun *run, Error *error) {
     run->folder.saved_step = run->folder.good_step = -1;
     logger_init(&run->logger);
     run_slow(run, true);
-    bool ok =
-        run_open_folder(run, error) && run_agree(run, run_open_inputs(run, error), error) && run_check_same(run, error);
+    bool ok = openmp_set_threads(run->options.threads, error) && run_open_folder(run, error) &&
+              run_agree(run, run_open_inputs(run, error), error) && run_check_same(run, error);
     run_slow(run, false);
     trainer_facts.stop->by_agreement = run->ranks.num_ranks > 1;
     catch_stop_signal(SIGUSR1, trainer_facts.on_signal); // its sender wants the run to end in order, and has time

@@ -155,29 +155,25 @@ def probe(*flags):
 
 @only_x86
 def test_a_program_for_another_processor():
-    """-D stands for a flag that this processor does not have: the check reads the macro."""
-    for name, macro, flag in (("AVX-512FP16", "__AVX512FP16__", "avx512_fp16"), ("AVX-VNNI", "__AVXVNNI__", "avx_vnni"),
-                              ("AVX-512BF16", "__AVX512BF16__", "avx512_bf16"), ("AVX2", "__AVX2__", "avx2")):
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            if re.search(rf"\b{flag}\b", file.read()):
-                continue
-        done = subprocess.run([probe(f"-D{macro}=1")], capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", says(name))
-        return
-    pytest.skip("this processor has all that is tried")
+    """-D stands for a flag: the check reads the macro. Only AMD's processors of 2011 to 2017 have XOP."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        if re.search(r"\bxop\b", file.read()):
+            pytest.skip("this processor has XOP")
+    done = subprocess.run([probe("-D__XOP__=1")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", says("xop"))
 
 
 @only_x86
 @pytest.mark.parametrize("flag, processor, lacks_name", (
-    ("-march=haswell", "Nehalem", "AVX"), ("-march=haswell", "SandyBridge", "LZCNT|BMI|MOVBE|FMA|F16C"),
-    ("-march=skylake-avx512", "max", "AVX-512F"), ("-march=nehalem", "qemu64", "SSSE3|SSE4.1|POPCNT"),
+    ("-march=haswell", "Nehalem", "avx2"), ("-march=sandybridge", "Nehalem", "avx"),
+    ("-march=skylake-avx512", "max", "avx512f"), ("-march=nehalem", "qemu64", "sse4.2"),
     ("-march=haswell", "max", ""), ("-march=x86-64", "qemu64", "")))
 def test_fewer_instructions(flag, processor, lacks_name):
     status, out, err = emulated(processor, probe(flag))
     if lacks_name == "":
         assert (status, out, err) == (0, "main\n", "")
     else:
-        assert status == 1 and out == "" and err in [says(name) for name in lacks_name.split("|")], (status, err)
+        assert (status, out, err) == (1, "", says(lacks_name))
 
 
 @only_x86
