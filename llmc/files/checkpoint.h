@@ -566,24 +566,15 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     if (files_remove(paths.state)) { files_remove(paths.temporary_model); }
 }
 
-// Tells whether checkpoint i of `steps`, newest first, stays: one of the `keep` newest (0: all), a step divisible by
-// keep_major (0: none), or good_step, which takes the place of one of the newest, or stays beside them if keep is 1.
-static inline bool checkpoint_stays(const int64_t *steps, int i, int64_t keep, int64_t keep_major, int64_t good_step) {
-    bool apart = good_step >= 0 && good_step < steps[0];
-    int64_t place = i + (apart && keep > 1) - (apart && steps[i] < good_step);
-    return keep == 0 || place < keep || steps[i] == good_step || (keep_major > 0 && steps[i] % keep_major == 0);
-}
-
-// Removes the checkpoints up to newest_step that do not stay (checkpoint_stays). Later steps are not touched. A file
-// that cannot be removed stays.
-static inline void checkpoint_prune(const char *dir, int64_t newest_step, int64_t keep, int64_t keep_major,
-                                    int64_t good_step) {
+// Removes the checkpoints up to newest_step but the `keep` newest (0: all stay) and those of steps divisible by
+// keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
+static inline void checkpoint_prune(const char *dir, int64_t newest_step, int64_t keep, int64_t keep_major) {
     int64_t *steps;
     int count = checkpoint_collect(dir, "state", "", &steps), later = 0;
     while (later < count && steps[later] > newest_step) { later++; }
-    for (int i = 0; i < count - later; i++) {
-        if (checkpoint_stays(steps + later, i, keep, keep_major, good_step)) { continue; }
-        checkpoint_delete(dir, steps[later + i]);
+    for (int i = 0; keep > 0 && i < count; i++) {
+        bool stays = i < later + keep || (keep_major > 0 && steps[i] % keep_major == 0);
+        if (!stays) { checkpoint_delete(dir, steps[i]); }
     }
     free(steps);
 }

@@ -16,8 +16,6 @@
 #ifndef LLMC_STATE_FILE_H
 #define LLMC_STATE_FILE_H
 
-#include <math.h>
-
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/utils.h"
@@ -119,13 +117,6 @@ static inline void state_set_u64(StateHeader *header, const char *key, uint64_t 
     state_set_text(header, key, text);
 }
 
-// Writes enough digits for state_get_real to find the same bits.
-static inline void state_set_real(StateHeader *header, const char *key, double value) {
-    char text[32];
-    snprintf(text, sizeof(text), "%.17g", value);
-    state_set_text(header, key, text);
-}
-
 // The getters return false if the key is missing, or if its value has another type or does not fit.
 static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
     const char *found = state_find(header, key);
@@ -157,16 +148,6 @@ static inline bool state_get_number(const StateHeader *header, const char *path,
     if (found == NULL) { return fail(error, "%s: the training state does not say %s", path, key); }
     return fail(error, "%s: the training state says %s %.*s, expected a whole number from %lld to %lld", path, key,
                 (int)min_i64((int64_t)strcspn(found, "\n"), 40), found, (long long)least, (long long)most);
-}
-
-// Reads a number from 0 on that state_set_real has written. path: of the state.
-static inline bool state_get_real(const StateHeader *header, const char *path, const char *key, double *value,
-                                  Error *error) {
-    char text[40] = "nothing", *end = text;
-    bool found = state_get_text(header, key, text, sizeof(text)) && text[0] >= '0' && text[0] <= '9';
-    *value = found ? strtod(text, &end) : -1.0;
-    return (found && isfinite(*value) && *end == '\0') ||
-           fail(error, "%s: the training state says %s %s, expected a number from 0 on", path, key, text);
 }
 
 // Returns true if the text consists of lines "key value\n" and nothing else.

@@ -1,10 +1,8 @@
-// Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high. Finds a run
-// that learns nothing: for 100 steps in a row after the warm-up the loss has been that of an untrained model.
+// Finds a run that has diverged: for 20 steps in a row the loss or the gradient norm has been far too high.
 //
 //   loss > ln V + 1       an untrained model gives all V tokens equal probability, which costs ln V
 //   norm > 10 * median    of the last 128 norms that the statistics of outliers have accepted (OutlierDetector)
-//   loss > 0.98 * ln V    and not above the first limit: a little training on anything but noise gives less
-// A bad batch raises loss and norm for a step or two, and such a row ends by itself.
+// A bad batch raises loss and norm for a step or two, and such a streak ends by itself.
 #ifndef LLMC_DIVERGENCE_H
 #define LLMC_DIVERGENCE_H
 
@@ -15,19 +13,23 @@
 #define DIVERGENCE_STEPS 20
 #define DIVERGENCE_LOSS_MARGIN 1.0
 #define DIVERGENCE_NORM_FACTOR 10.0
-#define IDLE_STEPS 100
-#define IDLE_LOSS_FACTOR 0.98
 
-// The rows so far. The training state keeps them, but for idle_steps. A new run begins with zeros.
+// The streaks so far, which the training state keeps. A new run begins with zeros.
 typedef struct {
     int64_t loss_steps, norm_steps; // steps in a row above the limit, up to the last step
     double norm_limit;              // 0: there is none yet
-    int64_t idle_steps;             // steps in a row that learned nothing
 } Divergence;
+
+// Tells whether a run can go on from the streaks of a training state.
+static inline bool divergence_is_sound(const void *data) {
+    const Divergence *d = (const Divergence *)data;
+    return d->loss_steps >= 0 && d->loss_steps <= LARGEST_WHOLE && d->norm_steps >= 0 &&
+           d->norm_steps <= LARGEST_WHOLE && isfinite(d->norm_limit) && d->norm_limit >= 0.0;
+}
 
 static inline double divergence_loss_limit(int vocab_size) { return log((double)vocab_size) + DIVERGENCE_LOSS_MARGIN; }
 
-// Takes a step's loss and norm into the rows. usual_norm: the running median of the norm; NaN: unknown, so the last
+// Takes a step's loss and norm into the streaks. usual_norm: the running median of the norm; NaN: unknown, so the last
 // limit stays. A value that is not a number is above every limit.
 static inline void divergence_take(Divergence *d, int vocab_size, double loss, double norm, double usual_norm) {
     if (usual_norm > 0.0) { d->norm_limit = DIVERGENCE_NORM_FACTOR * usual_norm; }
@@ -35,13 +37,7 @@ static inline void divergence_take(Divergence *d, int vocab_size, double loss, d
     d->norm_steps = d->norm_limit == 0.0 || norm <= d->norm_limit ? 0 : d->norm_steps + 1;
 }
 
-// Takes a step's loss into the row of steps that learned nothing. warms_up: the step is one of the warm-up, or before.
-static inline void divergence_take_idle(Divergence *d, int vocab_size, double loss, bool warms_up) {
-    bool idle = loss > IDLE_LOSS_FACTOR * log((double)vocab_size) && loss <= divergence_loss_limit(vocab_size);
-    d->idle_steps = idle && !warms_up ? d->idle_steps + 1 : 0;
-}
-
-// Returns the length of the longer row. 0: the last step was in order. The run has diverged from DIVERGENCE_STEPS on.
+// Returns the length of the longer streak. The run has diverged from DIVERGENCE_STEPS on.
 static inline int64_t divergence_steps(const Divergence *d) { return max_i64(d->loss_steps, d->norm_steps); }
 
 // Writes what is too high, for how long: "the loss has been above 6.70, that of an untrained model + 1, for 20 steps".

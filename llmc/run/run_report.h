@@ -255,50 +255,24 @@ static inline void run_report_skip(TrainRun *run, int64_t step, const char *why)
     logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
 }
 
-// Writes how the run has diverged, what helps, and from which checkpoint it can go on.
-static inline void run_describe_divergence(const TrainRun *run, int64_t step, char *text, size_t size) {
-    char what[160], saved[MAX_PATH_BYTES + 160] = "no good checkpoint was saved";
-    const RunFolder *folder = &run->folder;
-    divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));
-    if (folder->good_step >= 0) {
-        snprintf(saved, sizeof(saved),
-                 "the last good checkpoint in %s is that of step %lld%s: --resume --allow-changes goes on from it with "
-                 "other options",
-                 run->options.out_dir, (long long)folder->good_step,
-                 folder->saved_step > folder->good_step ? " (remove those after it)" : "");
-    }
-    snprintf(text, size, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z; %s", (long long)step + 1,
-             what, saved);
-}
-
-// Warns once of a run that learns nothing.
-static inline void run_watch_learning(TrainRun *run, const StepInfo *info) {
-    Divergence *d = &run->divergence;
-    divergence_take_idle(d, run->config.vocab_size, info->loss, info->step < run->options.warmup);
-    if (d->idle_steps != IDLE_STEPS) { return; }
-    logger_event(
-        &run->logger,
-        "warning: step %lld: the loss has been about %.2f, that of an untrained model, for %lld steps: the run "
-        "learns nothing; look at --lr, the training data and the weights of --init",
-        (long long)info->step + 1, log((double)run->config.vocab_size), (long long)d->idle_steps);
-}
-
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
 // equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
-    char text[MAX_PATH_BYTES + 512];
+    char what[160];
     if (!logger_step(&run->logger, info, error)) { return false; }
-    run_watch_learning(run, info);
     divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
     int64_t steps = divergence_steps(&run->divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }
-    run_describe_divergence(run, info->step, text, sizeof(text));
+    divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));
     if (run->options.stop_on_divergence) {
-        fail(error, "%s", text);
+        fail(error, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z", (long long)info->step + 1,
+             what);
         return run_fail_together(run, error);
     }
     if (steps == DIVERGENCE_STEPS) {
-        logger_event(&run->logger, "warning: %s; --stop-on-divergence would end the run here", text);
+        logger_event(&run->logger,
+                     "warning: step %lld: %s; " RUN_REMEDY "; --stop-on-divergence would end the run here",
+                     (long long)info->step + 1, what);
     }
     return true;
 }

@@ -252,7 +252,8 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 // Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. Several ranks stop
 // together from here on.
 static inline bool run_open(TrainRun *run, Error *error) {
-    run->folder.saved_step = run->folder.good_step = -1;
+    run->folder.saved_step = -1;
+    run_keep_section(run, "divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound);
     logger_init(&run->logger);
     run_slow(run, true);
     bool ok = openmp_set_threads(run->options.threads, error) && run_open_folder(run, error) &&

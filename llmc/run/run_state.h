@@ -41,10 +41,6 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
-    state_set_i64(header, "steps_above_loss_limit", run->divergence.loss_steps);
-    state_set_i64(header, "steps_above_norm_limit", run->divergence.norm_steps);
-    state_set_real(header, "norm_limit", run->divergence.norm_limit);
-    state_set_i64(header, "good_step", run->folder.good_step);
     state_set_i64(header, "trained_positions", run_trained_positions(run));
     state_set_u64(header, "data", run->train.fingerprint);
     if (run->tokenizer.is_open) { state_set_u64(header, "tokenizer", run->tokenizer.fingerprint); }
@@ -118,11 +114,10 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     return run_agree(run, ok, error);
 }
 
-// Removes the checkpoints up to the current step that --keep no longer wants, but never the last good one: while a row
-// of the divergence grows, nobody knows how it ends.
+// Removes the checkpoints up to the current step that --keep no longer wants.
 static inline void run_prune(const TrainRun *run) {
     const TrainOptions *o = &run->options;
-    checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major, run->folder.good_step);
+    checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major);
 }
 
 // Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next
@@ -132,7 +127,6 @@ static inline bool run_save(TrainRun *run, Error *error) {
     Error full;
     if (!run_writes_files(run) || run->folder.saved_step == run->step) { return true; }
     if (!trainer_check_state(run->trainer, run, error)) { return false; }
-    if (divergence_steps(&run->divergence) == 0) { run->folder.good_step = run->step; }
     atomic_init(&writer.model);
     atomic_init(&writer.state);
     run_slow(run, true);
@@ -269,19 +263,6 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
     return true;
 }
 
-// Goes on with the rows of the divergence. An older training state lacks them, and a new row begins.
-static inline bool run_restore_divergence(TrainRun *run, const StateHeader *header, const char *path, Error *error) {
-    Divergence *d = &run->divergence;
-    int64_t step = run->step;
-    memset(d, 0, sizeof(*d));
-    run->folder.good_step = step;
-    return state_find(header, "norm_limit") == NULL ||
-           (state_get_number(header, path, "steps_above_loss_limit", 0, step, &d->loss_steps, error) &&
-            state_get_number(header, path, "steps_above_norm_limit", 0, step, &d->norm_steps, error) &&
-            state_get_real(header, path, "norm_limit", &d->norm_limit, error) &&
-            state_get_number(header, path, "good_step", -1, step, &run->folder.good_step, error));
-}
-
 // Loads one checkpoint. Each rank reads its part. Together they find out whether the whole checkpoint is undamaged.
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointReader *reader, StateHeader *header,
                                        Error *error) {
@@ -289,7 +270,6 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
     if (!run_agree(run, ok, error)) { return false; }
     reader->skips_moments = reader->optimizer != train_options_optimizer(&run->options);
     ok = run_restore_position(run, header, reader->state.file.path, error) &&
-         run_restore_divergence(run, header, reader->state.file.path, error) &&
          trainer_read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }

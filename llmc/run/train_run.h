@@ -48,7 +48,6 @@ typedef struct {
     bool disk_is_short; // a warning has said so
     int64_t saved_step; // step of this run's newest checkpoint, -1: none
     bool has_picture;   // loss.svg shows the log
-    int64_t good_step;  // the last good checkpoint: saved while neither loss nor norm was above its limit; -1: none
 } RunFolder;
 
 typedef struct {

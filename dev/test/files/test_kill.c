@@ -44,7 +44,7 @@ static void act(Run *run, const char *dir, Action action, int64_t generation) {
     switch (action) {
     case SAVE_OVER: ok = run_save(run, dir, 1, generation, &error); break;
     case SAVE_NEXT: ok = run_save(run, dir, 2, generation, &error); break;
-    case PRUNE: checkpoint_prune(dir, 1, 1, 0, -1); break;
+    case PRUNE: checkpoint_prune(dir, 1, 1, 0); break;
     case CLEAN: ok = checkpoint_clean(dir, &error); break;
     }
     if (!ok) { _exit(1); }

@@ -93,15 +93,13 @@ def val_losses(out):
     return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| val loss ([\d.]+|-?nan|-?inf)$", out, re.M)]
 
 
-def divergence(values, vocab, every):
-    """The step after which a run with these losses has diverged, the 20th in a row above ln V + 1; and the last good
-    checkpoint of those that it saves every so many steps: after a step whose loss was not above that."""
-    good, row = 0, 0
+def divergence(values, vocab):
+    """The step after which a run with these losses has diverged: the 20th in a row above ln V + 1."""
+    streak = 0
     for step, loss in enumerate(values, 1):
-        row = row + 1 if loss > math.log(vocab) + 1.0 else 0
-        good = step if row == 0 and step % every == 0 else good
-        if row == 20:
-            return step, good
+        streak = streak + 1 if loss > math.log(vocab) + 1.0 else 0
+        if streak == 20:
+            return step
     raise AssertionError(f"these losses were to diverge: {values}")
 
 

@@ -409,14 +409,3 @@ def test_overfitting():
     out = ran("-i", TEXT, *TINY, *QUIET, "--overfit", "-x", 300, "--lr", 0.03, "--schedule", "linear", "-q", 0)
     assert losses(out)[0] > 5 and losses(out)[-1] < 0.01, losses(out)[-1]
     assert "warning" not in out, out
-
-
-def test_runs_that_learn_nothing():
-    """A run that does not learn says so after 100 steps, in one line."""
-    def warnings(*options):
-        return re.findall("^warning: (.*)$", ran("-i", TEXT, *TINY, "-s", 0, *options), re.M)
-
-    assert warnings("-v", 0, "-x", 220, "-u", 5, "--lr", 1e-9) == [
-        "step 105: the loss has been about 5.55, that of an untrained model, for 100 steps: the run learns nothing; "
-        "look at --lr, the training data and the weights of --init"]
-    assert warnings("-v", 0, "-x", 220, "-u", 5, "--lr", 1e-2) == []
