@@ -868,13 +868,13 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Model *model = &t->model;
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
-    eval_read(eval, &batch, model->tokens, model->targets);
-    gpt2_forward(model, batch.rows, batch.T, 0.0f, false);
+    eval_read(eval, batch, model->tokens, model->targets);
+    gpt2_forward(model, batch.rows, eval->T, 0.0f, false);
     for (int64_t i = 0; i < batch.rows; i++) {
-        int64_t row = eval->order[batch.first + i];
+        int64_t row = batch.first + i;
         int begin, end;
-        eval_scored(eval, row, batch.T, &begin, &end);
-        model->eval_means[row] = row_mean(model->acts.losses.data + i * batch.T + begin, end - begin);
+        eval_scored(eval, row, &begin, &end);
+        model->eval_means[row] = row_mean(model->acts.losses.data + i * eval->T + begin, end - begin);
     }
 }
 

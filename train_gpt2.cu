@@ -1093,8 +1093,8 @@ double trainer_validation_loss(Trainer *t, TrainRun *run, Round last) {
 static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *counts) {
     for (int i = 0; i < batch.rows; i++) {
         int begin, end;
-        eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
-        for (int t = 0; t < batch.T; t++) { counts[i * batch.T + t] = t >= begin && t < end; }
+        eval_scored(eval, batch.first + i, &begin, &end);
+        for (int t = 0; t < eval->T; t++) { counts[i * eval->T + t] = t >= begin && t < end; }
     }
 }
 
@@ -1103,14 +1103,14 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
-    int64_t N = (int64_t)batch.rows * batch.T;
+    int64_t N = (int64_t)batch.rows * eval->T;
     char phase[48];
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
     comm_progress_to(t->shards.ranks, phase, run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    eval_read(eval, &batch, slot->staging, slot->staging + N);
+    eval_read(eval, batch, slot->staging, slot->staging + N);
     count_scored(eval, batch, slot->staging + 2 * N);
-    queue_means(t, slot, round, batch.rows, batch.T, eval->B);
+    queue_means(t, slot, round, batch.rows, eval->T, eval->B);
     if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
     cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
 }
@@ -1122,7 +1122,7 @@ const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Rou
     for (int64_t number = 0; number < last.batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
         const double *means = means_of_batch(t, last, number, eval->B);
-        for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
+        memcpy(t->evaluation.row_means + batch.first, means, (size_t)batch.rows * sizeof(double));
     }
     return t->evaluation.row_means;
 }

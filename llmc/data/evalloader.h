@@ -5,12 +5,10 @@
 // the fraction of examples where it picks the label.
 //
 // A row is one completion behind its context. Rows are numbered through all examples in the order of the file. A row of
-// c + k tokens takes c + k - 1 inputs; the last input predicts the last token. Padding is wasted work, so rows are
-// evaluated at several lengths: 64, 128, 256 and so on, up to the length of the longest row. Each row goes to the
-// shortest length that holds it (eval_pack). A row with more inputs than the model has positions loses the beginning of
-// its context. A batch has rows of one length in the order of the file, and the shortest length comes first. So the
-// file and the room for a batch alone decide which rows share a batch; the number of ranks does not. File and model
-// alone decide what a row has.
+// c + k tokens takes c + k - 1 inputs; the last input predicts the last token. All rows of a file have one length T,
+// that of the longest row. A row with more inputs than the model has positions loses the beginning of its context. A
+// batch has B rows in the order of the file. So the file and the room for a batch alone decide which rows share a
+// batch; the number of ranks does not. File and model alone decide what a row has.
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
@@ -22,8 +20,7 @@
 
 #define EVAL_EXAMPLE_START 65535
 #define EVAL_MAX_COMPLETIONS 256
-#define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: such rows fill the tiles of a GPU
-#define EVAL_MAX_LENGTHS 10 // up to 64 << 9: an example has at most 32,767 words
+#define EVAL_LENGTH_UNIT 64 // T is a multiple of it where nothing limits it: such rows fill the tiles of a GPU
 
 typedef struct {
     int64_t first_row;
@@ -35,12 +32,6 @@ typedef struct {
     int context_length, completion_length;
 } EvalRow;
 
-// The rows that are evaluated at one length.
-typedef struct {
-    int T, B;             // inputs of a row, and rows of a batch; the last batch may have fewer rows
-    int64_t first, count; // the rows' places in the order of evaluation
-} EvalLength;
-
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
     uint16_t *words; // (num_words): the file without the header
@@ -50,13 +41,10 @@ typedef struct EvalLoader {
     EvalRow *rows;         // (num_rows)
     int64_t num_examples;  // 0: not open
     int64_t num_rows;
-    uint64_t fingerprint; // of the file
-    int64_t *order;       // (num_rows): the rows as they are evaluated, by length and then by number
-    int num_lengths;
-    EvalLength lengths[EVAL_MAX_LENGTHS]; // the lengths that have rows, the shortest first
-    int B, T;                             // the most rows of a batch, and the most inputs of a row
-    int64_t rows_that_lose;               // rows that lose a part of their context
-    int64_t longest;                      // inputs of the longest row
+    uint64_t fingerprint;   // of the file
+    int B, T;               // rows of a batch, of which the last one may have fewer, and inputs of a row
+    int64_t longest;        // inputs of the longest row
+    int64_t rows_that_lose; // rows that lose a part of their context
 } EvalLoader;
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
@@ -171,8 +159,7 @@ static inline bool eval_allocate(EvalLoader *eval, Error *error) {
     int64_t rows = 1 + min_i64(eval->in_file * EVAL_MAX_COMPLETIONS, eval->num_words / 2);
     eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
     eval->rows = (EvalRow *)calloc((size_t)rows, sizeof(EvalRow));
-    eval->order = (int64_t *)calloc((size_t)rows, sizeof(int64_t));
-    return (eval->examples != NULL && eval->rows != NULL && eval->order != NULL) ||
+    return (eval->examples != NULL && eval->rows != NULL) ||
            fail(error, "out of memory for a list of %lld completions", (long long)rows);
 }
 
@@ -187,7 +174,6 @@ static inline void eval_close(EvalLoader *eval) {
     free(eval->words);
     free(eval->examples);
     free(eval->rows);
-    free(eval->order);
     memset(eval, 0, sizeof(*eval));
 }
 
@@ -239,92 +225,55 @@ static inline bool eval_check_completions(const EvalLoader *eval, Error *error) 
     return true;
 }
 
-// Adds a length. Gives its rows, of more than `shorter` and at most T inputs, the next places in the order of
-// evaluation. The longest length also takes all longer rows. A length without rows is not added.
-static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T, int64_t room) {
-    int64_t first = 0, count = 0;
-    for (int i = 0; i < eval->num_lengths; i++) { first += eval->lengths[i].count; }
-    for (int64_t row = 0; row < eval->num_rows; row++) {
-        int64_t n = eval_row_inputs(&eval->rows[row]);
-        if (n > shorter && (n <= T || T == eval->T)) { eval->order[first + count++] = row; }
-    }
-    if (count == 0) { return; }
-    EvalLength *length = &eval->lengths[eval->num_lengths++];
-    length->T = (int)T;
-    length->B = (int)min_i64(room / T, count);
-    length->first = first;
-    length->count = count;
-    eval->B = (int)max_i64(eval->B, length->B);
-}
-
-// Sorts the rows by length, for batches of batch_size x seq_len tokens or of one row, and a model of max_seq_len
-// positions. The longest length is that of the longest row, rounded up, unless the model allows less.
+// Sets T and B, for batches of batch_size x seq_len tokens or of one row, and a model of max_seq_len positions. T is
+// that of the longest row, rounded up, unless the model allows less.
 static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
-    int64_t shorter = 0;
     eval->longest = eval->rows_that_lose = 0;
-    eval->B = eval->num_lengths = 0;
     for (int64_t i = 0; i < eval->num_rows; i++) {
         eval->longest = max_i64(eval->longest, eval_row_inputs(&eval->rows[i]));
     }
     eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), max_seq_len);
-    int64_t room = max_i64((int64_t)batch_size * seq_len, eval->T);
-    for (int64_t T = EVAL_LENGTH_UNIT; shorter < eval->T; shorter = T, T *= 2) {
-        eval_add_length(eval, shorter, min_i64(T, eval->T), room);
-    }
+    int64_t fitting = max_i64(1, (int64_t)batch_size * seq_len / eval->T);
+    eval->B = (int)min_i64(fitting, eval->num_rows);
     for (int64_t i = 0; i < eval->num_rows; i++) { eval->rows_that_lose += eval_row_inputs(&eval->rows[i]) > eval->T; }
     return eval_check_completions(eval, error);
 }
 
-static inline int64_t eval_num_batches(const EvalLoader *eval) {
-    int64_t batches = 0;
-    for (int i = 0; i < eval->num_lengths; i++) { batches += ceil_div_i64(eval->lengths[i].count, eval->lengths[i].B); }
-    return batches;
-}
+static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_rows, eval->B); }
 
-// Rows that are evaluated together: places first .. first + rows - 1 of the order, with T inputs each.
+// Rows first .. first + rows - 1, which are evaluated together.
 typedef struct {
     int64_t first;
-    int rows, T;
+    int rows;
 } EvalBatch;
 
-// Batch number `batch`. Behind the last batch: no rows, and first is the number of all rows.
-static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t batch) {
-    EvalBatch none = {eval->num_rows, 0, 0};
-    for (int i = 0; i < eval->num_lengths; i++) {
-        const EvalLength *length = &eval->lengths[i];
-        int64_t batches = ceil_div_i64(length->count, length->B), before = batch * length->B;
-        if (batch < batches) {
-            EvalBatch found = {length->first + before, (int)min_i64(length->B, length->count - before), length->T};
-            return found;
-        }
-        batch -= batches;
-    }
-    return none;
+static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t number) {
+    EvalBatch batch = {number * eval->B, (int)min_i64(eval->B, eval->num_rows - number * eval->B)};
+    return batch;
 }
 
 // The inputs whose losses count, [begin, end) of T: those that predict the completion's tokens.
-static inline void eval_scored(const EvalLoader *eval, int64_t row, int T, int *begin, int *end) {
+static inline void eval_scored(const EvalLoader *eval, int64_t row, int *begin, int *end) {
     const EvalRow *r = &eval->rows[row];
-    *end = (int)min_i64(eval_row_inputs(r), T);
+    *end = (int)min_i64(eval_row_inputs(r), eval->T);
     *begin = *end - r->completion_length;
 }
 
 // Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, and zeros behind them.
-static inline void eval_read_row(const EvalLoader *eval, int64_t row, int T, int32_t *inputs, int32_t *targets) {
+static inline void eval_read_row(const EvalLoader *eval, int64_t row, int32_t *inputs, int32_t *targets) {
     const EvalRow *r = &eval->rows[row];
-    int64_t n = eval_row_inputs(r), first = max_i64(0, n - T);
-    for (int t = 0; t < T; t++) {
+    int64_t n = eval_row_inputs(r), first = max_i64(0, n - eval->T);
+    for (int t = 0; t < eval->T; t++) {
         int64_t i = first + t, after = i + 1 - r->context_length;
         inputs[t] = i >= n ? 0 : i < r->context_length ? r->context[i] : r->completion[i - r->context_length];
         targets[t] = i >= n ? 0 : after < 0 ? r->context[i + 1] : r->completion[after];
     }
 }
 
-// Sets inputs and targets, (batch->rows, batch->T) each, to a batch.
-static inline void eval_read(const EvalLoader *eval, const EvalBatch *batch, int32_t *inputs, int32_t *targets) {
-    for (int64_t i = 0; i < batch->rows; i++) {
-        eval_read_row(eval, eval->order[batch->first + i], batch->T, inputs + i * batch->T, targets + i * batch->T);
-    }
+// Sets inputs and targets, (batch.rows, T) each, to a batch.
+static inline void eval_read(const EvalLoader *eval, EvalBatch batch, int32_t *inputs, int32_t *targets) {
+    int64_t T = eval->T;
+    for (int64_t i = 0; i < batch.rows; i++) { eval_read_row(eval, batch.first + i, inputs + i * T, targets + i * T); }
 }
 
 // ---- Scores ----

@@ -183,7 +183,7 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-// Sorts the questions into batches of --batch-size. Fails if the model is too short for one.
+// Divides the questions into batches of --batch-size. Fails if the model is too short for one.
 static inline bool run_pack_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     for (int i = 0; i < NUM_EVALS; i++) {

@@ -24,11 +24,9 @@ static inline void run_print_data(const char *what, const char *name, const Data
 static inline void run_print_eval(const TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
     if (!eval_is_open(eval)) { return; }
-    const EvalLength *shortest = &eval->lengths[0], *longest = &eval->lengths[eval->num_lengths - 1];
-    say(stdout, "%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d", run_evals[which].name, eval->path,
-        (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, shortest->B, shortest->T);
-    if (eval->num_lengths > 1) { say(stdout, " to %d x %d", longest->B, longest->T); }
-    say(stdout, " tokens\n");
+    say(stdout, "%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d tokens\n", run_evals[which].name,
+        eval->path, (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, eval->B,
+        eval->T);
     if (eval->rows_that_lose == 0) { return; }
     say(stdout, "            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
         (long long)eval->rows_that_lose, (long long)eval->longest);
@@ -279,8 +277,7 @@ static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *erro
 
 // ---- Evaluations ----
 
-// Shows on a terminal that `batches` of an evaluation are done. start: its beginning, in seconds_now(). All batches
-// take about equally long, whatever the length of their rows.
+// Shows on a terminal that `batches` of an evaluation are done. start: its beginning, in seconds_now().
 static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
     const EvalLoader *eval = &run->evals[which];
     char text[128], left[32];
@@ -288,7 +285,7 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
     format_duration(left, sizeof(left), (seconds_now() - start) * batches_left / (double)batches);
     int width = snprintf(NULL, 0, "%lld", (long long)eval->num_rows);
     snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
-             (long long)eval_batch(eval, batches).first, (long long)eval->num_rows, left);
+             (long long)min_i64(batches * eval->B, eval->num_rows), (long long)eval->num_rows, left);
     logger_progress(&run->logger, text);
 }
 

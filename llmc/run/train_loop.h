@@ -49,8 +49,7 @@ static inline bool loop_validate(TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, loss, error);
 }
 
-// Logs the score of an evaluation. Returns early if the run stops. In a round, ranks may have rows of different
-// lengths.
+// Logs the score of an evaluation. Returns early if the run stops.
 static inline bool loop_evaluate(TrainRun *run, int which, Error *error) {
     Round round = loop_first_round(run, eval_num_batches(&run->evals[which]));
     double start = seconds_now();

@@ -35,11 +35,11 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
 // The mean loss of a row that is evaluated alone, with as many inputs as the row has.
 static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t row) {
     Model *model = &t->model;
-    int T = (int)min_i64(eval_row_inputs(&eval->rows[row]), eval->T), begin, end;
+    int n = (int)min_i64(eval_row_inputs(&eval->rows[row]), eval->T), begin, end;
     double sum = 0.0;
-    eval_read_row(eval, row, T, model->tokens, model->targets);
-    gpt2_forward(model, 1, T, 0.0f, false);
-    eval_scored(eval, row, T, &begin, &end);
+    eval_read_row(eval, row, model->tokens, model->targets);
+    gpt2_forward(model, 1, n, 0.0f, false);
+    eval_scored(eval, row, &begin, &end);
     for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }
     return sum / (end - begin);
 }

@@ -78,8 +78,8 @@ static void check_row(Test *t, int row, int skipped) {
     int begin, end;
     const EvalRow *r = &eval.rows[row];
     int first = r->context[0] + skipped, n = r->context_length + r->completion_length - 1 - skipped;
-    eval_read_row(&eval, row, eval.T, inputs, targets);
-    eval_scored(&eval, row, eval.T, &begin, &end);
+    eval_read_row(&eval, row, inputs, targets);
+    eval_scored(&eval, row, &begin, &end);
     CHECK(t, end == n && end - begin == r->completion_length, "row %d: scored %d to %d of %d", row, begin, end, n);
     for (int i = 0; i < eval.T; i++) {
         int input = i < n ? first + i : 0, target = i < n ? first + i + 1 : 0;
@@ -90,8 +90,28 @@ static void check_row(Test *t, int row, int skipped) {
           "row %d: scored are %d to %d", row, targets[begin], targets[end - 1]);
 }
 
-// The longest length is the longest row, rounded up, as far as the model allows, however small the batches are; rows
-// that are longer lose their beginning.
+// The batches have each row once, in order. A batch is its rows, one after another.
+static void check_batches(Test *t) {
+    int32_t inputs[9 * 64], targets[9 * 64], row_inputs[64], row_targets[64];
+    int64_t next = 0;
+    size_t bytes = (size_t)eval.T * sizeof(int32_t);
+    for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
+        EvalBatch batch = eval_batch(&eval, b);
+        CHECK(t, batch.first == next && batch.rows >= 1 && batch.rows <= eval.B, "batch %lld: %d rows from %lld",
+              (long long)b, batch.rows, (long long)batch.first);
+        eval_read(&eval, batch, inputs, targets);
+        for (int i = 0; i < batch.rows; i++) {
+            eval_read_row(&eval, batch.first + i, row_inputs, row_targets);
+            CHECK(t, memcmp(row_inputs, inputs + eval.T * i, bytes) == 0, "inputs of row %lld", (long long)next + i);
+            CHECK(t, memcmp(row_targets, targets + eval.T * i, bytes) == 0, "targets of row %lld", (long long)next + i);
+        }
+        next += batch.rows;
+    }
+    CHECK(t, next == eval.num_rows, "%lld rows", (long long)next);
+}
+
+// T is the longest row, rounded up, as far as the model allows, however small the batches are; rows that are longer
+// lose their beginning. The batches have all rows, in order.
 TEST(test_packing) {
     static const struct {
         int batch_size, seq_len, max_seq_len;
@@ -107,7 +127,8 @@ TEST(test_packing) {
         if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
         CHECK(t, eval.T == cases[i].T && eval.B == cases[i].B && eval.rows_that_lose == cases[i].rows_that_lose,
               "case %zu: T %d, B %d, %lld rows lose", i, eval.T, eval.B, (long long)eval.rows_that_lose);
-        CHECK(t, eval.longest == 14 && eval_num_batches(&eval) == ceil_div_i64(9, eval.B), "case %zu", i);
+        CHECK(t, eval.longest == 14, "case %zu", i);
+        check_batches(t);
         int losing = 0;
         for (int row = 0; row < 9; row++) {
             int n = eval.rows[row].context_length + eval.rows[row].completion_length - 1;
@@ -115,88 +136,6 @@ TEST(test_packing) {
             check_row(t, row, n > eval.T ? n - eval.T : 0);
         }
         CHECK(t, losing == eval.rows_that_lose, "case %zu: %d rows", i, losing);
-    }
-    eval_close(&eval);
-}
-
-// A batch is its rows, one after another.
-TEST(test_batches) {
-    int32_t inputs[9 * 16], targets[9 * 16], row_inputs[16], row_targets[16];
-    Error error = {""};
-    make_file();
-    if (!open_file(t, 0) || !CHECK(t, eval_pack(&eval, 9, 16, 16, &error), "%s", error.text)) { return; }
-    EvalBatch batch = {2, 7, 16};
-    eval_read(&eval, &batch, inputs, targets);
-    for (int i = 0; i < 7; i++) {
-        eval_read_row(&eval, 2 + i, 16, row_inputs, row_targets);
-        CHECK(t, memcmp(row_inputs, inputs + 16 * i, sizeof(row_inputs)) == 0, "row %d", 2 + i);
-        CHECK(t, memcmp(row_targets, targets + 16 * i, sizeof(row_targets)) == 0, "row %d", 2 + i);
-    }
-    eval_close(&eval);
-}
-
-// Two examples whose completions are of several lengths each, and one whose rows are as long as a length or 1 longer.
-static void make_long_file(void) {
-    eval_file_begin(&file);
-    add_example(0, 60, 10, 1, 10, 80, 500); // rows of 60, 69, 139 and 559 inputs
-    add_example(1, 250, 20, 300, 3, 20, 0); // 549, 252, 269
-    add_example(0, 64, 30, 1, 2, 65, 66);   // 64, 65, 128, 129
-}
-
-// The rows of all batches, one after another: each row once, by length and then by number, in batches as large as there
-// is room for, at the shortest length that holds them.
-static void check_batches(Test *t, int64_t room, int longest) {
-    int seen[16] = {0}, shorter = 0, T = 0;
-    int64_t places = 0, last = -1;
-    for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
-        EvalBatch batch = eval_batch(&eval, b);
-        CHECK(t, batch.first == places && batch.rows >= 1 && (int64_t)batch.rows * batch.T <= room && batch.T >= T,
-              "batch %lld: %d rows from place %lld, T %d", (long long)b, batch.rows, (long long)batch.first, batch.T);
-        if (batch.T > T) { shorter = T, last = -1; }
-        T = batch.T;
-        CHECK(t, T == longest || (T % 64 == 0 && ((T / 64) & (T / 64 - 1)) == 0), "T %d", T);
-        for (int i = 0; i < batch.rows; i++, places++) {
-            int64_t row = eval.order[batch.first + i], n = eval_row_inputs(&eval.rows[row]);
-            seen[row]++;
-            CHECK(t, row > last && n > shorter && (n <= T || T == longest) && (n > T / 2 || T <= 64 || T == longest),
-                  "row %lld of %lld inputs behind %lld, T %d", (long long)row, (long long)n, (long long)last, T);
-            last = row;
-        }
-        bool ends = b + 1 == eval_num_batches(&eval) || eval_batch(&eval, b + 1).T > T;
-        CHECK(t, ends || batch.rows == room / T, "batch %lld: %d rows", (long long)b, batch.rows);
-        CHECK(t, batch.rows <= eval.B, "more rows than %d", eval.B);
-    }
-    for (int row = 0; row < eval.num_rows; row++) { CHECK(t, seen[row] == 1, "row %d: %d times", row, seen[row]); }
-    EvalBatch behind = eval_batch(&eval, eval_num_batches(&eval));
-    CHECK(t, places == eval.num_rows && behind.first == eval.num_rows && behind.rows == 0, "behind the last batch");
-}
-
-TEST(test_lengths) {
-    static const struct {
-        int batch_size, seq_len, max_seq_len;
-        const char *batches; // rows x T
-    } cases[] = {{4, 1024, 1024, "2x64 3x128 3x256 1x512 2x576"},
-                 {1, 1024, 1024, "2x64 3x128 3x256 1x512 1x576 1x576"},
-                 {1, 600, 1024, "2x64 3x128 2x256 1x256 1x512 1x576 1x576"},
-                 {1, 64, 1024, "2x64 3x128 2x256 1x256 1x512 1x576 1x576"},
-                 {2, 256, 500, "2x64 3x128 2x256 1x256 1x500 1x500 1x500"},
-                 {64, 64, 512, "2x64 3x128 3x256 3x512"},
-                 {8, 64, 512, "2x64 3x128 2x256 1x256 1x512 1x512 1x512"}};
-    Error error = {""};
-    make_long_file();
-    if (!open_file(t, 0)) { return; }
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char got[256] = "";
-        int64_t room = (int64_t)cases[i].batch_size * cases[i].seq_len;
-        bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
-        if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
-        for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
-            EvalBatch batch = eval_batch(&eval, b);
-            size_t used = strlen(got);
-            snprintf(got + used, sizeof(got) - used, "%s%dx%d", b > 0 ? " " : "", batch.rows, batch.T);
-        }
-        CHECK(t, strcmp(got, cases[i].batches) == 0, "case %zu: %s, expected %s", i, got, cases[i].batches);
-        check_batches(t, max_i64(room, eval.T), eval.T);
     }
     eval_close(&eval);
 }

@@ -62,27 +62,6 @@ def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
     return found
 
 
-def questions_of_lengths(c, params, count=6, margin=0.1, seed=6):
-    """Clear questions whose completions are evaluated at different lengths, 64, 128 and up to 192."""
-    generator = random.Random(seed)
-    lengths = ((60, [2, 12]), (62, [70, 8, 1]), (63, [12, 1]), (120, [20, 4, 2]), (125, [1, 9]), (50, [10, 90]))
-    return [clear_question(generator, c, params, context_length, of_completions, c["maxT"], margin)
-            for context_length, of_completions in lengths[:count]]
-
-
-def batches_of_lengths(examples, longest, room):
-    """How the trainer names the batches of such questions, where `room` inputs fit in one."""
-    rows = [len(context) + len(tokens) - 1 for context, completions, _ in examples for tokens in completions]
-    shortest, others = sum(n <= 64 for n in rows), sum(n > 128 for n in rows)
-    return (f"{len(rows)} rows in batches of {min(shortest, room // 64)} x 64 to {min(others, room // longest)} x "
-            f"{longest} tokens\n")
-
-
-def doubled(examples):
-    """The same questions with the right completion once more at the end, which is not the first of equal ones."""
-    return [(context, [*completions, completions[answer]], answer) for context, completions, answer in examples]
-
-
 def relabelled(examples, shift):
     """The same questions with other labels: shift(number) further, of as many as there are."""
     return [(context, completions, (answer + shift(i)) % len(completions))

@@ -43,20 +43,6 @@ def test_answers_of_an_independent_computation(shift, correct, batch, length, ro
     assert results(out) == [(0, correct, 40)], out
 
 
-def test_rows_of_several_lengths():
-    """Completions of a question in different batches, each beside others of its length; the first of equal ones."""
-    config = cli.config(maxT=192, V=61, Vp=128)
-    params = cli.make_params(config, deviation=0.3)
-    model, examples = cli.model("lengths.bin", config, params), evalfiles.questions_of_lengths(config, params)
-    for made, shift, correct in ((examples, lambda i: 0, 6), (examples, lambda i: i % 2, 3),
-                                 (evalfiles.doubled(examples), lambda i: 0, 6)):
-        name = eval_file("lengths_val.bin", relabelled(made, shift))
-        for batch, length in ((4, 192), (139, 1), (1, 7)):
-            out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length)
-            assert evalfiles.batches_of_lengths(made, 192, max(192, batch * length)) in out, out
-            assert results(out) == [(0, correct, 6)], (correct, batch, out)
-
-
 def test_contexts_that_are_cut():
     """Rows longer than the model lose the beginning of their context, which is said once. No row does so because the
     batches are small."""

@@ -58,24 +58,6 @@ def test_several_ranks():
     assert results(ran(3, *options(name, "-b", 2, "-t", 24))) == [(0, COUNT, COUNT)]
 
 
-@pytest.mark.long
-def test_rows_of_several_lengths():
-    """Batches of several lengths, which ranks have in the same round; the answers, and the first of equal ones."""
-    config = cli.config(maxT=192, V=61, Vp=128)
-    params = cli.make_params(config, deviation=0.3)
-    model = cli.model("gpu_lengths.bin", config, params)
-    examples = evalfiles.questions_of_lengths(config, params, 4, margin=0.2)
-    for count, stage, batch, made, shift, correct in ((1, 0, 2, examples, lambda i: i % 2, 2),
-                                                      (2, 3, 1, evalfiles.doubled(examples), lambda i: 0, 4),
-                                                      (3, 3, 1, examples, lambda i: i % 4 == 1, 3)):
-        name = eval_file("gpu_lengths_val.bin", relabelled(made, shift))
-        run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", batch, "-t", 192]
-        run += ["-z", stage]
-        out = single(*run) if count == 1 else ran(count, *run)
-        assert evalfiles.batches_of_lengths(made, 192, batch * 192) in out, out
-        assert results(out) == [(0, correct, 4)], (count, stage, out)
-
-
 def test_fewer_questions_than_ranks():
     """Ranks without a batch of their own wait for the others, whose parameters are also theirs."""
     model, examples = right_answers()
