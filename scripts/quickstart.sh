@@ -33,6 +33,23 @@ thin_out() {
     awk -v every="$1" '!/^step .*\| loss / || ++n % every == 0 { print; fflush() }'
 }
 
+# Shows the training loss as text: its mean over each twelfth of the steps, eight signs for one nat.
+curve() { # main.log
+    awk -F '[: ]' '
+        $3 == "trl" { loss[$2] = $4; if ($2 >= steps) steps = $2 + 1 }
+        END {
+            for (row = 0; row < 12; row++) {
+                begin = int(row * steps / 12)
+                end = int((row + 1) * steps / 12)
+                sum = 0
+                for (i = begin; i < end; i++) sum += loss[i]
+                bar = sprintf("%" int(8 * sum / (end - begin)) "s", "")
+                gsub(" ", "#", bar)
+                printf "    step %5d  loss %.3f  %s\n", end, sum / (end - begin), bar
+            }
+        }' "$1"
+}
+
 # A trainer that a signal has stopped ends with status 0, on which this script would go on.
 halt() { # status
     echo "quickstart.sh: stopped; the same command begins anew" >&2
@@ -151,6 +168,13 @@ echo
 echo "Validation loss: $before before, $after after training (nats per byte, on" \
     "the beginning of the text it was not trained on)"
 echo
+curve "$run/main.log"
+if ! python3 -c 'import matplotlib' 2>/dev/null; then
+    echo "With matplotlib (python3 -m pip install matplotlib), python3 dev/plot.py $run -o $run/loss.png draws it."
+elif ! python3 dev/plot.py "$run" -o "$run/loss.png" >build/quickstart_plot.log 2>&1; then
+    echo "The curve was not drawn: $(tail -n 1 build/quickstart_plot.log)"
+fi
+echo
 echo "What it writes now:"
 echo
 sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 800 --temperature 0.7)
@@ -164,7 +188,7 @@ for file in "$run"/*; do
         */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
         */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;
         */run.json) printf '    %-36s %s\n' "$file" "what was run, on what" ;;
-        *.svg) printf '    %-36s %s\n' "$file" "the loss curve; open it in a browser" ;;
+        *.png) printf '    %-36s %s\n' "$file" "the loss curve" ;;
     esac
 done
 echo

@@ -669,7 +669,7 @@ stage_plot() {
         say "$CURVES is here"
     elif ! draws_curves; then
         say "no python3 with matplotlib, which draws the curves (apt-get install python3-matplotlib): left out;" \
-            "$OUT_DIR/loss.svg shows the losses"
+            "$OUT_DIR/main.log has the losses"
     else
         run_child python3 dev/plot.py "$OUT_DIR" -o "$CURVES" --reference "${OPENAI:-none}" >"$OUT_DIR/plot.log" 2>&1
         [ "$status" -eq 0 ] || { tail -n 1 "$OUT_DIR/plot.log" && stop "the curves were not drawn: $OUT_DIR/plot.log"; }
@@ -692,7 +692,7 @@ stage_summary() {
         "validation loss" "$(last_of tel)" "${PUBLISHED_LOSS:--}" "${OPENAI_LOSS:--}" \
         HellaSwag "$(last_of eval)" "${PUBLISHED_HELLASWAG:--}" "${OPENAI_HELLASWAG:--}"
     [ "$SMOKE" = 0 ] || echo "(SMOKE=1: a tiny model and a made-up text; its numbers mean nothing)"
-    echo "$(absolute "$OUT_DIR"): hf, for Hugging Face; main.log, loss.svg," \
+    echo "$(absolute "$OUT_DIR"): hf, for Hugging Face; main.log," \
         "$([ ! -e "$CURVES" ] || echo 'curves.png, ')checkpoints"
 }
 

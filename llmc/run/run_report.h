@@ -8,7 +8,6 @@
 #include "llmc/files/hf_export.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
-#include "llmc/run/loss_svg.h"
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/run_state.h"
@@ -301,12 +300,6 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
 
 // ---- The end ----
 
-// Draws loss.svg anew on the rank that writes files. The folder then remembers whether there is a picture.
-static inline bool run_draw(TrainRun *run, Error *error) {
-    return !run_writes_files(run) || !run_leads(run) ||
-           loss_svg_write(run->options.out_dir, &run->folder.has_picture, error);
-}
-
 // Writes the folder that --export names, and prints its contents.
 static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
     const char *dir = run->options.export_dir;
@@ -339,8 +332,7 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (run_kind(run) != RUN_TRAINS) { return true; }
     if (run_writes_files(run)) {
-        say(stdout, "output      %s: checkpoints, main.log, speed.log, %srun.json\n", o->out_dir,
-            run->folder.has_picture ? "loss.svg, " : "");
+        say(stdout, "output      %s: checkpoints, main.log, speed.log, run.json\n", o->out_dir);
     }
     say(stdout, "weights hash %016llx\n", (unsigned long long)weights_hash);
     return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);

@@ -138,12 +138,11 @@ static inline Due run_what_is_due(const TrainRun *run) {
     return due;
 }
 
-// Does what is due: save, validate, draw the losses, evaluate, sample. train_run.h relies on this order. The trainer
-// has settled the step before.
+// Does what is due: save, validate, evaluate, sample. train_run.h relies on this order. The trainer has settled the step
+// before.
 static inline bool run_do_what_is_due(TrainRun *run, Due due, Error *error) {
     if (due.saves && !run_save(run, error)) { return false; }
     if (due.validates && !loop_validate(run, error)) { return false; }
-    if ((due.saves || due.validates) && !run_draw(run, error)) { return false; }
     if (due.evaluates && !loop_evaluate_all(run, error)) { return false; }
     if (due.samples && !run_is_stopping()) { loop_sample(run); }
     return true;
@@ -152,7 +151,7 @@ static inline bool run_do_what_is_due(TrainRun *run, Due due, Error *error) {
 // Ends the training of a run that a signal has stopped: saves, and says so.
 static inline bool run_end_training(TrainRun *run, Error *error) {
     if (!run_is_stopping()) { return true; }
-    if (!run_save(run, error) || !run_draw(run, error)) { return false; }
+    if (!run_save(run, error)) { return false; }
     logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
                  (long long)run->num_steps,
                  run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");

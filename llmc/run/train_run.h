@@ -47,7 +47,6 @@ typedef struct {
     DirectoryLock lock;
     bool disk_is_short; // a warning has said so
     int64_t saved_step; // step of this run's newest checkpoint, -1: none
-    bool has_picture;   // loss.svg shows the log
 } RunFolder;
 
 typedef struct {

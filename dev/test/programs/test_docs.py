@@ -23,7 +23,7 @@ PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for nam
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
-OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|loss\.svg$|state_|model_[\d*]"
+OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|state_|model_[\d*]"
                          r"|model\.safetensors|config\.json|vocab\.bpe|(?:gpt2_)?tokenizer\.bin)")
 
 

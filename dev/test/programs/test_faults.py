@@ -342,7 +342,7 @@ def test_divergence():
 def check_folder_after_full_disk(folder, err):
     """Nothing but whole files; every checkpoint can be used."""
     names = set(os.listdir(folder))
-    ours = r"(model|state)_\d{8}\.bin|(main|speed)\.log|run\.json|loss\.svg|tokenizer\.bin|\.lock"
+    ours = r"(model|state)_\d{8}\.bin|(main|speed)\.log|run\.json|tokenizer\.bin|\.lock"
     assert all(re.fullmatch(ours, name) for name in names), names
     models = {name[6:14] for name in names if name.startswith("model")}
     assert models == {name[6:14] for name in names if name.startswith("state")}, names
@@ -360,7 +360,7 @@ def test_files_that_may_not_grow():
     if least == 0:  # not even the lock can be written
         refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
     for size, name, steps in ((200, "tokenizer.bin", 40), (1600, "run.json", 40),
-                              (12000, "(main|speed).log|loss.svg", 1000), (20000, "model_00000002.bin", 40),
+                              (12000, "(main|speed).log", 1000), (20000, "model_00000002.bin", 40),
                               (50000, "state_00000002.bin", 40)):
         if size < least:
             continue
@@ -477,7 +477,7 @@ def test_fresh_run_in_a_used_folder():
     older = new_folder("older")
     ran(*run, older, "-n", 2, "-x", 8)
     log = read("older/main.log")
-    for remove in (".bin", "main.log", "loss.svg", "nothing"):
+    for remove in (".bin", "main.log", "nothing"):
         folder = new_folder("used")
         shutil.copytree(older, folder)
         for name in os.listdir(folder):
@@ -488,7 +488,7 @@ def test_fresh_run_in_a_used_folder():
         assert before == {name: read(f"used/{name}") for name in os.listdir(folder) if name != ".lock"}
     out = ran(*run, folder, "-x", 3, "--overwrite")
     assert len(losses(out)) == 3 and logged_steps(folder) == [0, 1, 2]
-    names = [".lock", "loss.svg", "main.log", "model_00000003.bin", "run.json", "speed.log", "state_00000003.bin",
+    names = [".lock", "main.log", "model_00000003.bin", "run.json", "speed.log", "state_00000003.bin",
              "tokenizer.bin"]
     assert sorted(os.listdir(folder)) == names, os.listdir(folder)
     # an --overwrite that cannot begin removes nothing

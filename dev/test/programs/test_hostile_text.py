@@ -67,7 +67,7 @@ def test_a_whole_run():
     for where in ("train data", "tokenizer", "output", "saved the checkpoint"):
         shown = HIGH_SHOWN if where[0] == "t" else SHOWN
         assert re.search(rf"^{where} .*{re.escape(shown + FRIENDLY.decode())}", out, re.M), (where, out)
-    for name in ("run.json", "main.log", "speed.log", "loss.svg"):
+    for name in ("run.json", "main.log", "speed.log"):
         plain(read(os.path.join(folder, name)), name)
 
     record = json.loads(read(os.path.join(folder, "run.json")))

@@ -85,7 +85,7 @@ def check_finished(name, out, steps=4):
     for stage in ("check", "build", "plan", "fetch", "train", "export", "plot", "summary"):
         assert re.search(rf"^\d\d:\d\d:\d\d {stage} ", out, re.M), (stage, out[-3000:])
     checkpoint = (f"model_{steps:08}.bin", f"state_{steps:08}.bin")
-    for file in (*checkpoint, "hf/model.safetensors", "hf/config.json", "loss.svg"):
+    for file in (*checkpoint, "hf/model.safetensors", "hf/config.json"):
         assert os.path.getsize(os.path.join(folder, file)) > 0, file
     assert os.path.exists(os.path.join(folder, "curves.png")) == draws_curves(), os.listdir(folder)
     log = read(folder, "main.log")

@@ -1,7 +1,7 @@
 // What a run shows and records: step lines, the progress bar at several widths, main.log across resumes and a full
-// disk, and the picture of its losses.
+// disk.
 #define _GNU_SOURCE // posix_openpt
-#include "llmc/run/loss_svg.h"
+#include "llmc/run/log.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
@@ -310,98 +310,4 @@ TEST(test_log_errors) {
                   ": cannot write the log: no space left on device; free some space, then continue with --resume");
     logger_close(&logger);
     if (logger.out != NULL) { fclose(logger.out); }
-}
-
-// ---- loss.svg ----
-
-static char svg[1 << 17];
-
-// Draws this log; with NULL, the one that is there.
-static void draw(Test *t, const char *log) {
-    Error error = {""};
-    bool drawn = false;
-    if (log != NULL) { write_log(t, log); }
-    CHECK(t, loss_svg_write(test_folder(t), &drawn, &error), "%s", error.text);
-    read_text(t, LOSS_SVG_NAME, svg, sizeof(svg));
-    CHECK(t, drawn == (strcmp(svg, "(none)") != 0), "a picture is %s", drawn ? "told and not drawn" : "not told");
-}
-
-static int count_of(const char *piece) {
-    int count = 0;
-    for (const char *c = strstr(svg, piece); c != NULL; c = strstr(c + 1, piece)) { count++; }
-    return count;
-}
-
-static void check_whole_picture(Test *t, int curves) {
-    CHECK(t, strncmp(svg, "<svg ", 5) == 0 && ends_with(svg, "</svg>\n"), "not a whole picture");
-    CHECK(t, strstr(svg, "nan") == NULL && strstr(svg, "inf") == NULL, "a number that is none");
-    CHECK(t, strstr(svg, ">step<") != NULL && strstr(svg, ">loss") != NULL, "axes without labels");
-    CHECK(t, count_of(">train<") + count_of(">val<") == curves, "legend");
-    CHECK(t, count_of("class=\"grid\"") >= 4 && count_of("class=\"grid\"") < 40, "%d ticks",
-          count_of("class=\"grid\""));
-}
-
-TEST(test_svg_few_points) {
-    draw(t, "");
-    CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
-    draw(t, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\ns:0 mmlu:0.5\n");
-    CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
-    draw(t, "s:0 trl:5.5500 lr:0.000300 norm:1.00\n");
-    check_whole_picture(t, 1);
-    CHECK(t, count_of("<circle class=\"train dot\"") == 1, "one step is a dot");
-    draw(t, "s:0 tel:10.9500\n");
-    check_whole_picture(t, 1);
-    CHECK(t, count_of("<circle class=\"val dot\"") == 1 && strstr(svg, ">10.95<") != NULL, "one validation is a dot");
-    draw(t, four_steps);
-    check_whole_picture(t, 2);
-    CHECK(t, count_of("<circle") == 2 && count_of("log scale") == 0 && count_of(" band\"") == 0, "%s", svg);
-    // Steps 0 to 3 and losses 6 to 2: the corners of the plot.
-    CHECK(t, strstr(svg, "<path class=\"val line\" d=\"M76.0 22.0L438.7 185.0\"/>") != NULL, "%s", svg);
-    CHECK(t, strstr(svg, "<path class=\"train line\" d=\"M76.0 103.5L257.3 185.0L438.7 266.5L620.0 348.0\"/>") != NULL,
-          "%s", svg);
-}
-
-TEST(test_svg_many_points) {
-    FILE *file = fopen(test_path(t, MAIN_LOG_NAME), "w");
-    if (!CHECK(t, file != NULL, "no log")) { return; }
-    for (int step = 0; step < 30000; step++) {
-        double loss = step == 0 ? 900000.0 : 2.0 + 3.0 * exp(-step / 300.0) + 0.1 * sin(step * 1.7);
-        fprintf(file, "s:%d tel:%.4f\ns:%d trl:%.4f lr:0.000300 norm:1.00\n", step, loss, step, loss);
-    }
-    fclose(file);
-    draw(t, NULL);
-    check_whole_picture(t, 2);
-    CHECK(t, count_of(" band\"") == 2 && count_of("<circle") == 0, "many points are a band and a line");
-    CHECK(t, count_of("log scale") == 1, "900000 and 2 need a logarithmic axis");
-    CHECK(t, strstr(svg, ">10k<") != NULL && strlen(svg) < 60000, "%zu bytes", strlen(svg));
-}
-
-TEST(test_svg_axes) {
-    const struct {
-        double range, tick;
-        int count;
-    } cases[] = {{6, 1, 6}, {6.1, 2, 6}, {0.9, 0.2, 6}, {18865, 5000, 8}, {8, 1, 8}, {40, 5, 8}, {1e-3, 2e-4, 6}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        double tick = loss_nice_tick(cases[i].range, cases[i].count);
-        CHECK(t, fabs(tick - cases[i].tick) <= 1e-12 * tick, "%g: %g, expected %g", cases[i].range, tick,
-              cases[i].tick);
-    }
-    const double lows[] = {0, 0, 1e-9, 1e-4, 0.5, 3, 3, 1e11, 0},
-                 highs[] = {0, 1e-9, 1e-3, 11, 9.9, 3, 1e12, 1e12, 1e12};
-    for (size_t i = 0; i < sizeof(lows) / sizeof(lows[0]); i++) {
-        static LossCurve curves[2];
-        memset(curves, 0, sizeof(curves));
-        curves[1].points = 2, curves[1].low = lows[i], curves[1].high = highs[i];
-        LossAxis axis = loss_y_axis(curves);
-        double top = loss_y(&axis, highs[i]), bottom = loss_y(&axis, lows[i]);
-        CHECK(t, top >= PLOT_TOP - 0.01 && bottom <= PLOT_BOTTOM + 0.01 && top <= bottom, "%g to %g: %g to %g", lows[i],
-              highs[i], bottom, top);
-    }
-}
-
-TEST(test_svg_errors) {
-    Error error = {""};
-    bool drawn;
-    CHECK_REFUSED(t, loss_svg_write(test_folder(t), &drawn, &error), &error, test_path(t, MAIN_LOG_NAME),
-                  ": cannot open: No such file or directory");
 }
