@@ -285,7 +285,7 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
     int width = snprintf(NULL, 0, "%lld", (long long)eval->num_rows);
     snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
              (long long)min_i64(batches * eval->B, eval->num_rows), (long long)eval->num_rows, left);
-    logger_progress(&run->logger, text);
+    logger_show(&run->logger, text);
 }
 
 // ---- Samples ----

@@ -291,7 +291,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     if (!logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {
         return false;
     }
-    // mpirun gives its processes terminals, wherever their output goes. They write whole lines and no progress bar.
+    // mpirun gives its processes terminals, wherever their output goes. They write a line for each step.
     if (launcher_find().name != NULL) { run->logger.terminal = false; }
     run_say_how_it_resumes(run);
     return true;
