@@ -104,7 +104,7 @@ LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 record = $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(2)' > $(1).$$$$ && \
            if cmp -s $(1).$$$$ $(1); then rm $(1).$$$$; else mv $(1).$$$$ $(1); fi)
 
-# The revision for run.json is a source file, so that a commit compiles only this file. Without .git it is empty.
+# The revision for run.jsonl is a source file, so that a commit compiles only this file. Without .git it is empty.
 ifneq ($(OPENMP_FLAGS),)
   RECORD   := $(call record,flags,$(COMPILE) $(LIBS))
   REVISION := $(shell GIT_OPTIONAL_LOCKS=0 git --git-dir=.git describe --always --abbrev=40 --exclude='*' --dirty \

@@ -949,11 +949,11 @@ static void print_run(const Trainer *t, TrainRun *run) {
     run_print_machine_fit(&t->plan);
 }
 
-// Opens the machine, loads the model, and begins log and run.json.
+// Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
-    RunMachine machine = {.num_machines = 1};
+    RunMachine machine = {0};
     if (!open_trainer(t, run, error) || !run_load(run, error) || !run_begin_log(run, error) ||
-        !run_json_begin(run, &machine, error)) {
+        !run_record_start(run, &machine, error)) {
         return false;
     }
     print_machine(t, run);

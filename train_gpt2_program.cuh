@@ -15,6 +15,7 @@
 #include <omp.h>
 #endif
 
+#include "llmc/base/json_out.h"
 #include "llmc/base/utils.h"
 #include "llmc/model/auto_plan.h"
 #include "llmc/cuda/gpu.h"
@@ -827,10 +828,10 @@ static void print_plan(Trainer *t, TrainRun *run) {
     run_print_predictions(run, &gpus, planned_bytes, attention);
 }
 
-static void add_versions(RunMachine *machine) {
+static void add_versions(Text *versions) {
     char text[64];
     auto add = [&](const char *name, const char *version) {
-        if (version[0] != '\0') { run_machine_version(machine, name, "%s", version); }
+        if (version[0] != '\0') { json_put_text(versions, name, version); }
     };
     gpu_each_version(add);
     cublas_version_text(text, sizeof(text)), add("cublaslt", text);
@@ -839,30 +840,51 @@ static void add_versions(RunMachine *machine) {
     comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
 }
 
-// Checks that the names which other ranks have sent end.
-static bool names_end(const RunGpu *gpus, int count, Error *error) {
-    bool ok = true;
-    for (int r = 0; ok && r < count; r++) { ok = memchr(gpus[r].name, '\0', sizeof(gpus[r].name)) != NULL; }
-    return ok || fail(error, "a rank has not sent its GPU's name, but something else");
+// A GPU as its rank sees it.
+struct RankGpu {
+    char name[128];
+    int64_t memory_bytes;
+    int32_t major, minor; // compute capability
+};
+
+// Adds the GPUs of all ranks. Checks that the names which other ranks have sent end.
+static bool add_gpus(Text *hardware, const RankGpu *gpus, int count, Error *error) {
+    json_put_open(hardware, "gpus", "[");
+    for (int r = 0; r < count; r++) {
+        if (memchr(gpus[r].name, '\0', sizeof(gpus[r].name)) == NULL) {
+            return fail(error, "a rank has not sent its GPU's name, but something else");
+        }
+        json_put_open(hardware, NULL, "{");
+        json_put_text(hardware, "name", gpus[r].name);
+        json_put(hardware, "memory_bytes", "%lld", (long long)gpus[r].memory_bytes);
+        json_put(hardware, "compute_capability", "\"%d.%d\"", gpus[r].major, gpus[r].minor);
+        json_put_close(hardware, "}");
+    }
+    json_put_close(hardware, "]");
+    return true;
 }
 
-// Describes the GPUs of all ranks for run.json. Also writes the choices of algorithms, because the run folder exists
+// Describes the GPUs of all ranks for run.jsonl. Also writes the choices of algorithms, because the run folder exists
 // now.
 static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *error) {
-    RunGpu gpu;
+    Text *hardware = &machine->hardware;
+    const cudaDeviceProp *properties = &t->gpu.device.properties;
+    char attention[128];
+    RankGpu gpu;
     memset(&gpu, 0, sizeof(gpu));
-    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, t->gpu.device.properties.name);
-    gpu.memory_bytes = (int64_t)t->gpu.device.properties.totalGlobalMem;
-    gpu.major = t->gpu.device.properties.major, gpu.minor = t->gpu.device.properties.minor;
-    machine->num_gpus = run->num_ranks;
-    machine->num_machines = comm_num_machines(t->shards.ranks);
-    attention_used_text(machine->attention, sizeof(machine->attention), &t->gpu.cudnn);
-    machine->gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
-    bool ok = machine->gpus != NULL || fail(error, "out of memory");
-    add_versions(machine);
-    return run_agree(run, ok, error) &&
-           comm_all_gather(run->ranks.comm, &gpu, machine->gpus, (int64_t)sizeof(gpu), error) &&
-           names_end(machine->gpus, run->num_ranks, error) && record_choices(t, run, error);
+    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, properties->name);
+    gpu.memory_bytes = (int64_t)properties->totalGlobalMem;
+    gpu.major = properties->major, gpu.minor = properties->minor;
+    RankGpu *gpus = (RankGpu *)malloc((size_t)run->num_ranks * sizeof(RankGpu));
+    attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
+    json_put(hardware, "machines", "%d", comm_num_machines(t->shards.ranks));
+    json_put_text(hardware, "attention", attention);
+    add_versions(&machine->versions);
+    bool ok = run_agree(run, gpus != NULL || fail(error, "out of memory"), error) &&
+              comm_all_gather(run->ranks.comm, &gpu, gpus, (int64_t)sizeof(gpu), error) &&
+              add_gpus(hardware, gpus, run->num_ranks, error) && record_choices(t, run, error);
+    free(gpus);
+    return ok;
 }
 
 // The functions by which a run talks to its ranks (llmc/run/ranks_api.h).
@@ -1007,7 +1029,7 @@ static void print_run(Trainer *t, TrainRun *run) {
     print_plan(t, run);
 }
 
-// Opens the machine, loads the model, and begins log and run.json.
+// Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));
@@ -1016,7 +1038,7 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
     run_slow(run, false);
     if (!ok || !run_load(run, error)) { return false; }
     share_state(t, run);
-    if (!run_begin_log(run, error) || !describe(t, run, &machine, error) || !run_json_begin(run, &machine, error)) {
+    if (!run_begin_log(run, error) || !describe(t, run, &machine, error) || !run_record_start(run, &machine, error)) {
         return false;
     }
     print_machine(t, run);

@@ -26,7 +26,7 @@ stop() { # message...: ends the script
 
 usage() { sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0"; }
 
-# On a terminal the trainer draws a bar; elsewhere it writes a line per step, of which one in $1 is enough here.
+# On a terminal a step takes the place of the one before; elsewhere each is a line, of which one in $1 is enough here.
 # It ignores Ctrl-C, which is for the trainer, so that the trainer's last words get through.
 thin_out() {
     trap '' INT
@@ -187,7 +187,7 @@ for file in "$run"/*; do
         *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
         */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
         */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;
-        */run.json) printf '    %-36s %s\n' "$file" "what was run, on what" ;;
+        */run.jsonl) printf '    %-36s %s\n' "$file" "what was run, on what" ;;
         *.png) printf '    %-36s %s\n' "$file" "the loss curve" ;;
     esac
 done

@@ -93,13 +93,15 @@ static inline void logger_step_line(char *text, size_t size, const StepInfo *inf
 
 // ---- Files to which a run appends ----
 
-// Appends a line, which ends with a newline.
+// Appends a line, which ends with a newline, whole or not at all: cuts off the part that a full disk has taken.
 static inline bool log_append(const LogFile *file, const char *line, size_t bytes, Error *error) {
     ssize_t written;
     do { written = write(file->fd, line, bytes); } while (written < 0 && errno == EINTR);
     if (written == (ssize_t)bytes) { return true; }
-    return fail(error, "%s: cannot write the log: %s; free some space, then continue with --resume", file->path,
-                written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno));
+    const char *why = written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno);
+    bool cut = written <= 0 || ftruncate(file->fd, lseek(file->fd, 0, SEEK_END) - written) == 0;
+    return fail(error, "%s: cannot write the log: %s%s; free some space, then continue with --resume", file->path, why,
+                cut ? "" : " (its last line is damaged)");
 }
 
 // Reads the last bytes of a log, at most size - 1, as a string.
@@ -109,8 +111,8 @@ static inline void log_tail(const LogFile *file, char *tail, size_t size) {
     tail[bytes > 0 ? bytes : 0] = '\0';
 }
 
-// Opens a log of the run folder and goes on behind its last line. Completes a line that was cut when its process was
-// killed or the disk was full: readers skip it. anew: removes what is there.
+// Opens a log of the run folder and goes on behind its last line. Completes a last line that a crash of the
+// machine has cut: readers skip it. anew: removes what is there.
 static inline bool log_open(LogFile *file, const char *dir, const char *name, bool anew, Error *error) {
     char last[2];
     if (!path_join(file->path, dir, name, error)) { return false; }

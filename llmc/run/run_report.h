@@ -9,7 +9,7 @@
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/run_inputs.h"
-#include "llmc/run/run_json.h"
+#include "llmc/run/run_record.h"
 #include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
 
@@ -332,10 +332,10 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (run_kind(run) != RUN_TRAINS) { return true; }
     if (run_writes_files(run)) {
-        say(stdout, "output      %s: checkpoints, main.log, speed.log, run.json\n", o->out_dir);
+        say(stdout, "output      %s: checkpoints, main.log, speed.log, run.jsonl\n", o->out_dir);
     }
     say(stdout, "weights hash %016llx\n", (unsigned long long)weights_hash);
-    return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
+    return run_record_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 
 #endif // LLMC_RUN_REPORT_H

@@ -317,7 +317,7 @@ static inline bool run_begin_log(TrainRun *run, Error *error) {
 
 static inline void run_close(TrainRun *run) {
     logger_close(&run->logger);
-    json_out_free(&run->record.json);
+    log_close(&run->record.file);
     if (run_has_train(run)) { dataloader_close(&run->train); }
     if (run_has_val(run)) { dataloader_close(&run->val); }
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }

@@ -138,8 +138,8 @@ static inline Due run_what_is_due(const TrainRun *run) {
     return due;
 }
 
-// Does what is due: save, validate, evaluate, sample. train_run.h relies on this order. The trainer has settled the step
-// before.
+// Does what is due: save, validate, evaluate, sample. train_run.h relies on this order. The trainer has settled the
+// step before.
 static inline bool run_do_what_is_due(TrainRun *run, Due due, Error *error) {
     if (due.saves && !run_save(run, error)) { return false; }
     if (due.validates && !loop_validate(run, error)) { return false; }
@@ -194,6 +194,7 @@ static inline bool run_parse(TrainRun *run, Trainer *trainer, int argc, char **a
     run->trainer = trainer;
     run->record.arguments = argv;
     run->record.num_arguments = argc;
+    run->record.file.fd = -1;
     run->ranks.num_ranks = run->num_ranks = 1;
     *status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
     return ok && outcome == ARGS_RUN && (!train_options_plan(&run->options) || shows);
@@ -211,7 +212,8 @@ static inline void run_catch_signals(const TrainRun *run) {
 // printed once for each output. With several ranks this does not return, because the machine's work may wait forever
 // for other ranks.
 static inline void run_fail(TrainRun *run, const Error *error) {
-    run_json_fail(run, error);
+    Error ignored;
+    run_record_end(run, "failed", error->text, NULL, &ignored);
     if (run->ranks.num_ranks == 1) { return; }
     ranks_fail(run->ranks.comm, error);
     ranks_close(run->ranks.comm);

@@ -11,7 +11,6 @@
 #ifndef LLMC_TRAIN_RUN_H
 #define LLMC_TRAIN_RUN_H
 
-#include "llmc/base/json.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"
 #include "llmc/data/tokenizer.h"
@@ -72,8 +71,7 @@ typedef struct {
 typedef struct {
     char **arguments; // (num_arguments): the command line
     int num_arguments;
-    JsonOut json;              // run.json without its end, on rank 0 while the run lasts (run_json.h)
-    char path[MAX_PATH_BYTES]; // of run.json
+    LogFile file;        // run.jsonl, open on rank 0 between start and end of the run (run_record.h)
     char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
 } RunRecord;
 

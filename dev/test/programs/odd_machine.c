@@ -24,18 +24,18 @@ time_t time(time_t *out) {
     return now.tv_sec;
 }
 
-int openat(int folder, const char *path, int flags, ...) {
+int open(const char *path, int flags, ...) {
     static int files;
     const char *last = getenv("ODD_READ_ONLY");
     va_list more;
     va_start(more, flags);
     int mode = (flags & O_CREAT) != 0 ? va_arg(more, int) : 0;
     va_end(more);
-    if (last != NULL && (flags & O_EXCL) != 0 && ++files >= atoi(last)) {
+    if (last != NULL && (flags & O_CREAT) != 0 && ++files >= atoi(last)) {
         errno = EROFS;
         return -1;
     }
-    return (int)syscall(SYS_openat, folder, path, flags, mode);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-int openat64(int folder, const char *path, int flags, ...) __attribute__((alias("openat")));
+int open64(const char *path, int flags, ...) __attribute__((alias("open")));

@@ -342,7 +342,7 @@ def test_divergence():
 def check_folder_after_full_disk(folder, err):
     """Nothing but whole files; every checkpoint can be used."""
     names = set(os.listdir(folder))
-    ours = r"(model|state)_\d{8}\.bin|(main|speed)\.log|run\.json|tokenizer\.bin|\.lock"
+    ours = r"(model|state)_\d{8}\.bin|(main|speed)\.log|run\.jsonl|tokenizer\.bin|\.lock"
     assert all(re.fullmatch(ours, name) for name in names), names
     models = {name[6:14] for name in names if name.startswith("model")}
     assert models == {name[6:14] for name in names if name.startswith("state")}, names
@@ -359,7 +359,7 @@ def test_files_that_may_not_grow():
     least = 1025 if b"libomp." in read(PROGRAM) else 0  # clang's OpenMP writes a file of its own
     if least == 0:  # not even the lock can be written
         refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
-    for size, name, steps in ((200, "tokenizer.bin", 40), (1600, "run.json", 40),
+    for size, name, steps in ((200, "tokenizer.bin", 40), (1600, "run.jsonl", 40),
                               (12000, "(main|speed).log", 1000), (20000, "model_00000002.bin", 40),
                               (50000, "state_00000002.bin", 40)):
         if size < least:
@@ -488,7 +488,7 @@ def test_fresh_run_in_a_used_folder():
         assert before == {name: read(f"used/{name}") for name in os.listdir(folder) if name != ".lock"}
     out = ran(*run, folder, "-x", 3, "--overwrite")
     assert len(losses(out)) == 3 and logged_steps(folder) == [0, 1, 2]
-    names = [".lock", "main.log", "model_00000003.bin", "run.json", "speed.log", "state_00000003.bin",
+    names = [".lock", "main.log", "model_00000003.bin", "run.jsonl", "speed.log", "state_00000003.bin",
              "tokenizer.bin"]
     assert sorted(os.listdir(folder)) == names, os.listdir(folder)
     # an --overwrite that cannot begin removes nothing

@@ -1,7 +1,6 @@
 """Runs with --auto: what it chooses is what runs, on one rank and several, and a run goes on with another choice.
 ./train_gpt2emu (make train_gpt2emu). What --auto says without a GPU: test_gpu_plan.py.
 """
-import json
 import os
 import re
 
@@ -13,6 +12,7 @@ import gpu_program
 from cli import planned_bytes
 from gpu_program import ran as single
 from ranks import ran, refused
+from run_folder import record_of
 
 gpu_program.only_emulated()
 SEQUENCES = 8  # of a step
@@ -35,13 +35,8 @@ def room_for_4(*run):
     return repr((planned(*run, "-b", 4, "-r", 0) + RESERVE) / 2**30)
 
 
-def record(folder):
-    with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
-        return json.load(file)
-
-
 def test_what_it_chooses_is_what_runs():
-    """The same bits as with the options written out, the questions of an evaluation in the same batches; run.json has
+    """The same bits as with the options written out, the questions of an evaluation in the same batches; run.jsonl has
     the options that were used."""
     folder = cli.new_folder("auto")
     questions = [([1, 2, 3 + i], [[4] * (1 + i % 7), [5, 6]], 0) for i in range(3)]
@@ -56,8 +51,8 @@ def test_what_it_chooses_is_what_runs():
         for line in ("batch", "memory", "HellaSwag", "step .*HellaSwag"):
             assert re.findall(rf"^{line} .*$", out, re.M) == re.findall(rf"^{line} .*$", want, re.M), (line, want, out)
         assert f"batch       {B} sequences x 16 tokens x {SEQUENCES // B} micro-batches" in out, out
-        options = record(folder)["options"]
-        assert (options["batch-size"], options["recompute"], options["auto"]) == (B, level, True), options
+        options = record_of(folder)["options"]
+        assert (options["batch-size"], options["recompute"], options["auto"]) == (str(B), str(level), "1"), options
 
 
 def test_goes_on_with_another_choice():
@@ -71,9 +66,9 @@ def test_goes_on_with_another_choice():
     assert 1 < B < SEQUENCES, out
     want, got = cli.losses(straight)[1:], cli.losses(out)
     assert len(got) == 1 and all(abs(a - b) <= 2**-8 * a for a, b in zip(want, got)), (want, got)
-    found = record(parts)
-    assert (found["options"]["batch-size"], found["options"]["recompute"]) == (B, level), found
-    assert [start["from_step"] for start in found["starts"]] == [0, 1], found
+    found = record_of(parts)
+    assert (found["options"]["batch-size"], found["options"]["recompute"]) == (str(B), str(level)), found
+    assert [start["step"] for start in found["starts"]] == [0, 1], found
 
 
 @pytest.mark.long
@@ -86,7 +81,7 @@ def test_lowest_level_that_fits():
         memory = repr((planned(*run, "-r", level) + RESERVE) / 2**30)
         out = single(*run, "--gpu-memory", memory, "-o", folder, "--overwrite")
         assert re.search(rf"^auto +--recompute {level}: the lowest level that fits into ", out, re.M), out
-        assert record(folder)["options"]["recompute"] == level and cli.weights_hash(out) == want, (level, out)
+        assert record_of(folder)["options"]["recompute"] == str(level) and cli.weights_hash(out) == want, (level, out)
     assert re.search("^auto +--recompute 0: ", single(*run), re.M)
     gpu_program.refused(*run, "--gpu-memory", 0.01, says=["--gpu-memory: nothing fits: --batch-size 4 --recompute 3",
                                                           "missing; raise --gpu-memory, lower --batch-size, use more"])

@@ -3,7 +3,6 @@ is there with EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
-import json
 import os
 import re
 
@@ -13,6 +12,7 @@ import cli
 import ranks
 from cli import QUIET, losses, stopped_after, weights_hash
 from gpu_program import only_emulated, ran, refused
+from run_folder import record_of
 
 only_emulated()
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
@@ -111,11 +111,6 @@ def used(out):
     return re.search(r"^ +it is done (.*)$", out, re.M)[1]
 
 
-def recorded(folder):
-    with open(os.path.join(folder, "run.json")) as file:
-        return json.load(file)
-
-
 BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by our own kernels"
 # What cuDNN pretends to take for a graph. Less than no time makes the most graphs the fastest: single sequences.
 FAST, SLOW = dict(CUDNN, EMU_CUDNN_SECONDS="-9"), dict(CUDNN, EMU_CUDNN_SECONDS="9")
@@ -144,7 +139,7 @@ def test_resumed_with_the_same():
     """A resumed run takes what the run before has taken, also where the file of choices is not at hand."""
     folder, elsewhere = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))
     out = ran(*RUN, "-o", folder, "-n", 1, **dict(SLOW, XDG_CACHE_HOME=cli.path("first")))
-    assert used(out) == BY_US == recorded(folder)["hardware"]["attention"], out
+    assert used(out) == BY_US == record_of(folder)["hardware"]["attention"], out
     copy = stopped_after(1, folder)
     again = ran(*RUN, "-o", copy, "--resume", **dict(FAST, **elsewhere))
     assert "attention   as this run has had it before\n" in again and used(again) == BY_US, again
@@ -154,7 +149,7 @@ def test_resumed_with_the_same():
     for change in ("--attention was auto, is cudnn", "--deterministic was 1, is 0"):
         assert f"resuming with other roundings: {change}\n" in again, again
     out = ran(*RUN, "-o", folder, "--overwrite", **dict(FAST, **elsewhere))
-    assert used(out) == BY_CUDNN == recorded(folder)["hardware"]["attention"], out
+    assert used(out) == BY_CUDNN == record_of(folder)["hardware"]["attention"], out
 
 
 def test_all_ranks_alike():
@@ -176,8 +171,8 @@ def test_atomics():
     assert "attention by cuDNN 9.19.0, whose backward has other bits each time, heads of 8\n" in out, out
     for a, b in zip(losses(usual), losses(out)):
         assert abs(a - b) <= ROUNDING * a, (usual, out)
-    record = recorded(folder)
-    assert record["options"]["deterministic"] is False, record
+    record = record_of(folder)
+    assert record["options"]["deterministic"] == "0", record
     assert record["hardware"]["attention"] == "by cuDNN 9.19.0, in the backward 3 sequences at a time, with other " \
         "bits each time", record
     for options, kind, says in ((["--attention", "own"], CUDNN, "needs no --attention own"),

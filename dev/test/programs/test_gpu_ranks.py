@@ -436,7 +436,7 @@ REMEDY = "start again with --resume to go on from the last checkpoint"
 
 
 def test_killed_in_a_step():
-    """The others end within some seconds, whoever it was. run.json says which rank was lost; rank 0 itself cannot."""
+    """The others end within some seconds, whoever it was. run.jsonl says which rank was lost; rank 0 itself cannot."""
     for rank, how in ((1, "fs"), (0, "tcp")):
         folder = cli.new_folder("killed")
         ranks = Ranks(3, *fault_options(folder), how=how, EMU_NCCL_FAULT=f"die@{rank}:{collective(8, 3)}")

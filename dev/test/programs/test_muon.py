@@ -43,7 +43,7 @@ def test_resumed_run():
     assert len(read_state(os.path.join(folder, "state_00000009.bin"))[1]["adam_v"]) == 4 * size
     options = record_of(folder)["options"]
     assert [options[name] for name in ("optimizer", "muon-lr", "muon-momentum", "muon-warmup", "muon-scale")] == [
-        "muon", 0.02, 0.95, 6, "original"], options
+        "muon", "0.02", "0.95", "6", "original"], options
 
 
 @pytest.mark.parametrize("then, now", (("adamw", "muon"), ("muon", "adamw")))
@@ -98,7 +98,7 @@ def test_matrices_that_overflow():
                         f"; the last checkpoint in {folder} is that of step "])
     step, = checkpoints(folder)
     assert f"is that of step {step};" in err and set(os.listdir(folder)) <= {
-        ".lock", "main.log", "speed.log", "run.json", "tokenizer.bin", f"model_{step:08}.bin",
+        ".lock", "main.log", "speed.log", "run.jsonl", "tokenizer.bin", f"model_{step:08}.bin",
         f"state_{step:08}.bin"}, (err, os.listdir(folder))
     read_checkpoint(folder, step)
 

@@ -132,7 +132,7 @@ def finished_run(result, folder):
     assert float(curve[-1][1]) < float(curve[0][1]) and f" {curve[-1][0]} steps of " in result.stdout, curve
     assert "dev/plot.py" in result.stdout or os.path.exists(os.path.join(COPY, folder, "loss.png")), result.stdout
     names = os.listdir(os.path.join(COPY, folder))
-    for wanted in ("main.log", "speed.log", "run.json"):
+    for wanted in ("main.log", "speed.log", "run.jsonl"):
         assert wanted in names and f"{folder}/{wanted}" in result.stdout, (names, result.stdout[-3000:])
     assert any(re.fullmatch(r"model_\d{8}\.bin", name) for name in names), names
     assert not any(name.endswith(".tmp") for name in names), names
@@ -167,7 +167,7 @@ def test_interrupt_on_a_terminal_saves_and_says_how_to_go_on():
     before = runs()
     environment = dict(os.environ, TRAIN_SECONDS="20", **HOW)
     with Terminal(["bash", SCRIPT], env=environment) as terminal:
-        terminal.until(r"\[#")  # the progress bar
+        terminal.until(r"\rstep +\d")  # a step in place
         terminal.press(b"\x03")  # Ctrl-C
         shown = terminal.finish(130)
     assert "Stopped. To go on from here: cd " in shown and "--resume" in shown, shown[-2000:]

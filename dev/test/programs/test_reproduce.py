@@ -97,7 +97,8 @@ def check_finished(name, out, steps=4):
     planned, = set(re.findall(r"^[\d:]+ plan .* times a step: (\S+ MiB) of each GPU$", out, re.M))
     taken, = set(re.findall(r"^memory +([\d.]+) MiB(?: on the GPU)?, planned$", out, re.M))
     assert planned == f"{float(taken):.0f} MiB", "the check before the run and the run plan for different GPUs"
-    assert json.loads(read(folder, "run.json"))["options"]["stop-on-divergence"], "a lost run would go on for days"
+    options = json.loads(read(folder, "run.jsonl").splitlines()[0])["options"]
+    assert options["stop-on-divergence"] == "1", "a lost run would go on for days"
 
 
 # ---- The recipes ----

@@ -1,4 +1,4 @@
-"""The folder of a run says of itself what it is: run.json and speed.log, through resumes, failures, signals and
+"""The folder of a run says of itself what it is: run.jsonl and speed.log, through resumes, failures, signals and
 terminals that go. What one finds there of a GPU and of several ranks: test_gpu_run_folder.py.
 """
 import os
@@ -13,7 +13,7 @@ import pytest
 import cli
 from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of, logged_steps, new_folder, num_params,
                  path, ran, random_tokens, read, refused, shard, start, stopped_after, text_file, weights_hash, write)
-from run_folder import check_machine, check_options, check_times, record_of, speed_of
+from run_folder import check_machine, check_options, check_times, events_of, record_of, speed_of
 from tools import Terminal, run_closed, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and pseudo-terminals as Linux has them")
@@ -48,17 +48,19 @@ def test_describes_the_run():
              "-v", 2, "-s", 4, "-g", 3, "--lr", 0.0123456789, "--adam-eps", "1e-10", "--shuffle", "--out-dir", folder,
              "-n", 2, "--keep", 5, "--seed", 4294967295, "--threads", 1]
     out = ran(*words)
-    record = record_of(folder)
-    assert list(record) == ["format", "program", "version", *(["git"] if "git" in record else []), "command",
-                            "directory", "precision", "arithmetic", "options", "model", "tokens_per_step", "steps",
-                            "sequences_per_epoch", "data", "hardware", "versions", "starts", "end"], list(record)
-    assert record["format"] == 1 and record["program"] == "train_gpt2" and record["precision"] == "fp32"
+    record, end = events_of(folder)
+    assert list(record) == ["event", "format", "time", "step", "program", "version",
+                            *(["git"] if "git" in record else []), "command", "directory", "precision", "arithmetic",
+                            "options", "model", "tokens_per_step", "steps", "sequences_per_epoch", "data", "hardware",
+                            "versions"], list(record)
+    assert (record["event"], record["format"], record["step"]) == ("start", 2, 0), record
+    assert record["program"] == "train_gpt2" and record["precision"] == "fp32"
     assert record["version"] == ran("--version").split()[1] and record["directory"] == os.getcwd()
     assert record["command"] == [PROGRAM, *map(str, words)], record["command"]
     check_options(record, {"train-data": path("t_*.bin"), "val-data": path("v.bin"), "tokenizer": "", "vocab": 300,
                            "total-batch": 64, "batch-size": 2, "seq-len": 16, "steps": 4, "lr": 0.0123456789,
-                           "adam-eps": 1e-10, "beta2": 0.95, "shuffle": True, "overfit": False, "schedule": "cosine",
-                           "out-dir": folder, "keep": 5, "seed": 4294967295, "checkpoint-every": 2, "resume": False},
+                           "adam-eps": 1e-10, "beta2": 0.95, "shuffle": 1, "overfit": 0, "schedule": "cosine",
+                           "out-dir": folder, "keep": 5, "seed": 4294967295, "checkpoint-every": 2, "resume": 0},
                   ran("--help", "all"))
     size = {"maxT": 16, "V": 300, "L": 1, "NH": 2, "C": 16, "Vp": 300}
     assert record["model"] == {"layers": 1, "heads": 2, "channels": 16, "context": 16, "vocab": 300,
@@ -70,30 +72,27 @@ def test_describes_the_run():
     assert all(re.fullmatch("[0-9a-f]{16}", text) for text in prints) and prints[0] != prints[1], prints
     check_machine(record, 1)
     assert "gpus" not in record["hardware"] and not {"cuda_runtime", "nccl", "mpi"} & set(record["versions"])
-    assert len(record["starts"]) == 1 and record["starts"][0]["from_step"] == 0, record["starts"]
-    assert record["starts"][0]["command"] == record["command"] and set(record["starts"][0]) == {"time", "from_step",
-                                                                                              "command"}
-    end = record["end"]
-    assert set(end) == {"time", "step", "status", "weights_hash", "seconds"} and end["status"] == "done", end
+    assert list(end) == ["event", "time", "step", "status", "weights_hash", "seconds"], end
+    assert end["event"] == "end" and end["status"] == "done", end
     assert end["step"] == 4 and end["weights_hash"] == weights_hash(out), end
-    check_times([record["starts"][0]["time"], end["time"]], since)
+    check_times([record["time"], end["time"]], since)
     rows = speed_of(folder)
     assert len(rows) == 4 and rows[-1][3] <= end["seconds"] <= time.time() - since, (rows, end)
     for _, milliseconds, speed, _ in rows:
         assert abs(speed * 1e-3 * milliseconds / 64 - 1) <= 0.51 / speed + 0.001 / milliseconds, rows
-    assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
+    assert len(os.listdir(folder)) == 2 * 2 + 4, os.listdir(folder)  # no temporary file is left
 
 
 def test_odd_bytes():
-    """Texts of any bytes in options and names: run.json is JSON in UTF-8, holds what can be held, and is read again."""
+    """Texts of any bytes in options and names: run.jsonl is JSON in UTF-8, a line an event, and holds what can be
+    held."""
     folder = os.fsdecode(os.path.join(os.fsencode(new_folder("odd")), ODD))
     words = ["-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", os.fsdecode(ODD), "-g", 1, "--out-dir", folder]
     ran(*words)
-    record = record_of(folder)
-    assert record["options"]["prompt"] == ODD_SHOWN, record["options"]["prompt"]
-    assert record["options"]["out-dir"].endswith("/" + ODD_SHOWN) and ODD_SHOWN in record["command"], record["command"]
-    out = ran(*words, "-y", 1)
-    assert "written anew" not in out and len(record_of(folder)["starts"]) == 2, out
+    start, _ = events_of(folder)
+    shown = re.sub(r"[\0-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", ODD_SHOWN)  # an option's text is a line
+    assert start["options"]["prompt"] == shown, start["options"]["prompt"]
+    assert start["options"]["out-dir"].endswith("/" + shown) and ODD_SHOWN in start["command"], start["command"]
 
 
 def test_closed_standard_files():
@@ -107,73 +106,52 @@ def test_closed_standard_files():
 
 
 def test_resume_appends():
-    """Starts, ends and seconds add up; every step has one line."""
+    """Starts, ends and seconds add up; every step of a run that ended in order has one line."""
     straight = new_folder("straight")
     words = [*RUN, "-x", 9, "-n", 2, "-o"]
     since = time.time()
     ran(*words, straight)
-    first, seconds = record_of(straight), speed_of(straight)[3][3]
+    seconds = speed_of(straight)[8][3]
     folder = stopped_after(4, straight)
-    out = ran(*words, folder, "--resume", "--threads", 2)
+    before = read(f"{os.path.basename(folder)}/run.jsonl")
+    ran(*words, folder, "--resume", "--threads", 2)
+    assert read(f"{os.path.basename(folder)}/run.jsonl").startswith(before), "a line was changed"
     record = record_of(folder)
-    assert [start["from_step"] for start in record["starts"]] == [0, 4] and "anew" not in out
-    assert record["starts"][0] == dict(first["starts"][0], end=first["end"]), record["starts"]
-    assert record["starts"][1]["command"] == record["command"] == [PROGRAM, *map(str, words), folder, "--resume",
-                                                                   "--threads", "2"]
-    assert record["options"]["threads"] == 2 and record["options"]["resume"] is True
+    assert [start["step"] for start in record["starts"]] == [0, 4]
+    assert record["command"] == [PROGRAM, *map(str, words), folder, "--resume", "--threads", "2"]
+    assert record["options"]["threads"] == "2" and record["options"]["resume"] == "1"
     rows = speed_of(folder)
-    assert len(rows) == 9 and rows[3][3] == seconds and rows[4][3] >= seconds, rows
+    assert len(rows) == 9 and rows[4][3] >= seconds, rows  # goes on from its last line
     assert record["end"]["seconds"] >= rows[8][3] and record["end"]["status"] == "done"
     assert log_of(folder) == log_of(straight), "main.log is not that of a straight run"
     ran(*words, folder, "--resume")  # nothing is left to do
     starts = record_of(folder)["starts"]
-    assert [start["from_step"] for start in starts] == [0, 4, 9] and len(speed_of(folder)) == 9
-    assert [start["end"]["step"] for start in starts[:2]] == [9, 9]
+    assert [start["step"] for start in starts] == [0, 4, 9] and len(speed_of(folder)) == 9
+    assert [start["end"]["step"] for start in starts] == [9, 9, 9]
     check_times([start["time"] for start in starts], since)
     folder = stopped_after(0, folder, "begun")  # a run that never came to a checkpoint begins again, and remembers
     ran(*words, folder, "--resume")
-    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0, 4, 9, 0]
+    assert [start["step"] for start in record_of(folder)["starts"]] == [0, 4, 9, 0]
     assert len(speed_of(folder)) == 9 and speed_of(folder)[0][3] < 1.0 + speed_of(folder)[0][1]
     ran(*words, folder, "--overwrite")
-    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0]
+    assert [start["step"] for start in record_of(folder)["starts"]] == [0]
 
 
-def test_damaged_record():
-    """run.json that is none is replaced, and that is said; a missing one is no matter."""
-    folder = new_folder("damaged")
-    words = [*RUN, "-x", 2, "-o", folder]
-    ran(*words)
-    whole = read("damaged/run.json")
-    for content in (b"", whole[:len(whole) // 2], b'{"starts": [1]}', whole.replace(b"done", b"d\xffne")):
-        write("damaged/run.json", content)
-        out = ran(*words, "--resume")
-        assert re.search(r"^\S+run\.json: .*; written anew, the earlier starts are lost$", out, re.M), (content, out)
-        record = record_of(folder)
-        assert [start["from_step"] for start in record["starts"]] == [2] and record["end"]["status"] == "done"
-    os.remove(os.path.join(folder, "run.json"))
-    assert "anew" not in ran(*words, "--resume") and record_of(folder)["starts"][-1]["from_step"] == 2
-    os.remove(os.path.join(folder, "run.json"))
-    os.mkdir(os.path.join(folder, "run.json"))
-    refused(*words, "--resume", says=["run.json", "is a folder"])
-
-
-def test_damaged_speed_log():
-    """A line that is none goes, a line cut by a kill goes, the time goes on from the last that is whole."""
-    whole = new_folder("speed")
+def test_cut_lines():
+    """A last line that a crash of the machine has cut keeps its place, and the next one begins a line of its own."""
+    whole = new_folder("cut")
     words = [*RUN, "-n", 3, "-x", 6, "-o"]
     ran(*words, whole)
-    bad = ("s:0 ms:1.000 tps:32 sec:100.500\nxyz\n\ns:1 ms:1 tps:2\ns:1 trl:1 lr:1 norm:1\n"
-           "s:1 ms:1.000 tps:32 sec:200.250\ns:2 ms:1.000 tps:32 sec:300.125\ns:3 ms:1.000 tps:3")
-    for text, kept, seconds in ((bad, [0, 5, 6], 300.125), ("", [], 0.0),
-                                ("s:0 ms:1.000 tps:32 sec:7.000\ns:3 ms:1.000 tps:32 sec:9.000\n", [0], 7.0)):
+    for name in ("main.log", "speed.log", "run.jsonl"):
         folder = stopped_after(3, whole)
-        write(f"{folder}/speed.log", text)
+        text = read(f"{os.path.basename(folder)}/{name}")
+        write(f"{os.path.basename(folder)}/{name}", text[:-5])
         ran(*words, folder, "--resume")
-        lines = log_of(folder, "speed.log").splitlines()
-        assert lines[:-3] == [text.splitlines()[i] for i in kept], lines
-        assert [line.split()[0] for line in lines[-3:]] == ["s:3", "s:4", "s:5"], lines
-        times = [float(line.split("sec:")[1]) for line in lines[-3:]]
-        assert seconds <= times[0] <= times[1] <= times[2] < seconds + 60, (times, seconds)
+        assert read(f"{os.path.basename(folder)}/{name}").startswith(text[:-5] + b"\n"), name
+        assert len(logged_steps(folder)) == 6, name
+    os.remove(os.path.join(folder, "run.jsonl"))
+    os.mkdir(os.path.join(folder, "run.jsonl"))
+    refused(*words, folder, "--resume", says=["run.jsonl", "Is a directory"])
 
 
 def test_ends():
@@ -186,10 +164,10 @@ def test_ends():
     end = record_of(folder)["end"]
     assert end["status"] == "stopped" and end["message"] == "by a signal" and end["step"] == checkpoints(folder)[0]
     assert end["weights_hash"] == weights_hash(out) and end["step"] == len(speed_of(folder)), end
-    before = read("ends/run.json")
+    before = read("ends/run.jsonl")
     refused(*RUN, "-x", 5, "-o", folder, says=["earlier run"])
     refused(*RUN, "-x", 5, "-o", folder, "--resume", says=["--steps"])
-    assert read("ends/run.json") == before
+    assert read("ends/run.jsonl") == before
     process = begin(folder, "--resume")
     wait_until(lambda: trained_steps(folder) >= end["step"] + 2, process, "2 steps")
     process.kill()
