@@ -540,7 +540,7 @@ class Run:
             f"{f', {self.ranks.size} processes' if self.ranks.size > 1 else ''}\n")
 
     def record(self, gpus):
-        """run.json, as far as it is known at the start."""
+        """What run.jsonl says of the start."""
         o, c = self.options, self.config
         data = {}
         for name, sequences in (("train", self.train), ("val", self.val)):
@@ -549,7 +549,7 @@ class Run:
                 if sequences.fingerprint:
                     data[name]["fingerprint"] = sequences.fingerprint
         versions = {"python": sys.version.split()[0], "torch": torch.__version__, "numpy": np.__version__,
-                    "kernel": f"{os.uname().sysname} {os.uname().release}"}
+                    "kernel": os.uname().release}
         if gpus:
             versions["cuda_runtime"] = torch.version.cuda
         machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))

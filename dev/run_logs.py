@@ -1,33 +1,28 @@
-"""Reads what a run leaves in its folder: main.log, speed.log and run.json. Standard library only.
+"""Reads what a run leaves in its folder: main.log, speed.log and run.jsonl. Standard library only.
 
-    run = read_run("log124M")          a run folder, a folder of llm.c's (main.log alone), or a log file
-    run.train.steps, run.train.loss    one entry per update, in order, each step once
-    run.hours(steps)                   the same steps as hours of training; None where speed.log does not say
+    run = read_run("log124M")    a run's folder, a folder of llm.c's (main.log alone), or a log file
+    run.loss[7]                  the training loss of update 7, counted from 0
+    run.hours([7, 8])            the hours of training before these updates, by speed.log
 
-main.log and speed.log hold a line per event (llmc/run/log.h). They may hold what a run that was killed leaves behind: a
-last line without its end (left out), other damaged lines (counted), NaN and infinite values (kept), and, where a
-program appends after a resume without trimming first, steps twice. As in a trimmed log, the later line counts, and
-lines of the abandoned future do not.
+A killed run leaves a last line without its end, which is left out. A resumed run appends, so steps come twice: the
+later line counts, and what was logged beyond it is forgotten, because the run went back to that step.
 """
 import bisect
-import itertools
 import json
 import math
-import operator
 import os
 import re
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import guard  # noqa: E402
+import guard
 
-MAIN_LOG, SPEED_LOG, RUN_JSON = "main.log", "speed.log", "run.json"
-MAX_BYTES = 1 << 30  # of a log; the trainer reads no longer one either
+MAIN_LOG, SPEED_LOG, RECORD = "main.log", "speed.log", "run.jsonl"
+MAX_BYTES = 1 << 30  # of a log
+MAX_DEPTH = 8        # of objects and lists within each other in run.jsonl
 
 NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf))"  # as printf writes it
-MAIN_LINE = re.compile(rf"^s:(\d{{1,15}}) (?:trl:{NUMBER}(?: lr:{NUMBER})?(?: norm:{NUMBER})?"
-                       rf"|(tel|eval|mmlu):{NUMBER})$", re.M)
-SPEED_LINE = re.compile(rf"^s:(\d{{1,15}}) ms:{NUMBER} tps:{NUMBER} sec:{NUMBER}$", re.M)
+MAIN_LINE = re.compile(rf"s:(\d{{1,15}}) (?:trl:{NUMBER}(?: lr:{NUMBER})?(?: norm:{NUMBER})?"
+                       rf"|tel:{NUMBER}|eval:{NUMBER}|mmlu:{NUMBER})")
+SPEED_LINE = re.compile(rf"s:(\d{{1,15}}) ms:{NUMBER} tps:{NUMBER} sec:{NUMBER}")
 
 # OpenAI's four sizes by their numbers of layers and channels.
 GPT2_SIZES = {(12, 768): "124M", (24, 1024): "350M", (36, 1280): "774M", (48, 1600): "1558M"}
@@ -37,63 +32,32 @@ class LogError(Exception):
     """One line for a person: which file, what is wrong, what was expected, what to do."""
 
 
-class Points:
-    """Columns of equal length, by step: `steps`, and others by name. Steps rise."""
-
-    def __init__(self, *names):
-        self.names = ("steps", *names)
-        for name in self.names:
-            setattr(self, name, [])
-
-    def __len__(self):
-        return len(self.steps)
-
-    def add(self, *values):
-        for name, value in zip(self.names, values):
-            getattr(self, name).append(value)
-
-    def rewind(self, step):
-        """Forgets everything from this step on."""
-        kept = bisect.bisect_left(self.steps, step)
-        for name in self.names:
-            del getattr(self, name)[kept:]
-
-    def by_step(self, name):
-        return dict(zip(self.steps, getattr(self, name)))
-
-
 class Run:
-    """What is known of one run. A part whose file or lines are missing is empty."""
+    """What is known of a run. Each series maps steps, which rise, to values; a series that was not logged is empty."""
 
     def __init__(self, path):
-        self.path = path                           # as it was given
-        self.folder = None                         # None: a log file with another name, alone
-        self.train = Points("loss", "lr", "norm")  # of the update `step`, counted from 0; None: not logged
-        self.val = Points("loss")                  # after `step` updates
-        self.hellaswag = Points("accuracy")        # a fraction of 1
-        self.mmlu = Points("accuracy")             # a fraction of 1
-        self.speed = Points("ms", "tps", "sec")    # of the update `step`; sec: training so far, at its end
-        self.info = {}                             # run.json
-        self.damaged = 0                           # lines that are none of main.log's
-        self.notes = []                            # sentences that a person should see
+        self.path = path                                # as it was given
+        self.loss, self.lr, self.norm = {}, {}, {}      # of the update `step`, counted from 0
+        self.val, self.hellaswag, self.mmlu = {}, {}, {}  # after `step` updates; accuracies as fractions of 1
+        self.ms, self.tps, self.sec = {}, {}, {}        # of the update `step`; sec: training so far, at its end
+        self.starts, self.end = [], {}                  # run.jsonl's events; end: how the last start ended
+        self.notes = []                                 # sentences that a person should see
 
-    def part(self, *names, kind=object):
-        """info[names[0]][names[1]]..., or None where it is not there or of another kind."""
-        value = self.info
+    def part(self, *names, kind=str):
+        """The last start's [names[0]][names[1]]..., or None where it is not there or of another kind."""
+        value = self.starts[-1] if self.starts else None
         for name in names:
             value = value.get(name) if isinstance(value, dict) else None
         return value if isinstance(value, kind) and not isinstance(value, bool) else None
 
     @property
     def last_step(self):
-        """The updates up to the end of main.log: the trainers print its train step 7 as step 8. -1: it has no line."""
-        series = (self.train, self.val, self.hellaswag, self.mmlu)
-        return max((points.steps[-1] + (points is self.train) for points in series if len(points)), default=-1)
+        """The updates up to the end of main.log, 0 if it has no line."""
+        return max([last(self.loss) + 1, *map(last, (self.val, self.hellaswag, self.mmlu)), 0])
 
     @property
     def tokens_per_step(self):
-        tokens = self.part("tokens_per_step", kind=(int, float))
-        return tokens if tokens is not None and tokens > 0 else None
+        return self.part("tokens_per_step", kind=(int, float))
 
     @property
     def size(self):
@@ -102,200 +66,136 @@ class Run:
 
     @property
     def data(self):
-        """ "fineweb-edu" or "fineweb" for runs whose validation tokens come from there, by the file's names."""
-        names = self.part("options", "val-data", kind=str) or self.part("options", "train-data", kind=str) or ""
-        if "edu_fineweb" in names or "fineweb_edu" in names or "fineweb-edu" in names:
+        """ "fineweb-edu" or "fineweb" for runs that validate on it, by the files' names."""
+        names = self.part("options", "val-data") or self.part("options", "train-data") or ""
+        if re.search("edu_fineweb|fineweb[-_]edu", names):
             return "fineweb-edu"
         return "fineweb" if "fineweb" in names else None
 
     def hours(self, steps):
-        """Hours of training after so many updates, one for each of `steps`, which rise; interpolated where speed.log
-        has no line, None before its first and after its last."""
-        known, seconds = [step + 1 for step in self.speed.steps], self.speed.sec
-        if known and known[0] == 1:
-            known, seconds = [0, *known], [0.0, *seconds]
-        hours, i = [], 0
-        for step in steps:
-            while i < len(known) and known[i] < step:
-                i += 1
-            if i < len(known) and known[i] == step:
-                hours.append(seconds[i] / 3600)
-            elif 0 < i < len(known):
-                part = (step - known[i - 1]) / (known[i] - known[i - 1])
-                hours.append((seconds[i - 1] + part * (seconds[i] - seconds[i - 1])) / 3600)
-            else:
-                hours.append(None)
-        return hours
-
-    def total_seconds(self):
-        """Seconds that the whole run has taken, or None."""
-        seconds = self.speed.sec[-1] if len(self.speed) else self.part("end", "seconds", kind=(int, float))
-        return seconds if seconds is not None and math.isfinite(seconds) else None
+        """The hours of training before each step: at the end of the last update before it that speed.log has."""
+        known, seconds = list(self.sec), [0.0, *self.sec.values()]
+        return [seconds[bisect.bisect_left(known, step)] / 3600 for step in steps]
 
 
-# ---- Lines ----
+def last(series):
+    return next(reversed(series), -1)
 
 
-def read_text(path):
-    """The lines of a log that are whole, in one text. A log with another name than ours may be a pipe."""
-    opened = guard.open_file if os.path.basename(path) in (MAIN_LOG, SPEED_LOG) else open
+def forget_from(step, *several):
+    for series in several:
+        while last(series) >= step:
+            series.popitem()
+
+
+# ---- Logs ----
+
+
+def whole_lines(path):
+    """The lines of a file that have their end."""
     try:
-        with opened(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_BYTES:
-                raise LogError(f"{path}: is longer than {MAX_BYTES >> 30} GiB, which no log of a run is")
-            text = file.read().decode("latin-1")
+        text = guard.read_file(path, MAX_BYTES).decode("latin-1")
     except OSError as error:
         raise LogError(f"{path}: cannot be read: {error.strerror}") from None
-    return text[:text.rfind("\n") + 1].replace("\r\n", "\n")
+    return text[:text.rfind("\n") + 1].replace("\r\n", "\n").split("\n")[:-1]
 
 
-def rises(steps):
-    return all(map(operator.lt, steps, itertools.islice(steps, 1, None)))
-
-
-def fill(points, lines, first):
-    """Takes lines, tuples of text with the step in column 0 and the values from column `first` on. False, with nothing
-    taken, if a step does not follow on the one before: then the order of all lines matters."""
-    columns = list(zip(*lines)) or [()] * (first + len(points.names))
-    steps = list(map(int, columns[0]))
-    if not rises(steps):
-        return False
-    points.steps = steps
-    for name, column in zip(points.names[1:], columns[first:]):
-        setattr(points, name, [float(text) if text else None for text in column])
-    return True
-
-
-def replay(run, series, lines):
-    """Takes lines in their order. A step that comes again was taken again, from an older checkpoint: what was logged
-    beyond it has not happened."""
-    for step, loss, lr, norm, kind, value in lines:
-        step, points = int(step), series[kind]
-        if points is not run.train:
-            points.rewind(step)
-            points.add(step, float(value))
-            continue
-        if len(points) and step <= points.steps[-1]:
-            for other in series.values():
-                other.rewind(step if other is points else step + 1)
-        points.add(step, *(float(text) if text else None for text in (loss, lr, norm)))
+def value_of(text):
+    """A number of a log. What no loss and no time can be counts as infinite, so that sums and pictures hold it."""
+    value = float(text)
+    return math.copysign(math.inf, value) if abs(value) > 1e30 else value
 
 
 def read_main_log(run, path):
-    text = read_text(path)
-    lines = MAIN_LINE.findall(text)
-    run.damaged = text.count("\n") - len(lines)
-    if run.damaged and not lines:
+    lines = whole_lines(path)
+    found = [line for line in map(MAIN_LINE.fullmatch, lines) if line]
+    if lines and not found:
         raise LogError(f"{path}: has no line of a training log (s:<step> trl:<loss> ...); expected is a main.log")
-    series = {"": run.train, "tel": run.val, "eval": run.hellaswag, "mmlu": run.mmlu}
-    by_kind = {kind: [] for kind in series}
-    for line in lines:
-        by_kind[line[4]].append(line)
-    if not all([fill(points, by_kind[kind], 5 if kind else 1) for kind, points in series.items()]):
-        for points in series.values():
-            points.rewind(0)
-        replay(run, series, lines)
+    for line in found:
+        step, values = int(line[1]), line.groups()[1:]
+        if values[0] is not None:
+            forget_from(step, run.loss, run.lr, run.norm)
+            forget_from(step + 1, run.val, run.hellaswag, run.mmlu)
+        for series, text in zip((run.loss, run.lr, run.norm, run.val, run.hellaswag, run.mmlu), values):
+            if text is not None:
+                forget_from(step, series)
+                series[step] = value_of(text)
+    if len(found) < len(lines):
+        run.notes.append(f"{path}: lines left out that a training log does not hold: {len(lines) - len(found):,}")
 
 
 def read_speed_log(run, path):
-    lines = [line for line in SPEED_LINE.findall(read_text(path)) if line[3][-1].isdigit()]  # sec: finite
-    if fill(run.speed, lines, 1):
-        return
-    for line in lines:
-        run.speed.rewind(int(line[0]))
-        run.speed.add(int(line[0]), *map(float, line[1:]))
+    for line in filter(None, map(SPEED_LINE.fullmatch, whole_lines(path))):
+        if math.isfinite(value_of(line[4])):
+            forget_from(int(line[1]), run.ms, run.tps, run.sec)
+            for series, text in zip((run.ms, run.tps, run.sec), line.groups()[1:]):
+                series[int(line[1])] = value_of(text)
+
+
+# ---- run.jsonl ----
 
 
 def number(text):
-    """A number of run.json, bounded as the trainers bound it: finite, a whole one at most 2^53 either way."""
-    whole = text.lstrip("-").isdigit()
-    value = (int if whole else float)(text[:400])
-    if len(text) > 400 or not (abs(value) <= 1 << 53 if whole else math.isfinite(value)):
-        raise ValueError(f"it holds the number {text[:40]}")
+    """A number of run.jsonl, bounded as the trainers bound it."""
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not abs(value) <= 1 << 53:
+        raise ValueError("a number that is too large")
     return value
 
 
-def read_run_json(run, path):
-    """A run.json that cannot be read is no reason to show nothing of the run: it is said, and left out."""
+def depth(value):
+    """How deep objects and lists are within each other."""
+    levels, values = 0, [value]
+    while values:
+        levels += 1
+        values = [part for value in values if isinstance(value, (dict, list))
+                  for part in (value.values() if isinstance(value, dict) else value)]
+    return levels
+
+
+def event_of(line):
+    """The object that a line of run.jsonl holds, or None if it is none that a trainer writes."""
     try:
-        info = json.loads(guard.read_file(path).decode(), parse_int=number, parse_float=number, parse_constant=number)
-        if not isinstance(info, dict):
-            raise ValueError("it holds no object")
-        run.info = info
-    except OSError as error:
-        run.notes.append(f"{path}: cannot be read: {error.strerror}; going on without it")
-    except (ValueError, RecursionError) as error:
-        run.notes.append(f"{path}: is no JSON ({str(error).splitlines()[0]}); going on without it")
+        event = json.loads(line.encode("latin-1"), parse_int=number, parse_float=number, parse_constant=number)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and depth(event) <= MAX_DEPTH else None
+
+
+def read_record(run, path):
+    """run.jsonl: a start without an end was killed, and a later start continues it."""
+    lines = whole_lines(path)
+    events = [event for event in map(event_of, lines) if event is not None]
+    for event in events:
+        if event.get("event") == "start":
+            run.starts.append(event)
+            run.end = {}
+        elif event.get("event") == "end":
+            run.end = event
+    if len(events) < len(lines):
+        run.notes.append(f"{path}: lines left out that are no event of a run: {len(lines) - len(events):,}")
 
 
 # ---- Folders ----
 
 
-def find_main_log(path):
-    """The log that a path names: itself, or main.log in a folder."""
-    if os.path.isdir(path):
-        log = os.path.join(path, MAIN_LOG)
-        if not os.path.exists(log):
-            raise LogError(f"{path}: holds no {MAIN_LOG}; expected is a run's folder (--out-dir) or a log")
-        return log
-    if not os.path.exists(path):
-        raise LogError(f"{path}: there is no such folder or file; expected is a run's folder (--out-dir) or a log")
-    if os.path.basename(path) in (SPEED_LOG, RUN_JSON):
-        raise LogError(f"{path}: give the run's folder, or its {MAIN_LOG}")
-    return path
-
-
-def log_files(path):
-    """The files that a run is read from, as far as they are there."""
-    log = find_main_log(path)
-    folder = os.path.dirname(log)
-    others = (SPEED_LOG, RUN_JSON) if os.path.basename(log) == MAIN_LOG else ()
-    return [log] + [other for other in (os.path.join(folder, name) for name in others) if os.path.exists(other)]
-
-
 def read_run(path):
     """Everything that is known of the run in a folder, or of a log file. Raises LogError."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    log = os.path.join(path, MAIN_LOG) if os.path.isdir(path) else path
+    if not os.path.exists(log):
+        raise LogError(f"{log}: there is no such file; expected is a run's folder (--out-dir) or a log")
     run = Run(path)
-    files = log_files(path)
-    if os.path.basename(files[0]) == MAIN_LOG:
-        run.folder = os.path.dirname(files[0]) or "."
-    read_main_log(run, files[0])
-    for file in files[1:]:
-        (read_speed_log if file.endswith(SPEED_LOG) else read_run_json)(run, file)
-    if run.damaged:
-        lines = "1 line" if run.damaged == 1 else f"{run.damaged:,} lines"
-        run.notes.append(f"{files[0]}: {lines} left out that a training log does not hold")
+    read_main_log(run, log)
+    for name, read in ((SPEED_LOG, read_speed_log), (RECORD, read_record)):
+        if os.path.basename(log) == MAIN_LOG and os.path.exists(os.path.join(folder, name)):
+            read(run, os.path.join(folder, name))
     return run
 
 
-def fingerprint(paths):
-    """Changes whenever a log of these runs does: what is there, its size and its time. A run that is not there yet
-    counts as nothing."""
-    state = []
-    for path in paths:
-        try:
-            for file in log_files(path):
-                status = os.stat(file)
-                state.append((file, status.st_ino, status.st_size, status.st_mtime_ns))
-        except (LogError, OSError):
-            state.append((path, None))
-    return state
-
-
 def labels(paths):
-    """A short name for each path: the folder's name, with as many of its parents as it takes to tell it from others."""
-    parts = []
-    for path in paths:
-        path = os.path.abspath(path)
-        if os.path.basename(path) == MAIN_LOG:
-            path = os.path.dirname(path)
-        parts.append([part for part in path.split(os.sep) if part] or [os.sep])
-    depth = [1] * len(parts)
-    while True:
-        names = ["/".join(part[-n:]) for part, n in zip(parts, depth)]
-        again = [i for i, name in enumerate(names) if depth[i] < len(parts[i])
-                 and any(other == name and parts[j] != parts[i] for j, other in enumerate(names))]
-        if not again:
-            return names
-        for i in again:
-            depth[i] += 1
+    """A short name for each path: its last part, and all parts where several paths have this name."""
+    paths = [re.sub(rf"/{MAIN_LOG}$", "", os.path.abspath(path)) for path in paths]
+    names = [os.path.basename(path) for path in set(paths)]
+    return [guard.printable(path[1:] if names.count(os.path.basename(path)) > 1 else os.path.basename(path))
+            for path in paths]

@@ -25,7 +25,7 @@ HELP = {  # where this program does less
     "tokenizer": "only byte: of other tokens make shards with ./tokenize",
     "seq-len": "tokens in a sequence, at most the model's context; 0: 64 or 1024, or the context if that is less",
     "steps": "steps of the whole run; -1: once through the data; 0: only validate",
-    "out-dir": "the folder for main.log, speed.log, run.json and checkpoints; without it, nothing is written",
+    "out-dir": "the folder for main.log, speed.log, run.jsonl and checkpoints; without it, nothing is written",
     "resume": "go on from the newest checkpoint in --out-dir",
     "seed": "of the initial weights and the order of the data",
     "threads": "CPU threads; 0: as many as PyTorch likes"}
@@ -347,9 +347,10 @@ def print_if_asked(arguments):
 
 
 def record(options):
-    """Every option by its long name, as run.json keeps them."""
+    """Every option by its long name, as the text that run.jsonl has of it."""
     on_gpu = options.device == "cuda"
-    return {row.name: getattr(options, row.field) for row in make_rows()[0] if on_gpu or not is_for_gpus(row)}
+    values = {row.name: getattr(options, row.field) for row in make_rows()[0] if on_gpu or not is_for_gpus(row)}
+    return {name: value if isinstance(value, str) else number_text(value) for name, value in values.items()}
 
 
 def shaping(options):

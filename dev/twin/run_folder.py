@@ -1,4 +1,5 @@
-"""What a run leaves behind, in the files and words of the C trainers: main.log, speed.log, run.json, the step lines."""
+"""What a run leaves behind, as the C trainers write it: main.log, speed.log, run.jsonl, the step lines."""
+import contextlib
 import datetime
 import json
 import os
@@ -45,7 +46,7 @@ def gpu_peak_flops(name, kind):
     return 0.0
 
 
-# ---- run.json ----
+# ---- What run.jsonl says of the machine ----
 
 
 def output_of(*command):
@@ -88,20 +89,23 @@ def now():
 
 
 class RunFolder:
-    """main.log, speed.log and run.json of a run; without a folder (None) it writes nothing."""
+    """main.log, speed.log and run.jsonl of a run, which only grow; without a folder (None) it writes nothing."""
+
+    FILES = ("main.log", "speed.log", "run.jsonl")
 
     def __init__(self, folder):
-        self.folder, self.record, self.logs, self.seconds_before = folder, {}, {}, 0.0
+        self.folder, self.overwrite, self.files, self.seconds_before = folder, False, {}, 0.0
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
     def claim(self, resume, overwrite):
         """A fresh run does not begin in the folder of an older one unless told to."""
-        used = self.folder and any(os.path.exists(self.path(name)) for name in ("main.log", "run.json"))
+        used = self.folder and any(os.path.exists(self.path(name)) for name in self.FILES)
         if used and not resume and not overwrite:
             raise Problem(f"{self.folder}: holds an earlier run; give --resume to go on with it, --overwrite to start "
                           "afresh in its place, or another --out-dir")
+        self.overwrite = overwrite and not resume
         if self.folder:
             try:
                 os.makedirs(self.folder, exist_ok=True)
@@ -109,51 +113,33 @@ class RunFolder:
                 raise Problem(f"--out-dir (-o): {self.folder}: {error.strerror}") from None
 
     def open(self, first_step, record):
-        """Begins the logs of a run whose next step is first_step: lines from there on are removed, the run writes them
-        again. record: the parts of run.json that are known now."""
+        """Begins or continues the files of a run whose next step is first_step. Steps that a killed run had logged from
+        there on are logged again, and readers take the later line. record: what run.jsonl says of this start."""
         if not self.folder:
             return
-        for name in ("main.log", "speed.log"):
-            kept = [line for line in self.lines(name) if self.step_of(line) < first_step]
-            with guard.new_file(self.path(name), "w", encoding="utf-8") as file:
-                file.writelines(kept)
-            self.logs[name] = guard.open_file(self.path(name), "a", encoding="utf-8")
-            found = re.search(r" sec:(\d+\.\d+)\n", kept[-1]) if name == "speed.log" and kept else None
-            self.seconds_before = float(found[1]) if found else self.seconds_before
-        before = self.old_starts() if first_step > 0 else []
-        start = {"time": now(), "from_step": first_step, "command": sys.argv}
-        self.record = {"format": 1, "program": "train_gpt2.py", "version": version(), **git_state(),
-                       "command": sys.argv, "directory": os.getcwd(), **record, "starts": before + [start]}
-        self.write_record()
-
-    def lines(self, name):
-        """The whole lines of a log."""
-        try:
-            with guard.open_file(self.path(name), "r", encoding="utf-8", errors="replace") as file:
-                return [line for line in file if re.fullmatch(r"s:\d{1,18} \S+:.*\n", line)]
-        except FileNotFoundError:
-            return []
-
-    @staticmethod
-    def step_of(line):
-        return int(re.match(r"s:(\d+)", line).group(1))
-
-    def old_starts(self):
-        try:
-            return list(json.loads(guard.read_file(self.path("run.json")))["starts"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            print(f"{self.path('run.json')} cannot be read, it is written anew")
-            return []
-
-    def write_record(self):
-        with guard.new_file(self.path("run.json"), "w", encoding="utf-8") as file:
-            json.dump(self.record, file, indent=1)
-            file.write("\n")
+        for name in self.FILES:
+            if self.overwrite:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self.path(name))
+            self.files[name] = file = guard.open_file(self.path(name), "a+", encoding="utf-8", errors="replace")
+            file.seek(0)
+            text = file.read()
+            if text and not text.endswith("\n"):  # of a run that was killed while it wrote
+                file.write("\n")
+            if name == "speed.log":
+                seconds = re.findall(r" sec:(\d+\.\d+)\n", text)
+                self.seconds_before = float(seconds[-1]) if seconds else 0.0
+        self.log_event("start", first_step, format=2, program="train_gpt2.py", version=version(), **git_state(),
+                       command=sys.argv, directory=os.getcwd(), **record)
 
     def log(self, name, line):
         if self.folder:
-            self.logs[name].write(line + "\n")
-            self.logs[name].flush()
+            self.files[name].write(line + "\n")
+            self.files[name].flush()
+
+    def log_event(self, event, step, **facts):
+        known = {name: fact for name, fact in facts.items() if fact not in (None, "")}
+        self.log("run.jsonl", json.dumps({"event": event, "time": now(), "step": step, **known}))
 
     def log_step(self, step, loss, norm, lr, seconds, tokens, since_start):
         self.log("main.log", f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}")
@@ -165,7 +151,5 @@ class RunFolder:
 
     def end(self, step, status, seconds, **more):
         """status: done, stopped or failed."""
-        if self.logs:
-            self.record["end"] = {"time": now(), "step": step, "status": status, **more,
-                                  "seconds": round(self.seconds_before + seconds, 3)}
-            self.write_record()
+        if self.files:
+            self.log_event("end", step, status=status, **more, seconds=round(self.seconds_before + seconds, 3))

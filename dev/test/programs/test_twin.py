@@ -371,18 +371,33 @@ def test_links_in_the_run_folder(folder):
     os.mkdir(f"{folder}/run")
     with open(f"{folder}/precious", "w", encoding="ascii") as file:
         file.write("s:0 trl:1.0\n")
-    names = ("main.log", "main.log.tmp", "speed.log", "run.json.tmp")
-    for name in names:
+    for name in RunFolder.FILES:
         os.symlink(f"{folder}/precious", f"{folder}/run/{name}")
-    run = RunFolder(f"{folder}/run")
-    run.open(1, {})
-    run.log_val(1, 2.0)
-    run.end(1, "done", 1.0)
+        with pytest.raises(OSError, match="is a link"):
+            RunFolder(f"{folder}/run").open(1, {})
+        os.remove(f"{folder}/run/{name}")
     with open(f"{folder}/precious", encoding="ascii") as file:
         assert file.read() == "s:0 trl:1.0\n"
-    assert sorted(os.listdir(f"{folder}/run")) == ["main.log", "run.json", "speed.log"]
-    with open(f"{folder}/run/main.log", encoding="ascii") as file:
-        assert file.read() == "s:0 trl:1.0\ns:1 tel:2.0000\n"
+
+
+def test_files_only_grow(folder):
+    """A resumed run goes on behind what a killed one left, also half a line; --overwrite begins anew."""
+    from dev.twin.run_folder import RunFolder
+    line, speed = "s:1 trl:2.0000 lr:0.001000 norm:0.50\n", "s:1 ms:500.000 tps:200 sec:%d.000\n"
+    for overwrite, logged, seconds in ((False, line, [3]), (False, f"{line}s:2 t\n{line}", [3, 6]), (True, line, [3])):
+        run = RunFolder(f"{folder}/run")
+        run.claim(not overwrite, overwrite)
+        run.open(1, {"steps": 9})
+        run.log_step(1, 2.0, 0.5, 1e-3, 0.5, 100, 3.0)
+        assert cli.read(f"{folder}/run/main.log").decode() == logged
+        assert cli.read(f"{folder}/run/speed.log").decode() == "".join(speed % second for second in seconds)
+        with open(f"{folder}/run/main.log", "a", encoding="ascii") as file:
+            file.write("s:2 t")
+    run.end(2, "failed", 4.0, message="it was")
+    run.end(2, "stopped", 4.0, message="", weights_hash=None)
+    start, failed, end = map(json.loads, cli.read(f"{folder}/run/run.jsonl").splitlines())
+    assert (start["event"], start["format"], start["step"], start["steps"]) == ("start", 2, 1, 9), start
+    assert sorted(end) == ["event", "seconds", "status", "step", "time"] and failed["message"] == "it was", failed
 
 
 def test_sizes_that_a_model_claims(folder):
@@ -560,7 +575,7 @@ def test_resume(folder):
     assert "from a checkpoint" in out and len(STEP.findall(out)) == 3, out
     assert weights_hash(out) == straight
     assert cli.log_of(run) == log and len(run_folder.speed_of(run)) == 6
-    assert [start["from_step"] for start in run_folder.record_of(run)["starts"]] == [0, 3]
+    assert [start["step"] for start in run_folder.record_of(run)["starts"]] == [0, 3]
     with pytest.raises(Exception, match="--lr was 0.002, is 0.1"):
         run_twin(*(word for word in options if word not in ("--lr", "0.002")), "--resume", "--lr", "0.1")
     with pytest.raises(Exception, match="holds an earlier run; give --resume"):
@@ -576,7 +591,7 @@ def test_resume(folder):
 
 
 def test_files_of_a_run(folder):
-    """main.log, speed.log and run.json as the trainers write them."""
+    """main.log, speed.log and run.jsonl as the trainers write them."""
     needs("numpy", "torch")
     text, run = write_text(folder), f"{folder}/run"
     out = run_twin("-i", text, *MODEL, "--steps", "3", "--val-every", "2", "--val-sequences", "4", "-o", run)
@@ -586,8 +601,9 @@ def test_files_of_a_run(folder):
     log, record = cli.log_of(run), run_folder.record_of(run)
     assert re.fullmatch("\n".join(lines), log), log
     assert len(run_folder.speed_of(run)) == 3
-    assert (record["format"], record["program"], record["precision"]) == (1, "train_gpt2.py", "fp32"), record
-    assert record["options"]["train-data"] == text and record["options"]["lr"] == 0.002
+    assert (record["format"], record["program"], record["precision"]) == (2, "train_gpt2.py", "fp32"), record
+    assert record["options"]["train-data"] == text and record["options"]["lr"] == "0.002"
+    assert record["options"]["shuffle"] == "0" and record["options"]["steps"] == "3"
     assert record["model"] == {"layers": 2, "heads": 3, "channels": 48, "context": 40, "vocab": 257,
                                "padded_vocab": 384, "parameters": 70896}
     assert (record["tokens_per_step"], record["steps"], record["hardware"]["ranks"]) == (132, 3, 1)

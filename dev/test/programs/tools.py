@@ -124,7 +124,7 @@ def train_line(step, loss, lr=6e-4, norm=0.5):
 
 def logged_run(name, loss, steps, every, accuracy=True, speed=500, record=None, change=()):
     """The folder of a run that logs loss(step), and validates every so many steps. A step takes 2 seconds, a validation
-    10. speed: tokens a second. record: what run.json holds. change: {(kind, step): line} instead of those lines."""
+    10. speed: tokens a second. record: the events of run.jsonl. change: {(kind, step): line} instead of those lines."""
     lines, fast, seconds = {}, [], 0.0
     for step in range(steps + 1):
         if step % every == 0:
@@ -142,7 +142,7 @@ def logged_run(name, loss, steps, every, accuracy=True, speed=500, record=None, 
     if speed:
         write(f"{name}/speed.log", "".join(fast))
     if record is not None:
-        write(f"{name}/run.json", json.dumps(record))
+        write(f"{name}/run.jsonl", "".join(json.dumps(event) + "\n" for event in record))
     return path(name)
 
 
