@@ -1,7 +1,7 @@
 """What all Python programs here do about files and texts that others may have made, and about options. Standard library
 only.
 
-Texts (paths, downloads, logs, run.json, errors) reach the terminal through a Screen, which shows control characters
+Texts (paths, downloads, logs, run.jsonl, errors) reach the terminal through a Screen, which shows control characters
 instead of sending them. Files whose names the programs choose themselves are opened by open_file and made by new_file:
 no pipe or device in the place of a file is waited for, and nothing is written through a link.
 """
