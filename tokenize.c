@@ -14,10 +14,9 @@
 
 #include "llmc/run/args.h"
 #include "llmc/data/dataloader.h"
-#include "llmc/data/evalloader.h"
+#include "llmc/data/questions.h"
 #include "llmc/base/json.h"
 #include "llmc/base/openmp.h"
-#include "llmc/run/log.h"
 #include "llmc/data/tokenizer.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -66,8 +65,8 @@ static const ArgsProgram program = {
     "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need "
     "not be valid UTF-8.",
     "\nExamples\n"
-    "  $0 --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
-    "  zcat pages.jsonl.gz | $0 --output data/web --jsonl text --val-tokens 10000000 -\n",
+    "  tokenize --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
+    "  zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -\n",
     specs,
     sizeof(specs) / sizeof(specs[0]),
     true,
@@ -314,79 +313,14 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
     return ok;
 }
 
-// ---- Multiple-choice questions ----
-//
-// llmc/data/evalloader.h reads this file. Its header is 256 int32: magic, version, examples, bytes of the longest
-// example. Each example is uint16: EVAL_EXAMPLE_START, bytes of the example with these two fields, index, label,
-// completions. The context and then each completion follow as the number of its tokens and the tokens.
-
-#define EVAL_COMPLETIONS 4    // llm.c's readers expect 4
-#define EVAL_FIELDS 5         // uint16 before the context
-#define EVAL_MAX_TOKENS 32757 // of an example: all its bytes, with five fields and five counts, fit a uint16
-
-// Encodes a string value after its number of tokens, and moves *out behind its last token.
-static bool encode_choice(const Tokenizer *t, const Json *json, int value, uint16_t **out, Error *error) {
-    const JsonValue *v = &json->values[value];
-    const uint8_t *text = (const uint8_t *)json_decoded(json, value);
-    int64_t count = 0;
-    if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
-    if (!tokenizer_encode(t, text, (size_t)v->count, *out + 1, &count, error)) { return false; }
-    if (count == 0) { return fail(error, "%s: byte %d: the text is empty, so it has no loss", json->name, v->start); }
-    (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // an example with too many tokens is refused as a whole
-    *out += 1 + count;
-    return true;
-}
-
-// Encodes a parsed question to `out`, which has room for as many uint16 as the line has bytes. Keys, quotes and
-// brackets take more bytes than the counts need. number_questions fills in the index.
-static bool encode_question(Input *in, const Tokenizer *t, const Json *json, size_t start, int64_t *count,
-                            Error *error) {
-    uint16_t *first = in->tokens + start, *out = first + EVAL_FIELDS;
-    int context, completions, label;
-    int64_t right;
-    if (!json_member(json, "context", JSON_STRING, "a string", &context, error) ||
-        !json_member(json, "completions", JSON_ARRAY, "a list ([...])", &completions, error) ||
-        !json_member(json, "label", JSON_NUMBER, "a number", &label, error)) {
-        return false;
-    }
-    if (json->values[completions].count != EVAL_COMPLETIONS) {
-        return fail(error, "%s: %d completions, expected %d", json->name, json->values[completions].count,
-                    EVAL_COMPLETIONS);
-    }
-    if (!json_int(json, label, 0, EVAL_COMPLETIONS - 1, &right, error)) { return false; }
-    if (!encode_choice(t, json, context, &out, error)) { return false; }
-    for (int i = completions + 1; i < json->values[completions].next; i = json->values[i].next) {
-        if (!encode_choice(t, json, i, &out, error)) { return false; }
-    }
-    *count = out - first;
-    if (2 * *count > UINT16_MAX) {
-        return fail(error, "%s: %lld tokens, at most %d fit", json->name, (long long)*count - 10, EVAL_MAX_TOKENS);
-    }
-    first[0] = EVAL_EXAMPLE_START;
-    first[1] = (uint16_t)(2 * *count);
-    first[2] = 0;
-    first[3] = (uint16_t)right;
-    first[4] = EVAL_COMPLETIONS;
-    return true;
-}
-
-static bool encode_question_line(Input *in, const Tokenizer *t, size_t start, size_t end, int64_t *count,
-                                 Error *error) {
-    Json json;
-    bool ok = json_parse(&json, "JSON line", (const char *)in->text + start, (int64_t)(end - start), error) &&
-              encode_question(in, t, &json, start, count, error);
-    json_free(&json);
-    return ok;
-}
-
 // Numbers the examples of tokens[0 .. count) and notes the longest.
 static bool number_questions(Input *in, int64_t count, Error *error) {
-    for (int64_t i = 0; i < count; i += in->tokens[i + 1] / 2) {
+    for (int64_t i = 0; i < count; i += in->tokens[i + EVAL_BYTES] / 2) {
         if (in->questions == EVAL_MAX_EXAMPLES) {
             return fail(error, "%s: more than %d questions", in->path, EVAL_MAX_EXAMPLES);
         }
-        in->tokens[i + 2] = (uint16_t)in->questions++;
-        in->longest = max_i64(in->longest, in->tokens[i + 1]);
+        in->tokens[i + EVAL_INDEX] = (uint16_t)in->questions++;
+        in->longest = max_i64(in->longest, in->tokens[i + EVAL_BYTES]);
     }
     return true;
 }
@@ -397,7 +331,10 @@ static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t
                         Error *error) {
     *count = 0;
     if (is_blank(in->text + start, end - start)) { return true; }
-    if (field == NULL) { return encode_question_line(in, t, start, end, count, error); }
+    if (field == NULL) {
+        return question_encode(t, (const char *)in->text + start, (int64_t)(end - start), in->tokens + start, count,
+                               error);
+    }
     return encode_document(in, t, field, start, end, count, error);
 }
 
@@ -469,8 +406,7 @@ typedef struct {
     ShardSet shards;
     AtomicFile questions; // with --eval, instead of the shards
     int64_t total_bytes;  // of all files; -1: not known
-    bool terminal;        // whether a progress line is shown
-    double start, drawn;  // seconds_now()
+    double start;         // seconds_now()
 } Run;
 
 static void questions_path(char *path, const char *prefix) {
@@ -501,27 +437,6 @@ static bool write_tokens(Run *run, int64_t count, Error *error) {
     return number_questions(&run->in, count, error) && atomic_write(&run->questions, run->in.tokens, 2 * count, error);
 }
 
-static void show_progress(Run *run) {
-    double now = seconds_now(), seconds = now - run->start;
-    if (!run->terminal || now - run->drawn < 0.1) { return; }
-    run->drawn = now;
-    char bar[96] = "", done[32], left[32], cells[21];
-    double speed = (double)run->in.read / fmax(seconds, 1e-9);
-    format_bytes(done, sizeof(done), run->in.read);
-    if (run->total_bytes > 0) {
-        double fraction = fmin((double)run->in.read / (double)run->total_bytes, 1.0);
-        for (int i = 0; i < 20; i++) { cells[i] = i < (int)(20 * fraction) ? '#' : '-'; }
-        cells[20] = '\0';
-        format_duration(left, sizeof(left), (double)(run->total_bytes - run->in.read) / fmax(speed, 1.0));
-        snprintf(bar, sizeof(bar), "[%s] %3d%%, %s left | ", cells, (int)(100 * fraction), left);
-    }
-    fprintf(stderr, "\r%s%s | %.1f MB/s\033[K", bar, done, 1e-6 * speed);
-}
-
-static void hide_progress(const Run *run) {
-    if (run->drawn > 0) { fprintf(stderr, "\r\033[K"); }
-}
-
 // Turns --val-fraction into a number of tokens, once the first chunk shows how many bytes a token has.
 static void estimate_val_tokens(Run *run, size_t bytes, int64_t tokens) {
     double total = (double)run->total_bytes / (double)bytes * (double)tokens;
@@ -541,38 +456,30 @@ static bool encode_chunk(Run *run, size_t n, Error *error) {
     in->tokens_out += count;
     in->bytes -= n;
     memmove(in->text, in->text + n, in->bytes);
-    show_progress(run);
     return write_tokens(run, count, error);
 }
 
-// Refuses what shows by its first bytes, now in the buffer, that it is no text.
-static bool check_start(const Input *in, Error *error) {
-    return bin_check_text(in->path, in->text, (int64_t)in->bytes, error);
-}
-
+// Encodes the open file. Its first bytes show whether it is text.
 static bool encode_open_file(Run *run, Error *error) {
     Input *in = &run->in;
     bool lines = run->options->jsonl[0] != '\0' || run->options->eval;
-    int64_t read_before = in->read;
     in->at_end = false;
     in->new_document = true;
     in->bytes = 0;
     in->line = 0;
-    while (!in->at_end || in->bytes > 0) {
-        if (!input_fill(in, error)) { return false; }
-        if (in->read - read_before == (int64_t)in->bytes && !check_start(in, error)) { return false; }
+    if (!input_fill(in, error) || !bin_check_text(in->path, in->text, (int64_t)in->bytes, error)) { return false; }
+    if (in->bytes == 0) { return fail(error, "%s: is empty", in->path); }
+    while (in->bytes > 0) {
         size_t n = input_cut(in, run->tokenizer, lines);
-        if (n == 0 && in->bytes > 0) {
-            if (in->capacity >= MAX_CHUNK_BYTES) {
-                return fail(error, "%s: %zu bytes without %s; is it text?", in->path, in->bytes,
-                            lines ? "a line end" : "an end of a word");
-            }
-            if (!input_grow(in, 2 * in->capacity, error)) { return false; }
-        } else if (n > 0 && !encode_chunk(run, n, error)) {
-            return false;
+        if (n > 0 && !encode_chunk(run, n, error)) { return false; }
+        if (n == 0 && in->capacity >= MAX_CHUNK_BYTES) {
+            return fail(error, "%s: %zu bytes without %s; is it text?", in->path, in->bytes,
+                        lines ? "a line end" : "an end of a word");
         }
+        if (n == 0 && !input_grow(in, 2 * in->capacity, error)) { return false; }
+        if (!input_fill(in, error)) { return false; }
     }
-    return in->read > read_before || fail(error, "%s: is empty", in->path);
+    return true;
 }
 
 // Encodes one file. The file is one document unless it holds JSON lines.
@@ -585,15 +492,6 @@ static bool encode_file(Run *run, const char *path, Error *error) {
     bool ok = encode_open_file(run, error);
     if (!standard_input) { close(in->fd); }
     return ok;
-}
-
-// Refuses a file that shows by its first bytes that it is no text.
-static bool measure_kind(const char *path, Error *error) {
-    uint8_t start[DATA_HEADER_BYTES];
-    InputFile file;
-    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
-    input_close(&file);
-    return bin_check_text(path, start, file.size, error);
 }
 
 // Checks the inputs before anything is written, and adds up their sizes (-1 if one is a pipe).
@@ -611,7 +509,6 @@ static bool measure_files(char **files, int num_files, int64_t *total, Error *er
         }
         if (!standard_input && access(files[i], R_OK) != 0) { return fail_system(error, files[i], "open"); }
         if (!S_ISREG(info.st_mode)) { *total = -1; }
-        if (!standard_input && S_ISREG(info.st_mode) && !measure_kind(files[i], error)) { return false; }
         if (*total >= 0) { *total += (int64_t)info.st_size; }
     }
     return true;
@@ -657,7 +554,6 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     memset(&run, 0, sizeof(run));
     run.options = options;
     run.tokenizer = &tokenizer;
-    run.terminal = logger_is_terminal(stderr);
     run.shards.prefix = options->output;
     path_parent(run.shards.folder, options->output);
     run.shards.shard_size = options->shard_size;
@@ -670,12 +566,13 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
     }
     if (!open_tokenizer(&tokenizer, options->tokenizer, error)) { return false; }
+    tokenizer.stop = &stop_signal;
     bool ok = make_directories(run.shards.folder, error) &&
               (options->eval ? questions_begin(&run, error) : clear_old_shards(&run.shards, options->overwrite, error));
     if (ok) {
         run.start = seconds_now();
         ok = input_grow(&run.in, CHUNK_BYTES, error) && encode_files(&run, files, num_files, error);
-        hide_progress(&run);
+        ok = check_signal(error) && ok; // a signal also ends the encoding of a word
         if (!ok) { shards_remove(&run.shards); }
     }
     atomic_abort(&run.questions);

@@ -24,7 +24,7 @@ ROOMS = {
     "layers": (3549, 2900, "base model cuda"),
     "optim": (915, 550, "base model cuda"),
     "ranks": (3942, 1900, "base model cuda"),
-    "data": (1541, 1500, "base model"),
+    "data": (1623, 1500, "base model"),
     "files": (2414, 2200, "base model data"),
     "run": (4173, 2300, "base model data files"),
 }

@@ -317,6 +317,32 @@ TEST(test_hostile) {
     tokenizer_free(&tok);
 }
 
+// Every pair of symbols of a chain once, ranked from the chain's end: a new byte changes all tokens before it. Such a
+// vocabulary makes encoding slow, and a signal must end it within a word.
+TEST(test_stop) {
+    enum { N = 1 << 19, LETTERS = 60 };
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    static volatile sig_atomic_t stop = 0;
+    char merges[1024] = "";
+    for (int i = LETTERS - 1; i > 0; i--) { sprintf(merges + strlen(merges), "%c %c\n", letters[i - 1], letters[i]); }
+    Tokenizer tok;
+    Error error;
+    if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { return; }
+    uint8_t *word = (uint8_t *)malloc(N);
+    uint16_t *tokens = (uint16_t *)malloc(N * sizeof(uint16_t));
+    int64_t count;
+    for (int i = 0; i < N; i++) { word[i] = (uint8_t)letters[i % 52]; } // one word of letters
+    tok.stop = &stop;
+    CHECK(t, tokenizer_encode(&tok, word, 1000, tokens, &count, &error), "%s", error.text);
+    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 500, "not merged");
+    stop = 1;
+    CHECK_REFUSED(t, tokenizer_encode_parallel(&tok, word, N, tokens, &count, &error), &error, "encoding was stopped",
+                  "");
+    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 1000, "merges on after the signal");
+    free(word), free(tokens);
+    tokenizer_free(&tok);
+}
+
 // ---- Unicode ----
 
 static size_t encode_utf8(uint32_t c, uint8_t *out) {

@@ -18,7 +18,7 @@ import unicodedata
 import pytest
 
 from formats import BYTES, merges_text, read_tokens
-from tools import (ROOT, SHARED, WORK, Terminal, limit_files, path, read, run_closed, small_disk, text_of, wait_until,
+from tools import (ROOT, SHARED, WORK, limit_files, path, read, run_closed, small_disk, text_of, wait_until,
                    write)
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
@@ -436,16 +436,16 @@ def test_bad_vocabulary():
 
 
 def test_wrong_files():
-    """A file that is no text is named before anything is written or removed. (test_bin_file.c has every kind.)"""
+    """A file that is no text is named, and nothing is written. (test_bin_file.c has every kind.)"""
     text, packed = write("t.txt", b"some text"), write("t.gz", gzip.compress(b"some text"))
-    accepted("--output", "kinds", text)
     says = "is packed with gzip, expected plain text; unpack it: gunzip -k FILE"
-    refused(f"{packed}: {says}", "--overwrite", text, packed, output="kinds")
+    refused(f"{packed}: {says}", text, packed)
     refused(f"standard input: {says}", "-", stdin=gzip.compress(b"some text"))
-    refused("binary.txt: is binary, expected plain text", os.path.basename(write("binary.txt", b"some\0text")))
+    binary = write("binary.txt", b"some\0text")
+    refused(f"{binary}: is binary, expected plain text", binary)
 
 
-# ---- The disk, Ctrl-C, the screen ----
+# ---- The disk, Ctrl-C ----
 
 def test_file_limit():
     """A limit on file sizes stops it like a full disk: an error, and shards written before are removed."""
@@ -488,14 +488,3 @@ def test_signals():
             assert len(read_shard(name)) == 1000000  # what has a shard's name is a complete shard
     accepted("--output", "stopped", "--overwrite", "-", stdin=b"x")
     assert shards("stopped") == ["stopped_train_000001.bin"]
-
-
-def test_progress():
-    """A terminal shows a bar that is taken away at the end; elsewhere there is none (see accepted())."""
-    text = write("progress.txt", mixed_text(8, 8 << 20) * 3)
-    words = [TOKENIZE, "--tokenizer", VOCAB, "--output", "progress", text]
-    with Terminal(words, cwd=WORK, only_stderr=True) as terminal:
-        seen = terminal.finish()
-    bars = [part for part in seen.split("\r") if part.startswith("[")]
-    assert bars and all("%, " in bar and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
-    assert seen.endswith("\r\x1b[K"), seen[-20:]
