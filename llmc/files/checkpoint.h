@@ -37,10 +37,10 @@ static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", 
 // Returns the kind of record i of a checkpoint's state.
 static inline StateKind checkpoint_kind(int i) { return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_SECTION; }
 
-// Returns the optimizer of a saved run. A training state that does not say it is older than Muon here.
+// Returns the optimizer of a saved run: AdamW unless its training state says otherwise.
 static inline GPT2Optimizer checkpoint_optimizer(const StateHeader *header) {
     char name[16];
-    bool says = state_get_text(header, "option.optimizer", name, sizeof(name));
+    bool says = state_get_text(header, "--optimizer", name, sizeof(name));
     return says && strcmp(name, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
@@ -118,23 +118,15 @@ static inline int checkpoint_collect(const char *dir, const char *kind, const ch
     return count;
 }
 
-// Writes the steps of up to max checkpoints in a folder, newest first, and returns their number. Each has a state file.
-// checkpoint_verify_model tells whether it is sound. A missing folder holds no checkpoints.
-static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
+// Writes the steps of up to max states or models (kind) in a folder, newest first, and returns their number. Each
+// checkpoint has a state file; checkpoint_verify_model tells whether it is sound. A missing folder holds none.
+static inline int checkpoint_list(const char *dir, const char *kind, int64_t *steps, int max) {
     int64_t *all;
-    int count = checkpoint_collect(dir, "state", "", &all);
+    int count = checkpoint_collect(dir, kind, "", &all);
     count = count < 0 ? 0 : count < max ? count : max;
     for (int i = 0; i < count; i++) { steps[i] = all[i]; }
     free(all);
     return count;
-}
-
-// Tells whether a folder has the model of a checkpoint, with or without its state.
-static inline bool checkpoint_has_models(const char *dir) {
-    int64_t *steps;
-    int count = checkpoint_collect(dir, "model", "", &steps);
-    free(steps);
-    return count > 0;
 }
 
 // ---- Values ----
@@ -439,19 +431,17 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     return true;
 }
 
-// Computes the bytes of both files of a checkpoint, so that a run can check the disk's free space before it begins.
-static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
-                                   int count, int64_t *model_bytes, int64_t *state_bytes, Error *error) {
+// Returns the bytes of a checkpoint, so that a run can look at the disk's free space before it begins; -1: it has too
+// many facts.
+static inline int64_t checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
+                                      int count) {
     CheckpointWriter w;
-    w.config = *config;
-    w.header = *header;
-    w.optimizer = checkpoint_optimizer(header);
-    if (!checkpoint_paths(&w.paths, ".", 0, error) || !checkpoint_describe(&w, 0, sections, count, error)) {
-        return false;
+    Error ignored;
+    w.config = *config, w.header = *header, w.optimizer = checkpoint_optimizer(header);
+    if (!checkpoint_paths(&w.paths, ".", 0, &ignored) || !checkpoint_describe(&w, 0, sections, count, &ignored)) {
+        return -1;
     }
-    *model_bytes = model_bin_bytes(config, MODEL_BIN_FP32);
-    *state_bytes = checkpoint_state_offset(&w, w.count);
-    return true;
+    return model_bin_bytes(config, MODEL_BIN_FP32) + checkpoint_state_offset(&w, w.count);
 }
 
 // Creates both temporary files at their full size, so that a full disk shows here.

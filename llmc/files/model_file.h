@@ -49,7 +49,7 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     Error problem;
     int count = checkpoint_collect(dir, "model", "", &steps);
     // A kill may have left the newest model under its temporary name. Its state finds it there.
-    checkpoint_list(dir, &newest, 1);
+    checkpoint_list(dir, "state", &newest, 1);
     bool found = newest > (count > 0 ? steps[0] : -1) && model_file_try_step(file, dir, newest, &problem);
     for (int i = 0; i < count && !found; i++) {
         found = model_file_try_step(file, dir, steps[i], &problem);

@@ -18,6 +18,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
+#include "llmc/base/text.h"
 #include "llmc/base/utils.h"
 
 #define SUM_CHUNK_BYTES ((int64_t)4 << 20) // read or written, and summed by several threads, at a time
@@ -103,6 +104,14 @@ static inline void state_set_text(StateHeader *header, const char *key, const ch
     }
     snprintf(header->text + header->length, room, "%s %s\n", key, value);
     header->length += (int)n;
+}
+
+// Adds lines "key value\n" of new keys.
+static inline void state_add_lines(StateHeader *header, const Text *lines) {
+    if (header->length < 0) { return; }
+    bool fits = !lines->failed && header->length + lines->used < sizeof(header->text);
+    if (fits && lines->used > 0) { memcpy(header->text + header->length, lines->data, lines->used + 1); }
+    header->length = fits ? header->length + (int)lines->used : -1;
 }
 
 static inline void state_set_i64(StateHeader *header, const char *key, int64_t value) {

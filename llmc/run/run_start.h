@@ -15,6 +15,7 @@
 // run unless an option allows it.
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
+    int64_t step;
     char log[MAX_PATH_BYTES];
     if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) {
         return false;
@@ -23,7 +24,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
     if (!checkpoint_clean(o->out_dir, error)) { return false; }
     run_list_checkpoints(run);
     bool is_used = run->found.num_checkpoints > 0 || path_exists(log);
-    if (o->resume && run->found.num_checkpoints == 0 && checkpoint_has_models(o->out_dir)) {
+    if (o->resume && run->found.num_checkpoints == 0 && checkpoint_list(o->out_dir, "model", &step, 1) > 0) {
         return fail(error,
                     "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
                     "with another --out-dir trains the newest model, --overwrite starts afresh in its place",
@@ -61,7 +62,7 @@ static inline bool run_check_place(const TrainRun *run, Error *error) {
     }
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         if (!path_join(path, dir, models[i], error)) { return false; }
-        if (!path_exists(path) || checkpoint_list(dir, &step, 1) > 0) { continue; }
+        if (!path_exists(path) || checkpoint_list(dir, "state", &step, 1) > 0) { continue; }
         return fail(error,
                     "--out-dir (-o): %.2000s holds a Hugging Face model (%s); give another folder for the run, and "
                     "--init %.2000s to train this model",
@@ -207,13 +208,7 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
         {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
-    text_printf(facts, "the precision it was built for%c%s%c", '\0', run_precision(run), '\0');
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        char text[MAX_PATH_BYTES];
-        if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own
-        train_options_text(&run->options, i, text, sizeof(text));
-        text_printf(facts, "--%s%c%s%c", train_options_name(i), '\0', text, '\0');
-    }
+    run_list_options(run, true, '\0', '\0', facts);
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         text_printf(facts, "%s%c%016llx%c", files[i].name, '\0', (unsigned long long)files[i].value, '\0');
     }

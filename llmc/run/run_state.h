@@ -9,7 +9,8 @@
 // ---- The checkpoints in the run folder ----
 
 static inline void run_list_checkpoints(TrainRun *run) {
-    run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);
+    run->found.num_checkpoints =
+        checkpoint_list(run->options.out_dir, "state", run->found.checkpoints, RUN_MAX_CHECKPOINTS);
 }
 
 static inline void run_report_damage(TrainRun *run, const Error *error) {
@@ -24,49 +25,54 @@ static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason
 
 // ---- The record of a run ----
 
-static inline void run_option_key(char *key, size_t size, int i) {
-    snprintf(key, size, "option.%s", train_options_name(i));
-}
-
 // Returns the precision as states record it. The CPU rounds what it multiplies, the GPU all activations.
 static inline const char *run_saved_precision(const TrainRun *run) {
     bool multiplies = trainer_facts.precision == NULL && strcmp(run->options.precision, "bf16") == 0;
     return multiplies ? "bf16 multiplies" : run_precision(run);
 }
 
-// Records the run's position, and each option that shapes the run or its rounding. trained_positions: how many of the
-// model's positions are trained, so that a later run samples with no others; absent: all.
+// Lists options and what the run has settled, each as a name and a value with a character after either. The training
+// state stores this list, a resumed run compares it with its own, and so do the ranks. all: also options that neither
+// shape the run nor its rounding.
+static inline void run_list_options(const TrainRun *run, bool all, char after_name, char after_value, Text *list) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
+        char text[MAX_PATH_BYTES];
+        if (i == TRAIN_ROW_process_rank || (!all && train_shapes_run[i] == FREE)) { continue; } // each rank has its own
+        train_options_text(&run->options, i, text, sizeof(text));
+        text_printf(list, "--%s%c%s%c", train_options_name(i), after_name, text, after_value);
+    }
+    text_printf(list, "precision%c%s%c", after_name, run_saved_precision(run), after_value);
+    if (run->record.arithmetic[0] == '\0') { return; }
+    text_printf(list, "arithmetic%c%s%c", after_name, run->record.arithmetic, after_value);
+}
+
+#define RUN_DATA_KEY "training-data-fingerprint"
+#define RUN_TOKENIZER_KEY "tokenizer-fingerprint"
+
+// Records the run's position, its data and its options. trained_positions: how many of the model's positions are
+// trained, so that a later run samples with no others; absent: all.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
+    Text options = {NULL, 0, 0, false};
     state_init(header);
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
     state_set_i64(header, "trained_positions", run_trained_positions(run));
-    state_set_u64(header, "data", run->train.fingerprint);
-    if (run->tokenizer.is_open) { state_set_u64(header, "tokenizer", run->tokenizer.fingerprint); }
-    state_set_text(header, "precision", run_saved_precision(run));
-    if (run->record.arithmetic[0] != '\0') { state_set_text(header, "arithmetic", run->record.arithmetic); }
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        char key[64], text[MAX_PATH_BYTES];
-        if (train_shapes_run[i] == FREE) { continue; }
-        run_option_key(key, sizeof(key), i);
-        train_options_text(&run->options, i, text, sizeof(text));
-        state_set_text(header, key, text);
-    }
+    state_set_u64(header, RUN_DATA_KEY, run->train.fingerprint);
+    if (run->tokenizer.is_open) { state_set_u64(header, RUN_TOKENIZER_KEY, run->tokenizer.fingerprint); }
+    run_list_options(run, false, ' ', '\n', &options);
+    state_add_lines(header, &options);
+    text_free(&options);
 }
 
 // ---- The disk ----
 
 // Returns the bytes of a checkpoint, -1 if the run saves none.
 static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
-    int64_t model_bytes, state_bytes;
     StateHeader header;
-    Error ignored;
     if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
     run_fill_header(run, &header);
-    bool known = checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
-                                 &ignored);
-    return known ? model_bytes + state_bytes : -1;
+    return checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count);
 }
 
 // Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
@@ -146,114 +152,56 @@ static inline bool run_save(TrainRun *run, Error *error) {
 
 // ---- Comparison with the saved run ----
 
-// Adds "--lr was 0.1, is 0.2" to a list.
-static inline void run_add_change(Text *list, const char *what, const char *then, const char *now) {
-    text_printf(list, "%s%s was %.200s, is %.200s", list->used > 0 ? "; " : "", what, then[0] ? then : "''",
-                now[0] ? now : "''");
+// Adds "--lr was 0.1, is 0.2" to a list if the saved run has another value of this fact. A tokenizer is no fact of a
+// run without one, and the kernels are no fact of a GPU.
+static inline void run_list_change(const StateHeader *saved, const StateHeader *own, const char *name, Text *list) {
+    char was[MAX_PATH_BYTES], is[MAX_PATH_BYTES];
+    if (!state_get_text(saved, name, was, sizeof(was)) || !state_get_text(own, name, is, sizeof(is))) { return; }
+    if (strcmp(was, is) == 0) { return; }
+    text_printf(list, "%s%s was %.200s, is %.200s", list->used > 0 ? "; " : "", name, was[0] ? was : "''",
+                is[0] ? is : "''");
 }
 
-// Compares an option that shapes the run. A tokenizer is compared by its tokens, whatever its name, and none for shards
-// is no change. An older training state has no record of them.
-static inline bool run_option_changed(const TrainRun *run, const StateHeader *header, int i, const char *then,
-                                      const char *now) {
-    const RunTokenizer *t = &run->tokenizer;
-    uint64_t fingerprint;
-    if (i == TRAIN_ROW_tokenizer && state_get_u64(header, "tokenizer", &fingerprint)) {
-        return t->is_open && t->fingerprint != fingerprint;
-    }
-    return train_options_shapes_run(i) && !train_options_alike(i, then, now);
-}
-
-// Tells whether the options of a saved run name its model's shape, and those of this run name it, too, maybe by other
-// options: --init d12, or --layers, --heads and --channels. init: the saved run's.
-static inline bool run_names_equal_shape(const TrainRun *run, const char *init) {
-    GPT2Config named = run->config;
-    named.vocab_size = run_num_tokens(run);
-    if (gpt2_find_size(init) == NULL || !gpt2_config_from_size(&named, run->options.init)) { return false; }
-    train_options_take_sizes(&run->options, &named);
-    return model_configs_equal(&named, &run->config);
-}
-
-// The differences between a saved run and this one.
-typedef struct {
-    Text list;        // for people
-    bool is_programs; // the saved run's program did what this program cannot do
-} RunChanges;
-
-// Lists option i if it has changed since the run was saved. An older training state may lack it.
-static inline void run_list_option(TrainRun *run, const StateHeader *header, int i, RunChanges *changes) {
-    char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
-    bool is_mine = train_options_takes(i, trainer_facts.on_gpu);
-    snprintf(name, sizeof(name), "--%s", train_options_name(i));
-    run_option_key(key, sizeof(key), i);
-    train_options_text(&run->options, i, now, sizeof(now));
-    bool recorded = state_get_text(header, key, then, sizeof(then));
-    bool of_muon = i >= TRAIN_ROW_optimizer && i <= TRAIN_ROW_muon_scale; // a run from before Muon had AdamW
-    if (!recorded) { snprintf(then, sizeof(then), "%s", of_muon ? train_specs_cpu[i].fallback : "(not recorded)"); }
-    if (!is_mine && !recorded) { return; }
-    if (is_mine && train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
-        logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
-    }
-    if (!run_option_changed(run, header, i, then, now)) { return; }
-    run_add_change(&changes->list, name, then,
-                   !is_mine                 ? "an option of the GPU trainer"
-                   : strcmp(then, now) == 0 ? "another file"
-                                            : now);
-    changes->is_programs = changes->is_programs || !is_mine;
-}
-
-// Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
-// that round otherwise.
-static inline void run_list_changes(TrainRun *run, const StateHeader *header, RunChanges *changes) {
-    const char *precision = run_saved_precision(run);
-    char then[MAX_PATH_BYTES];
-    uint64_t data = 0;
-    bool equal_shape = state_get_text(header, "option.init", then, sizeof(then)) && run_names_equal_shape(run, then);
-    bool other_optimizer = checkpoint_optimizer(header) != train_options_optimizer(&run->options);
+// Lists what has changed since the run was saved: what shapes the run, and what only rounds otherwise. A tokenizer is
+// compared by its tokens, whatever its name.
+static inline void run_list_changes(const TrainRun *run, const StateHeader *saved, Text *changes, Text *roundings) {
+    StateHeader own;
+    run_fill_header(run, &own);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        if (equal_shape && i >= TRAIN_ROW_init && i <= TRAIN_ROW_vocab) { continue; }
-        if (other_optimizer && i > TRAIN_ROW_optimizer && i <= TRAIN_ROW_muon_scale) { continue; }
-        run_list_option(run, header, i, changes);
+        char name[64];
+        if (i == TRAIN_ROW_tokenizer || train_shapes_run[i] == FREE) { continue; }
+        snprintf(name, sizeof(name), "--%s", train_options_name(i));
+        run_list_change(saved, &own, name, train_shapes_run[i] == ROUNDS ? roundings : changes);
     }
-    if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
-    if (strcmp(then, precision) != 0) {
-        run_add_change(&changes->list, "the precision", then, precision);
-        changes->is_programs = trainer_facts.precision != NULL || strcmp(then, "bf16") == 0;
-    }
-    if (run->record.arithmetic[0] != '\0' && state_get_text(header, "arithmetic", then, sizeof(then)) &&
-        strcmp(then, run->record.arithmetic) != 0) {
-        run_add_change(&changes->list, "the arithmetic", then, run->record.arithmetic);
-    }
-    if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
-        text_printf(&changes->list, "%sthe training data has changed", changes->list.used > 0 ? "; " : "");
-    }
+    run_list_change(saved, &own, "precision", changes);
+    run_list_change(saved, &own, "arithmetic", changes);
+    run_list_change(saved, &own, RUN_TOKENIZER_KEY, changes);
+    run_list_change(saved, &own, RUN_DATA_KEY, changes);
 }
 
 // Refuses a run that differs from the saved run, unless --allow-changes is given. The message names every difference.
-static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
-    RunChanges changes = {{NULL, 0, 0, false}, false};
-    Text *list = &changes.list;
-    run_list_changes(run, header, &changes);
-    bool ok = !list->failed || fail(error, "out of memory");
-    if (ok && list->used > 0 && run->options.allow_changes) {
-        logger_event(&run->logger, "resuming with changes: %s", list->data);
-    } else if (ok && list->used > 0) {
-        ok = fail(error, "--resume (-y): %s: %.3000s; %s", run->options.out_dir, list->data,
-                  changes.is_programs ? "another program saved this run: --allow-changes goes on with this one"
-                                      : "give these as they were, or --allow-changes to go on");
+static inline bool run_compare_options(TrainRun *run, const StateHeader *saved, Error *error) {
+    Text changes = {NULL, 0, 0, false}, roundings = {NULL, 0, 0, false};
+    run_list_changes(run, saved, &changes, &roundings);
+    bool ok = !(changes.failed || roundings.failed) || fail(error, "out of memory");
+    if (ok && roundings.used > 0) { logger_event(&run->logger, "resuming with other roundings: %s", roundings.data); }
+    if (ok && changes.used > 0 && run->options.allow_changes) {
+        logger_event(&run->logger, "resuming with changes: %s", changes.data);
+    } else if (ok && changes.used > 0) {
+        ok = fail(error, "--resume (-y): %s: %.3000s; give these as they were, or --allow-changes to go on",
+                  run->options.out_dir, changes.data);
     }
-    text_free(list);
+    text_free(&changes), text_free(&roundings);
     return ok;
 }
 
 // ---- Resuming ----
 
 // Reads the run's position from the facts of the state `path`, and bounds each number: a step updates the weights at
-// most once, and the tokens that were read are a whole number, too. An older training state may lack --seq-len.
+// most once, and the tokens that were read are a whole number, too.
 static inline bool run_restore_position(TrainRun *run, const StateHeader *header, const char *path, Error *error) {
-    int64_t T = run->options.seq_len, old_T = T, next;
-    bool has_length = state_find(header, "option.seq-len") != NULL;
-    if ((has_length && !state_get_number(header, path, "option.seq-len", 1, run->config.max_seq_len, &old_T, error)) ||
+    int64_t T = run->options.seq_len, old_T, next;
+    if (!state_get_number(header, path, "--seq-len", 1, run->config.max_seq_len, &old_T, error) ||
         !state_get_number(header, path, "step", 0, LARGEST_WHOLE, &run->step, error) ||
         !state_get_number(header, path, "updates", 0, run->step, &run->updates, error) ||
         !state_get_number(header, path, "next_sequence", 0, LARGEST_WHOLE / old_T, &next, error)) {

@@ -15,11 +15,10 @@
 #include "llmc/run/schedulers.h"
 
 // Tells whether another value of an option gives other weights after an equal number of steps.
-//   FREE         no
-//   SHAPES       yes: a resumed run compares it
-//   ROUNDS       it rounds otherwise. The kind of GPU may settle it, so a resumed run only reports a change
-//   SHAPES_AT_2  the value 2 gives other weights, 0 and 1 give equal weights
-enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
+//   FREE    no
+//   SHAPES  yes: a resumed run compares it
+//   ROUNDS  it rounds otherwise. The kind of GPU may settle it, so a resumed run only reports a change
+enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
@@ -181,7 +180,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "like the choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                             \
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own", "GPU",          \
       "0: cuDNN's attention may add gradients up by atomics, in less time: the bits then differ from run to run")      \
-    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES_AT_2, "GPU", "GPU",                              \
+    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES, "GPU", "GPU",                                   \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
       "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
@@ -259,17 +258,6 @@ static inline bool train_options_takes(int i, bool gpu_trainer) {
 // Returns the long name of option i, without dashes.
 static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
 
-// Returns true if another value of option i gives other weights after an equal number of steps.
-static inline bool train_options_shapes_run(int i) {
-    return train_shapes_run[i] == SHAPES || train_shapes_run[i] == SHAPES_AT_2;
-}
-
-// Returns true if two values of option i, as texts, give equal weights. then: "" if it was not recorded.
-static inline bool train_options_alike(int i, const char *then, const char *now) {
-    bool at_2 = train_shapes_run[i] == SHAPES_AT_2;
-    return at_2 ? (strcmp(then, "2") == 0) == (strcmp(now, "2") == 0) : strcmp(then, now) == 0;
-}
-
 // Writes the value of option i, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to 65536). Equal
 // values give equal texts. Control characters are escaped, so that a path with a newline forges no line of a record.
 static inline void train_options_text(const TrainOptions *options, int i, char *text, size_t size) {
@@ -280,15 +268,6 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
     for (const char *c = value; *c != '\0' && used + 5 <= size; c++) {
         bool steers = (unsigned char)*c < 32 || *c == 127;
         used += (size_t)snprintf(text + used, size - used, steers ? "\\x%02x" : "%c", *c);
-    }
-}
-
-// Appends every option as a line "name value", in the order of the table.
-static inline void train_options_write(const TrainOptions *options, Text *out) {
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        char value[ARGS_MAX_TEXT];
-        train_options_text(options, i, value, sizeof(value));
-        text_printf(out, "%s %s\n", train_options_name(i), value);
     }
 }
 

@@ -66,7 +66,7 @@ static inline void run_fill(Run *run, int64_t generation) {
     }
     state_init(&run->header);
     state_set_i64(&run->header, "generation", generation);
-    if (run->optimizer == OPTIMIZER_MUON) { state_set_text(&run->header, "option.optimizer", "muon"); }
+    if (run->optimizer == OPTIMIZER_MUON) { state_set_text(&run->header, "--optimizer", "muon"); }
 }
 
 // The generation that everything in memory belongs to; -2 if its parts disagree.

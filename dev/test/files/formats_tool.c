@@ -94,7 +94,7 @@ static bool write_checkpoint(const char *init, const char *folder, const char *o
     int64_t n = gpt2_num_params(&file.config);
     float *data = (float *)malloc((size_t)n * sizeof(float));
     state_init(&header);
-    if (optimizer != NULL) { state_set_text(&header, "option.optimizer", optimizer); }
+    if (optimizer != NULL) { state_set_text(&header, "--optimizer", optimizer); }
     bool ok = model_file_read(&file, data, error) && make_directories(folder, error) &&
               checkpoint_write_begin(&w, folder, 7, &file.config, &header, &section, 1, true, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {

@@ -70,7 +70,7 @@ static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t gene
 // Finds the newest checkpoint that verifies. false if there is none.
 static bool find_good(const char *dir, int64_t *step, Error *error) {
     int64_t steps[64];
-    int count = checkpoint_list(dir, steps, 64);
+    int count = checkpoint_list(dir, "state", steps, 64);
     bool found = false;
     snprintf(error->text, sizeof(error->text), "no checkpoint");
     for (int i = 0; i < count && !found; i++) {
@@ -119,7 +119,7 @@ static void die_twice(Test *t, Action first, Action second) {
             act(&run, dir.path, CLEAN, 0);
             check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
             int64_t steps[4];
-            int pairs = checkpoint_list(dir.path, steps, 4);
+            int pairs = checkpoint_list(dir.path, "state", steps, 4);
             CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path),
                   pairs);
             deaths += first_died + second_died;
@@ -202,7 +202,7 @@ static int die_once(Test *t, Run *run, int64_t step, Death death) {
     act(run, dir.path, CLEAN, 0);
     check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
     int64_t steps[4];
-    int pairs = checkpoint_list(dir.path, steps, 4);
+    int pairs = checkpoint_list(dir.path, "state", steps, 4);
     CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path), pairs);
     temp_dir_remove(&dir);
     return end;

@@ -236,7 +236,7 @@ MUON_TENSORS = ("qkvw", "attprojw", "fcw", "fcprojw")
 
 def names_in_v(config, facts):
     """The tensors of adam_v, in order."""
-    left_out = MUON_TENSORS if facts.get("option.optimizer") == "muon" else ()
+    left_out = MUON_TENSORS if facts.get("--optimizer") == "muon" else ()
     return [name for name in tensor_shapes(config) if name not in left_out]
 
 

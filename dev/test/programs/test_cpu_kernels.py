@@ -123,7 +123,7 @@ def test_resume_with_other_arithmetic():
     out = cli.ran(*full, first)
     again = [path("stopped") if word == path("whole") else word for word in full]
     stopped_after(2, path("whole"))
-    cli.refused(*again, other, "--resume", says=[f"the arithmetic was {first} and ", f"is {other} and ",
+    cli.refused(*again, other, "--resume", says=[f"arithmetic was {first} and ", f"is {other} and ",
                                                 "--allow-changes"])
     assert weights_hash(cli.ran(*again, first, "--resume")) == weights_hash(out)
     stopped_after(2, path("whole"))

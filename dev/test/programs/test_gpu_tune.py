@@ -141,8 +141,7 @@ def test_of_any_bits():
 
 
 def test_without_its_choices():
-    """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level, but for 0
-    and 1, which are the same to a run."""
+    """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level."""
     def resumed(folder, level, *more):
         return [*RUN, "--matmul-tune", level, "-o", cli.path(folder), "--resume", *more]
 

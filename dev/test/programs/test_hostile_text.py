@@ -71,8 +71,8 @@ def test_a_whole_run():
         plain(read(os.path.join(folder, name)), name)
 
     name = os.path.join(folder, "state_00000002.bin")
-    write(name, resign(read(name), lambda facts: facts.replace(b"option.schedule cosine",
-                                                               b"option.schedule " + HOSTILE)))
+    write(name, resign(read(name), lambda facts: facts.replace(b"--schedule cosine",
+                                                               b"--schedule " + HOSTILE)))
     out = plain(ran(*words, "-o", folder, "--resume", "--allow-changes"), "stdout")
     assert "--schedule was " + SHOWN in out, out
     for name in ("run.jsonl", "main.log", "speed.log"):

@@ -105,30 +105,26 @@ def test_changed_options_are_named():
     folder, content = stopped_after_8(), cli.read(SHARDS[1][0])
     cli.shard(SHARDS[1][0], [7] * SHARDS[1][1])
     try:
-        refused(folder, "--resume", says=["the training data has changed"])
+        refused(folder, "--resume", says=["training-data-fingerprint was "])
     finally:
         cli.write(SHARDS[1][0], content)
 
 
-def test_a_run_of_the_gpu_trainer():
-    """The line names what this program cannot do, and how to go on with it. --init is no difference where other options
-    name the shape."""
-    folder, gpu = stopped_after_8(), {"option.init": "d12", "option.head-rows": 8192, "option.attention": "cudnn"}
-    state = os.path.join(folder, "state_00000008.bin")
-    fp8 = "--fp8 was 1, is an option of the GPU trainer"
-    goes_on = "another program saved this run: --allow-changes goes on with this one"
-    for facts, says in (({"precision": "bf16"}, f"{folder}: the precision was bf16, is fp32; {goes_on}"),
-                        ({"precision": "fp32", "option.fp8": 1}, f"{folder}: {fp8}; {goes_on}"),
-                        ({"option.fp8": 0}, None)):
-        rewrite_state(state, {**gpu, **facts})
-        if says is not None:
-            refused(folder, "--resume", says=[f": {says}\n"])
-            out = train(stopped_after(8, folder, "allowed"), "--resume", "--allow-changes")
-            assert "other roundings" not in out and weights_hash(out) == REFERENCE["hash"], out
-    check_same_end(train(folder, "--resume"), folder)
+def test_a_run_of_another_program():
+    """What the GPU trainer saved goes on here, if nothing that shapes the run differs; what only rounds is told."""
+    state = os.path.join(stopped_after_8(), "state_00000008.bin")
+    folder, gpu = os.path.dirname(state), {"arithmetic": None, "--head-rows": 8192, "--attention": "cudnn"}
+    for facts, says in (({"precision": "bf16"}, "precision was bf16, is fp32"), ({"--fp8": 1}, "--fp8 was 1, is 0"),
+                        ({"--init": "hf"}, "--init was hf, is d6")):
+        rewrite_state(state, {**gpu, "precision": "fp32", "--fp8": 0, "--init": "d6", **facts})
+        refused(folder, "--resume", says=[f"{folder}: {says}; give these as they were"])
+        out = train(stopped_after(8, folder, "allowed"), "--resume", "--allow-changes")
+        assert f"resuming with changes: {says}\n" in out and weights_hash(out) == REFERENCE["hash"], out
+    rewrite_state(state, {"--init": "d6"})
+    out = train(folder, "--resume")
+    assert "resuming with other roundings: --attention was cudnn, is " in out and "changes" not in out, out
+    check_same_end(out, folder)
     refused(stopped_after_8(), "--resume", says=[f"{folder}: --layers was 2, is 3; give these as they were"], layers=3)
-    rewrite_state(state, {"option.init": "hf"})  # another model at the start
-    refused(folder, "--resume", says=[f"{folder}: --init was hf, is d6; give these as they were"])
 
 
 def signalled(name, line_begins, signals):
