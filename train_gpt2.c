@@ -32,7 +32,7 @@
 #include "llmc/cpu/peak.h"
 #include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
-#include "llmc/optim/outlier.h"
+#include "llmc/run/outlier.h"
 #include "llmc/run/one_rank.h"
 #include "llmc/run/train_loop.h"
 

@@ -53,7 +53,7 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/muon.cuh"
-#include "llmc/optim/outlier.h"
+#include "llmc/run/outlier.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"

@@ -17,16 +17,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (2168, 1200, ""),
+    "base": (2170, 1200, ""),
     "model": (1722, 1100, "base"),
     "cpu": (1588, 650, "base model"),
     "cuda": (2040, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
-    "optim": (915, 550, "base model cuda"),
+    "optim": (806, 550, "base model cuda"),
     "ranks": (3942, 1900, "base model cuda"),
     "data": (1623, 1500, "base model"),
     "files": (2413, 2200, "base model data"),
-    "run": (4095, 2300, "base model data files"),
+    "run": (4201, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 982, "train_gpt2.cu": 1197, "train_gpt2_program.cuh": 1047, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 6, 80, 25, 120

@@ -20,6 +20,8 @@
 #define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
 // No whole number of a file or an option is larger: a double holds it exactly, and a few can be added without overflow.
 #define LARGEST_WHOLE ((int64_t)1 << 53)
+// The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
+#define LARGEST_NORM 1e18
 // What a person can do if the memory of the machine or of its GPU is short.
 #define MEMORY_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
 

@@ -8,7 +8,7 @@
 #define LLMC_GLOBAL_NORM_CUH
 
 #include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/optim/outlier.h"
+#include "llmc/base/utils.h"
 
 enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
 

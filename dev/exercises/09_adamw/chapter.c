@@ -9,7 +9,7 @@
 
 #include "llmc/base/rand.h"
 #include "llmc/model/gpt2.h"
-#include "llmc/optim/outlier.h"
+#include "llmc/run/outlier.h"
 #include "llmc/run/schedulers.h"
 
 // Three updates of one weight, with betas that are easy on paper, lr 0.1 and decay 0.1.

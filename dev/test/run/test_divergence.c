@@ -1,7 +1,7 @@
 // When a run counts as diverged: series of losses and norms, and the steps at which a run warns.
 #include "dev/test/test.h"
-#include "llmc/optim/outlier.h"
 #include "llmc/run/divergence.h"
+#include "llmc/run/outlier.h"
 
 enum { V = 300 }; // ln V + 1 = 6.7038
 

@@ -1,6 +1,6 @@
 // The outlier detector: the z-score, which steps enter the statistics, which are skipped, and restarts.
 #include "dev/test/test.h"
-#include "llmc/optim/outlier.h"
+#include "llmc/run/outlier.h"
 #include "llmc/base/rand.h"
 
 enum { ROUNDS = 1000 };

@@ -10,9 +10,6 @@
 #include <float.h>
 #include <math.h>
 
-// The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
-#define LARGEST_NORM 1e18
-
 #define OUTLIER_WINDOW 128
 #define OUTLIER_MAX_REJECTED 16
 
