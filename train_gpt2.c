@@ -17,8 +17,6 @@
 //   therefore have equal bits on 1 thread and on 64, and a row has equal bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "llmc/base/utils.h"
@@ -29,7 +27,6 @@
 #include "llmc/cpu/muon.h"
 #include "llmc/cpu/nonfinite.h"
 #include "llmc/cpu/packed_weights.h"
-#include "llmc/cpu/peak.h"
 #include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/run/outlier.h"
@@ -170,14 +167,9 @@ static void gelu_backward(float *dinp, const float *inp, const float *dout, int6
 
 // Causal multi-head attention (Vaswani et al. 2017). It works on a tile of query rows of one head at a time, so that no
 // T x T matrix ever exists. With q, k, v the head's rows and scale = 1/sqrt(HS):
-//   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
-// The backward recomputes p from lse[i] = log(sum over j of exp(scale * q[i].k[j])), one number per row.
+//   s[i,j] = scale * q[i].k[j];  p[i,j] = softmax over j <= i of s[i,j];  out[i] = sum over j of p[i,j] v[j]
+// The backward recomputes p[i,j] = e^(s[i,j] - lse[i]) from lse[i] = log(sum over j of e^s[i,j]), one number per row.
 #define ATTENTION_TILE 32 // query rows
-
-// One head's query rows, and the keys and values that they see. v is for the forward, k and vT are for the backward.
-typedef struct {
-    GemmMatrix q, kT, v, k, vT; // (rows, HS), (HS, keys), (keys, HS), (keys, HS), (HS, keys)
-} Head;
 
 // Floats of T keys or values when they are packed, and of a thread's scratch: three such matrices and two tiles.
 static int64_t attention_packed_floats(int64_t T, int HS, const GemmKernel *kernel) {
@@ -187,23 +179,24 @@ static int64_t attention_scratch_floats(int64_t T, int HS, const GemmKernel *ker
     return 3 * attention_packed_floats(T, HS, kernel) + 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH);
 }
 
-// Query rows i = 0..rows-1 of one head stand at positions first+i and see keys 0..first+i.
-// out: row i at out + i * out_stride; lse (rows) or NULL.
-static void attention_tile_forward(float *out, int64_t out_stride, float *lse, Head head, int64_t first, int rows,
-                                   int HS, float *scratch, const Gemm *mm) {
+// Query rows i = 0..rows-1 of one head stand at positions first+i and see keys 0..first+i. The sum of e^(s - max)
+// divides out at the end, not each p. q (rows,HS), kT (HS,keys), v (keys,HS); out: row i at out + i * out_stride;
+// lse (rows) or NULL.
+static void attention_tile_forward(float *out, int64_t out_stride, float *lse, GemmMatrix q, GemmMatrix kT,
+                                   GemmMatrix v, int64_t first, int rows, int HS, float *scratch, const Gemm *mm) {
     float scale = 1.0f / sqrtf((float)HS), *p = scratch, sums[ATTENTION_TILE]; // p (rows, keys)
     int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH);
-    gemm_serial(p, ld, head.q, head.kT, NULL, rows, keys, HS, false, mm);
+    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, mm);
     for (int i = 0; i < rows; i++) {
         float *row = p + i * ld;
         int64_t visible = first + i + 1;
         for (int64_t j = 0; j < visible; j++) { row[j] *= scale; }
         float max = row_max(row, visible);
-        sums[i] = row_exp_sum(row, row, max, visible);
+        sums[i] = row_exp(row, row, max, visible);
         for (int64_t j = visible; j < keys; j++) { row[j] = 0.0f; }
         if (lse != NULL) { lse[i] = max + logf(sums[i]); }
     }
-    gemm_serial(out, out_stride, rows_of(p, ld), head.v, NULL, rows, HS, keys, false, mm);
+    gemm_serial(out, out_stride, rows_of(p, ld), v, NULL, rows, HS, keys, false, mm);
     for (int i = 0; i < rows; i++) {
         for (int d = 0; d < HS; d++) { out[i * out_stride + d] /= sums[i]; }
     }
@@ -213,87 +206,84 @@ static void attention_tile_forward(float *out, int64_t out_stride, float *lse, H
 // Keys and values are packed once for all tiles of a head. scratch: attention_scratch_floats for each thread.
 static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch,
                               const Gemm *mm) {
-    int HS = C / NH;
+    int HS = C / NH, stride = 3 * C;
     int64_t each = attention_scratch_floats(T, HS, mm->kernel), packed = attention_packed_floats(T, HS, mm->kernel);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t item = 0; item < (int64_t)B * NH; item++) {
         int64_t h = item % NH, b = item / NH;
-        const float *q = qkv + b * T * 3 * C + h * HS;
-        float *kT = scratch + gemm_thread() * each, *v = kT + packed, *tile = v + packed;
-        Head head = {.kT = gemm_pack_serial(kT, transpose_of(q + C, 3 * C), HS, T, mm->kernel),
-                     .v = gemm_pack_serial(v, rows_of(q + 2 * C, 3 * C), T, HS, mm->kernel)};
+        const float *q = qkv + b * T * stride + h * HS, *k = q + C, *v = k + C;
+        float *own = scratch + gemm_thread() * each;
+        GemmMatrix kT = gemm_pack_serial(own, transpose_of(k, stride), HS, T, mm->kernel);
+        GemmMatrix values = gemm_pack_serial(own + packed, rows_of(v, stride), T, HS, mm->kernel);
         for (int64_t first = 0; first < T; first += ATTENTION_TILE) {
-            head.q = rows_of(q + first * 3 * C, 3 * C);
-            attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
-                                   (int)min_i64(ATTENTION_TILE, T - first), HS, tile, mm);
+            int rows = (int)min_i64(ATTENTION_TILE, T - first);
+            attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first,
+                                   rows_of(q + first * stride, stride), kT, values, first, rows, HS, own + 2 * packed,
+                                   mm);
         }
     }
 }
 
-// One tile of the backward. With do = dout, and s = scale * q.k:
-//   dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - do[i].out[i])     (the softmax's gradient)
-//   dq[i] += scale * sum_j ds[i,j] k[j];  dk[j] += scale * sum_i ds[i,j] q[i];  dv[j] += sum_i p[i,j] do[i]
-// dq, dk and dv have the stride of q. dq begins at the tile's first row, dk and dv begin at position 0.
-static void attention_tile_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
-                                    int64_t out_stride, const float *lse, Head head, int64_t first, int rows, int HS,
-                                    float *scratch, const Gemm *mm) {
-    int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), stride = head.q.row_stride;
-    float scale = 1.0f / sqrtf((float)HS), *p = scratch, *ds = p + rows * ld; // p, ds (rows, keys)
-    GemmMatrix dO = rows_of(dout, out_stride), pT = transpose_of(p, ld), dsT = transpose_of(ds, ld);
-    gemm_serial(p, ld, head.q, head.kT, NULL, rows, keys, HS, false, mm);
-    gemm_serial(ds, ld, dO, head.vT, NULL, rows, keys, HS, false, mm);
-    for (int i = 0; i < rows; i++) {
-        float *p_row = p + i * ld, *ds_row = ds + i * ld;
-        int64_t visible = first + i + 1;
-        float D = row_dot(dout + i * out_stride, out + i * out_stride, HS);
-        for (int64_t j = 0; j < visible; j++) { p_row[j] *= scale; }
-        row_exp_sum(p_row, p_row, lse[i], visible);
-        for (int64_t j = 0; j < visible; j++) { ds_row[j] = scale * p_row[j] * (ds_row[j] - D); }
-        for (int64_t j = visible; j < keys; j++) { p_row[j] = ds_row[j] = 0.0f; }
-    }
-    gemm_serial(dq, stride, rows_of(ds, ld), head.k, NULL, rows, HS, keys, true, mm);
-    gemm_serial(dk, stride, dsT, head.q, NULL, keys, HS, rows, true, mm);
-    gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, mm);
+// One query row of the backward: the products q.k become p, and dp becomes ds. dot = do.out; lse: of this row.
+static void attention_row_backward(float *p, float *dp, float lse, float dot, float scale, int64_t visible,
+                                   int64_t keys) {
+    float *ds = dp; // in place
+    for (int64_t j = 0; j < visible; j++) { p[j] *= scale; }
+    row_exp(p, p, lse, visible); // the softmax
+    for (int64_t j = 0; j < visible; j++) { ds[j] = scale * p[j] * (dp[j] - dot); }
+    for (int64_t j = visible; j < keys; j++) { p[j] = ds[j] = 0.0f; }
 }
 
+// With do = dout:
+//   dp[i,j] = do[i].v[j];  ds[i,j] = scale * p[i,j] * (dp[i,j] - do[i].out[i])     (the softmax's gradient)
+//   dq[i] += sum_j ds[i,j] k[j];  dk[j] += sum_i ds[i,j] q[i];  dv[j] += sum_i p[i,j] do[i]
 // dqkv (B,T,3C), dout, out (B,T,C), lse (B,NH,T). All tiles of a head add to one dk and one dv, so one thread takes
 // these tiles in order.
 static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse,
                                int B, int T, int C, int NH, float *scratch, const Gemm *mm) {
-    int HS = C / NH;
+    int HS = C / NH, stride = 3 * C;
     int64_t each = attention_scratch_floats(T, HS, mm->kernel), packed = attention_packed_floats(T, HS, mm->kernel);
+    float scale = 1.0f / sqrtf((float)HS);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t item = 0; item < (int64_t)B * NH; item++) {
-        int64_t h = item % NH, b = item / NH;
-        const float *q = qkv + b * T * 3 * C + h * HS;
-        float *dq = dqkv + b * T * 3 * C + h * HS;
-        float *kT = scratch + gemm_thread() * each, *k = kT + packed, *vT = k + packed, *tile = vT + packed;
-        Head head = {.kT = gemm_pack_serial(kT, transpose_of(q + C, 3 * C), HS, T, mm->kernel),
-                     .k = gemm_pack_serial(k, rows_of(q + C, 3 * C), T, HS, mm->kernel),
-                     .vT = gemm_pack_serial(vT, transpose_of(q + 2 * C, 3 * C), HS, T, mm->kernel)};
+        int64_t h = item % NH, b = item / NH, begin = b * T * stride + h * HS;
+        const float *q = qkv + begin, *k = q + C, *v = k + C;
+        float *dq = dqkv + begin, *dk = dq + C, *dv = dk + C, *own = scratch + gemm_thread() * each;
+        GemmMatrix keys_packed = gemm_pack_serial(own, rows_of(k, stride), T, HS, mm->kernel);
+        GemmMatrix kT = gemm_pack_serial(own + packed, transpose_of(k, stride), HS, T, mm->kernel);
+        GemmMatrix vT = gemm_pack_serial(own + 2 * packed, transpose_of(v, stride), HS, T, mm->kernel);
         for (int64_t first = 0; first < T; first += ATTENTION_TILE) {
-            int64_t at = (b * T + first) * C + h * HS;
-            head.q = rows_of(q + first * 3 * C, 3 * C);
-            attention_tile_backward(dq + first * 3 * C, dq + C, dq + 2 * C, dout + at, out + at, C,
-                                    lse + (b * NH + h) * T + first, head, first,
-                                    (int)min_i64(ATTENTION_TILE, T - first), HS, tile, mm);
+            int rows = (int)min_i64(ATTENTION_TILE, T - first);
+            int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), at = (b * T + first) * C + h * HS;
+            float *p = own + 3 * packed, *ds = p + rows * ld; // (rows, keys)
+            GemmMatrix q_tile = rows_of(q + first * stride, stride), dO = rows_of(dout + at, C);
+            gemm_serial(p, ld, q_tile, kT, NULL, rows, keys, HS, false, mm);
+            gemm_serial(ds, ld, dO, vT, NULL, rows, keys, HS, false, mm); // dp at first
+            for (int i = 0; i < rows; i++) {
+                float dot = row_dot(dout + at + i * C, out + at + i * C, HS);
+                attention_row_backward(p + i * ld, ds + i * ld, lse[item * T + first + i], dot, scale, first + i + 1,
+                                       keys);
+            }
+            gemm_serial(dq + first * stride, stride, rows_of(ds, ld), keys_packed, NULL, rows, HS, keys, true, mm);
+            gemm_serial(dk, stride, transpose_of(ds, ld), q_tile, NULL, keys, HS, rows, true, mm);
+            gemm_serial(dv, stride, transpose_of(p, ld), dO, NULL, keys, HS, rows, true, mm);
         }
     }
 }
 
 // Softmax and cross entropy. One pass over the logits computes the forward and the backward:
 //   losses[i] = log(sum over v of exp(logits[i,v])) - logits[i,target]
-//   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if want_gradient
+//   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if wanted
 // logits (N,Vp), with V columns in use; targets, losses (N).
 static void cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
-                          bool want_gradient) {
+                          bool wants_gradient) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < N; i++) {
         float *row = logits + i * Vp;
         float target_logit = row[targets[i]], max = row_max(row, V);
-        float sum = row_exp_sum(row, row, max, V);
+        float sum = row_exp(row, row, max, V);
         losses[i] = logf(sum) + max - target_logit;
-        if (!want_gradient) { continue; }
+        if (!wants_gradient) { continue; }
         float factor = dloss / sum;
         for (int v = 0; v < V; v++) { row[v] *= factor; }
         row[targets[i]] -= dloss;
@@ -356,11 +346,14 @@ typedef struct {
     float *packed;                                    // the weights in bf16; NULL: the run multiplies in fp32
 } Generation;
 
+// What a pass does about gradients. In the first micro-batch of a step the gradients of weights are written, in the
+// next ones they add up. Other parameters always add: gpt2_zero_gradients has cleared them.
+typedef enum { NO_GRADIENT, FIRST_GRADIENT, NEXT_GRADIENT } Gradient;
+
 typedef struct {
     GPT2Config config;
     RunShape shape;
     float *params, *grads;     // (number of parameters) each, in the order of the table
-    bool grads_are_zero;       // taken for zero: those of weights hold anything until a multiply writes them
     Activations acts;          // with the gradients of activations, for one layer at a time
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
@@ -503,43 +496,43 @@ static void block_forward(Model *model, int layer, int B, int T) {
 }
 
 // Computes the lm_head and the loss for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The next
-// chunk overwrites the logits. With want_gradient the lm_head's backward therefore runs here too: it sets dlnf, and
-// writes or adds to dwte. dloss is the gradient of each row's loss.
-static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool want_gradient) {
+// chunk overwrites the logits. The lm_head's backward therefore runs here too: it sets dlnf, and writes or adds to
+// dwte. dloss is the gradient of each row's loss.
+static double lm_head_forward_backward(Model *model, int64_t N, float dloss, Gradient gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     LayerActs a = acts_of(model, 0);
-    float *wte = params_of(model, 0).wte, *dwte = want_gradient ? grads_of(model, 0).wte : NULL;
+    float *wte = params_of(model, 0).wte;
     const Gemm *mm = &model->mm;
     for (int64_t row = 0; row < N; row += model->chunk_rows) {
         int64_t rows = min_i64(model->chunk_rows, N - row);
         GemmMatrix lnf = rows_of(a.lnf + row * C, C);
         gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, mm);
-        cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
-        if (!want_gradient) { continue; }
+        cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, gradient != NO_GRADIENT);
+        if (gradient == NO_GRADIENT) { continue; }
+        bool adds = row > 0 || gradient == NEXT_GRADIENT;
         gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
-        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, row > 0 || !model->grads_are_zero, mm);
+        gemm(grads_of(model, 0).wte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, adds, mm);
     }
     return row_mean(a.losses, N);
 }
 
 // Returns the mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned.
-// With want_gradient it keeps the activations for gpt2_backward. dloss is the gradient of the result with respect to
+// Unless NO_GRADIENT, it keeps the activations for gpt2_backward. dloss is the gradient of the result with respect to
 // one row's loss: 1/(B*T) for a whole batch, less for a micro-batch of a larger batch.
-static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gradient) {
+static double gpt2_forward(Model *model, int B, int T, float dloss, Gradient gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    Tensors p = params_of(model, 0);
-    embedding_forward(acts_of(model, 0).residual, model->tokens, p.wte, p.wpe, B, T, C, 0);
+    Tensors outside = params_of(model, 0); // only those that no layer owns are used
+    embedding_forward(acts_of(model, 0).residual, model->tokens, outside.wte, outside.wpe, B, T, C, 0);
     for (int layer = 0; layer < L; layer++) {
-        LayerActs a = acts_of(model, layer);
-        p = params_of(model, layer);
+        LayerActs a = acts_of(model, layer), next = acts_of(model, layer + 1);
+        Tensors p = params_of(model, layer);
         block_forward(model, layer, B, T);
-        matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
-                       &model->mm);
+        matmul_forward(next.residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C, &model->mm);
     }
     LayerActs last = acts_of(model, L);
-    layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, p.lnfw, p.lnfb, N, C);
-    return lm_head_forward_backward(model, N, dloss, want_gradient);
+    layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, outside.lnfw, outside.lnfb, N, C);
+    return lm_head_forward_backward(model, N, dloss, gradient);
 }
 
 // Recomputes the activations of this layer that --recompute did not keep. It calls the forward's functions on the
@@ -563,11 +556,11 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
 
 // A block's backward has two halves. dresidual holds the gradient of the block's output at first, and of the block's
 // input at the end. The residual stream passes through both halves unchanged, and each half adds its own gradient.
-static void block_backward_mlp(Model *model, int layer, int64_t N) {
+static void block_backward_mlp(Model *model, int layer, int64_t N, Gradient gradient) {
     int C = model->config.channels;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    bool adds = !model->grads_are_zero;
+    bool adds = gradient == NEXT_GRADIENT;
     const Gemm *mm = &model->mm;
     matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, adds, mm);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
@@ -575,12 +568,12 @@ static void block_backward_mlp(Model *model, int layer, int64_t N) {
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
-static void block_backward_attention(Model *model, int layer, int B, int T) {
+static void block_backward_attention(Model *model, int layer, int B, int T, Gradient gradient) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    bool adds = !model->grads_are_zero;
+    bool adds = gradient == NEXT_GRADIENT;
     const Gemm *mm = &model->mm;
     matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, adds, mm);
     clear_rows(a.dqkv, N * 3 * C);
@@ -589,21 +582,20 @@ static void block_backward_attention(Model *model, int layer, int B, int T) {
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
-// Adds the gradients of the last gpt2_forward(..., want_gradient = true) to model->grads.
-static void gpt2_backward(Model *model, int B, int T) {
+// Computes the gradients of the last gpt2_forward, which was called with this `gradient`.
+static void gpt2_backward(Model *model, int B, int T, Gradient gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    Tensors p = params_of(model, 0), g = grads_of(model, 0);
+    Tensors outside = params_of(model, 0), g = grads_of(model, 0);
     LayerActs a = acts_of(model, L);
     clear_rows(a.dresidual, N * C);
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, p.lnfw, N, C);
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, outside.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
         recompute_layer(model, layer, B, T);
-        block_backward_mlp(model, layer, N);
-        block_backward_attention(model, layer, B, T);
+        block_backward_mlp(model, layer, N, gradient);
+        block_backward_attention(model, layer, B, T, gradient);
     }
     embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
-    model->grads_are_zero = false;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -664,8 +656,8 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
     }
 }
 
-// Makes all gradients zero, for the functions that add to them. The next multiply for a weight's gradient writes it.
-// wte is a weight, too, of the lm_head; its padding is in no multiply.
+// Clears the gradients that every micro-batch adds to: all but those of weights, which FIRST_GRADIENT writes. wte is a
+// weight, too, of the lm_head; its padding is in no multiply.
 static void gpt2_zero_gradients(Model *model) {
     const GPT2Config *config = &model->config;
     int64_t C = config->channels, V = config->vocab_size, Vp = config->padded_vocab_size;
@@ -674,7 +666,6 @@ static void gpt2_zero_gradients(Model *model) {
         if (!is_weight) { clear_rows(model->grads + gpt2_param_offset(config, i), gpt2_param_size(config, i)); }
     }
     clear_rows(grads_of(model, 0).wte + V * C, (Vp - V) * C);
-    model->grads_are_zero = true;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -704,10 +695,10 @@ static void generate_rows(Model *model, int first, int rows) {
         }
 #pragma omp parallel for schedule(static)
         for (int h = 0; h < NH; h++) {
-            Head head = {.kT = transpose_of(keys + h * HS, C), .v = rows_of(values + h * HS, C)};
+            GemmMatrix kT = transpose_of(keys + h * HS, C), v = rows_of(values + h * HS, C);
             for (int at = 0; at < rows; at += ATTENTION_TILE) {
-                head.q = rows_of(qkv + (int64_t)at * 3 * C + h * HS, 3 * C);
-                attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
+                GemmMatrix q = rows_of(qkv + (int64_t)at * 3 * C + h * HS, 3 * C);
+                attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, q, kT, v, first + at,
                                        (int)min_i64(ATTENTION_TILE, rows - at), HS,
                                        model->attention_scratch + gemm_thread() * scratch, &model->mm);
             }
@@ -755,8 +746,6 @@ static const float *generate_logits(Model *model, bool use_cache) {
 // Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
-#define DEFAULT_SEQ_LEN 64 // a laptop's CPU can bear this
-
 struct Trainer {
     Model model;
     MemoryPlan plan;
@@ -771,7 +760,7 @@ static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 const TrainerFacts trainer_facts = {
     .program = "train_gpt2",
     .revision = gpt2c_revision,
-    .default_seq_len = DEFAULT_SEQ_LEN,
+    .default_seq_len = 64, // a laptop's CPU can bear this
     .stop = &stop_request,
     .on_signal = on_signal,
 };
@@ -787,7 +776,8 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
         *interrupted = is_stopping(&stop_request) && i > 0;
         if (*interrupted) { return true; }
         if (!run_read_batch(run, i, model->tokens, model->targets, error)) { return false; }
-        double batch_loss = gpt2_forward(model, B, T, dloss, true);
+        Gradient gradient = i == 0 ? FIRST_GRADIENT : NEXT_GRADIENT;
+        double batch_loss = gpt2_forward(model, B, T, dloss, gradient);
         if (!isfinite(batch_loss)) {
             char place[64];
             ActShape shape = activation_shape(model);
@@ -796,7 +786,7 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
             name_nonfinite_forward(model->params, slots, &shape, (int64_t)B * T, place, sizeof(place));
             return run_fail_nonfinite(run, run->step, "loss", batch_loss, place, error);
         }
-        gpt2_backward(model, B, T);
+        gpt2_backward(model, B, T, gradient);
         *loss += batch_loss / (double)run->micro_batches;
     }
     return true;
@@ -806,9 +796,15 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = &run->options;
     bool clips = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     float scale = clips ? (float)(o->grad_clip / info->norm) : 1.0f, decay = (float)o->weight_decay;
-    AdamW a = {(float)info->lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps, decay, scale, ++run->updates};
+    AdamW adamw = {.lr = (float)info->lr,
+                   .beta1 = (float)o->beta1,
+                   .beta2 = (float)o->beta2,
+                   .epsilon = (float)o->adam_eps,
+                   .weight_decay = decay,
+                   .grad_scale = scale,
+                   .update = ++run->updates};
     Muon muon = {run_muon_rate(run), run_muon_momentum(run), decay, scale, run_muon_scale(run)};
-    gpt2_update(model, &a, &muon);
+    gpt2_update(model, &adamw, &muon);
 }
 
 // Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
@@ -854,7 +850,7 @@ bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error
     int T = (int)run->options.seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
-    gpt2_forward(model, rows, T, 0.0f, false);
+    gpt2_forward(model, rows, T, 0.0f, NO_GRADIENT);
     for (int b = 0; b < rows; b++) { t->val_sum += row_mean(model->acts.losses.data + b * T, T); }
     return true;
 }
@@ -869,7 +865,7 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
     eval_read(eval, batch, model->tokens, model->targets);
-    gpt2_forward(model, batch.rows, eval->T, 0.0f, false);
+    gpt2_forward(model, batch.rows, eval->T, 0.0f, NO_GRADIENT);
     for (int64_t i = 0; i < batch.rows; i++) {
         int64_t row = batch.first + i;
         int begin, end;
@@ -907,8 +903,14 @@ static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
     int T = (int)o->seq_len;
     if (!kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return false; }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
-    RunShape shape = {run_kind(run),      (int)o->batch_size,        T, (int)o->recompute, T, run_eval_length(run),
-                      run_eval_rows(run), train_options_optimizer(o)};
+    RunShape shape = {.kind = run_kind(run),
+                      .B = (int)o->batch_size,
+                      .T = T,
+                      .recompute = (int)o->recompute,
+                      .window = T,
+                      .eval_T = run_eval_length(run),
+                      .eval_rows = run_eval_rows(run),
+                      .optimizer = train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
     return true;
 }
@@ -920,11 +922,6 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
     t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
     return true;
-}
-
-static void print_machine(Trainer *t, TrainRun *run) {
-    say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
-        run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
 }
 
 static bool finish(Trainer *t, TrainRun *run, Error *error) {
@@ -956,7 +953,8 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
         !run_record_start(run, &machine, error)) {
         return false;
     }
-    print_machine(t, run);
+    say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
+        run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
     run_catch_signals(run);
     return true;
 }

@@ -192,8 +192,9 @@ static inline double row_sumsq(const float *x, int64_t n) {
     return result;
 }
 
-// out = e^(x - shift). Returns the sum of out: softmax without its division. out may be x.
-static inline float row_exp_sum(float *out, const float *x, float shift, int64_t n) {
+// out = e^(x - shift). Returns the sum of out. It is a softmax whose sum is still to divide by if shift is the row's
+// maximum, and a whole softmax if shift is the log of that sum. out may be x.
+static inline float row_exp(float *out, const float *x, float shift, int64_t n) {
     vf sum = vf_set1(0.0f);
     int64_t i = 0;
     for (; i + VF_WIDTH <= n; i += VF_WIDTH) {

@@ -38,7 +38,7 @@ static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t row) {
     int n = (int)min_i64(eval_row_inputs(&eval->rows[row]), eval->T), begin, end;
     double sum = 0.0;
     eval_read_row(eval, row, model->tokens, model->targets);
-    gpt2_forward(model, 1, n, 0.0f, false);
+    gpt2_forward(model, 1, n, 0.0f, NO_GRADIENT);
     eval_scored(eval, row, &begin, &end);
     for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }
     return sum / (end - begin);

@@ -108,7 +108,7 @@ static void check_row(Test *t, const float *x, const float *y, float *out, int n
     CHECK(t, fabs((double)row_dot(x, y, n) - dot) <= tolerance * absolute * 4.0, "n %d: dot", n);
     CHECK(t, (double)row_max(x, n) == max, "n %d: max %g, want %g", n, (double)row_max(x, n), max);
     CHECK(t, fabs(row_sumsq(x, n) - squares) <= 1e-15 * n * squares, "n %d: sum of squares", n);
-    CHECK(t, fabs((double)row_exp_sum(out, x, 1.5f, n) - exps) <= tolerance * exps, "n %d: sum of exp", n);
+    CHECK(t, fabs((double)row_exp(out, x, 1.5f, n) - exps) <= tolerance * exps, "n %d: sum of exp", n);
     for (int i = 0; i < n; i++) {
         CHECK(t, error_in_units(out[i], exp((double)(x[i] - 1.5f))) <= 2.0, "n %d: exp at %d", n, i);
     }
@@ -121,7 +121,7 @@ TEST(test_rows) {
         out[n] = -7.0f;
         check_row(t, x, y, out, n);
         CHECK(t, out[n] == -7.0f, "n %d: wrote beyond the row", n);
-        row_exp_sum(x, x, 1.5f, n); // in place
+        row_exp(x, x, 1.5f, n); // in place
         CHECK(t, memcmp(x, out, (size_t)n * sizeof(float)) == 0, "n %d: in place differs", n);
         free(x);
     }
@@ -136,7 +136,7 @@ TEST(test_alignment_changes_no_bit) {
         for (int i = 0; i < N; i++) {
             x[i] = (float)rand_uniform(2, 0, (uint64_t)i), y[i] = (float)rand_uniform(2, 1, (uint64_t)i);
         }
-        float now[4] = {row_sum(x, N), row_dot(x, y, N), row_exp_sum(out, x, 0.5f, N), (float)row_sumsq(x, N)};
+        float now[4] = {row_sum(x, N), row_dot(x, y, N), row_exp(out, x, 0.5f, N), (float)row_sumsq(x, N)};
         if (offset == 0) { memcpy(sums, now, sizeof(sums)); }
         CHECK(t, memcmp(sums, now, sizeof(sums)) == 0, "offset %d gives other bits", offset);
     }
@@ -149,7 +149,7 @@ TEST(test_nan_in_a_row) {
         float largest = at == 39 ? 38.0f : 39.0f;
         CHECK(t, row_max(x, 40) == largest, "NaN at %d: max is %g", at, (double)row_max(x, 40));
         CHECK(t, isnan(row_sum(x, 40)) && isnan(row_dot(x, x, 40)) && isnan(row_sumsq(x, 40)), "NaN at %d lost", at);
-        CHECK(t, isnan(row_exp_sum(out, x, 39.0f, 40)), "NaN at %d lost by exp", at);
+        CHECK(t, isnan(row_exp(out, x, 39.0f, 40)), "NaN at %d lost by exp", at);
     }
 }
 
