@@ -64,6 +64,12 @@ def find_vocab(options, folder):
     return path
 
 
+def tokenizer_bytes(tokens):
+    """llm.c's gpt2_tokenizer.bin, version 2, of these tokens, of which the last one is end-of-text."""
+    header = struct.pack("<256I", 20240328, 2, len(tokens), len(tokens) - 1, *[0] * 252)
+    return header + b"".join(bytes([len(token)]) + token for token in tokens)
+
+
 # ---- The program ----
 
 

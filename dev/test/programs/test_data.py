@@ -361,18 +361,30 @@ def score(name):
 
 def test_vocab():
     out, err = ran("vocab.py")
-    assert out == "repository/vocab.bpe: fetched, verified\n", out
+    made = "repository/gpt2_tokenizer.bin: 50257 tokens\n"
+    assert out == "repository/vocab.bpe: fetched, verified\n" + made, out
     assert err == "vocab.bpe: by the mirror's SHA256SUMS this is not the published file, but another\n", err
     assert read(in_work("repository", "vocab.bpe")) == published("gpt-2/encodings/main/vocab.bpe")
-    assert ran("vocab.py")[0] == "repository/vocab.bpe: already there, verified\n"
+    tokenizer = read(in_work("repository", "gpt2_tokenizer.bin"))
+    assert ran("vocab.py")[0] == "repository/vocab.bpe: already there, verified\n" + made
+    assert ran("vocab.py", "--merges", in_work("repository", "vocab.bpe"))[0] == made
+    assert read(in_work("repository", "gpt2_tokenizer.bin")) == tokenizer
+    symbols = "\u0120 a\n"
+    for merges, says in ((symbols + "x", "line 2: ends in mid-line"), ("ab c\n", "line 1: a symbol is neither"),
+                         (symbols * 2, "line 2: makes a token that is there"), ("a\n", "line 1: expected two symbols"),
+                         ("#version: 0.2\n", "has 0 merges")):
+        refused("vocab.py", "--merges", write(in_work("bad.bpe"), merges.encode()), says=["bad.bpe: " + says],
+                notes=[".* is not GPT-2's vocab.bpe .*"])
+    assert read(in_work("repository", "gpt2_tokenizer.bin")) == tokenizer
     refused("hellaswag.py", "--out", in_work("wrong_vocab"), says=["repository/vocab.bpe: is not GPT-2's (checksum)",
             "--vocab"], notes=[".* not the published file"])
     remove_vocabulary()
 
 
 def remove_vocabulary():
-    for name in ("vocab.bpe", ".lock", ".fetched.json"):
-        os.remove(in_work("repository", name))
+    for name in ("vocab.bpe", "gpt2_tokenizer.bin", ".lock", ".fetched.json"):
+        if name != "gpt2_tokenizer.bin" or os.path.exists(in_work("repository", name)):
+            os.remove(in_work("repository", name))
 
 
 WEIGHTS = "/openai-community/gpt2-medium/resolve/6dcaa7a952f72f9298047fd5137cd6e4f05f41da/model.safetensors"
