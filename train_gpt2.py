@@ -338,6 +338,8 @@ class Run:
                           "ones; make shards of it with ./tokenize")
         self.config = c = config if self.model_file else shape_of_model(o, config, vocab)
         o.seq_len = o.seq_len or min(1024 if self.ranks.on_gpu else 64, c.context)
+        if not self.model_file and not o.context:
+            self.config = c = c._replace(context=o.seq_len)
         if o.seq_len > c.context:
             raise Problem(f"--seq-len (-t): {o.seq_len} tokens, but the model knows {c.context} positions; give at "
                           "most that many")

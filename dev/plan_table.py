@@ -99,8 +99,8 @@ def sizes(program):
     found = []
     rows = re.findall(r'^    X\("([\w:]+)", (?:"(\w+)", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)', read(SIZES), re.M)
     for name, millions, *shape in rows:
-        cpu = plan(os.environ.get("TRAIN_GPT2", "./train_gpt2"), "-e", name, *CPU_BATCH.split())
-        gpu = plan(program, "-e", name, *GPU_BATCH.split())
+        cpu = plan(os.environ.get("TRAIN_GPT2", "./train_gpt2"), "-e", name, *CPU_BATCH.split(), "--context", shape[-1])
+        gpu = plan(program, "-e", name, *GPU_BATCH.split(), "--context", shape[-1])
         memory = [int(re.search(r"^total (\d+) bytes", out, re.M)[1]) for out in (cpu, gpu)]
         parameters = int(re.search(r"^parameters +(\d+)", cpu, re.M)[1])
         names = [millions, name] if millions else [name]

@@ -82,6 +82,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/args.h", "if (strcmp(value, spec->fallback) == 0 && args_list_has", "if (args_list_has", UNIT, "args"),
     ("llmc/run/args.h", "return holds != negated;", "return holds || negated;", UNIT, "args"),
     ("llmc/run/train_options.h", "(unsigned char)*c < 32 || *c == 127", "(unsigned char)*c < 32", UNIT, "args"),
+    ("llmc/run/train_options.h", "o->context == 0 && o->seq_len > 0", "false", CPU, "test_options.py -k context"),
     ("llmc/run/train_options.h", "options->muon_lr == 0.0) {", "true) {", UNIT, "args"),
     ("llmc/model/muon.h", "sqrtf((float)max_i64(rows, cols))", "sqrtf((float)min_i64(rows, cols))", UNIT, "muon"),
     ("llmc/model/muon.h", "fminf(last, MUON_FIRST_MOMENTUM)", "MUON_FIRST_MOMENTUM", UNIT, "muon"),

@@ -294,9 +294,8 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec) {
     snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,
              number && has_default ? "; " : "", has_default ? "default " : "", has_default ? spec->fallback : "",
              number || has_default ? ")" : "");
-    bool fits = ARGS_HELP_LEFT + strlen(left) + 2 <= ARGS_HELP_ALL_RIGHT;
     say(out, "%*s%-*s", ARGS_HELP_LEFT, "", ARGS_HELP_ALL_RIGHT - ARGS_HELP_LEFT, left);
-    if (!fits) { say(out, "\n%*s", ARGS_HELP_ALL_RIGHT, ""); }
+    if (ARGS_HELP_LEFT + strlen(left) + 2 > ARGS_HELP_ALL_RIGHT) { say(out, "\n%*s", ARGS_HELP_ALL_RIGHT, ""); }
     args_print_wrapped(out, right, ARGS_HELP_ALL_RIGHT);
 }
 
@@ -337,7 +336,7 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
 // Tells whether an alternative of a term holds. Appends what it names to `names`: "--out-dir (-o)", "--optimizer muon".
 static inline bool args_need_holds(const ArgsProgram *program, const void *options, char *need, char *names,
                                    size_t size) {
-    bool negated = need[0] == '!', holds;
+    bool negated = need[0] == '!';
     char *name = need + negated, *wanted = strchr(name, '='), value[ARGS_MAX_TEXT], label[128];
     size_t used = strlen(names);
     if (wanted != NULL) { *wanted++ = '\0'; }
@@ -345,12 +344,8 @@ static inline bool args_need_holds(const ArgsProgram *program, const void *optio
     args_value_text(spec, options, value, sizeof(value));
     bool is_zero = strcmp(value, "0") == 0;
     args_label(label, sizeof(label), spec);
-    if (wanted != NULL) {
-        snprintf(label, sizeof(label), "--%s %s", spec->name, wanted);
-        holds = strcmp(value, wanted) == 0;
-    } else {
-        holds = value[0] != '\0' && !is_zero;
-    }
+    if (wanted != NULL) { snprintf(label, sizeof(label), "--%s %s", spec->name, wanted); }
+    bool holds = wanted != NULL ? strcmp(value, wanted) == 0 : value[0] != '\0' && !is_zero;
     snprintf(names + used, size - used, "%s%s%s",
              used > 0  ? " or "
              : negated ? "no "

@@ -255,7 +255,8 @@ static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     int64_t known = run_is_new(run) ? context : run_known_positions(run);
     int64_t usual = samples_only ? known : trainer_facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
-    return train_options_check_context(o, context, error);
+    if (run_is_new(run)) { train_options_take_context(o, &run->config); }
+    return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
 // --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible:

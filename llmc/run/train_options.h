@@ -51,7 +51,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "Model",                                          \
       "channels of a new model; 0: as --init says")                                                                    \
     X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "Model",                                          \
-      "positions a new model knows; 0: as --init says")                                                                \
+      "positions a new model knows; 0: --seq-len, as no step trains more")                                             \
     X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model",                                                \
       "vocabulary of a new model; 0: the tokenizer's")                                                                 \
     X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "Batch",                             \
@@ -248,8 +248,6 @@ static const int train_shapes_run[] = {TRAIN_OPTIONS(TRAIN_OPTION_SHAPES, TRAIN_
 
 // ---- The record of a run: its options as (name, text) pairs ----
 
-static inline int train_options_count(void) { return NUM_TRAIN_OPTIONS; }
-
 // Tells whether this trainer takes option i.
 static inline bool train_options_takes(int i, bool gpu_trainer) {
     return !args_list_has(train_specs_cpu[i].needs, ' ', gpu_trainer ? "CPU" : "GPU", 3);
@@ -289,6 +287,11 @@ static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *co
         if (first < 0) { first = sizes[i].row; }
     }
     return first;
+}
+
+// Gives a new model the context of its sequences: no step trains a later position. --context says otherwise.
+static inline void train_options_take_context(const TrainOptions *o, GPT2Config *config) {
+    if (o->context == 0 && o->seq_len > 0) { config->max_seq_len = (int)o->seq_len; }
 }
 
 // ---- Checks that need only the options ----

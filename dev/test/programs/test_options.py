@@ -171,6 +171,15 @@ def test_plan_says_whether_this_machine_fits():
         assert "train_gpt2emu --plan, which needs no GPU" in out and "\nbuffer " not in out, out
 
 
+def test_context_of_a_new_model():
+    """It is --seq-len, unless --context or a run that only samples asks for more."""
+    plan = ["-e", "d6", "--vocab", 257, "--plan"]
+    for more, context in ((["-t", 32], 32), ([], 64), (["-t", 2048], 2048), (["-t", 32, "--context", 48], 48),
+                          (["--steps", 0], 1024)):
+        assert f" context {context}, " in ran(*plan, *more), more
+    refused(*plan, "-t", 49, "--context", 48, says=["the model knows 48 positions"])
+
+
 def test_plan_without_data():
     """It says which vocabulary it assumes, and which a text has; not where something has settled it."""
     note = "            assumed: GPT-2's 50257 tokens, as without --train-data nothing says which; a text without " \

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         require(options.temperature >= 0 && options.top_p >= 0 && options.top_p <= 1 && options.steps >= -1);
         require(strlen(options.out_dir) <= ARGS_MAX_PATH && strlen(options.init) <= ARGS_MAX_PATH);
-        for (int i = 0; i < train_options_count(); i++) {
+        for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
             char text[64];
             train_options_text(&options, i, text, sizeof(text));
         }

@@ -429,7 +429,7 @@ TEST(test_evaluations) {
     CHECK(t, parse(&p, false, "-i x") && p.options.eval_every == -1 && p.options.eval_examples == 0, "defaults");
     CHECK(t, strcmp(p.options.hellaswag_data, "dev/data/hellaswag/hellaswag_val.bin") == 0, "defaults");
     CHECK(t, strcmp(p.options.mmlu_data, "dev/data/mmlu/mmlu_val.bin") == 0, "defaults");
-    for (int i = 0; i < train_options_count(); i++) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         bool is_eval = strstr(train_options_name(i), "eval-") != NULL ||
                        strstr(train_options_name(i), "mmlu") != NULL ||
                        strstr(train_options_name(i), "hellaswag") != NULL;
@@ -580,7 +580,7 @@ TEST(test_table) {
     const ArgSpec *tables[2] = {train_specs_cpu, train_specs_gpu};
     TrainOptions options;
     char expected[512], left[256];
-    int n = train_options_count();
+    int n = NUM_TRAIN_OPTIONS;
     CHECK(t, n <= ARGS_MAX_SPECS, "%d options", n);
     for (const char *word = TRAIN_COMMON; *word != '\0'; word += strcspn(word, " ") + (strchr(word, ' ') != NULL)) {
         int length = (int)strcspn(word, " ");
@@ -609,7 +609,7 @@ TEST(test_table) {
 }
 
 static int option_index(const char *name) {
-    for (int i = 0; i < train_options_count(); i++) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         if (strcmp(train_options_name(i), name) == 0) { return i; }
     }
     return -1;
@@ -624,7 +624,7 @@ TEST(test_record) {
     static Parsed a, b;
     char text[64], other[64];
     CHECK(t, parse(&a, false, "-i x -l 3e-4 -c 0.1 -o d") && parse(&b, false, "-i x -l 0.0003 -c .1 -o d"), "parse");
-    for (int i = 0; i < train_options_count(); i++) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         train_options_text(&a.options, i, text, sizeof(text));
         train_options_text(&b.options, i, other, sizeof(other));
         CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_options_name(i), text, other);
