@@ -14,8 +14,8 @@
 
 #include "llmc/run/args.h"
 #include "llmc/data/dataloader.h"
+#include "llmc/data/json_line.h"
 #include "llmc/data/questions.h"
-#include "llmc/base/json.h"
 #include "llmc/base/openmp.h"
 #include "llmc/data/tokenizer.h"
 #ifdef _OPENMP
@@ -301,14 +301,13 @@ static bool is_blank(const uint8_t *line, size_t n) {
 // bytes than end-of-text needs, so the tokens never reach the tokens of the next line.
 static bool encode_document(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
                             Error *error) {
-    Json json;
-    int value;
+    JsonLine value;
+    Text text = {NULL, 0, 0, false};
     in->tokens[start] = (uint16_t)t->eot_token;
-    bool ok = json_parse(&json, "JSON line", (const char *)in->text + start, (int64_t)(end - start), error) &&
-              json_member(&json, field, JSON_STRING, "a string", &value, error) &&
-              tokenizer_encode(t, (const uint8_t *)json_decoded(&json, value), (size_t)json.values[value].count,
-                               in->tokens + start + 1, count, error);
-    json_free(&json);
+    bool ok = json_line_find((const char *)in->text + start, end - start, field, &value, error) &&
+              json_line_text(&value, &text) &&
+              tokenizer_encode(t, (const uint8_t *)text.data, text.used, in->tokens + start + 1, count, error);
+    text_free(&text);
     ++*count;
     return ok;
 }
@@ -332,8 +331,7 @@ static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t
     *count = 0;
     if (is_blank(in->text + start, end - start)) { return true; }
     if (field == NULL) {
-        return question_encode(t, (const char *)in->text + start, (int64_t)(end - start), in->tokens + start, count,
-                               error);
+        return question_encode(t, (const char *)in->text + start, end - start, in->tokens + start, count, error);
     }
     return encode_document(in, t, field, start, end, count, error);
 }

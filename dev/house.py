@@ -24,9 +24,9 @@ ROOMS = {
     "layers": (3549, 2900, "base model cuda"),
     "optim": (806, 550, "base model cuda"),
     "ranks": (3942, 1900, "base model cuda"),
-    "data": (1623, 1500, "base model"),
+    "data": (1771, 1500, "base model"),
     "files": (2413, 2200, "base model data"),
-    "run": (4201, 2300, "base model data files"),
+    "run": (4200, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 980, "train_gpt2.cu": 1197, "train_gpt2_program.cuh": 1047, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 6, 80, 25, 120

@@ -52,6 +52,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/base/hmac.h", "difference |= x[i]", "difference = x[i]", UNIT, "hmac"),
     ("llmc/base/rand.h", "(n - 1) >> (2 * half_bits)", "n >> (2 * half_bits + 2)", UNIT, "rand"),
     ("llmc/base/json.h", "depth == JSON_MAX_DEPTH", "depth > JSON_MAX_DEPTH + 1", UNIT, "json"),
+    ("llmc/data/json_line.h", "depth == JSON_LINE_DEPTH", "depth > JSON_LINE_DEPTH + 1", UNIT, "json_line"),
     ("llmc/base/json_out.h", "text_steers(c)", "c < 32 || c == 127", UNIT, "json_out"),
     ("llmc/base/utils.h", "c <= 0x202e", "c <= 0x202d", UNIT, "text_out"),
     ("llmc/base/utils.h", "end - i, i < head, &taken", "end - i, true, &taken", UNIT, "text_out"),

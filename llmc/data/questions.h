@@ -6,50 +6,64 @@
 #ifndef LLMC_QUESTIONS_H
 #define LLMC_QUESTIONS_H
 
-#include "llmc/base/json.h"
 #include "llmc/data/evalloader.h"
+#include "llmc/data/json_line.h"
 #include "llmc/data/tokenizer.h"
 
 #define QUESTION_COMPLETIONS 4    // llm.c's readers expect 4
 #define QUESTION_MAX_TOKENS 32757 // all bytes of an example, with five fields and five counts, fit a uint16
 
-// Encodes a string value after its number of tokens, and moves *out behind its last token.
-static inline bool question_encode_text(const Tokenizer *t, const Json *json, int value, uint16_t **out, Error *error) {
-    const JsonValue *v = &json->values[value];
-    const uint8_t *text = (const uint8_t *)json_decoded(json, value);
+// Encodes the string at the place after its number of tokens, and moves *out behind its last token.
+static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uint16_t **out, Error *error) {
+    Text text = {NULL, 0, 0, false};
     int64_t count = 0;
-    if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
-    if (!tokenizer_encode(t, text, (size_t)v->count, *out + 1, &count, error)) { return false; }
-    if (count == 0) { return fail(error, "%s: byte %d: the text is empty, so it has no loss", json->name, v->start); }
+    size_t start = place->at;
+    bool ok = json_line_text(place, &text) &&
+              tokenizer_encode(t, (const uint8_t *)text.data, text.used, *out + 1, &count, error) &&
+              (count > 0 || json_line_fail(place, start, "the text is empty, so it has no loss"));
+    text_free(&text);
     (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // an example with too many tokens is refused as a whole
     *out += 1 + count;
-    return true;
+    return ok;
 }
 
-// Encodes a question that is parsed. The caller sets its number, field EVAL_INDEX.
-static inline bool question_encode_parsed(const Tokenizer *t, const Json *json, uint16_t *example, int64_t *count,
-                                          Error *error) {
+// Encodes the list of completions at the place.
+static inline bool question_encode_list(const Tokenizer *t, JsonLine *list, uint16_t **out, Error *error) {
+    int count = 0;
+    if (json_line_peek(list) != '[') { return json_line_fail(list, list->at, "expected a list ([...])"); }
+    do {
+        list->at++; // the bracket or a comma
+        json_line_space(list);
+        if (json_line_peek(list) == ']') { break; }
+        if (!question_encode_text(t, list, out, error)) { return false; }
+        json_line_space(list);
+        count++;
+    } while (json_line_peek(list) == ',');
+    return count == QUESTION_COMPLETIONS ||
+           fail(error, "JSON line: %d completions, expected %d", count, QUESTION_COMPLETIONS);
+}
+
+// Encodes a line of n bytes to `example`, which has room for n numbers: keys, quotes and brackets take more bytes than
+// fields and counts. The caller sets the example's number, field EVAL_INDEX.
+static inline bool question_encode(const Tokenizer *t, const char *line, size_t n, uint16_t *example, int64_t *count,
+                                   Error *error) {
     uint16_t *out = example + EVAL_FIELDS;
-    int context, completions, label;
-    int64_t right;
-    if (!json_member(json, "context", JSON_STRING, "a string", &context, error) ||
-        !json_member(json, "completions", JSON_ARRAY, "a list ([...])", &completions, error) ||
-        !json_member(json, "label", JSON_NUMBER, "a number", &label, error)) {
+    JsonLine context, completions, label;
+    if (!json_line_find(line, n, "context", &context, error) ||
+        !json_line_find(line, n, "completions", &completions, error) ||
+        !json_line_find(line, n, "label", &label, error) || !question_encode_text(t, &context, &out, error) ||
+        !question_encode_list(t, &completions, &out, error)) {
         return false;
     }
-    if (json->values[completions].count != QUESTION_COMPLETIONS) {
-        return fail(error, "%s: %d completions, expected %d", json->name, json->values[completions].count,
-                    QUESTION_COMPLETIONS);
-    }
-    if (!json_int(json, label, 0, QUESTION_COMPLETIONS - 1, &right, error)) { return false; }
-    if (!question_encode_text(t, json, context, &out, error)) { return false; }
-    for (int i = completions + 1; i < json->values[completions].next; i = json->values[i].next) {
-        if (!question_encode_text(t, json, i, &out, error)) { return false; }
+    int right = json_line_peek(&label) - '0';
+    bool ends = label.at + 1 < n && strchr(", }\t\r\n", line[label.at + 1]) != NULL;
+    if (!ends || right < 0 || right >= QUESTION_COMPLETIONS) {
+        return json_line_fail(&label, label.at, "expected a whole number from 0 to 3");
     }
     *count = out - example;
     if (2 * *count > UINT16_MAX) {
         int64_t tokens = *count - EVAL_FIELDS - 1 - QUESTION_COMPLETIONS;
-        return fail(error, "%s: %lld tokens, at most %d fit", json->name, (long long)tokens, QUESTION_MAX_TOKENS);
+        return fail(error, "JSON line: %lld tokens, at most %d fit", (long long)tokens, QUESTION_MAX_TOKENS);
     }
     example[EVAL_START] = EVAL_EXAMPLE_START;
     example[EVAL_BYTES] = (uint16_t)(2 * *count);
@@ -57,16 +71,6 @@ static inline bool question_encode_parsed(const Tokenizer *t, const Json *json, 
     example[EVAL_LABEL] = (uint16_t)right;
     example[EVAL_COMPLETIONS] = QUESTION_COMPLETIONS;
     return true;
-}
-
-// Encodes a line of n bytes to `example`, which has room for n numbers: keys, quotes and brackets take more bytes than
-// fields and counts.
-static inline bool question_encode(const Tokenizer *t, const char *line, int64_t n, uint16_t *example, int64_t *count,
-                                   Error *error) {
-    Json json;
-    bool ok = json_parse(&json, "JSON line", line, n, error) && question_encode_parsed(t, &json, example, count, error);
-    json_free(&json);
-    return ok;
 }
 
 #endif // LLMC_QUESTIONS_H

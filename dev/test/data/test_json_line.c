@@ -1,0 +1,99 @@
+// A line of JSON: members, decoded strings, and every way a line can be wrong, with the byte where.
+#include "llmc/data/json_line.h"
+#include "dev/test/test.h"
+
+// Finds the text of the field "t" of the line.
+static bool find(const char *line, Text *out, Error *error) {
+    JsonLine value;
+    memset(out, 0, sizeof(*out));
+    return json_line_find(line, strlen(line), "t", &value, error) && json_line_text(&value, out);
+}
+
+TEST(test_texts) {
+    static const struct {
+        const char *line, *want;
+    } cases[] = {
+        {"{\"t\":\"\"}", ""},
+        {" { \"a\" : [1, {\"t\": 2.5e1}, -0, [], {}, null, true, false] , \"t\" :\t\"g\" } \r\n", "g"},
+        {"{\"tt\": 1, \"\": 2, \"t\": \"x\", \"u\": {\"t\": {}}}", "x"},
+        {"{\"t\": \"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t"},
+        {"{\"t\": \"\\u0041\\u00e9\\u20AC\\uD83D\\ude00\"}", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"{\"t\": \"plain \xc3\xa9 \xed\x9f\xbf \xf4\x8f\xbf\xbf\"}", "plain \xc3\xa9 \xed\x9f\xbf \xf4\x8f\xbf\xbf"},
+        {"{\"t\": \"\\uFFFFx\\u007f\\u0080\\u07ff\\u0800\"}", "\xef\xbf\xbfx\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Text text;
+        Error error = {""};
+        bool ok = find(cases[i].line, &text, &error);
+        CHECK(t, ok && text.used == strlen(cases[i].want) && strcmp(text.data, cases[i].want) == 0, "%s: %s",
+              cases[i].line, error.text);
+        text_free(&text);
+    }
+    Text text;
+    Error error = {""};
+    CHECK(t, find("{\"t\": \"a\\u0000b\"}", &text, &error) && text.used == 3 && memcmp(text.data, "a\0b", 3) == 0,
+          "a NUL is a character like another: %s", error.text);
+    text_free(&text);
+}
+
+TEST(test_refused) {
+    static const struct {
+        const char *line, *message;
+    } cases[] = {
+        {"", "not an object ({...})"},
+        {"[\"t\"]", "not an object ({...})"},
+        {"{}", "no field \"t\""},
+        {"{\"u\": {\"t\": \"a\"}}", "no field \"t\""},
+        {"{\"t\":1}", "byte 5: expected a string"},
+        {"{\"t\":\"a\"", "byte 8: expected ',' or the end of a list or object"},
+        {"{\"t\":", "byte 5: expected a value before this place"},
+        {"{\"t\"", "byte 4: expected ':' after a key"},
+        {"{\"t", "byte 1: a string begins here and does not end"},
+        {"{t:1}", "byte 1: expected a key in quotes"},
+        {"{\"t\":\"a\",}", "byte 9: expected a key in quotes"},
+        {"{\"a\":[1,]}", "byte 8: expected a value before this place"},
+        {"{\"a\":[1 2]}", "byte 8: expected ',' or the end of a list or object"},
+        {"{\"a\":[1}", "byte 7: expected ',' or the end of a list or object"},
+        {"{\"t\":\"a\"} {}", "byte 10: the object has ended, but more text follows"},
+        {"{\"a\":+1}", "byte 7: expected a value before this place"},
+        {"{\"a\":.5}", "byte 7: expected a value before this place"},
+        {"{\"a\":NaN}", "byte 8: expected a value before this place"},
+        {"{\"t\":\"a\",\"t\":\"b\"}", "byte 9: a key given twice"},
+        {"{\"t\":\"\t\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\\x\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\\u12g4\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\\ud800\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\\ud800\\u0041\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\\udc00\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\xff\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"\xed\xa0\x80\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"\xef\xbb\xbf{}", "not an object ({...})"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Text text;
+        Error error = {"JSON line: (accepted)"};
+        CHECK(t, !find(cases[i].line, &text, &error), "accepted: %s", cases[i].line);
+        CHECK(t, strcmp(error.text + strlen("JSON line: "), cases[i].message) == 0, "%s: %s", cases[i].line,
+              error.text);
+        text_free(&text);
+    }
+}
+
+TEST(test_cut_and_deep) {
+    enum { MANY = 200000 };
+    static const char line[] = "{\"id\": 3, \"t\": \"one\\ntwo \\ud83d\\ude00\", \"n\": [5]}";
+    JsonLine value;
+    Error error;
+    for (size_t n = 0; n < strlen(line); n++) {
+        CHECK(t, !json_line_find(line, n, "t", &value, &error), "cut after %zu bytes", n);
+    }
+    char *text = (char *)malloc(MANY);
+    memcpy(text, "{\"t\":", 5);
+    memset(text + 5, '[', MANY - 5);
+    CHECK(t, !json_line_find(text, MANY, "t", &value, &error), "200,000 open brackets are refused");
+    CHECK(t, strcmp(error.text, "JSON line: byte 68: nested too deeply") == 0, "%s", error.text);
+    memset(text + 68, ']', 63);
+    text[131] = '}';
+    CHECK(t, json_line_find(text, 132, "t", &value, &error), "64 levels are fine: %s", error.text);
+    free(text);
+}
