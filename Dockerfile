@@ -5,7 +5,7 @@
 FROM debian:12-slim
 
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        gcc g++ libc6-dev make python3 python3-pytest python3-pytest-xdist python3-pytest-timeout \
+        gcc g++ libc6-dev make python3 python3-numpy python3-pytest python3-pytest-xdist python3-pytest-timeout \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home gpt2c && install -d -o gpt2c -g gpt2c /home/gpt2c/gpt2.c
 

@@ -186,21 +186,6 @@ TEST(test_gradients) {
     }
 }
 
-// hf_tiny was saved by Hugging Face's transformers, from tiny's weights.
-TEST(test_hugging_face_model) {
-    Tiny hf;
-    if (!tiny_open(t, &hf, FIXTURES "hf_tiny", RECOMPUTE_NOTHING)) { return; }
-    const GPT2Config *config = &hf.gpt2.config;
-    float *want = load_params(t, &hf, FIXTURES "tiny.bin");
-    for (int i = 0; want != NULL && i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(config, i);
-        size_t bytes = (size_t)gpt2_param_size(config, i) * sizeof(float);
-        CHECK(t, memcmp(hf.gpt2.params + at, want + at, bytes) == 0, "%s differs", gpt2_param_specs[i].name);
-    }
-    free(want);
-    tiny_close(&hf);
-}
-
 // logf, sinf and cosf differ between libraries by a few units in the last place.
 TEST(test_initialisation) {
     Fixture f = fixture_open(FIXTURES "init.bin");

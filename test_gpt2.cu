@@ -159,7 +159,6 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     shape.recompute = recompute, shape.gelu_fusion = gelu_fusion;
     shape.head_rows = 8192;
     shape.has_master = !PRECISION_IS_FP32;
-    shape.exports = true;
     shape.cublas_bytes = CUBLAS_SMALL_WORKSPACE;
     shape.num_ranks = 1;
     return shape;
@@ -887,8 +886,6 @@ static void check_memory(Test *t, RunShape shape, const char *what) {
     CHECK(t, !is_emulated || taken == wanted, "%s: %lld bytes of GPU memory taken, planned %lld", what,
           (long long)taken, (long long)wanted);
     check_rows(t, &m.trainer.device_plan);
-    bool collects = planned(&m.trainer.host_plan, &m.trainer.transfer.host_params) > 0;
-    CHECK(t, collects == (shape.rank == 0), "%s: room to collect all parameters: %d", what, collects);
 }
 
 TEST(test_memory_is_what_was_planned) {

@@ -925,7 +925,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
 }
 
 static bool finish(Trainer *t, TrainRun *run, Error *error) {
-    return run_finish(run, t->model.params, sum64(0, t->model.params, gpt2_num_params(&run->config)), error);
+    return run_finish(run, sum64(0, t->model.params, gpt2_num_params(&run->config)), error);
 }
 
 // Trains from the run's step to its last, or until a signal stops it.

@@ -120,7 +120,6 @@ typedef struct {
     bool head_overlap;
     bool cuda_graph; // launch a step's passes as CUDA graphs: only on one GPU, since collectives are queued one by one
     bool has_master; // fp32 weights beside the bf16 ones
-    bool exports;    // rank 0 collects all parameters at the end
     int rank, num_ranks;
     int zero_stage;       // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
     int64_t cublas_bytes; // cuBLASLt's workspace
@@ -243,8 +242,6 @@ struct Sample {
 // Holds buffers for parameters and state on their way between the GPU and files.
 struct Transfer {
     float *staging;                     // pinned, one chunk
-    float *export_bucket;               // on the GPU
-    float *host_params;                 // (number of parameters), for --export
     uint64_t *checksum, *host_checksum; // on the GPU, pinned
     int32_t *flag;
 };

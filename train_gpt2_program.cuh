@@ -172,7 +172,6 @@ static void plan_device(Trainer *t) {
     int64_t N = activation_shape(&t->model).rows;
     PlanCategory work = PLAN_WORKSPACE;
     bool trains = run->kind == RUN_TRAINS;
-    int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
     int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0;
     plan_init(plan, phase_names);
     plan_state(t, plan);
@@ -189,7 +188,6 @@ static void plan_device(Trainer *t) {
     plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
     plan_row(plan, &t->evaluation.means, "eval_means", work, shape1(run->mean_places));
     plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
-    plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
     plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
     plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
     plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
@@ -210,7 +208,7 @@ static void plan_host(Trainer *t) {
     const RunShape *run = &t->model.shape;
     int64_t N = activation_shape(&t->model).rows;
     MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
-    int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
+    int64_t V = config->vocab_size;
     PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
     plan_init(pinned, host_phase_names);
     plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
@@ -224,7 +222,6 @@ static void plan_host(Trainer *t) {
     plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
     plan_layout(pinned);
     plan_init(host, host_phase_names);
-    plan_row(host, &t->transfer.host_params, "host_params", PLAN_PARAMETER, shape1(collected), 0, 0);
     plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
     plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
     plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
@@ -277,7 +274,6 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
     shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
-    shape.exports = o->export_dir[0] != '\0';
     shape.cublas_bytes = cublas_workspace_for(run->choices.gpu_bytes);
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
@@ -322,7 +318,7 @@ PlannedRun trainer_plan_variant(Trainer *t, const TrainRun *run, PlanVariant var
     shape.zero_stage = variant.zero_stage;
     if (variant.unsharded) {
         shape.kind = RUN_TRAINS;
-        shape.cudnn = shape.head_overlap = shape.exports = false;
+        shape.cudnn = shape.head_overlap = false;
         shape.rank = 0, shape.num_ranks = 1;
         shape.eval_T = 0, shape.mean_places = shape.eval_rows = 0;
     }
@@ -425,9 +421,8 @@ static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, con
 
 // Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
 static ModelState state_of(Trainer *t) {
-    ModelState state = {
-        &t->shards,          t->model.params,         t->optimizer.master,       t->optimizer.m,         t->optimizer.v,
-        t->transfer.staging, t->gpu.cublas_workspace, t->transfer.export_bucket, t->transfer.host_params};
+    ModelState state = {&t->shards,     t->model.params,     t->optimizer.master,    t->optimizer.m,
+                        t->optimizer.v, t->transfer.staging, t->gpu.cublas_workspace};
     return state;
 }
 
@@ -489,7 +484,7 @@ static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
 }
 
 // Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
-// Waits for all parameters. Call it before parameters are saved, hashed or exported.
+// Waits for all parameters. Call it before parameters are saved or hashed.
 bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
     if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
     const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
@@ -990,16 +985,12 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
            tune_attention(t, run, error) && rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
 }
 
-// Hashes the weights, and brings them to rank 0 if --export asks for it.
+// Hashes the weights.
 static bool finish(Trainer *t, TrainRun *run, Error *error) {
     uint64_t hash;
     comm_progress(t->shards.ranks, "the end");
     comm_slow(t->shards.ranks, true);
     if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
-    if (t->model.shape.exports && !is_stopping(&stop_request)) {
-        ModelState state = state_of(t);
-        state_export(&state);
-    }
     if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
         const NcclContext *nccl = &t->shards.nccl;
         say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
@@ -1009,7 +1000,7 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
                 (long long)nccl->moved_bytes);
         }
     }
-    bool ok = !run_leads(run) || run_finish(run, t->transfer.host_params, hash, error);
+    bool ok = !run_leads(run) || run_finish(run, hash, error);
     return run_agree(run, ok, error);
 }
 

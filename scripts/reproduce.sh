@@ -643,24 +643,24 @@ stage_train() {
 
 # ---- export, plot, summary: of a run that has ended ----
 
+# A folder that has the weights is whole: dev/hf.py writes them last.
 stage_export() {
-    local model
-    model=$(last_checkpoint model)
+    local model python
     is_trained || stop "$OUT_DIR: has no checkpoint of step $STEPS, and so nothing to export yet"
-    if [ "$EXPORT/model.safetensors" -nt "$model" ] && [ -e "$EXPORT/config.json" ]; then
+    model=$(last_checkpoint model)
+    if [ "$EXPORT/model.safetensors" -nt "$model" ]; then
         say "$EXPORT is here"
         return
     fi
-    # Into a new folder first: one that is there is whole.
-    local new=$OUT_DIR/hf.tmp
-    rm -rf "$new"
-    local tokenizer=()
-    [ ! -e "$VOCAB" ] || tokenizer=(--tokenizer "$VOCAB")
-    run_child "$PROGRAM" --init "$model" ${tokenizer[@]+"${tokenizer[@]}"} --steps 0 --val-every 0 --sample-every 0 \
-        --export "$new" >"$OUT_DIR/export.log" 2>&1
+    for python in python3 /usr/bin/python3 ""; do
+        if [ -z "$python" ] || "$python" -c 'import numpy' 2>/dev/null; then break; fi
+    done
+    if [ -z "$python" ]; then
+        say "no python3 with numpy, which exports (apt-get install python3-numpy): left out"
+        return
+    fi
+    run_child "$python" dev/hf.py export "$model" "$EXPORT" >"$OUT_DIR/export.log" 2>&1
     [ "$status" -eq 0 ] || { tail -n 1 "$OUT_DIR/export.log" && stop "the export failed: $OUT_DIR/export.log"; }
-    rm -rf "$EXPORT"
-    mv "$new" "$EXPORT"
     say "$EXPORT: $(cd "$EXPORT" && echo *)"
 }
 

@@ -39,6 +39,7 @@ install_missing() {
     have mpicc mpirun || packages+=(openmpi-bin libopenmpi-dev)
     have python3 || packages+=(python3)
     if [ -z "$(find_python)" ]; then packages+=(python3-pytest python3-pytest-xdist python3-pytest-timeout); fi
+    if ! counts python3 && ! counts /usr/bin/python3; then packages+=(python3-numpy); fi
     if ! draws python3 && ! draws /usr/bin/python3; then packages+=(python3-matplotlib); fi
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages "to build and test" "${packages[@]}" || echo "Going on with what there is."
@@ -50,12 +51,13 @@ install_missing() {
     fi
 }
 
+counts() { "$1" -c 'import numpy' >/dev/null 2>&1; } # dev/hf.py needs it
 draws() { "$1" -c 'import matplotlib' >/dev/null 2>&1; }
 
-# A Python that has pytest and its two plugins; one that also draws comes first.
+# A Python that has pytest, its two plugins and numpy; one that also draws comes first.
 find_python() {
     local wanted python
-    for wanted in 'pytest, xdist, pytest_timeout, matplotlib' 'pytest, xdist, pytest_timeout'; do
+    for wanted in 'pytest, xdist, pytest_timeout, numpy, matplotlib' 'pytest, xdist, pytest_timeout, numpy'; do
         for python in python3 /usr/bin/python3 build/venv/bin/python3; do
             if "$python" -c "import $wanted" >/dev/null 2>&1; then echo "$python"; return; fi
         done
@@ -66,7 +68,7 @@ find_python() {
 install_with_pip() {
     echo "Installing pytest into build/venv ..."
     python3 -m venv --system-site-packages build/venv &&
-        build/venv/bin/python3 -m pip install --quiet pytest pytest-xdist pytest-timeout
+        build/venv/bin/python3 -m pip install --quiet pytest pytest-xdist pytest-timeout numpy
 }
 
 # --- building --------------------------------------------------------------------------------------------------------

@@ -133,9 +133,10 @@ def main():
     if o.no_samples:
         return
     with tempfile.TemporaryDirectory() as folder:
-        model = os.path.join(folder, "model")
+        run, model = os.path.join(folder, "run"), os.path.join(folder, "model")
         output_of(["./train_gpt2", "--init", o.init, *MODEL, "--steps", "1", "--batch-size", "1", "--seq-len", "8",
-                   "--val-every", "0", "--sample-every", "0", "--export", model])
+                   "--val-every", "0", "--sample-every", "0", "--out-dir", run])
+        output_of([sys.executable, "dev/hf.py", "export", run, model])
         compare("sample", token_ms, lambda precision: sample_commands(model, precision, o.threads), o.rounds)
 
 

@@ -9,23 +9,19 @@ those that no list describes. The contents are made up: texts of this repository
 place of GPT-2's, questions about which word comes next. The parquet files need pyarrow, and are left out where it is
 not installed.
 """
-import array
 import csv
 import gzip
 import hashlib
 import io
 import json
-import math
 import os
 import random
-import struct
 import tarfile
 import urllib.parse
 
 import common
 import download
 import fineweb
-import gpt2
 import guard
 import hellaswag
 import mmlu
@@ -60,44 +56,6 @@ def pair_vocab():
     firsts = common_first + [i for i in range(256) if i not in common_first]
     pairs = [(a, b) for a in firsts for b in range(256)][:MERGES]
     return "#version: 0.2\n" + "".join(f"{symbols[a]} {symbols[b]}\n" for a, b in pairs)
-
-
-def pair_tokens():
-    """The tokens of pair_vocab as vocab.json lists them, token -> id."""
-    _, symbols = byte_order()
-    pairs = [line.replace(" ", "") for line in pair_vocab().splitlines()[1:]]
-    return {token: i for i, token in enumerate([*symbols, *pairs, "<|endoftext|>"])}
-
-
-# ---- A model ----
-
-MODEL = {"n_layer": 1, "n_head": 2, "n_embd": 4, "n_positions": 32, "vocab_size": EOT + 1}
-
-
-def model_shapes():
-    """Hugging Face's names and shapes of the parameters of MODEL."""
-    C, block = MODEL["n_embd"], "h.0."
-    yield "wte.weight", (MODEL["vocab_size"], C)
-    yield "wpe.weight", (MODEL["n_positions"], C)
-    for name, rows, columns in (("attn.c_attn", C, 3 * C), ("attn.c_proj", C, C), ("mlp.c_fc", C, 4 * C),
-                                ("mlp.c_proj", 4 * C, C)):
-        yield f"{block}{name}.weight", (rows, columns)
-        yield f"{block}{name}.bias", (columns,)
-    for name in (f"{block}ln_1", f"{block}ln_2", "ln_f"):
-        yield f"{name}.weight", (C,)
-        yield f"{name}.bias", (C,)
-
-
-def model_file():
-    """MODEL as model.safetensors, its weights a pattern around 0."""
-    header, size = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape in model_shapes():
-        end = size + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [size, end]}
-        size = end
-    text = json.dumps(header).encode()
-    pattern = array.array("f", [(i % 61 - 30) / 300 for i in range(size // 4)])
-    return struct.pack("<Q", len(text)) + text + pattern.tobytes()
 
 
 # ---- Texts ----
@@ -189,16 +147,6 @@ def questions(rng, words, count):
         yield " ".join(words[at:at + 8]), wrong[:label] + [words[at + 8]] + wrong[label:], label
 
 
-def add_gpt2(mirror):
-    """One small model in place of the smallest, and of the next: the tokenizer of all lies beside the smallest."""
-    config = json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **MODEL}).encode()
-    for name in ("gpt2", "gpt2-medium"):
-        mirror.plain(gpt2.address(name, "config.json"), config)
-        mirror.plain(gpt2.address(name, "model.safetensors"), model_file())
-    mirror.plain(gpt2.address("gpt2", "vocab.json"), json.dumps(pair_tokens()).encode())
-    mirror.plain(gpt2.address("gpt2", "merges.txt"), pair_vocab().encode())
-
-
 def add_hellaswag(mirror, rng, words):
     lines = [json.dumps({"ind": i, "ctx": context, "endings": endings, "label": label, "split": "val"}) + "\n"
              for i, (context, endings, label) in enumerate(questions(rng, words, QUESTIONS))]
@@ -267,7 +215,6 @@ def main():
     rng, documents = random.Random(5), texts()
     mirror = Mirror(folder)
     mirror.plain(text.VOCAB_URL, pair_vocab().encode())
-    add_gpt2(mirror)
     add_shards(mirror, documents)
     add_hellaswag(mirror, rng, words_of(documents))
     add_mmlu(mirror, rng, words_of(documents))

@@ -2,7 +2,7 @@
 """Scores an exported model on public tasks with EleutherAI's lm-evaluation-harness.
 
     pip install "lm_eval[hf]"
-    python3 dev/eval/run_eval.py hf                       the folder that --export wrote; results go to hf_eval
+    python3 dev/eval/run_eval.py hf                       a folder of dev/hf.py export; results go to hf_eval
     python3 dev/eval/run_eval.py hf --tasks leaderboard   the six tasks of the first Open LLM Leaderboard
     python3 dev/eval/run_eval.py --hub openai-community/gpt2 --out gpt2_eval
     python3 dev/eval/summarize.py hf_eval gpt2_eval       a table of both
@@ -44,7 +44,7 @@ class Problem(Exception):
 def parse_arguments():
     sets = "; ".join(f"{name}: {tasks}" for name, tasks in SETS.items())
     parser = guard.Parser(__doc__, prog="run_eval.py", epilog=f"Sets of tasks: {sets}")
-    parser.add_argument("model", metavar="MODEL", help="a folder that --export wrote, or any of Hugging Face's")
+    parser.add_argument("model", metavar="MODEL", help="a folder that dev/hf.py export wrote, or any of Hugging Face's")
     parser.add_argument("--hub", action="store_true", help="MODEL is the name of a model on the Hugging Face Hub")
     parser.add_argument("--out", metavar="DIR", help="where the results go; without it: MODEL_eval")
     parser.add_argument("--name", help="what the table calls the model; without it: the folder's name")
@@ -77,11 +77,11 @@ def batch_size(text):
 
 def check_folder(folder):
     if not os.path.isdir(folder):
-        raise Problem(f"{folder}: no such folder; give one that --export wrote (or --hub for a name on the Hub)")
+        raise Problem(f"{folder}: no such folder; give one that dev/hf.py export wrote, or a name and --hub")
     missing = [name for name in NEEDED if not os.path.isfile(os.path.join(folder, name))]
     if missing:
-        raise Problem(f"{folder}: {missing[0]} is missing, expected a folder that --export wrote with its tokenizer "
-                      "(train_gpt2 --init RUN --steps 0 --tokenizer vocab.bpe --export DIR)")
+        raise Problem(f"{folder}: {missing[0]} is missing, expected a model with its tokenizer (python3 dev/hf.py "
+                      "export RUN FOLDER)")
     try:
         if not isinstance(json.loads(guard.read_file(os.path.join(folder, "config.json"))), dict):
             raise ValueError("not an object")

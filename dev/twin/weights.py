@@ -4,7 +4,6 @@ import concurrent.futures
 import ctypes
 import functools
 import glob
-import json
 import math
 import os
 import re
@@ -226,53 +225,6 @@ def read_bin(path):
     return flat
 
 
-def safetensors_config(path):
-    """The config that config.json beside the file tells."""
-    beside = os.path.join(os.path.dirname(path), "config.json")
-    try:
-        values = json.loads(guard.read_file(beside))
-        config = Config(values["n_positions"], values["vocab_size"], pad_vocab(values["vocab_size"]),
-                        values["n_layer"], values["n_head"], values["n_embd"])
-        check_config(config, beside)
-    except OSError as error:
-        raise Problem(f"{beside}: {error.strerror}; it belongs beside {path}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Problem(f"{beside}: not the config of a GPT-2: {error!r}") from None
-    for key, known in (("activation_function", ("gelu_new", "gelu_pytorch_tanh")), ("layer_norm_epsilon", (1e-5,)),
-                       ("scale_attn_weights", (True,)), ("scale_attn_by_inverse_layer_idx", (False,)),
-                       ("n_inner", (None, 4 * config.C))):
-        if values.get(key, known[0]) not in known:
-            raise Problem(f"{beside}: \"{key}\" is {values[key]!r}, a variant of GPT-2 that is not supported")
-    return config
-
-
-def read_safetensors(path):
-    """All parameters of a Hugging Face file, in file order; the weights of linear layers are transposed there."""
-    config = safetensors_config(path)
-    try:
-        with guard.open_file(path) as file:
-            size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-            if size < 8 + length + 2 * num_parameters(config):  # of at least two bytes each
-                raise ValueError(f"it has {size} bytes")
-            entries = json.loads(file.read(min(length, 100 << 20)))
-        flat = np.zeros(num_values(config), np.float32)
-        data = np.memmap(path, np.uint8, "r", offset=8 + length)
-        for name, part in parts_of(flat, config).items():
-            entry = entries.get(name) or entries["transformer." + name]
-            part[...] = safetensors_values(entry, data, transposed=bool(re.search(r"\.c_\w+\.weight", name)))
-    except (OSError, IndexError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Problem(f"{path}: not a GPT-2 of the shape its config.json tells: {error!r} (fetch it again)") from None
-    return flat
-
-
-def safetensors_values(entry, data, transposed):
-    kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[entry["dtype"]]
-    begin, end = entry["data_offsets"]
-    values = np.frombuffer(data[begin:end], kind).reshape(entry["shape"])
-    values = widen(values) if entry["dtype"] == "BF16" else values.astype(np.float32)
-    return values.T if transposed else values
-
-
 def step_of(name):
     return int(re.search(r"_(\d{8})\.\w+$", name).group(1))
 
@@ -290,19 +242,19 @@ def open_model(init):
         return None, Config(context, 0, 0, L, heads, C)
     path = init
     if os.path.isdir(init):
-        path = os.path.join(init, "model.safetensors")
-        path = path if os.path.exists(path) else newest(init, "model_*.bin")
+        path = newest(init, "model_*.bin")
         if path is None:
-            raise Problem(f"--init {init}: this folder holds neither model.safetensors nor model_<step>.bin")
-    if not os.path.exists(path) or not path.endswith((".bin", ".safetensors")):
-        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a model's file nor a "
-                      "folder with a model")
-    return path, bin_config(path)[0] if path.endswith(".bin") else safetensors_config(path)
+            raise Problem(f"--init {init}: this folder holds no model_<step>.bin; dev/hf.py import converts a model of "
+                          "Hugging Face")
+    if not os.path.exists(path) or not path.endswith(".bin"):
+        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a model's .bin file nor the folder of "
+                      "a run")
+    return path, bin_config(path)[0]
 
 
 def read_model(path):
     """All parameters of a model file, in file order."""
-    flat = read_bin(path) if path.endswith(".bin") else read_safetensors(path)
+    flat = read_bin(path)
     if not np.isfinite(flat).all():
         raise Problem(f"{path}: holds values that are not numbers; the file is damaged or its training diverged")
     return flat

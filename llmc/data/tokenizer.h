@@ -4,7 +4,7 @@
 // is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens of GPT-2
 // or of another byte-pair encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are
 // the byte tokenizer. For any other vocabulary the tokenizer only decodes. This form holds every tokenizer, so runs and
-// shards keep their copies in it. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
+// shards keep their copies in it. dev/hf.py writes it from a tokenizer.json.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.

@@ -12,11 +12,7 @@
 
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
 
-// ---- Floats of model files ----
-
-typedef enum { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_OTHER } Dtype;
-
-static inline int64_t dtype_bytes(Dtype type) { return type == DTYPE_F32 ? 4 : 2; }
+// ---- Floats ----
 
 static inline float float_from_bits(uint32_t bits) {
     float value;
@@ -32,17 +28,6 @@ static inline uint32_t bits_from_float(float value) {
 
 // bfloat16 is the upper half of a float.
 static inline float float_from_bf16(uint16_t bits) { return float_from_bits((uint32_t)bits << 16); }
-
-// IEEE half precision: 1 sign, 5 exponent (bias 15), 10 fraction bits.
-static inline float float_from_f16(uint16_t bits) {
-    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1f, fraction = bits & 0x3ff;
-    if (exponent == 0) { // zero and subnormals: fraction * 2^-24
-        float magnitude = (float)fraction * (1.0f / 16777216.0f);
-        return float_from_bits(bits_from_float(magnitude) | sign);
-    }
-    if (exponent == 31) { return float_from_bits(sign | 0x7f800000 | fraction << 13); } // infinity, NaN
-    return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
 
 // Returns true for all values but NaN and the infinities. It tests the bits, so no compiler option can optimise it
 // away.
@@ -66,23 +51,21 @@ static inline int64_t first_outside(const float *values, int64_t n, float least)
 // Returns the index of the first value that is not finite, n if all are finite.
 static inline int64_t first_not_finite(const float *values, int64_t n) { return first_outside(values, n, -FLT_MAX); }
 
-// Reads n elements from offset as floats. Both conversions are exact.
-static inline bool input_read_floats(const InputFile *file, int64_t offset, Dtype type, float *out, int64_t n,
-                                     Error *error) {
-    uint16_t raw[8192];
-    const int64_t capacity = (int64_t)(sizeof(raw) / sizeof(raw[0]));
-    if (type == DTYPE_F32) { return input_read(file, offset, out, n * (int64_t)sizeof(float), error); }
-    for (int64_t done = 0; done < n; done += capacity) {
-        int64_t count = min_i64(n - done, capacity);
-        if (!input_read(file, offset + 2 * done, raw, 2 * count, error)) { return false; }
-        for (int64_t i = 0; i < count; i++) {
-            out[done + i] = type == DTYPE_F16 ? float_from_f16(raw[i]) : float_from_bf16(raw[i]);
-        }
+// Reads elements first .. first + n - 1 behind the header as floats. The conversion is exact.
+static inline bool model_bin_read_floats(const InputFile *file, int version, int64_t first, float *out, int64_t n,
+                                         Error *error) {
+    enum { BLOCK = 8192 };
+    uint16_t raw[BLOCK];
+    if (version == MODEL_BIN_FP32) { return input_read(file, DATA_HEADER_BYTES + 4 * first, out, 4 * n, error); }
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        int64_t count = min_i64(n - done, BLOCK);
+        if (!input_read(file, DATA_HEADER_BYTES + 2 * (first + done), raw, 2 * count, error)) { return false; }
+        for (int64_t i = 0; i < count; i++) { out[done + i] = float_from_bf16(raw[i]); }
     }
     return true;
 }
 
-// ---- Checks that every model file must pass ----
+// ---- Checks of values ----
 
 // Sets the padding rows V..Vp-1 of wte to zero in `out`, which holds elements first .. first + n - 1 of all parameters.
 // A file may hold anything there, and it must never leak into a gradient.
@@ -195,8 +178,7 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
         return false;
     }
     bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
-    Dtype type = header[1] == MODEL_BIN_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    ok = ok && input_read_floats(&file, DATA_HEADER_BYTES + first * dtype_bytes(type), type, out, n, error);
+    ok = ok && model_bin_read_floats(&file, header[1], first, out, n, error);
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);

@@ -1,6 +1,6 @@
 // The GPT-2 model as data: its configuration, THE parameter table, sizes by name, and initialisation.
 //
-// Allocation, initialisation, optimizer groups, checkpoints, Hugging Face files, the printed plan and the tests are
+// Allocation, initialisation, optimizer groups, checkpoints, the printed plan and the tests are
 // loops over the table below. To add a tensor, add a row.
 #ifndef LLMC_GPT2_H
 #define LLMC_GPT2_H
@@ -29,28 +29,26 @@ typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } GPT2Init; // RE
 enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
 enum { ADAMW = 0, MUON = 1, MUON_QKV = 3 }; // matrices in one layer that --optimizer muon updates (llmc/model/muon.h)
-enum { AS_IS = 0, TRANSPOSED = 1 }; // in Hugging Face files: the linear weights are (in, out) there, (out, in) here
 
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
-//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon, Hugging Face
-//  name, layout there
+//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon
 #define GPT2_PARAMETERS(X)                                                                                             \
-    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW, "wte.weight", AS_IS)                                        \
-    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW, "wpe.weight", AS_IS)                                      \
-    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_1.weight", AS_IS)                               \
-    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_1.bias", AS_IS)                                \
-    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, MUON_QKV, "attn.c_attn.weight", TRANSPOSED)                  \
-    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, ADAMW, "attn.c_attn.bias", AS_IS)                        \
-    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, MUON, "attn.c_proj.weight", TRANSPOSED)                 \
-    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "attn.c_proj.bias", AS_IS)                     \
-    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_2.weight", AS_IS)                               \
-    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_2.bias", AS_IS)                                \
-    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, MUON, "mlp.c_fc.weight", TRANSPOSED)                          \
-    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, ADAMW, "mlp.c_fc.bias", AS_IS)                            \
-    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, MUON, "mlp.c_proj.weight", TRANSPOSED)                  \
-    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "mlp.c_proj.bias", AS_IS)                       \
-    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, "ln_f.weight", AS_IS)                                    \
-    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, "ln_f.bias", AS_IS)
+    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                             \
+    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                           \
+    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
+    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
+    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, MUON_QKV)                                                    \
+    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, ADAMW)                                                   \
+    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, MUON)                                                   \
+    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                \
+    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
+    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
+    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, MUON)                                                         \
+    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, MUON)                                                   \
+    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                 \
+    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                          \
+    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)
 
 #define GPT2_PARAM_ENUM(name, ...) PARAM_##name,
 typedef enum { GPT2_PARAMETERS(GPT2_PARAM_ENUM) NUM_PARAM_TENSORS } GPT2Param;
@@ -61,13 +59,10 @@ typedef struct {
     GPT2Dim rows, cols; // rows DIM_NONE: a vector of cols
     GPT2Init init;
     int decay;
-    int muon;            // matrices; 0: AdamW updates the tensor with either optimizer
-    const char *hf_name; // without the "h.<layer>." that tensors of a block carry
-    int hf_transposed;
+    int muon; // matrices; 0: AdamW updates the tensor with either optimizer
 } GPT2ParamSpec;
 
-#define GPT2_PARAM_SPEC(name, layers, rows, cols, init, decay, muon, hf, layout)                                       \
-    {#name, layers, rows, cols, init, decay, muon, hf, layout},
+#define GPT2_PARAM_SPEC(name, layers, rows, cols, init, decay, muon) {#name, layers, rows, cols, init, decay, muon},
 static const GPT2ParamSpec gpt2_param_specs[NUM_PARAM_TENSORS] = {GPT2_PARAMETERS(GPT2_PARAM_SPEC)};
 
 static inline int64_t gpt2_dim(const GPT2Config *config, GPT2Dim dim) {
@@ -146,17 +141,6 @@ static inline int64_t gpt2_layer_offset(const GPT2Config *config, int i, int lay
     return gpt2_param_offset(config, i) + before * gpt2_param_rows(config, i) * gpt2_param_cols(config, i);
 }
 
-// Writes the name that Hugging Face gives tensor i of a layer, e.g. "h.3.attn.c_attn.weight". The layer of a tensor
-// outside the blocks does not matter.
-static inline void gpt2_hf_name(char *text, size_t size, int i, int layer) {
-    const GPT2ParamSpec *spec = &gpt2_param_specs[i];
-    if (spec->per_layer) {
-        snprintf(text, size, "h.%d.%s", layer, spec->hf_name);
-    } else {
-        snprintf(text, size, "%s", spec->hf_name);
-    }
-}
-
 // Writes what a message calls tensor i of a layer, behind `what`, e.g. "gradient of fcw of layer 3".
 static inline void gpt2_param_text(char *text, size_t size, const char *what, int i, int layer) {
     int n = snprintf(text, size, "%s %s", what, gpt2_param_specs[i].name);
@@ -227,13 +211,11 @@ typedef struct {
     const char *name;
     const char *millions; // the name by parameters; "": it has none
     const char *release;  // what OpenAI's and Hugging Face's programs call the released weights; "": there are none
-    const char *folder;   // where dev/data/gpt2.py puts these weights
     int layers, heads, channels, context;
 } GPT2Size;
 
-#define GPT2_RELEASED_ROW(name, millions, release, ...)                                                                \
-    {name, millions, release, "dev/data/gpt2/" release, __VA_ARGS__},
-#define GPT2_UNRELEASED_ROW(name, ...) {name, "", "", "", __VA_ARGS__},
+#define GPT2_RELEASED_ROW(...) {__VA_ARGS__},
+#define GPT2_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__},
 static const GPT2Size gpt2_sizes[] = {GPT2_RELEASED(GPT2_RELEASED_ROW) GPT2_UNRELEASED(GPT2_UNRELEASED_ROW)};
 #define NUM_GPT2_SIZES (sizeof(gpt2_sizes) / sizeof(gpt2_sizes[0]))
 
@@ -252,14 +234,10 @@ static inline const GPT2Size *gpt2_find_size(const char *name) {
     return NULL;
 }
 
-// Finds the size of released weights by their name ("gpt2-xl"), their folder or its file. NULL: there are none.
+// Finds the size of released weights by their name ("gpt2-xl"). NULL: there are none.
 static inline const GPT2Size *gpt2_find_release(const char *name) {
     for (size_t i = 0; name[0] != '\0' && i < NUM_GPT2_SIZES; i++) {
-        const GPT2Size *size = &gpt2_sizes[i];
-        size_t n = strlen(size->folder);
-        bool inside = n > 0 && strncmp(name, size->folder, n) == 0;
-        bool there = inside && (name[n] == '\0' || strcmp(name + n, "/model.safetensors") == 0);
-        if (there || strcmp(name, size->release) == 0) { return size; }
+        if (strcmp(name, gpt2_sizes[i].release) == 0) { return &gpt2_sizes[i]; }
     }
     return NULL;
 }

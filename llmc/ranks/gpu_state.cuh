@@ -1,4 +1,4 @@
-// Parameters and optimizer state between the GPU and the host: loading, saving, exporting, hashing.
+// Parameters and optimizer state between the GPU and the host: loading, saving, hashing.
 //
 // A rank reads and writes its part of every bucket, one chunk at a time. A chunk passes through staging memory on the
 // host, where each piece of a tensor is found by its place in the order of files. The caller reads or writes the file:
@@ -17,10 +17,8 @@ typedef struct {
     Shards *shards;
     Buckets<floatX> params;
     Buckets<float> master, adam_m, adam_v;
-    float *staging;       // pinned, one chunk
-    float *fp32_params;   // on the GPU, one chunk: parameters on their way to bf16
-    float *export_bucket; // on the GPU, one whole bucket
-    float *host_params;   // on rank 0, all parameters, for the export
+    float *staging;     // pinned, one chunk
+    float *fp32_params; // on the GPU, one chunk: parameters on their way to bf16
 } ModelState;
 
 // ---- Chunks ----
@@ -178,41 +176,6 @@ static inline void state_share(const ModelState *g) {
         compute_after_communicate(s);
     }
     forget_fetched(s);
-}
-
-// ---- Export ----
-
-// Gathers a bucket in fp32 from all ranks to export_bucket.
-static inline void gather_export_bucket(const ModelState *g, int bucket) {
-    Shards *s = g->shards;
-    Chunk chunk = {bucket, 0, 0};
-    cuda_check(
-        cudaMemsetAsync(g->export_bucket, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
-    while (next_chunk(s, &chunk) && chunk.bucket == bucket) {
-        download_chunk(g, STATE_PARAMS, &chunk);
-        copy_and_wait(s, g->export_bucket + chunk.begin, g->staging, chunk.end - chunk.begin);
-    }
-    if (!has_peers(s)) { return; }
-    communicate_after_compute(s);
-    gather_bucket(s, g->export_bucket, bucket, NULL);
-    compute_after_communicate(s);
-}
-
-// Copies all parameters in fp32 to rank 0's host_params, a bucket at a time.
-static inline void state_export(const ModelState *g) {
-    Shards *s = g->shards;
-    const ZeroLayout *zero = &s->layout;
-    for (int b = 0; b < zero->num_buckets; b++) {
-        gather_export_bucket(g, b);
-        for (Chunk chunk = {b, 0, 0}; s->rank == 0 && chunk.begin < zero_size(zero, b); chunk.begin = chunk.end) {
-            chunk.end = min_i64(chunk.begin + state_chunk_floats(zero), zero_size(zero, b));
-            copy_and_wait(s, g->staging, g->export_bucket + chunk.begin, chunk.end - chunk.begin);
-            visit_chunk(g, &chunk, [&](float *values, int64_t in_file, int64_t n) {
-                memcpy(g->host_params + in_file, values, (size_t)n * sizeof(float));
-                return true;
-            });
-        }
-    }
 }
 
 #endif // LLMC_GPU_STATE_CUH

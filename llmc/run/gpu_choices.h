@@ -61,8 +61,7 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(
 
 // Tells whether such GPUs, with nothing else in their memory, would hold the whole model and train it without
 // recomputation. The bits of a run depend on the answer. So the answer may not depend on anything that must leave the
-// bits alone: free memory, levels of recompute, stages of sharding, where attention is computed, what is evaluated and
-// exported.
+// bits alone: free memory, levels of recompute, stages of sharding, where attention is computed, what is evaluated.
 static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
     PlanVariant variant = {RECOMPUTE_NOTHING, 0, true};
     Error ignored;

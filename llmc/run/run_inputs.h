@@ -5,7 +5,6 @@
 
 #include "llmc/data/text_data.h"
 #include "llmc/files/checkpoint.h"
-#include "llmc/files/hf_tokenizer.h"
 #include "llmc/run/train_run.h"
 
 #define BYTE_VOCAB_SIZE 257
@@ -18,18 +17,19 @@ static inline bool run_trains_on_text(const TrainRun *run) {
     return data[0] != '\0' && !data_is_shards(data);
 }
 
-// Finds the tokenizer in the folder that holds a model: a Hugging Face folder's files, or a run's copy. model: the
-// folder, or a file in it.
+// Finds the tokenizer of a model: the copy in a run's folder, or for m.bin what dev/hf.py calls m_tokenizer.bin. model:
+// the folder of a run, a checkpoint's model in it, or another .bin file.
 static inline bool run_finds_tokenizer_of(const char *model, char name[MAX_PATH_BYTES]) {
     char dir[MAX_PATH_BYTES];
     Error ignored;
-    bool folder = path_is_directory(model), hf = ends_with(model, ".safetensors");
-    bool file = hf || checkpoint_step_of_name(path_name(model), "model", "") >= 0;
-    if ((!folder && !file) || strlen(model) > PATH_LIMIT) { return false; }
+    bool folder = path_is_directory(model), of_run = checkpoint_step_of_name(path_name(model), "model", "") >= 0;
+    if (strlen(model) > PATH_LIMIT || (!folder && !ends_with(model, ".bin"))) { return false; }
     path_copy(dir, model, strlen(model));
-    if (!folder) { path_parent(dir, model); }
-    path_copy(name, dir, strlen(dir));
-    if ((folder || hf) && hf_tokenizer_exists(dir)) { return true; }
+    if (!folder && !of_run) {
+        snprintf(name, MAX_PATH_BYTES, "%.*s_" RUN_TOKENIZER_NAME, (int)(strlen(model) - strlen(".bin")), model);
+        return path_exists(name);
+    }
+    if (of_run) { path_parent(dir, model); }
     return path_join(name, dir, RUN_TOKENIZER_NAME, &ignored) && path_exists(name);
 }
 
@@ -65,8 +65,8 @@ static inline const char *run_default_tokenizer(const TrainRun *run) {
     return path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
 }
 
-// Chooses what --tokenizer names, otherwise the model's own tokenizer, the data's, or the default. Writes a file, a
-// folder, "byte" or "" (none). Returns whose it is, for people.
+// Chooses what --tokenizer names, otherwise the model's own tokenizer, the data's, or the default. Writes a file,
+// "byte" or "" (none). Returns whose it is, for people.
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
     const char *given = run->options.tokenizer;
     if (given[0] == '\0' && run_finds_model_tokenizer(run, name)) { return ", the model's own"; }
@@ -104,8 +104,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
         return true;
     }
     snprintf(t->note, sizeof(t->note), "%.4000s%s", name, whose);
-    t->is_open = t->is_found && path_is_directory(name) ? hf_tokenizer_load(&t->tokenizer, name, error)
-                                                        : tokenizer_open(&t->tokenizer, name, error);
+    t->is_open = tokenizer_open(&t->tokenizer, name, error);
     if (!t->is_open || !run_identify_tokenizer(t, error)) { return false; }
     if (!needed || tokenizer_can_encode(&t->tokenizer)) { return true; }
     return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; " VOCAB_HINT, name,

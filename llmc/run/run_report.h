@@ -5,7 +5,6 @@
 
 #include "llmc/base/rand.h"
 #include "llmc/base/text_out.h"
-#include "llmc/files/hf_export.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/run_inputs.h"
@@ -51,12 +50,8 @@ static inline bool run_has_untrained_positions(const TrainRun *run) {
 
 // Writes where the parameters come from.
 static inline void run_describe_origin(const TrainRun *run, char *text, size_t size) {
-    const GPT2Size *missing = run->options.missing;
     if (run->found.resumes) {
         snprintf(text, size, "the checkpoint of step %lld", (long long)run->found.checkpoints[run->found.first_usable]);
-    } else if (missing != NULL) {
-        snprintf(text, size, "%s, where they are not yet: `python3 dev/data/gpt2.py %s` fetches them", missing->folder,
-                 missing->release);
     } else {
         snprintf(text, size, "%s", run_is_new(run) ? "the seed" : run->model_file->path);
     }
@@ -300,36 +295,11 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
 
 // ---- The end ----
 
-// Writes the folder that --export names, and prints its contents.
-static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
-    const char *dir = run->options.export_dir;
-    const Tokenizer *tokenizer = run->tokenizer.is_open ? &run->tokenizer.tokenizer : NULL;
-    bool has_tokenizer = false;
-    int positions = run_has_untrained_positions(run) ? (int)run_trained_positions(run) : run->config.max_seq_len;
-    if (!hf_export(dir, &run->config, positions, params, tokenizer, &has_tokenizer, error)) { return false; }
-    if (has_tokenizer) {
-        say(stdout, "exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
-    } else {
-        say(stdout, "exported    %s: the model without a tokenizer (%s); to export both, " VOCAB_HINT "\n", dir,
-            tokenizer == NULL ? "none was given" : "this one only decodes");
-    }
-    if (run_has_untrained_positions(run)) {
-        say(stdout, "            all %d positions, of which %d are trained: give this model at most %d tokens\n",
-            run->config.max_seq_len, positions, positions);
-    }
-    return true;
-}
-
-// Writes the export and prints what the run leaves behind. params: all parameters in fp32, for the export.
-// weights_hash: their SUM64.
-static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, Error *error) {
+// Prints what the run leaves behind. weights_hash: the SUM64 of its parameters in fp32.
+static inline bool run_finish(TrainRun *run, uint64_t weights_hash, Error *error) {
     const TrainOptions *o = &run->options;
     bool stopped = run_is_stopping();
     logger_close(&run->logger);
-    if (o->export_dir[0] != '\0' && stopped) {
-        say(stdout, "exported    nothing: the run was stopped before its end\n");
-    }
-    if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (run_kind(run) != RUN_TRAINS) { return true; }
     if (run_writes_files(run)) {
         say(stdout, "output      %s: checkpoints, main.log, speed.log, run.jsonl\n", o->out_dir);

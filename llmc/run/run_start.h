@@ -4,7 +4,6 @@
 
 #include "llmc/base/launcher.h"
 #include "llmc/base/openmp.h"
-#include "llmc/files/hf_export.h"
 #include "llmc/files/model_file.h"
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_state.h"
@@ -49,32 +48,17 @@ static inline void run_say_how_it_resumes(TrainRun *run) {
     logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
 }
 
-// Refuses what is no place for a run: a file, and the folder of a Hugging Face model, where --init would take that
-// model instead of the run's checkpoints.
-static inline bool run_check_place(const TrainRun *run, Error *error) {
-    static const char *const models[] = {SAFETENSORS_FILE_NAME, "model.safetensors.index.json", "pytorch_model.bin"};
-    const char *dir = run->options.out_dir;
-    char path[MAX_PATH_BYTES];
-    int64_t step;
+// Refuses a file as the place of a run.
+static inline bool run_check_place(const char *dir, Error *error) {
     if (!path_check(dir, "--out-dir (-o)", error)) { return false; }
-    if (path_exists(dir) && !path_is_directory(dir)) {
-        return fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
-    }
-    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
-        if (!path_join(path, dir, models[i], error)) { return false; }
-        if (!path_exists(path) || checkpoint_list(dir, "state", &step, 1) > 0) { continue; }
-        return fail(error,
-                    "--out-dir (-o): %.2000s holds a Hugging Face model (%s); give another folder for the run, and "
-                    "--init %.2000s to train this model",
-                    dir, models[i], dir);
-    }
-    return true;
+    return !path_exists(dir) || path_is_directory(dir) ||
+           fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
 }
 
 // Looks at the run folder, and --plan only reads it. run_begin creates it later, when everything else is in order.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!run_check_place(run, error)) { return false; }
+    if (!run_check_place(o->out_dir, error)) { return false; }
     if (train_options_plan(o)) {
         run_list_checkpoints(run);
     } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
@@ -159,7 +143,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
     run->config = file->config;
     run->found.trained_positions = file->trained_positions;
-    if (file->kind == MODEL_FROM_SIZE) {
+    if (file->path[0] == '\0') { // a size
         free(file);
         run->model_file = NULL;
     }
@@ -167,27 +151,6 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
 }
 
 // ---- All inputs ----
-
-// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it. Rank
-// 0 looks, because it writes. run_check_same reports ranks that got another --export.
-static inline bool run_look_at_export(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
-    size_t n = strlen(o->export_dir);
-    if (n == 0) { return true; }
-    if (!hf_export_check(o->export_dir, error)) { return false; }
-    if (!run_writes_files(run)) { return true; }
-    if (!path_resolve(place, o->export_dir, error) || !path_resolve(folder, o->out_dir, error)) { return false; }
-    while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
-    if (strcmp(place, folder) == 0) {
-        return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
-                    o->export_dir, (int)min_i64((int64_t)n, 2000), o->export_dir);
-    }
-    n = strlen(place);
-    if (strncmp(place, folder, n) != 0 || (place[n - 1] != '/' && folder[n] != '/')) { return true; }
-    return fail(error, "--export: --out-dir (-o), %.2000s, is inside %.2000s; choose another folder", o->out_dir,
-                o->export_dir);
-}
 
 // Lists what all ranks must have in common, as name NUL value NUL. model: the model file's fingerprint.
 static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *facts) {
@@ -229,10 +192,9 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
 }
 
 static inline bool run_open_inputs(TrainRun *run, Error *error) {
-    return run_lead(run, run_look_at_export, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
-           run_settle_vocab(run, error) && run_settle_seq_len(run, error) && run_settle_batch(run, error) &&
-           run_encode_prompt(run, error) && run_open_data(run, error) && run_open_evals(run, error) &&
-           run_settle_steps(run, error);
+    return run_open_model(run, error) && run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
+           run_settle_seq_len(run, error) && run_settle_batch(run, error) && run_encode_prompt(run, error) &&
+           run_open_data(run, error) && run_open_evals(run, error) && run_settle_steps(run, error);
 }
 
 // ---- Beginning and ending ----
@@ -259,7 +221,7 @@ static inline bool run_open(TrainRun *run, Error *error) {
     return ok;
 }
 
-// Keeps a copy of the tokenizer in the run folder: whoever has the folder can sample, evaluate and export.
+// Keeps a copy of the tokenizer in the run folder: whoever has the folder can sample and evaluate.
 static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
     char path[MAX_PATH_BYTES];
     if (!run_writes_files(run)) { return true; }

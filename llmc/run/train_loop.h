@@ -158,20 +158,11 @@ static inline bool run_end_training(TrainRun *run, Error *error) {
     return true;
 }
 
-// Tells whether a run of 0 steps writes a sample. A run that exports does not, unless an option for samples is given.
-static inline bool loop_samples_only(const TrainOptions *o) {
-    static const int rows[] = {TRAIN_ROW_prompt,      TRAIN_ROW_sample_every, TRAIN_ROW_sample_tokens,
-                               TRAIN_ROW_temperature, TRAIN_ROW_top_k,        TRAIN_ROW_top_p};
-    bool asked = o->export_dir[0] == '\0';
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) { asked = asked || o->given[rows[i]]; }
-    return asked && o->sample_every > 0;
-}
-
 // Evaluates the model as it is and samples from it, for --steps 0.
 static inline bool run_evaluate_only(TrainRun *run, Error *error) {
     if (run_has_val(run) && run->options.val_every > 0 && !loop_validate(run, error)) { return false; }
     if (!loop_evaluate_all(run, error)) { return false; }
-    bool ok = !loop_samples_only(&run->options) || loop_sample(run) ||
+    bool ok = run->options.sample_every == 0 || loop_sample(run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
     return run_agree(run, ok, error);
 }

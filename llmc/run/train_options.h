@@ -43,8 +43,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "", "Model",                      \
-      "a new model's size, or a model's file; 124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ..., or a "               \
-      ".bin or .safetensors file, the folder of a run, or a Hugging Face folder with its tokenizer")                   \
+      "a new model's size, or a model's file; 124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ..., or a .bin "          \
+      "file, or the folder of a run (dev/hf.py converts models of Hugging Face)")                                      \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "Model", "layers of a new model; 0: as --init says")   \
     X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model",                                                \
       "attention heads of a new model; 0: as --init says")                                                             \
@@ -62,7 +62,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "", "Batch",              \
       "tokens in a step; a multiple of B x T, to which micro-batches add up; 0: one micro-batch")                      \
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, "", "Batch",                                        \
-      "steps of the whole run; -1: once through the data; 0: only evaluate, sample and export")                        \
+      "steps of the whole run; -1: once through the data; 0: only evaluate and sample")                                \
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
     X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, "", "Optimizer",                    \
       "how the rate falls after the warm-up" SCHEDULE_NOTES)                                                           \
@@ -138,9 +138,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "resume although options that shape the run have changed")                                                       \
     X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "Output",                                      \
       "start afresh in a folder that holds an older run, and remove its checkpoints")                                  \
-    X(export_dir, "export", "", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "", "Output",                                 \
-      "at the end, write the model and its tokenizer into a new folder (or over an earlier export), from where "       \
-      "Hugging Face transformers and --init load them")                                                                \
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine",                                        \
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine",                                             \
@@ -231,7 +228,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 typedef struct {
     TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
     bool given[ARGS_MAX_SPECS]; // by row of the table: the command line has this option
-    const GPT2Size *missing;    // with --plan: the released weights that --init names, if they are not here. NULL: none
 } TrainOptions;
 
 // The rows of the table by name: options->given[TRAIN_ROW_batch_size].
@@ -410,27 +406,11 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     return true;
 }
 
-// Turns the name of released weights ("gpt2") into the folder where dev/data/gpt2.py puts them, unless something here
-// has this name. --plan needs no weights: where they are not, it plans a new model like them.
-static inline void train_options_find_release(TrainOptions *o) {
-    char path[MAX_PATH_BYTES];
-    const GPT2Size *release = gpt2_find_release(o->init);
-    o->missing = NULL;
-    if (release == NULL || path_exists(o->init)) { return; }
-    snprintf(path, sizeof(path), "%s/model.safetensors", release->folder);
-    bool replaced = train_options_plan(o) && !path_exists(path);
-    o->init = replaced ? release->name : release->folder;
-    if (!replaced) { return; }
-    o->missing = release;
-    if (o->vocab == 0) { o->vocab = GPT2_VOCAB_SIZE; }
-}
-
 // Gives equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the
 // highest rate, so it does not take the default of --final-lr-frac.
 static inline void train_options_settle(TrainOptions *options) {
     const GPT2Size *size = gpt2_find_size(options->init);
     if (size != NULL) { options->init = size->name; }
-    train_options_find_release(options);
     if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
     bool falls = schedule_falls(schedule_kind(options->schedule));
     if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }

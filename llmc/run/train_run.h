@@ -134,11 +134,10 @@ static inline int64_t run_step_sequences(const TrainRun *run) {
     return run->options.total_batch / run->options.seq_len;
 }
 
-// Returns how many positions of the model are trained before the run begins. 0: none, it is new. A plan knows this of
-// released weights that are not here.
+// Returns how many positions of the model are trained before the run begins. 0: none, it is new.
 static inline int64_t run_known_positions(const TrainRun *run) {
     int64_t found = run->found.trained_positions;
-    return run_is_new(run) && run->options.missing == NULL ? 0 : found > 0 ? found : run->config.max_seq_len;
+    return run_is_new(run) ? 0 : found > 0 ? found : run->config.max_seq_len;
 }
 
 // Returns how many positions are trained when the run has ended. The sequences of a run train its first ones.

@@ -571,6 +571,31 @@ TEST(test_copies) {
     tokenizer_free(&tok);
 }
 
+// A list of tokens in which two have changed places: no merges make it, so it only decodes.
+TEST(test_swapped_tokens) {
+    static const int swaps[][2] = {{0, 1}, {256, 258}, {255, 256}, {257, 258}, {259, 260}};
+    Tokenizer tok, found;
+    Error error;
+    CHECK(t, parse(&tok, "h e\nl l\nhe ll\n\xc3\x83 \xc2\xa9\n", 0, &error), "%s", error.text);
+    for (size_t i = 0; i < sizeof(swaps) / sizeof(swaps[0]); i++) {
+        uint8_t data[DATA_HEADER_BYTES + 1024];
+        const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, 261, 260};
+        int64_t size = DATA_HEADER_BYTES;
+        memcpy(data, header, sizeof(header));
+        for (int k = 0; k < tok.vocab_size; k++) {
+            int n = 0, token = k == swaps[i][0] ? swaps[i][1] : k == swaps[i][1] ? swaps[i][0] : k;
+            const uint8_t *bytes = tokenizer_decode(&tok, token, &n);
+            data[size] = (uint8_t)n;
+            memcpy(data + size + 1, bytes, (size_t)n);
+            size += 1 + n;
+        }
+        CHECK(t, load_bytes(t, data, size, &found, &error), "%s", error.text);
+        CHECK(t, !tokenizer_can_encode(&found) && found.vocab_size == 261, "swap %zu: encodes", i);
+        tokenizer_free(&found);
+    }
+    tokenizer_free(&tok);
+}
+
 TEST(test_name_of_a_copy) {
     static const char *const names[][2] = {{"shards/a_b_train_000001.bin", "shards/a_b.tokenizer"},
                                            {"val_val_000000.bin", "val.tokenizer"},

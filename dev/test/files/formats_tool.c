@@ -1,7 +1,7 @@
 // Drives the readers and writers from test_formats.py:
-//   formats_tool convert INIT OUT         reads what --init accepts, writes OUT (a .bin, or a Hugging Face folder)
+//   formats_tool convert MODEL OUT        reads a .bin, writes it in fp32
 //   formats_tool state PATH               writes a small training state
-//   formats_tool ranges INIT              reads what --init accepts at once and in ranges, and compares
+//   formats_tool ranges MODEL             reads a .bin at once and in ranges, and compares
 //   formats_tool checkpoint INIT FOLDER [muon]
 //                                         writes the weights as a checkpoint of step 7, in pieces, with moments of
 //                                         p / 2 and p / 4 for each parameter p; prints the sums of the three arrays
@@ -14,11 +14,8 @@
 static bool convert(const char *init, const char *out, Error *error) {
     ModelFile file;
     if (!model_file_open(&file, init, error)) { return false; }
-    if (file.kind == MODEL_FROM_SIZE) { return fail(error, "%s: a size has no weights", init); }
     float *params = (float *)malloc((size_t)gpt2_num_params(&file.config) * sizeof(float));
-    bool ok = model_file_read(&file, params, error) &&
-              (ends_with(out, ".bin") ? model_bin_write(out, &file.config, params, error)
-                                      : safetensors_write(out, &file.config, params, error));
+    bool ok = model_file_read(&file, params, error) && model_bin_write(out, &file.config, params, error);
     free(params);
     return ok;
 }
@@ -108,7 +105,7 @@ static bool write_checkpoint(const char *init, const char *folder, const char *o
 }
 
 int main(int argc, char **argv) {
-    Error error = {"usage: convert INIT OUT | state PATH | ranges INIT | checkpoint INIT FOLDER [muon]"};
+    Error error = {"usage: convert MODEL OUT | state PATH | ranges MODEL | checkpoint INIT FOLDER [muon]"};
     bool ok = false;
     if (argc == 4 && strcmp(argv[1], "convert") == 0) { ok = convert(argv[2], argv[3], &error); }
     if (argc == 3 && strcmp(argv[1], "state") == 0) { ok = write_state(argv[2], &error); }

@@ -387,47 +387,6 @@ def remove_vocabulary():
             os.remove(in_work("repository", name))
 
 
-WEIGHTS = "/openai-community/gpt2-medium/resolve/6dcaa7a952f72f9298047fd5137cd6e4f05f41da/model.safetensors"
-
-
-def test_gpt2(server):
-    """Weights as a folder that --init loads by its name. A fetch that breaks off goes on where it was, and the weights
-    come last: without them --init says the command. What is wrong or too long is refused."""
-    init = [TRAIN_GPT2, "--init", "gpt2-medium", "--steps", "0", "--prompt", "In the", "--sample-tokens", "4"]
-    server.faults[WEIGHTS] = [server.drop(300000)]
-    refused("gpt2.py", "gpt2-medium", "--retries", 0, mirror=server, says=["broke off", "goes on"],
-            notes=["by the mirror's"] * 4)
-    folder = in_work("repository", "dev", "data", "gpt2", "gpt2-medium")
-    assert visible(folder) == ["config.json", "merges.txt", "model.safetensors.part", "model.safetensors.part.json",
-                               "vocab.json"]
-    unfinished = subprocess.run(init, cwd=REPOSITORY, capture_output=True, check=False, env=ENVIRONMENT)
-    assert unfinished.stderr == (
-        b"train_gpt2: --init gpt2-medium: its weights are not in dev/data/gpt2/gpt2-medium; `python3 dev/data/gpt2.py "
-        b"gpt2-medium` fetches them, --init 350M is a new model of this size\n"), unfinished.stderr
-    plan = subprocess.run([TRAIN_GPT2, "-e", "gpt2-medium", "--plan"], cwd=REPOSITORY, capture_output=True, check=True,
-                          env=ENVIRONMENT)
-    assert (b"\nparameters  354823168, from dev/data/gpt2/gpt2-medium, where they are not yet: "
-            b"`python3 dev/data/gpt2.py gpt2-medium` fetches them\n") in plan.stdout, plan.stdout
-    assert b"\npositions " not in plan.stdout, plan.stdout  # all of its positions are trained
-    server.faults[WEIGHTS.replace("model.safetensors", "config.json")] = [server.endless()]
-    refused("gpt2.py", "gpt2-medium", "--out", in_work("long_gpt2"), mirror=server,
-            says=["is longer than", "what was fetched is removed"], notes=["by the mirror's"] * 4)
-    server.log.clear()
-    out, _ = ran("gpt2.py", "gpt2-medium", mirror=server)
-    assert out == "repository/dev/data/gpt2/gpt2-medium: fetched, verified\n", out
-    assert [entry["range"] for entry in server.requests(WEIGHTS)] == ["bytes=300000-"]
-    assert read(os.path.join(folder, "model.safetensors")) == published(WEIGHTS[1:])
-    finished = subprocess.run(init, cwd=REPOSITORY, capture_output=True, check=False, env=ENVIRONMENT)
-    assert b"tokenizer   dev/data/gpt2/gpt2-medium, the model's own" in finished.stdout, finished
-    assert "already there" in ran("gpt2.py", "gpt2-medium")[0]
-    overwrite(os.path.join(folder, "model.safetensors"), b"?", 400000)
-    assert "its checksum is not the published one; it is fetched again" in ran("gpt2.py", "gpt2-medium")[1]
-    refused("gpt2.py", "gpt2-small", says=["invalid choice"])
-    with open(os.path.join(ROOT, "llmc", "model", "gpt2.h"), encoding="utf-8") as file:
-        names = re.findall(r'X\("\w+", "\w+", "([\w-]+)"', file.read())
-    assert names == list(load("gpt2").MODELS), "--init names others"
-
-
 def test_fineweb():
     """Names and contents of all four sets, and the trainer reads them."""
     for kind, version, folder, prefix, repository in (
@@ -1283,8 +1242,7 @@ BAD_OPTIONS = (
 
 
 def test_options():
-    for program in ("fineweb.py", "hellaswag.py", "mmlu.py", "tinyshakespeare.py", "tinystories.py", "vocab.py",
-                    "gpt2.py"):
+    for program in ("fineweb.py", "hellaswag.py", "mmlu.py", "tinyshakespeare.py", "tinystories.py", "vocab.py"):
         out, err = ran(program, "--help", mirror=None)
         assert "--mirror" in out and "--verify" in out and f"python3 dev/data/{program}" in out and err == "", out
         assert max(map(len, out.splitlines())) <= 120, out

@@ -23,7 +23,7 @@ PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for nam
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
-OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|state_|model_[\d*]"
+OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2\.bin|book|(main|speed|console)\.log$|state_|model_[\d*]"
                          r"|model\.safetensors|config\.json|vocab\.bpe|(?:gpt2_)?tokenizer\.bin)")
 
 
@@ -143,14 +143,16 @@ TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
 
 
 def prepare(folder):
-    """Small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary and weights."""
+    """Small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary, a model."""
     with open(os.path.join(folder, "book.txt"), "w") as file:
         file.write(" ".join(f"This is sentence {i} of a book." for i in range(2000)))
     with open(os.path.join(folder, "vocab.bpe"), "w", encoding="utf-8") as file:
         file.write(merges_text())
     os.mkdir(os.path.join(folder, "shards"))
-    export = ["--steps", "0", "--sample-every", "0", "--vocab", "50257", "--tokenizer", "vocab.bpe", "--export", "gpt2"]
-    subprocess.run([PROGRAMS["train_gpt2"], *TINY, *export], cwd=folder, check=True, capture_output=True)
+    train = ["--train-data", "book.txt", "--steps", "1", "--out-dir", "made"]
+    subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
+    for name, made in (("gpt2.bin", "model_00000001.bin"), ("gpt2_tokenizer.bin", "tokenizer.bin")):
+        os.rename(os.path.join(folder, "made", made), os.path.join(folder, name))
 
 
 def with_value(words, option, value, add=True):

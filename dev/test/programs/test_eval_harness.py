@@ -13,7 +13,8 @@ import cli
 from cli import new_folder, path, ran, write
 from tools import ROOT, text_of
 
-RUN_EVAL, SUMMARIZE = (os.path.join(ROOT, "dev", "eval", name) for name in ("run_eval.py", "summarize.py"))
+RUN_EVAL, SUMMARIZE, HF = (os.path.join(ROOT, "dev", name)
+                           for name in ("eval/run_eval.py", "eval/summarize.py", "hf.py"))
 INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "torch", "transformers", "accelerate"))
 OFFLINE = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=path("hub"), OMP_NUM_THREADS="1",
                TOKENIZERS_PARALLELISM="false")
@@ -116,22 +117,23 @@ def test_table_refuses():
 
 
 def exported():
-    folder = new_folder("model_hf")
+    run, folder = new_folder("model"), new_folder("model_hf")
     ran("-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 24, "--context", 64, "--seq-len", 64, "-b", 4,
-        "-x", 25, "-l", 0.01, *cli.QUIET, "--export", folder)
+        "-x", 25, "-l", 0.01, *cli.QUIET, "-o", run)
+    called(HF, "export", run, folder)
     return folder
 
 
 def test_runner_refuses():
     folder = exported()
-    assert "no such folder; give one that --export wrote" in says(RUN_EVAL, path("nowhere"))
+    assert "no such folder; give one that dev/hf.py export wrote" in says(RUN_EVAL, path("nowhere"))
     assert "hellaswag:x: expected NAME or NAME:N" in says(RUN_EVAL, folder, "--tasks", "piqa,hellaswag:x")
     assert "no task is named" in says(RUN_EVAL, folder, "--tasks", ",")
     if not INSTALLED:
         assert "is not installed here: pip install \"lm_eval[hf]\"" in says(RUN_EVAL, folder)
     for name in ("model.safetensors", "tokenizer_config.json"):
         os.rename(os.path.join(folder, name), path("away"))
-        assert f"{folder}: {name} is missing, expected a folder that --export wrote" in says(RUN_EVAL, folder)
+        assert f"{folder}: {name} is missing, expected a model with its tokenizer" in says(RUN_EVAL, folder)
         os.rename(path("away"), os.path.join(folder, name))
     write("model_hf/config.json", b'{"cut": ')
     assert f"{folder}/config.json: cannot be read" in says(RUN_EVAL, folder)
@@ -193,5 +195,6 @@ def test_with_the_harness():
     before = os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns
     assert "1 of 1 tasks are done" in called(RUN_EVAL, *options, "tiny_choice").stdout
     assert os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns == before
-    ran("--init", folder, "-i", cli.text_file(), "-x", 1, *cli.QUIET, "--export", folder)  # another model there
+    ran("--init", path("model"), "-i", cli.text_file(), "-x", 1, *cli.QUIET, "-o", path("more"))
+    called(HF, "export", path("more"), folder)  # another model there
     assert "is the result of another model" in says(RUN_EVAL, *options, "tiny_choice")

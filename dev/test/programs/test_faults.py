@@ -2,7 +2,7 @@
 
 The rule: it ends with status 1, never a signal, with one line on stderr that names the file or option, what was found
 and expected. Nothing is half-written. The unit tests have every damage of every format (test_checkpoint.c,
-test_safetensors.c, test_dataloader.c, test_tokenizer.c), and what a model computes (test_model.c); here a program
+test_dataloader.c, test_tokenizer.c), and what a model computes (test_model.c); here a program
 reports one of each kind. Resuming, killing and signals: test_resume.py. Options: test_options.py.
 """
 import array
@@ -145,13 +145,11 @@ def test_shards_of_all_sizes():
     ("edu_fineweb10B/edu_fineweb_train_*.bin", "fineweb.py -t edu`"),
     ("edu_fineweb100B/edu_fineweb_train_*.bin", "fineweb.py -t edu -v 100B`"),
     ("tinystories/TinyStories_train.bin", "tinystories.py`"),
-    ("tinyshakespeare/tiny_shakespeare_val.bin", "tinyshakespeare.py`"),
-    ("gpt2/gpt2/model.safetensors", "gpt2.py gpt2`")))
+    ("tinyshakespeare/tiny_shakespeare_val.bin", "tinyshakespeare.py`")))
 def test_missing_data(name, program):
     """The line names the program that fetches it. A run that does not start does not say that it starts afresh."""
-    option, name = "-e" if name.startswith("gpt2") else "-i", "dev/data/" + name
-    process = start(*("-i", TEXT) * (option == "-e"), *BATCH, option, name, "-o", new_folder("fresh"), "--resume",
-                    cwd=FOLDER)
+    name = "dev/data/" + name
+    process = start(*BATCH, "-i", name, "-o", new_folder("fresh"), "--resume", cwd=FOLDER)
     out, err = finish(process, 1)
     check_line("train_gpt2", err, ["dev/data", f"`python3 dev/data/{program}"])
     assert out == "" and not os.path.exists(path("fresh")), out
@@ -369,13 +367,6 @@ def test_files_that_may_not_grow():
         err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limit_files(size))
         check_folder_after_full_disk(folder, err)
         assert checkpoints(folder) == []
-    for size, name in ((0, ""), (20000, "model.safetensors")):
-        if size < least:
-            continue
-        folder = new_folder("limited_export")
-        arguments = ["--init", model("export.bin"), *SAMPLE, "--export", folder]
-        refused(*arguments, says=[folder, name], preexec_fn=limit_files(size))
-        assert not os.path.isdir(folder) or os.listdir(folder) == [], os.listdir(folder)
 
 
 def test_full_disk():
@@ -424,7 +415,6 @@ def test_folders_that_cannot_be():
     write("in_the_way", b"")
     for folder in (path("in_the_way"), path("in_the_way/run"), "/dev/null", "/proc/nothing"):
         refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder.split("/run")[0]])
-        refused("--init", model("export.bin"), *SAMPLE, "--export", folder, says=[folder.split("/run")[0]])
     if os.getuid() != 0:
         folder = new_folder("forbidden")
         os.makedirs(folder, mode=0o555)
@@ -432,20 +422,10 @@ def test_folders_that_cannot_be():
 
 
 def test_places_for_a_run():
-    """A file and the folder of a Hugging Face model are none. The line says what it is and what to give."""
-    name, folder = write("notes.txt", b"notes"), new_folder("hf")
+    """A file is none. The line says what it is and what to give."""
+    name = write("notes.txt", b"notes")
     for plan in ([], ["--plan"]):
         refused("-i", TEXT, *TINY, "-x", 1, "-o", name, *plan, says=[f"--out-dir (-o): {name} is a file; give"])
-    ran("--init", model("export.bin"), *SAMPLE, "--export", folder)
-    published = write("published/pytorch_model.bin", b"weights")
-    for place, what in ((folder, "model.safetensors"), (os.path.dirname(published), "pytorch_model.bin")):
-        before = sorted(os.listdir(place))
-        refused("-i", TEXT, *TINY, "-x", 1, "-o", place,
-                says=[f"{place} holds a Hugging Face model ({what}); give another folder", f"--init {place} to train"])
-        assert sorted(os.listdir(place)) == before
-    ran("-i", TEXT, *BATCH, *QUIET, "-x", 1, "--init", folder, "-o", new_folder("trained"))  # as advised
-    shutil.copy(published, path("trained"))  # a run that is there already goes on
-    ran("-i", TEXT, *BATCH, *QUIET, "-x", 1, "--init", folder, "-o", path("trained"), "--resume")
 
 
 def test_nothing_to_resume():

@@ -1,5 +1,4 @@
 """What the C side writes, read by the independent readers of formats.py, and the reverse; every value must be equal."""
-import json
 import math
 import os
 import random
@@ -13,8 +12,6 @@ from cli import model, tensor_shapes
 from tools import ROOT, compiled_tool, new_folder, path, read, write
 
 CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}
-JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
-        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
 
 
 def tool(*arguments):
@@ -47,37 +44,6 @@ def test_model_bin_both_ways():
         tool("ranges", file)
         check_model("out.bin", tensors)
     assert read("in.bin") != read("out.bin")
-
-
-def test_safetensors_in():
-    cases = [("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")]
-    for seed, (dtype, prefix) in enumerate(cases):
-        tensors = random_model(seed)
-        named = formats.hugging_face_tensors(CONFIG, tensors, dtype, prefix)
-        items = list(named.items())
-        random.Random(seed).shuffle(items)  # any order in the file
-        for layer in range(CONFIG["L"]):
-            items.append((f"{prefix}h.{layer}.attn.bias", ("BOOL", (1, 1, 7, 7), bytes(49))))
-            items.append((f"{prefix}h.{layer}.attn.masked_bias", ("F32", (), array("f", [-1e4]))))
-        items.append(("lm_head.weight", named[prefix + "wte.weight"]))
-        write("hf_in/config.json", json.dumps(JSON, indent=2))
-        formats.write_safetensors("hf_in/model.safetensors", dict(items), {"format": "pt"}, padding=11)
-        tool("convert", path("hf_in"), path("out.bin"))
-        tool("ranges", path("hf_in"))
-        check_model("out.bin", tensors)
-
-
-def test_safetensors_out():
-    tensors = random_model(9)
-    tool("convert", model("in.bin", CONFIG, tensors), path("hf_out"))
-    metadata, found = formats.read_safetensors(path("hf_out/model.safetensors"))
-    assert metadata == {"format": "pt"}
-    assert found == formats.hugging_face_tensors(CONFIG, tensors)
-    config = json.loads(read("hf_out/config.json"))
-    for key, value in JSON.items():
-        assert config.get(key) == value, key
-    tool("convert", path("hf_out/model.safetensors"), path("back.bin"))
-    assert read("in.bin") == read("back.bin")
 
 
 def test_state():

@@ -118,14 +118,13 @@ def test_switches_do_not_add_up():
 
 def test_nothing_is_reported_with_all_checks():
     """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent. After an update
-    a forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
+    a forward pass waits for each bucket of parameters; what saves or sums them up comes after all."""
     cases = [(2, 0), (3, 1), (3, 2), (2, 3)]
     for count, stage, *fp8 in [*cases, (2, 2, "--fp8")] if is_bf16() else cases:
         more = ["--val-every", 1, "--val-sequences", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
         ran(count, *options(2 * count, 1, 2, *more), *fp8, "-o", cli.new_folder("checked"), EMU_CHECK="1")
     no_master = ["-w", 0] if is_bf16() else []  # then what is saved is what was gathered
-    exports = ["--export", cli.new_folder("exported"), "-o", cli.new_folder("checked")]
-    ran(2, *options(4, 1, 2), "-z", 1, *no_master, *exports, EMU_CHECK="1")
+    ran(2, *options(4, 1, 2), "-z", 1, *no_master, "-o", cli.new_folder("checked"), EMU_CHECK="1")
 
 
 @pytest.mark.long
@@ -377,20 +376,6 @@ def test_saved_on_8():
         out = ran(count, *options(16, 1, 6), "-n", 3, "-z", stage, "-o", folder, "--resume", EMU_GPUS="16")
         assert steps_of(out) == [4, 5, 6] and logged_steps(folder) == [*range(6)], (count, out)
         assert close(want[3:], losses(out), limit), (count, want, out)
-
-
-def test_export():
-    """One rank and two in every stage write the CPU trainer's files, to the byte."""
-    arguments = ["--init", cli.model("in.bin", cli.config(L=2)), "--steps", 0, "-s", 0]
-    folders = [cli.new_folder("cpu")]
-    cli.ran(*arguments, "--export", folders[0])
-    for count, stage in ((1, 0), (2, 0), (2, 1), (2, 2), (2, 3)):
-        folders.append(cli.new_folder(f"gpu_{count}_{stage}"))
-        out = ran(count, *arguments, "-z", stage, "--export", folders[-1])
-        assert f"exported    {folders[-1]}: the model and its tokenizer" in out, out
-    want, *others = ({name: cli.read(os.path.join(folder, name)) for name in os.listdir(folder)} for folder in folders)
-    assert len(want) == 8 and all(files == want for files in others), folders
-    refused(2, *arguments, only={1: {"arguments": ["--export", cli.new_folder("one")]}}, says=["--export is "])
 
 
 # ---- Faults ----

@@ -105,9 +105,6 @@ def test_files_are_exchanged():
         assert (says[0] == "g") == ("another program" not in err) and "--init" not in err, err
         trainer.ran(*more, "--allow-changes")
         assert logged_steps(folders[maker]) == [0, 1, 2, 3]
-    export = cli.new_folder("export")
-    ran("--init", folders[GPU], "--steps", 0, "-s", 0, "--export", export)
-    CPU.ran("--init", export, *evaluate)
 
 
 MUON_RUN = run_with("--optimizer", "muon", "--muon-warmup", 3, "--steps", 3, "--val-every", 0, "--sample-every", 0)

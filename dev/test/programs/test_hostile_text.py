@@ -1,6 +1,5 @@
-"""Text of others that the trainer prints: paths, options, the training state, tokenizers, a model's
-config.json. No byte of it may steer the terminal or forge a line, on stdout, stderr or in a file that a person reads.
-test_text_out.c has every character."""
+"""Text of others that the trainer prints: paths, options, the training state, tokenizers. No byte of it may steer the
+terminal or forge a line, on stdout, stderr or in a file that a person reads. test_text_out.c has every character."""
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import pytest
 from cli import (TINY, config, finish, model, path, ran, random_tokens, shard_bytes, start,
                  tokenizer_bytes)
 from formats import hash64
-from tools import ROOT, new_folder, read, write
+from tools import read, write
 
 # ESC, BEL, CR, DEL, U+009B as UTF-8 and as a raw byte, an override and an isolate of the direction of writing, half a
 # character, and then text that must pass.
@@ -89,14 +88,6 @@ def test_plan():
 ARGUMENT = os.fsdecode(HOSTILE + b"\nforged: line")
 
 
-def hostile_model(text):
-    """A folder of Hugging Face's whose config.json says what is not expected of it, and that twice."""
-    folder = new_folder("hf")
-    shutil.copytree(os.path.join(ROOT, "dev/test/fixtures/hf_tiny"), folder)
-    write(os.path.join(folder, "config.json"), '{"%s": 1, "%s": 2}' % (text, text))
-    return folder
-
-
 REFUSALS = {
     "option": lambda: [ARGUMENT, 3],
     "unknown": lambda: ["--" + ARGUMENT, 3],
@@ -106,7 +97,6 @@ REFUSALS = {
     "shard": lambda: ["-i", put("bad", shard_bytes([1, 2, 3], count=9), HOSTILE) and path("bad*.bin")],
     "folder": lambda: ["-i", write("plain.txt", "some text " * 400), *TINY, "-o", "/proc/" + ARGUMENT],
     "init": lambda: ["--init", ARGUMENT, "-x", 0],
-    "config.json": lambda: ["--init", hostile_model("\u009b31m\u202e\x7f"), "-x", 0],
     "tokenizer": lambda: ["--init", model("m.bin", config(V=257)), "-x", 0, "--tokenizer",
                           put("t", tokenizer_bytes(TOKENS, count=300))],
 }

@@ -33,7 +33,6 @@ for word in "$@"; do
         --process-rank) rank=$word ;;
         --out-dir | -o) out=$word ;;
         --steps) steps=$word ;;
-        --export) mkdir -p "$word" && echo >"$word/model.safetensors" && echo >"$word/config.json" && exit 0 ;;
     esac
     case $word in
         --out-dir=*) out=${word#*=} ;;

@@ -2,7 +2,6 @@
 
 Help, refusals, the memory plan, the screen, the log, the curve, samples, and weights that depend on none of these.
 """
-import json
 import math
 import os
 import re
@@ -336,13 +335,8 @@ def test_samples_at_the_trained_length():
     resume = ["-i", TEXT, *QUIET, "-x", 20, "-n", 10, "--lr", 0.01, "--init", new, "-t", 8, "--resume", "-o"]
     ran(*resume, stopped_after(10, shorter))
     check(path("stopped"), 16)
-    hf = new_folder("pretrained")
-    ran(*base, "--init", new, "--export", hf)
-    assert sample_of(ran(*base, "--init", hf)) == sample_of(ran(*base, "--init", new))
-    config = json.loads(read("pretrained/config.json"))
-    assert config.pop("gpt2c_trained_positions") == 16, config
-    write("pretrained/config.json", json.dumps(config).encode())  # as others publish it
-    short = trained("short", 64, "--init", hf, "-t", 8)
+    write("pretrained.bin", read(f"{new}/model_00000020.bin"))  # without its state
+    short = trained("short", 64, "--init", path("pretrained.bin"), "-t", 8)
     rewrite_state(f"{new}/state_00000020.bin", {"trained_positions": None})  # of an older version
     check(new, 64)
     check(short, 64)
@@ -361,17 +355,13 @@ def test_prompts():
 
 
 def test_model_without_training():
-    """--steps 0: evaluates, samples, exports; a new model of the seed's weights too."""
+    """--steps 0: evaluates and samples; a new model of the seed's weights too."""
     name = model("still.bin")
     out = ran("--init", name, "-x", 0, "-j", TEXT, "-t", 16, "-g", 4)
     assert len(val_losses(out)) == 1 and "sample" in out
     assert val_losses(ran("--init", name, "-x", 0, "-j", TEXT, "-t", 16, "-s", 0)) == val_losses(out)
     assert len(sample_of(ran("--init", "d6", *MODEL, "--vocab", 257, "-x", 0, "-g", 6))) >= 6
-    export = ["--init", name, "-x", 0, "--export", new_folder("exported")]
-    assert "sample" not in ran(*export)  # it asks for a folder only
-    for asked in (["--prompt", "x"], ["-s", 1], ["-g", 4], ["--temperature", 0.5], ["--top-k", 3], ["--top-p", 0.9]):
-        assert "sample:\n" in ran(*export, *asked), asked
-    assert "sample" not in ran(*export, "-s", 0)
+    assert "sample" not in ran("--init", name, "-x", 0, "-s", 0)
 
 
 # ---- The same result ----

@@ -11,9 +11,8 @@ import tempfile
 
 import pytest
 
-from cli import (FOLDER, PROGRAM, QUIET, TINY, check_line, checkpoints, finish, logged_steps, new_folder, path, ran,
+from cli import (PROGRAM, QUIET, TINY, check_line, checkpoints, finish, logged_steps, new_folder, path, ran,
                  read, refused, start, text_file, write)
-from test_export import FILES
 from tools import wait_until
 
 TEXT = text_file()
@@ -78,27 +77,13 @@ def test_run_folder(kind):
     outside.check(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_export_folder(kind):
-    folder, outside = new_folder("hf"), Outside()
-    export = [*RUN, "-x", 1, "--export", folder]
-    ran(*export)
-    for name in FILES:
-        outside.plant(kind, os.path.join(folder, name + ".tmp"))
-        if name != "config.json":  # it tells that the folder is an export
-            outside.plant(kind, os.path.join(folder, name))
-    ran(*export)
-    outside.check(kind)
-    assert sorted(os.listdir(folder)) == FILES, os.listdir(folder)
-
-
 def test_pipes_to_read():
     """A pipe in place of a file of ours is refused at once. A text that the user names may be one."""
-    folder = new_folder("hf")
-    ran(*RUN, "-x", 1, "--export", folder)
+    folder = new_folder("read")
+    ran(*RUN, "-x", 1, "-o", folder)
     pipe = path("pipe")
     os.mkfifo(pipe)
-    for name in ("config.json", "merges.txt", "model.safetensors", "vocab.json"):
+    for name in ("model_00000001.bin", "state_00000001.bin", "tokenizer.bin"):
         whole = path("whole")
         os.rename(os.path.join(folder, name), whole)
         os.rename(pipe, os.path.join(folder, name))

@@ -47,7 +47,7 @@ def test_parts_are_the_whole(request):
 
 
 @pytest.mark.parametrize("changed, touched, others", (
-    ("llmc/base/json.h", "base/test_json.c files/test_hf.c programs/test_faults.py programs/test_gpu_ranks.py",
+    ("llmc/base/json.h", "base/test_json.c run/test_run_start.c programs/test_faults.py programs/test_gpu_ranks.py",
      "base/test_hash.c layers/kernels_gelu.cuh"),
     ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_nvcc.sh",
      "base/test_json.c cpu/test_layers.c programs/test_faults.py emu/test_emu.sh"),

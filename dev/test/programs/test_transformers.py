@@ -1,4 +1,4 @@
-"""--export and --init against Hugging Face's own library: models, tokenizers, generation. Skipped where torch and
+"""dev/hf.py against Hugging Face's own library: models, tokenizers, generation. Skipped where torch and
 transformers are not installed (pip install torch transformers)."""
 import array
 import json
@@ -13,8 +13,8 @@ import pytest
 
 import cli
 import formats
-from cli import new_folder, path, ran, refused, write
-from tools import SHARED, hf_tool
+from cli import new_folder, path, ran, write
+from tools import ROOT, SHARED, compiled_tool
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -36,7 +36,12 @@ AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x",
 
 
 def tool(*arguments):
-    return subprocess.run([hf_tool(), *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+    command = [compiled_tool("numbers_tool"), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def hf(*arguments):
+    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), *map(str, arguments)], check=True)
 
 
 def our_ids(tokenizer, text):
@@ -93,10 +98,11 @@ def test_their_models_here():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         folder = new_folder("theirs")
         model = odd_model().to(dtype)
-        model.save_pretrained(folder)
-        check_numbers(folder, model)
+        model.save_pretrained(folder, max_shard_size="50KB" if dtype == torch.float32 else "1GB")
+        hf("import", folder, path("theirs.bin"))
+        check_numbers(path("theirs.bin"), model)
         again = new_folder("again")
-        ran("--init", folder, "--steps", 0, "--sample-every", 0, "--export", again)
+        hf("export", path("theirs.bin"), again)
         _, tensors = formats.read_safetensors(os.path.join(again, "model.safetensors"))
         named = dict(model.transformer.float().named_parameters())
         assert tensors.keys() == named.keys(), tensors.keys() ^ named.keys()
@@ -110,7 +116,8 @@ def our_trained_model(tokenizer=("--tokenizer", "byte"), text=None):
     """A model of ours with a run behind it, exported."""
     folder, export = new_folder("ours"), new_folder("ours_hf")
     ran("-i", text or cli.text_file(), *tokenizer, "--layers", 2, "--heads", 3, "--channels", 33, "--context", 40,
-        "--seq-len", 40, "-b", 4, "-x", 30, "-l", 0.01, *cli.QUIET, "-o", folder, "--export", export)
+        "--seq-len", 40, "-b", 4, "-x", 30, "-l", 0.01, *cli.QUIET, "-o", folder)
+    hf("export", folder, export)
     return folder, export
 
 
@@ -123,8 +130,7 @@ def test_our_models_there():
         assert model.dtype == torch.float32 and model.lm_head.weight is model.transformer.wte.weight
         c = model.config
         assert (c.n_positions, c.vocab_size, c.eos_token_id, c.bos_token_id) == (40, 257, 256, 256), c
-        for init in (folder, export):
-            check_numbers(init, model.eval())
+        check_numbers(os.path.join(folder, "model_00000030.bin"), model.eval())
     tensors = formats.read_safetensors(os.path.join(export, "model.safetensors"))[1]
     state = transformers.GPT2LMHeadModel.from_pretrained(export).transformer.state_dict()
     for name, (_, _, values) in tensors.items():
@@ -143,8 +149,9 @@ def merge_files():
 
 
 def export_of(name, vocab):
-    folder = new_folder("tokenizer_hf")
-    ran("--steps", 0, "--tokenizer", name, "--vocab", vocab, *cli.MODEL, "--sample-every", 0, "--export", folder)
+    folder, run = new_folder("tokenizer_hf"), new_folder("tokenizer_run")
+    ran("-i", cli.text_file(), "--tokenizer", name, "--vocab", vocab, *cli.TINY, *cli.QUIET, "-x", 1, "-o", run)
+    hf("export", run, folder)
     return folder
 
 
@@ -167,9 +174,10 @@ def test_tokenizers():
         check_tokenizer(theirs, name, vocab)
         saved = new_folder("tokenizer_saved")  # what the library saves, read by us
         theirs.save_pretrained(saved)
-        check_tokenizer(theirs, saved, vocab)
-        os.remove(os.path.join(folder, "tokenizer.json"))  # the other two files are enough
-        check_tokenizer(transformers.AutoTokenizer.from_pretrained(folder), folder, vocab)
+        for other in ("config.json", "model.safetensors"):
+            os.rename(os.path.join(folder, other), os.path.join(saved, other))
+        hf("import", saved, path("saved.bin"))
+        check_tokenizer(theirs, path("saved_tokenizer.bin"), vocab)
 
 
 def test_their_tokenizer_of_another_order():
@@ -180,10 +188,11 @@ def test_their_tokenizer_of_another_order():
     trained.train_from_iterator(["the cat sees the dog and the cat"] * 20, vocab_size=270, min_frequency=2,
                                 special_tokens=["<|endoftext|>"], show_progress=False)
     os.makedirs(folder)
-    trained.save_model(folder)
+    trained.save(os.path.join(folder, "tokenizer.json"))
     odd_model(vocab_size=trained.get_vocab_size()).save_pretrained(folder)
-    refused("--init", folder, "--steps", 0, "--sample-tokens", 4,
-            says=["vocab.json: id 0 is \"<|endoftext|>\", by the merges it is \"!\"", "--tokenizer"])
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), "import", folder, path("no.bin")],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "tokenizer.json: not GPT-2's kind of tokenizer" in done.stderr, done.stderr
 
 
 # ---- Generation ----
@@ -192,8 +201,8 @@ def test_their_tokenizer_of_another_order():
 def test_generation():
     prompt = "the cat sees "
     for name, _ in merge_files()[:2]:
-        _, export = our_trained_model(("--tokenizer", name))
-        ours = cli.sample_of(ran("--init", export, "--steps", 0, "--temperature", 0, "--sample-tokens", 12, "--prompt",
+        folder, export = our_trained_model(("--tokenizer", name))
+        ours = cli.sample_of(ran("--init", folder, "--steps", 0, "--temperature", 0, "--sample-tokens", 12, "--prompt",
                                  prompt))
         tokenizer = transformers.AutoTokenizer.from_pretrained(export)
         model = transformers.AutoModelForCausalLM.from_pretrained(export).eval()

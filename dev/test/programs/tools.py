@@ -111,10 +111,6 @@ def compiled_tool(name):
     return path(name)
 
 
-def hf_tool():
-    return compiled_tool("hf_tool")
-
-
 # ---- The logs of a run ----
 
 

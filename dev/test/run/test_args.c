@@ -199,16 +199,6 @@ TEST(test_foreign_names) {
     }
 }
 
-// The name of released weights means their folder, but --plan needs no weights.
-TEST(test_released_weights) {
-    static Parsed p;
-    CHECK(t, parse(&p, false, "-i x -e gpt2-xl") && strcmp(p.options.init, "dev/data/gpt2/gpt2-xl") == 0, "%s",
-          p.options.init);
-    if (path_exists("dev/data/gpt2/gpt2-xl")) { return; }
-    CHECK(t, parse(&p, false, "-i x -e gpt2-xl --plan") && strcmp(p.options.init, "d48") == 0, "%s", p.options.init);
-    CHECK(t, p.options.vocab == GPT2_VOCAB_SIZE, "a vocabulary of %lld", (long long)p.options.vocab);
-}
-
 TEST(test_contradictions) {
     static const Refusal refusals[] = {
         {"", "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},

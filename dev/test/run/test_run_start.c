@@ -32,33 +32,28 @@ static bool takes(Sent *sent, bool folder) {
     return ok;
 }
 
-static Sent sent_model(int kind) {
+static Sent sent_model(const char *path) {
     Sent sent;
     memset(&sent, 0, sizeof(sent));
-    memcpy(&sent.file.kind, &kind, sizeof(kind));
     gpt2_config_from_size(&sent.file.config, "d12");
     sent.file.config.vocab_size = 50257, sent.file.config.padded_vocab_size = 50304;
-    strcpy(sent.file.path, "model.bin");
+    strcpy(sent.file.path, path);
     return sent;
 }
 
 TEST(test_sent_models) {
-    for (int kind = MODEL_FROM_SIZE; kind <= MODEL_FROM_SAFETENSORS; kind++) {
-        Sent sent = sent_model(kind);
-        CHECK(t, takes(&sent, false), "kind %d is refused", kind);
-    }
-    static const int kinds[] = {-1, MODEL_FROM_SAFETENSORS + 1, 77, INT32_MAX, INT32_MIN};
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        Sent sent = sent_model(kinds[i]);
-        CHECK(t, !takes(&sent, false), "kind %d is taken", kinds[i]);
-    }
-    Sent sent = sent_model(MODEL_FROM_BIN);
+    Sent sent = sent_model("");
+    CHECK(t, takes(&sent, false), "a size is refused");
+    sent = sent_model("model.bin");
+    CHECK(t, takes(&sent, false), "a file is refused");
+    sent.file.trained_positions = -1;
+    CHECK(t, !takes(&sent, false), "-1 trained positions are taken");
     memset(sent.file.path, 'x', sizeof(sent.file.path));
     CHECK(t, !takes(&sent, false), "a path without an end is taken");
-    sent = sent_model(MODEL_FROM_SIZE);
+    sent = sent_model("");
     memset(sent.file.note.text, 'x', sizeof(sent.file.note.text));
     CHECK(t, !takes(&sent, false), "a note without an end is taken");
-    sent = sent_model(MODEL_FROM_BIN);
+    sent = sent_model("model.bin");
     sent.file.config.num_layers = -12;
     CHECK(t, !takes(&sent, false), "a config out of range is taken");
 }
@@ -75,7 +70,7 @@ TEST(test_sent_folders) {
                  {-1, 0, 0, 0, false},       {RUN_MAX_CHECKPOINTS + 1, 0, 1, 10, false},
                  {1, 0, 1, INT64_MAX, false}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Sent sent = sent_model(MODEL_FROM_SIZE);
+        Sent sent = sent_model("");
         sent.found.num_checkpoints = cases[i].count, sent.found.first_usable = cases[i].first;
         sent.found.resumes = cases[i].resumes;
         for (int k = 0; k < RUN_MAX_CHECKPOINTS; k++) { sent.found.checkpoints[k] = cases[i].step; }

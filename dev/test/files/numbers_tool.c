@@ -1,8 +1,8 @@
 // What test_transformers.py compares with the library's numbers:
-//   hf_tool logits INIT OUT TOKEN...      writes, as float32, the logits (T,V) after each of the T tokens, computed as
-//                                         a sample is, and the losses (T) of each token's successor (of the last: token
-//                                         0), computed as a validation is
-//   hf_tool encode TOKENIZER FILE         prints the ids of a text; TOKENIZER is byte, a file or a model's folder
+//   numbers_tool logits MODEL OUT TOKEN...   writes, as float32, the logits (T,V) after each of the T tokens, computed
+//                                            as a sample is, and the losses (T) of each token's successor (of the last:
+//                                            token 0), computed as a validation is
+//   numbers_tool encode TOKENIZER FILE       prints the ids of a text; TOKENIZER is byte or a file
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
@@ -51,8 +51,7 @@ static bool print_ids(const char *name, const char *path, Error *error) {
     Tokenizer t;
     uint8_t *text;
     int64_t bytes, count = 0;
-    bool folder = path_is_directory(name);
-    if (!(folder ? hf_tokenizer_load(&t, name, error) : tokenizer_open(&t, name, error))) { return false; }
+    if (!tokenizer_open(&t, name, error)) { return false; }
     bool ok = read_whole_file(path, 1 << 20, &text, &bytes, error);
     uint16_t *tokens = ok ? (uint16_t *)malloc(2 * (size_t)bytes + 2) : NULL;
     ok = ok && tokenizer_encode(&t, text, (size_t)bytes, tokens, &count, error);
@@ -65,10 +64,10 @@ static bool print_ids(const char *name, const char *path, Error *error) {
 }
 
 int main(int argc, char **argv) {
-    Error error = {"usage: logits INIT OUT TOKEN... | encode TOKENIZER FILE"};
+    Error error = {"usage: logits MODEL OUT TOKEN... | encode TOKENIZER FILE"};
     bool ok = false;
     if (argc > 4 && strcmp(argv[1], "logits") == 0) { ok = write_logits(argv[2], argv[3], argv + 4, argc - 4, &error); }
     if (argc == 4 && strcmp(argv[1], "encode") == 0) { ok = print_ids(argv[2], argv[3], &error); }
-    exit_unless(ok, "hf_tool", &error);
+    exit_unless(ok, "numbers_tool", &error);
     return EXIT_SUCCESS;
 }

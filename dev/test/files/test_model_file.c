@@ -1,0 +1,87 @@
+// What --init takes: a size, a .bin file, a run's folder. Models of Hugging Face are refused with the command.
+#include "dev/test/files/checkpoint_run.h"
+#include "dev/test/files/whole_model.h"
+#include "dev/test/refused.h"
+#include "dev/test/temp_dir.h"
+#include "llmc/files/model_file.h"
+
+TEST(test_init_files) {
+    Error error;
+    static ModelFile file;
+    GPT2Config config = {2, 3, 128, 1, 2, 2}; // maxT, V, Vp, L, NH, C
+    float params[338], loaded[338];
+    CHECK(t, gpt2_num_params(&config) == 338, "%lld", (long long)gpt2_num_params(&config));
+    gpt2_init_params(params, &config, 3);
+    CHECK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error), "%s", error.text);
+    CHECK(t, model_file_open(&file, test_path(t, "m.bin"), &error), "%s", error.text);
+    CHECK(t, model_configs_equal(&file.config, &config) && model_file_read(&file, loaded, &error), "%s", error.text);
+    CHECK(t, memcmp(params, loaded, sizeof(loaded)) == 0, "other weights");
+    CHECK(t, model_file_open(&file, "d12", &error) && file.path[0] == '\0', "%s", error.text);
+    CHECK(t, file.config.num_layers == 12 && file.config.channels == 768 && file.config.vocab_size == 0, "d12");
+}
+
+TEST(test_init_refused) {
+    static ModelFile file;
+    Error error;
+    char rest[5000];
+    const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
+    CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
+                  ": neither a size (one of" GPT2_SIZE_NAMES ") nor a model's file nor the folder of a run");
+    CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init", ": the path is empty");
+    CHECK_REFUSED(t, model_file_open(&file, "gpt2-xl", &error), &error, "--init gpt2-xl",
+                  ": `python3 dev/hf.py import gpt2-xl gpt2-xl.bin` fetches these weights for --init gpt2-xl.bin; "
+                  "--init 1558M is a new model of this size");
+    CHECK_REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), &error, test_path(t, "none.bin"),
+                  ": cannot open: No such file or directory");
+    CHECK(t, make_directories(folder, &error), "%s", error.text);
+    CHECK(t, !model_file_open(&file, folder, &error), "an empty folder");
+    CHECK(t, strstr(error.text, "/hf: this folder holds no model: no model_<step>.bin") != NULL, "%s", error.text);
+    snprintf(rest, sizeof(rest), "is a model of Hugging Face; `python3 dev/hf.py import %s model.bin` makes a file",
+             folder);
+    static const char *const names[] = {"hf/pytorch_model.bin", "hf/model.safetensors.index.json",
+                                        "hf/model.safetensors"};
+    for (int i = 0; i < 3; i++) {
+        const char *path = test_path(t, names[i]);
+        temp_write(path, "x", 1);
+        CHECK(t, !model_file_open(&file, folder, &error) && strstr(error.text, rest) != NULL, "%s", error.text);
+        unlink(path);
+    }
+    CHECK(t, !model_file_open(&file, safetensors, &error) && strstr(error.text, rest) != NULL, "%s", error.text);
+}
+
+static void check_opens(Test *t, ModelFile *file, const char *name) {
+    Error error;
+    CHECK(t, model_file_open(file, test_folder(t), &error), "%s", error.text);
+    CHECK(t, strcmp(file->path, test_path(t, name)) == 0, "%s, expected %s", file->path, name);
+}
+
+TEST(test_init_run_folder) {
+    Error error;
+    static ModelFile file;
+    static Run run;
+    run_init(&run, tiny_config());
+    for (int64_t step = 1; step <= 3; step++) {
+        CHECK(t, run_save(&run, test_folder(t), step, step, &error), "%s", error.text);
+    }
+    check_opens(t, &file, "model_00000003.bin");
+    CHECK(t, file.note.text[0] == '\0', "nothing passed over");
+    const char *newest = test_path(t, "model_00000003.bin"), *temporary = test_path(t, "model_00000003.bin.tmp");
+    temp_must(rename(newest, temporary) == 0, newest); // killed before the model got its name
+    check_opens(t, &file, "model_00000003.bin.tmp");
+    temp_must(rename(temporary, newest) == 0, newest);
+    temp_flip(test_path(t, "model_00000003.bin"), 1030);
+    check_opens(t, &file, "model_00000002.bin");
+    CHECK_REFUSED(t, false, &file.note, test_path(t, "model_00000003.bin"),
+                  ": is damaged: its checksum does not match");
+    unlink(test_path(t, "state_00000003.bin")); // without a state nobody knows; the header is sound
+    check_opens(t, &file, "model_00000003.bin");
+    for (int i = 1; i <= 3; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "model_%08d.bin", i);
+        temp_write(test_path(t, name), "x", 1);
+    }
+    CHECK(t, !model_file_open(&file, test_folder(t), &error), "all damaged");
+    CHECK(t, strstr(error.text, "model_00000003.bin: 1 bytes, less than the header of a model") != NULL, "%s",
+          error.text);
+    run_free(&run);
+}

@@ -1,0 +1,421 @@
+"""dev/hf.py: what it makes of Hugging Face's files and of ours, read by the independent readers of formats.py, and what
+it refuses. It needs numpy. What Hugging Face's own library makes of its exports: test_transformers.py."""
+import json
+import math
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from array import array
+
+import numpy as np
+import pytest
+
+import cli
+import formats
+from cli import QUIET, TINY, model, ran, refused, tensor_shapes
+from tools import ROOT, new_folder, path, read, write
+
+sys.path.insert(0, os.path.join(ROOT, "dev"))
+import hf  # noqa: E402
+
+FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
+CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}
+JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
+WEIGHTS = ["config.json", "generation_config.json", "model.safetensors"]
+FILES = sorted([*WEIGHTS, "tokenizer.json", "tokenizer_config.json"])
+END = "<|endoftext|>"
+
+
+def called(*arguments, status=0):
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), *map(str, arguments)], check=False,
+                          capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == status, (arguments, done.stdout, done.stderr)
+    return done.stderr if status else done.stdout
+
+
+def fails(says, function, *arguments):
+    """It raises a Problem of one line that begins with the file and holds `says`."""
+    with pytest.raises(hf.Problem) as caught:
+        function(*arguments)
+    assert says in str(caught.value) and "\n" not in str(caught.value), str(caught.value)
+
+
+def random_model(seed):
+    """Tensors with values that bfloat16 and half precision hold exactly; the padding of wte is zero."""
+    generator, used = random.Random(seed), CONFIG["V"] * CONFIG["C"]
+    tensors = {name: array("f", (generator.randrange(-128, 129) / 32 for _ in range(math.prod(shape))))
+               for name, shape in tensor_shapes(CONFIG).items()}
+    tensors["wte"][used:] = array("f", [0.0] * (len(tensors["wte"]) - used))
+    return tensors
+
+
+def their_folder(name, tensors, dtype="F32", prefix="", more=(), **config):
+    """A folder with a model in Hugging Face's form."""
+    named = {**formats.hugging_face_tensors(CONFIG, tensors, dtype, prefix), **dict(more)}
+    write(f"{name}/config.json", json.dumps({**JSON, **config}))
+    formats.write_safetensors(f"{name}/model.safetensors", named, {"format": "pt"}, padding=11)
+    return path(name)
+
+
+# ---- Models ----
+
+
+def test_a_model_of_transformers():
+    """hf_tiny was saved by transformers. What is imported has the bits of its weights, and the logits of PyTorch, here
+    computed in double precision."""
+    called("import", os.path.join(FIXTURES, "hf_tiny"), path("tiny.bin"))
+    assert read("tiny.bin") == read(os.path.join(FIXTURES, "tiny.bin"))
+    config, _, tensors = formats.read_model(path("tiny.bin"))
+    state = np.fromfile(os.path.join(FIXTURES, "tiny_debug_state.bin"), np.int32)
+    B, T, V = (*state[2:4], config["V"])
+    tokens, want = state[256:256 + B * T].reshape(B, T), state[256 + 2 * B * T:][:B * T * V].view(np.float32)
+    p = {name: np.array(tensors[name], np.float64).reshape(shape) for name, shape in tensor_shapes(config).items()}
+    error = np.abs(logits(config, p, tokens) - want.reshape(B, T, V)).max()
+    assert error <= 2.0**-22 * np.abs(want).max(), error  # the expected logits are rounded to fp32
+
+
+def logits(config, p, tokens):
+    def norm(x, weight, bias):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+    (B, T), NH = tokens.shape, config["NH"]
+    x = p["wte"][tokens] + p["wpe"][:T]
+    for i in range(config["L"]):
+        q, k, v = np.split(norm(x, p["ln1w"][i], p["ln1b"][i]) @ p["qkvw"][i].T + p["qkvb"][i], 3, -1)
+        q, k, v = (y.reshape(B, T, NH, -1).transpose(0, 2, 1, 3) for y in (q, k, v))
+        weights = np.exp(q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])) * np.tri(T)
+        mixed = (weights / weights.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(B, T, -1)
+        x = x + mixed @ p["attprojw"][i].T + p["attprojb"][i]
+        h = norm(x, p["ln2w"][i], p["ln2b"][i]) @ p["fcw"][i].T + p["fcb"][i]
+        h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+        x = x + h @ p["fcprojw"][i].T + p["fcprojb"][i]
+    return norm(x, p["lnfw"], p["lnfb"]) @ p["wte"][:config["V"]].T
+
+
+@pytest.mark.parametrize("dtype, prefix", (("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")))
+def test_import(dtype, prefix):
+    """Of every type, in any order, with the buffers and the head that a file may have."""
+    tensors = random_model(5)
+    named = formats.hugging_face_tensors(CONFIG, tensors, dtype, prefix)
+    items = list(named.items())
+    random.Random(7).shuffle(items)
+    for layer in range(CONFIG["L"]):
+        items.append((f"{prefix}h.{layer}.attn.bias", ("BOOL", (1, 1, 7, 7), bytes(49))))
+        items.append((f"{prefix}h.{layer}.attn.masked_bias", ("F32", (), array("f", [-1e4]))))
+    items.append(("lm_head.weight", named[prefix + "wte.weight"]))
+    write("in/config.json", json.dumps(JSON, indent=2))
+    formats.write_safetensors("in/model.safetensors", dict(items), {"format": "pt"}, padding=11)
+    hf.import_model(path("in"), path("out.bin"))
+    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
+
+
+@pytest.mark.parametrize("version", (3, 5))
+def test_export_and_back(version):
+    tensors = random_model(9)
+    file, folder = model("in.bin", CONFIG, tensors, version), new_folder("out")
+    assert "without a tokenizer (--tokenizer names one)" in called("export", file, folder)
+    metadata, found = formats.read_safetensors(os.path.join(folder, "model.safetensors"))
+    assert metadata == {"format": "pt"} and found == formats.hugging_face_tensors(CONFIG, tensors)
+    check_config(folder, 150, 149, 7)
+    config = json.loads(read("out/config.json"))
+    assert {name: config.get(name) for name in JSON} == JSON
+    before = read("out/model.safetensors")
+    assert "holds no tokenizer.json" in called("import", folder, path("back.bin"))
+    assert formats.read_model(path("back.bin")) == (CONFIG, 3, tensors)
+    called("export", path("back.bin"), folder)  # over the first
+    assert read("out/model.safetensors") == before and sorted(os.listdir(folder)) == WEIGHTS
+
+
+def test_several_files():
+    """An index names the files. Each tensor is in one of them."""
+    tensors = random_model(3)
+    items = list(formats.hugging_face_tensors(CONFIG, tensors).items())
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    folder = their_folder("parts", tensors)
+    os.remove(path("parts/model.safetensors"))
+    for i, name in enumerate(names):
+        formats.write_safetensors(f"parts/{name}", dict(items[i::2]))
+    places = {name: names[i % 2] for i, (name, _) in enumerate(items)}
+    index = write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
+    hf.import_model(folder, path("out.bin"))
+    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
+    formats.write_safetensors(f"parts/{names[1]}", dict(items[1::2] + items[:1]))
+    fails(f"{names[1]}: tensor wte.weight is in another file, too", hf.read_folder, folder)
+    os.remove(path(f"parts/{names[1]}"))
+    fails(f"{names[1]}: no such file of weights", hf.read_folder, folder)
+    for text in ('{"weight_map": 7}', '{}', '{"weight_map": {"a": "pytorch_model.bin"}}'):
+        write(index, text)
+        fails("no such file of weights", hf.read_folder, folder)
+
+
+# ---- What is refused ----
+
+
+def test_cut_anywhere():
+    folder = their_folder("cut", random_model(1))
+    whole = read("cut/model.safetensors")
+    start = 8 + struct.unpack("<Q", whole[:8])[0]
+    for size in [*range(0, 300), *range(300, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
+        write("cut/model.safetensors", whole[:size])
+        fails(path("cut/model.safetensors"), hf.read_folder, folder)
+    write("cut/model.safetensors", whole + b"\0")
+    fails("its tensors cover", hf.read_folder, folder)
+    for length in (2**64 - 1, 2**63, 100_000_001, 0):
+        write("cut/model.safetensors", struct.pack("<Q", length) + whole[8:])
+        fails(path("cut/model.safetensors"), hf.read_folder, folder)
+
+
+PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
+
+
+@pytest.mark.parametrize("old, new, says", (
+    ('"wte.weight"', '"wtf.weight"', "wte.weight is missing"),
+    ('"h.0.ln_1.bias"', '"h.3.attn.bias", "h.0.ln_1.bias"', "is no sound JSON"),
+    ('"h.0.ln_1.bias"', '"h.0.attn.masked_bias"', "tensor h.0.ln_1.bias is missing, expected F32, F16 or BF16 of"),
+    ('"h.0.ln_1.bias"', '"transformer.h.0.ln_1.weight"', "or it is there twice"),
+    ('"wpe.weight"', '"wte.weight"', "is no sound JSON (a name is given twice)"),
+    (PLACE, PLACE.replace("150, 15", "15, 150"), "wte.weight is F32 of shape [15, 150], expected F32, F16 or BF16 of"),
+    (PLACE, PLACE.replace("150, 15", "2250"), "wte.weight is F32 of shape [2250]"),
+    (PLACE, PLACE.replace("150, 15", "150, 14"), "tensor wte.weight: its type, shape and place do not fit"),
+    (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("150, 15", "150.0, 15"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("150, 15", "9223372036854775808, 9223372036854775808"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("[150, 15]", "7"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[0]"), "its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "7"), "its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[-9000, 0]"), "its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[9000, 0]"), "its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[4, 9004]"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[0, 18000]"), "tensor wte.weight: its type"),
+    (PLACE, PLACE.replace("[0, 9000]", "[0, 99999999]"), "its type"),
+    ('"dtype": "F32", ' + PLACE, '"dtype": "F33", ' + PLACE, "tensor wte.weight: its type"),
+    ('"dtype": "F32", ' + PLACE, '"dtype": "F16", ' + PLACE, "tensor wte.weight: its type"),
+    ('"dtype": "F32", ' + PLACE, '"dtype": ["F32"], ' + PLACE, "tensor wte.weight: its type"),
+    ('"dtype": "F32", ' + PLACE, PLACE, "tensor wte.weight: its type"),
+    ('{"__metadata__"', '["__metadata__"', "is no sound JSON"),
+    ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON"),
+    ('{"__metadata__": {"format": "pt"}', '{"__metadata__": {"format": "pt"}, "a": 7', "its type")))
+def test_damaged_header(old, new, says):
+    folder = their_folder("damaged", random_model(1))
+    data = read("damaged/model.safetensors")
+    length = struct.unpack("<Q", data[:8])[0]
+    header = data[8:8 + length].decode()
+    assert header.count(old) == 1
+    header = header.replace(old, new).encode()
+    write("damaged/model.safetensors", struct.pack("<Q", len(header)) + header + data[8 + length:])
+    fails(says, hf.import_model, folder, path("never.bin"))
+    assert not [name for name in os.listdir(path()) if name.startswith("never")]
+
+
+@pytest.mark.parametrize("more, says", (
+    ({"h.3.ln_1.bias": ("F32", (15,), array("f", [0.0] * 15))}, "tensor h.3.ln_1.bias does not belong to a GPT-2 of 3"),
+    ({"lm_head.weight": ("F32", (150, 15), array("f", [0.0] * 2250))}, "lm_head.weight differs from wte.weight"),
+    ({"lm_head.weight": ("F32", (15,), array("f", [0.0] * 15))}, "tensor lm_head.weight is F32 of shape [15]"),
+    ({"ln_f.bias": ("U8", (15,), bytes(15))}, "tensor ln_f.bias is U8 of shape [15], expected F32, F16 or BF16"),
+    ({"ln_f.bias": ("F32", (15,), array("f", [math.nan] * 15))}, "tensor ln_f.bias holds NaN or infinity"),
+    ({"wte.weight": ("BF16", (150, 15), array("f", [math.inf] * 2250))}, "tensor wte.weight holds NaN or infinity")))
+def test_other_tensors(more, says):
+    fails(says, hf.import_model, their_folder("others", random_model(1), more=more), path("never.bin"))
+    assert not [name for name in os.listdir(path()) if name.startswith("never")]
+
+
+@pytest.mark.parametrize("config, says", (
+    ({"n_inner": 60}, None), ({"scale_attn_weights": True}, None), ({"activation_function": "gelu_pytorch_tanh"}, None),
+    ({"n_inner": 61}, '"n_inner" is 61, a variant of GPT-2 that is not supported'),
+    ({"model_type": "llama"}, "model_type is llama, expected gpt2"), ({"n_head": None}, "expected whole numbers"),
+    ({"n_head": "5"}, "expected whole numbers"), ({"n_head": True}, "expected whole numbers"),
+    ({"n_head": 0}, "number of heads is 0"), ({"n_head": 4}, "15 channels cannot be divided among 4 heads"),
+    ({"vocab_size": 1 << 40}, "vocabulary size is"), ({"activation_function": "relu"}, '"activation_function" is relu'),
+    ({"activation_function": ["relu"]}, '"activation_function" is'), ({"layer_norm_epsilon": 1e-6}, "epsilon"),
+    ({"scale_attn_by_inverse_layer_idx": True}, "a variant"), ({"add_cross_attention": True}, "a variant"),
+    ({"n_layer": 2}, "does not belong to a GPT-2 of 2 layers"), ({"n_layer": 4}, "tensor h.3.ln_1.weight is missing")))
+def test_config(config, says):
+    folder = their_folder("configs", random_model(1), **config)
+    if says is None:
+        hf.import_model(folder, path("out.bin"))
+        return
+    fails(says, hf.import_model, folder, path("never.bin"))
+
+
+def test_one_line():
+    """As a user sees it."""
+    folder = their_folder("line", random_model(1))
+    write("line/config.json", '{"a')
+    assert re.fullmatch(rf"hf\.py: {folder}/config\.json: is no sound JSON [^\n]+\n",
+                        called("import", folder, path("no.bin"), status=1))
+    os.remove(path("line/config.json"))
+    assert called("import", folder, path("no.bin"), status=1) == \
+        f"hf.py: {folder}/config.json: No such file or directory\n"
+    assert "no such folder, and names of the Hub need" in called("import", "gpt2", path("no.bin"), status=1) or \
+        "gpt2: cannot be fetched" in called("import", "gpt2", path("no.bin"), status=1)
+    for source in (path("nothing.bin"), folder):
+        assert source in called("export", source, path("no"), status=1)
+    write("other/thesis.txt", "years of work")
+    err = called("export", f"{FIXTURES}/tiny.bin", path("other"), status=1)
+    assert "holds 'thesis.txt', which no export wrote" in err
+    assert os.listdir(path("other")) == ["thesis.txt"] and not os.path.exists(path("no"))
+
+
+# ---- Tokenizers ----
+
+
+def symbol(byte):
+    return formats.SYMBOLS[formats.BYTES.index(byte)]
+
+
+def check_config(folder, vocab, end, context):
+    config, generation = (json.loads(read(os.path.join(folder, name))) for name in WEIGHTS[:2])
+    assert config["architectures"] == ["GPT2LMHeadModel"] and config["tie_word_embeddings"] is True
+    assert config["n_positions"] == config["n_ctx"] == context and config["vocab_size"] == vocab
+    assert {settings[name] for settings in (config, generation) for name in ("bos_token_id", "eos_token_id")} == {end}
+    assert generation["pad_token_id"] == end
+
+
+def check_tokenizer(folder, vocab, merges, context):
+    """vocab: the tokens' texts in the order of their ids; merges: pairs of texts."""
+    whole, settings = (json.loads(read(os.path.join(folder, name))) for name in FILES[3:])
+    assert whole["model"]["vocab"] == {text: i for i, text in enumerate(vocab)} and whole["model"]["type"] == "BPE"
+    assert whole["model"]["merges"] == [list(pair) for pair in merges]
+    assert [(token["id"], token["content"], token["special"]) for token in whole["added_tokens"]] == [
+        (len(vocab) - 1, END, True)]
+    step = whole["pre_tokenizer"]
+    assert (step["type"], step["add_prefix_space"], step["use_regex"]) == ("ByteLevel", False, True)
+    assert whole["normalizer"] is None and whole["decoder"]["type"] == "ByteLevel"
+    assert settings["tokenizer_class"] == "GPT2Tokenizer" and settings["model_max_length"] == context
+    assert settings["clean_up_tokenization_spaces"] is False and settings["add_prefix_space"] is False
+    assert list(settings["added_tokens_decoder"]) == [str(len(vocab) - 1)]
+    assert {settings[f"{name}_token"] for name in ("bos", "eos", "unk")} == {END}
+
+
+def small_words():
+    """The tokens of three merges, and these."""
+    pairs = [(0, 1), (256, 2), (30, 31)]
+    words = [bytes([byte]) for byte in formats.BYTES]
+    for left, right in pairs:
+        words.append(words[left] + words[right])
+    texts = ["".join(symbol(byte) for byte in word) for word in words]
+    return [*words, END.encode()], [*texts, END], [(texts[left], texts[right]) for left, right in pairs]
+
+
+def a_model(V=300):
+    config = {"maxT": 16, "V": V, "L": 1, "NH": 2, "C": 16, "Vp": -(-V // 128) * 128}
+    return model("small.bin", config, {name: array("f", [0.5] * math.prod(shape))
+                                       for name, shape in tensor_shapes(config).items()})
+
+
+def test_tokenizer_both_ways():
+    words, texts, merges = small_words()
+    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    folder = new_folder("small_hf")
+    assert f"with its tokenizer {path('t.bin')}" in called("export", a_model(), folder, "--tokenizer", path("t.bin"))
+    assert sorted(os.listdir(folder)) == FILES
+    check_config(folder, 300, 259, 16)
+    check_tokenizer(folder, texts, merges, 16)
+    assert f"{path('m_tokenizer.bin')}: its tokenizer of 260 tokens" in called("import", folder, path("m.bin"))
+    assert read("m_tokenizer.bin") == read("t.bin")
+    called("export", path("m.bin"), new_folder("again"))  # finds it beside the model
+    assert [read(f"again/{name}") for name in FILES] == [read(f"small_hf/{name}") for name in FILES]
+    words[257], words[258] = words[258], words[257] + b"?"  # no merge makes this
+    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    assert "without a tokenizer" in called("export", path("m.bin"), folder, "--tokenizer", path("t.bin"))
+    assert sorted(os.listdir(folder)) == WEIGHTS
+
+
+def test_bytes():
+    folder = new_folder("bytes_hf")
+    called("export", a_model(257), folder, "--tokenizer", "byte")
+    check_config(folder, 257, 256, 16)
+    check_tokenizer(folder, [symbol(byte) for byte in range(256)] + [END], [], 16)
+    called("import", folder, path("b.bin"))
+    assert "tokenizer   " + path("b_tokenizer.bin") + ", the model's own\n" in ran("--init", path("b.bin"), "-x", 0)
+    assert "has 257 tokens, the model 200" in called("export", a_model(200), folder, "--tokenizer", "byte", status=1)
+
+
+def test_old_form_of_merges():
+    """"a b" instead of ["a", "b"], as transformers wrote them before 5."""
+    words, _, _ = small_words()
+    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    folder = new_folder("old")
+    hf.export_model(a_model(), folder, path("t.bin"))
+    whole = json.loads(read("old/tokenizer.json"))
+    whole["model"]["merges"] = [" ".join(pair) for pair in whole["model"]["merges"]]
+    write("old/tokenizer.json", json.dumps(whole))
+    hf.import_model(folder, path("m.bin"))
+    assert read("m_tokenizer.bin") == read("t.bin")
+
+
+@pytest.mark.parametrize("change", (
+    lambda t: t.update(normalizer={"type": "NFC"}), lambda t: t["pre_tokenizer"].update(add_prefix_space=True),
+    lambda t: t["pre_tokenizer"].update(type="Whitespace"), lambda t: t["pre_tokenizer"].update(use_regex=False),
+    lambda t: t.pop("model"), lambda t: t.update(model=7), lambda t: t["model"].pop("merges"),
+    lambda t: t["model"]["merges"].pop(), lambda t: t["model"]["merges"].insert(0, 7),
+    lambda t: t["model"]["merges"].reverse(), lambda t: t["model"]["vocab"].update(a=65),
+    lambda t: t["model"]["vocab"].update({END: 1000}), lambda t: t["model"]["vocab"].pop("a"),
+    lambda t: t["model"]["vocab"].update({"漢": 260}), lambda t: t["model"].update(vocab=[])))
+def test_other_tokenizers(change):
+    words, _, _ = small_words()
+    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    folder = new_folder("kinds")
+    hf.export_model(a_model(), folder, path("t.bin"))
+    whole = json.loads(read("kinds/tokenizer.json"))
+    change(whole)
+    write("kinds/tokenizer.json", json.dumps(whole))
+    fails("tokenizer.json: not GPT-2's kind of tokenizer", hf.import_model, folder, path("never.bin"))
+
+
+def test_damaged_tokenizer_file():
+    words, _, _ = small_words()
+    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    data = read("t.bin")
+    for size in (0, 100, 1024, 1500, len(data) - 1):
+        write("t.bin", data[:size])
+        fails(path("t.bin"), hf.export_model, a_model(), path("no"), path("t.bin"))
+    for more in (b"\0", b"\1a"):
+        write("t.bin", data + more)
+        fails(path("t.bin"), hf.export_model, a_model(), path("no"), path("t.bin"))
+    write("t.bin", data[:12] + struct.pack("<I", 260) + data[16:])  # end-of-text
+    fails("with end-of-text among them", hf.export_model, a_model(), path("no"), path("t.bin"))
+
+
+# ---- Runs ----
+
+
+def test_a_run():
+    """The newest good checkpoint, with the tokenizer that the run keeps. A kill may have left its model unnamed."""
+    folder, out = new_folder("run"), new_folder("run_hf")
+    ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 3, "-o", folder, "--checkpoint-every", 1)
+    newest, older = (os.path.join(folder, f"model_0000000{step}.bin") for step in (3, 2))
+    before = read(newest)
+    for source in (folder, newest):
+        assert f"{out}: {newest} for Hugging Face transformers, with its tokenizer {folder}/tokenizer.bin\n" == \
+            called("export", source, out)
+        hf.import_model(out, path("back.bin"))
+        assert read("back.bin") == before
+    train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
+    assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
+    shutil.copy(older, newest + ".tmp")  # of no state
+    assert newest + " for" in called("export", folder, out)
+    os.replace(newest, newest + ".tmp")
+    assert newest + ".tmp for" in called("export", folder, out) and sorted(os.listdir(out)) == FILES
+    os.remove(newest + ".tmp")
+    write(newest, before[:-1] + bytes([before[-1] ^ 1]))
+    assert older + " for" in called("export", folder, out)
+    for name in os.listdir(folder):
+        if name.startswith("model"):
+            os.remove(os.path.join(folder, name))
+    assert "none of its 3 checkpoints is whole" in called("export", folder, out, status=1)
+
+
+def test_the_trainer_names_the_command():
+    """--init of what only hf.py reads."""
+    folder = their_folder("theirs", random_model(1))
+    for init in (folder, os.path.join(folder, "model.safetensors")):
+        refused("--init", init, "-x", 0, says=[init, f"python3 dev/hf.py import {folder} "])
+    refused("--init", "gpt2-medium", "-x", 0, says=["python3 dev/hf.py import gpt2-medium gpt2-medium.bin",
+                                                    "--init gpt2-medium.bin", "--init 350M"])

@@ -1,0 +1,98 @@
+"""The copies of the tokenizer that a run and `tokenize` keep, and the tokenizer beside a model's file: sampling and
+resuming need no option. What dev/hf.py makes of them: test_hf.py."""
+import os
+import re
+import subprocess
+
+import pytest
+
+import cli
+import formats
+from cli import QUIET, TINY, new_folder, path, ran, refused, write
+from tools import ROOT
+
+TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
+END = "<|endoftext|>"
+NO_STEPS = ["--steps", 0, "--sample-tokens", 8]
+TRAIN = [*TINY, *QUIET, "-x", 2]
+PROMPT = [*NO_STEPS, "--prompt", "a b", "--temperature", 0]
+
+
+def whose(out):
+    return re.search("^tokenizer   (.*)$", out, re.M)[1]
+
+
+@pytest.mark.parametrize("tokenizer, more", (("byte", ()), ("byte", ("--vocab", 300)), ("merges", ())),
+                         ids=("bytes", "room", "merges"))
+def test_a_run_keeps_its_tokenizer(tokenizer, more):
+    """Sampling and resuming need nothing but the folder, also when the file is gone."""
+    name = tokenizer if tokenizer == "byte" else write("made_up.bpe", formats.merges_text())
+    folder, text = new_folder("keeps"), cli.text_file()
+    train = ["-i", text, *TRAIN, *more, "-o", folder]
+    ran(*train, "--tokenizer", name)
+    model = os.path.join(folder, "model_00000002.bin")
+    good = cli.sample_of(ran("--init", folder, *PROMPT, "--tokenizer", name)) if not more else None  # must fit exactly
+    if tokenizer != "byte":
+        os.remove(name)
+    for init in (folder, model):
+        out = ran("--init", init, *PROMPT)
+        assert whose(out) == f"{folder}/tokenizer.bin, the model's own" and good in (None, cli.sample_of(out)), out
+    beside = path("moved.bin")  # as dev/hf.py names the two
+    write(beside, formats.read_bytes(model))
+    write("moved_tokenizer.bin", formats.read_bytes(f"{folder}/tokenizer.bin"))
+    out = ran("--init", beside, *PROMPT)
+    assert whose(out) == f"{path('moved_tokenizer.bin')}, the model's own" and good in (None, cli.sample_of(out)), out
+    assert whose(ran(*train, "--resume")) == f"{folder}/tokenizer.bin, the model's own"
+    other = new_folder("tuned")  # a text to go on with takes the model's tokenizer, and the new run keeps it, too
+    ran("-i", text, "--init", folder, "--seq-len", 16, "-b", 2, *QUIET, "-x", 1, "-o", other)
+    assert formats.read_bytes(f"{other}/tokenizer.bin") == formats.read_bytes(f"{folder}/tokenizer.bin")
+
+
+def test_resume_with_another_tokenizer():
+    """Its tokens count, not its name. An older version's folder, which has no copy, is used as before."""
+    name, folder = write("made_up.bpe", formats.merges_text()), new_folder("changes")
+    words = [bytes([byte]) for byte in formats.BYTES] + [bytes([formats.BYTES[i // 256], formats.BYTES[i % 256]])
+                                                         for i in range(50000)] + [END.encode()]
+    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    shard = cli.shard("ids.bin", cli.random_tokens(200, 50257))
+    train = ["-i", shard, *TRAIN, "-o", folder]
+    ran(*train, "--tokenizer", name)
+    ran(*train, "--tokenizer", path("moved.bin"), "--resume")  # the same tokens
+    words[300], words[301] = words[301], words[300]
+    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    refused(*train, "--tokenizer", path("moved.bin"), "--resume", says=["tokenizer-fingerprint was"])
+    os.replace(path("moved.bin"), name)
+    refused(*train, "--tokenizer", name, "--resume", says=["tokenizer-fingerprint was"])
+    write("made_up.bpe", formats.merges_text())
+    os.remove(os.path.join(folder, "tokenizer.bin"))
+    assert whose(ran(*train, "--resume")).startswith("none")
+    refused("--init", folder, *PROMPT, says=["--prompt", "--tokenizer vocab.bpe"])
+    ran("--init", folder, *PROMPT, "--tokenizer", name)
+    ran(*train, "--tokenizer", name, "--resume")
+    assert "tokenizer.bin" in os.listdir(folder)
+    ran(*train, "--overwrite")
+    assert "tokenizer.bin" not in os.listdir(folder), "a run without a tokenizer has an older run's"
+
+
+def test_shards_of_tokenize():
+    """`tokenize` leaves a copy beside the shards, which no pattern for shards matches: samples are text."""
+    name, text = write("made_up.bpe", formats.merges_text()), cli.text_file(size=20000)
+    command = [TOKENIZE, "--tokenizer", name, "--val-fraction", "0.1", "--shard-size", "4000", "--output"]
+    subprocess.run([*command, path("shards/a_book"), text], check=True, stdout=subprocess.DEVNULL)
+    copy, folder = path("shards/a_book.tokenizer"), new_folder("of_shards")
+    assert os.path.exists(copy) and len(os.listdir(path("shards"))) > 4
+    train = [*TINY, "-v", 0, "-x", 1, "-s", 1, "-g", 4, "-o", folder, "-i"]
+    for pattern in ("shards/*_train_*.bin", "shards/*.bin"):
+        out = ran(*train, path(pattern), "--overwrite")
+        assert whose(out) == f"{copy}, the data's own" and not re.search(r"steps:\n(\d+ ){4}\n", out), out
+    assert whose(ran("--init", folder, *PROMPT)) == f"{folder}/tokenizer.bin, the model's own"
+    write("shards/a_book.tokenizer", formats.read_bytes(copy)[:-1])
+    refused(*train, path(pattern), "--overwrite", says=[copy, "truncated"])
+    os.remove(copy)
+    out = ran(*train, path(pattern), "--overwrite")
+    assert whose(out).startswith("none, samples are token ids; give --tokenizer vocab.bpe ("), out
+    ran("--init", folder, *PROMPT, "--tokenizer", name)  # as advised
+    questions = write("questions.jsonl", '{"context": "a", "completions": ["b", "c", "d", "e"], "label": 0}\n')
+    subprocess.run([TOKENIZE, "--tokenizer", name, "--eval", "--output", path("asked/q"), questions], check=True,
+                   stdout=subprocess.DEVNULL)
+    assert os.listdir(path("asked")) == ["q_val.bin"]
