@@ -949,8 +949,8 @@ static void print_run(const Trainer *t, TrainRun *run) {
 // Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine = {0};
-    if (!open_trainer(t, run, error) || !run_load(run, error) || !run_begin_log(run, error) ||
-        !run_record_start(run, &machine, error)) {
+    if (!run_claim_folder(run, error) || !open_trainer(t, run, error) || !run_load(run, error) ||
+        !run_begin_log(run, error) || !run_record_start(run, &machine, error)) {
         return false;
     }
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),

@@ -10,18 +10,13 @@
 
 // ---- The run folder ----
 
-// Locks the run folder for this process and finds its checkpoints. A fresh run does not begin in the folder of an older
-// run unless an option allows it.
-static inline bool run_claim_folder(TrainRun *run, Error *error) {
+// Checks that the run may have its folder. A fresh run does not begin in the folder of an older run unless an option
+// allows it.
+static inline bool run_check_use(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int64_t step;
     char log[MAX_PATH_BYTES];
-    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) {
-        return false;
-    }
-    run->folder.locked = true;
-    if (!checkpoint_clean(o->out_dir, error)) { return false; }
-    run_list_checkpoints(run);
+    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error)) { return false; }
     bool is_used = run->found.num_checkpoints > 0 || path_exists(log);
     if (o->resume && run->found.num_checkpoints == 0 && checkpoint_list(o->out_dir, "model", &step, 1) > 0) {
         return fail(error,
@@ -44,8 +39,9 @@ static inline void run_say_how_it_resumes(TrainRun *run) {
                      "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
                      (long long)run->step, (long long)run->num_steps);
     }
-    if (!run->options.resume || run->found.resumes) { return; }
-    logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
+    if (run->options.resume && !run->found.resumes) {
+        logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
+    }
 }
 
 // Refuses a file as the place of a run.
@@ -55,17 +51,27 @@ static inline bool run_check_place(const char *dir, Error *error) {
            fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
 }
 
-// Looks at the run folder, and --plan only reads it. run_begin creates it later, when everything else is in order.
+// Finds the checkpoints in the run folder. Only reads.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!run_check_place(o->out_dir, error)) { return false; }
-    if (train_options_plan(o)) {
-        run_list_checkpoints(run);
-    } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
-        return false;
-    }
+    run_list_checkpoints(run);
     run->found.resumes = o->resume && run->found.num_checkpoints > 0;
-    return true;
+    return train_options_plan(o) || run_check_use(run, error);
+}
+
+// Creates and locks the run folder. Checks that no other process has saved in it since this one looked.
+static inline bool run_claim_folder(TrainRun *run, Error *error) {
+    const char *dir = run->options.out_dir;
+    const int64_t newest = run->found.checkpoints[0], count = run->found.num_checkpoints;
+    if (!run_writes_files(run)) { return true; }
+    if (!run->found.resumes && !run_check_disk(run, run->options.overwrite ? (int)count : 0, error)) { return false; }
+    if (!make_directories(dir, error) || !directory_lock(&run->folder.lock, dir, error)) { return false; }
+    run->folder.locked = true;
+    if (!checkpoint_clean(dir, error)) { return false; }
+    run_list_checkpoints(run);
+    return (run->found.num_checkpoints == count && (count == 0 || run->found.checkpoints[0] == newest)) ||
+           fail(error, "--out-dir (-o): another process has saved in %.4000s just now; start again", dir);
 }
 
 // Checks what rank 0 has sent.
@@ -230,22 +236,17 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
     return !run->options.overwrite || files_remove(path) || fail_system(error, path, "remove");
 }
 
-// Creates and locks the folder, and begins the log. A fresh run that may overwrite an older run removes its checkpoints
-// here, after everything else has proved to be in order. A resumed run removes those that --keep does not want, because
-// the disk may need their space for the next one.
+// Begins the log. A fresh run that may overwrite an older run removes its checkpoints here, after everything else has
+// proved to be in order. A resumed run removes those that --keep does not want: the disk may need their space.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     if (run->found.resumes) { run_prune(run); }
-    if (!run_check_disk(run, run->options.overwrite ? run->found.num_checkpoints : 0, error)) { return false; }
-    if (run_writes_files(run) && !run->folder.locked &&
-        !(make_directories(dir, error) && run_claim_folder(run, error))) {
-        return false;
-    }
+    if (run->found.resumes && !run_check_disk(run, 0, error)) { return false; }
     if (run->options.overwrite) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
     }
-    if (!run_keep_tokenizer(run, error)) { return false; }
-    if (!logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {
+    if (!run_keep_tokenizer(run, error) ||
+        !logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {
         return false;
     }
     // mpirun gives its processes terminals, wherever their output goes. They write a line for each step.

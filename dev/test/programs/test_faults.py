@@ -493,8 +493,10 @@ def test_two_processes_one_folder():
     log = read("shared/main.log")
     try:
         for name in (folder, folder + "/", path("link"), os.path.join(FOLDER, ".", "shared"), os.path.relpath(folder)):
-            for options in ([], ["--resume"], ["--overwrite"]):
-                refused(*run, name, "-x", 3, *options, says=["in use by another process", f"pid {first.pid}"])
+            refused(*run, name, "-x", 3, says=["earlier run", "--resume"])
+            for options in (["--resume", "--allow-changes"], ["--overwrite"]):
+                refused(*run, name, "-x", 3, *options,
+                        says=["in use by another process", f"pid {first.pid}"])
         ran(*run, folder, "-x", 3, "--plan")
         ran(*run, new_folder("own"), "-x", 3)
         assert read("shared/main.log") == log, "the first one's log was touched"
