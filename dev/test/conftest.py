@@ -2,7 +2,7 @@
 
     python3 -m pytest dev/test/base                          the tests of a room
     python3 -m pytest dev/test/programs/test_faults.py -k disk
-    python3 -m pytest dev/test/base/test_json.c              one suite
+    python3 -m pytest dev/test/base/test_hash.c              one suite
     python3 -m pytest --builds=build,build/sanitize dev/test
 
 pytest builds nothing. --builds names the folders that hold what make has built: their tests run. A folder without a

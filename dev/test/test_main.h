@@ -1,8 +1,8 @@
 // The list of a program's tests, and what runs them. The file with main includes this once.
 //
 //   unit_tests                       all tests
-//   unit_tests json test_big_seeds   the tests of test_json.c, and one more
-//   unit_tests --list                the files' names: json for test_json.c
+//   unit_tests hash test_big_seeds   the tests of test_hash.c, and one more
+//   unit_tests --list                the files' names: hash for test_hash.c
 //   unit_tests --part 2/4 comm       every fourth of these tests, from the second on
 #ifndef TEST_MAIN_H
 #define TEST_MAIN_H

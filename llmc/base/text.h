@@ -65,12 +65,6 @@ PRINTF_LIKE(2, 3) static inline void text_line(Text *text, const char *format, .
     text_words(text, "\n");
 }
 
-static inline Text text_copy(const Text *text) {
-    Text copy = {NULL, 0, 0, text->failed};
-    text_bytes(&copy, text->data, text->used);
-    return copy;
-}
-
 // Writes a code point as UTF-8 and returns its length.
 static inline int utf8_encode(uint32_t code_point, char out[4]) {
     static const uint32_t lead[] = {0, 0, 0xc0, 0xe0, 0xf0};

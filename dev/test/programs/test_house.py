@@ -30,9 +30,9 @@ def test_arrows():
 
 def test_a_wrong_arrow_is_found():
     included = {"llmc/layers/gelu.cuh": ["llmc/run/args.h", "llmc/cuda/cuda_utils.cuh"],
-                "llmc/base/json.h": ["llmc/base/text.h", "llmc/data/tokenizer.h"]}
+                "llmc/base/text.h": ["llmc/base/utils.h", "llmc/data/tokenizer.h"]}
     assert wrong_arrows(included) == ["llmc/layers/gelu.cuh -> llmc/run/args.h",
-                                      "llmc/base/json.h -> llmc/data/tokenizer.h"]
+                                      "llmc/base/text.h -> llmc/data/tokenizer.h"]
 
 
 def test_rooms_are_those_of_contributing():

@@ -39,7 +39,7 @@ def test_parts_are_the_whole(request):
         pytest.skip("no unit tests here (make tests)")
 
     def ran(*words):
-        result = subprocess.run([program, *words, "json"], cwd=ROOT, check=True, capture_output=True, text=True)
+        result = subprocess.run([program, *words, "args"], cwd=ROOT, check=True, capture_output=True, text=True)
         return re.findall(r"^ok   (.*)$", result.stdout, re.M)
 
     parts = [ran("--part", f"{part}/3") for part in (1, 2, 3)]
@@ -47,15 +47,15 @@ def test_parts_are_the_whole(request):
 
 
 @pytest.mark.parametrize("changed, touched, others", (
-    ("llmc/base/json.h", "base/test_json.c run/test_run_start.c programs/test_faults.py programs/test_gpu_ranks.py",
+    ("llmc/base/json_out.h", "base/test_json_out.c programs/test_faults.py programs/test_gpu_ranks.py",
      "base/test_hash.c layers/kernels_gelu.cuh"),
     ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_nvcc.sh",
-     "base/test_json.c cpu/test_layers.c programs/test_faults.py emu/test_emu.sh"),
+     "base/test_json_out.c cpu/test_layers.c programs/test_faults.py emu/test_emu.sh"),
     ("dev/emu/fibers.cpp", "emu/test_emu.sh emu/emu_bugs.cu layers/kernels_gelu.cuh programs/test_gpu_eval.py",
-     "base/test_json.c programs/test_faults.py"),
-    ("dev/plot.py", "programs/test_plot.py programs/test_house.py", "base/test_json.c programs/test_faults.py"),
-    ("dev/test/programs/cli.py", "programs/test_faults.py", "programs/test_build.py base/test_json.c"),
-    ("Makefile", "base/test_json.c programs/test_plot.py", "")))
+     "base/test_json_out.c programs/test_faults.py"),
+    ("dev/plot.py", "programs/test_plot.py programs/test_house.py", "base/test_json_out.c programs/test_faults.py"),
+    ("dev/test/programs/cli.py", "programs/test_faults.py", "programs/test_build.py base/test_json_out.c"),
+    ("Makefile", "base/test_json_out.c programs/test_plot.py", "")))
 def test_what_a_change_touches(changed, touched, others):
     path_of = lambda name: os.path.join(ROOT, "dev", "test", name)
     assert [name for name in touched.split() if not is_touched(path_of(name), {changed})] == []
