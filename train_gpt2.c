@@ -949,7 +949,7 @@ static void print_run(const Trainer *t, TrainRun *run) {
 // Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine = {0};
-    if (!run_claim_folder(run, error) || !open_trainer(t, run, error) || !run_load(run, error) ||
+    if (!open_trainer(t, run, error) || !run_claim_folder(run, error) || !run_load(run, error) ||
         !run_begin_log(run, error) || !run_record_start(run, &machine, error)) {
         return false;
     }

@@ -1025,7 +1025,7 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));
     run_slow(run, true); // libraries may load over a network, and hundreds of ranks connect
-    bool ok = run_lead(run, run_claim_folder, error) && open_trainer(t, run, error);
+    bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error);
     run_slow(run, false);
     if (!ok || !run_load(run, error)) { return false; }
     share_state(t, run);
