@@ -643,3 +643,20 @@ TEST(test_state_without_its_name) {
     CHECK(t, !path_exists(paths.model), "the model has its name without a state");
     run_free(&run);
 }
+
+// A model that cannot get its name when its state has one stays under the temporary name, where a reader finds it.
+TEST(test_model_without_its_name) {
+    static Run run;
+    static CheckpointWriter w;
+    CheckpointPaths paths;
+    Error error = {""};
+    run_init(&run, tiny_config());
+    run_fill(&run, 1);
+    bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
+              run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
+    CHECK(t, ok && mkdir(paths.model, 0755) == 0, "%s", error.text);
+    CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
+    checkpoint_write_abort(&w);
+    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
+    run_free(&run);
+}
