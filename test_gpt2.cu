@@ -159,7 +159,6 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     shape.recompute = recompute, shape.gelu_fusion = gelu_fusion;
     shape.head_rows = 8192;
     shape.has_master = !PRECISION_IS_FP32;
-    shape.cublas_bytes = CUBLAS_SMALL_WORKSPACE;
     shape.num_ranks = 1;
     return shape;
 }

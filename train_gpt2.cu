@@ -57,7 +57,6 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
-#include "llmc/ranks/step_link.h"
 #include "llmc/run/train_loop.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -121,10 +120,9 @@ typedef struct {
     bool cuda_graph; // launch a step's passes as CUDA graphs: only on one GPU, since collectives are queued one by one
     bool has_master; // fp32 weights beside the bf16 ones
     int rank, num_ranks;
-    int zero_stage;       // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
-    int64_t cublas_bytes; // cuBLASLt's workspace
-    int64_t mean_places;  // for the mean losses of a validation or an evaluation: all batches of all ranks
-    int64_t eval_rows;    // the most rows of an evaluation
+    int zero_stage;      // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
+    int64_t mean_places; // for the mean losses of a validation or an evaluation: all batches of all ranks
+    int64_t eval_rows;   // the most rows of an evaluation
     GPT2Optimizer optimizer;
     MuonScale muon_scale;
 } RunShape;

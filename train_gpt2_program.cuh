@@ -17,7 +17,6 @@
 
 #include "llmc/base/json_out.h"
 #include "llmc/base/utils.h"
-#include "llmc/model/auto_plan.h"
 #include "llmc/cuda/gpu.h"
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/layers/attention_tune.cuh"
@@ -189,12 +188,12 @@ static void plan_device(Trainer *t) {
     plan_row(plan, &t->evaluation.means, "eval_means", work, shape1(run->mean_places));
     plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
     plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
-    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
+    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(CUBLAS_WORKSPACE / 4));
     plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
     plan_layout(plan);
 }
 
-static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_SMALL_WORKSPACE,
+static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_WORKSPACE,
               "parameters on their way to bf16 pass through cuBLAS's workspace");
 static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
                   (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
@@ -274,7 +273,6 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
     shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
-    shape.cublas_bytes = cublas_workspace_for(run->choices.gpu_bytes);
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
@@ -288,50 +286,12 @@ static RunShape choose_shape(const TrainRun *run) {
     return shape;
 }
 
-// Collects everything on which the time of a planned model's step depends.
-static StepShape step_shape(const Model *model, const TrainRun *run) {
-    const RunShape *shape = &model->shape;
-    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
-    CudnnShape attention = cudnn_shape(model);
-    StepShape step;
-    memset(&step, 0, sizeof(step));
-    step.config = model->config;
-    step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
-    step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
-    step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
-    if (shape->cudnn && shape->repeats) { step.attention_chunk = cudnn_att_chunk(&attention); }
-    step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
-    step.has_master = shape->has_master;
-    step.sizeof_activation = (int)sizeof(floatX);
-    step.matmul_workspace_bytes = shape->cublas_bytes;
-    step_share(&step, shape->num_ranks, shape->zero_stage);
-    step.micro_batches = run->micro_batches;
-    step.optimizer = shape->optimizer;
-    return step;
-}
-
-// Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
-PlannedRun trainer_plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
-                                Error *overflow) {
+int64_t trainer_plan_bytes(const TrainRun *run, int level, Error *overflow) {
+    static Trainer scratch; // large, so not on the stack
     RunShape shape = choose_shape(run);
-    shape.recompute = variant.recompute;
-    shape.zero_stage = variant.zero_stage;
-    if (variant.unsharded) {
-        shape.kind = RUN_TRAINS;
-        shape.cudnn = shape.head_overlap = false;
-        shape.rank = 0, shape.num_ranks = 1;
-        shape.eval_T = 0, shape.mean_places = shape.eval_rows = 0;
-    }
-    gpt2_plan(t, &run->config, shape);
-    PlannedRun planned;
-    StepShape step = step_shape(&t->model, run);
-    planned.B = shape.B;
-    planned.bytes = t->device_plan.total;
-    planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
-    if (gpu != NULL) { step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage); }
-    zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
-                    &planned.gradient_bytes, &planned.parameter_bytes);
-    return planned;
+    shape.recompute = level;
+    gpt2_plan(&scratch, &run->config, shape);
+    return plan_check_overflow(&scratch.device_plan, overflow) ? scratch.device_plan.total : -1;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -590,7 +550,7 @@ static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
         !plan_allocate(&t->host_plan, error)) {
         return false;
     }
-    cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)t->model.shape.cublas_bytes);
+    cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)CUBLAS_WORKSPACE);
     cudnn_att_set_workspace(&t->gpu.cudnn, t->gpu.cudnn_forward, t->gpu.cudnn_backward);
     return true;
 }
@@ -710,11 +670,26 @@ static void gpt2_close(Trainer *t) {
     plan_free(&t->host_plan);
 }
 
-// Settles the options that depend on the GPUs. With --plan the GPUs are assumed, not asked.
+// The memory that --plan assumes where no GPU is: what the CUDA runtime reports for a card of 80 GB.
+#define PLANNED_GPU_BYTES ((int64_t)79 << 30)
+
+// Returns the memory of the GPU that --plan plans for: the one that is here. An emulated GPU stands for none.
+static int64_t planned_gpu_bytes(void) {
+    int devices = 0;
+    cudaDeviceProp properties;
+    bool found = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                 cudaGetDeviceProperties(&properties, 0) == cudaSuccess;
+    cudaGetLastError(); // no GPU is no failure
+    return found && gpu_peak_of_device(properties.name) != NULL ? (int64_t)properties.totalGlobalMem
+                                                                : PLANNED_GPU_BYTES;
+}
+
+// Settles the options that depend on the GPUs.
 static bool settle_by_gpus(TrainRun *run, Error *error) {
-    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
-    bool known = train_options_plan(&run->options) || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
-    return known && run_settle_gpu_choices(run, &gpus, error);
+    int64_t limit = (int64_t)(run->options.gpu_memory * 0x1p30), bytes;
+    bool plans = train_options_plan(&run->options);
+    if (plans) { bytes = limit > 0 ? limit : planned_gpu_bytes(); }
+    return (plans || rank_gpus_ask(&bytes, run->ranks.comm, error)) && run_settle_gpu_choices(run, bytes, error);
 }
 
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
@@ -776,31 +751,12 @@ static void print_machine(Trainer *t, TrainRun *run) {
     }
 }
 
-// Writes by which attention the plan predicts a run's time, and how to plan with the other.
-static void predicted_attention_text(char *text, size_t size, const Trainer *t, const TrainRun *run) {
-    Error why;
-    if (t->model.shape.cudnn) {
-        snprintf(text, size, "by cuDNN (by our own kernels: --attention own)");
-    } else if (strcmp(run->options.attention, "own") == 0) {
-        snprintf(text, size, "by our own kernels (by cuDNN, where it is: --attention auto)");
-    } else {
-        check_cudnn(run, &why);
-        snprintf(text, size, "by our own kernels (not by cuDNN: %.180s)", why.text);
-    }
-}
-
 // Prints the buffers that are not the GPU's.
-static void print_host_plans(Trainer *t, TrainRun *run) {
-    bool largest_first = train_options_largest_first(&run->options);
-    say(stdout,
-        "Assumed: %s %s with %g GiB (--gpu, --gpu-memory). From 40 GB on, cuBLAS works in %lld MiB, below in %lld.\n",
-        run->num_ranks > 1 ? "each GPU is" : "the GPU is", train_options_gpu(&run->options)->option,
-        (double)run->choices.gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
-        (long long)CUBLAS_SMALL_WORKSPACE >> 20);
+static void print_host_plans(const Trainer *t) {
     say(stdout, "\nOn the host, pinned for copies to and from the GPU\n");
-    plan_print(&t->pinned_plan, largest_first, stdout);
+    plan_print(&t->pinned_plan, stdout);
     say(stdout, "\nOn the host\n");
-    plan_print(&t->host_plan, largest_first, stdout);
+    plan_print(&t->host_plan, stdout);
 }
 
 // Prints the work of Muon in a step, and how its matrices are dealt to the ranks.
@@ -814,13 +770,12 @@ static void print_muon_plan(const Trainer *t, const TrainRun *run) {
 }
 
 static void print_plan(Trainer *t, TrainRun *run) {
-    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
-    int64_t planned_bytes = t->device_plan.total; // of this run, before its variants are planned
-    char attention[256];
-    predicted_attention_text(attention, sizeof(attention), t, run);
-    if (train_options_plans_all(&run->options)) { print_host_plans(t, run); }
+    int64_t gradient_bytes, parameter_bytes;
+    zero_step_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+                    &gradient_bytes, &parameter_bytes);
+    if (train_options_plans_all(&run->options)) { print_host_plans(t); }
     print_muon_plan(t, run);
-    run_print_predictions(run, &gpus, planned_bytes, attention);
+    run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes);
 }
 
 static void add_versions(Text *versions) {
@@ -911,21 +866,6 @@ static void take_ranks(TrainRun *run, Comm *comm) {
     run->num_ranks = comm->num_ranks;
 }
 
-// Plans for the GPU of this machine, unless --gpu names one. Without a GPU whose datasheet is known, an H100 is
-// assumed.
-static void plan_for_gpu_here(TrainRun *run) {
-    TrainOptions *o = &run->options;
-    int devices = 0;
-    cudaDeviceProp properties;
-    bool found = o->gpu[0] == '\0' && cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
-                 cudaGetDeviceProperties(&properties, 0) == cudaSuccess;
-    const GpuPeak *peak = found ? gpu_peak_of_option(properties.name) : NULL;
-    cudaGetLastError(); // no GPU is no failure
-    if (peak == NULL || (o->fp8 && peak->teraflops[GPU_FP8] == 0.0)) { return; }
-    o->gpu = peak->option;
-    run->choices.bytes_here = (int64_t)properties.totalGlobalMem;
-}
-
 // Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
 static bool join(TrainRun *run, Error *error) {
     static Comm ranks;
@@ -947,10 +887,7 @@ static bool join(TrainRun *run, Error *error) {
     comm_single(comm);
     take_ranks(run, comm);
     run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
-    if (train_options_plan(o)) {
-        plan_for_gpu_here(run);
-        return true;
-    }
+    if (train_options_plan(o)) { return true; }
     run->num_ranks = 1;
     if (!comm_open(comm, &options, error)) { return false; }
     take_ranks(run, comm);

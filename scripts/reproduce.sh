@@ -4,7 +4,7 @@
 #
 #   check     what is needed is here: GPUs, programs
 #   build     the trainer
-#   plan      how many sequences a GPU takes at once; is there disk for the data and the checkpoints?
+#   plan      what the run takes of each GPU, and whether it fits
 #   fetch     the vocabulary, the tokens and HellaSwag, as far as they are missing
 #   train     under restart.sh, from the last checkpoint
 #   export    for Hugging Face
@@ -34,15 +34,14 @@ done
 is_given() { case " ${given[*]-} " in *" $1="*) ;; *) return 1 ;; esac }
 
 SMOKE=${SMOKE:-0} PROGRAM=${PROGRAM:-}
-GPU=${GPU:-}
-STAGES=${STAGES:-$([ -n "$GPU" ] && echo plan || echo check build plan fetch train export plot summary)}
+STAGES=${STAGES:-check build plan fetch train export plot summary}
 OUT_DIR=${OUT_DIR:-}                       # run_<name>: like all relative names, in the repository
 DATA_ROOT=${DATA_ROOT:-dev/data}
 VOCAB=${VOCAB:-}
 MIRROR=${MIRROR:-}
-BATCH_SIZE=${BATCH_SIZE:-64}
+BATCH_SIZE=${BATCH_SIZE:-}                 # without it, and without RECOMPUTE, --auto chooses both
+RECOMPUTE=${RECOMPUTE:-}
 ZERO_STAGE=${ZERO_STAGE:-1}                # several GPUs share the optimizer's state
-RECOMPUTE=${RECOMPUTE:--1}
 WEIGHT_DECAY=${WEIGHT_DECAY:-0.1}
 OPTIMIZER=${OPTIMIZER:-adamw}
 VAL_EVERY=${VAL_EVERY:-250}
@@ -55,10 +54,9 @@ KEEP_MAJOR=${KEEP_MAJOR:-10000}
 STOP_ON_DIVERGENCE=${STOP_ON_DIVERGENCE:-1}
 WATCHDOG=${WATCHDOG:-45}
 START_TIMEOUT=${START_TIMEOUT:-600}        # longer than a pause of restart.sh, 300
-RESERVE_MIB=${RESERVE_MIB:-}               # of a GPU, not in the plan: CUDA and cuBLASLt 2048, NCCL as much again
 shards_at_most=""                          # shards to fetch; empty: as many as the run reads
 target=""                                  # what make builds; empty: train_gpt2cu
-GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap,memory.total" "--format=csv,noheader,nounits")
+GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap" "--format=csv,noheader,nounits")
 SIZE=(--init "$MODEL")
 NUM_NODES=1                                # multi_node/
 # shellcheck disable=SC2153 # NAME is the recipe's
@@ -71,9 +69,9 @@ smoke_settings() {
     local setting
     is_given OUT_DIR || OUT_DIR=run_smoke_$NAME
     is_given MODEL || SIZE=(--layers 1 --heads 1 --channels 16 --context 16)
-    for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=16 BATCH_SIZE=1 \
+    for setting in DATA_ROOT="$OUT_DIR/data" MIRROR="file://$(absolute "$OUT_DIR")/mirror" SEQ_LEN=16 \
         TOTAL_BATCH=32 STEPS=4 WARMUP=2 VAL_EVERY=1000 VAL_TOKENS=32 SAMPLE_EVERY=0 CHECKPOINT_EVERY=2 KEEP_MAJOR=4 \
-        EVAL_EXAMPLES=1 RESERVE_MIB=0 PAUSE=0; do
+        EVAL_EXAMPLES=1 PAUSE=0; do
         is_given "${setting%%=*}" || printf -v "${setting%%=*}" %s "${setting#*=}"
     done
     shards_at_most=2 SHARD_TOKENS=20000
@@ -81,7 +79,7 @@ smoke_settings() {
     MPIRUN_OPTIONS=(--oversubscribe)
     # In the first start of this recipe a process dies, so that there is a second one.
     [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 22)
-    GPU_QUERY=(equal_gpus "no GPU but the CPU" 1024)
+    GPU_QUERY=(equal_gpus "no GPU but the CPU" 4096)
     GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} target=train_gpt2emu
     if { [ -z "$PROGRAM" ] && ! have g++ && ! have clang++; } || [ "${PROGRAM##*/}" = train_gpt2 ]; then
         [ $NUM_NODES -eq 1 ] || stop "no g++, which builds the trainer with several emulated GPUs (apt-get install g++)"
@@ -89,7 +87,7 @@ smoke_settings() {
     fi
 }
 
-equal_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "$1, $2, 9.0, $2"; done; } # name, MiB
+equal_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "$1, $2, 9.0"; done; } # name, MiB
 
 # An argument that says what a setting says counts as the setting. Sets further, the other arguments, and of_questions,
 # those that the trainer takes only beside a file of questions, and so not yet for --plan.
@@ -100,14 +98,12 @@ follow_arguments() {
         value=${2:-} words=$(($# > 1 ? 2 : 1))
         case $1 in --*=*) value=${1#*=} words=1 ;; esac
         case ${1%%=*} in
-            --batch-size | -b) BATCH_SIZE=$value least_batch=$value ;;
+            --batch-size | -b) BATCH_SIZE=$value ;;
             --seq-len | -t) SEQ_LEN=$value ;;
             --total-batch | -d) TOTAL_BATCH=$value ;;
             --steps | -x) STEPS=$value ;;
             --recompute | -r) RECOMPUTE=$value ;;
             --zero-stage | -z) ZERO_STAGE=$value ;;
-            --keep | -nk) KEEP=$value ;;
-            --keep-major | -nm) KEEP_MAJOR=$value ;;
             --eval-every | --eval-examples | --hellaswag-data) of_questions+=("${1%%=*}" "$value") ;;
             --out-dir | -o) stop "$1: the setting OUT_DIR names the run's folder, as in OUT_DIR=/disk/run $self" ;;
             *) further+=("$1") words=1 ;;
@@ -127,15 +123,15 @@ settle() {
     for word in $STAGES; do
         case " $names " in *" $word "*) ;; *) stop "STAGES: there is no '$word', expected some of: $names" ;; esac
     done
-    for word in SEQ_LEN BATCH_SIZE TOTAL_BATCH STEPS VAL_TOKENS NUM_NODES ${GPUS_PER_NODE:+GPUS_PER_NODE}; do
+    for word in SEQ_LEN TOTAL_BATCH STEPS VAL_TOKENS NUM_NODES ${BATCH_SIZE:+BATCH_SIZE} \
+        ${GPUS_PER_NODE:+GPUS_PER_NODE}; do
         case ${!word} in '' | 0* | *[!0-9]*) stop "$word is '${!word}', expected a whole number above 0" ;; esac
     done
-    for word in CHECKPOINT_EVERY KEEP KEEP_MAJOR EVAL_EXAMPLES ${RESERVE_MIB:+RESERVE_MIB}; do
+    for word in CHECKPOINT_EVERY KEEP KEEP_MAJOR EVAL_EXAMPLES; do
         case ${!word} in '' | *[!0-9]*) stop "$word is '${!word}', expected a whole number" ;; esac
     done
     check_restarts
     case $OPTIMIZER in adamw | muon) ;; *) stop "OPTIMIZER is '$OPTIMIZER', expected adamw or muon" ;; esac
-    [ -z "$GPU" ] || [ "$STAGES" = plan ] || stop "GPU is '$GPU', which is for planning only: STAGES=plan"
     # shellcheck disable=SC2153 # DATA is the recipe's
     case $DATA in
         fineweb10B | fineweb100B | edu_fineweb10B | edu_fineweb100B) ;;
@@ -143,10 +139,6 @@ settle() {
     esac
     OUT_DIR=${OUT_DIR:-run_$NAME}
     VOCAB=${VOCAB:-$([ "$DATA_ROOT" = dev/data ] && echo vocab.bpe || echo "$DATA_ROOT/vocab.bpe")}
-    if [ -n "$GPU" ]; then
-        find_nvcc || target=${target:-train_gpt2emu}
-        export EMU_CUDNN=1 # plan with cuDNN, as a build for a GPU does
-    fi
     target=${target:-train_gpt2cu}
     built_here=no
     [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$target
@@ -172,9 +164,8 @@ absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Bytes of memory and of a disk, for people.
+# Bytes of memory, for people.
 gib() { awk -v b="$1" 'BEGIN { if (b < 2^30) { printf "%.0f MiB", b / 2^20 } else { printf "%.1f GiB", b / 2^30 } }'; }
-gigabytes() { awk -v b="$1" 'BEGIN { if (b < 1e9) { printf "%.0f MB", b / 1e6 } else { printf "%.1f GB", b / 1e9 } }'; }
 
 # The command, as it can be typed again.
 same_command() {
@@ -305,43 +296,25 @@ find_nvcc() {
     return 1
 }
 
-# Sets GPUS_PER_NODE, gpu_name, gpu_mib, what the fullest of them has free, and gpu_total_mib, what the smallest has.
+# Sets GPUS_PER_NODE, gpu_name, num_gpus, and gpu_mib, what the fullest of them has free.
 find_gpus() {
-    local lines mib
-    if [ -n "$GPU" ]; then
-        mib=$(planned_mib) || exit 1
-        GPUS_PER_NODE=${GPUS_PER_NODE:-1}
-        lines=$(equal_gpus "$GPU" "$mib")
-    else
-        lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
-    fi
-    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -n "$lines" ] && [ -z "$GPU" ]; then
+    local lines
+    lines=$("${GPU_QUERY[@]}" 2>/dev/null) || lines=""
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ -n "$lines" ]; then
         lines=$(visible_gpus "$lines") || exit 1
     fi
-    [ -n "$lines" ] || stop "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU;" \
-        "GPU=h100 GPUS_PER_NODE=8 plans the run for GPUs that are elsewhere"
+    [ -n "$lines" ] || stop "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU"
     local count
     count=$(grep -c . <<<"$lines")
     GPUS_PER_NODE=${GPUS_PER_NODE:-$count}
     [ "$GPUS_PER_NODE" -le "$count" ] || stop "GPUS_PER_NODE is $GPUS_PER_NODE, but nvidia-smi finds $count"
     lines=$(head -n "$GPUS_PER_NODE" <<<"$lines")
     gpu_name=$(head -n 1 <<<"$lines") gpu_name=${gpu_name%%,*}
-    gpu_mib=$(least_of 2 "$lines") gpu_total_mib=$(least_of 4 "$lines")
+    gpu_mib=$(awk -F ', *' '{ if (!n++ || $2 + 0 < least) least = $2 + 0 } END { print least }' <<<"$lines")
     local old
     old=$(awk -F ', *' '$3 + 0 < 8 { print $1 " (compute capability " $3 ")"; exit }' <<<"$lines")
     [ -z "$old" ] || stop "$old: too old, 8.0 (Ampere) or later is needed"
     num_gpus=$((NUM_NODES * GPUS_PER_NODE))
-}
-
-least_of() { # column, lines
-    awk -F ', *' -v c="$1" '{ if (!n++ || $c + 0 < least) least = $c + 0 } END { print least }' <<<"$2"
-}
-
-# The memory of GPU, by its datasheet.
-planned_mib() {
-    local plan
-    plan=$("$PROGRAM" --plan --steps 0 --gpu "$GPU" 2>&1) || stop "GPU is '$GPU': ${plan#*--gpu: }"
-    sed -n 's/^In short, for .* with \([0-9.]*\) GiB .*/\1/p' <<<"$plan" | awk '{ printf "%.0f", $1 * 1024 }'
 }
 
 visible_gpus() { # the lines of those that CUDA_VISIBLE_DEVICES names
@@ -376,140 +349,37 @@ stage_build() {
 stage_plan() {
     [ -x "$PROGRAM" ] || stage_build
     [ -n "${num_gpus:-}" ] || find_gpus
-    describe_gpu
-    choose_batch
-    check_disk
-}
-
-# Sets gpu_options, by which --plan plans for the GPUs that are here: their type, if the trainer has its datasheet, and
-# their memory. Without them it plans for an H100.
-gpu_options=()
-describe_gpu() {
-    [ "${PROGRAM##*/}" != train_gpt2 ] || return 0
-    if "$PROGRAM" --plan --steps 0 --gpu "$gpu_name" >/dev/null 2>&1; then
-        gpu_options=(--gpu "$gpu_name")
-    else
-        say "$gpu_name: its datasheet is not known to $PROGRAM --plan, which plans for an H100 with its memory"
-    fi
-    gpu_options+=(--gpu-memory "$(awk -v m="$gpu_total_mib" 'BEGIN { printf "%.4f", m / 1024 }')")
-}
-
-# Sets batch, the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits, and
-# recompute, the lowest level that fits with it. Of an argument --batch-size there is only one.
-least_batch=1
-choose_batch() {
-    local levels=$RECOMPUTE
-    [ "$RECOMPUTE" != -1 ] || levels="0 1"
-    RESERVE_MIB=${RESERVE_MIB:-$((num_gpus > 1 ? 4096 : 2048))}
-    local available=$(((gpu_mib - RESERVE_MIB) * 1048576)) sequences=$((TOTAL_BATCH / SEQ_LEN / num_gpus))
-    [ $((sequences * SEQ_LEN * num_gpus)) -eq "$TOTAL_BATCH" ] ||
-        stop "TOTAL_BATCH: $TOTAL_BATCH tokens are no multiple of SEQ_LEN x GPUs = $SEQ_LEN x $num_gpus"
-    for ((batch = BATCH_SIZE; batch >= least_batch; batch--)); do
-        [ $((sequences % batch)) -eq 0 ] || [ "$batch" -eq "$least_batch" ] || continue
-        for recompute in $levels; do
-            plan_run "$ZERO_STAGE" "$recompute"
-            if [ "$needed" -le "$available" ]; then
-                say "$num_gpus x $batch sequences of $SEQ_LEN tokens, $((sequences / batch)) times a step:" \
-                    "$(gib "$needed") of each GPU"
-                say_time
-                return
-            fi
-        done
-    done
-    batch=$least_batch
-    stop "$gpu_name: with --batch-size $batch the run takes $(gib "$needed"), $(gib $available) are free" \
-        "($(gib $((RESERVE_MIB * 1048576))) are left to CUDA).$(what_fits "$available")"
-}
-
-# Says what the plan that fits predicts, if it does: that for a CPU does not.
-say_time() {
-    local gpu=H100 time
-    case " ${gpu_options[*]-} " in *" --gpu "*) gpu=$gpu_name ;; esac
-    time=$(sed -n 's/.* FLOPs on each GPU, \(.* for [0-9]* steps\)$/\1/p' <<<"$plan")
-    [ -z "$time" ] || say "time: $time, predicted for $num_gpus x $gpu; validation, HellaSwag and saving come on top"
-}
-
-# The --zero-stage and --recompute with which the smallest micro-batch would fit.
-what_fits() { # bytes
-    local zero recompute last=$((num_gpus > 1 ? 3 : ZERO_STAGE))
-    for ((recompute = RECOMPUTE < 0 ? 1 : RECOMPUTE; recompute <= 3; recompute++)); do
-        for ((zero = ZERO_STAGE; zero <= last; zero++)); do
-            plan_run $zero $recompute
-            if [ "$needed" -le "$1" ]; then
-                echo " ZERO_STAGE=$zero RECOMPUTE=$recompute takes $(gib "$needed")"
-                return
-            fi
-        done
-    done
-    echo " No setting fits; more or larger GPUs do"
-}
-
-# Sets plan, what the trainer plans with these options, and needed, the bytes of each GPU.
-plan_run() { # zero stage, recompute
-    train_options "$1" "$2"
-    plan=$("$PROGRAM" --plan all "${options[@]}" ${ranks[@]+"${ranks[@]}"} \
-        ${gpu_options[@]+"${gpu_options[@]}"} 2>&1) ||
+    train_options
+    local plan fits memory=()
+    [ "${PROGRAM##*/}" = train_gpt2 ] ||
+        memory=(--gpu-memory "$(awk -v m="$gpu_mib" 'BEGIN { printf "%.4f", m / 1024 }')")
+    plan=$("$PROGRAM" --plan "${options[@]}" ${ranks[@]+"${ranks[@]}"} ${memory[@]+"${memory[@]}"} 2>&1) ||
         stop "$PROGRAM --plan: $(tail -n 1 <<<"$plan" | sed "s/^${PROGRAM##*/}: //")"
-    needed=$(awk '$1 == "total" && !n++ { print $2 }' <<<"$plan")
+    sed -n 's/^\(auto\|memory\|checkpoints\|fits\)  */\1: /p' <<<"$plan" | while read -r line; do say "$line"; done
+    fits=$(sed -n 's/^fits *\(no, .*\)/\1/p' <<<"$plan")
+    [ -z "$fits" ] || stop "$gpu_name: the run does not fit: $fits"
 }
 
 # Sets options, all but those of data, and ranks, for --plan.
-train_options() { # zero stage, recompute
+train_options() {
     local val_sequences=$(((VAL_TOKENS + SEQ_LEN - 1) / SEQ_LEN))
-    options=(--out-dir "$OUT_DIR" "${SIZE[@]}" --batch-size "$batch" --seq-len "$SEQ_LEN"
+    options=(--out-dir "$OUT_DIR" "${SIZE[@]}" --seq-len "$SEQ_LEN"
         --total-batch "$TOTAL_BATCH" --steps "$STEPS" --lr "$LR" --schedule cosine --warmup "$WARMUP"
-        --final-lr-frac "$FINAL_LR_FRAC" --weight-decay "$WEIGHT_DECAY" --recompute "$2" --val-every "$VAL_EVERY"
+        --final-lr-frac "$FINAL_LR_FRAC" --weight-decay "$WEIGHT_DECAY" --val-every "$VAL_EVERY"
         --val-sequences "$val_sequences" --sample-every "$SAMPLE_EVERY" --checkpoint-every "$CHECKPOINT_EVERY"
         --keep "$KEEP" --keep-major "$KEEP_MAJOR" --stop-on-divergence "$STOP_ON_DIVERGENCE")
+    [ "${PROGRAM##*/}" != train_gpt2 ] || BATCH_SIZE=${BATCH_SIZE:-1} RECOMPUTE=${RECOMPUTE:-0} # it has no --auto
+    [ -n "$BATCH_SIZE" ] && [ -n "$RECOMPUTE" ] || options+=(--auto)
+    options+=(${BATCH_SIZE:+--batch-size "$BATCH_SIZE"} ${RECOMPUTE:+--recompute "$RECOMPUTE"})
     ranks=()
     if [ "$num_gpus" -gt 1 ]; then
-        options+=(--zero-stage "$1" --watchdog "$WATCHDOG" --start-timeout "$START_TIMEOUT")
+        options+=(--zero-stage "$ZERO_STAGE" --watchdog "$WATCHDOG" --start-timeout "$START_TIMEOUT")
         ranks=(--num-processes "$num_gpus")
     fi
     # With this scale AdamW's rate and decay fit Muon (Liu et al. 2025), so that the rest of a recipe stays as it is.
     [ "$OPTIMIZER" != muon ] || options+=(--optimizer muon --muon-scale rms)
     options+=(${further[@]+"${further[@]}"})
 }
-
-# Is there room for the data that are still missing and for the checkpoints that are kept at the same time?
-check_disk() {
-    local parameters data checkpoints data_free out_free
-    parameters=$(awk '$1 == "parameters" { print $2 + 0 }' <<<"$plan")
-    # A checkpoint: fp32 weights and two fp32 moments. Kept are KEEP, the one being written, the major ones; the export.
-    checkpoints=$((parameters * 12 * (KEEP + 1 + (KEEP_MAJOR > 0 ? STEPS / KEEP_MAJOR : 0)) + parameters * 4))
-    checkpoints=$((checkpoints - $(bytes_in "$OUT_DIR" -name '*_[0-9]*.bin')))
-    data=0
-    if needs_fetch; then data=$(($(shards_wanted) * (2 * SHARD_TOKENS + 1024) - $(bytes_in "$DATA_ROOT/$DATA"))); fi
-    checkpoints=$((checkpoints > 0 ? checkpoints : 0)) data=$((data > 0 ? data : 0))
-    data_free=$(free_bytes "$DATA_ROOT") out_free=$(free_bytes "$OUT_DIR")
-    if [ "$(disk_of "$DATA_ROOT")" = "$(disk_of "$OUT_DIR")" ]; then
-        check_room "$OUT_DIR and $DATA_ROOT" $((checkpoints + data)) "$out_free" "checkpoints and data"
-    else
-        check_room "$DATA_ROOT" "$data" "$data_free" data
-        check_room "$OUT_DIR" "$checkpoints" "$out_free" checkpoints
-    fi
-    say "disk: $(gigabytes "$data") more of data, $(gigabytes "$checkpoints") more of checkpoints," \
-        "$(gigabytes "$out_free") are free"
-}
-
-check_room() { # where, bytes wanted, bytes free, of what
-    [ "$2" -le "$3" ] || [ -n "$GPU" ] || stop "$1: $(gigabytes "$2") of $4 need room, $(gigabytes "$3") are free." \
-        "OUT_DIR and DATA_ROOT name other disks; KEEP=$KEEP and KEEP_MAJOR=$KEEP_MAJOR say how many checkpoints stay"
-}
-
-bytes_in() { # folder, find's conditions...
-    { find "$1" -maxdepth 1 -type f "${@:2}" -exec ls -l {} + 2>/dev/null || true; } |
-        awk '{ n += $5 } END { printf "%.0f", n }'
-}
-
-existing_parent() {
-    local folder
-    folder=$(absolute "$1")
-    while [ ! -d "$folder" ]; do folder=$(dirname "$folder"); done
-    echo "$folder"
-}
-free_bytes() { df -Pk "$(existing_parent "$1")" | awk 'NR == 2 { printf "%.0f", $4 * 1024 }'; }
-disk_of() { df -Pk "$(existing_parent "$1")" | awk 'NR == 2 { print $1 " " $6 }'; }
 
 # ---- fetch ----
 
@@ -518,13 +388,6 @@ shard_limit() {
     local read_once=$((STEPS * TOTAL_BATCH / SHARD_TOKENS + 2)) published
     case $DATA in *100B) published=1000 ;; *) published=100 ;; esac
     echo "${shards_at_most:-$((read_once < published ? read_once : 0))}"
-}
-
-shards_wanted() { # the same, as a number of files, for the disk
-    local limit published
-    case $DATA in *100B) published=1030 ;; *) published=104 ;; esac
-    limit=$(shard_limit)
-    echo $((limit > 0 ? limit + 1 : published))
 }
 
 count_files() { find "$DATA_ROOT/$DATA" -maxdepth 1 -name "$1" 2>/dev/null | wc -l; }
@@ -587,7 +450,7 @@ newest_step() {
 
 # Sets train: the command without what starts its processes.
 train_command() {
-    train_options "$ZERO_STAGE" "$recompute"
+    train_options
     train=("$PROGRAM" --train-data "$TRAIN_DATA" --val-data "$VAL_DATA" --tokenizer "$VOCAB" --hellaswag 1
         --hellaswag-data "$HELLASWAG_DATA" --eval-examples "$EVAL_EXAMPLES" "${options[@]}"
         ${of_questions[@]+"${of_questions[@]}"})
@@ -625,7 +488,6 @@ mpirun_on() { # hosts...
 
 stage_train() {
     [ -n "${num_gpus:-}" ] || find_gpus
-    [ -n "${batch:-}" ] || choose_batch
     ! needs_fetch || stop "the data are not complete in $DATA_ROOT: STAGES=\"build fetch\" $recipe fetches them"
     train_command
     launch_command

@@ -8,8 +8,6 @@
 # saves; the same command goes on. The environment overrides each setting (--help lists them), as in
 #     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt2_1558M.sh.
 #
-# Computed by dev/recipe_table.py --write:
-#
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
@@ -17,8 +15,8 @@
 #   sequences at once                16               16               16               16
 #   memory of each             65.6 GiB         50.4 GiB         65.6 GiB         50.4 GiB
 #
-# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
-# saving come on top.
+# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
+# is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: more than the 48.9 % of HellaSwag of OpenAI's model (llm.c's discussion 677: passed near step 25,000;
 # 24 hours on 8 H100). For the loss on FineWeb-Edu nothing was found that is published, for OpenAI's model
@@ -28,7 +26,6 @@ NAME=gpt2_1558M
 TITLE="GPT-2 1558M"
 MODEL=${MODEL:-d48}
 SEQ_LEN=${SEQ_LEN:-1024}
-BATCH_SIZE=${BATCH_SIZE:-16}
 TOTAL_BATCH=${TOTAL_BATCH:-1048576}
 STEPS=${STEPS:-32000}
 LR=${LR:-6e-4}

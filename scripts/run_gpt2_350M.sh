@@ -8,8 +8,6 @@
 # saves; the same command goes on. The environment overrides each setting (--help lists them), as in
 #     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt2_350M.sh.
 #
-# Computed by dev/recipe_table.py --write:
-#
 #   31.5 billion tokens: 60,000 steps of 524,288; 7.1e+19 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
@@ -17,8 +15,8 @@
 #   sequences at once                64               64               64               64
 #   memory of each             56.4 GiB         52.9 GiB         56.4 GiB         52.9 GiB
 #
-# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
-# saving come on top.
+# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
+# is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: for this recipe, which is llm.c's, no final loss or HellaSwag was found that is published. OpenAI's model
 # has a loss of 3.0831 on the same validation data, and 37.5 % of HellaSwag (llm.c's figures).
@@ -27,7 +25,6 @@ NAME=gpt2_350M
 TITLE="GPT-2 350M"
 MODEL=${MODEL:-d24}
 SEQ_LEN=${SEQ_LEN:-1024}
-BATCH_SIZE=${BATCH_SIZE:-64}
 TOTAL_BATCH=${TOTAL_BATCH:-524288}
 STEPS=${STEPS:-60000}
 LR=${LR:-3e-4}

@@ -8,8 +8,6 @@
 # saves; the same command goes on. The environment overrides each setting (--help lists them), as in
 #     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt2_774M.sh.
 #
-# Computed by dev/recipe_table.py --write:
-#
 #   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
@@ -17,8 +15,8 @@
 #   sequences at once                32               32               32               32
 #   memory of each             60.1 GiB         52.6 GiB         60.1 GiB         52.6 GiB
 #
-# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
-# saving come on top.
+# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
+# is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: for this recipe, which is llm.c's (discussion 580: some 6 days on 8 A100), no final loss or HellaSwag was
 # found that is published. OpenAI's model has a loss of 3.0006 on the same validation data, and 43.2 % of HellaSwag
@@ -28,7 +26,6 @@ NAME=gpt2_774M
 TITLE="GPT-2 774M"
 MODEL=${MODEL:-d36}
 SEQ_LEN=${SEQ_LEN:-1024}
-BATCH_SIZE=${BATCH_SIZE:-32}
 TOTAL_BATCH=${TOTAL_BATCH:-524288}
 STEPS=${STEPS:-286102}
 LR=${LR:-2.5e-4}

@@ -8,8 +8,6 @@
 # saves; the same command goes on. The environment overrides each setting (--help lists them), as in
 #     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt3_125M.sh.
 #
-# Computed by dev/recipe_table.py --write:
-#
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
@@ -17,8 +15,8 @@
 #   sequences at once                32               32               32               32
 #   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #
-# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
-# saving come on top.
+# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
+# is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: 33.7 % of HellaSwag, if FineWeb serves as well as the paper's data did (GPT-3 paper, table H.1, no examples
 # given). Batch, rate, warm-up (375 million tokens), final rate and number of tokens are the paper's (table 2.1 and
@@ -29,7 +27,6 @@ NAME=gpt3_125M
 TITLE="GPT-3 125M"
 MODEL=${MODEL:-gpt3:c768}
 SEQ_LEN=${SEQ_LEN:-2048}
-BATCH_SIZE=${BATCH_SIZE:-32}
 TOTAL_BATCH=${TOTAL_BATCH:-524288}
 STEPS=${STEPS:-572204}
 LR=${LR:-6e-4}

@@ -13,12 +13,10 @@ VAL_DATA            the same for validation
 VOCAB               GPT-2's vocab.bpe
 MIRROR              where the data are fetched from instead (dev/data/README.md)
 PROGRAM             the trainer, if it is not to be built
-GPU                 a GPU as for --plan --gpu: the run is planned for GPUS_PER_NODE of it, which need not be here
 GPUS_PER_NODE       how many GPUs of a machine to use
-RESERVE_MIB         MiB of a GPU that the plan leaves free
 MODEL               a size or model, as for --init
 SEQ_LEN             tokens in a sequence
-BATCH_SIZE          at most so many sequences at once on a GPU
+BATCH_SIZE          sequences at once on a GPU; without it, what fits (--auto)
 TOTAL_BATCH         tokens in a step
 STEPS               steps of the whole run
 LR                  the highest learning rate
@@ -27,7 +25,7 @@ FINAL_LR_FRAC       where it ends, as a fraction
 WEIGHT_DECAY        of matrices and embeddings
 OPTIMIZER           adamw, or muon for the matrices of the blocks
 ZERO_STAGE          what several GPUs share
-RECOMPUTE           what is recomputed; -1: nothing if that fits, else GELU
+RECOMPUTE           the level of --recompute; without it, what fits (--auto)
 VAL_EVERY           steps between validations
 VAL_TOKENS          tokens in a validation, whatever the micro-batch
 EVAL_EXAMPLES       of HellaSwag; 0: all

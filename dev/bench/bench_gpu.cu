@@ -711,7 +711,7 @@ static bool open_gpu(Bench *b, Error *error) {
     cuda_check(cudaGetDeviceProperties(&device, 0));
     cuda_check(cudaRuntimeGetVersion(&runtime));
     b->l2_bytes = device.l2CacheSize;
-    b->workspace_bytes = cublas_workspace_for((int64_t)device.totalGlobalMem);
+    b->workspace_bytes = CUBLAS_WORKSPACE;
     b->has_fp8 = sizeof(floatX) == 2 && fp8_is_supported(device.major, device.minor);
     double peak = gpu_peak_tflops(device.name, sizeof(floatX) == 2 ? GPU_BF16 : GPU_TF32);
     printf("device: %s, compute capability %d.%d, %d multiprocessors, L2 %.0f MiB, CUDA %d.%d\n", device.name,

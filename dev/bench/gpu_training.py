@@ -24,7 +24,7 @@ TINY = Model("tiny", 2, 64, 257, 32, 3, 3, 2, 1, (0, 0))
 CONTEXT = Model("context", 1, 64, 50257, 64, 1000, 0, 1, 0, (0, 0))  # shows what CUDA itself takes of the memory
 
 VARIANTS = ("--cuda-graph 0", "--attention own", "--deterministic 0", "--matmul-tune 0", "--matmul-tune 2",
-            "--gelu-fusion 0", "--gelu-fusion 2", "--fp8 1", "--head-overlap 1", "--head-rows 8192", "--recompute 1",
+            "--gelu-fusion 1", "--gelu-fusion 2", "--fp8 1", "--head-overlap 1", "--head-rows 16384", "--recompute 1",
             "--recompute 2", "--recompute 3", "--optimizer muon")
 EMULATED_VARIANTS = ("--gelu-fusion 1", "--recompute 3")
 VARIANTS_A_DEFAULT = 3  # between two runs with the defaults, which show how the machine drifts
@@ -307,7 +307,7 @@ class Training(Runner):
         self.no_trace = "the library does not build, see build.log"
 
     def trace_step(self, model, title, prefix, *options):
-        """A run whose step is written down kernel by kernel. Shows it beside its prediction. Returns its CSV file."""
+        """A run whose step is written down kernel by kernel. Shows its kernels. Returns its CSV file."""
         path, batch = self.path(f"step_{len(self.steps)}.csv"), self.batches[model.name]
         text = self.train(model, batch, *options, steps=model.few_steps, CUDA_INJECTION64_PATH=self.trace_library,
                           TRACE_KERNELS=path, TRACE_KERNELS_SKIP=str(model.left_out))[1]
@@ -315,16 +315,12 @@ class Training(Runner):
             why = (re.findall("^trace_kernels: .*", text, re.M) or ["the library wrote nothing"])[-1]
             raise (Skipped if why.endswith("nothing is traced") else Failed)(why)
         how = (re.findall("^precision +(.*)", text, re.M) or ["?"])[0]
-        command = [*self.words(model, batch, *options), "--plan", "all", "--gpu", self.gpu_name]
-        status, plan = self.run(ASK_SECONDS, command)
-        tables, rows = step_table.tables(path, plan, self.path(f"kernels_{model.name}.csv"))
-        self.show(self.steps, f"\nA step of {title} ({how}), batch {batch}:\n" +
-                  (f"     no prediction: {last_line(plan)}\n" if status != 0 else "") + tables)
-        for row in rows:
-            self.result(f"{prefix}{row.name}", f"{row.ms:.3f}", "ms")
-            self.result(f"{prefix}{row.name} predicted", f"{row.predicted:.3f}", "ms")
-            self.result(f"{prefix}{row.name} of its prediction", f"{row.ms / row.predicted:.3f}")
         trace = step_table.read_csv(path)
+        self.show(self.steps, "\n".join([f"\nA step of {title} ({how}), batch {batch}:",
+                                         *step_table.kernels_table(trace[1:])]))
+        for row in trace[1:]:
+            if not row[0].startswith("("):
+                self.result(f"{prefix}{row[0]}", f"{float(row[3]):.3f}", "ms")
         step = f"{model.name} {prefix}".strip(" :")
         self.append_csv("steps.csv", [["step", *trace[0]]] + [[step, *row] for row in trace[1:]])
         return trace

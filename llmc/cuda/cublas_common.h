@@ -13,13 +13,9 @@
 
 #include "llmc/cuda/cuda_common.h"
 
-// cuBLASLt's workspace for a GPU with less than 40 GB of memory, and for a larger one. NVIDIA recommends 32 MiB. An
-// algorithm that splits a sum over k keeps the parts there in fp32: 4 m n bytes each. In 32 MiB the gradients of qkv's
-// and fc's weights (GPT-2 124M: 7 and 9 MB, 1558M: 31 and 41 MB) have room for 3 parts or for none. GPUs with another
-// workspace may take other algorithms and give other bits.
-#define CUBLAS_SMALL_WORKSPACE ((int64_t)32 << 20)
-#define CUBLAS_LARGE_WORKSPACE ((int64_t)128 << 20)
-#define CUBLAS_LARGE_GPU ((int64_t)40000000000) // bytes
+// cuBLASLt's workspace, as NVIDIA recommends. An algorithm that splits a sum over k keeps the parts there in fp32: 4 m
+// n bytes each. With another workspace cuBLASLt may take other algorithms and give other bits.
+#define CUBLAS_WORKSPACE ((int64_t)32 << 20)
 // Training needs about 20 plans, and Muon up to 40 more. An evaluation needs 5 for each number of tokens in a batch:
 // about 5 lengths, full batches and a last one of each. The oldest plan makes room for a new one.
 #define CUBLAS_MAX_PLANS 128
@@ -30,12 +26,6 @@
 #else
 #define CUBLAS_FLOATX CUDA_R_16BF
 #endif
-
-// Does the multiply itself compute GELU? Known of Hopper in bf16, with cuBLAS of CUDA 12.5 or later. Elsewhere cuBLASLt
-// may run another kernel for it, or a slower multiply.
-static inline bool cublas_fuses_gelu(int major, int minor) {
-    return !PRECISION_IS_FP32 && major == 9 && minor == 0 && cublasLtGetVersion() >= 120500;
-}
 
 static inline void cublas_version_text(char *text, size_t size) {
     int version = (int)cublasLtGetVersion();
@@ -135,10 +125,6 @@ static inline void cublas_set_workspace(CublasContext *context, void *workspace,
     context->workspace = workspace;
     context->workspace_bytes = bytes;
     context->plan_count = context->kept_plans = 0;
-}
-
-static inline int64_t cublas_workspace_for(int64_t gpu_bytes) {
-    return gpu_bytes >= CUBLAS_LARGE_GPU ? CUBLAS_LARGE_WORKSPACE : CUBLAS_SMALL_WORKSPACE;
 }
 
 static inline void cublas_close(CublasContext *context) {

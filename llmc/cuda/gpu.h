@@ -7,7 +7,6 @@
 #include "llmc/cuda/gpu_monitor.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/model/memory_plan.h"
-#include "llmc/model/step_model.h"
 
 #define GPU_LEAST_CAPABILITY 8 // Ampere: bf16, cp.async, mma
 
@@ -33,28 +32,6 @@ static inline void gpu_uuid_text(char *text, size_t size, const cudaDeviceProp *
 // The precision in which this build multiplies matrices.
 static inline GpuPrecision gpu_matmul_precision(bool tf32) {
     return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
-}
-
-// Returns the speed of a GPU: its rates by datasheet and by its own attributes, or `planned` if its name is not known.
-static inline StepGpu gpu_speed(const cudaDeviceProp *properties, bool tf32, StepGpu planned) {
-    StepGpu gpu = planned;
-    int number = 0, kilohertz = 0, bits = 0;
-    double peak = 1e12 * gpu_peak_tflops(properties->name, gpu_matmul_precision(tf32));
-    cuda_check(cudaGetDevice(&number));
-    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, number));
-    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, number));
-    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
-    if (peak > 0.0 && bytes_per_second > 0.0) {
-        gpu.flops_per_second = peak;
-        gpu.fp8_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP8);
-        gpu.plain_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP32);
-        gpu.bytes_per_second = bytes_per_second;
-        const GpuPeak *row = gpu_peak_of_option(properties->name);
-        if (row != NULL) { gpu.link_bytes_per_second = step_link(row, true); }
-        gpu.multiprocessors = properties->multiProcessorCount;
-        gpu.l2_bytes = properties->l2CacheSize;
-    }
-    return gpu;
 }
 
 // Counts the GPUs that this process sees. Fails if there are none that it can use.

@@ -1,7 +1,6 @@
-// The figures of NVIDIA's datasheets, by the name that the CUDA runtime gives a device and by the name that --gpu
-// takes. The peak arithmetic is the denominator of model-FLOPs utilisation. A step's predicted time follows from the
-// other figures (llmc/model/step_model.h). Rates are dense: a datasheet's figure "with sparsity" is twice the figure
-// here.
+// The figures of NVIDIA's datasheets, by the name that the CUDA runtime gives a device and by a short name. The peak
+// arithmetic is the denominator of model-FLOPs utilisation. Rates are dense: a datasheet's figure "with sparsity" is
+// twice the figure here.
 //
 // Some cards are missing, and so are slices of a card (MIG). An unknown name gives 0. The caller then shows no
 // utilisation rather than a wrong one.
@@ -22,10 +21,10 @@ typedef enum {
 } GpuPrecision;
 
 typedef struct {
-    const char *option;                   // the name that --gpu takes; "": it takes none
+    const char *option;                   // a short name; "": it has none
     const char *name;                     // of the device, without "NVIDIA "; a '*' stands for any text
     double teraflops[NUM_GPU_PRECISIONS]; // bf16, tf32, fp32, fp8
-    // The rest is 0 where --gpu takes no name.
+    // The rest is 0 where there is no short name.
     double gigabytes_per_second;      // of its memory
     double link_gigabytes_per_second; // NVLink, else PCIe, in one direction
     int multiprocessors;
@@ -57,7 +56,7 @@ typedef struct {
     X("4090", "GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3, 1008, 32, 128, 89, 23, 72)                                 \
     X("5090", "GeForce RTX 5090", 209.5, 104.8, 104.8, 419.0, 1792, 64, 170, 120, 31, 96)
 
-// Cards that --gpu does not take: device, bf16, tf32, fp32, fp8. Sources: the datasheets of the A40 and A30 (2020
+// Cards without a short name: device, bf16, tf32, fp32, fp8. Sources: the datasheets of the A40 and A30 (2020
 // to 2022), GH200 and H200 NVL (2024), HGX B300 and GB200 NVL72 (2025, a 72nd of a rack) and RTX 6000 Ada (2023), and
 // the whitepapers above.
 #define GPU_OTHERS(X)                                                                                                  \
@@ -82,12 +81,7 @@ static const GpuPeak gpu_peaks[] = {GPU_PLANNED(GPU_PLANNED_ROW) GPU_OTHERS(GPU_
 // PCIe's rate in one direction, in GB/s. Only NVLink has more.
 #define GPU_PCIE_GIGABYTES_PER_SECOND 64.0
 
-// The usual sizes of a GPU's memory: the GB of its name, and the least that the CUDA runtime reports for such a GPU, in
-// whole GiB.
-static const struct { int gb, gib; } gpu_memories[] = {{24, 22}, {40, 39}, {80, 79}, {141, 139}};
-#define NUM_GPU_MEMORIES (sizeof(gpu_memories) / sizeof(gpu_memories[0]))
-
-// The names that --gpu takes: " a100 h100 ...".
+// The short names: " a100 h100 ...".
 #define GPU_OPTION_WORD(option, ...) " " option
 #define GPU_OPTION_NAMES GPU_PLANNED(GPU_OPTION_WORD)
 
@@ -129,7 +123,7 @@ static inline double gpu_peak_tflops(const char *device_name, GpuPrecision preci
     return peak != NULL ? peak->teraflops[precision] : 0.0;
 }
 
-// The card that --gpu names, by the option's word or the device's name. NULL: not all figures of this card are here.
+// The card with this short name or device's name. NULL: not all figures of this card are here.
 static inline const GpuPeak *gpu_peak_of_option(const char *name) {
     for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
         if (gpu_peak_matches(gpu_peaks[i].option, name)) { return &gpu_peaks[i]; }

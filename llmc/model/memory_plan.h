@@ -185,23 +185,12 @@ static inline void plan_lifetime(char *text, size_t size, const MemoryPlan *plan
     }
 }
 
-// Fills order (count) with the rows in the order of the plan, or the largest first.
-static inline void plan_order(const MemoryPlan *plan, bool largest_first, const PlanRow *order[PLAN_MAX_ROWS]) {
-    for (int i = 0; i < plan->count; i++) {
-        int j = i;
-        for (; largest_first && j > 0 && order[j - 1]->bytes < plan->rows[i].bytes; j--) { order[j] = order[j - 1]; }
-        order[j] = &plan->rows[i];
-    }
-}
-
 // Prints the table and the total.
-static inline void plan_print(const MemoryPlan *plan, bool largest_first, FILE *out) {
-    const PlanRow *order[PLAN_MAX_ROWS];
-    plan_order(plan, largest_first, order);
+static inline void plan_print(const MemoryPlan *plan, FILE *out) {
     say(out, "%-16s %-24s %-4s %14s %11s %14s  %-10s %s\n", "buffer", "shape", "type", "bytes", "size", "offset",
         "category", "live during");
     for (int i = 0; i < plan->count; i++) {
-        const PlanRow *row = order[i];
+        const PlanRow *row = &plan->rows[i];
         char lifetime[64], size[32];
         plan_lifetime(lifetime, sizeof(lifetime), plan, row);
         format_bytes(size, sizeof(size), row->bytes);

@@ -1,7 +1,6 @@
 // Predicts a training step on a GPU, kernel by kernel: the bytes that each kernel moves, the operations that it
 // computes, and the time that follows from both. Every time follows from the datasheet. No time is measured.
-// `--plan` prints the rows, `--auto` and the table of --recompute compare their sums, and dev/gpu_check.py lays the
-// rows beside the kernels of a traced step.
+// No trainer uses it. Chapter 14 predicts the time of its recipe with it.
 //
 // The assumptions:
 //
@@ -41,7 +40,7 @@
 #define STEP_LM_HEAD_OVERLAP 0.5
 
 // STEP_LINK: the part of NVLink's or PCIe's datasheet figure in one direction that a ring of GPUs reaches.
-// STEP_LINK_BETWEEN: the most bytes a second that a GPU sends to another machine, unless --link-speed says so.
+// STEP_LINK_BETWEEN: the most bytes a second that a GPU sends to another machine, whatever its link in the machine.
 #define STEP_LINK 0.8
 #define STEP_LINK_BETWEEN 50e9
 
@@ -61,7 +60,7 @@ static inline double step_link(const GpuPeak *peak, bool one_machine) {
     return one_machine || inside < STEP_LINK_BETWEEN ? inside : STEP_LINK_BETWEEN;
 }
 
-// The card of a row that --gpu names, all in one machine or not.
+// The card of a row, all in one machine or not.
 static inline StepGpu step_gpu(const GpuPeak *peak, GpuPrecision precision, bool one_machine) {
     StepGpu gpu;
     gpu.flops_per_second = 1e12 * peak->teraflops[precision];
@@ -96,7 +95,6 @@ typedef struct {
 } StepShape;
 
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
-static const char *const step_bounds[] = {"memory", "math", "link"};
 
 // Holds all launches of one kernel in a step. The name of our kernel is the beginning of its name in a trace. "matmul
 // ..." and "cudnn ..." are kernels of libraries. A trace does not tell their names apart.
@@ -464,41 +462,6 @@ static inline double step_seconds(const StepGpu *gpu, const StepShape *s) {
     StepRows rows;
     step_rows(&rows, gpu, s);
     return step_rows_seconds(&rows);
-}
-
-// Writes a step's time for people: "29.56 ms", "871.4 s", "2.4 hours".
-static inline void step_time_text(char *text, size_t size, double seconds) {
-    if (seconds < 9.999) {
-        snprintf(text, size, "%.4g ms", 1e3 * seconds);
-    } else if (seconds < 3600.0) {
-        snprintf(text, size, "%.4g s", seconds);
-    } else {
-        snprintf(text, size, "%.1f hours", seconds / 3600.0);
-    }
-}
-
-static inline int step_compare_rows(const void *a, const void *b) {
-    const StepRow *x = (const StepRow *)a, *y = (const StepRow *)b;
-    if (x->seconds != y->seconds) { return x->seconds < y->seconds ? 1 : -1; }
-    return strcmp(x->name, y->name);
-}
-
-static inline void step_print_row(const StepRow *row, const char *bound, FILE *out) {
-    say(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * row->seconds, row->calls, 1e-9 * row->bytes,
-        1e-9 * row->flops, bound, row->name);
-}
-
-// Prints the rows, the longest first, and their sum. dev/bench/step_table.py reads them.
-static inline void step_print(const StepRows *rows, FILE *out) {
-    StepRows sorted = *rows;
-    StepRow sum = {"the step", BOUND_MEMORY, 0.0, 0.0, 0.0, 0.0};
-    qsort(sorted.rows, (size_t)sorted.count, sizeof(sorted.rows[0]), step_compare_rows);
-    say(out, "%10s %8s %11s %12s  %-6s  %s\n", "ms a step", "calls", "GB", "GFLOP", "bound", "kernel");
-    for (const StepRow *row = sorted.rows; row < sorted.rows + sorted.count; row++) {
-        step_print_row(row, step_bounds[row->bound], out);
-        sum.seconds += row->seconds, sum.calls += row->calls, sum.bytes += row->bytes, sum.flops += row->flops;
-    }
-    step_print_row(&sum, "-", out);
 }
 
 #endif // LLMC_STEP_MODEL_H

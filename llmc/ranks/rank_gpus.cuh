@@ -4,40 +4,28 @@
 
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/gpu.h"
-#include "llmc/model/auto_plan.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/nccl.h"
 
-// Opens this rank's GPU and describes it. Only an opened GPU shows how much memory CUDA takes.
-static inline bool rank_gpu_ask(AutoGpus *mine, const Comm *comm, bool tf32, Error *error) {
+// Opens this rank's GPU and returns its free memory. Only an opened GPU shows how much memory CUDA takes.
+static inline bool rank_gpu_ask(int64_t *free_bytes, const Comm *comm, Error *error) {
     cudaDeviceProp properties;
     size_t available = 0, installed = 0;
     if (!gpu_select(&properties, comm->local_rank, error)) { return false; }
     cuda_check(cudaMemGetInfo(&available, &installed));
-    mine->speed = gpu_speed(&properties, tf32, mine->speed);
-    mine->total_bytes = (int64_t)properties.totalGlobalMem;
-    mine->free_bytes = (int64_t)available;
-    mine->fuses_gelu = cublas_fuses_gelu(properties.major, properties.minor);
+    *free_bytes = (int64_t)available;
     return true;
 }
 
-// Replaces the supposed *gpus by facts that hold for the GPUs of all ranks. All ranks get one answer.
-static inline bool rank_gpus_ask(AutoGpus *gpus, Comm *comm, bool tf32, Error *error) {
-    AutoGpus mine, *all = (AutoGpus *)malloc((size_t)comm->num_ranks * sizeof(AutoGpus));
-    memset(&mine, 0, sizeof(mine)); // padding is sent, too
-    mine.speed = gpus->speed;
+// Finds the least memory that is free on the GPU of any rank. All ranks get one answer.
+static inline bool rank_gpus_ask(int64_t *free_bytes, Comm *comm, Error *error) {
+    int64_t mine = 0, *all = (int64_t *)malloc((size_t)comm->num_ranks * sizeof(int64_t));
     comm_slow(comm, true);
-    bool ok = (all != NULL || fail(error, "out of memory")) && rank_gpu_ask(&mine, comm, tf32, error);
+    bool ok = (all != NULL || fail(error, "out of memory")) && rank_gpu_ask(&mine, comm, error);
     ok = comm_agree(comm, ok, error) && comm_all_gather(comm, &mine, all, (int64_t)sizeof(mine), error);
     comm_slow(comm, false);
-    for (int r = 0; ok && r < comm->num_ranks; r++) {
-        if (r == 0) { *gpus = all[0]; }
-        gpus->total_bytes = min_i64(gpus->total_bytes, all[r].total_bytes);
-        gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
-        gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
-    }
-    double *link = &gpus->speed.link_bytes_per_second;
-    if (comm_num_machines(comm) > 1) { *link = fmin(*link, STEP_LINK_BETWEEN); }
+    *free_bytes = INT64_MAX;
+    for (int r = 0; ok && r < comm->num_ranks; r++) { *free_bytes = min_i64(*free_bytes, all[r]); }
     free(all);
     return ok;
 }

@@ -207,7 +207,7 @@ static inline void run_print_buffers(TrainRun *run, const MemoryPlan *plan) {
             (long long)gpt2_param_size(&run->config, i), gpt2_param_specs[i].decay ? "yes" : "no");
     }
     say_lines(stdout, trainer_facts.on_gpu ? "\nOn the GPU\n" : "\n");
-    plan_print(plan, train_options_largest_first(&run->options), stdout);
+    plan_print(plan, stdout);
 }
 
 // ---- Steps ----

@@ -9,7 +9,6 @@
 #include "llmc/base/launcher.h"
 #include "llmc/base/text.h"
 #include "llmc/model/gpt2.h"
-#include "llmc/model/gpu_peak.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
 #include "llmc/run/schedulers.h"
@@ -149,27 +148,22 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "", "Machine",                 \
       "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
       "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
-    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all|largest", FREE, "", "Machine",                                     \
-      "print what the run would take, and exit; all: every buffer, too, and for a GPU every "                          \
-      "kernel; largest: all, the largest buffers first")                                                               \
-    X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, "GPU plan", "Machine",                                            \
-      "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES           \
-      "; without it, the GPU that is here, else h100")                                                                 \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", FREE, "", "Machine",                                             \
+      "print what the run would take, and exit; all: every buffer, too")                                               \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "Machine",                                        \
-      "choose --batch-size and --recompute; or the one not given: the fastest, by prediction, that fits the GPU; "     \
-      "of those within 1 %, the one that recomputes least, then the one with the least memory")                        \
+      "choose --batch-size and --recompute; or the one not given: the lowest level with 8192 tokens in a "             \
+      "micro-batch, and the largest micro-batch that fits the GPU; if no level has so many, the one with most")        \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
       "Machine",                                                                                                       \
-      "choose --recompute, and what --auto chooses, for no more than this; 0: all that is free (--plan: all of "       \
-      "--gpu's)")                                                                                                      \
+      "choose --recompute, and what --auto chooses, for no more than this; 0: all that is free (--plan: all of the "   \
+      "GPU that is here, else 79, as on a card of 80 GB)")                                                             \
     X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, "GPU", "GPU",                          \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU", "let fp32 matrix multiplies use TF32 tensor cores")  \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "GPU",                                \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, "GPU !fp8", "GPU",               \
-      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "            \
-      "multiply; -1: 2 on Hopper if the model fits without recomputation, else 0")                                     \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8", "GPU",                            \
+      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "GPU",                                                       \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps", "GPU",            \
@@ -184,9 +178,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "GPU", "keep these choices there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU",                                           \
       "launch a step as CUDA graphs, in less time and with equal bits; with several GPUs: no difference")              \
-    X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, "GPU", "GPU",                                    \
-      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it; 0: "        \
-      "16384 if the model then fits a GPU of this kind without recomputation, else 8192")                              \
+    X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "GPU",                                 \
+      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it")            \
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "GPU",                                       \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU", "GPU",                                      \
@@ -210,10 +203,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                 \
       "how long processes wait for each other at the start")                                                           \
     X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                            \
-      "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
-    X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, "GPU plan", "Several GPUs",                       \
-      "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, at most 50 between "       \
-      "machines")
+      "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")
 
 // The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \
@@ -344,20 +334,11 @@ static inline Schedule train_options_muon_schedule(const TrainOptions *o, int64_
     return s;
 }
 
-// Returns the GPU that --plan predicts times for. NULL: --gpu names no known GPU.
-static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
-    return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
-}
-
 // Tells whether --plan is given. The run is then only planned.
 static inline bool train_options_plan(const TrainOptions *o) { return strcmp(o->plan, "0") != 0; }
 
-// Tells whether the plan shows every buffer, and the time of every kernel.
-static inline bool train_options_plans_all(const TrainOptions *o) {
-    return strcmp(o->plan, "all") == 0 || strcmp(o->plan, "largest") == 0;
-}
-
-static inline bool train_options_largest_first(const TrainOptions *o) { return strcmp(o->plan, "largest") == 0; }
+// Tells whether the plan shows every buffer.
+static inline bool train_options_plans_all(const TrainOptions *o) { return strcmp(o->plan, "all") == 0; }
 
 static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
@@ -375,7 +356,6 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[TRAIN_ROW_batch_size];
     bool falls = schedule_falls(schedule_kind(o->schedule)), asks = o->hellaswag || o->mmlu;
     bool never_asks = o->eval_every == 0 || (o->eval_every < 0 && o->val_every == 0 && !no_steps);
-    const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
         {no_data && !no_steps && !train_options_plan(o), TRAIN_ROW_train_data,
          "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
@@ -393,9 +373,6 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
          "chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {o->auto_plan && no_batch && o->total_batch == 0, TRAIN_ROW_auto_plan,
          "chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
-        {gpu == NULL, TRAIN_ROW_gpu, "no GPU of this name is known; expected one of" GPU_OPTION_NAMES},
-        {o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0, TRAIN_ROW_gpu,
-         "this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"},
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
         char label[128];

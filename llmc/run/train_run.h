@@ -75,12 +75,10 @@ typedef struct {
     char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
 } RunRecord;
 
-// What a run leaves to its GPU (gpu_choices.h).
+// What a run leaves to the memory of its GPUs (gpu_choices.h).
 typedef struct {
-    int64_t gpu_bytes;  // memory of the smallest GPU of all ranks, or of the GPU that --plan assumes
-    int64_t bytes_here; // memory of the GPU of this machine, if --plan plans for it; 0: it assumes another
-    TrainOptions asked; // the options before the choices
-    char note[512];     // the choices and their reasons; "": none
+    int64_t gpu_bytes; // that the run may take of each GPU, with what no plan counts
+    char note[256];    // the choices and their reason; "": none
 } RunChoices;
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h

@@ -43,9 +43,9 @@ static StepShape recipe_shape(const GPT2Config *config, int num_gpus) {
     memset(&s, 0, sizeof(s));
     s.config = *config;
     s.B = BATCH_SIZE, s.T = SEQ_LEN, s.micro_batches = TOTAL_BATCH / (BATCH_SIZE * SEQ_LEN * num_gpus);
-    s.gelu_fusion = FUSE_GELU_BACKWARD, s.attention = ATTENTION_CUDNN, s.attention_chunk = 8;
-    s.head_rows = 16384, s.has_master = true, s.sizeof_activation = 2;
-    s.matmul_workspace_bytes = 128 << 20;
+    s.gelu_fusion = FUSE_NOTHING, s.attention = ATTENTION_CUDNN, s.attention_chunk = 8;
+    s.head_rows = 8192, s.has_master = true, s.sizeof_activation = 2;
+    s.matmul_workspace_bytes = 32 << 20;
     step_share(&s, num_gpus, zero_effective_stage(ZERO_OPTIMIZER, num_gpus));
     return s;
 }

@@ -88,25 +88,6 @@ def test_plan_lists_the_workspace():
         assert "\ncudnn" not in ran(*shape, *options, **environment), options
 
 
-def test_plan_names_its_attention():
-    """In the line of the prediction, and how to plan with the other."""
-    def predicted(*options, **environment):
-        out = ran("-e", "d12", "-b", 64, "--plan", *options, **environment)
-        return re.search(r"^predicted +(\d+) tokens/s, .*, attention (.*)$", out, re.M).groups()
-
-    speeds = {}
-    for options, environment, says in (
-            ([], CUDNN, "by cuDNN (by our own kernels: --attention own)"),
-            (["--attention", "own"], CUDNN, "by our own kernels (by cuDNN, where it is: --attention auto)"),
-            ([], {}, f"by our own kernels (not by cuDNN: {NO_CUDNN})"),
-            (["-t", 1000], CUDNN, "by our own kernels (not by cuDNN: sequences of 1000 tokens, cuDNN is asked for "
-                                  "multiples of 128 only)")):
-        speed, shown = predicted(*options, **environment)
-        assert shown == says, (options, shown)
-        speeds[says[:8], not options] = int(speed)
-    assert speeds["by cuDNN", True] > speeds["by our o", True] > 0, speeds
-
-
 def used(out):
     return re.search(r"^ +it is done (.*)$", out, re.M)[1]
 

@@ -4,11 +4,9 @@ machines without a GPU: test_gpu_trainer.py. What it shares with the CPU trainer
 """
 import re
 
-import pytest
-
 import cli
 import gpu_program
-from cli import QUIET, losses, stopped_after, val_losses, weights_hash
+from cli import QUIET, losses, val_losses, weights_hash
 from gpu_program import NAME, ran, refused
 
 TEXT = cli.text_file()
@@ -51,32 +49,6 @@ def test_fused_gelu_is_the_same_function():
     plain = losses(ran(*RUN))
     for level in (1, 2):
         close(losses(ran(*RUN, "-ge", level, EMU_CHECK="1")), plain)
-
-
-@pytest.mark.long
-def test_gelu_is_fused_where_that_is_known():
-    """By default on Hopper, in bf16, with cuBLAS of CUDA 12.5 or later, and where nothing need be recomputed; the level
-    of recompute changes nothing. Another GPU goes on with its own roundings, and says so."""
-    if not gpu_program.EMULATED:
-        pytest.skip("the kind of a real GPU cannot be chosen")
-
-    plain, fused = (weights_hash(ran(*RUN, "-ge", level)) for level in (0, 2))
-    assert plain != fused
-    bf16 = re.search(r"^precision +bf16", ran(*RUN), re.M)
-    for variables, fuses in (({}, True), ({"EMU_CUBLASLT_VERSION": "120500"}, True),
-                             ({"EMU_CUBLASLT_VERSION": "120402"}, False), ({"EMU_CAPABILITY": "8.9"}, False),
-                             ({"EMU_CAPABILITY": "8.0"}, False), ({"EMU_CAPABILITY": "10.0"}, False),
-                             ({"EMU_MEMORY": "1000"}, False)):
-        out = ran(*RUN, **variables)
-        assert weights_hash(out) == (fused if fuses and bf16 else plain), (variables, out)
-        said = re.search(r"^(?:auto)? +--gelu-fusion (\d): by the kind of GPU", out, re.M)
-        assert said is None if not bf16 else int(said.group(1)) == (2 if fuses else 0), (variables, out)
-    assert weights_hash(ran(*RUN, "-r", 3)) == weights_hash(ran(*RUN)), "recompute"
-    whole = cli.new_folder("kinds")
-    ran(*RUN, "-n", 2, "-o", whole)
-    for capability, other in (("8.0", bool(bf16)), ("9.0", False)):
-        out = ran(*RUN, "-n", 2, "-o", stopped_after(2, whole), "--resume", EMU_CAPABILITY=capability)
-        assert ("resuming with other roundings: --gelu-fusion was 2, is 0\n" in out) == other, out
 
 
 def test_head_in_parts():

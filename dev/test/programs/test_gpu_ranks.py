@@ -230,10 +230,10 @@ def test_like_one_rank_in_fp32_with_muon():
 
 
 def planned(count, stage, *arguments):
-    """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, of
-    gradients and of parameters sent a step."""
+    """What --plan prints for GPUs as large as the emulated ones, and the bytes of gradients and of parameters that it
+    says are sent in a step."""
     out = gpu_program.ran(*arguments, "--plan", "all", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
-    return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +[\d.]+ +(\d+) +(\d+) ", out, re.M)]
+    return out, re.search(r"^ +(\d+) bytes of gradients, (\d+) of parameters, sent by each GPU$", out, re.M)
 
 
 def memory_of(out):
@@ -247,13 +247,12 @@ def test_plan_is_what_happens():
         for stage in range(4):
             run = options(count * accumulation, 1, 3)
             out = ran(count, *run, "-z", stage)
-            plan, stages = planned(count, stage, *run)
+            plan, says = planned(count, stage, *run)
             sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters, by each GPU$", out, re.M)
-            assert tuple(map(int, sent.groups())) == tuple(3 * n for n in stages[stage][1:]), (stage, plan, out)
+            assert [int(n) for n in sent.groups()] == [3 * int(n) for n in says.groups()], (stage, plan, out)
             assert memory_of(plan) == memory_of(out), (plan, out)
             batch = f"\nbatch       1 sequences x {T} tokens x {count} ranks x {accumulation} micro-batches = "
             assert batch in plan and batch in out, (plan, out)
-            assert int(re.search(r"^total (\d+) bytes", plan, re.M).group(1)) == stages[stage][0], plan
 
 
 def test_plan_is_what_happens_with_muon():

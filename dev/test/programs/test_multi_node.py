@@ -36,7 +36,7 @@ for word in "$@"; do
     esac
     case $word in
         --out-dir=*) out=${word#*=} ;;
-        --plan) printf 'parameters  1000, from the seed\ntotal %s bytes\n' "${FAKE_BYTES:-1000}"; exit 0 ;;
+        --plan) exit 0 ;;
     esac
     before=$word
 done
@@ -317,15 +317,15 @@ GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6
 
 
 @pytest.mark.parametrize("settings, expected", (
-    (dict(HOSTS="a", GPUS_PER_NODE="8"), {**GPT2_124M, "batch-size": "64"}),
-    (dict(HOSTS="a", GPUS_PER_NODE="1"), {**GPT2_124M, "batch-size": "64"}),
-    (dict(HOSTS="a b", GPUS_PER_NODE="8"), {**GPT2_124M, "batch-size": "32"}),
-    (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), {**GPT2_124M, "batch-size": "8"}),
+    (dict(HOSTS="a", GPUS_PER_NODE="8"), GPT2_124M),
+    (dict(HOSTS="a", GPUS_PER_NODE="1"), GPT2_124M),
+    (dict(HOSTS="a b", GPUS_PER_NODE="8"), GPT2_124M),
+    (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), GPT2_124M),
     (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512"),
      {"init": "d48", "total-batch": "1048576", "seq-len": "512", "final-lr-frac": "0.1"}),
 ), ids=("8", "1", "2 x 8", "4 x 16", "another"))
 def test_recipe(settings, expected):
-    """A recipe as it is, with micro-batches that fit the number of GPUs; each option once, and one of the trainer's."""
+    """A recipe as it is; each option once, and one of the trainer's."""
     ran(0, MULTI_NODE + "run_mpi.sh", FAKE_GPUS="16", **settings)
     words = noted("mpirun")
     assert {option: words_of(" ".join(words), option) for option in expected} == expected
@@ -338,14 +338,11 @@ def test_recipe(settings, expected):
 
 def test_refusals():
     script = MULTI_NODE + "run_tcp.sh"
-    no_gpu = ("run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU; "
-              "GPU=h100 GPUS_PER_NODE=8 plans the run for GPUs that are elsewhere\n")
+    no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
     for message, changes in (
         ("run_tcp.sh: GPUS_PER_NODE is '0', expected a whole number above 0\n", dict(GPUS_PER_NODE="0")),
         ("run_tcp.sh: GPUS_PER_NODE is 5, but nvidia-smi finds 4\n", dict(GPUS_PER_NODE="5")),
         (no_gpu, dict(FAKE_GPUS="0")),
-        ("run_tcp.sh: TOTAL_BATCH: 524288 tokens are no multiple of SEQ_LEN x GPUs = 1024 x 12\n",
-         dict(HOSTS="a b c")),
         ("run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n", dict(HOSTS="a b", NODE="2")),
         ("run_tcp.sh: NODE is 'two', expected 0 to 1\n", dict(HOSTS="a b", NODE="two")),
         ("run_tcp.sh: RECIPE: ./nothing: no such file; expected scripts/run_gpt2_124M.sh or one beside it\n",

@@ -151,15 +151,6 @@ def test_plan_is_consistent():
         assert len({name for name, *_ in rows}) == len(rows), "a name stands for two buffers"
 
 
-def test_plan_largest():
-    """The same rows and total as --plan all prints, the largest first; --plan alone prints none."""
-    run = ["-i", TEXT, *TINY]
-    (rows, total), largest = plan_of(*run), ran(*run, "--plan", "largest")
-    sizes = [int(size) for size in re.findall(r"^\w+ +\([\d, ]+\) +[fi]\d+ +(\d+) ", largest, re.M)]
-    assert sizes == sorted((size for _, size, _ in rows), reverse=True) != [size for _, size, _ in rows], largest
-    assert f"\ntotal {total} bytes (" in largest and all(f"\n{name} " in largest for name, *_ in rows), largest
-
-
 def test_plan_says_whether_this_machine_fits():
     """And which program plans for GPUs."""
     for size, says in (([*TINY], "it fits"), (["-e", "gpt3:c12288", "-x", 9], "it does not fit")):

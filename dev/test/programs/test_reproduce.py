@@ -1,8 +1,7 @@
 """scripts/run_gpt*.sh and scripts/multi_node/ with SMOKE=1, from the machine's check to the summary, in a copy of the
 repository: with the emulated trainer, with the CPU's, interrupted, with data that do not come, finished before; and
-what they say where something is missing. nvidia-smi, df, srun and scontrol are stand-ins where a test needs them."""
+what they say where something is missing. nvidia-smi, srun and scontrol are stand-ins where a test needs them."""
 import glob
-import importlib.util
 import json
 import os
 import re
@@ -71,8 +70,8 @@ def read(*names):
         return file.read()
 
 
-def gpus(count, mib, capability="9.0", name="NVIDIA H100", total=80000):
-    return "".join(f"echo '{name}, {mib}, {capability}, {total}'\n" for _ in range(count))
+def gpus(count, mib, capability="9.0"):
+    return "".join(f"echo 'NVIDIA H100, {mib}, {capability}'\n" for _ in range(count))
 
 
 def draws_curves():
@@ -94,9 +93,9 @@ def check_finished(name, out, steps=4):
     assert re.search(rf"^ +validation loss +{losses[0]} ", out, re.M), out[-1000:]
     assert re.search(rf"^ +HellaSwag +{scores[0]} ", out, re.M), out[-1000:]
     assert out.rstrip("\n") in read(folder, "console.log"), out[-500:]
-    planned, = set(re.findall(r"^[\d:]+ plan .* times a step: (\S+ MiB) of each GPU$", out, re.M))
-    taken, = set(re.findall(r"^memory +([\d.]+) MiB(?: on the GPU)?, planned$", out, re.M))
-    assert planned == f"{float(taken):.0f} MiB", "the check before the run and the run plan for different GPUs"
+    planned, = set(re.findall(r"^[\d:]+ plan +memory: (.*)$", out, re.M))
+    taken, = set(re.findall(r"^memory +(.*, planned)$", out, re.M))
+    assert planned == taken, "the check before the run and the run plan for different GPUs"
     options = json.loads(read(folder, "run.jsonl").splitlines()[0])["options"]
     assert options["stop-on-divergence"] == "1", "a lost run would go on for days"
 
@@ -210,8 +209,7 @@ def test_gpt3_125M_told_to_end():
 
 
 def test_refusals():
-    no_gpu = ("nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU; GPU=h100 GPUS_PER_NODE=8 plans "
-              "the run for GPUs that are elsewhere")
+    no_gpu = "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU"
     no_python = "no python3, which fetches the data (apt-get install python3)"
     real, smi = dict(SMOKE=None, PROGRAM="./none"), {"nvidia-smi": gpus(1, 80000)}
     for message, name, changes in (
@@ -229,11 +227,10 @@ def test_refusals():
          "gpt2_124M", dict(STAGES="check trian")),
         ("STEPS is '1e4', expected a whole number above 0", "gpt2_124M", dict(STEPS="1e4", SMOKE="0")),
         ("KEEP is 'all', expected a whole number", "gpt2_124M", dict(KEEP="all")),
-        ("RESERVE_MIB is 'abc', expected a whole number", "gpt2_124M", dict(RESERVE_MIB="abc")),
+        ("BATCH_SIZE is '0', expected a whole number above 0", "gpt2_124M", dict(BATCH_SIZE="0")),
         ("GPUS_PER_NODE is '0', expected a whole number above 0", "gpt2_124M", dict(GPUS_PER_NODE="0")),
         ("PAUSE is '1000', expected whole seconds, 0 to 999", "gpt2_124M", dict(PAUSE="1000")),
         ("MAX_STARTS is 'abc', expected 1 to 99999", "gpt2_124M", dict(MAX_STARTS="abc")),
-        ("GPU is 'h100', which is for planning only: STAGES=plan", "gpt2_124M", dict(GPU="h100", STAGES="plan fetch")),
         ("/proc/nothing: this folder cannot be made: No such file or directory (OUT_DIR names another)", "gpt2_124M",
          dict(OUT_DIR="/proc/nothing")),
         ("/sys/kernel: this folder cannot be written to (OUT_DIR names another)", "gpt2_124M",
@@ -288,36 +285,34 @@ def test_settings():
                    f"run_gpt2_124M.sh: {message}\n"), out
 
 
-def large(smi, disk=1 << 40):
-    """Settings of a machine with these GPUs and so many KiB of disk, whose trainer is the emulated one."""
-    df = f"printf 'Filesystem 1024-blocks Used Available Capacity Mounted\\n/dev/disk 1 1 {disk} 1%% /\\n'\n"
-    return dict(emulated(), SMOKE=None, STAGES="check build plan", PATH=before_path({"df": df, "nvidia-smi": smi}))
+def large(smi):
+    """Settings of a machine with these GPUs, whose trainer is the emulated one."""
+    return dict(emulated(), SMOKE=None, STAGES="check build plan", PATH=before_path({"nvidia-smi": smi}))
 
 
 def test_memory_decides_the_micro_batch():
-    for count, mib, batch, size in ((8, 80000, 64, "124M"), (8, 15000, 32, "124M"), (1, 7000, 8, "124M"),
-                                    (4, 80000, 16, "1558M"), (8, 28000, 4, "1558M")):
-        out = ran(0, script_of(f"gpt2_{size}"), **large(gpus(count, mib)))
-        assert f"plan     {count} x {batch} sequences of 1024 tokens, " in out, (count, mib, batch, out)
+    """By the trainer's --auto, for what the fullest GPU has free; BATCH_SIZE and RECOMPUTE take its place."""
+    def auto(script, *arguments, **changes):
+        out = ran(0, script_of(script), *arguments, **changes)
+        return re.search(r"^[\d:]+ plan +auto: (.*): fits into ", out, re.M)[1], out
+
+    assert auto("gpt2_124M", **large(gpus(8, 80000)))[0] == "--batch-size 64 --recompute 0"
+    assert auto("gpt2_124M", **large(gpus(8, 15000)))[0] == "--batch-size 32 --recompute 0"
     first_is_busy = large(gpus(1, 9000) + gpus(3, 80000))
-    out = ran(0, script_of("gpt2_124M"), CUDA_VISIBLE_DEVICES="1,3", **first_is_busy)
-    assert "plan     2 x 64 sequences" in out, out
-    out = ran(0, script_of("gpt2_124M"), GPUS_PER_NODE="1", **first_is_busy)
-    assert "1 x NVIDIA H100, 8.8 GiB free" in out, out
+    chosen, out = auto("gpt2_124M", CUDA_VISIBLE_DEVICES="1,3", **first_is_busy)
+    assert chosen == "--batch-size 128 --recompute 0" and "2 x NVIDIA H100, 78.1 GiB free" in out, (chosen, out)
+    assert "1 x NVIDIA H100, 8.8 GiB free" in auto("gpt2_124M", GPUS_PER_NODE="1", **first_is_busy)[1]
+    assert auto("gpt2_124M", BATCH_SIZE="4", **large(gpus(1, 80000)))[0] == "--recompute 0"
+    out = ran(0, script_of("gpt2_124M"), BATCH_SIZE="4", RECOMPUTE="1", **large(gpus(1, 80000)))
+    assert " plan     fits: yes, " in out and " auto: " not in out, out
 
 
-def test_plans_for_the_gpu_that_is_here():
-    """By its memory, from which cuBLAS's workspace follows, and by its datasheet, or it says that it has an H100's."""
-    def taken(**gpu):
-        out = ran(0, script_of("gpt2_124M"), BATCH_SIZE="8", **large(gpus(1, 20000, **gpu)))
-        return float(re.search(r" 8 sequences .* a step: ([\d.]+) GiB of each GPU$", out, re.M)[1]), out
-
-    (small, known), (other, unknown), (most, _) = (
-        taken(name="NVIDIA L4", total=23034, capability="8.9"), taken(name="NVIDIA L5", total=23034), taken())
-    assert abs(most - small - 96 / 1024) <= 0.11 and small == other < most, (small, other, most)
-    line = "NVIDIA L5: its datasheet is not known to ./train_gpt2emu --plan, which plans for an H100 with its memory\n"
-    assert line in unknown and "datasheet" not in known, (known, unknown)
-    assert ", predicted for 1 x H100; " in unknown and ", predicted for 1 x NVIDIA L4; " in known, (known, unknown)
+def test_too_little_memory():
+    out = ran(1, script_of("gpt2_1558M"), **large(gpus(1, 14000)))
+    assert re.search(r"run_gpt2_1558M.sh: ./train_gpt2emu --plan: --auto: nothing fits: --batch-size 1 --recompute 3 "
+                     r"takes .*; use more GPUs with --zero-stage 3, or choose a smaller model\n$", out), out
+    out = ran(1, script_of("gpt2_1558M"), BATCH_SIZE="4", RECOMPUTE="0", **large(gpus(1, 14000)))
+    assert re.search(r"\nrun_gpt2_1558M.sh: NVIDIA H100: the run does not fit: no, .* are missing: .*\n$", out), out
 
 
 def test_arguments_are_planned():
@@ -339,52 +334,11 @@ def test_arguments_are_planned():
 
     def planned(*arguments):
         out = ran(0, script_of("gpt2_124M"), *arguments, **settings)
-        return re.search(r"8 x (\d+) sequences of (\d+) tokens, (\d+) times .*: (\S+) GiB of each GPU\n"
-                         r".* time: \S+ for (\d+) steps", out).groups()
+        return float(re.search(r"^[\d:]+ plan +memory: ([\d.]+) GiB", out, re.M)[1])
 
-    _, _, _, nothing_recomputed, _ = planned("--batch-size", "32")
-    batch, length, times, memory, steps = planned("--batch-size=32", "-t", "512", "-d", "524288", "-x", "9", "-r", "3")
-    assert (batch, length, times, steps) == ("32", "512", "4", "9"), (batch, length, times, steps)
-    assert float(memory) < 0.5 * float(nothing_recomputed), (memory, nothing_recomputed)
-    assert int(planned("--layers", "96", "--eval-every", "500")[0]) < 64
-
-
-def test_plans_for_gpus_elsewhere():
-    """On a machine without GPUs and without room for the data, by the emulated trainer where no nvcc is."""
-    settings = dict(large("exit 9\n", 1 << 10), GPU="h100", GPUS_PER_NODE="8", STAGES=None)
-    if not any(os.path.exists(f"{folder}/bin/nvcc") for folder in ("/usr/local/cuda", "/opt/cuda")):
-        settings.update(PROGRAM=None, PATH=stand_ins({}, ["nvcc"]))
-    out = ran(0, script_of("gpt2_124M"), **settings)
-    recipe = read(script_of("gpt2_124M"))
-    hours, memory = (re.search(rf"^#   {name} .* ([\d.]+) (?:hours|GiB)$", recipe, re.M)[1]
-                     for name in ("time", "memory of each"))
-    assert f"8 x 64 sequences of 1024 tokens, 1 times a step: {memory} GiB of each GPU\n" in out, (memory, out)
-    found = re.search(r" time: (\d+):(\d\d) for 18865 steps, predicted for 8 x h100; validation, HellaSwag", out)
-    assert abs((int(found[1]) + int(found[2]) / 60) / 60 - float(hours)) <= 0.051, (hours, out)
-    out = ran(1, script_of("gpt2_124M"), **dict(settings, GPU="h10"))
-    assert "run_gpt2_124M.sh: GPU is 'h10': no GPU of this name is known; expected one of " in out, out
-
-
-def test_too_little_memory():
-    out = ran(1, script_of("gpt2_1558M"), **large(gpus(8, 14000)))
-    line = out.splitlines()[-1]
-    found = re.fullmatch(r"run_gpt2_1558M.sh: NVIDIA H100: with --batch-size 1 the run takes ([\d.]+) GiB, 9.7 GiB "
-                         r"are free \(4.0 GiB are left to CUDA\). ZERO_STAGE=(\d) RECOMPUTE=(\d) takes ([\d.]+) GiB",
-                         line)
-    assert found and float(found[4]) <= 9.7 < float(found[1]), line
-    out = ran(0, script_of("gpt2_1558M"), ZERO_STAGE=found[2], RECOMPUTE=found[3],
-              **large(gpus(8, 14000)))
-    assert "plan     8 x " in out, out
-    out = ran(1, script_of("gpt2_1558M"), **large(gpus(1, 4000)))
-    assert out.endswith("No setting fits; more or larger GPUs do\n"), out
-
-
-def test_too_little_disk():
-    out = ran(1, script_of("gpt2_124M"), **large(gpus(8, 80000), 20 << 20))
-    assert "run_gpt2_124M.sh: run_gpt2_124M and dev/data: 28.8 GB of checkpoints and data need room, 21.5 GB are " \
-        "free. OUT_DIR and DATA_ROOT name other disks; " in out, out
-    out = ran(0, script_of("gpt2_124M"), **large(gpus(8, 80000), 40 << 20))
-    assert "plan     disk: 20.8 GB more of data, 8.0 GB more of checkpoints, 42.9 GB are free\n" in out, out
+    short = "-b", "32", "-t", "512"
+    assert planned("--batch-size=32", "-t", "512", "-x", "9", "-r", "3") < 0.5 * planned(*short)
+    assert planned("--layers", "96", "--eval-every", "500") > planned()
 
 
 def test_command_to_go_on_with():
@@ -407,30 +361,6 @@ def test_two_at_once():
 
 
 # ---- Comments ----
-
-
-def test_computed_comments(capsys, monkeypatch):
-    """In this process, which asks --plan the same only once."""
-    emulated()
-    program = os.path.join(COPY, "dev", "recipe_table.py")
-    spec = importlib.util.spec_from_file_location("recipe_table", program)
-    recipe_table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe_table)
-    monkeypatch.setattr(sys, "argv", ["recipe_table.py", "--check"])
-    recipe_table.main()
-    assert capsys.readouterr().out.startswith("up to date: ")
-    path = script_of("gpt2_350M")
-    text = read(path)
-    try:
-        with open(path, "w") as file:
-            file.write(text.replace(" hours", " hour", 1))
-        with pytest.raises(recipe_table.Problem, match="^scripts/run_gpt2_350M.sh: not what --plan says now"):
-            recipe_table.main()
-    finally:
-        with open(path, "w") as file:
-            file.write(text)
-    out = end(shell.begin([sys.executable, program, "--check", "./none"], dict(os.environ)), 1)
-    assert out == "recipe_table.py: ./none: no such program; make train_gpt2emu builds one\n", out
 
 
 def test_published_figures():

@@ -45,12 +45,15 @@ plain         bf16 1 --recompute 0 EMU_CHECK=1
 plain         bf16 1 --recompute 2 EMU_CHECK=1
 plain         bf16 1 --recompute 3 EMU_CHECK=1
 plain         bf16 1 EMU_SCHEDULE=random:3
+plain         bf16 1 EMU_MEMORY=1200 EMU_CAPABILITY=8.0
 plain         bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
 plain         bf16 1 resumed
 accumulation* bf16 1 --total-batch 144
 accumulation* bf16 1 --total-batch 144 --recompute 3
 gelu-fusion*  bf16 1 -ge 1 --recompute 1
 gelu-fusion*  bf16 1 -ge 1 --recompute 0
+gelu-backward* bf16 1 -ge 2 --recompute 0
+gelu-backward* bf16 1 -ge 2 --recompute 2
 cudnn*        bf16 1 {CUDNN}
 cudnn*        bf16 1 {CUDNN} --recompute 3
 cudnn*        bf16 1 {CUDNN} --deterministic 0

@@ -315,14 +315,13 @@ TEST(test_forms) {
     CHECK(t, parse(&p, false, "--steps 0 --") && o->steps == 0, "%s", p.error.text);
     CHECK(t, parse(&p, true, "-i x --matmul-tune 2") && o->matmul_tune == 2, "%s", p.error.text);
     CHECK(t, !parse(&p, true, "-i x --matmul-tune 3"), "a level of 3");
-    CHECK(t, parse(&p, false, "--plan") && train_options_plan(o) && !train_options_largest_first(o),
+    CHECK(t, parse(&p, false, "--plan") && train_options_plan(o) && !train_options_plans_all(o),
           "--plan needs no data: %s", p.error.text);
-    CHECK(t, parse(&p, false, "--plan largest -x 5") && train_options_largest_first(o) && o->steps == 5, "%s",
-          p.error.text);
+    CHECK(t, parse(&p, false, "--plan all -x 5") && train_options_plans_all(o) && o->steps == 5, "%s", p.error.text);
     CHECK(t, parse(&p, false, "--plan -x 5") && train_options_plan(o) && o->steps == 5, "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x --plan 0") && !train_options_plan(o), "%s", p.error.text);
-    CHECK(t, !parse(&p, false, "--plan smallest") && strstr(p.error.text, "expected one of 0|1|all|largest") != NULL,
-          "%s", p.error.text);
+    CHECK(t, !parse(&p, false, "--plan largest") && strstr(p.error.text, "expected one of 0|1|all") != NULL, "%s",
+          p.error.text);
     CHECK(t, parse(&p, true, "--plan -x 0 --gpu-memory 8"), "%s", p.error.text);
     CHECK(t, parse(&p, false, "-i x -e 1558M") && strcmp(o->init, "d48") == 0, "a size has one name in records");
 }
@@ -467,7 +466,7 @@ TEST(test_several_processes) {
                                         "-pi fs -pf /tmp -pn 2 -pr 1",
                                         "-pm fs -pp /tmp -pn 2",
                                         "-pi mpi -pn 8",
-                                        "--plan -np 512 -z 3 --link-speed 50 --gpu a100"};
+                                        "--plan -np 512 -z 3"};
     static const char *const refused[][2] = {{"-pi tcp -pn 2", "--server-ip (-ps)"},
                                              {"-pi fs -pn 2", "--nccl-fs-path (-pf)"},
                                              {"-pi tcp -ps a", "--num-processes (-pn)"},
@@ -477,10 +476,6 @@ TEST(test_several_processes) {
                                              {"-ps a", "--server-ip (-ps): needs"},
                                              {"-pf a", "--nccl-fs-path (-pf): needs"},
                                              {"--secret-file a", "--secret-file: needs"},
-                                             {"--link-speed 50", "--link-speed: needs"},
-                                             {"--gpu a100", "--gpu: needs"},
-                                             {"--plan --gpu h1000", "--gpu: no GPU of this name is known"},
-                                             {"--plan --gpu a100 --fp8", "--gpu: this one has no 8-bit"},
                                              {"-pi mpich", "mpi|tcp|fs"},
                                              {"--watchdog -1", "--watchdog"},
                                              {"--start-timeout 0", "--start-timeout"}};
@@ -506,7 +501,8 @@ TEST(test_what_was_given) {
         {"-i x --auto -b 4 -r 1",
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
-        {"-i x --head-rows -1", "--head-rows: got '-1', expected a whole number from 0 to 16777216 (default 0)"}};
+        {"-i x --head-rows 0", "--head-rows: got '0', expected a whole number from 1 to 16777216 (default 8192)"},
+        {"-i x -ge -1", "--gelu-fusion (-ge): got '-1', expected a whole number from 0 to 2 (default 0)"}};
     static Parsed p;
     const bool *given = p.options.given;
     check_refusals(t, true, refused, sizeof(refused) / sizeof(refused[0]));
