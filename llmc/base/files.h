@@ -160,34 +160,6 @@ static inline bool make_own_directory(const char *path, Error *error) {
                                              fail(error, "%s: cannot be used as a folder: a link is in the way", path));
 }
 
-// Writes the absolute name, without links, of a file or folder that exists. Copies any other name unchanged.
-static inline bool path_real(char *out, const char *path, Error *error) {
-    char *real = realpath(path, NULL);
-    if (real == NULL && errno != ENOENT) { return fail_system(error, path, "find"); }
-    const char *name = real != NULL && strlen(real) < MAX_PATH_BYTES ? real : path;
-    path_copy(out, name, strlen(name));
-    free(real);
-    return true;
-}
-
-// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet. Follows links. Missing
-// parts of the path are taken for folders.
-static inline bool path_resolve(char *out, const char *path, Error *error) {
-    char name[MAX_PATH_BYTES], joined[MAX_PATH_BYTES];
-    if (!path_check(path, "folder", error) || !path_real(out, path[0] == '/' ? "/" : ".", error)) { return false; }
-    for (size_t n; *path != '\0'; path += n + (path[n] == '/')) {
-        n = strcspn(path, "/");
-        path_copy(name, path, n);
-        if (strcmp(name, "..") == 0) {
-            path_parent(joined, out);
-            path_copy(out, joined, strlen(joined));
-        } else if (n > 0 && strcmp(name, ".") != 0) {
-            if (!path_join(joined, out, name, error) || !path_real(out, joined, error)) { return false; }
-        }
-    }
-    return true;
-}
-
 // Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
 static inline int64_t disk_free_bytes(const char *folder) {
     char path[MAX_PATH_BYTES];

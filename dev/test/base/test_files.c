@@ -64,30 +64,6 @@ TEST(test_directories) {
     CHECK(t, !make_directories(test_path(t, "file/sub"), &error), "nor can it hold one");
 }
 
-// Names of folders that exist or not, through a link, and with dots.
-TEST(test_resolve) {
-    Error error;
-    char base[MAX_PATH_BYTES], out[MAX_PATH_BYTES], expected[2 * MAX_PATH_BYTES];
-    temp_must(mkdir(test_path(t, "real"), 0777) == 0, "mkdir");
-    temp_must(symlink("real", test_path(t, "link")) == 0, "symlink");
-    CHECK(t, path_resolve(base, test_folder(t), &error) && base[0] == '/', "%s", error.text);
-    static const char *const cases[][2] = {{"real", "real"},
-                                           {"link", "real"},
-                                           {"link/", "real"},
-                                           {"link/./new//sub/", "real/new/sub"},
-                                           {"new/../link/a", "real/a"},
-                                           {"link/a/../../b", "b"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        CHECK(t, path_resolve(out, test_path(t, cases[i][0]), &error), "%s", error.text);
-        snprintf(expected, sizeof(expected), "%s/%s", base, cases[i][1]);
-        CHECK(t, strcmp(out, expected) == 0, "%s: got %s", cases[i][0], out);
-    }
-    CHECK(t, path_resolve(out, "/", &error) && strcmp(out, "/") == 0, "%s", out);
-    CHECK(t, path_resolve(out, "/../none", &error) && strcmp(out, "/none") == 0, "%s", out);
-    temp_write(test_path(t, "file"), "", 0);
-    CHECK(t, !path_resolve(out, test_path(t, "file/sub"), &error), "a file is no folder");
-}
-
 TEST(test_glob) {
     Error error;
     PathList list;
