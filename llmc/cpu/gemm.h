@@ -383,17 +383,6 @@ static inline void gemm_multiply_part(const GemmProblem *p, GemmPass *pass, int6
     for (int64_t n = n0; n < n1; n += p->kernel->cols) { gemm_multiply_panel(p, pass, n); }
 }
 
-// The case K = 0: C = bias, or C += bias.
-static inline void gemm_without_product(const GemmProblem *p) {
-    for (int64_t i = 0; i < p->M; i++) {
-        for (int64_t j = 0; j < p->N; j++) {
-            float *to = p->C + i * p->ldc + j;
-            float bias = p->bias != NULL ? p->bias[j] : 0.0f;
-            *to = p->accumulate ? *to + bias : bias;
-        }
-    }
-}
-
 // C is divided among threads into row_blocks x col_blocks parts of whole panels.
 typedef struct {
     int64_t row_panels, col_panels, row_blocks, col_blocks;
@@ -442,13 +431,13 @@ static inline int gemm_max_threads(void) { return omp_get_max_threads(); }
 static inline int gemm_thread(void) { return omp_get_thread_num(); }
 
 // C (M, N), rows ldc apart, = A (M, K) times B (K, N) + bias (N, or NULL for none); with accumulate, += instead of =.
+// K > 0.
 // C overlaps neither A, B, bias nor the workspace. For use inside a parallel region and for small matrices: it runs in
 // the calling thread, with that thread's share of the workspace.
 static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
                                int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
     GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
     GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
-    if (K == 0) { gemm_without_product(&p); }
     gemm_begin(p.kernel);
     for (int64_t m0 = 0; m0 < M; m0 += gemm_pass_rows(&p)) {
         for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
@@ -458,34 +447,29 @@ static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B
     gemm_end(p.kernel);
 }
 
-static inline void gemm_parallel(const GemmProblem *p, const Gemm *mm) {
-    int threads = p->M * p->N * p->K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
-    GemmGrid grid = gemm_divide(p, threads);
-    if (p->K == 0) { gemm_without_product(p); }
-#pragma omp parallel num_threads(threads)
-    {
-        GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
-        gemm_begin(p->kernel);
-        for (int64_t k0 = 0; k0 < p->K; k0 += gemm_pass_depth(p)) {
-#pragma omp for schedule(dynamic) // its end waits for all threads: the next pass adds to what this one stores
-            for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
-                int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
-                int64_t m0 = row * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS;
-                int64_t m1 = min_i64(p->M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS);
-                int64_t n0 = col * grid.col_panels / grid.col_blocks * p->kernel->cols;
-                int64_t n1 = min_i64(p->N, (col + 1) * grid.col_panels / grid.col_blocks * p->kernel->cols);
-                gemm_multiply_part(p, &pass, k0, m0, m1 - m0, n0, n1);
-            }
-        }
-        gemm_end(p->kernel);
-    }
-}
-
 // gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
 static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
                         int64_t K, bool accumulate, const Gemm *mm) {
     GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
-    gemm_parallel(&p, mm);
+    int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
+    GemmGrid grid = gemm_divide(&p, threads);
+#pragma omp parallel num_threads(threads)
+    {
+        GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
+        gemm_begin(p.kernel);
+        for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
+#pragma omp for schedule(dynamic) // its end waits for all threads: the next pass adds to what this one stores
+            for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
+                int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
+                int64_t m0 = row * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS;
+                int64_t m1 = min_i64(M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_MAX_ROWS);
+                int64_t n0 = col * grid.col_panels / grid.col_blocks * p.kernel->cols;
+                int64_t n1 = min_i64(N, (col + 1) * grid.col_panels / grid.col_blocks * p.kernel->cols);
+                gemm_multiply_part(&p, &pass, k0, m0, m1 - m0, n0, n1);
+            }
+        }
+        gemm_end(p.kernel);
+    }
 }
 
 // Floats that a packed B (K, N) takes.
