@@ -17,7 +17,7 @@ import pytest
 import cli
 import formats
 from cli import QUIET, TINY, model, ran, refused, tensor_shapes
-from tools import ROOT, new_folder, path, read, write
+from tools import ROOT, SHARED, new_folder, path, read, text_of, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
@@ -325,6 +325,17 @@ def test_tokenizer_both_ways():
     formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
     assert "without a tokenizer" in called("export", path("m.bin"), folder, "--tokenizer", path("t.bin"))
     assert sorted(os.listdir(folder)) == WEIGHTS
+
+
+def test_gpt2_to_the_byte():
+    """The merges that follow from the order of GPT-2's tokens are OpenAI's vocab.bpe."""
+    vocab = os.path.join(SHARED, "vocab.bpe")
+    if not os.path.exists(vocab):
+        pytest.skip("../shared/data is not here")
+    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "data", "vocab.py"), "--merges", vocab, "--out", path()],
+                   check=True, stdout=subprocess.DEVNULL)
+    merges = hf.hf_tokenizer.recovered_merges(hf.hf_tokenizer.load(path("gpt2_tokenizer.bin"))[0])
+    assert "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges) == text_of(vocab)
 
 
 def test_bytes():
