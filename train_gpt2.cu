@@ -1187,6 +1187,6 @@ int main(int argc, char **argv) {
     if (!ok) { run_fail(&run, &error); }
     run_close(&run);
     gpt2_close(t);
-    ranks_close(run.ranks.comm);
+    ranks_close(run.comm);
     return run_exit(&run, ok, &error);
 }

@@ -273,7 +273,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
     shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
-    shape.rank = run->ranks.rank;
+    shape.rank = run->rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
     shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
@@ -587,7 +587,8 @@ static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *p
 static bool share_choices(Trainer *t, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
     TuneTable *choices = &t->gpu.tuning.run;
     int64_t bytes = tune_table_bytes(choices);
-    return run_broadcast(run, &bytes, (int64_t)sizeof(bytes), error) && run_broadcast(run, choices, bytes, error) &&
+    return ranks_broadcast(run->comm, &bytes, (int64_t)sizeof(bytes), error) &&
+           ranks_broadcast(run->comm, choices, bytes, error) &&
            (run_leads(run) ||
             matmul_follow(choices, &t->gpu.cublas, problems, count, &t->gpu.device.properties, error));
 }
@@ -601,13 +602,13 @@ static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
     bool shares = keeps_choices(t, run) && has_peers(&t->shards);
     bool ok = (shares && !run_leads(run)) || tune_matmuls(t, run, problems, count, error);
     if (!shares) { return ok; }
-    return run_agree(run, ok, error) && share_choices(t, run, problems, count, error);
+    return ranks_agree(run->comm, ok, error) && share_choices(t, run, problems, count, error);
 }
 
 // Writes the choices for later starts. Choices that change bits are also written beside the checkpoints.
 static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
     const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
-    return run_agree(run, tuning_save(&t->gpu.tuning, folder, error), error);
+    return ranks_agree(run->comm, tuning_save(&t->gpu.tuning, folder, error), error);
 }
 
 // Runs a forward and a backward of one layer's attention, as attend and attend_backward do.
@@ -636,8 +637,8 @@ static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
         cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
         choice = attention_choose(&tuner, &t->gpu.tuning);
     }
-    if (!run_broadcast(run, &choice, (int64_t)sizeof(choice), error)) { return false; }
-    return run_agree(run, attention_use(&tuner, choice, error), error);
+    if (!ranks_broadcast(run->comm, &choice, (int64_t)sizeof(choice), error)) { return false; }
+    return ranks_agree(run->comm, attention_use(&tuner, choice, error), error);
 }
 
 static void free_graphs(Gpu *gpu) {
@@ -689,7 +690,7 @@ static bool settle_by_gpus(TrainRun *run, Error *error) {
     int64_t limit = (int64_t)(run->options.gpu_memory * 0x1p30), bytes;
     bool plans = train_options_plan(&run->options);
     if (plans) { bytes = limit > 0 ? limit : planned_gpu_bytes(); }
-    return (plans || rank_gpus_ask(&bytes, run->ranks.comm, error)) && run_settle_gpu_choices(run, bytes, error);
+    return (plans || rank_gpus_ask(&bytes, run->comm, error)) && run_settle_gpu_choices(run, bytes, error);
 }
 
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
@@ -830,8 +831,8 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
     json_put(hardware, "machines", "%d", comm_num_machines(t->shards.ranks));
     json_put_text(hardware, "attention", attention);
     add_versions(&machine->versions);
-    bool ok = run_agree(run, gpus != NULL || fail(error, "out of memory"), error) &&
-              comm_all_gather(run->ranks.comm, &gpu, gpus, (int64_t)sizeof(gpu), error) &&
+    bool ok = ranks_agree(run->comm, gpus != NULL || fail(error, "out of memory"), error) &&
+              comm_all_gather(run->comm, &gpu, gpus, (int64_t)sizeof(gpu), error) &&
               add_gpus(hardware, gpus, run->num_ranks, error) && record_choices(t, run, error);
     free(gpus);
     return ok;
@@ -839,12 +840,8 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
 
 // The functions by which a run talks to its ranks (llmc/run/ranks_api.h).
 bool ranks_agree(Comm *comm, bool ok, Error *error) { return comm_agree(comm, ok, error); }
-bool ranks_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
-    return comm_broadcast(comm, data, bytes, error);
-}
-bool ranks_sum(Comm *comm, uint64_t *values, int count, Error *error) {
-    return comm_sum_u64(comm, values, count, error);
-}
+bool ranks_broadcast(Comm *comm, void *data, int64_t n, Error *error) { return comm_broadcast(comm, data, n, error); }
+bool ranks_sum(Comm *comm, uint64_t *values, int n, Error *error) { return comm_sum_u64(comm, values, n, error); }
 bool ranks_any(Comm *comm, bool mine, bool *any, Error *error) { return comm_any(comm, mine, any, error); }
 bool ranks_alike(Comm *comm, const char *facts, size_t bytes, Error *error) {
     return comm_check_facts(comm, facts, bytes, error);
@@ -862,8 +859,8 @@ void ranks_close(Comm *comm) { comm_close(comm); }
 
 // Takes the connected ranks into the run.
 static void take_ranks(TrainRun *run, Comm *comm) {
-    run->ranks = {comm->rank, comm->num_ranks, comm};
-    run->num_ranks = comm->num_ranks;
+    run->comm = comm, run->rank = comm->rank;
+    run->connected = run->num_ranks = comm->num_ranks;
 }
 
 // Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
@@ -898,7 +895,7 @@ static bool join(TrainRun *run, Error *error) {
 // each rank its own.
 static void set_threads(const TrainRun *run) {
 #ifdef _OPENMP
-    int64_t cores = omp_get_max_threads(), ranks = run->ranks.comm->num_local;
+    int64_t cores = omp_get_max_threads(), ranks = run->comm->num_local;
     bool own = getenv("OMP_NUM_THREADS") != NULL || cores * ranks <= (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
     int64_t share = own ? cores : max_i64(1, cores / ranks);
     omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
@@ -912,11 +909,11 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss), outlier_is_sound);
     run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm), outlier_is_sound);
     set_threads(run);
-    Comm *comm = run->ranks.comm;
+    Comm *comm = run->comm;
     bool ok = gpt2_open(t, comm, run->options.tf32, error);
-    ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
+    ok = ranks_agree(run->comm, ok, error) && choose_algorithms(t, run, error);
     // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
-    return run_agree(run, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
+    return ranks_agree(run->comm, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
            comm_check_alike(comm, "attention (alike with --attention own; --attention cudnn says what is wrong)",
                             t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels", error) &&
            tune_attention(t, run, error) && rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
@@ -938,11 +935,11 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
         }
     }
     bool ok = !run_leads(run) || run_finish(run, hash, error);
-    return run_agree(run, ok, error);
+    return ranks_agree(run->comm, ok, error);
 }
 
 static bool plan(Trainer *t, TrainRun *run, Error *error) {
-    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
+    if (!ranks_agree(run->comm, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
     gpt2_plan(t, &run->config, choose_shape(run));
     explain_attention(t, run);
     return true;
@@ -961,9 +958,9 @@ static void print_run(Trainer *t, TrainRun *run) {
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));
-    run_slow(run, true); // libraries may load over a network, and hundreds of ranks connect
+    ranks_slow(run->comm, true); // libraries may load over a network, and hundreds of ranks connect
     bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error);
-    run_slow(run, false);
+    ranks_slow(run->comm, false);
     if (!ok || !run_load(run, error)) { return false; }
     share_state(t, run);
     if (!run_begin_log(run, error) || !describe(t, run, &machine, error) || !run_record_start(run, &machine, error)) {

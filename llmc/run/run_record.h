@@ -53,7 +53,7 @@ static inline void record_hardware(Text *hardware, const TrainRun *run) {
     if (cpu[0] != '\0') { json_put_text(hardware, "cpu", cpu); }
     json_put(hardware, "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
     json_put(hardware, "memory_bytes", "%lld", (long long)memory);
-    json_put(hardware, "ranks", "%d", run->ranks.num_ranks);
+    json_put(hardware, "ranks", "%d", run->connected);
 }
 
 static inline void record_time(Text *out) {
@@ -175,17 +175,17 @@ static inline bool run_record_start(TrainRun *run, RunMachine *machine, Error *e
     record_versions(&machine->versions);
     bool writes = run_writes_files(run) && run_leads(run);
     bool ok = !writes || record_start(run, machine, error);
-    if (ok && writes) { run_on_failure(run, record_note_failure); }
+    if (ok && writes) { ranks_on_failure(run->comm, record_note_failure, run); }
     text_free(&machine->hardware);
     text_free(&machine->versions);
-    return run_agree(run, ok, error);
+    return ranks_agree(run->comm, ok, error);
 }
 
 // Records how the run has ended (record_end). Does nothing for a run that has not begun, or the second time.
 static inline bool run_record_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                   Error *error) {
     if (run->record.file.fd < 0) { return true; }
-    run_on_failure(run, NULL);
+    ranks_on_failure(run->comm, NULL, run);
     bool ok = record_end(run, status, message, hash, error);
     log_close(&run->record.file);
     return ok;

@@ -88,7 +88,8 @@ static inline bool run_check_found(const RunFound *found, Error *error) {
 static inline bool run_open_folder(TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
     return run_lead(run, run_look_at_folder, error) &&
-           run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error) && run_check_found(&run->found, error);
+           ranks_broadcast(run->comm, &run->found, (int64_t)sizeof(run->found), error) &&
+           run_check_found(&run->found, error);
 }
 
 // Checks that the folder is rank 0's on all ranks. The file that locks it holds rank 0's process id.
@@ -97,18 +98,19 @@ static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     char path[MAX_PATH_BYTES], expected[32];
     int64_t pid = (int64_t)getpid(), bytes;
     uint8_t *text = NULL;
-    if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
-    if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
+    if (!run_writes_files(run) || run->connected == 1) { return true; }
+    if (!ranks_broadcast(run->comm, &pid, (int64_t)sizeof(pid), error)) { return false; }
     snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
     bool same = path_join(path, dir, LOCK_NAME, error) && read_whole_file(path, MAX_PATH_BYTES, &text, &bytes, error) &&
                 strcmp((const char *)text, expected) == 0;
     free(text);
-    return run_agree(run,
-                     same || fail(error,
-                                  "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose "
-                                  "one on a file system that all machines share",
-                                  dir),
-                     error);
+    return ranks_agree(run->comm,
+                       same ||
+                           fail(error,
+                                "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose "
+                                "one on a file system that all machines share",
+                                dir),
+                       error);
 }
 
 // ---- The model ----
@@ -143,7 +145,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     ModelFile *file = run->model_file = (ModelFile *)malloc(sizeof(ModelFile));
     bool ok = file != NULL || fail(error, "out of memory");
     ok = ok && (!run_leads(run) || model_file_open(file, run->options.init, error));
-    ok = run_agree(run, ok, error) && run_broadcast(run, file, (int64_t)sizeof(*file), error) &&
+    ok = ranks_agree(run->comm, ok, error) && ranks_broadcast(run->comm, file, (int64_t)sizeof(*file), error) &&
          model_file_check(file, error);
     if (!ok) { return false; }
     if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
@@ -187,12 +189,12 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
 static inline bool run_check_same(TrainRun *run, Error *error) {
     Text facts = {NULL, 0, 0, false};
     uint64_t model = 0;
-    if (run->ranks.num_ranks == 1) { return true; }
+    if (run->connected == 1) { return true; }
     bool ok = run->model_file == NULL || model_file_fingerprint(run->model_file, &model, error);
-    if (!run_agree(run, ok, error)) { return false; }
+    if (!ranks_agree(run->comm, ok, error)) { return false; }
     run_list_facts(run, model, &facts);
-    ok = run_agree(run, !facts.failed || fail(error, "out of memory"), error) &&
-         ranks_alike(run->ranks.comm, facts.data, facts.used, error);
+    ok = ranks_agree(run->comm, !facts.failed || fail(error, "out of memory"), error) &&
+         ranks_alike(run->comm, facts.data, facts.used, error);
     text_free(&facts);
     return ok;
 }
@@ -212,17 +214,17 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
     return true;
 }
 
-// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. Several ranks stop
+// Opens everything that the parsed and checked options name. run->comm and run->num_ranks are set. Several ranks stop
 // together from here on.
 static inline bool run_open(TrainRun *run, Error *error) {
     run->folder.saved_step = -1;
     run_keep_section(run, "divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound);
     logger_init(&run->logger);
-    run_slow(run, true);
+    ranks_slow(run->comm, true);
     bool ok = openmp_set_threads(run->options.threads, error) && run_open_folder(run, error) &&
-              run_agree(run, run_open_inputs(run, error), error) && run_check_same(run, error);
-    run_slow(run, false);
-    trainer_facts.stop->by_agreement = run->ranks.num_ranks > 1;
+              ranks_agree(run->comm, run_open_inputs(run, error), error) && run_check_same(run, error);
+    ranks_slow(run->comm, false);
+    trainer_facts.stop->by_agreement = run->connected > 1;
     catch_stop_signal(SIGUSR1, trainer_facts.on_signal); // its sender wants the run to end in order, and has time
     return ok;
 }
@@ -257,19 +259,19 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
 
 // Fills the parameters of a fresh run, or parameters, moments and position of a resumed run.
 static inline bool run_load(TrainRun *run, Error *error) {
-    run_slow(run, true);
+    ranks_slow(run->comm, true);
     bool ok = run->found.resumes ? run_resume(run, error)
-                                 : run_agree(run, trainer_read_state(run->trainer, run, NULL, error), error);
-    run_slow(run, false);
+                                 : ranks_agree(run->comm, trainer_read_state(run->trainer, run, NULL, error), error);
+    ranks_slow(run->comm, false);
     return ok;
 }
 
 // Begins the log, when everything else has proved to be in order.
 static inline bool run_begin_log(TrainRun *run, Error *error) {
-    run_slow(run, true);
+    ranks_slow(run->comm, true);
     bool ok = run_lead(run, run_begin_folder, error) && run_check_shared_folder(run, error);
-    run_slow(run, false);
-    run_resumable(run, run->found.resumes);
+    ranks_slow(run->comm, false);
+    ranks_resumable(run->comm, run->found.resumes);
     return ok && trainer_check_state(run->trainer, run, error);
 }
 

@@ -111,13 +111,15 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
         bool ok = !mine || ((leader == 0 || directory_check_lock(&run->folder.lock, error)) &&
                             checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
                                                    run->kept.sections, run->kept.count, leader != 0, error));
-        if (!run_agree(run, ok, error)) { return false; }
+        if (!ranks_agree(run->comm, ok, error)) { return false; }
     }
     bool ok = trainer_write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
     CheckpointSums sums = writer->sums;
-    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    if (!ranks_agree(run->comm, ok, error) || !ranks_sum(run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
+        return false;
+    }
     ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
-    return run_agree(run, ok, error);
+    return ranks_agree(run->comm, ok, error);
 }
 
 // Removes the checkpoints up to the current step that --keep no longer wants.
@@ -135,15 +137,15 @@ static inline bool run_save(TrainRun *run, Error *error) {
     if (!trainer_check_state(run->trainer, run, error)) { return false; }
     atomic_init(&writer.model);
     atomic_init(&writer.state);
-    run_slow(run, true);
+    ranks_slow(run->comm, true);
     bool ok = run_write_checkpoint(run, &writer, error);
-    run_slow(run, false);
+    ranks_slow(run->comm, false);
     if (!ok) {
         checkpoint_write_abort(&writer);
         return false;
     }
     run->folder.saved_step = run->step;
-    run_resumable(run, true);
+    ranks_resumable(run->comm, true);
     if (run_leads(run)) { run_prune(run); }
     logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
     if (run_leads(run) && !run_check_disk(run, 0, &full)) { logger_event(&run->logger, "warning: %s", full.text); }
@@ -215,14 +217,16 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointReader *reader, StateHeader *header,
                                        Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
-    if (!run_agree(run, ok, error)) { return false; }
+    if (!ranks_agree(run->comm, ok, error)) { return false; }
     reader->skips_moments = reader->optimizer != train_options_optimizer(&run->options);
     ok = run_restore_position(run, header, reader->state.file.path, error) &&
          trainer_read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
-    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    if (!ranks_agree(run->comm, ok, error) || !ranks_sum(run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
+        return false;
+    }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
-    if (!run_agree(run, ok, error)) { return false; }
+    if (!ranks_agree(run->comm, ok, error)) { return false; }
     run->folder.saved_step = step;
     if (reader->skips_moments) { run->updates = 0; } // another optimizer begins anew
     return true;
@@ -239,12 +243,12 @@ static inline bool run_resume(TrainRun *run, Error *error) {
         }
         reader.model.fd = reader.state.file.fd = -1; // no file is open yet
         if (run_read_checkpoint(run, found->checkpoints[i], &reader, &header, error)) {
-            if (!run_agree(run, run_compare_options(run, &header, error), error)) { return false; }
+            if (!ranks_agree(run->comm, run_compare_options(run, &header, error), error)) { return false; }
             if (reader.skips_moments) { logger_event(&run->logger, "the optimizer begins anew, from moments of zero"); }
             return true;
         }
         checkpoint_read_abort(&reader);
-        if (ranks_are_broken(run->ranks.comm)) { return false; } // not damage
+        if (ranks_are_broken(run->comm)) { return false; } // not damage
         run_report_damage(run, error);
     }
     run_fail_all_damaged(run, error, error);

@@ -16,7 +16,7 @@ static inline bool loop_ask_to_stop(TrainRun *run, Error *error) {
     StopRequest *stop = trainer_facts.stop;
     bool any = false;
     if (!stop->by_agreement) { return true; }
-    if (!ranks_any(run->ranks.comm, stop->asked != 0, &any, error)) { return false; }
+    if (!ranks_any(run->comm, stop->asked != 0, &any, error)) { return false; }
     stop->agreed = stop->agreed || any;
     return true;
 }
@@ -31,7 +31,7 @@ static inline Round loop_first_round(const TrainRun *run, int64_t batches) {
 // Goes on to the next round. Returns false after the last round, or if the run stops or fails.
 static inline bool loop_next_round(TrainRun *run, Round *round, bool *ok, Error *error) {
     if (++round->number == round->rounds) { return false; }
-    int64_t batch = round->number * run->num_ranks + run->ranks.rank;
+    int64_t batch = round->number * run->num_ranks + run->rank;
     round->batch = batch < round->batches ? batch : 0;
     *ok = loop_ask_to_stop(run, error);
     return *ok && !run_is_stopping();
@@ -164,7 +164,7 @@ static inline bool run_evaluate_only(TrainRun *run, Error *error) {
     if (!loop_evaluate_all(run, error)) { return false; }
     bool ok = run->options.sample_every == 0 || loop_sample(run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
-    return run_agree(run, ok, error);
+    return ranks_agree(run->comm, ok, error);
 }
 
 // ---- Start and end ----
@@ -186,7 +186,7 @@ static inline bool run_parse(TrainRun *run, Trainer *trainer, int argc, char **a
     run->record.arguments = argv;
     run->record.num_arguments = argc;
     run->record.file.fd = -1;
-    run->ranks.num_ranks = run->num_ranks = 1;
+    run->connected = run->num_ranks = 1;
     *status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
     return ok && outcome == ARGS_RUN && (!train_options_plan(&run->options) || shows);
 }
@@ -205,17 +205,17 @@ static inline void run_catch_signals(const TrainRun *run) {
 static inline void run_fail(TrainRun *run, const Error *error) {
     Error ignored;
     run_record_end(run, "failed", error->text, NULL, &ignored);
-    if (run->ranks.num_ranks == 1) { return; }
-    ranks_fail(run->ranks.comm, error);
-    ranks_close(run->ranks.comm);
+    if (run->connected == 1) { return; }
+    ranks_fail(run->comm, error);
+    ranks_close(run->comm);
     fflush(stdout);
-    if (ranks_print(run->ranks.comm)) { print_error(trainer_facts.program, error); }
+    if (ranks_print(run->comm)) { print_error(trainer_facts.program, error); }
     _exit(EXIT_FAILURE);
 }
 
 // Returns the status of the process, after everything is closed. Prints the error of a run that has failed.
 static inline int run_exit(const TrainRun *run, bool ok, Error *error) {
-    if (!ok && !ranks_print(run->ranks.comm)) { return EXIT_FAILURE; }
+    if (!ok && !ranks_print(run->comm)) { return EXIT_FAILURE; }
     exit_unless(ok, trainer_facts.program, error);
     exit_unless(stdout_is_written(error), trainer_facts.program, error);
     return EXIT_SUCCESS;

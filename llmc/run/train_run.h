@@ -3,7 +3,7 @@
 //
 // Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0 alone keeps the run
 // folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one rank ends all ranks
-// (run_agree).
+// (ranks_agree).
 //
 // A run stands before step `step`: it has done that many updates. The order at a step is: save, validate, evaluate
 // (HellaSwag, MMLU), sample, update. So a checkpoint holds the run before anything of its step is logged, and a resumed
@@ -83,18 +83,14 @@ typedef struct {
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
-// The connected ranks of a run.
-typedef struct {
-    int rank, num_ranks;
-    Comm *comm; // NULL: this process trains alone
-} RunRanks;
-
 struct TrainRun {
     Trainer *trainer;
     TrainOptions options;
     GPT2Config config;
-    RunRanks ranks;
-    int num_ranks; // ranks of the run; a planned run connects only one
+    Comm *comm;    // the ranks; NULL: this process trains alone
+    int rank;      // of this process
+    int connected; // ranks: those of the run, or one for a plan
+    int num_ranks; // of the run
 
     RunFound found;
     ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
@@ -121,7 +117,7 @@ static inline const char *run_precision(const TrainRun *run) {
 }
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
-static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
+static inline bool run_leads(const TrainRun *run) { return run->rank == 0; }
 static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run->found.resumes; }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequences > 0; }
@@ -166,39 +162,15 @@ static inline void run_keep_section(TrainRun *run, const char *name, void *data,
 
 // ---- Ranks ----
 
-// Goes on if all ranks can. Otherwise all ranks fail, with the message of the first rank that failed.
-static inline bool run_agree(TrainRun *run, bool ok, Error *error) { return ranks_agree(run->ranks.comm, ok, error); }
-
 // Rank 0 alone does something, and all ranks go on if it could.
 static inline bool run_lead(TrainRun *run, bool (*task)(TrainRun *run, Error *error), Error *error) {
-    return run_agree(run, !run_leads(run) || task(run, error), error);
+    return ranks_agree(run->comm, !run_leads(run) || task(run, error), error);
 }
 
 // Fails with an error that all ranks have.
 static inline bool run_fail_together(TrainRun *run, const Error *error) {
-    ranks_all_know(run->ranks.comm, error);
+    ranks_all_know(run->comm, error);
     return false;
-}
-
-// Gives all ranks rank 0's data.
-static inline bool run_broadcast(TrainRun *run, void *data, int64_t bytes, Error *error) {
-    return ranks_broadcast(run->ranks.comm, data, bytes, error);
-}
-
-// Sums over the ranks.
-static inline bool run_sum(TrainRun *run, uint64_t *values, int count, Error *error) {
-    return ranks_sum(run->ranks.comm, values, count, error);
-}
-
-// slow: the work that follows may take long, so the watch is patient.
-static inline void run_slow(TrainRun *run, bool slow) { ranks_slow(run->ranks.comm, slow); }
-
-// A checkpoint exists, so a message of the watch may name --resume.
-static inline void run_resumable(TrainRun *run, bool resumable) { ranks_resumable(run->ranks.comm, resumable); }
-
-// The watch calls note with the message of a failure before it ends this process. note NULL: stops that.
-static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
-    ranks_on_failure(run->ranks.comm, note, run);
 }
 
 // ---- During the run ----
@@ -207,7 +179,7 @@ static inline void run_on_failure(TrainRun *run, void (*note)(void *context, con
 // another, so the sequences of a step do not depend on the number of ranks.
 static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int32_t *targets, Error *error) {
     int64_t B = run->options.batch_size, first = run->options.overfit ? 0 : run->next_sequence;
-    first += (i * run->num_ranks + run->ranks.rank) * B;
+    first += (i * run->num_ranks + run->rank) * B;
     return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 

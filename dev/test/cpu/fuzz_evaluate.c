@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         run.logger.out = tmpfile();
         require(run.logger.out != NULL);
         run.trainer = &trainer, run.config = config;
-        run.num_ranks = run.ranks.num_ranks = 1;
+        run.num_ranks = run.connected = 1;
         run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
         run.options.precision = "fp32", run.options.optimizer = "adamw", run.options.cpu_kernels = "auto",
         run.options.hellaswag = true;

@@ -163,7 +163,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     static Error error;
     RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
-    run.num_ranks = run.ranks.num_ranks = 1;
+    run.num_ranks = run.connected = 1;
     run.options.batch_size = B, run.options.seq_len = T, run.options.val_sequences = sequences;
     gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
     bool ok = gpt2_allocate(&trainer.model, &trainer.plan, &error) &&

@@ -15,7 +15,7 @@ int64_t trainer_plan_bytes(const TrainRun *run, int level, Error *overflow) {
 static TrainRun *run_of(int64_t T, int64_t sequences, int64_t budget) {
     static TrainRun run;
     memset(&run, 0, sizeof(run));
-    run.num_ranks = run.ranks.num_ranks = 1;
+    run.num_ranks = run.connected = 1;
     run.options.plan = "0", run.options.steps = 10, run.options.auto_plan = true, run.options.recompute = -1;
     run.options.seq_len = T, run.options.total_batch = sequences * T, run.options.batch_size = sequences;
     run.choices.gpu_bytes = budget;

@@ -23,8 +23,8 @@ static bool takes(Sent *sent, bool folder) {
     static TrainRun run;
     Error error;
     memset(&run, 0, sizeof(run));
-    run.ranks.rank = 1, run.ranks.num_ranks = 2;
-    run.ranks.comm = (Comm *)(void *)sent;
+    run.rank = 1, run.connected = 2;
+    run.comm = (Comm *)(void *)sent;
     run.options.out_dir = "somewhere", run.options.init = "somewhere";
     bool (*volatile open)(TrainRun *, Error *) = folder ? run_open_folder : run_open_model;
     bool ok = open(&run, &error);
