@@ -61,6 +61,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/base/openmp.h", "now <= OPENMP_MAX_THREADS ||", "true ||", CPU, "test_openmp.py -k too_many"),
     ("llmc/base/openmp.h", " || getauxval(AT_BASE) == 0", "", CPU, "test_openmp.py -k goes_on"),
     ("llmc/run/train_loop.h", "    openmp_wait_briefly(argv);\n", "", CPU, "test_openmp.py -k every_main"),
+    ("llmc/run/train_loop.h", "run_check_stack(&error) &&", "", CPU, "test_faults.py -k small_stack"),
     ("llmc/base/files.h", "flags | O_NOFOLLOW | O_NONBLOCK", "flags | O_NONBLOCK", UNIT, "planted"),
     ("llmc/base/files.h", "if (info.st_nlink <= 1)", "if (true)", UNIT, "planted"),
     ("llmc/base/files.h", "(lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) ||", "true ||", UNIT, "planted"),

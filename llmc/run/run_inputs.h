@@ -115,7 +115,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
 // the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     GPT2Config *config = &run->config;
-    int tokens = run_num_tokens(run);
+    int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
     bool room = run->options.vocab != 0 || run->tokenizer.is_found; // rows that no token has

@@ -4,6 +4,8 @@
 #ifndef LLMC_TRAIN_LOOP_H
 #define LLMC_TRAIN_LOOP_H
 
+#include <sys/resource.h>
+
 #include "llmc/base/launcher.h"
 #include "llmc/base/openmp.h"
 #include "llmc/run/run_report.h"
@@ -132,7 +134,7 @@ static inline Due run_what_is_due(const TrainRun *run) {
     due.last = run->step >= run->num_steps || run_is_stopping();
     due.saves = due.last || (run->step > 0 && run_is_due(run, o->checkpoint_every));
     due.validates = run_has_val(run) && run_is_due(run, o->val_every);
-    due.evaluates = run_evals_are_due(run);
+    due.evaluates = run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
     due.samples = run->step > 0 && run_is_due(run, o->sample_every);
     due.any = due.saves || due.validates || due.evaluates || due.samples;
     return due;
@@ -169,6 +171,14 @@ static inline bool run_evaluate_only(TrainRun *run, Error *error) {
 
 // ---- Start and end ----
 
+// A run takes up to 640 KiB of the stack. With less it would end in SIGSEGV, and only at its first save.
+static inline bool run_check_stack(Error *error) {
+    struct rlimit stack;
+    return getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= 2 << 20 ||
+           fail(error, "ulimit -s: the stack has %lld KiB, expected at least 2048; run `ulimit -s 8192` first",
+                (long long)stack.rlim_cur >> 10);
+}
+
 // Reads the command line into *run, which is zero. Returns false if the process ends here, with *status: after --help,
 // or with an error, which is printed. Where ranks start together, one of them speaks for all: of options that are
 // wrong, and of a plan.
@@ -179,8 +189,8 @@ static inline bool run_parse(TrainRun *run, Trainer *trainer, int argc, char **a
     openmp_wait_briefly(argv);
     reserve_standard_files();
     ignore_write_signals();
-    bool ok =
-        train_options_parse(&run->options, trainer_facts.program, argc, argv, trainer_facts.on_gpu, &outcome, &error);
+    bool ok = run_check_stack(&error) && train_options_parse(&run->options, trainer_facts.program, argc, argv,
+                                                             trainer_facts.on_gpu, &outcome, &error);
     exit_unless(ok || !shows, trainer_facts.program, &error);
     run->trainer = trainer;
     run->record.arguments = argv;

@@ -148,11 +148,6 @@ static inline const char *run_shape_origin(const TrainRun *run) {
     return o->channels != 0 ? "--channels" : "--init";
 }
 
-// Returns the tokens of the run's tokenizer. Without a tokenizer they are GPT-2's.
-static inline int run_num_tokens(const TrainRun *run) {
-    return run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
-}
-
 // Keeps data in each training state, under this name.
 static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes,
                                     bool (*is_sound)(const void *data)) {
@@ -237,12 +232,6 @@ static inline int run_eval_length(const TrainRun *run) {
 }
 static inline int64_t run_eval_rows(const TrainRun *run) {
     return max_i64(run->evals[EVAL_HELLASWAG].num_rows, run->evals[EVAL_MMLU].num_rows);
-}
-
-// Tells whether the evaluations are due before the current step.
-static inline bool run_evals_are_due(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    return run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
 }
 
 #endif // LLMC_TRAIN_RUN_H

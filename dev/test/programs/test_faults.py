@@ -548,6 +548,13 @@ def test_read_only_midway():
     assert {0, 1} <= saved, saved
 
 
+def test_small_stack():
+    """A run would end in SIGSEGV at its first save."""
+    refused("-i", TEXT, *TINY, *QUIET, "-x", 2, "-o", new_folder("stack"), no_files=path("stack"),
+            says=["ulimit -s: the stack has 256 KiB, expected at least 2048; run `ulimit -s 8192` first"],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (1 << 18, 1 << 23)))
+
+
 @pytest.mark.plain
 def test_open_files():
     """1,000 files that are open before the start are left alone. Where only few may be open, that is said."""
