@@ -185,9 +185,7 @@ static bool shard_end(ShardSet *set, Error *error) {
     header[0] = SHARD_MAGIC;
     header[1] = bin_formats[BIN_SHARD].versions[0];
     header[2] = (int32_t)tokens;
-    if (pwrite(set->file.fd, header, DATA_HEADER_BYTES, 0) != DATA_HEADER_BYTES) {
-        return files_write_failed(&set->file, "write", errno, error);
-    }
+    if (!atomic_write_at(&set->file, 0, header, DATA_HEADER_BYTES, error)) { return false; }
     set->next++; // before the commit: if it fails half-way, the file is removed with the shards before it
     return atomic_commit(&set->file, error);
 }
@@ -424,10 +422,7 @@ static bool questions_begin(Run *run, Error *error) {
 static bool questions_finish(Run *run, Error *error) {
     int32_t header[4] = {EVAL_MAGIC, bin_formats[BIN_EVAL].versions[0], (int32_t)run->in.questions,
                          (int32_t)run->in.longest};
-    if (pwrite(run->questions.fd, header, sizeof(header), 0) != (ssize_t)sizeof(header)) {
-        return files_write_failed(&run->questions, "write", errno, error);
-    }
-    return atomic_commit(&run->questions, error);
+    return atomic_write_at(&run->questions, 0, header, sizeof(header), error) && atomic_commit(&run->questions, error);
 }
 
 static bool write_tokens(Run *run, int64_t count, Error *error) {

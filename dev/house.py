@@ -17,13 +17,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1588, 1200, ""),
+    "base": (1535, 1200, ""),
     "model": (1472, 1100, "base"),
     "cpu": (1573, 650, "base model"),
     "cuda": (2003, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (806, 550, "base model cuda"),
-    "ranks": (3893, 1900, "base model cuda"),
+    "ranks": (3892, 1900, "base model cuda"),
     "data": (1771, 1500, "base model"),
     "files": (1297, 2200, "base model"),
     "run": (3774, 2300, "base model data files"),

@@ -99,17 +99,6 @@ static inline bool path_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
-// Writes the longest part of a path that exists: the path, or a folder above it.
-static inline void path_existing(char *out, const char *path) {
-    char parent[MAX_PATH_BYTES];
-    path_copy(out, path, strlen(path));
-    while (!path_exists(out)) {
-        path_parent(parent, out);
-        if (strcmp(parent, out) == 0) { return; }
-        path_copy(out, parent, strlen(parent));
-    }
-}
-
 // Reports the system call that has just failed. Reads errno.
 static inline bool fail_system(Error *error, const char *path, const char *action) {
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
@@ -132,23 +121,20 @@ static inline bool sync_parent(const char *path, Error *error) {
 
 static inline bool files_make_one_directory(const char *path, Error *error) {
     if (path_is_directory(path)) { return true; }
-    int code = mkdir(path, 0777) == 0 ? 0 : errno;
-    if (code == 0) { return sync_parent(path, error); }
+    if (mkdir(path, 0777) == 0) { return sync_parent(path, error); }
+    int code = errno;
     if (code == EEXIST && path_is_directory(path)) { return true; } // another process was faster
-    if (code == EEXIST || code == ENOTDIR) {
-        return fail(error, "%s: cannot be used as a folder: a file is in the way", path);
-    }
-    return fail(error, "%s: cannot create folder: %s", path, strerror(code));
+    return fail(error, "%s: cannot be used as a folder: %s", path,
+                code == EEXIST || code == ENOTDIR ? "a file is in the way" : strerror(code));
 }
 
 // Creates a folder and all missing folders above it.
 static inline bool make_directories(const char *path, Error *error) {
+    char part[MAX_PATH_BYTES];
     if (!path_check(path, "folder", error)) { return false; }
     for (size_t i = 1, n = strlen(path); i <= n; i++) {
-        char part[MAX_PATH_BYTES];
-        if (path[i] != '/' && path[i] != '\0') { continue; }
         path_copy(part, path, i);
-        if (!files_make_one_directory(part, error)) { return false; }
+        if ((path[i] == '/' || path[i] == '\0') && !files_make_one_directory(part, error)) { return false; }
     }
     return true;
 }
@@ -160,14 +146,17 @@ static inline bool make_own_directory(const char *path, Error *error) {
                                              fail(error, "%s: cannot be used as a folder: a link is in the way", path));
 }
 
-// Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
+// Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet:
+// then the one above it tells.
 static inline int64_t disk_free_bytes(const char *folder) {
-    char path[MAX_PATH_BYTES];
     struct statvfs disk;
-    path_existing(path, folder);
-    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) { return -1; } // the file system does not tell
+    if (statvfs(folder, &disk) != 0) {
+        char parent[MAX_PATH_BYTES];
+        path_parent(parent, folder);
+        return strcmp(parent, folder) == 0 ? -1 : disk_free_bytes(parent);
+    }
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
-    return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
+    return disk.f_blocks == 0 ? -1 : bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
 }
 
 // ---- Lists of files ----
@@ -226,27 +215,19 @@ static inline bool files_check_ordinary(int fd, const char *path, struct stat *i
     return S_ISREG(info->st_mode) || fail(error, "%s: is a device or pipe, expected an ordinary file", path);
 }
 
-// Opens an ordinary file for reading. A pipe or device under its name is refused at once. Returns -1 after a failure.
-static inline int files_open_input(const char *path, struct stat *info, Error *error) {
-    if (!path_check(path, "file", error)) { return -1; }
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0) {
-        fail_system(error, path, "open");
-    } else if (!files_check_ordinary(fd, path, info, error)) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
-// Opens an ordinary file for reading at any offset. It is closed after a failure.
+// Opens an ordinary file for reading at any offset. A pipe or device under its name is refused at once. The file is
+// closed after a failure.
 static inline bool input_open(InputFile *file, const char *path, Error *error) {
     struct stat info;
-    file->fd = files_open_input(path, &info, error);
-    if (file->fd < 0) { return false; }
+    file->fd = -1;
+    if (!path_check(path, "file", error)) { return false; }
     path_copy(file->path, path, strlen(path));
-    file->size = (int64_t)info.st_size;
-    return true;
+    file->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (file->fd < 0) { return fail_system(error, path, "open"); }
+    bool ok = files_check_ordinary(file->fd, path, &info, error);
+    file->size = ok ? (int64_t)info.st_size : 0;
+    if (!ok) { input_close(file); }
+    return ok;
 }
 
 // Reads exactly `bytes` bytes at offset. Fails if the file has become shorter. Safe to call from several threads.
@@ -274,61 +255,50 @@ static inline bool input_open_start(InputFile *file, const char *path, void *sta
     return ok;
 }
 
-// Reads from fd until its end into *data, which grows from `capacity`. Refuses more than max_bytes.
-static inline bool files_read_to_end(int fd, const char *path, int64_t capacity, int64_t max_bytes, uint8_t **data,
-                                     int64_t *size, Error *error) {
-    for (;;) {
-        uint8_t *larger = (uint8_t *)realloc(*data, (size_t)capacity + 1);
-        if (larger == NULL) { return fail(error, "%s: out of memory (%lld bytes)", path, (long long)capacity); }
-        *data = larger;
-        while (*size < capacity) {
-            ssize_t n = read(fd, *data + *size, (size_t)min_i64(capacity - *size, MAX_IO_BYTES));
-            if (n < 0 && errno == EINTR) { continue; }
-            if (n < 0) { return fail_system(error, path, "read"); }
-            if (n == 0) { return true; }
-            *size += n;
-            if (*size > max_bytes) {
-                return fail(error, "%s: larger than %lld bytes, the most that makes sense here", path,
-                            (long long)max_bytes);
-            }
+// Reads from fd until its end into *data, which grows. Refuses more than max_bytes.
+static inline bool files_read_to_end(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
+                                     Error *error) {
+    struct stat info;
+    bool known = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    int64_t room = min_i64(known ? (int64_t)info.st_size : 4096, max_bytes) + 1;
+    for (ssize_t n = 1; n != 0;) {
+        if (*data == NULL || *size == room) {
+            if (*data != NULL) { room = min_i64(2 * room, max_bytes) + 1; }
+            uint8_t *larger = (uint8_t *)realloc(*data, (size_t)room + 1);
+            if (larger == NULL) { return fail(error, "%s: out of memory (%lld bytes)", path, (long long)room); }
+            *data = larger;
         }
-        capacity = min_i64(2 * capacity, max_bytes) + 1;
+        n = read(fd, *data + *size, (size_t)min_i64(room - *size, MAX_IO_BYTES));
+        if (n < 0 && errno != EINTR) { return fail_system(error, path, "read"); }
+        *size += n > 0 ? n : 0;
+        if (*size > max_bytes) {
+            return fail(error, "%s: larger than %lld bytes, the most that makes sense here", path,
+                        (long long)max_bytes);
+        }
     }
+    (*data)[*size] = 0;
+    return true;
 }
 
-// Reads an open file of at most max_bytes into new memory, adds a NUL byte, and closes the file.
+// Reads an open file in this way, and closes it. *data is NULL after a failure.
 static inline bool files_read_whole(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
                                     Error *error) {
-    struct stat info;
-    bool ok = fstat(fd, &info) == 0 || fail_system(error, path, "read");
-    if (ok && S_ISDIR(info.st_mode)) { ok = fail(error, "%s: is a folder, expected a file", path); }
-    if (ok) {
-        int64_t expected = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 4096;
-        ok = files_read_to_end(fd, path, min_i64(expected, max_bytes) + 1, max_bytes, data, size, error);
-    }
+    bool ok = files_read_to_end(fd, path, max_bytes, data, size, error);
     close(fd);
-    if (ok) {
-        (*data)[*size] = 0;
-    } else {
-        free(*data);
-        *data = NULL;
-    }
+    if (!ok) { free(*data), *data = NULL; }
     return ok;
 }
 
-// Reads a whole ordinary file. The caller frees *data, which is NULL after a failure.
+// Reads a whole ordinary file of at most max_bytes into new memory, and adds a NUL byte. The caller frees *data.
 static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    struct stat info;
-    *data = NULL;
-    *size = 0;
-    int fd = files_open_input(path, &info, error);
-    return fd >= 0 && files_read_whole(fd, path, max_bytes, data, size, error);
+    InputFile file;
+    *data = NULL, *size = 0;
+    return input_open(&file, path, error) && files_read_whole(file.fd, path, max_bytes, data, size, error);
 }
 
 // Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
 static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    *data = NULL;
-    *size = 0;
+    *data = NULL, *size = 0;
     if (!path_check(path, "file", error)) { return false; }
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) { return fail_system(error, path, "open"); }
@@ -361,22 +331,11 @@ static inline void atomic_abort(AtomicFile *file) {
     atomic_init(file);
 }
 
-// Removes the partial file and reports what could not be done. code: its errno.
-static inline bool files_failed(AtomicFile *file, const char *what, int code, Error *error) {
+// Removes the partial file and reports what could not be done. code: an errno.
+static inline bool atomic_fail(AtomicFile *file, const char *action, int64_t bytes, int code, Error *error) {
     atomic_abort(file);
-    const char *full = code == ENOSPC ? "no space left on device" : code == EDQUOT ? "disk quota exceeded" : NULL;
-    if (full != NULL) {
-        return fail(error, "%s: %s: could not %s; the partial file was removed, free some space", file->path, full,
-                    what);
-    }
-    return fail(error, "%s: could not %s: %s; the partial file was removed", file->path, what, strerror(code));
-}
-
-// Reports a write, flush, close or rename that failed.
-static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
-    char what[64];
-    snprintf(what, sizeof(what), "%s it after %lld bytes", action, (long long)file->bytes);
-    return files_failed(file, what, code, error);
+    return fail(error, "%s: could not %s %lld bytes: %s; the partial file was removed%s", file->path, action,
+                (long long)bytes, strerror(code), code == ENOSPC || code == EDQUOT ? ", free some space" : "");
 }
 
 // Sets both names.
@@ -418,7 +377,7 @@ static inline int files_write_at(int fd, int64_t offset, const void *data, int64
 
 static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
     int code = files_write_at(file->fd, offset, data, bytes, &file->bytes);
-    return code == 0 || files_write_failed(file, "write", code, error);
+    return code == 0 || atomic_fail(file, "write it after", file->bytes, code, error);
 }
 
 // Appends to a file that is written from its beginning to its end.
@@ -445,14 +404,10 @@ static inline int files_reserve(int fd, int64_t bytes) {
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     if (!atomic_open(file, path, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
-    if (code != 0) {
-        char what[64];
-        snprintf(what, sizeof(what), "reserve %lld bytes for it", (long long)bytes);
-        return files_failed(file, what, code, error);
-    }
-    if (sync_parent(path, error)) { return true; }
-    atomic_abort(file);
-    return false;
+    if (code != 0) { return atomic_fail(file, "reserve", bytes, code, error); }
+    bool ok = sync_parent(path, error);
+    if (!ok) { atomic_abort(file); }
+    return ok;
 }
 
 // Opens a file of ours to write to it: a log, a lock, a file that another rank has made. Somebody else may have put a
@@ -480,26 +435,20 @@ static inline int files_open_own(const char *path, int flags, mode_t mode, Error
     return -1;
 }
 
-// Opens a file that another process has made. A network file system may show it late. Opening the folder makes it look
-// again, for up to three seconds.
-static inline int files_open_new(const char *path, int flags, Error *error) {
+// Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. A
+// network file system may show it late. Opening the folder makes it look again, for up to three seconds. The file must
+// have its full size: such a system writes only the changed part of a page, unless the page is at the file's end.
+static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     const struct timespec pause = {0, 50000000};
-    for (int attempt = 0;; attempt++) {
-        int fd = files_open_own(path, flags, 0, error);
-        if (fd >= 0 || errno != ENOENT || attempt == 60) { return fd; }
-        Error ignored;
+    struct stat info;
+    Error ignored;
+    if (!atomic_name(file, path, error)) { return false; }
+    for (int attempt = 0; attempt < 60; attempt++) {
+        file->fd = files_open_own(file->temporary, O_WRONLY, 0, error);
+        if (file->fd >= 0 || errno != ENOENT) { break; }
         sync_parent(path, &ignored);
         nanosleep(&pause, NULL);
     }
-}
-
-// Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. It
-// must have its full size: a network file system writes only the changed part of a page, unless the page is at the
-// file's end.
-static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
-    struct stat info;
-    if (!atomic_name(file, path, error)) { return false; }
-    file->fd = files_open_new(file->temporary, O_WRONLY, error);
     bool ok = file->fd >= 0 && ((fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) ||
                                 fail(error, "%s: does not have the %lld bytes expected: is it another process's?",
                                      file->temporary, (long long)bytes));
@@ -519,16 +468,18 @@ static inline int files_flush(int fd) {
 
 // Flushes all bytes to the disk and closes the file, which keeps its temporary name until the commit.
 static inline bool atomic_flush(AtomicFile *file, Error *error) {
-    if (files_flush(file->fd) != 0) { return files_write_failed(file, "flush", errno, error); }
+    if (files_flush(file->fd) != 0) { return atomic_fail(file, "flush it after", file->bytes, errno, error); }
     int status = close(file->fd);
     file->fd = -1;
-    return status == 0 || files_write_failed(file, "close", errno, error);
+    return status == 0 || atomic_fail(file, "close it after", file->bytes, errno, error);
 }
 
 // Gives a file its name, after a flush (unless done). A failure removes the temporary file.
 static inline bool atomic_place(AtomicFile *file, Error *error) {
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
-    if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
+    if (rename(file->temporary, file->path) != 0) {
+        return atomic_fail(file, "rename it after", file->bytes, errno, error);
+    }
     file->pending = false;
     return true;
 }
@@ -538,15 +489,11 @@ static inline bool atomic_commit(AtomicFile *file, Error *error) {
     return atomic_place(file, error) && sync_parent(file->path, error);
 }
 
-// Writes a whole small file atomically. mode: 0600 for a file that holds a secret.
-static inline bool write_whole_file_mode(const char *path, const void *data, int64_t bytes, mode_t mode, Error *error) {
+// Writes a whole small file atomically. mode: 0600 for a file that holds a secret, otherwise 0666.
+static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, mode_t mode, Error *error) {
     AtomicFile file;
     return atomic_open_mode(&file, path, mode, error) && atomic_write(&file, data, bytes, error) &&
            atomic_commit(&file, error);
-}
-
-static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
-    return write_whole_file_mode(path, data, bytes, 0666, error);
 }
 
 // ---- One process per folder ----

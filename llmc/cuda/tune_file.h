@@ -182,7 +182,7 @@ static inline bool tune_file_write(const TuneTable *table, const char *path, Err
     for (int i = 0; i < table->count; i++) { tune_format_line(&text, &table->entries[i]); }
     path_parent(folder, path);
     bool ok = !text.failed || fail(error, "%s: out of memory", path);
-    ok = ok && make_directories(folder, error) && write_whole_file(path, text.data, (int64_t)text.used, error);
+    ok = ok && make_directories(folder, error) && write_whole_file(path, text.data, (int64_t)text.used, 0666, error);
     text_free(&text);
     return ok;
 }

@@ -735,7 +735,7 @@ static inline bool tokenizer_copy_to(const Tokenizer *t, const char *path, Error
     if (ok && read_whole_file(path, (int64_t)text.used, &old, &bytes, &ignored)) {
         same = bytes == (int64_t)text.used && memcmp(old, text.data, text.used) == 0;
     }
-    ok = ok && (same || write_whole_file(path, text.data, (int64_t)text.used, error));
+    ok = ok && (same || write_whole_file(path, text.data, (int64_t)text.used, 0666, error));
     free(old);
     text_free(&text);
     return ok;

@@ -522,7 +522,7 @@ static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *cons
 static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
     if (!atomic_flush(&w->model, error)) { return false; }
     if (!w->leader) { return atomic_flush(&w->state, error); }
-    return files_flush(w->state.fd) == 0 || files_write_failed(&w->state, "flush", errno, error);
+    return files_flush(w->state.fd) == 0 || atomic_fail(&w->state, "flush it after", w->state.bytes, errno, error);
 }
 
 // Writes the sections and the head of the state, and gives the files their names. The leader calls this when all

@@ -192,7 +192,7 @@ static inline bool comm_write_contact(const CommStartup *s, Error *error) {
     for (int i = 0; i < SHA256_BYTES; i++) { snprintf(key + 2 * i, 3, "%02x", contact->key[i]); }
     int n = snprintf(text, sizeof(text), "secret %s\nport %d\nhost %s\naddresses %s\n", key, contact->port,
                      contact->host, contact->text);
-    return write_whole_file_mode(s->file, text, n, 0600, error);
+    return write_whole_file(s->file, text, n, 0600, error);
 }
 
 // Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come.

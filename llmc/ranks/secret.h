@@ -80,21 +80,20 @@ static inline bool secret_take(CommSecret *secret, const char *what, const char 
 
 // Reads a file that only this user has written and may read, with a NUL at its end. *bytes: SECRET_MOST at most.
 static inline bool secret_read_file(const char *path, char text[SECRET_MOST + 1], size_t *bytes, Error *error) {
+    InputFile file;
     struct stat info;
-    ssize_t n = 0;
-    int fd = files_open_input(path, &info, error);
-    if (fd < 0) { return false; }
-    bool ok = info.st_uid == geteuid() || fail(error, "%s: belongs to user %ld, expected %ld, who runs this process",
-                                               path, (long)info.st_uid, (long)geteuid());
+    if (!input_open(&file, path, error)) { return false; }
+    bool ok = fstat(file.fd, &info) == 0 || fail_system(error, path, "read");
+    ok = ok && (info.st_uid == geteuid() || fail(error, "%s: belongs to user %ld, expected %ld, who runs this process",
+                                                 path, (long)info.st_uid, (long)geteuid()));
     if (ok && (info.st_mode & 077) != 0) {
         ok = fail(error, "%s: others may use it (mode %03o), expected 600: chmod 600", path,
                   (unsigned)(info.st_mode & 0777));
     }
-    if (ok) { n = read(fd, text, SECRET_MOST); }
-    if (n < 0) { ok = fail_system(error, path, "read"); }
-    close(fd);
-    *bytes = n > 0 ? (size_t)n : 0;
+    *bytes = (size_t)min_i64(file.size, SECRET_MOST);
+    ok = ok && input_read(&file, 0, text, (int64_t)*bytes, error);
     text[*bytes] = '\0';
+    input_close(&file);
     return ok;
 }
 

@@ -233,7 +233,7 @@ TEST(test_dev_full) {
     close(full);
     CHECK_REFUSED(
         t, atomic_write(&file, "new", 3, &error), &error, path,
-        ": no space left on device: could not write it after 0 bytes; the partial file was removed, free some space");
+        ": could not write it after 0 bytes: No space left on device; the partial file was removed, free some space");
     CHECK(t, temp_exists(path) && !temp_exists(temporary), "the old file stays, the partial one is gone");
     CHECK(t, input_open(&old, path, &error) && old.size == 3, "a link under the temporary name is not followed");
     input_close(&old);
@@ -259,7 +259,7 @@ TEST(test_size_limit) {
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
     CHECK_REFUSED(t, created, &refusal, test_path(t, "g"),
-                  ": could not reserve 10001 bytes for it: File too large; the partial file was removed");
+                  ": could not reserve 10001 bytes: File too large; the partial file was removed");
     CHECK(t, !temp_exists(test_path(t, "g.tmp")), "nothing is left");
     CHECK_REFUSED(t, ok, &error, path,
                   ": could not write it after 10000 bytes: File too large; the partial file was removed");
@@ -275,16 +275,16 @@ TEST(test_full_file_system) {
     AtomicFile file;
     uint8_t *block = (uint8_t *)calloc(1, 100000);
     const char *path = test_path(t, "f");
-    CHECK(t, write_whole_file(path, "old", 3, &error), "%s", error.text);
+    CHECK(t, write_whole_file(path, "old", 3, 0666, &error), "%s", error.text);
     CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
     CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
-    CHECK(t, strstr(error.text, ": no space left on device: could not write it after ") != NULL, "%s", error.text);
+    CHECK(t, strstr(error.text, " bytes: No space left on device; ") != NULL, "%s", error.text);
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
     CHECK_REFUSED(t, atomic_create(&file, path, 100000, &error), &error, path,
-                  ": no space left on device: could not reserve 100000 bytes for it; the partial file was removed, "
+                  ": could not reserve 100000 bytes: No space left on device; the partial file was removed, "
                   "free some space");
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
-    CHECK(t, write_whole_file(path, block, 30000, &error), "and there is room again: %s", error.text);
+    CHECK(t, write_whole_file(path, block, 30000, 0666, &error), "and there is room again: %s", error.text);
     free(block);
     umount2(test_folder(t), MNT_DETACH);
 #else

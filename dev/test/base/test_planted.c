@@ -51,7 +51,7 @@ TEST(test_planted_temporary) {
         struct stat info;
         unlink(path);
         plant(t, (Planted)what, temporary);
-        bool ok = write_whole_file(path, "new one", 7, &error);
+        bool ok = write_whole_file(path, "new one", 7, 0666, &error);
         check_outside(t, (Planted)what);
         if (what == FOLDER) {
             CHECK(t, !ok && strstr(error.text, "f.tmp: cannot remove: ") != NULL, "%s", error.text);
@@ -101,7 +101,7 @@ TEST(test_private_file) {
     Error error;
     const char *path = test_path(t, "secret");
     temp_write(path, "old", 3);
-    CHECK(t, write_whole_file_mode(path, "new", 3, 0600, &error), "%s", error.text);
+    CHECK(t, write_whole_file(path, "new", 3, 0600, &error), "%s", error.text);
     check_private(t, path);
 }
 

@@ -122,9 +122,9 @@ def test_two_users():
         command = [os.path.join(shared, os.path.basename(PROGRAM)), *map(str, [*RUN[2:], *STEPS]), "-i",
                    os.path.join(shared, os.path.basename(TEXT)), "-o"]
 
-        def run_as(user, folder, status, *says):
-            process = subprocess.run([*command, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                     user=user, group=user, extra_groups=[], cwd="/", check=False)
+        def run_as(user, folder, status, *says, more=()):
+            process = subprocess.run([*command, folder, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                     text=True, user=user, group=user, extra_groups=[], cwd="/", check=False)
             assert process.returncode == status, process
             if status == 1:
                 check_line("train_gpt2", process.stderr, says)
@@ -136,10 +136,10 @@ def test_two_users():
         os.chmod(both, 0o1777)
         run_as(1001, both, 0)
         assert os.stat(os.path.join(both, ".lock")).st_mode & 0o777 == 0o600
-        run_as(1002, both, 1, ".lock: is the file of user 1001; choose another folder")
+        run_as(1002, both, 1, ".lock: is the file of user 1001; choose another folder", more=["--overwrite"])
         with open(os.path.join(both, ".lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            run_as(0, both, 1, "in use by another process")
+            run_as(0, both, 1, "in use by another process", more=["--overwrite"])
         os.remove(os.path.join(both, ".lock"))
         run_as(1002, both, 1, "holds an earlier run")
         os.remove(os.path.join(both, "main.log"))

@@ -459,7 +459,7 @@ def test_file_limit():
 def test_full_disk():
     text = write("disk.txt", mixed_text(7, 1000000))
     with small_disk("400k") as disk:
-        refused(re.compile(".*no space left on device.*"), "--shard-size", "50000", text, output=f"{disk}/full")
+        refused(re.compile(".*No space left on device.*"), "--shard-size", "50000", text, output=f"{disk}/full")
         assert os.listdir(disk) == []
 
 
