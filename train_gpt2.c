@@ -797,8 +797,8 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     bool clips = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     float scale = clips ? (float)(o->grad_clip / info->norm) : 1.0f, decay = (float)o->weight_decay;
     AdamW adamw = {.lr = (float)info->lr,
-                   .beta1 = (float)o->beta1,
-                   .beta2 = (float)o->beta2,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.95f,
                    .epsilon = (float)o->adam_eps,
                    .weight_decay = decay,
                    .grad_scale = scale,

@@ -1004,8 +1004,7 @@ static StepInput step_input(const TrainRun *run, double lr) {
     int64_t update = run->updates + 1;
     uint64_t key = rounding_key((uint64_t)o->seed, update);
     StepInput input;
-    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
-                                  (float)o->weight_decay, update, key);
+    input.factors = adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key);
     input.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, 0.0f, key};
     input.wants_to_end = stop_request.asked != 0;
     return input;

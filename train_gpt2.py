@@ -397,7 +397,7 @@ class Run:
         if o.optimizer == "muon":
             rounds = torch.float32 if o.precision == "fp32" else torch.bfloat16
             self.muon = Muon(self.model, o.muon_scale, o.weight_decay, rounds)
-        self.adamw = make_adamw(self.model, self.muon, o.beta1, o.beta2, o.adam_eps, o.weight_decay,
+        self.adamw = make_adamw(self.model, self.muon, 0.9, 0.95, o.adam_eps, o.weight_decay,
                                 shards=bool(o.zero_stage) and self.ranks.size > 1,
                                 **({"fused": True} if self.ranks.on_gpu or self.fuses_on_cpu else {}))
 
@@ -442,7 +442,7 @@ class Run:
         yield self.adamw, {"lr": self.rate(o.lr)}
         if self.muon:
             yield self.muon, {"lr": self.rate(o.muon_lr),
-                              "momentum": muon.momentum(o.muon_momentum, o.muon_warmup, self.step)}
+                              "momentum": muon.momentum(muon.MOMENTUM, o.muon_warmup, self.step)}
 
     @torch.no_grad()
     def validate(self):

@@ -6,6 +6,7 @@ from dev.twin import schedule
 # NS5: five rounds of X = A X + (B G + C G G) X, with G = X X^T.
 ROUNDS, A, B, C = 5, 3.4445, -4.7750, 2.0315
 EPSILON = 1e-7  # the least norm that a matrix is divided by
+MOMENTUM = 0.95
 FIRST_MOMENTUM = 0.85  # where the momentum's warm-up begins
 
 
@@ -22,8 +23,8 @@ def momentum(last, warmup, step):
 
 def describe(o):
     """What the summary of a run says."""
-    first, momentums = momentum(o.muon_momentum, o.muon_warmup, 0), f"{o.muon_momentum:g}"
-    if first < o.muon_momentum:
+    first, momentums = momentum(MOMENTUM, o.muon_warmup, 0), f"{MOMENTUM:g}"
+    if first < MOMENTUM:
         momentums = f"{first:g} to {momentums} over {o.muon_warmup} steps"
     return (f"Muon for the matrices of the blocks, learning rate {schedule.describe(o, o.muon_lr)}, "
             f"momentum {momentums}, scale {o.muon_scale}")

@@ -15,8 +15,8 @@ Row = collections.namedtuple("Row", "field name aliases type default minimum max
 
 # Rows of the table that this program takes as they are.
 TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size
-    seq-len total-batch steps lr schedule warmup final-lr-frac optimizer muon-lr muon-momentum muon-warmup muon-scale
-    weight-decay beta1 beta2 adam-eps grad-clip val-every val-sequences val-batches out-dir checkpoint-every resume
+    seq-len total-batch steps lr schedule warmup final-lr-frac optimizer muon-lr muon-warmup muon-scale
+    weight-decay adam-eps grad-clip val-every val-sequences val-batches out-dir checkpoint-every resume
     overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
 OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,

@@ -24,6 +24,7 @@
 #define MUON_B (-4.7750f)
 #define MUON_C 2.0315f
 #define MUON_EPSILON 1e-7f        // the least norm that N is divided by: a gradient of zeros gives O = 0
+#define MUON_MOMENTUM 0.95f       // how long Muon remembers the gradient
 #define MUON_FIRST_MOMENTUM 0.85f // where the momentum's warm-up begins
 
 // `scale` above. Jordan's is sqrt(max(1, rows/cols)). Liu et al. 2025 ("Muon is scalable for LLM training") take
@@ -36,8 +37,7 @@ static inline float muon_scale(MuonScale kind, int64_t rows, int64_t cols) {
     return rows > cols ? sqrtf((float)rows / (float)cols) : 1.0f;
 }
 
-// Returns the momentum of a step (0-based). It rises in a straight line over `warmup` steps, from MUON_FIRST_MOMENTUM
-// or from `last` if that is less.
+// Returns the momentum of a step (from 0). It rises linearly over `warmup` steps, from at most MUON_FIRST_MOMENTUM.
 static inline float muon_momentum_of_step(float last, int64_t warmup, int64_t step) {
     float first = fminf(last, MUON_FIRST_MOMENTUM);
     return step >= warmup ? last : first + (last - first) * ((float)step / (float)warmup);

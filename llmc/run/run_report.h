@@ -102,13 +102,12 @@ static inline void run_print_muon(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     char rate[160], rise[64] = "", work[96];
     Schedule schedule = train_options_muon_schedule(o, run->num_steps);
-    float first = muon_momentum_of_step((float)o->muon_momentum, o->muon_warmup, 0);
+    double first = (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0), last = (double)MUON_MOMENTUM;
     schedule_text(&schedule, rate, sizeof(rate));
-    if (first < (float)o->muon_momentum) {
-        snprintf(rise, sizeof(rise), "%g to %g over %lld steps", (double)first, o->muon_momentum,
-                 (long long)o->muon_warmup);
+    if (first < last) {
+        snprintf(rise, sizeof(rise), "%g to %g over %lld steps", first, last, (long long)o->muon_warmup);
     } else {
-        snprintf(rise, sizeof(rise), "%g", o->muon_momentum);
+        snprintf(rise, sizeof(rise), "%g", last);
     }
     say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s, scale %s\n", rate,
         rise, o->muon_scale);

@@ -71,18 +71,13 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "Optimizer",                              \
       "decay of matrices and embeddings")                                                                              \
-    X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, "", "Optimizer", "AdamW's memory of the gradient")    \
-    X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, "", "Optimizer",                                     \
-      "AdamW's memory of the gradient's square")                                                                       \
     X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, "", "Optimizer", "AdamW's epsilon")               \
     X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "Optimizer",                        \
       "of the matrices of the blocks (doc/muon.md)")                                                                   \
     X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon", "Optimizer",                        \
       "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
-    X(muon_momentum, "muon-momentum", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, "optimizer=muon", "Optimizer",       \
-      "Muon's memory of the gradient")                                                                                 \
     X(muon_warmup, "muon-warmup", "", INT, "300", 0, 1000000000, "N", SHAPES, "optimizer=muon", "Optimizer",           \
-      "steps over which this memory rises from 0.85")                                                                  \
+      "steps over which Muon's momentum rises to 0.95")                                                                \
     X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon", "Optimizer",   \
       "the size of Muon's updates, original: as published first; rms: as large as AdamW's, so that its rate fits")     \
     X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "Optimizer",                                  \

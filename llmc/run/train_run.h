@@ -206,7 +206,7 @@ static inline float run_muon_rate(const TrainRun *run) {
 }
 
 static inline float run_muon_momentum(const TrainRun *run) {
-    return muon_momentum_of_step((float)run->options.muon_momentum, run->options.muon_warmup, run->step);
+    return muon_momentum_of_step(MUON_MOMENTUM, run->options.muon_warmup, run->step);
 }
 
 // Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.

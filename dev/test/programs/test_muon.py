@@ -42,8 +42,8 @@ def test_resumed_run():
     size = sum(len(values) for name, values in read_checkpoint(folder, 9)[1].items() if name not in LEFT_OUT)
     assert len(read_state(os.path.join(folder, "state_00000009.bin"))[1]["adam_v"]) == 4 * size
     options = record_of(folder)["options"]
-    assert [options[name] for name in ("optimizer", "muon-lr", "muon-momentum", "muon-warmup", "muon-scale")] == [
-        "muon", "0.02", "0.95", "6", "original"], options
+    assert [options[name] for name in ("optimizer", "muon-lr", "muon-warmup", "muon-scale")] == [
+        "muon", "0.02", "6", "original"], options
 
 
 @pytest.mark.parametrize("then, now", (("adamw", "muon"), ("muon", "adamw")))
@@ -122,8 +122,8 @@ def test_settings_on_the_screen():
     """5 rounds of 6 C^3 for four matrices and 18 C^3 for two, beside the operations of 32 tokens."""
     rounds, step = 5 * (4 * 6 + 2 * 18) * 16**3, 32 * 6 * (12 * 16**2 + 257 * 16 + 16 * 16)
     for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.85 to 0.95 over 6 steps, scale original"),
-                        (["--optimizer", "muon", "--muon-momentum", 0.8, "--muon-scale", "rms"],
-                         "0.0003, cosine to 3e-05, momentum 0.8, scale rms")):
+                        (["--optimizer", "muon", "--muon-warmup", 0, "--muon-scale", "rms"],
+                         "0.0003, cosine to 3e-05, momentum 0.95, scale rms")):
         out = ran(*RUN, *words, "--plan")
         assert f"\noptimizer   Muon for the matrices of the blocks, learning rate {says}\n" in out, out
         assert (f"\n            its rounds take {1e-9 * rounds:.4g} GFLOP, {100 * rounds / step:.2f} % of the "

@@ -371,7 +371,7 @@ def test_same_weights():
     for options in (["-l", "1E-2"], ["--threads", 5, "-r", 3], ["-v", 0, "-s", 0], ["-v", 1, "-s", 1, "-g", 30],
                     ["-o", new_folder("same"), "-n", 1]):
         assert hash_with(*options, *([] if "-l" in options else ["--lr=0.01"])) == want, options
-    for options in (["--seed", 1], ["--beta1", 0.8], ["--grad-clip", 0.01], ["--warmup", 2]):
+    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2]):
         assert hash_with("--lr", 0.01, *options) != want, options
     longer = [weights_hash(ran(*base, "-x", 20, OMP_NUM_THREADS=n)) for n in ("1", "3")]
     assert longer[0] == longer[1]

@@ -59,7 +59,7 @@ def test_describes_the_run():
     assert record["command"] == [PROGRAM, *map(str, words)], record["command"]
     check_options(record, {"train-data": path("t_*.bin"), "val-data": path("v.bin"), "tokenizer": "", "vocab": 300,
                            "total-batch": 64, "batch-size": 2, "seq-len": 16, "steps": 4, "lr": 0.0123456789,
-                           "adam-eps": 1e-10, "beta2": 0.95, "shuffle": 1, "overfit": 0, "schedule": "cosine",
+                           "adam-eps": 1e-10, "muon-warmup": 300, "shuffle": 1, "overfit": 0, "schedule": "cosine",
                            "out-dir": folder, "keep": 5, "seed": 4294967295, "checkpoint-every": 2, "resume": 0},
                   ran("--help", "all"))
     size = {"maxT": 16, "V": 300, "L": 1, "NH": 2, "C": 16, "Vp": 300}

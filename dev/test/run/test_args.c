@@ -82,7 +82,6 @@ TEST(test_malformed_values) {
         {"-i x -l 0x1p3", "--lr (-l): got '0x1p3', expected a number from 0 to 100 (default 3e-4)"},
         {"-i x -l 1e", "--lr (-l): got '1e', expected a number from 0 to 100 (default 3e-4)"},
         {"-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
-        {"-i x --beta1 1", "--beta1: got '1', expected a number from 0 to 0.999999 (default 0.9)"},
         {"-i x -y 2", "--resume (-y): got '2', expected 0 or 1 (default 0)"},
         {"-i x --resume=yes", "--resume (-y): got 'yes', expected 0 or 1 (default 0)"},
         {"-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
@@ -209,7 +208,7 @@ TEST(test_contradictions) {
         {"-i x --prompt y -s 0", "--prompt: needs --sample-every (-s) other than 0"},
         {"-x 0 -o d", "--out-dir (-o): needs --steps (-x) other than 0"},
         {"-i x --eval-every 5", "--eval-every: needs --hellaswag (-h) or --mmlu"},
-        {"-i x --muon-momentum 0.95", "--muon-momentum: needs --optimizer muon"},
+        {"-i x --muon-warmup 300", "--muon-warmup: needs --optimizer muon"},
         {"-i x -h 1 --eval-every 0", NEVER_ASKS},
         {"-i x --mmlu -v 0", NEVER_ASKS},
     };
@@ -349,8 +348,6 @@ TEST(test_muon_refusals) {
     static const Refusal refusals[] = {
         {"-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
         {"-i x --optimizer muon --muon-lr -1", "--muon-lr: got '-1', expected a number from 0 to 100 (default 0)"},
-        {"-i x --optimizer muon --muon-momentum 1",
-         "--muon-momentum: got '1', expected a number from 0 to 0.999999 (default 0.95)"},
         {"-i x --optimizer muon --muon-warmup -1",
          "--muon-warmup: got '-1', expected a whole number from 0 to 1000000000 (default 300)"},
         {"-i x --optimizer muon --muon-scale match",
@@ -381,7 +378,7 @@ TEST(test_muon_rate) {
     }
     CHECK(t, parse(&p, false, "-i x") && train_options_optimizer(o) == OPTIMIZER_ADAMW, "the default");
     CHECK(t, parse(&p, false, "-i x --optimizer muon") && train_options_optimizer(o) == OPTIMIZER_MUON, "muon");
-    CHECK(t, o->muon_momentum == 0.95 && o->muon_warmup == 300 && strcmp(o->muon_scale, "original") == 0, "defaults");
+    CHECK(t, o->muon_warmup == 300 && strcmp(o->muon_scale, "original") == 0, "defaults");
     Schedule schedule = train_options_muon_schedule(o, 100), adamw = train_options_schedule(o, 100);
     CHECK(t, schedule.peak == 0.02f && adamw.peak == 3e-4f, "peaks %g, %g", (double)schedule.peak, (double)adamw.peak);
 }
@@ -602,9 +599,8 @@ static int option_index(const char *name) {
 }
 
 TEST(test_record) {
-    static const char *const shapes[] = {"train-data",    "seed",        "lr",        "schedule",  "steps",
-                                         "total-batch",   "seq-len",     "init",      "optimizer", "muon-lr",
-                                         "muon-momentum", "muon-warmup", "muon-scale"};
+    static const char *const shapes[] = {"train-data", "seed", "lr",        "schedule", "steps",       "total-batch",
+                                         "seq-len",    "init", "optimizer", "muon-lr",  "muon-warmup", "muon-scale"};
     static const char *const free_ones[] = {"batch-size", "threads", "recompute",     "out-dir",    "val-every",
                                             "prompt",     "resume",  "val-sequences", "val-batches"};
     static Parsed a, b;
