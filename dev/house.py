@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (1535, 1200, ""),
     "model": (1472, 1100, "base"),
-    "cpu": (1573, 650, "base model"),
+    "cpu": (1557, 650, "base model"),
     "cuda": (2003, 1400, "base model"),
     "layers": (3549, 2900, "base model cuda"),
     "optim": (806, 550, "base model cuda"),

@@ -408,13 +408,6 @@ static inline GemmGrid gemm_divide(const GemmProblem *p, int threads) {
     return grid;
 }
 
-static inline void gemm_begin(const GemmKernel *kernel) {
-    if (kernel->begin != NULL) { kernel->begin(); }
-}
-static inline void gemm_end(const GemmKernel *kernel) {
-    if (kernel->end != NULL) { kernel->end(); }
-}
-
 // ----------------------------------------------------------------------------
 // The interface
 
@@ -438,13 +431,13 @@ static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B
                                int64_t N, int64_t K, bool accumulate, const Gemm *mm) {
     GemmProblem p = {mm->kernel, C, ldc, A, B, bias, M, N, K, accumulate};
     GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
-    gemm_begin(p.kernel);
+    if (p.kernel->begin != NULL) { p.kernel->begin(); }
     for (int64_t m0 = 0; m0 < M; m0 += gemm_pass_rows(&p)) {
         for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
             gemm_multiply_part(&p, &pass, k0, m0, min_i64(gemm_pass_rows(&p), M - m0), 0, N);
         }
     }
-    gemm_end(p.kernel);
+    if (p.kernel->end != NULL) { p.kernel->end(); }
 }
 
 // gemm_serial on gemm_max_threads() threads. Not for use inside a parallel region.
@@ -456,7 +449,7 @@ static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const
 #pragma omp parallel num_threads(threads)
     {
         GemmPass pass = gemm_begin_pass(mm->workspace + gemm_thread() * gemm_thread_floats());
-        gemm_begin(p.kernel);
+        if (p.kernel->begin != NULL) { p.kernel->begin(); }
         for (int64_t k0 = 0; k0 < K; k0 += gemm_pass_depth(&p)) {
 #pragma omp for schedule(dynamic) // its end waits for all threads: the next pass adds to what this one stores
             for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
@@ -468,7 +461,7 @@ static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const
                 gemm_multiply_part(&p, &pass, k0, m0, m1 - m0, n0, n1);
             }
         }
-        gemm_end(p.kernel);
+        if (p.kernel->end != NULL) { p.kernel->end(); }
     }
 }
 

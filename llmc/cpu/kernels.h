@@ -76,7 +76,7 @@ static inline double kernel_rate(const GemmKernel *kernel, float *work) {
     memset(a, 0, (size_t)(2 * panel + depth * GEMM_MAX_COLS) * sizeof(float));
     double flops = 2.0 * kernel->rows * kernel->cols * (double)(depth * gemm_per_word(kernel->words));
     double until = peak_thread_seconds() + 0.030;
-    gemm_begin(kernel);
+    if (kernel->begin != NULL) { kernel->begin(); }
     while (peak_thread_seconds() < until) {
         double start = seconds_now();
         for (int i = 0; i < 50; i++) {
@@ -84,16 +84,18 @@ static inline double kernel_rate(const GemmKernel *kernel, float *work) {
         }
         best = fmax(best, 50.0 * flops / (seconds_now() - start) * 1e-9);
     }
-    gemm_end(kernel);
+    if (kernel->end != NULL) { kernel->end(); }
     return best;
 }
 
 // The peak of `threads` cores together in GFLOP/s: of fused multiply-adds, or of the kernel if it multiplies pairs.
 static inline double kernel_peak(const Gemm *mm, int threads) {
     double peak = 0.0;
-    if (mm->kernel->words != GEMM_PAIRS) { return peak_measure_flops(threads); }
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
-    for (int i = 0; i < threads; i++) { peak += kernel_rate(mm->kernel, mm->workspace + i * gemm_thread_floats()); }
+    for (int i = 0; i < threads; i++) {
+        float *work = mm->workspace + i * gemm_thread_floats();
+        peak += mm->kernel->words == GEMM_PAIRS ? kernel_rate(mm->kernel, work) : peak_of_thread();
+    }
     return peak;
 }
 

@@ -34,29 +34,18 @@ static inline double peak_thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// GFLOP/s of the calling thread, in the best of many short windows by the wall clock: other programs and a core that is
-// still raising its clock can only make a window longer. Takes 10 ms of processor time, however busy the machine.
+// GFLOP/s of the calling thread (a fused multiply-add counts 2), in the best of many short windows by the wall clock:
+// other programs and a core that is still raising its clock can only make a window longer. Takes 10 ms of processor
+// time, however busy the machine.
 static inline double peak_of_thread(void) {
-    const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
-    int64_t iterations = 1000;
+    const int64_t iterations = 100000; // 0.1 to 1 ms
     double best = 0.0, until = peak_thread_seconds() + 0.010;
     while (peak_thread_seconds() < until) {
         double start = seconds_now();
         if (peak_burn(iterations) == 0.0f) { break; } // never true; keeps the compiler from dropping the work
-        double seconds = seconds_now() - start;
-        double rate = flops_per_iteration * (double)iterations / seconds * 1e-9;
-        best = rate > best ? rate : best;
-        if (seconds < 0.0003) { iterations *= 2; }
+        best = fmax(best, 2e-9 * PEAK_CHAINS * VF_WIDTH * (double)iterations / (seconds_now() - start));
     }
     return best;
-}
-
-// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 10 ms.
-static inline double peak_measure_flops(int threads) {
-    double peak = 0.0;
-#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
-    for (int i = 0; i < threads; i++) { peak += peak_of_thread(); }
-    return peak;
 }
 
 #endif // LLMC_PEAK_H
