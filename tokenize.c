@@ -1,6 +1,6 @@
 // tokenize: turns text into token shards for training, or questions into a file for evaluation.
 //
-//   tokenize --tokenizer vocab.bpe --output data/shakespeare --val-fraction 0.1 shakespeare.txt
+//   tokenize --tokenizer gpt2_tokenizer.bin --output data/shakespeare --val-fraction 0.1 shakespeare.txt
 //   zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -
 //
 //   tokenize --eval --output data/hellaswag questions.jsonl
@@ -35,8 +35,8 @@ typedef struct {
 } Options;
 
 static const ArgSpec specs[] = {
-    {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "vocab.bpe", 1, ARGS_MAX_PATH, "FILE", "", "Input",
-     "GPT-2's merges, vocab.bpe; " FETCH_VOCAB},
+    {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "gpt2_tokenizer.bin", 1, ARGS_MAX_PATH, "FILE", "",
+     "Input", "GPT-2's tokens; python3 dev/data/vocab.py makes the file"},
     {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval", "Input",
      "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
      "file is one)"},

@@ -24,7 +24,7 @@ ROOMS = {
     "layers": (3549, 2900, "base model cuda"),
     "optim": (806, 550, "base model cuda"),
     "ranks": (3892, 1900, "base model cuda"),
-    "data": (1771, 1500, "base model"),
+    "data": (1646, 1500, "base model"),
     "files": (1297, 2200, "base model"),
     "run": (3767, 2300, "base model data files"),
 }

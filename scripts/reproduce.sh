@@ -138,7 +138,7 @@ settle() {
         *) stop "DATA is '$DATA', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B" ;;
     esac
     OUT_DIR=${OUT_DIR:-run_$NAME}
-    VOCAB=${VOCAB:-$([ "$DATA_ROOT" = dev/data ] && echo vocab.bpe || echo "$DATA_ROOT/vocab.bpe")}
+    VOCAB=${VOCAB:-$([ "$DATA_ROOT" = dev/data ] && echo gpt2_tokenizer.bin || echo "$DATA_ROOT/gpt2_tokenizer.bin")}
     target=${target:-train_gpt2cu}
     built_here=no
     [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$target

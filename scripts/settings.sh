@@ -10,7 +10,7 @@ DATA_ROOT           the folder of the data
 DATA                fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B
 TRAIN_DATA          shards of your own, as a pattern, instead of DATA
 VAL_DATA            the same for validation
-VOCAB               GPT-2's vocab.bpe
+VOCAB               GPT-2's gpt2_tokenizer.bin
 MIRROR              where the data are fetched from instead (dev/data/README.md)
 PROGRAM             the trainer, if it is not to be built
 GPUS_PER_NODE       how many GPUs of a machine to use

@@ -18,6 +18,7 @@ import os
 import platform
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -178,14 +179,19 @@ def measure_all(name, text, vocab, ours, theirs):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    ours, theirs = build(sys.argv[1]), tiktoken_gpt2.gpt2(sys.argv[1])
+    theirs, folder = tiktoken_gpt2.gpt2(sys.argv[1]), tempfile.mkdtemp()
+    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "data", "vocab.py"), "--merges", sys.argv[1], "--out",
+                    folder], check=True)
+    vocab = os.path.join(folder, "gpt2_tokenizer.bin")
+    ours = build(vocab)
     texts = [("mixed scripts", mixed_scripts(2000000))]
     for path in sys.argv[2:]:
         with open(path, encoding="utf-8", newline="") as file:
             texts.insert(0, (os.path.basename(path), file.read()))
     print(f"{platform.machine()}, Python {platform.python_version()}, tiktoken {tiktoken_gpt2.tiktoken.__version__}, "
           f"best of {ROUNDS}")
-    results = [same for name, text in texts for same in measure_all(name, text, sys.argv[1], ours, theirs)]
+    results = [same for name, text in texts for same in measure_all(name, text, vocab, ours, theirs)]
+    shutil.rmtree(folder)
     sys.exit(0 if all(results) else 1)
 
 

@@ -40,7 +40,7 @@ MODEL = ("--layers 6 --heads 6 --channels 96 --context 64 --seq-len 64 --batch-s
 Task = collections.namedtuple("Task", "name tokenizer steps val_every rates")
 TASKS = (Task("bytes", "byte", 600, 20, {"adamw": (0.001, 0.002, 0.004, 0.008, 0.016, 0.032),
                                          "muon": (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)}),
-         Task("gpt2", "vocab.bpe", 200, 20, {"adamw": (0.001, 0.002, 0.004, 0.008, 0.016),
+         Task("gpt2", "gpt2_tokenizer.bin", 200, 20, {"adamw": (0.001, 0.002, 0.004, 0.008, 0.016),
                                              "muon": (0.01, 0.02, 0.04, 0.08, 0.16)}))
 NAMES = {"bytes": "bytes", "gpt2": "GPT-2's tokens"}
 

@@ -1,5 +1,5 @@
-"""Text to tokens for the programs in dev/data: finds vocab.bpe and the program tokenize (fetched or built where they
-are missing), and feeds documents to it through a pipe while they are still being read.
+"""Text to tokens for the programs in dev/data: finds GPT-2's tokenizer and the program tokenize (made or built where
+they are missing), and feeds documents to it through a pipe while they are still being read.
 """
 import codecs
 import collections
@@ -18,14 +18,17 @@ from common import Problem
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCAB_BYTES = 456318
 VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+TOKENIZER = "gpt2_tokenizer.bin"
+TOKENIZER_SHA256 = "6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13"  # made of the published vocab.bpe
+MOST_MERGES, MOST_BYTES = 65535 - 257, 255  # ids are uint16, and a length is a byte
 SHARD_MAGIC, SHARD_VERSION, SHARD_HEADER_BYTES = 20240520, 1, 1024
 MOST_TOKENS = 2**31 - 1  # in a shard
 FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this size
 
 
 def add_options(parser):
-    parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="GPT-2's merges (default: vocab.bpe "
-                        "in the root of the repository, fetched if it is missing)")
+    parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="GPT-2's tokenizer (default: "
+                        "gpt2_tokenizer.bin in the root of the repository, made if it is missing)")
     parser.add_argument("--threads", type=common.whole(0, 1024), default=0, metavar="N",
                         help="threads for the tokenizer; 0: one for each core (default 0)")
 
@@ -44,30 +47,68 @@ def fetch_vocab(options, path):
         return download.fetch(options, folder, [vocab_remote(options)])
 
 
-def find_vocab(options, folder):
-    """The path of the merges that --vocab names, or of those in the root, which are fetched if they are not there. A
-    mirror's own vocabulary goes into the folder of the data instead: what lies in the root is always GPT-2's."""
-    if options.vocab:
-        return options.vocab
-    path = os.path.join(common.ROOT, "vocab.bpe")
-    if os.path.exists(path):
-        if common.file_sha256(path) != VOCAB_SHA256:
-            raise Problem(f"{common.show_path(path)}: is not GPT-2's (checksum); remove it, or name it with --vocab if "
-                          "you mean it")
-        return path
-    remote = vocab_remote(options)
-    if remote.sha256 != VOCAB_SHA256:
-        download.fetch(options, folder, [remote])
-        return folder.join(remote.name)
-    if fetch_vocab(options, common.ROOT):
-        common.note(f"fetched {common.show_path(path)}")
-    return path
+def tokens_of(name, merges):
+    """The tokens, in the order of their ids, that the text of a list of merges makes. name begins messages."""
+    visible = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    order = visible + [b for b in range(256) if b not in visible]
+    byte_of = {chr(b if b in visible else 256 + i - len(visible)): b for i, b in enumerate(order)}
+    tokens = {bytes([b]): None for b in order}
+    lines = merges.split("\n")
+    if lines.pop() != "":
+        raise Problem(f"{name}: line {len(lines) + 1}: ends in mid-line (truncated?)")
+    first = 1 if lines and lines[0].startswith("#version") else 0
+    for number, line in enumerate(lines[first:], first + 1):
+        where, pair = f"{name}: line {number}", line.split(" ")
+        try:
+            left, right = (bytes(byte_of[character] for character in symbol) for symbol in pair)
+        except (KeyError, ValueError):
+            raise Problem(f"{where}: expected two symbols of GPT-2's alphabet with one space between them") from None
+        if left not in tokens or right not in tokens:
+            raise Problem(f"{where}: a symbol is neither a byte nor made by an earlier line")
+        if left + right in tokens or len(left + right) > MOST_BYTES:
+            raise Problem(f"{where}: makes a token that is there already, or has more than {MOST_BYTES} bytes")
+        tokens[left + right] = None
+    if not 0 < len(tokens) - 256 <= MOST_MERGES:
+        raise Problem(f"{name}: has {len(tokens) - 256} merges, expected 1 to {MOST_MERGES}")
+    return [*tokens, b"<|endoftext|>"]
 
 
 def tokenizer_bytes(tokens):
     """llm.c's gpt2_tokenizer.bin, version 2, of these tokens, of which the last one is end-of-text."""
     header = struct.pack("<256I", 20240328, 2, len(tokens), len(tokens) - 1, *[0] * 252)
     return header + b"".join(bytes([len(token)]) + token for token in tokens)
+
+
+def make_tokenizer(merges, folder):
+    """Writes the tokenizer of a list of merges into the folder. Returns its path and the number of its tokens."""
+    name, path = common.show_path(merges), os.path.join(folder, TOKENIZER)
+    try:
+        tokens = tokens_of(name, guard.read_file(merges).decode())
+    except UnicodeDecodeError:
+        raise Problem(f"{name}: is no list of merges: it is not UTF-8") from None
+    common.write_atomically(path, tokenizer_bytes(tokens))
+    return path, len(tokens)
+
+
+def find_vocab(options, folder):
+    """The path of the tokenizer that --vocab names, or of the one in the root, which is made if it is not there. That
+    of a mirror's own vocabulary goes into the folder of the data instead: what lies in the root is always GPT-2's."""
+    if options.vocab:
+        return options.vocab
+    path = os.path.join(common.ROOT, TOKENIZER)
+    if os.path.exists(path):
+        if common.file_sha256(path) != TOKENIZER_SHA256:
+            raise Problem(f"{common.show_path(path)}: is not GPT-2's (checksum); remove it, or name it with --vocab if "
+                          "you mean it")
+        return path
+    remote = vocab_remote(options)
+    if remote.sha256 != VOCAB_SHA256:
+        download.fetch(options, folder, [remote])
+        return make_tokenizer(folder.join(remote.name), folder.path)[0]
+    fetch_vocab(options, common.ROOT)
+    make_tokenizer(os.path.join(common.ROOT, remote.name), common.ROOT)
+    common.note(f"made {common.show_path(path)}")
+    return path
 
 
 # ---- The program ----

@@ -32,7 +32,7 @@ def make(options, folder, vocab, made):
         products = [text.Product(TRAIN, work.prefix + "_train_000001.bin"),
                     text.Product(VAL, work.prefix + "_val_000000.bin")]
         tokens = sum(text.shard_tokens(product.path) for product in products)
-        if (made["source"], made["vocab"]) == (SHA256, text.VOCAB_SHA256) and tokens != TOKENS:
+        if (made["source"], made["vocab"]) == (SHA256, text.TOKENIZER_SHA256) and tokens != TOKENS:
             raise Problem(f"{SOURCE}: {tokens} tokens, expected {TOKENS}; the tokenizer is not right here (make test)")
         text.publish(folder, products, made)
 

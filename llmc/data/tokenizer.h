@@ -1,10 +1,10 @@
 // Text to token ids and back.
 //
-// There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. GPT-2's byte-pair encoding
-// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens of GPT-2
-// or of another byte-pair encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are
-// the byte tokenizer. For any other vocabulary the tokenizer only decodes. This form holds every tokenizer, so runs and
-// shards keep their copies in it. dev/hf.py writes it from a tokenizer.json.
+// There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. A file is llm.c's
+// `gpt2_tokenizer.bin`, which lists the tokens but not the merges. For the tokens of GPT-2 or of another byte-pair
+// encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are the byte tokenizer. For
+// any other vocabulary the tokenizer only decodes. Runs and shards keep their copies in this form. dev/data/vocab.py
+// writes it from GPT-2's merges, and dev/hf.py from a tokenizer.json.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
@@ -27,9 +27,7 @@ typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE, TOKENIZER_DECODE_ONLY } TokenizerK
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
 
 #define END_OF_TEXT "<|endoftext|>"
-#define GPT2_MERGES 50000
-#define FETCH_VOCAB "python3 dev/data/vocab.py fetches it"
-#define VOCAB_HINT "give --tokenizer vocab.bpe (" FETCH_VOCAB ")"
+#define VOCAB_HINT "give --tokenizer gpt2_tokenizer.bin (python3 dev/data/vocab.py makes it)"
 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
@@ -341,18 +339,9 @@ static inline void tokenizer_init_byte(Tokenizer *t) {
     for (int i = 0; i < 256; i++) { t->byte_values[i] = t->byte_ids[i] = (uint8_t)i; }
 }
 
-// Do GPT-2's files write this byte as the character of its number? They write the invisible bytes as U+0100, U+0101 and
-// so on, so that every token is visible text.
+// GPT-2's ids begin with the bytes that are visible characters of Latin-1, and the others follow.
 static inline bool tokenizer_byte_is_visible(int byte) {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-}
-
-enum { VISIBLE_BYTES = 94 + 12 + 82 };
-
-// The id of the byte that GPT-2's files write as this character, or -1.
-static inline int tokenizer_symbol_id(const Tokenizer *t, uint32_t code_point) {
-    if (code_point < 256) { return tokenizer_byte_is_visible((int)code_point) ? t->byte_ids[code_point] : -1; }
-    return code_point < 512 - VISIBLE_BYTES ? (int)(code_point - 256 + VISIBLE_BYTES) : -1;
 }
 
 // Gives the token of the next id its bytes. token_bytes must have room.
@@ -394,7 +383,7 @@ static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t max_tokens, int64_t 
     memset(t->byte_pairs, 0xff, 256 * 256 * sizeof(uint16_t)); // NO_TOKEN
     for (size_t i = 0; i < slots; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
     tokenizer_init_classes(t);
-    for (int visible = 1; visible >= 0; visible--) { // ids 0 .. 255: first the visible bytes, then the invisible ones
+    for (int visible = 1; visible >= 0; visible--) {
         for (int byte = 0; byte < 256; byte++) {
             if (tokenizer_byte_is_visible(byte) != (visible == 1)) { continue; }
             uint8_t value = (uint8_t)byte;
@@ -403,105 +392,6 @@ static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t max_tokens, int64_t 
             tokenizer_add_word(t, &value, 1);
         }
     }
-    return true;
-}
-
-// Marks a place in the text of vocab.bpe. Messages about a line do not name it: tokenizer_parse_merges does.
-typedef struct {
-    const uint8_t *at, *end;
-    int line, first_line; // first_line: of the first merge
-} MergeReader;
-
-// Reads a symbol up to the byte `stop` and finds its token. bytes has room for MAX_TOKEN_BYTES.
-static inline bool tokenizer_read_symbol(const Tokenizer *t, MergeReader *r, uint8_t stop, uint8_t *bytes, int *n,
-                                         uint32_t *token, Error *error) {
-    const uint8_t *begin = r->at;
-    for (*n = 0; r->at < r->end && *r->at != ' ' && *r->at != '\n'; (*n)++) {
-        uint32_t code_point = 0;
-        int length = utf8_decode(r->at, (size_t)(r->end - r->at), &code_point);
-        int id = length == 0 ? -1 : tokenizer_symbol_id(t, code_point);
-        if (id < 0) {
-            return fail(error, "byte 0x%02x begins no character of GPT-2's byte alphabet%s", *r->at,
-                        *r->at == '\r' ? " (Windows line ends? save it with Unix ones)" : "");
-        }
-        if (*n == MAX_TOKEN_BYTES) { return fail(error, "a symbol of more than %d bytes", MAX_TOKEN_BYTES); }
-        bytes[*n] = t->byte_values[id];
-        r->at += length;
-    }
-    if (r->at == r->end) { return fail(error, "ends in mid-line (truncated?)"); }
-    if (*n == 0 || *r->at != stop) { return fail(error, "expected two symbols with one space between them"); }
-    const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)*n);
-    if (slot->length == 0) {
-        return fail(error, "'%.*s' is neither a byte nor made by an earlier line", (int)(r->at - begin),
-                    (const char *)begin);
-    }
-    *token = slot->token;
-    r->at++; // stop
-    return true;
-}
-
-// Reads one line "left right" and adds the merge as the next token.
-static inline bool tokenizer_read_merge(Tokenizer *t, MergeReader *r, Error *error) {
-    uint8_t bytes[2 * MAX_TOKEN_BYTES];
-    uint32_t left = 0, right = 0;
-    int n, m;
-    if (!tokenizer_read_symbol(t, r, ' ', bytes, &n, &left, error)) { return false; }
-    if (!tokenizer_read_symbol(t, r, '\n', bytes + n, &m, &right, error)) { return false; }
-    if (n + m > MAX_TOKEN_BYTES) {
-        return fail(error, "makes a token of %d bytes, at most %d are possible", n + m, MAX_TOKEN_BYTES);
-    }
-    const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)(n + m));
-    if (slot->length != 0) {
-        return fail(error, "makes the same token as line %d", (int)slot->token - 256 + r->first_line);
-    }
-    if (t->vocab_size == MAX_VOCAB - 1) { // one id is needed for end-of-text
-        return fail(error, "more than %d merges", MAX_VOCAB - 257);
-    }
-    tokenizer_add_merge(t, left, right, (uint32_t)t->vocab_size);
-    tokenizer_add_word(t, bytes, (size_t)(n + m));
-    return true;
-}
-
-// The table encodes a word without merging, so it must hold only tokens that merging arrives at. Merging arrives at all
-// tokens of GPT-2's vocabulary. A token that it does not arrive at is made impossible to find.
-static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
-    for (int64_t i = 0; i < (int64_t)1 << t->table_bits; i++) {
-        WordSlot *slot = &t->words[i];
-        if (slot->length == 0) { continue; }
-        uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
-        const uint8_t *bytes = t->token_bytes + t->token_offsets[slot->token];
-        int64_t count = tokenizer_merge_bytes(t, bytes, slot->length, tokens, ranks);
-        if (count != 1) { slot->length = UINT32_MAX; }
-    }
-}
-
-// Reads the text of a merges file: an optional line "#version...", then one merge a line. Ids 0 .. 255 are the bytes in
-// GPT-2's order, id 256+i is the i-th merge, and the last id is end-of-text. expected: the number of merges; 0: any
-// number. Errors name the line. After a failure the caller frees t.
-static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
-                                          int expected, Error *error) {
-    // A token of n bytes takes at least n+2 bytes of the file, and n is at least 2. So all tokens have fewer bytes than
-    // the file, and they are at most a quarter as many.
-    int64_t bytes = size + 256 + (int64_t)strlen(END_OF_TEXT);
-    if (!tokenizer_init_bpe(t, 256 + size / 4 + 1, bytes, error)) { return false; }
-    MergeReader r = {data, data + size, 1, 1};
-    Error reason;
-    if (size >= 8 && memcmp(data, "#version", 8) == 0) {
-        const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
-        r.at = newline == NULL ? r.end : newline + 1;
-        r.line = r.first_line = 2;
-    }
-    for (; r.at < r.end; r.line++) {
-        if (!tokenizer_read_merge(t, &r, &reason)) { return fail(error, "%s: line %d: %s", path, r.line, reason.text); }
-    }
-    int merges = t->vocab_size - 256;
-    if (merges == 0) { return fail(error, "%s: line %d: no merges (truncated?)", path, r.line); }
-    if (expected != 0 && merges != expected) {
-        return fail(error, "%s: line %d: the file ends with %d merges, GPT-2 has %d (%s)", path, r.line - 1, merges,
-                    expected, merges < expected ? "truncated? fetch it again" : "another model's vocabulary?");
-    }
-    tokenizer_drop_unreachable_words(t);
-    tokenizer_add_end_of_text(t);
     return true;
 }
 
@@ -597,29 +487,14 @@ static inline bool tokenizer_load_bin(Tokenizer *t, const char *path, Error *err
     return ok || fail(error, "%s: %s", path, reason.text);
 }
 
-// Loads a tokenizer's file: llm.c's gpt2_tokenizer.bin, or GPT-2's vocab.bpe. A merges file must have GPT-2's 50,000
-// merges: nothing else shows that the end of such a file is missing. Free with tokenizer_free.
+// Loads a tokenizer's file. Free with tokenizer_free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
-    uint8_t *data, start[9];
-    int64_t size;
-    Error reason;
-    InputFile file;
     memset(t, 0, sizeof(*t));
     if (!path_check(path, "--tokenizer", error)) { return false; }
     if (!path_exists(path)) { return fail(error, "%s: no such file; " MAKE_TOKENIZER, path); }
-    if (!input_open_start(&file, path, start, sizeof(start), error)) { return false; }
-    input_close(&file);
-    if (memcmp(start, "#version:", sizeof(start)) != 0) {
-        bool ok = tokenizer_load_bin(t, path, error);
-        if (!ok) { tokenizer_free(t); }
-        return ok;
-    }
-    if (!read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
-    bool ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, &reason) ||
-              fail(error, "%s%s", reason.text, t->vocab_size == 256 ? "; is it GPT-2's vocab.bpe? " FETCH_VOCAB : "");
-    free(data);
-    if (!ok) { tokenizer_free(t); }
-    return ok;
+    if (tokenizer_load_bin(t, path, error)) { return true; }
+    tokenizer_free(t);
+    return false;
 }
 
 // Opens the tokenizer that an option names: "byte" or the path of a file. Free with tokenizer_free.

@@ -36,7 +36,7 @@ static const char *const foreign_options[][2] = {
     {"data data-dir data-path dataset dataset-name train-file train-bin input-bin input input-file text",
      "give --train-data (-i)"},
     {"val-file validation-file eval-file val-bin input-val-bin valid-data", "give --val-data (-j)"},
-    {"tokenizer-name vocab-file merges-file tokenizer-path tokenizer-model", "give --tokenizer vocab.bpe"},
+    {"tokenizer-name vocab-file merges-file tokenizer-path tokenizer-model", "give --tokenizer gpt2_tokenizer.bin"},
     {"model model-name model-name-or-path init-from pretrained ckpt checkpoint load load-checkpoint",
      "give --init (-e), a size, a model's file or a folder"},
     {"output-dir out output save-dir save ckpt-dir checkpoint-dir log-dir", "give --out-dir (-o)"},

@@ -35,8 +35,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "Data",                                \
       "validation data; without it, the last part of a training text is kept for validation")                          \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "", "Data",                              \
-      "byte, vocab.bpe (GPT-2's merges, python3 dev/data/vocab.py fetches it) or gpt2_tokenizer.bin; without it, "     \
-      "the one in --init's folder or beside the shards, else bytes")                                                   \
+      "byte, or a file such as gpt2_tokenizer.bin (python3 dev/data/vocab.py makes GPT-2's); without it, the one in "  \
+      "--init's folder or beside the shards, else bytes")                                                              \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                 \
       "visit shards, and windows in them, in a random order, another one each epoch")                                  \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \

@@ -5,29 +5,36 @@
 #else
 #include "dev/exercises/02_tokens/exercises.h"
 #endif
+#include "dev/test/data/small_bpe.h"
 #include "llmc/base/rand.h"
 #include "llmc/data/tokenizer.h"
 
 enum { B = 2, T = 3, C = 2, N = B * T, MERGES = 8, VOCAB = 256 + MERGES + 1 };
 
-// The first merges of GPT-2's vocab.bpe, which writes a space as U+0120.
-static const char *const merges[MERGES] = {"\xc4\xa0 t\n", "\xc4\xa0 a\n", "h e\n",          "i n\n",
-                                           "r e\n",        "o n\n",        "\xc4\xa0t he\n", "e r\n"};
+// The tokens that the first merges of GPT-2 make.
+static const char *const merged[MERGES] = {" t", " a", "he", "in", "re", "on", " the", "er"};
 
-// A tokenizer of these merges, or of bytes if there are none.
-static Tokenizer tokenizer_of(const char *const *lines, int count) {
+// A tokenizer of the bytes and these tokens, or of bytes if there are none. The trainer's reader finds the merges.
+static Tokenizer tokenizer_of(const char *const *tokens, int count) {
     Tokenizer t;
     Error error;
-    Text text = {NULL, 0, 0, false};
+    char joined[256] = "";
+    Text file = {NULL, 0, 0, false};
     memset(&t, 0, sizeof(t));
-    for (int i = 0; i < count; i++) { text_bytes(&text, lines[i], strlen(lines[i])); }
     if (count == 0) {
         tokenizer_init_byte(&t);
-    } else if (!tokenizer_parse_merges(&t, "merges", (const uint8_t *)text.data, (int64_t)text.used, 0, &error)) {
+        return t;
+    }
+    for (int i = 0; i < count; i++) { sprintf(joined + strlen(joined), "%s%s", i > 0 ? "|" : "", tokens[i]); }
+    small_bpe_file(&file, joined);
+    t.eot_token = 256 + count;
+    const uint8_t *data = (const uint8_t *)file.data + DATA_HEADER_BYTES;
+    if (!tokenizer_take_tokens(&t, data, (int64_t)file.used - DATA_HEADER_BYTES, 257 + count, &error) ||
+        !tokenizer_recover_merges(&t, &error)) {
         print_error("chapter", &error);
         exit(1);
     }
-    text_free(&text);
+    text_free(&file);
     return t;
 }
 
@@ -43,7 +50,7 @@ static int64_t encode_text(const Tokenizer *t, const char *text, uint16_t *token
 
 // Prints the tokens of a text with the first `count` merges, with a bar between two of them. Returns their number.
 static int64_t print_tokens(const char *text, int count, uint16_t *tokens) {
-    Tokenizer t = tokenizer_of(merges, count);
+    Tokenizer t = tokenizer_of(merged, count);
     int64_t n = encode_text(&t, text, tokens);
     printf("merges %d, tokens %2d    ", count, (int)n);
     for (int64_t i = 0; i < n; i++) {
@@ -90,10 +97,10 @@ static void example(void) {
 #define ID(c) ((c)-33)
 
 static void check_encode(Test *t) {
-    const char *const lines[] = {"h e\n", "a a\n", "r e\n", "t he\n", "aa a\n", "re re\n"};
+    const char *const made[] = {"he", "aa", "re", "the", "aaa", "rere"};
     const int pairs[6][2] = {{ID('h'), ID('e')}, {ID('a'), ID('a')}, {ID('r'), ID('e')},
                              {ID('t'), 256},     {257, ID('a')},     {258, 258}};
-    Tokenizer tokenizer = tokenizer_of(lines, 6);
+    Tokenizer tokenizer = tokenizer_of(made, 6);
     for (uint64_t word = 0; word < 200; word++) {
         char text[24] = "";
         uint16_t want[24];

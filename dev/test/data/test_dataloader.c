@@ -536,9 +536,7 @@ TEST(test_text_refused) {
     tokenizer_init_byte(&decoder);
     decoder.kind = TOKENIZER_DECODE_ONLY;
     temp_write(test_path(t, "good.txt"), "good", 4);
-    check_text_refused(t, "good.txt", &decoder,
-                       ": is text, but the tokenizer only decodes; give --tokenizer vocab.bpe (python3 "
-                       "dev/data/vocab.py fetches it), or byte");
+    check_text_refused(t, "good.txt", &decoder, ": is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte");
     temp_write(test_path(t, "empty.txt"), "", 0);
     check_text_refused(t, "empty.txt", &tokenizer, ": the file is empty, expected text to train on");
     mkdir(test_path(t, "folder.txt"), 0777);

@@ -1,5 +1,6 @@
-// The tokenizer against slow and simple versions of itself on random vocabularies and texts, against OpenAI's ids where
-// vocab.bpe is present, and every kind of damaged file with its message.
+// The tokenizer against slow and simple versions of itself on random vocabularies and texts, against the ids of a small
+// vocabulary, against OpenAI's where vocab.bpe is present, and every kind of damaged file with its message.
+#include "dev/test/data/small_bpe.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 #include "llmc/base/hash.h"
@@ -8,7 +9,7 @@
 
 #define VOCAB_BPE "../shared/data/vocab.bpe"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
-#define ENCODINGS "dev/test/fixtures/gpt2_encodings.txt"
+#define FIXTURES "dev/test/fixtures/"
 #define SHAKESPEARE_HASH 0x65319a99b935ae6bULL
 
 // ---- Helpers ----
@@ -19,15 +20,38 @@ typedef struct {
 
 static int draw(Random *r, int below) { return (int)(rand_u64(r->seed, 0, r->drawn++) % (uint64_t)below); }
 
-static bool parse(Tokenizer *t, const char *text, int expected, Error *error) {
-    memset(t, 0, sizeof(*t));
-    bool ok = tokenizer_parse_merges(t, "v.bpe", (const uint8_t *)text, (int64_t)strlen(text), expected, error);
-    if (!ok) { tokenizer_free(t); }
-    return ok;
+// Loads a file with these bytes.
+static bool load_bytes(Test *t, const void *data, int64_t size, Tokenizer *tok, Error *error) {
+    temp_write(test_path(t, "tokenizer"), data, (size_t)size);
+    return tokenizer_load(tok, test_path(t, "tokenizer"), error);
 }
 
-// Writes count merges of tokens over the letters a, b, c: each joins two earlier tokens and makes a new one.
-static void random_merges(Random *r, int count, char *text) {
+// Loads the byte-pair encoding of these tokens, which `|` separates. It only decodes if no merges make them.
+static bool load_tokens(Test *t, Tokenizer *tok, const char *tokens) {
+    Text file = {NULL, 0, 0, false};
+    Error error;
+    small_bpe_file(&file, tokens);
+    bool ok = load_bytes(t, file.data, (int64_t)file.used, tok, &error);
+    text_free(&file);
+    return CHECK(t, ok, "%s", error.text);
+}
+
+static bool load_bpe(Test *t, Tokenizer *tok, const char *tokens) {
+    return load_tokens(t, tok, tokens) && CHECK(t, tokenizer_can_encode(tok), "%s: no merges found", tokens);
+}
+
+// Loads GPT-2's tokens, which dev/data/vocab.py makes of its merges.
+static bool load_gpt2(Test *t, Tokenizer *tok) {
+    char command[2 * MAX_PATH_BYTES];
+    Error error;
+    snprintf(command, sizeof(command), "python3 dev/data/vocab.py --merges " VOCAB_BPE " --out '%s' > /dev/null",
+             test_path(t, "."));
+    return CHECK(t, system(command) == 0, "%s fails", command) &&
+           CHECK(t, tokenizer_load(tok, test_path(t, "gpt2_tokenizer.bin"), &error), "%s", error.text);
+}
+
+// Writes count tokens over the letters a, b, c: each joins two earlier tokens.
+static void random_tokens(Random *r, int count, char *text) {
     char tokens[64][96] = {"a", "b", "c"}, joined[96];
     int known = 3;
     text[0] = '\0';
@@ -38,7 +62,7 @@ static void random_merges(Random *r, int count, char *text) {
         bool fresh = true;
         for (int i = 0; i < known; i++) { fresh = fresh && strcmp(tokens[i], joined) != 0; }
         if (!fresh) { continue; }
-        sprintf(text + strlen(text), "%s %s\n", left, right);
+        sprintf(text + strlen(text), "%s%s", text[0] == '\0' ? "" : "|", joined);
         memcpy(tokens[known++], joined, sizeof(joined));
     }
 }
@@ -156,54 +180,61 @@ TEST(test_bytes) {
 
 // ---- Encoding, against the definitions ----
 
-static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n, const char *merges) {
+static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n, const char *name) {
     static uint16_t got[4096], want[4096];
     int64_t count = tokenizer_encode_word(tok, word, n, got), expected = naive_merge(tok, word, n, want);
     bool same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint16_t)) == 0;
-    CHECK(t, same, "%.*s%s: %d tokens, expected %d, or others; merges:\n%s", n < 60 ? n : 60, (const char *)word,
-          n < 60 ? "" : "...", (int)count, (int)expected, merges);
+    CHECK(t, same, "%.*s%s: %d tokens, expected %d, or others; of %s", n < 60 ? n : 60, (const char *)word,
+          n < 60 ? "" : "...", (int)count, (int)expected, name);
     count = tokenizer_merge_window(tok, word, n, got); // all at once, with memory of its own
     same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint16_t)) == 0;
     CHECK(t, same, "%d bytes at once: %d tokens, expected %d, or others", n, (int)count, (int)expected);
 }
 
-// Vocabularies no training would make: tokens that cannot be reached, merges that compete for letters.
+// Vocabularies no training would make: merges that compete for letters.
 TEST(test_merging) {
     Random r = {11, 0};
-    char merges[8192];
+    char tokens[8192];
     uint8_t word[4096];
-    Error error;
-    for (int round = 0; round < 150; round++) {
+    int encode = 0;
+    for (int round = 0; round < 600; round++) {
         Tokenizer tok;
-        random_merges(&r, 1 + draw(&r, 50), merges);
-        if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { continue; }
-        for (int k = 0; k < 20; k++) {
+        random_tokens(&r, 1 + draw(&r, 50), tokens);
+        if (!load_tokens(t, &tok, tokens)) { continue; }
+        encode += tokenizer_can_encode(&tok); // the others hold tokens that merging does not arrive at
+        for (int k = 0; k < 20 && tokenizer_can_encode(&tok); k++) {
             int n = 1 + draw(&r, k < 15 ? 40 : 1500), letters = 1 + draw(&r, 3), period = 1 + draw(&r, 8);
             for (int i = 0; i < n; i++) {
                 bool repeat = k % 4 == 3 && i >= period;
                 word[i] = repeat ? word[i - period] : (uint8_t)('a' + draw(&r, letters));
             }
-            check_word(t, &tok, word, n, merges);
+            check_word(t, &tok, word, n, tokens);
         }
         tokenizer_free(&tok);
     }
+    CHECK(t, encode >= 100, "only %d vocabularies encode", encode);
+}
+
+#define CHAIN_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+enum { CHAIN = 60 };
+
+// Every pair of neighbours of a chain of letters, ranked from its end.
+static bool load_chain(Test *t, Tokenizer *tok) {
+    char tokens[4 * CHAIN] = "";
+    for (int i = CHAIN - 1; i > 0; i--) { sprintf(tokens + strlen(tokens), "|%.2s", CHAIN_LETTERS + i - 1); }
+    return load_bpe(t, tok, tokens + 1);
 }
 
 // A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
 // back many tokens.
 TEST(test_long_reach) {
-    enum { LETTERS = 60, CHAIN = 59 };
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    char merges[1024] = "";
-    for (int i = CHAIN; i > 0; i--) { sprintf(merges + strlen(merges), "%c %c\n", letters[i - 1], letters[i]); }
     Tokenizer tok;
-    Error error;
-    if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { return; }
-    uint8_t word[8 * LETTERS];
-    for (int cut = 1; cut <= LETTERS; cut++) { // the merges pair up from the last letter to the first
-        for (int i = 0; i < 8 * LETTERS; i++) { word[i] = (uint8_t)letters[i % cut]; }
-        check_word(t, &tok, word, 8 * LETTERS, merges);
-        check_word(t, &tok, word, 8 * LETTERS - cut / 2, merges);
+    if (!load_chain(t, &tok)) { return; }
+    uint8_t word[8 * CHAIN];
+    for (int cut = 1; cut <= CHAIN; cut++) { // the merges pair up from the last letter to the first
+        for (int i = 0; i < 8 * CHAIN; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % cut]; }
+        check_word(t, &tok, word, 8 * CHAIN, "the chain");
+        check_word(t, &tok, word, 8 * CHAIN - cut / 2, "the chain");
     }
     tokenizer_free(&tok);
 }
@@ -211,9 +242,8 @@ TEST(test_long_reach) {
 TEST(test_words) {
     Random r = {12, 0};
     Tokenizer tok;
-    Error error;
     uint8_t text[256];
-    if (!CHECK(t, parse(&tok, "a b\nab c\n", 0, &error), "%s", error.text)) { return; }
+    if (!load_bpe(t, &tok, "ab|abc")) { return; }
     for (int round = 0; round < 20000; round++) {
         size_t n = random_text(&r, text, sizeof(text)), i = (size_t)draw(&r, (int)n);
         size_t got = tokenizer_word_end(&tok, text, i, n), want = naive_word_end(&tok, text, i, n);
@@ -238,7 +268,7 @@ TEST(test_round_trip_and_splits) {
     uint16_t whole[256], parts[256];
     int64_t count, first, second;
     int splits = 0;
-    if (!CHECK(t, parse(&tok, "a b\nab c\n\xc4\xa0 a\n' s\n! !\n", 0, &error), "%s", error.text)) { return; }
+    if (!load_bpe(t, &tok, "ab|abc| a|'s|!!")) { return; }
     for (int round = 0; round < 5000; round++) {
         size_t n = random_text(&r, text, round % 2 ? sizeof(text) : 24);
         for (size_t i = 0; round % 5 == 0 && i < n; i++) { text[i] = (uint8_t)draw(&r, 256); }
@@ -270,7 +300,7 @@ TEST(test_parallel) {
     uint16_t *serial = (uint16_t *)malloc(2 * N + 512), *parallel = (uint16_t *)malloc(2 * N + 512);
     int64_t a = 0, b = 0;
     size_t n = 0;
-    if (!CHECK(t, parse(&tok, "a b\nab c\n", 0, &error), "%s", error.text)) { return; }
+    if (!load_bpe(t, &tok, "ab|abc")) { return; }
     while (n < N) { n += random_text(&r, text + n, 256); }
     for (int round = 0; round < 2; round++) { // then one word over several parts
         CHECK(t, tokenizer_encode(&tok, text, n, serial, &a, &error), "%s", error.text);
@@ -311,8 +341,7 @@ static void check_hostile(Test *t, const Tokenizer *tok, size_t n) {
 
 TEST(test_hostile) {
     Tokenizer tok;
-    Error error;
-    if (!CHECK(t, parse(&tok, "a a\naa aa\naaaa aaaa\nb a\n", 0, &error), "%s", error.text)) { return; }
+    if (!load_bpe(t, &tok, "aa|aaaa|aaaaaaaa|ba")) { return; }
     check_hostile(t, &tok, 1 << 19);
     tokenizer_free(&tok);
 }
@@ -320,18 +349,15 @@ TEST(test_hostile) {
 // Every pair of symbols of a chain once, ranked from the chain's end: a new byte changes all tokens before it. Such a
 // vocabulary makes encoding slow, and a signal must end it within a word.
 TEST(test_stop) {
-    enum { N = 1 << 19, LETTERS = 60 };
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    enum { N = 1 << 19 };
     static volatile sig_atomic_t stop = 0;
-    char merges[1024] = "";
-    for (int i = LETTERS - 1; i > 0; i--) { sprintf(merges + strlen(merges), "%c %c\n", letters[i - 1], letters[i]); }
     Tokenizer tok;
     Error error;
-    if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { return; }
+    if (!load_chain(t, &tok)) { return; }
     uint8_t *word = (uint8_t *)malloc(N);
     uint16_t *tokens = (uint16_t *)malloc(N * sizeof(uint16_t));
     int64_t count;
-    for (int i = 0; i < N; i++) { word[i] = (uint8_t)letters[i % 52]; } // one word of letters
+    for (int i = 0; i < N; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % 52]; } // one word of letters
     tok.stop = &stop;
     CHECK(t, tokenizer_encode(&tok, word, 1000, tokens, &count, &error), "%s", error.text);
     CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 500, "not merged");
@@ -367,9 +393,8 @@ static bool in_table(const uint32_t *runs, size_t count, uint32_t c) {
 // Every code point has the class that the tables say; surrogates are invalid bytes.
 TEST(test_classes) {
     Tokenizer tok;
-    Error error;
     int wrong = 0, length = 0;
-    if (!CHECK(t, parse(&tok, "a b\n", 0, &error), "%s", error.text)) { return; }
+    if (!load_bpe(t, &tok, "ab")) { return; }
     for (uint32_t c = 0; c < UNICODE_CODE_POINTS; c++) {
         uint8_t bytes[4];
         size_t n = encode_utf8(c, bytes);
@@ -384,92 +409,6 @@ TEST(test_classes) {
     }
     CHECK(t, wrong == 0, "%d code points have a wrong class or length", wrong);
     tokenizer_free(&tok);
-}
-
-// ---- Damaged files ----
-
-static void refused(Test *t, const char *text, int expected, const char *message) {
-    Tokenizer tok;
-    Error error;
-    error.text[0] = '\0';
-    CHECK(t, !parse(&tok, text, expected, &error), "accepted, expected: %s", message);
-    CHECK(t, strcmp(error.text, message) == 0, "got '%s', expected '%s'", error.text, message);
-}
-
-TEST(test_merges_file) {
-    static const char two[] = "expected two symbols with one space between them";
-    char message[256];
-    Tokenizer tok;
-    Error error;
-    CHECK(t, parse(&tok, "#version: 0.2\na b\nab c\n", 2, &error), "%s", error.text);
-    CHECK(t, tok.vocab_size == 259 && tok.eot_token == 258, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
-    tokenizer_free(&tok);
-    CHECK(t, parse(&tok, "# #\n#v x\n", 2, &error) == false, "a merge of an unknown symbol");
-    CHECK(t, parse(&tok, "# #\n## #\n", 2, &error), "a first merge that begins with #: %s", error.text);
-    tokenizer_free(&tok);
-    static const char *const malformed[] = {"a b\n\nc d\n", "a b\nc\n",  "a b\nc d e\n", "a b\nc  d\n",
-                                            "a b\n c d\n",  "a b\nc \n", "a b\nc\td\n"};
-    for (size_t i = 0; i < sizeof(malformed) / sizeof(malformed[0]) - 1; i++) {
-        snprintf(message, sizeof(message), "v.bpe: line 2: %s", two);
-        refused(t, malformed[i], 0, message);
-    }
-    refused(t, "a b\nc\td\n", 0, "v.bpe: line 2: byte 0x09 begins no character of GPT-2's byte alphabet");
-    refused(t, "a b\r\n", 0,
-            "v.bpe: line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with "
-            "Unix ones)");
-    refused(t, "#version\na \xff\n", 0, "v.bpe: line 2: byte 0xff begins no character of GPT-2's byte alphabet");
-    refused(t, "a \xe4\xb8\xad\n", 0, "v.bpe: line 1: byte 0xe4 begins no character of GPT-2's byte alphabet");
-    refused(t, "a b\na b\n", 0, "v.bpe: line 2: makes the same token as line 1");
-    refused(t, "#version\na a\naa a\na aa\n", 0, "v.bpe: line 4: makes the same token as line 3");
-    refused(t, "a b\nabc d\n", 0, "v.bpe: line 2: 'abc' is neither a byte nor made by an earlier line");
-    refused(t, "a b\nc abd\n", 0, "v.bpe: line 2: 'abd' is neither a byte nor made by an earlier line");
-    refused(t, "a b\nab c", 0, "v.bpe: line 2: ends in mid-line (truncated?)");
-    refused(t, "a b\nab", 0, "v.bpe: line 2: ends in mid-line (truncated?)");
-    refused(t, "#version: 0.2\n", 0, "v.bpe: line 2: no merges (truncated?)");
-    refused(t, "#version", 0, "v.bpe: line 2: no merges (truncated?)");
-    refused(t, "#version\na b\nab c\n", 3,
-            "v.bpe: line 3: the file ends with 2 merges, GPT-2 has 3 (truncated? fetch it again)");
-    refused(t, "a b\nab c\n", 1,
-            "v.bpe: line 2: the file ends with 2 merges, GPT-2 has 1 (another model's vocabulary?)");
-}
-
-// Tokens double in length up to the limit of 255 bytes.
-TEST(test_long_tokens) {
-    char text[4096] = "", token[300] = "a";
-    for (int i = 0; i < 8; i++) {
-        sprintf(text + strlen(text), "%s %s\n", token, token);
-        size_t n = strlen(token);
-        memmove(token + n, token, n + 1);
-    }
-    refused(t, text, 0, "v.bpe: line 8: makes a token of 256 bytes, at most 255 are possible");
-    sprintf(text, "a b\n%s%s a\n", token, "a");
-    refused(t, text, 0, "v.bpe: line 2: a symbol of more than 255 bytes");
-}
-
-// 65,278 merges and the 256 bytes and end-of-text are all that fits into uint16.
-TEST(test_too_many_merges) {
-    char *text = (char *)malloc(65536 * 8), *at = text;
-    Tokenizer tok;
-    Error error;
-    if (!CHECK(t, parse(&tok, "a b\n", 0, &error), "%s", error.text)) { return; }
-    for (int i = 0; i < 65279; i++) {
-        for (int k = 0; k < 2; k++) { // the visible character of a byte id
-            int id = k == 0 ? i / 256 : i % 256;
-            uint32_t c = id < VISIBLE_BYTES ? tok.byte_values[id] : (uint32_t)(256 + id - VISIBLE_BYTES);
-            at += encode_utf8(c, (uint8_t *)at);
-            *at++ = k == 0 ? ' ' : '\n';
-        }
-    }
-    *at = '\0';
-    tokenizer_free(&tok);
-    refused(t, text, 0, "v.bpe: line 65279: more than 65278 merges");
-    at[0] = '\0';
-    *strrchr(text, ' ') = '\0';
-    *(strrchr(text, '\n') + 1) = '\0';
-    CHECK(t, parse(&tok, text, 65278, &error), "%s", error.text);
-    CHECK(t, tok.vocab_size == 65535, "%d ids", tok.vocab_size);
-    tokenizer_free(&tok);
-    free(text);
 }
 
 // ---- Files on disk ----
@@ -491,12 +430,6 @@ static Bin make_bin(uint32_t version, uint32_t vocab, uint32_t eot, int tokens) 
         for (int k = 0; k < n; k++) { bin.bytes[bin.size++] = (uint8_t)('a' + i); }
     }
     return bin;
-}
-
-// Loads a file with these bytes.
-static bool load_bytes(Test *t, const void *data, int64_t size, Tokenizer *tok, Error *error) {
-    temp_write(test_path(t, "tokenizer"), data, (size_t)size);
-    return tokenizer_load(tok, test_path(t, "tokenizer"), error);
 }
 
 static void check_load_refused(Test *t, const void *data, int64_t size, const char *message) {
@@ -562,7 +495,7 @@ TEST(test_copies) {
     Error error;
     tokenizer_init_byte(&tok);
     check_copy(t, &tok);
-    CHECK(t, parse(&tok, "h e\nl l\nhe ll\n\xc3\x83 \xc2\xa9\n", 0, &error), "%s", error.text);
+    if (!load_bpe(t, &tok, "he|ll|hell|\xc3\xa9")) { return; }
     check_copy(t, &tok);
     tokenizer_free(&tok);
     Bin bin = make_bin(2, 20, 7, 20); // decodes only
@@ -576,7 +509,7 @@ TEST(test_swapped_tokens) {
     static const int swaps[][2] = {{0, 1}, {256, 258}, {255, 256}, {257, 258}, {259, 260}};
     Tokenizer tok, found;
     Error error;
-    CHECK(t, parse(&tok, "h e\nl l\nhe ll\n\xc3\x83 \xc2\xa9\n", 0, &error), "%s", error.text);
+    if (!load_bpe(t, &tok, "he|ll|hell|\xc3\xa9")) { return; }
     for (size_t i = 0; i < sizeof(swaps) / sizeof(swaps[0]); i++) {
         uint8_t data[DATA_HEADER_BYTES + 1024];
         const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, 261, 260};
@@ -593,6 +526,26 @@ TEST(test_swapped_tokens) {
         CHECK(t, !tokenizer_can_encode(&found) && found.vocab_size == 261, "swap %zu: encodes", i);
         tokenizer_free(&found);
     }
+    tokenizer_free(&tok);
+}
+
+// The bytes, 65,278 merges and end-of-text are all that fits into uint16. Each merge joins two bytes.
+TEST(test_largest_vocabulary) {
+    const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, MAX_VOCAB, MAX_VOCAB - 1};
+    Text file = {NULL, 0, 0, false};
+    Tokenizer tok;
+    Error error;
+    small_bpe_file(&file, "ab");
+    memcpy(file.data, header, sizeof(header));
+    file.used = DATA_HEADER_BYTES + 2 * 256; // the bytes
+    for (int i = 0; i < MAX_VOCAB - 257; i++) {
+        const char pair[2] = {(char)(i / 256), (char)i};
+        small_bpe_token(&file, pair, 2);
+    }
+    small_bpe_token(&file, END_OF_TEXT, strlen(END_OF_TEXT));
+    CHECK(t, load_bytes(t, file.data, (int64_t)file.used, &tok, &error), "%s", error.text);
+    CHECK(t, tok.vocab_size == 65535 && tokenizer_can_encode(&tok), "%d ids", tok.vocab_size);
+    text_free(&file);
     tokenizer_free(&tok);
 }
 
@@ -653,6 +606,9 @@ TEST(test_other_files) {
         Bin bin = make_bin(headers[i].version, headers[i].vocab, headers[i].eot, 20);
         check_load_refused(t, bin.bytes, bin.size, headers[i].message);
     }
+    check_load_refused(t, "#version: 0.2\na b\n", 18,
+                       ": is a list of merges, expected a tokenizer; "
+                       "`python3 dev/data/vocab.py --merges FILE` makes a tokenizer of it");
     check_load_refused(t, "a b\n", 4, ": is not a tokenizer: magic 174202977, expected 20240328; " MAKE_TOKENIZER);
     CHECK_REFUSED(t, tokenizer_open(&tok, "llmc", &error), &error, "llmc", ": is a folder, expected a file");
     CHECK_REFUSED(t, tokenizer_open(&tok, "no/such", &error), &error, "no/such", ": no such file; " MAKE_TOKENIZER);
@@ -662,17 +618,14 @@ TEST(test_other_files) {
     CHECK(t, !tokenizer_open(&tok, path, &error) && strstr(error.text, "path") != NULL, "%s", error.text);
 }
 
-// ---- OpenAI's ids ----
+// ---- Known ids ----
 
-TEST(test_known_encodings) {
-    Tokenizer tok;
+// Each line: the bytes of a text in hexadecimal, then its ids.
+static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
     Error error;
     uint8_t *data;
     int64_t size, lines = 0;
-    if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
-    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
-    CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
-    if (!CHECK(t, read_whole_file(ENCODINGS, 1 << 24, &data, &size, &error), "%s", error.text)) { return; }
+    if (!CHECK(t, read_whole_file(path, 1 << 24, &data, &size, &error), "%s", error.text)) { return; }
     for (char *line = strtok((char *)data, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
         uint8_t text[1024];
         uint16_t tokens[1024];
@@ -683,27 +636,44 @@ TEST(test_known_encodings) {
             char hex[3] = {line[2 * k], line[2 * k + 1], '\0'};
             text[k] = (uint8_t)strtol(hex, NULL, 16);
         }
-        CHECK(t, tokenizer_encode(&tok, text, n, tokens, &count, &error), "%s", error.text);
+        CHECK(t, tokenizer_encode(tok, text, n, tokens, &count, &error), "%s", error.text);
         bool same = true;
         for (char *at = line + 2 * n; *at != '\0'; i++) {
             same = strtol(at, &at, 10) == tokens[i] && i < count && same;
         }
-        CHECK(t, same && i == count, "line %d: other ids than OpenAI's", (int)lines + 1);
-        CHECK(t, round_trips(&tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
+        CHECK(t, same && i == count, "%s: line %d: other ids", path, (int)lines + 1);
+        CHECK(t, round_trips(tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
     }
     CHECK(t, lines > 150, "%d lines", (int)lines);
     free(data);
+}
+
+// A vocabulary that was trained on a few texts: fixtures/make_tokenizer.py.
+TEST(test_small_encodings) {
+    Tokenizer tok;
+    Error error;
+    if (!CHECK(t, tokenizer_load(&tok, FIXTURES "small_tokenizer.bin", &error), "%s", error.text)) { return; }
+    CHECK(t, tok.vocab_size == 557 && tok.eot_token == 556, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
+    check_encodings(t, &tok, FIXTURES "small_encodings.txt");
+    tokenizer_free(&tok);
+}
+
+TEST(test_openai_encodings) {
+    Tokenizer tok;
+    if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
+    if (!load_gpt2(t, &tok)) { return; }
+    CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
+    check_encodings(t, &tok, FIXTURES "gpt2_encodings.txt");
     tokenizer_free(&tok);
 }
 
 TEST(test_gpt2_vocabulary) {
     Tokenizer tok;
-    Error error;
     uint16_t tokens[MAX_TOKEN_BYTES];
     int64_t count = 0;
     int wrong = 0, longest = 0;
     if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
-    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
+    if (!load_gpt2(t, &tok)) { return; }
     for (int id = 0; id < 50256; id++) { // every token is reached by merging its bytes
         int bytes = 0;
         const uint8_t *piece = tokenizer_decode(&tok, id, &bytes);
@@ -730,7 +700,7 @@ TEST(test_shakespeare) {
     uint8_t *text;
     int64_t size, count = 0;
     if (!path_exists(VOCAB_BPE) || !path_exists(SHAKESPEARE)) { SKIP(t, "../shared/data is not here"); }
-    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
+    if (!load_gpt2(t, &tok)) { return; }
     if (!CHECK(t, read_whole_file(SHAKESPEARE, 1 << 24, &text, &size, &error), "%s", error.text)) { return; }
     uint16_t *tokens = (uint16_t *)malloc((size_t)size * sizeof(uint16_t));
     CHECK(t, tokenizer_encode_parallel(&tok, text, (size_t)size, tokens, &count, &error), "%s", error.text);

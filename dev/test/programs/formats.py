@@ -14,15 +14,21 @@ assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").ite
 
 MODEL_MAGIC, TOKENS_MAGIC = 20240326, 20240520
 
-# GPT-2's byte order and the characters its vocab.bpe shows them as.
+# GPT-2's byte order, and the characters that lists of merges and Hugging Face's files show the bytes as.
 VISIBLE = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
 BYTES = VISIBLE + [b for b in range(256) if b not in VISIBLE]  # id -> byte
 SYMBOLS = [chr(b) for b in VISIBLE] + [chr(256 + i) for i in range(256 - len(VISIBLE))]  # id -> character in the file
 
 
-def merges_text():
-    """A vocab.bpe for those who lack GPT-2's: token 256+i is the two bytes with the ids i // 256 and i % 256."""
-    return "#version: 0.2\n" + "".join(f"{SYMBOLS[i // 256]} {SYMBOLS[i % 256]}\n" for i in range(50000))
+def pair_words():
+    """Tokens for those who lack GPT-2's: token 256+i is the two bytes with the ids i // 256 and i % 256."""
+    return [bytes([byte]) for byte in BYTES] + [bytes([BYTES[i // 256], BYTES[i % 256]])
+                                                for i in range(50000)] + [b"<|endoftext|>"]
+
+
+def pair_tokenizer():
+    """A gpt2_tokenizer.bin of them, from which the merges follow."""
+    return tokenizer_bytes(pair_words())
 
 
 def need(condition, message):

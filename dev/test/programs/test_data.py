@@ -313,17 +313,25 @@ def made(*names):
 # ---- What must come out ----
 
 
-def tokenized(lines, *options, vocab=None):
+def mirror_tokenizer():
+    """The tokenizer that follows from the mirror's merges."""
+    path = in_work("of_the_mirror", "gpt2_tokenizer.bin")
+    if not os.path.exists(path):
+        ran("vocab.py", "--merges", os.path.join(MIRROR, "gpt-2/encodings/main/vocab.bpe"), "--out", "of_the_mirror")
+    return path
+
+
+def tokenized(lines, *options):
     """Runs ./tokenize on these JSON lines."""
-    vocab = vocab or os.path.join(MIRROR, "gpt-2/encodings/main/vocab.bpe")
-    command = [TOKENIZE, "--tokenizer", vocab, *options, "--output", in_work("expected"), "--overwrite", "-"]
+    command = [TOKENIZE, "--tokenizer", mirror_tokenizer(), *options, "--output", in_work("expected"), "--overwrite",
+               "-"]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     subprocess.run(command, input=text.encode(), capture_output=True, check=True, env=ENVIRONMENT)
 
 
-def encoded(texts, vocab=None):
+def encoded(texts):
     """The tokens of these texts, each behind an end-of-text."""
-    tokenized([{"text": text} for text in texts], "--jsonl", "text", vocab=vocab)
+    tokenized([{"text": text} for text in texts], "--jsonl", "text")
     return list(read_tokens(in_work("expected_train_000001.bin")))
 
 
@@ -376,15 +384,15 @@ def test_vocab():
         refused("vocab.py", "--merges", write(in_work("bad.bpe"), merges.encode()), says=["bad.bpe: " + says],
                 notes=[".* is not GPT-2's vocab.bpe .*"])
     assert read(in_work("repository", "gpt2_tokenizer.bin")) == tokenizer
-    refused("hellaswag.py", "--out", in_work("wrong_vocab"), says=["repository/vocab.bpe: is not GPT-2's (checksum)",
-            "--vocab"], notes=[".* not the published file"])
+    refused("hellaswag.py", "--out", in_work("wrong_vocab"),
+            says=["repository/gpt2_tokenizer.bin: is not GPT-2's (checksum)", "--vocab"],
+            notes=[".* not the published file"])
     remove_vocabulary()
 
 
 def remove_vocabulary():
     for name in ("vocab.bpe", "gpt2_tokenizer.bin", ".lock", ".fetched.json"):
-        if name != "gpt2_tokenizer.bin" or os.path.exists(in_work("repository", name)):
-            os.remove(in_work("repository", name))
+        os.remove(in_work("repository", name))
 
 
 def test_fineweb():
@@ -431,8 +439,8 @@ def test_tinyshakespeare():
     overwrite(names[0], b"x")  # what was made is made again when it has changed
     assert "already there" not in ran("tinyshakespeare.py")[0]
     assert read(names[0]) == shard(tokens[32768:])
-    assert visible(folder) == ["tiny_shakespeare.txt", "tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin",
-                               "vocab.bpe"]
+    assert visible(folder) == ["gpt2_tokenizer.bin", "tiny_shakespeare.txt", "tiny_shakespeare_train.bin",
+                               "tiny_shakespeare_val.bin", "vocab.bpe"]
 
 
 def test_real_shakespeare():
@@ -446,7 +454,7 @@ def test_real_shakespeare():
     out, err = ran("tinyshakespeare.py", "--out", in_work("real_out"), mirror=mirror)
     assert out.splitlines()[0] == "real_out/tiny_shakespeare_train.bin: 305260 tokens", out
     assert out.splitlines()[1] == "real_out/tiny_shakespeare_val.bin: 32768 tokens", out
-    assert err == "fetched repository/vocab.bpe\n", err
+    assert err == "made repository/gpt2_tokenizer.bin\n", err
     remove_vocabulary()
 
 
@@ -815,7 +823,7 @@ def test_stopped_while_encoding():
         with pytest.raises(ProcessLookupError):
             os.kill(int(read(started)), 0)
         os.remove(started)
-        assert visible(in_work("encoding_out")) == ["hellaswag_val.jsonl", "vocab.bpe"]
+        assert visible(in_work("encoding_out")) == ["gpt2_tokenizer.bin", "hellaswag_val.jsonl", "vocab.bpe"]
 
 
 def test_two_at_once(server):
@@ -1086,7 +1094,8 @@ def test_names_in_archives():
                                    ("data02.json", tarfile.SYMTYPE, "/etc/passwd"), mode="w:gz"))
     ran("tinystories.py", "--out", out, mirror=mirror)
     assert os.listdir(in_work("names_out")) == ["inner"]
-    assert visible(out) == ["TinyStories_train.bin", "TinyStories_val.bin", "vocab.bpe"]
+    assert visible(out) == ["TinyStories_train.bin", "TinyStories_val.bin", "gpt2_tokenizer.bin",
+                            "vocab.bpe"]
     assert len(read_tokens(os.path.join(out, "TinyStories_train.bin"))) == 4
 
 

@@ -12,7 +12,7 @@ import tempfile
 
 import pytest
 
-from formats import merges_text
+from formats import pair_tokenizer
 from tools import ROOT, free_port, text_of
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
@@ -24,7 +24,7 @@ EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
 OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2\.bin|book|(main|speed|console)\.log$|state_|model_[\d*]"
-                         r"|model\.safetensors|config\.json|vocab\.bpe|(?:gpt2_)?tokenizer\.bin)")
+                         r"|model\.safetensors|config\.json|(?:gpt2_)?tokenizer\.bin)")
 
 
 def shell_lines(document):
@@ -146,13 +146,12 @@ def prepare(folder):
     """Small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary, a model."""
     with open(os.path.join(folder, "book.txt"), "w") as file:
         file.write(" ".join(f"This is sentence {i} of a book." for i in range(2000)))
-    with open(os.path.join(folder, "vocab.bpe"), "w", encoding="utf-8") as file:
-        file.write(merges_text())
     os.mkdir(os.path.join(folder, "shards"))
-    train = ["--train-data", "book.txt", "--steps", "1", "--out-dir", "made"]
+    with open(os.path.join(folder, "gpt2_tokenizer.bin"), "wb") as file:
+        file.write(pair_tokenizer())
+    train = ["--train-data", "book.txt", "--tokenizer", "gpt2_tokenizer.bin", "--steps", "1", "--out-dir", "made"]
     subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
-    for name, made in (("gpt2.bin", "model_00000001.bin"), ("gpt2_tokenizer.bin", "tokenizer.bin")):
-        os.rename(os.path.join(folder, "made", made), os.path.join(folder, name))
+    os.rename(os.path.join(folder, "made", "model_00000001.bin"), os.path.join(folder, "gpt2.bin"))
 
 
 def with_value(words, option, value, add=True):

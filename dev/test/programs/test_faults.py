@@ -189,7 +189,7 @@ TOKENIZER = tokenizer_bytes(TOKENS)
 
 
 @pytest.mark.parametrize("data, says", ((TOKENIZER[:-1], ["ends inside token", "of 257"]),
-                                        (b"#version: 0.2\nh e\n", ["line 2", "50000"]),
+                                        (b"#version: 0.2\nh e\n", ["list of merges", "vocab.py --merges"]),
                                         (tokenizer_bytes(TOKENS + [b"x"]), ["has 258 tokens, the model 257"])),
                          ids=("cut", "merges", "other size"))
 def test_bad_tokenizer(data, says):
@@ -210,7 +210,7 @@ def test_tokenizers():
     name = write("place/gpt2_tokenizer.bin", TOKENIZER)
     assert not re.search(ids, ran(*base, "--tokenizer", name))
     assert not re.search(ids, ran(*base, cwd=path("place")))
-    refused("-i", TEXT, *TINY, "--tokenizer", name, says=[name, "only decode", "vocab.bpe"])
+    refused("-i", TEXT, *TINY, "--tokenizer", name, says=[name, "only decode", "give --tokenizer gpt2_tokenizer.bin"])
     refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe: no such file", "dev/data/vocab.py"])
     refused("-i", data, *TINY, "--tokenizer", FOLDER, says=[FOLDER, "folder"])
     refused("-i", TEXT, *BATCH, "-e", model("other.bin", config(V=300)), says=["byte has 257 tokens, the model 300"])

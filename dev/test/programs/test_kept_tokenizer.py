@@ -12,7 +12,6 @@ from cli import QUIET, TINY, new_folder, path, ran, refused, write
 from tools import ROOT
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
-END = "<|endoftext|>"
 NO_STEPS = ["--steps", 0, "--sample-tokens", 8]
 TRAIN = [*TINY, *QUIET, "-x", 2]
 PROMPT = [*NO_STEPS, "--prompt", "a b", "--temperature", 0]
@@ -26,7 +25,7 @@ def whose(out):
                          ids=("bytes", "room", "merges"))
 def test_a_run_keeps_its_tokenizer(tokenizer, more):
     """Sampling and resuming need nothing but the folder, also when the file is gone."""
-    name = tokenizer if tokenizer == "byte" else write("made_up.bpe", formats.merges_text())
+    name = tokenizer if tokenizer == "byte" else write("made_up.bin", formats.pair_tokenizer())
     folder, text = new_folder("keeps"), cli.text_file()
     train = ["-i", text, *TRAIN, *more, "-o", folder]
     ran(*train, "--tokenizer", name)
@@ -50,9 +49,8 @@ def test_a_run_keeps_its_tokenizer(tokenizer, more):
 
 def test_resume_with_another_tokenizer():
     """Its tokens count, not its name. An older version's folder, which has no copy, is used as before."""
-    name, folder = write("made_up.bpe", formats.merges_text()), new_folder("changes")
-    words = [bytes([byte]) for byte in formats.BYTES] + [bytes([formats.BYTES[i // 256], formats.BYTES[i % 256]])
-                                                         for i in range(50000)] + [END.encode()]
+    name, folder = write("made_up.bin", formats.pair_tokenizer()), new_folder("changes")
+    words = formats.pair_words()
     formats.write_tokenizer(path("moved.bin"), words, 50256)
     shard = cli.shard("ids.bin", cli.random_tokens(200, 50257))
     train = ["-i", shard, *TRAIN, "-o", folder]
@@ -63,10 +61,10 @@ def test_resume_with_another_tokenizer():
     refused(*train, "--tokenizer", path("moved.bin"), "--resume", says=["tokenizer-fingerprint was"])
     os.replace(path("moved.bin"), name)
     refused(*train, "--tokenizer", name, "--resume", says=["tokenizer-fingerprint was"])
-    write("made_up.bpe", formats.merges_text())
+    write("made_up.bin", formats.pair_tokenizer())
     os.remove(os.path.join(folder, "tokenizer.bin"))
     assert whose(ran(*train, "--resume")).startswith("none")
-    refused("--init", folder, *PROMPT, says=["--prompt", "--tokenizer vocab.bpe"])
+    refused("--init", folder, *PROMPT, says=["--prompt", "--tokenizer gpt2_tokenizer.bin"])
     ran("--init", folder, *PROMPT, "--tokenizer", name)
     ran(*train, "--tokenizer", name, "--resume")
     assert "tokenizer.bin" in os.listdir(folder)
@@ -76,7 +74,7 @@ def test_resume_with_another_tokenizer():
 
 def test_shards_of_tokenize():
     """`tokenize` leaves a copy beside the shards, which no pattern for shards matches: samples are text."""
-    name, text = write("made_up.bpe", formats.merges_text()), cli.text_file(size=20000)
+    name, text = write("made_up.bin", formats.pair_tokenizer()), cli.text_file(size=20000)
     command = [TOKENIZE, "--tokenizer", name, "--val-fraction", "0.1", "--shard-size", "4000", "--output"]
     subprocess.run([*command, path("shards/a_book"), text], check=True, stdout=subprocess.DEVNULL)
     copy, folder = path("shards/a_book.tokenizer"), new_folder("of_shards")
@@ -90,7 +88,7 @@ def test_shards_of_tokenize():
     refused(*train, path(pattern), "--overwrite", says=[copy, "truncated"])
     os.remove(copy)
     out = ran(*train, path(pattern), "--overwrite")
-    assert whose(out).startswith("none, samples are token ids; give --tokenizer vocab.bpe ("), out
+    assert whose(out).startswith("none, samples are token ids; give --tokenizer gpt2_tokenizer.bin ("), out
     ran("--init", folder, *PROMPT, "--tokenizer", name)  # as advised
     questions = write("questions.jsonl", '{"context": "a", "completions": ["b", "c", "d", "e"], "label": 0}\n')
     subprocess.run([TOKENIZE, "--tokenizer", name, "--eval", "--output", path("asked/q"), questions], check=True,

@@ -126,7 +126,7 @@ SLURM = {
 def fresh():
     """Stand-ins without a memory, and no run."""
     new_folder("fake"), new_folder("a run")
-    for name in ("vocab.bpe", "hellaswag/hellaswag_val.bin"):  # there, and so not fetched
+    for name in ("gpt2_tokenizer.bin", "hellaswag/hellaswag_val.bin"):  # there, and so not fetched
         write(f"data/{name}", "")
     for name, text in STAND_INS.items():
         write(f"fake/bin/{name}", text, 0o755)

@@ -17,7 +17,7 @@ import unicodedata
 
 import pytest
 
-from formats import BYTES, merges_text, read_tokens
+from formats import BYTES, pair_tokenizer, read_tokens
 from tools import (ROOT, SHARED, WORK, limit_files, path, read, run_closed, small_disk, text_of, wait_until,
                    write)
 
@@ -26,7 +26,7 @@ import gen_unicode_tables  # noqa: E402 (its folder had to be named first)
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 EOT = 50256
-VOCAB = write("vocab.bpe", merges_text())
+VOCAB = write("gpt2_tokenizer.bin", pair_tokenizer())
 
 
 def tokenize(*arguments, stdin=None, vocab=VOCAB, **keywords):
@@ -140,6 +140,9 @@ def test_shakespeare():
     text, vocab = os.path.join(SHARED, "tinyshakespeare.txt"), os.path.join(SHARED, "vocab.bpe")
     if not (os.path.exists(text) and os.path.exists(vocab)):
         pytest.skip("../shared/data is not here")
+    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "data", "vocab.py"), "--merges", vocab, "--out", "gpt2"],
+                   cwd=WORK, check=True, stdout=subprocess.DEVNULL)
+    vocab = "gpt2/gpt2_tokenizer.bin"
     summary = accepted("--output", "new/folder/shakespeare", "--val-fraction", "0.1", text, vocab=vocab)
     tokens = read_all("new/folder/shakespeare")
     assert tokens[0] == EOT and len(tokens) == 338026, (tokens[0], len(tokens))
@@ -415,15 +418,16 @@ def test_bad_options_and_inputs():
         refused(f"{empty}: cannot open: Permission denied", text, empty)
 
 
-HINT = "give --tokenizer vocab.bpe (python3 dev/data/vocab.py fetches it)"
+HINT = "give --tokenizer gpt2_tokenizer.bin (python3 dev/data/vocab.py makes it)"
 
 
 def test_bad_vocabulary():
     """Found before anything is written, old shards included. (test_tokenizer.c has every damage.)"""
-    text, good = write("t.txt", b"some text"), merges_text()
+    text = write("t.txt", b"some text")
     for message, content in (
-            ("line 50000: the file ends with 49999 merges, GPT-2 has 50000 (truncated? fetch it again)",
-             good[:good[:-1].rindex("\n") + 1]),
+            ("ends inside token 50256 of 50257 (truncated? fetch it again)", pair_tokenizer()[:-1]),
+            ("is a list of merges, expected a tokenizer; `python3 dev/data/vocab.py --merges FILE` makes a tokenizer "
+             "of it", "#version: 0.2\nh e\n"),
             ("is not a tokenizer: magic 543519297, expected 20240328; `python3 dev/data/vocab.py` makes GPT-2's",
              "Are these merges?")):
         write("bad.bpe", content)

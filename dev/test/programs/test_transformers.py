@@ -142,9 +142,11 @@ def test_our_models_there():
 
 def merge_files():
     """(option of --tokenizer, vocabulary): ours of bytes, one made up, and GPT-2's where it is."""
-    files = [("byte", 257), (write("made_up.bpe", formats.merges_text().encode()), 50257)]
+    files = [("byte", 257), (write("made_up.bin", formats.pair_tokenizer()), 50257)]
     if os.path.exists(GPT2_MERGES):
-        files.append((GPT2_MERGES, 50257))
+        program = os.path.join(ROOT, "dev", "data", "vocab.py")
+        subprocess.run([sys.executable, program, "--merges", GPT2_MERGES, "--out", path()], check=True)
+        files.append((path("gpt2_tokenizer.bin"), 50257))
     return files
 
 
