@@ -23,7 +23,7 @@ static void small_plan(void) {
     plan_add(&plan, &pointers[3], "dx", PLAN_GRADIENT, PLAN_F32, shape2(8, 16), SECOND, SECOND);
     plan_add(&plan, &pointers[4], "norms", PLAN_WORKSPACE, PLAN_F64, shape1(32), THIRD, THIRD);
     plan_layout(&plan);
-    plan_print(&plan, false, stdout);
+    plan_print(&plan, stdout);
 }
 
 // Returns the bytes of all activations of a model with L layers and N tokens at a level of --recompute.

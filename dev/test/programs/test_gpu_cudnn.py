@@ -159,6 +159,6 @@ def test_atomics():
     for options, kind, says in ((["--attention", "own"], CUDNN, "needs no --attention own"),
                                 ([], {}, f"is for cuDNN's attention; {NO_CUDNN}"),
                                 ([], NO_ENGINE, "cuDNN 9.19.0 has no plan"),
-                                (["--steps", 0], CUDNN, "with --steps 0")):
+                                (["--steps", 0], CUDNN, "needs --steps (-x) other than 0")):
         run = RUN if "--steps" not in options else ["-e", "d6"]
         refused(*run, *options, "--deterministic", 0, says=["--deterministic 0: ", says], **kind)

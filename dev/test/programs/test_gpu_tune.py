@@ -156,7 +156,7 @@ def test_without_its_choices():
     one = cli.new_folder("one")
     tuned("-o", one)
     refused("one", 2, "one of another --matmul-tune?")
-    GPU.ran(*resumed("one", 0))
+    GPU.ran(*resumed("one", 0, "--allow-changes"))
 
 
 @pytest.mark.long
