@@ -337,13 +337,13 @@ typedef struct {
 
 // Generation passes a few new rows at a time through the model, beside the keys and values of all earlier rows.
 typedef struct {
-    int32_t *history;                                 // (window): the tokens so far
-    int length;                                       // tokens in the history
-    int cached;                                       // tokens of the history whose keys and values are in the cache
-    float *cache;                                     // (L,2,window,C): keys and values
-    float *residual, *ln, *ln_stats, *qkv, *att, *fc; // of GENERATE_ROWS rows
-    float *logits, *probs;                            // (V), of the last row
-    float *packed;                                    // the weights in bf16; NULL: the run multiplies in fp32
+    int32_t *history;      // (window): the tokens so far
+    int length;            // tokens in the history
+    int cached;            // tokens of the history whose keys and values are in the cache
+    float *cache;          // (L,2,window,C): keys and values
+    float *rows;           // the activations of GENERATE_ROWS rows, of one layer at a time
+    float *logits, *probs; // (V), of the last row
+    float *packed;         // the weights in bf16; NULL: the run multiplies in fp32
 } Generation;
 
 // What a pass does about gradients. In the first micro-batch of a step the gradients of weights are written, in the
@@ -398,17 +398,12 @@ static void plan_activations(Model *model, MemoryPlan *plan) {
 
 static void plan_generation(Model *model, MemoryPlan *plan) {
     int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, at = GENERATE;
-    int window = model->shape.window, R = GENERATE_ROWS;
+    int window = model->shape.window;
     PlanCategory act = PLAN_ACTIVATION, work = PLAN_WORKSPACE;
     Generation *g = &model->generation;
     plan_add(plan, &g->history, "history", PLAN_DATA, PLAN_I32, shape1(window), at, at);
     plan_add(plan, &g->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, window, C), at, at);
-    plan_add(plan, &g->residual, "new_residual", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &g->ln, "new_ln", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &g->ln_stats, "new_ln_stats", act, PLAN_F32, shape2(2, R), at, at);
-    plan_add(plan, &g->qkv, "new_qkv", act, PLAN_F32, shape2(R, 3 * C), at, at);
-    plan_add(plan, &g->att, "new_att", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &g->fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
+    plan_add(plan, &g->rows, "new_rows", act, PLAN_F32, shape2(GENERATE_ROWS, 10 * C + 2), at, at); // generate_rows
     plan_add(plan, &g->logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
     int64_t packed = packed_weights_floats(&model->config, model->mm.kernel);
     plan_add(plan, &g->packed, "packed_weights", work, PLAN_F32, shape1(packed), at, at);
@@ -679,8 +674,9 @@ static void generate_rows(Model *model, int first, int rows) {
     int C = config->channels, NH = config->num_heads, HS = C / NH;
     int64_t half = (int64_t)model->shape.window * C; // the keys or the values of one layer
     int64_t scratch = attention_scratch_floats(model->shape.window, HS, model->mm.kernel); // for each thread
-    float *x = g->residual, *ln = g->ln, *mean = g->ln_stats, *rstd = mean + GENERATE_ROWS;
-    float *qkv = g->qkv, *att = g->att, *fc = g->fc;
+    int64_t each = (int64_t)GENERATE_ROWS * C;                                             // floats in C columns
+    float *x = g->rows, *ln = x + each, *att = ln + each, *qkv = att + each, *fc = qkv + 3 * each;
+    float *mean = fc + 4 * each, *rstd = mean + GENERATE_ROWS;
     Tensors outside = params_of(model, 0);
     LinearWeights weights = {config, model->params, g->packed, &model->mm};
     embedding_forward(x, g->history + first, outside.wte, outside.wpe, 1, rows, C, first);
@@ -727,11 +723,10 @@ static void generate_append(Model *model, int token) {
     if (sampler_append(g->history, &g->length, model->shape.window, token)) { g->cached = 0; }
 }
 
-// Returns the logits (V) of the token after the history, which must not be empty. Without the cache it computes all
-// tokens again. This gives equal bits, since a row of a layer does not depend on the number of rows beside it.
-static const float *generate_logits(Model *model, bool use_cache) {
+// Returns the logits (V) of the token after the history, which must not be empty. The cache changes no bit, since a row
+// of a layer does not depend on the number of rows beside it.
+static const float *generate_logits(Model *model) {
     Generation *g = &model->generation;
-    if (!use_cache) { g->cached = 0; }
     while (g->cached < g->length) {
         int rows = (int)min_i64(GENERATE_ROWS, g->length - g->cached);
         generate_rows(model, g->cached, rows);
@@ -880,7 +875,7 @@ const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Rou
 
 float *trainer_begin_sample(Trainer *t) { return generate_begin(&t->model); }
 void trainer_append_token(Trainer *t, int token) { generate_append(&t->model, token); }
-const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model, true); }
+const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model); }
 
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
@@ -922,10 +917,6 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
     t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
     return true;
-}
-
-static bool finish(Trainer *t, TrainRun *run, Error *error) {
-    return run_finish(run, sum64(0, t->model.params, gpt2_num_params(&run->config)), error);
 }
 
 // Trains from the run's step to its last, or until a signal stops it.
@@ -971,7 +962,7 @@ int main(int argc, char **argv) {
     if (ok && !train_options_plan(&run.options)) {
         ok = start(t, &run, &error) &&
              (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
-             finish(t, &run, &error);
+             run_finish(&run, sum64(0, t->model.params, gpt2_num_params(&run.config)), &error);
     }
     if (!ok) { run_fail(&run, &error); }
     run_close(&run);

@@ -28,7 +28,7 @@ ROOMS = {
     "files": (1297, 2200, "base model"),
     "run": (3767, 2300, "base model data files"),
 }
-FILES = {"train_gpt2.c": 980, "train_gpt2.cu": 1192, "train_gpt2_program.cuh": 975, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1192, "train_gpt2_program.cuh": 975, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 6, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

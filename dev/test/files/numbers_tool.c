@@ -32,7 +32,7 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
         ok = (token >= 0 && token < model->config.vocab_size) || fail(error, "no token %d", token);
         if (!ok) { break; }
         generate_append(model, token);
-        ok = atomic_write(&out, generate_logits(model, true), 4 * (int64_t)model->config.vocab_size, error);
+        ok = atomic_write(&out, generate_logits(model), 4 * (int64_t)model->config.vocab_size, error);
     }
     if (ok) {
         for (int t = 0; t < T; t++) { // not before: the batch and what generates share memory
