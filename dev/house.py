@@ -26,7 +26,7 @@ ROOMS = {
     "ranks": (3892, 1900, "base model cuda"),
     "data": (1646, 1500, "base model"),
     "files": (1297, 2200, "base model"),
-    "run": (3767, 2300, "base model data files"),
+    "run": (3764, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1192, "train_gpt2_program.cuh": 975, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 6, 80, 25, 120

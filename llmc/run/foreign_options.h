@@ -57,6 +57,7 @@ static const char *const foreign_options[][2] = {
     {"matrix-lr", "give --muon-lr, with --optimizer muon"},
     {"max-new-tokens num-tokens", "give --sample-tokens (-g)"},
     {"start", "give --prompt"},
+    {"top-k", "give --top-p, a share of the probability"},
     {"num-workers workers dataloader-num-workers num-threads", "give --threads"},
     {"gradient-checkpointing activation-checkpointing recompute-activations", "give --recompute (-r)"},
     {"fsdp deepspeed zero", "give --zero-stage (-z)"},

@@ -1,4 +1,4 @@
-// Draws the next token from logits: temperature, top-k, top-p (Holtzman et al. 2019, "The Curious Case of Neural Text
+// Draws the next token from logits: temperature and top-p (Holtzman et al. 2019, "The Curious Case of Neural Text
 // Degeneration"). A pure function of its arguments: the caller passes the random number and the scratch memory.
 #ifndef LLMC_SAMPLER_H
 #define LLMC_SAMPLER_H
@@ -10,8 +10,7 @@
 
 typedef struct {
     float temperature; // divides the logits; 0: always the most probable token
-    int top_k;         // only the k most probable tokens; 0: all
-    float top_p;       // of these, only the smallest set with at least this share of their probability; 1: all
+    float top_p;       // only the smallest set of tokens with at least this probability together; 1: all
 } SamplerOptions;
 
 // Returns the id of the largest logit, the lowest id on ties. Returns -1 when a logit is NaN or +inf, or none is
@@ -25,10 +24,10 @@ static inline int sampler_argmax(const float *logits, int vocab_size) {
     return isfinite(logits[best]) ? best : -1;
 }
 
-// Returns what the tokens with a probability of at least `least` weigh: each its probability, or 1 if by_count.
-static inline double sampler_weight(const float *probs, int vocab_size, float least, bool by_count) {
+// Returns the sum of the probabilities that are at least `least`.
+static inline double sampler_sum(const float *probs, int vocab_size, float least) {
     double sum = 0.0;
-    for (int i = 0; i < vocab_size; i++) { sum += probs[i] < least ? 0.0 : by_count ? 1.0 : probs[i]; }
+    for (int i = 0; i < vocab_size; i++) { sum += probs[i] < least ? 0.0 : probs[i]; }
     return sum;
 }
 
@@ -38,32 +37,32 @@ static inline float sampler_float(uint32_t bits) {
     return value;
 }
 
-// Keeps the fewest tokens that weigh `target` together: the more probable token first, the lower id on ties. Sets the
-// other probabilities to 0. The bits of floats from 0 to 1 have the order of their values, so bisection finds the least
-// probability to keep in 30 passes.
-static inline void sampler_keep(float *probs, int vocab_size, double target, bool by_count) {
+// Keeps the fewest tokens whose probabilities add up to `target`: the more probable token first, the lower id on ties.
+// Sets the other probabilities to 0. The bits of floats from 0 to 1 have the order of their values, so bisection finds
+// the least probability to keep in 30 passes.
+static inline void sampler_keep(float *probs, int vocab_size, double target) {
     uint32_t low = 0, high = 0x3f800000; // the bits of 0 and 1
     while (low < high) {
         uint32_t middle = low + (high - low + 1) / 2;
-        if (sampler_weight(probs, vocab_size, sampler_float(middle), by_count) >= target) {
+        if (sampler_sum(probs, vocab_size, sampler_float(middle)) >= target) {
             low = middle;
         } else {
             high = middle - 1;
         }
     }
     float least = sampler_float(low);
-    double left = target - sampler_weight(probs, vocab_size, sampler_float(low + 1), by_count); // for the ties
+    double left = target - sampler_sum(probs, vocab_size, sampler_float(low + 1)); // for the ties
     for (int i = 0; i < vocab_size; i++) {
         bool tie = probs[i] == least;
         if (probs[i] < least || (tie && left <= 0.0)) { probs[i] = 0.0f; }
-        if (tie) { left -= by_count ? 1.0 : probs[i]; }
+        if (tie) { left -= probs[i]; }
     }
 }
 
-// Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V), after top-k and then top-p.
+// Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V), after top-p.
 // Returns its id, or -1 when a logit is NaN or +inf or all are -inf. probs (V) is scratch. Tokens keep their places in
-// id order, whatever the filters exclude. So if the filters exclude nothing that matters, `uniform` draws the token
-// that it draws without filters.
+// id order, whatever top-p excludes. So if it excludes nothing that matters, `uniform` draws the token that it draws
+// without top-p.
 static inline int sample_token(const float *logits, int vocab_size, const SamplerOptions *options, double uniform,
                                float *probs) {
     int best = sampler_argmax(logits, vocab_size);
@@ -71,10 +70,9 @@ static inline int sample_token(const float *logits, int vocab_size, const Sample
     for (int i = 0; i < vocab_size; i++) { // exp never sees more than 0; the best token has 1 before normalisation
         probs[i] = expf((logits[i] - logits[best]) / options->temperature);
     }
-    if (options->top_k > 0 && options->top_k < vocab_size) { sampler_keep(probs, vocab_size, options->top_k, true); }
-    double all = sampler_weight(probs, vocab_size, 0.0f, false);
-    if (options->top_p < 1.0f) { sampler_keep(probs, vocab_size, fmax(options->top_p * all, DBL_MIN), false); }
-    double target = uniform * sampler_weight(probs, vocab_size, 0.0f, false), sum = 0.0;
+    double all = sampler_sum(probs, vocab_size, 0.0f);
+    if (options->top_p < 1.0f) { sampler_keep(probs, vocab_size, fmax(options->top_p * all, DBL_MIN)); }
+    double target = uniform * sampler_sum(probs, vocab_size, 0.0f), sum = 0.0;
     for (int i = 0; i < vocab_size; i++) {
         sum += probs[i];
         if (sum > target) { return i; }

@@ -101,7 +101,7 @@ static inline bool loop_sample_stops(TrainRun *run) {
 // not numbers end the sample with a message and the result false. The next step's loss will show where they come from.
 static inline bool loop_sample(TrainRun *run) {
     const TrainOptions *o = &run->options;
-    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
+    SamplerOptions options = {(float)o->temperature, (float)o->top_p};
     float *probs = trainer_begin_sample(run->trainer);
     TextOut out;
     int token = 0;

@@ -114,8 +114,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "the sample goes on from this text")                                                                             \
     X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "Evaluation",                                  \
       "below 1: likelier tokens, above 1: wilder ones; 0: always the likeliest")                                       \
-    X(top_k, "top-k", "", INT, "0", 0, 1048576, "K", FREE, "", "Evaluation",                                           \
-      "sample among the K likeliest tokens; 0: all")                                                                   \
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "Evaluation",                                                \
       "sample among the likeliest tokens that make up probability P; 1: all")                                          \
     X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "Output",                             \

@@ -319,8 +319,8 @@ def test_arguments_are_planned():
     """What is wrong with them is found before the data are fetched, which takes hours; the plan follows them."""
     settings = large(gpus(8, 80000))
     for arguments, message in (
-        (["--prompt", "it's", "--top_k=4"],
-         "'--top_k': unknown option; the nearest is --top-k (--help all lists all)"),
+        (["--prompt", "it's", "--top_p=1"],
+         "'--top_p': unknown option; the nearest is --top-p (--help all lists all)"),
         (["--lr", "6e-4x"], "--lr (-l): got '6e-4x', expected a number from 0 to 100 (default 3e-4)"),
         (["stray"], "'stray': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"),
         (["-b", "999"], "--total-batch (-d): 524288 tokens is not a multiple of B x T x 8 ranks = 8183808; the nearest "

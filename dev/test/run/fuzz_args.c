@@ -55,7 +55,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
         "-i\nx.txt\n-b\n4\n--seq-len=64\n-l\n3e-4\n-y\n1\n-o\nrun\n-nk\n5\n",
         "--train-data\nx\n--schedule\nwsd\n--total-batch\n1024\n--skip-loss-z=3.5\n--plan\n",
         "-i\nx\n-z\n1\n-pn\n8\n-pm\ntcp\n-h\n1\n--steps\n-1\n",
-        "--steps\n0\n--prompt\nOnce upon a time\n--temperature=0.8\n--top-k\n40\n--\n",
+        "--steps\n0\n--prompt\nOnce upon a time\n--temperature=0.8\n--top-p\n0.4\n--\n",
     };
     if (which >= (int)(sizeof(seeds) / sizeof(seeds[0])) || strlen(seeds[which]) > capacity) { return 0; }
     memcpy(buffer, seeds[which], strlen(seeds[which]));
