@@ -25,7 +25,7 @@ ROOMS = {
     "optim": (806, 550, "base model cuda"),
     "ranks": (3892, 1900, "base model cuda"),
     "data": (1646, 1500, "base model"),
-    "files": (1297, 2200, "base model"),
+    "files": (1296, 2200, "base model"),
     "run": (3764, 2300, "base model data files"),
 }
 FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1192, "train_gpt2_program.cuh": 975, "Makefile": 250, "README.md": 200}

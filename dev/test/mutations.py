@@ -38,6 +38,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/base/text_out.h", "held < 4 &&", "held < 3 &&", UNIT, "text_out"),
     ("llmc/files/state_file.h", "checksum != found || ", "", UNIT, "checkpoint"),
     ("llmc/files/state_file.h", "(fits && left == 0)", "fits", UNIT, "checkpoint"),
+    ("llmc/files/state_file.h", "        header->of_other_version = true;\n", "", CPU,
+     "test_faults.py -k another_version"),
     ("llmc/files/state_file.h", "if (preamble->version != STATE_VERSION) {", "if (false) {", UNIT, "checkpoint"),
     ("llmc/files/state_file.h", 'strpbrk(key, " \\n") == NULL && ', "", UNIT, "checkpoint"),
     ("llmc/files/checkpoint.h", "(found == step || fail(", "(true || fail(", UNIT, "checkpoint"),

@@ -189,13 +189,19 @@ static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, u
     return fail(error, "%s: is damaged: its header is not the one its training state expects", path);
 }
 
-// Opens the model that belongs to the open state.
+// Checks that the open state is of this step, and opens the model that belongs to it.
 static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPaths *paths, const StateHeader *header,
-                                         Error *error) {
+                                         int64_t step, Error *error) {
+    const char *path = r->state.file.path;
     uint64_t expected;
+    int64_t found;
     Error ignored;
+    bool right =
+        state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
+        (found == step || fail(error, "%s: is the training state of step %lld, renamed?", path, (long long)found));
+    if (!right) { return false; }
     if (r->state.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
-        return fail(error, "%s: does not say which model file it belongs to", r->state.file.path);
+        return fail(error, "%s: does not say which model file it belongs to", path);
     }
     if (path_exists(paths->temporary_model)) {
         if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored) &&
@@ -207,21 +213,14 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
     return checkpoint_try_model(r, paths->model, expected, error);
 }
 
-static inline bool checkpoint_check_step(const CheckpointReader *r, const StateHeader *header, int64_t step,
-                                         Error *error) {
-    const char *path = r->state.file.path;
-    int64_t found = -1;
-    return state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
-           (found == step || fail(error, "%s: is the training state of step %lld, renamed?", path, (long long)found));
-}
-
 // Checks that the arrays have the names and sizes of this model's arrays.
 static inline bool checkpoint_check_arrays(const CheckpointReader *r, Error *error) {
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+    bool ok = true;
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
         int64_t bytes = checkpoint_array_bytes(&r->config, r->optimizer, a);
-        if (!state_expect(&r->state, a, checkpoint_array_names[a], checkpoint_kind(a), bytes, error)) { return false; }
+        ok = state_expect(&r->state, a, checkpoint_array_names[a], checkpoint_kind(a), bytes, error);
     }
-    return true;
+    return ok;
 }
 
 // Opens both files of a checkpoint and reads its facts and its model's config. Verifies names, sizes and headers. No
@@ -236,8 +235,7 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
         return false;
     }
     r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
-    bool ok = checkpoint_check_step(r, header, step, error) && checkpoint_open_model(r, &paths, header, error) &&
-              checkpoint_check_arrays(r, error);
+    bool ok = checkpoint_open_model(r, &paths, header, step, error) && checkpoint_check_arrays(r, error);
     if (!ok) { checkpoint_read_abort(r); }
     return ok;
 }
@@ -417,7 +415,9 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
     state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
     w->count = CHECKPOINT_ARRAYS + count;
-    if (!state_check_fits(w->paths.state, &w->header, w->count, error)) { return false; }
+    if (w->header.length < 0 || w->count > STATE_MAX_SECTIONS) {
+        return fail(error, "%s: the facts or the %d sections do not fit into it", w->paths.state, w->count);
+    }
     for (int i = 0; i < w->count; i++) {
         StateSection *section = &w->sections[i];
         if (i < CHECKPOINT_ARRAYS) {

@@ -32,6 +32,7 @@
 typedef struct {
     char text[STATE_TEXT_BYTES];
     int length;
+    bool of_other_version; // the file cannot be read, because another version of the program wrote it
 } StateHeader;
 
 typedef enum { STATE_SECTION, STATE_ELSEWHERE } StateKind;
@@ -224,11 +225,6 @@ static inline bool state_make_record(StateRecord *record, const StateSection *se
     return true;
 }
 
-static inline bool state_check_fits(const char *path, const StateHeader *header, int count, Error *error) {
-    return (header->length >= 0 && count >= 0 && count <= STATE_MAX_SECTIONS) ||
-           fail(error, "%s: the facts or the %d sections do not fit into a state file", path, count);
-}
-
 // Writes everything above the sections, and its checksum. The records already have their checksums.
 static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateRecord *records, int count,
                                     Error *error) {
@@ -257,14 +253,17 @@ typedef struct {
     int64_t text_bytes;
 } StateFile;
 
-static inline bool state_check_preamble(const StateFile *state, const StatePreamble *preamble, Error *error) {
-    const char *path = state->file.path;
+static inline bool state_check_preamble(const StatePreamble *preamble, const char *path, StateHeader *header,
+                                        Error *error) {
     if (memcmp(preamble->magic, STATE_MAGIC, sizeof(preamble->magic)) != 0) {
         return fail(error, "%s: not a training state: it does not begin with %s", path, STATE_MAGIC);
     }
     if (preamble->version != STATE_VERSION) {
-        return fail(error, "%s: training state version is %u, expected %d; resume with the program that wrote it", path,
-                    preamble->version, STATE_VERSION);
+        header->of_other_version = true;
+        return fail(error,
+                    "%s: training state version is %u, expected %d; resume with the program that wrote it, or give "
+                    "the model of this step to --init",
+                    path, preamble->version, STATE_VERSION);
     }
     if (preamble->text_bytes >= STATE_TEXT_BYTES || preamble->num_records > STATE_MAX_SECTIONS || preamble->zero != 0) {
         return fail(error, "%s: header is damaged: %u bytes of text, %u sections", path, preamble->text_bytes,
@@ -277,13 +276,12 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     const char *path = state->file.path;
     StatePreamble preamble;
     uint64_t checksum, found;
-    state_init(header);
     if (state->file.size < (int64_t)sizeof(preamble)) {
         return fail(error, "%s: has %lld bytes, too few for a training state (truncated?)", path,
                     (long long)state->file.size);
     }
     if (!input_read(&state->file, 0, &preamble, (int64_t)sizeof(preamble), error) ||
-        !state_check_preamble(state, &preamble, error)) {
+        !state_check_preamble(&preamble, path, header, error)) {
         return false;
     }
     state->count = (int)preamble.num_records;
@@ -319,6 +317,7 @@ static inline bool state_check_size(const StateFile *state, Error *error) {
 
 // Opens a state file and checks everything but the contents of its sections. The file stays open only after success.
 static inline bool state_open(StateFile *state, const char *path, StateHeader *header, Error *error) {
+    state_init(header);
     if (!input_open(&state->file, path, error)) { return false; }
     bool ok = state_read_head(state, header, error) && state_check_size(state, error);
     if (!ok) { input_close(&state->file); }

@@ -115,8 +115,10 @@ static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
 
 // ---- The model ----
 
-// Takes the config of the newest checkpoint whose header can be read.
+// Takes the config of the newest checkpoint whose header can be read. Those of another version are not damaged: if no
+// older one can be read, the start ends with the version and what to do.
 static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
+    Error other = {""};
     for (int i = 0; i < run->found.num_checkpoints; i++) {
         StateHeader header;
         int64_t step = run->found.checkpoints[i];
@@ -125,9 +127,10 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
             run->found.trained_positions = checkpoint_trained_positions(&header, &run->config);
             return true;
         }
-        run_report_damage(run, error);
+        if (!header.of_other_version) { logger_event(&run->logger, "damaged checkpoint: %s", error->text); }
+        if (header.of_other_version && other.text[0] == '\0') { other = *error; }
     }
-    return run_fail_all_damaged(run, error, error);
+    return other.text[0] != '\0' ? fail(error, "%s", other.text) : run_fail_all_damaged(run, error);
 }
 
 // Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
@@ -148,7 +151,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     ok = ranks_agree(run->comm, ok, error) && ranks_broadcast(run->comm, file, (int64_t)sizeof(*file), error) &&
          model_file_check(file, error);
     if (!ok) { return false; }
-    if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
+    if (file->note.text[0] != '\0') { logger_event(&run->logger, "damaged checkpoint: %s", file->note.text); }
     run->config = file->config;
     run->found.trained_positions = file->trained_positions;
     if (file->path[0] == '\0') { // a size

@@ -13,14 +13,11 @@ static inline void run_list_checkpoints(TrainRun *run) {
         checkpoint_list(run->options.out_dir, "state", run->found.checkpoints, RUN_MAX_CHECKPOINTS);
 }
 
-static inline void run_report_damage(TrainRun *run, const Error *error) {
-    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
-}
-
-static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
-    Error newest = *reason; // reason may be error
+// Ends the start. The error says what is wrong with the oldest checkpoint.
+static inline bool run_fail_all_damaged(const TrainRun *run, Error *error) {
+    Error oldest = *error;
     return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
-                run->options.out_dir, newest.text);
+                run->options.out_dir, oldest.text);
 }
 
 // ---- The record of a run ----
@@ -249,9 +246,9 @@ static inline bool run_resume(TrainRun *run, Error *error) {
         }
         checkpoint_read_abort(&reader);
         if (ranks_are_broken(run->comm)) { return false; } // not damage
-        run_report_damage(run, error);
+        logger_event(&run->logger, "damaged checkpoint: %s", error->text);
     }
-    run_fail_all_damaged(run, error, error);
+    run_fail_all_damaged(run, error);
     return run_fail_together(run, error);
 }
 

@@ -341,7 +341,9 @@ TEST(test_damage_is_named) {
         {STATE, section - array, FLIPPED, ": section \"adam_v\" is damaged: its checksum does not match"},
         {STATE, section, FLIPPED, ": section \"generation\" is damaged: its checksum does not match"},
         {STATE, section - 2 * array - 1, FLIPPED, ": header is damaged: its checksum does not match"},
-        {STATE, 8, 2, ": training state version is 2, expected 3; resume with the program that wrote it"},
+        {STATE, 8, 2,
+         ": training state version is 2, expected 3; resume with the program that wrote it, or give the "
+         "model of this step to --init"},
         {STATE, 0, 'X', ": not a training state: it does not begin with GPT2STAT"},
         {STATE, (long)sizes[1], 0, ": has 1847 bytes, its header tells another size (truncated?)"},
     };

@@ -85,6 +85,23 @@ def test_flipped_byte_of_a_checkpoint():
     refused("--init", folder, *SAMPLE, says=[names[1]])
 
 
+def test_states_of_another_version():
+    """Row 3: one line says so, and its advice is good. An older state alone may as well be damage: a run goes back."""
+    folder = new_folder("versions")
+    steps = ["-n", 2, *MODEL, "-o", folder]
+    train("--steps", 4, *steps)
+    more = ["-i", TEXT, *BATCH, *QUIET, "--steps", 5, *steps, "--resume", "--allow-changes"]
+    names = [f"versions/state_{step:08}.bin" for step in (4, 2)]
+    content = [read(name) for name in names]
+    for name, data in zip(names, content):
+        write(name, data[:8] + bytes([2]) + data[9:])
+    line = refused(*more, says=[names[0], "version is 2, expected 3", "--init"])
+    assert "--overwrite" not in line and "damaged" not in read("versions/main.log").decode()
+    model_sample(os.path.join(folder, "model_00000004.bin"))
+    write(names[1], content[1])
+    assert "going back to the checkpoint of step 2" in ran(*more)
+
+
 def test_bfloat16_and_float32():
     """Row 4: a bfloat16 file gives the same run as a float32 file of the same numbers."""
     hashes = {weights_hash(train("--init", model("any.bin", version=version), "--steps", 2)) for version in (3, 5)}
