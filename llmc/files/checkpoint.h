@@ -416,7 +416,7 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
     w->count = CHECKPOINT_ARRAYS + count;
     if (w->header.length < 0 || w->count > STATE_MAX_SECTIONS) {
-        return fail(error, "%s: the facts or the %d sections do not fit into it", w->paths.state, w->count);
+        return fail(error, "%s: the facts or the %d sections do not fit into a state file", w->paths.state, w->count);
     }
     for (int i = 0; i < w->count; i++) {
         StateSection *section = &w->sections[i];
