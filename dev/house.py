@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1535, 1200, ""),
+    "base": (1534, 1200, ""),
     "model": (1472, 1100, "base"),
     "cpu": (1557, 650, "base model"),
     "cuda": (2003, 1400, "base model"),

@@ -76,11 +76,8 @@ static inline bool path_join(char *out, const char *dir, const char *name, Error
 // Writes the folder that holds path into out (MAX_PATH_BYTES). path is shorter than MAX_PATH_BYTES.
 static inline void path_parent(char *out, const char *path) {
     const char *slash = strrchr(path, '/');
-    if (slash == NULL) {
-        path_copy(out, ".", 1);
-    } else {
-        path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
-    }
+    if (slash == NULL) { slash = path = "."; }
+    path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
 }
 
 // Returns the name at the end of a path.
@@ -150,10 +147,12 @@ static inline bool make_own_directory(const char *path, Error *error) {
 // then the one above it tells.
 static inline int64_t disk_free_bytes(const char *folder) {
     struct statvfs disk;
-    if (statvfs(folder, &disk) != 0) {
-        char parent[MAX_PATH_BYTES];
-        path_parent(parent, folder);
-        return strcmp(parent, folder) == 0 ? -1 : disk_free_bytes(parent);
+    char path[MAX_PATH_BYTES], above[MAX_PATH_BYTES];
+    path_copy(path, folder, strlen(folder));
+    while (statvfs(path, &disk) != 0) {
+        path_parent(above, path);
+        if (strcmp(above, path) == 0) { return -1; }
+        path_copy(path, above, strlen(above));
     }
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     return disk.f_blocks == 0 ? -1 : bytes < 9e18 ? (int64_t)bytes : INT64_MAX;

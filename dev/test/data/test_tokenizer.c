@@ -221,7 +221,7 @@ enum { CHAIN = 60 };
 // Every pair of neighbours of a chain of letters, ranked from its end.
 static bool load_chain(Test *t, Tokenizer *tok) {
     char tokens[4 * CHAIN] = "";
-    for (int i = CHAIN - 1; i > 0; i--) { sprintf(tokens + strlen(tokens), "|%.2s", CHAIN_LETTERS + i - 1); }
+    for (int i = CHAIN - 1; i > 0; i--) { sprintf(tokens + strlen(tokens), "|%.2s", &CHAIN_LETTERS[i - 1]); }
     return load_bpe(t, tok, tokens + 1);
 }
 
