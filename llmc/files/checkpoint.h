@@ -252,14 +252,6 @@ static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Con
     return true;
 }
 
-// Returns how many positions of its model a checkpoint knows, by the fact trained_positions. 0: it does not say, and
-// knows the whole context.
-static inline int64_t checkpoint_trained_positions(const StateHeader *header, const GPT2Config *config) {
-    int64_t positions = 0;
-    bool says = state_get_i64(header, "trained_positions", &positions);
-    return says && positions >= 1 && positions <= config->max_seq_len ? positions : 0;
-}
-
 // Verifies every byte of a checkpoint without loading it. Writes the model's path into model_path (MAX_PATH_BYTES).
 static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
     CheckpointReader r;

@@ -10,7 +10,6 @@
 typedef struct ModelFile {
     char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
     GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
-    int64_t trained_positions; // as its checkpoint says; 0: the whole context
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
@@ -73,19 +72,6 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     return false;
 }
 
-// Returns the trained positions of a checkpoint's model, from the state beside it. 0: the whole context.
-static inline int64_t model_file_trained_positions(const char *model) {
-    char dir[MAX_PATH_BYTES];
-    int64_t step = checkpoint_step_of_name(path_name(model), "model", "");
-    GPT2Config config;
-    StateHeader header;
-    Error ignored;
-    if (step < 0) { return 0; }
-    path_parent(dir, model);
-    bool ok = checkpoint_load_header(dir, step, &config, &header, &ignored);
-    return ok ? checkpoint_trained_positions(&header, &config) : 0;
-}
-
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a .bin file,
 // or a run folder (its newest good model).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
@@ -97,15 +83,13 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     if (!path_exists(init) && !ends_with(init, ".bin")) { return model_file_fail_name(init, error); }
     bool folder = path_is_directory(init);
     path_copy(file->path, init, strlen(init));
-    bool ok = folder ? model_file_open_run(file, init, error)
-                     : model_bin_read_config(file->path, &file->config, &version, error);
-    file->trained_positions = ok ? model_file_trained_positions(file->path) : 0;
-    return ok;
+    return folder ? model_file_open_run(file, init, error)
+                  : model_bin_read_config(file->path, &file->config, &version, error);
 }
 
 // Checks a description that another process has sent.
 static inline bool model_file_check(const ModelFile *file, Error *error) {
-    bool ok = file->trained_positions >= 0 && memchr(file->path, '\0', sizeof(file->path)) != NULL &&
+    bool ok = memchr(file->path, '\0', sizeof(file->path)) != NULL &&
               memchr(file->note.text, '\0', sizeof(file->note.text)) != NULL;
     if (!ok) { return fail(error, "rank 0 has not sent what --init is, but something else"); }
     return file->path[0] == '\0' || gpt2_check_config(&file->config, "the model that rank 0 has sent", error);

@@ -245,14 +245,12 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                 (long long)run->train.num_sequences, (long long)sequences);
 }
 
-// A run that only samples uses the trained positions of its model, and all of a new one. Otherwise 0 means the default,
-// or a smaller model's context.
+// A run that only samples uses its model's context. Otherwise 0 means the default, or a smaller model's context.
 static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    int64_t known = run_is_new(run) ? context : run_known_positions(run);
-    int64_t usual = samples_only ? known : trainer_facts.default_seq_len;
+    int64_t usual = samples_only ? context : trainer_facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
     if (run_is_new(run)) { train_options_take_context(o, &run->config); }
     return train_options_check_context(o, run->config.max_seq_len, error);

@@ -42,12 +42,6 @@ static inline void run_print_text_notes(const TrainRun *run) {
     }
 }
 
-// Tells whether the model has positions that no training has reached, beside trained ones.
-static inline bool run_has_untrained_positions(const TrainRun *run) {
-    int64_t trained = run_trained_positions(run);
-    return trained > 0 && trained < run->config.max_seq_len;
-}
-
 // Writes where the parameters come from.
 static inline void run_describe_origin(const TrainRun *run, char *text, size_t size) {
     if (run->found.resumes) {
@@ -68,10 +62,6 @@ static inline void run_print_inputs(const TrainRun *run) {
     run_describe_origin(run, from, sizeof(from));
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
-    if (run_has_untrained_positions(run)) {
-        say(stdout, "positions   %lld of %d are trained, the others are noise; --seq-len trains more\n",
-            (long long)run_trained_positions(run), c->max_seq_len);
-    }
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     bool assumes_vocab = run_is_new(run) && !run->tokenizer.is_open && o->vocab == 0 && !run_has_train(run);
     if (train_options_plan(o) && assumes_vocab) {

@@ -123,10 +123,7 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
         StateHeader header;
         int64_t step = run->found.checkpoints[i];
         run->found.first_usable = i;
-        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) {
-            run->found.trained_positions = checkpoint_trained_positions(&header, &run->config);
-            return true;
-        }
+        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) { return true; }
         if (!header.of_other_version) { logger_event(&run->logger, "damaged checkpoint: %s", error->text); }
         if (header.of_other_version && other.text[0] == '\0') { other = *error; }
     }
@@ -153,7 +150,6 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     if (!ok) { return false; }
     if (file->note.text[0] != '\0') { logger_event(&run->logger, "damaged checkpoint: %s", file->note.text); }
     run->config = file->config;
-    run->found.trained_positions = file->trained_positions;
     if (file->path[0] == '\0') { // a size
         free(file);
         run->model_file = NULL;

@@ -46,15 +46,13 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
 #define RUN_DATA_KEY "training-data-fingerprint"
 #define RUN_TOKENIZER_KEY "tokenizer-fingerprint"
 
-// Records the run's position, its data and its options. trained_positions: how many of the model's positions are
-// trained, so that a later run samples with no others; absent: all.
+// Records the run's position, its data and its options.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     Text options = {NULL, 0, 0, false};
     state_init(header);
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
-    state_set_i64(header, "trained_positions", run_trained_positions(run));
     state_set_u64(header, RUN_DATA_KEY, run->train.fingerprint);
     if (run->tokenizer.is_open) { state_set_u64(header, RUN_TOKENIZER_KEY, run->tokenizer.fingerprint); }
     run_list_options(run, false, ' ', '\n', &options);

@@ -37,7 +37,6 @@ static const struct {
 typedef struct {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
     int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
-    int64_t trained_positions;                // of a model that exists, as its files say; 0: the whole context
     int32_t resumes;                          // the run goes on from a checkpoint
 } RunFound;
 
@@ -126,18 +125,6 @@ static inline bool run_is_stopping(void) { return is_stopping(trainer_facts.stop
 // Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
     return run->options.total_batch / run->options.seq_len;
-}
-
-// Returns how many positions of the model are trained before the run begins. 0: none, it is new.
-static inline int64_t run_known_positions(const TrainRun *run) {
-    int64_t found = run->found.trained_positions;
-    return run_is_new(run) ? 0 : found > 0 ? found : run->config.max_seq_len;
-}
-
-// Returns how many positions are trained when the run has ended. The sequences of a run train its first ones.
-static inline int64_t run_trained_positions(const TrainRun *run) {
-    int64_t known = run_known_positions(run);
-    return run->options.steps == 0 ? known : max_i64(known, run->options.seq_len);
 }
 
 // Names what gives the model its heads and channels, for an error about them.

@@ -238,19 +238,6 @@ TEST(test_facts) {
 
 // ---- Checkpoints ----
 
-// Only a number of positions that the model has counts. Otherwise the model knows all.
-TEST(test_trained_positions) {
-    static const char *const values[] = {"1", "2", "0", "-1", "3", "9007199254740993", "2.0", "all", ""};
-    GPT2Config config = tiny_config(); // of 2 positions
-    static StateHeader header;
-    state_init(&header);
-    CHECK(t, checkpoint_trained_positions(&header, &config) == 0, "an older state");
-    for (int64_t i = 0; i < 9; i++) {
-        state_set_text(&header, "trained_positions", values[i]);
-        CHECK(t, checkpoint_trained_positions(&header, &config) == (i < 2 ? i + 1 : 0), "'%s'", values[i]);
-    }
-}
-
 // The section behind the arrays has another size or name than it is asked for, or nobody asks.
 TEST(test_other_sections) {
     static Run run;

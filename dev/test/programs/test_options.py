@@ -9,9 +9,8 @@ import re
 import pytest
 
 from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
-                 model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, stopped_after, text_file,
+                 model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file,
                  val_losses, weights_hash, write)
-from formats import rewrite_state
 from tools import Terminal, limit_memory
 
 TEXT = text_file()
@@ -299,38 +298,16 @@ def test_samples_without_a_prompt():
     assert "\n" + sample_of(ran(*base)) == sample_of(ran(*base, "--prompt", "\n"))
 
 
-def test_samples_at_the_trained_length():
-    """Positions beyond all sequences of the training are noise, and no sample uses them. A pretrained model knows its
-    whole context, however short the sequences are that it is trained on."""
-    shape = ["--layers", 1, "--heads", 2, "--channels", 16, "--context", 64]
-    base = ["--steps", 0, "--prompt", "the cat", "-g", 60]
-
-    def trained(name, positions, *options):
-        """Trains with these options, and compares what is said and sampled with the trained positions."""
-        folder = new_folder(name)
-        out = ran("-i", TEXT, *QUIET, "-x", 20, "-n", 10, "--lr", 0.01, "-o", folder, *options)
-        said = re.findall(r"^positions   (\d+) of 64 are trained", out, re.M)
-        assert said == ([] if positions == 64 else [str(positions)]), out
-        check(folder, positions)
-        return folder
-
-    def check(folder, positions):
-        samples = {T: sample_of(ran("--init", folder, *base, "-t", T)) for T in (8, 16, 32, 64)}
-        assert len(set(samples.values())) == 4, samples
-        for init in (folder, f"{folder}/model_00000020.bin"):
-            assert sample_of(ran("--init", init, *base)) == samples[positions], (init, positions)
-
-    new = trained("new", 16, *shape, "-t", 16)
-    trained("longer", 32, "--init", new, "-t", 32)
-    shorter = trained("shorter", 16, "--init", new, "-t", 8)
-    resume = ["-i", TEXT, *QUIET, "-x", 20, "-n", 10, "--lr", 0.01, "--init", new, "-t", 8, "--resume", "-o"]
-    ran(*resume, stopped_after(10, shorter))
-    check(path("stopped"), 16)
-    write("pretrained.bin", read(f"{new}/model_00000020.bin"))  # without its state
-    short = trained("short", 64, "--init", path("pretrained.bin"), "-t", 8)
-    rewrite_state(f"{new}/state_00000020.bin", {"trained_positions": None})  # of an older version
-    check(new, 64)
-    check(short, 64)
+def test_samples_in_the_whole_context():
+    """A new model has the context of its sequences, and a sample uses all of it, from a run and from a file."""
+    folder, base = new_folder("whole_context"), ["--steps", 0, "--prompt", "the cat", "-g", 60]
+    model_of_16 = ["--layers", 1, "--heads", 2, "--channels", 16, "-t", 16]
+    ran("-i", TEXT, *QUIET, "-x", 20, "--lr", 0.01, "-o", folder, *model_of_16)
+    samples = {T: sample_of(ran("--init", folder, *base, "-t", T)) for T in (8, 16)}
+    assert samples[8] != samples[16], samples
+    for init in (folder, f"{folder}/model_00000020.bin"):
+        assert sample_of(ran("--init", init, *base)) == samples[16], init
+    refused("--init", folder, *base, "-t", 32, says=["--seq-len (-t)", "16"])
 
 
 def test_prompts():

@@ -46,8 +46,6 @@ TEST(test_sent_models) {
     CHECK(t, takes(&sent, false), "a size is refused");
     sent = sent_model("model.bin");
     CHECK(t, takes(&sent, false), "a file is refused");
-    sent.file.trained_positions = -1;
-    CHECK(t, !takes(&sent, false), "-1 trained positions are taken");
     memset(sent.file.path, 'x', sizeof(sent.file.path));
     CHECK(t, !takes(&sent, false), "a path without an end is taken");
     sent = sent_model("");
