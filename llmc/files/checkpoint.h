@@ -194,7 +194,7 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
                                          int64_t step, Error *error) {
     const char *path = r->state.file.path;
     uint64_t expected;
-    int64_t found;
+    int64_t found = -1;
     Error ignored;
     bool right =
         state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
