@@ -78,9 +78,6 @@ typedef struct {
 static const GpuPeak gpu_peaks[] = {GPU_PLANNED(GPU_PLANNED_ROW) GPU_OTHERS(GPU_OTHER_ROW)};
 #define NUM_GPU_PEAKS (sizeof(gpu_peaks) / sizeof(gpu_peaks[0]))
 
-// PCIe's rate in one direction, in GB/s. Only NVLink has more.
-#define GPU_PCIE_GIGABYTES_PER_SECOND 64.0
-
 // The short names: " a100 h100 ...".
 #define GPU_OPTION_WORD(option, ...) " " option
 #define GPU_OPTION_NAMES GPU_PLANNED(GPU_OPTION_WORD)

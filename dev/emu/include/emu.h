@@ -80,7 +80,7 @@ MeterLibrary meter_of_library(const char *function);
 std::vector<std::string> meter_kernels();
 std::vector<std::string> meter_libraries();
 
-// The least time that a GPU needs for counts: the longest of its parts. gpu: a name that the trainer's --gpu takes.
+// The least time that a GPU needs for counts: the longest of its parts. gpu: a short name of llmc/model/gpu_peak.h.
 struct MeterBound {
     double seconds;
     const char *part; // "launch", "memory", "L2", "shared", "fp32", "functions", "tensor", "atomics"
