@@ -549,7 +549,7 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,
     shape.rank = rank;
     shape.zero_stage = stage;
     shape.mean_places = 40 * num_ranks;
-    shape.eval_rows = 33;
+    shape.eval_sequences = 33;
     shape.optimizer = optimizer;
     return shape;
 }

@@ -223,7 +223,7 @@ static bool shards_keep_tokenizer(const ShardSet *set, const Tokenizer *t, Error
 // Removes what this run has written. clear_old_shards made sure that no older shards have these names.
 static void shards_remove(ShardSet *set) {
     char path[MAX_PATH_BYTES];
-    atomic_abort(&set->file);
+    atomic_close(&set->file);
     for (int i = 0; i < set->next; i++) {
         for (int val = 0; val < 2; val++) {
             shard_path(path, set->prefix, val == 1, i);
@@ -568,7 +568,7 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         ok = check_signal(error) && ok; // a signal also ends the encoding of a word
         if (!ok) { shards_remove(&run.shards); }
     }
-    atomic_abort(&run.questions);
+    atomic_close(&run.questions);
     if (ok && options->eval) { print_questions(&run); }
     if (ok && !options->eval) { print_summary(&run); }
     input_free(&run.in);

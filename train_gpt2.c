@@ -320,11 +320,11 @@ static float *of_layer(Activation a, int layer) { return a.data == NULL ? NULL :
 
 typedef struct {
     RunKind kind;
-    int B, T;          // the largest batch
-    int recompute;     // the level of --recompute
-    int window;        // positions that generation sees
-    int eval_T;        // the longest sequence of an evaluation, which may exceed T. 0: none
-    int64_t eval_rows; // the most completions of an evaluation
+    int B, T;               // the largest batch
+    int recompute;          // the level of --recompute
+    int window;             // positions that generation sees
+    int eval_T;             // the longest sequence of an evaluation, which may exceed T. 0: none
+    int64_t eval_sequences; // the most completions of an evaluation
     GPT2Optimizer optimizer;
 } RunShape;
 
@@ -357,7 +357,7 @@ typedef struct {
     Activations acts;          // with the gradients of activations, for one layer at a time
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
-    double *eval_means;        // (eval_rows): the mean loss of each completion, by its number
+    double *eval_means;        // (eval_sequences): the mean loss of each completion, by its number
     Gemm mm;                   // the matrix multiply: kernel and workspace
     float *attention_scratch;
     Optimizer optimizer;
@@ -430,7 +430,7 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
              UPDATE, UPDATE);
     plan_add(plan, &model->optimizer.muon, "muon_scratch", work, PLAN_F32, shape1(muon), UPDATE, UPDATE);
     plan_generation(model, plan);
-    plan_add(plan, &model->eval_means, "eval_means", work, PLAN_F64, shape1(shape.eval_rows), FORWARD, GENERATE);
+    plan_add(plan, &model->eval_means, "eval_means", work, PLAN_F64, shape1(shape.eval_sequences), FORWARD, GENERATE);
     int64_t longest = max_i64(activation_shape(model).rows > 0 ? shape.T : 0, max_i64(shape.eval_T, shape.window));
     plan_add(plan, &model->mm.workspace, "gemm_workspace", work, PLAN_F32,
              shape1(gemm_workspace_floats(gemm_max_threads())), FORWARD, GENERATE);
@@ -860,8 +860,8 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
     eval_read(eval, batch, model->tokens, model->targets);
-    gpt2_forward(model, batch.rows, eval->T, 0.0f, NO_GRADIENT);
-    for (int64_t i = 0; i < batch.rows; i++) {
+    gpt2_forward(model, batch.sequences, eval->T, 0.0f, NO_GRADIENT);
+    for (int64_t i = 0; i < batch.sequences; i++) {
         int64_t row = batch.first + i;
         int begin, end;
         eval_scored(eval, row, &begin, &end);
@@ -904,7 +904,7 @@ static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
                       .recompute = (int)o->recompute,
                       .window = T,
                       .eval_T = run_eval_length(run),
-                      .eval_rows = run_eval_rows(run),
+                      .eval_sequences = run_eval_sequences(run),
                       .optimizer = train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
     return true;

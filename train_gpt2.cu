@@ -120,9 +120,9 @@ typedef struct {
     bool cuda_graph; // launch a step's passes as CUDA graphs: only on one GPU, since collectives are queued one by one
     bool has_master; // fp32 weights beside the bf16 ones
     int rank, num_ranks;
-    int zero_stage;      // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
-    int64_t mean_places; // for the mean losses of a validation or an evaluation: all batches of all ranks
-    int64_t eval_rows;   // the most rows of an evaluation
+    int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
+    int64_t mean_places;    // for the mean losses of a validation or an evaluation: all batches of all ranks
+    int64_t eval_sequences; // the most of an evaluation
     GPT2Optimizer optimizer;
     MuonScale muon_scale;
 } RunShape;
@@ -225,7 +225,7 @@ struct StepStats {
 struct Evaluation {
     double *means;         // (ranks, rounds, most sequences of a batch): the mean loss of each sequence
     double *host_means;    // pinned, like means
-    double *row_means;     // (eval_rows): the mean loss of each row of an evaluation, by its number
+    double *row_means;     // (eval_sequences): the mean loss of each sequence of an evaluation, by its number
     cudaEvent_t evaluated; // the GPU has finished a round of an evaluation
 };
 
@@ -1085,7 +1085,7 @@ double trainer_validation_loss(Trainer *t, TrainRun *run, Round last) {
 
 // Writes to counts (rows, T) which losses of a batch count: 1 or 0.
 static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *counts) {
-    for (int i = 0; i < batch.rows; i++) {
+    for (int i = 0; i < batch.sequences; i++) {
         int begin, end;
         eval_scored(eval, batch.first + i, &begin, &end);
         for (int t = 0; t < eval->T; t++) { counts[i * eval->T + t] = t >= begin && t < end; }
@@ -1097,14 +1097,14 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
-    int64_t N = (int64_t)batch.rows * eval->T;
+    int64_t N = (int64_t)batch.sequences * eval->T;
     char phase[48];
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
     comm_progress_to(t->shards.ranks, phase, run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     eval_read(eval, batch, slot->staging, slot->staging + N);
     count_scored(eval, batch, slot->staging + 2 * N);
-    queue_means(t, slot, round, batch.rows, eval->T, eval->B);
+    queue_means(t, slot, round, batch.sequences, eval->T, eval->B);
     if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
     cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
 }
@@ -1116,7 +1116,7 @@ const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Rou
     for (int64_t number = 0; number < last.batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
         const double *means = means_of_batch(t, last, number, eval->B);
-        memcpy(t->evaluation.row_means + batch.first, means, (size_t)batch.rows * sizeof(double));
+        memcpy(t->evaluation.row_means + batch.first, means, (size_t)batch.sequences * sizeof(double));
     }
     return t->evaluation.row_means;
 }

@@ -221,7 +221,7 @@ static void plan_host(Trainer *t) {
     plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
     plan_layout(pinned);
     plan_init(host, host_phase_names);
-    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
+    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_sequences), 0, 0);
     plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
     plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
     plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
@@ -281,7 +281,7 @@ static RunShape choose_shape(const TrainRun *run) {
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
         shape.mean_places = max_i64(shape.mean_places, mean_places(run, eval_num_batches(&eval), eval.B));
-        shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
+        shape.eval_sequences = max_i64(shape.eval_sequences, eval.num_sequences);
     }
     return shape;
 }

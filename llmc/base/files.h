@@ -316,15 +316,15 @@ typedef struct {
     int64_t bytes; // written so far
 } AtomicFile;
 
-// Makes a file that is not begun, and may be aborted.
+// Makes a file that is not begun, and may be closed.
 static inline void atomic_init(AtomicFile *file) {
     file->fd = -1;
     file->pending = false;
     file->bytes = 0;
 }
 
-// Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
-static inline void atomic_abort(AtomicFile *file) {
+// Closes the file. Removes the temporary file if the file is neither committed nor joined.
+static inline void atomic_close(AtomicFile *file) {
     if (file->fd >= 0) { close(file->fd); }
     if (file->pending) { unlink(file->temporary); }
     atomic_init(file);
@@ -332,7 +332,7 @@ static inline void atomic_abort(AtomicFile *file) {
 
 // Removes the partial file and reports what could not be done. code: an errno.
 static inline bool atomic_fail(AtomicFile *file, const char *action, int64_t bytes, int code, Error *error) {
-    atomic_abort(file);
+    atomic_close(file);
     return fail(error, "%s: could not %s %lld bytes: %s; the partial file was removed%s", file->path, action,
                 (long long)bytes, strerror(code), code == ENOSPC || code == EDQUOT ? ", free some space" : "");
 }
@@ -405,7 +405,7 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
     int code = files_reserve(file->fd, bytes);
     if (code != 0) { return atomic_fail(file, "reserve", bytes, code, error); }
     bool ok = sync_parent(path, error);
-    if (!ok) { atomic_abort(file); }
+    if (!ok) { atomic_close(file); }
     return ok;
 }
 
@@ -434,7 +434,7 @@ static inline int files_open_own(const char *path, int flags, mode_t mode, Error
     return -1;
 }
 
-// Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. A
+// Opens the temporary file after another process has made it with atomic_create. Closing leaves the file there. A
 // network file system may show it late. Opening the folder makes it look again, for up to three seconds. The file must
 // have its full size: such a system writes only the changed part of a page, unless the page is at the file's end.
 static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
@@ -451,7 +451,7 @@ static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes
     bool ok = file->fd >= 0 && ((fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) ||
                                 fail(error, "%s: does not have the %lld bytes expected: is it another process's?",
                                      file->temporary, (long long)bytes));
-    if (!ok) { atomic_abort(file); }
+    if (!ok) { atomic_close(file); }
     return ok;
 }
 

@@ -4,11 +4,11 @@
 // picks the completion with the lowest mean loss over the completion's own tokens, the first of equals. The accuracy is
 // the fraction of examples where it picks the label.
 //
-// A row is one completion behind its context. Rows are numbered through all examples in the order of the file. A row of
-// c + k tokens takes c + k - 1 inputs; the last input predicts the last token. All rows of a file have one length T,
-// that of the longest row. A row with more inputs than the model has positions loses the beginning of its context. A
-// batch has B rows in the order of the file. So the file and the room for a batch alone decide which rows share a
-// batch; the number of ranks does not. File and model alone decide what a row has.
+// A sequence is one completion behind its context. Sequences are numbered through all examples in the order of the
+// file. A sequence of c + k tokens takes c + k - 1 inputs; the last input predicts the last token. All sequences of a
+// file have one length T, that of the longest. A sequence with more inputs than the model has positions loses the
+// beginning of its context. A batch has B sequences in the order of the file. The file and the room for a batch decide
+// which sequences share a batch, file and model what a sequence holds; the number of ranks decides nothing.
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
@@ -20,31 +20,31 @@
 
 #define EVAL_EXAMPLE_START 65535
 #define EVAL_MAX_COMPLETIONS 256
-#define EVAL_LENGTH_UNIT 64 // T is a multiple of it where nothing limits it: such rows fill the tiles of a GPU
+#define EVAL_LENGTH_UNIT 64 // T is a multiple of it where nothing limits it: such sequences fill the tiles of a GPU
 
 typedef struct {
-    int64_t first_row;
+    int64_t first_sequence;
     int num_completions, label;
 } EvalExample;
 
 typedef struct {
     const uint16_t *context, *completion; // in the file
     int context_length, completion_length;
-} EvalRow;
+} EvalSequence;
 
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
     uint16_t *words; // (num_words): the file without the header
     int64_t num_words;
-    int64_t in_file;       // examples in the file
-    EvalExample *examples; // (num_examples): the examples in use
-    EvalRow *rows;         // (num_rows)
-    int64_t num_examples;  // 0: not open
-    int64_t num_rows;
-    uint64_t fingerprint;   // of the file
-    int B, T;               // rows of a batch, of which the last one may have fewer, and inputs of a row
-    int64_t longest;        // inputs of the longest row
-    int64_t rows_that_lose; // rows that lose a part of their context
+    int64_t in_file;         // examples in the file
+    EvalExample *examples;   // (num_examples): the examples in use
+    EvalSequence *sequences; // (num_sequences)
+    int64_t num_examples;    // 0: not open
+    int64_t num_sequences;
+    uint64_t fingerprint; // of the file
+    int B, T;             // sequences of a batch, of which the last one may have fewer, and inputs of a sequence
+    int64_t longest;      // inputs of the longest sequence
+    int64_t num_cut;      // sequences that lose a part of their context
 } EvalLoader;
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
@@ -111,17 +111,17 @@ static inline bool eval_take_fields(EvalCursor *c, EvalExample *out, Error *erro
     return true;
 }
 
-// Checks the example at the cursor, adds its rows, and moves the cursor behind it.
+// Checks the example at the cursor, adds its sequences, and moves the cursor behind it.
 static inline bool eval_parse_example(EvalLoader *eval, EvalCursor *c, Error *error) {
     EvalExample *example = &eval->examples[c->example];
-    EvalRow row;
-    example->first_row = eval->num_rows;
-    if (!eval_take_fields(c, example, error) || !eval_take_tokens(c, -1, &row.context, &row.context_length, error)) {
+    EvalSequence s;
+    example->first_sequence = eval->num_sequences;
+    if (!eval_take_fields(c, example, error) || !eval_take_tokens(c, -1, &s.context, &s.context_length, error)) {
         return false;
     }
     for (int i = 0; i < example->num_completions; i++) {
-        if (!eval_take_tokens(c, i, &row.completion, &row.completion_length, error)) { return false; }
-        eval->rows[eval->num_rows++] = row;
+        if (!eval_take_tokens(c, i, &s.completion, &s.completion_length, error)) { return false; }
+        eval->sequences[eval->num_sequences++] = s;
     }
     int64_t behind = 2 * (c->end - c->word);
     return behind == 0 || fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)behind);
@@ -150,17 +150,17 @@ static inline bool eval_parse_examples(EvalLoader *eval, int vocab_size, int64_t
         return fail(error, "header says the longest example has %lld bytes, it has %lld " EVAL_DAMAGED,
                     (long long)longest_bytes, (long long)longest);
     }
-    if (eval->num_examples < eval->in_file) { eval->num_rows = eval->examples[eval->num_examples].first_row; }
+    if (eval->num_examples < eval->in_file) { eval->num_sequences = eval->examples[eval->num_examples].first_sequence; }
     return true;
 }
 
-// Makes room for all examples and rows. A row has at least one token and its count.
+// Makes room for all examples and sequences. A sequence has at least one token and its count.
 static inline bool eval_allocate(EvalLoader *eval, Error *error) {
-    int64_t rows = 1 + min_i64(eval->in_file * EVAL_MAX_COMPLETIONS, eval->num_words / 2);
+    int64_t sequences = 1 + min_i64(eval->in_file * EVAL_MAX_COMPLETIONS, eval->num_words / 2);
     eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
-    eval->rows = (EvalRow *)calloc((size_t)rows, sizeof(EvalRow));
-    return (eval->examples != NULL && eval->rows != NULL) ||
-           fail(error, "out of memory for a list of %lld completions", (long long)rows);
+    eval->sequences = (EvalSequence *)calloc((size_t)sequences, sizeof(EvalSequence));
+    return (eval->examples != NULL && eval->sequences != NULL) ||
+           fail(error, "out of memory for a list of %lld completions", (long long)sequences);
 }
 
 static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t longest, Error *error) {
@@ -173,7 +173,7 @@ static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, i
 static inline void eval_close(EvalLoader *eval) {
     free(eval->words);
     free(eval->examples);
-    free(eval->rows);
+    free(eval->sequences);
     memset(eval, 0, sizeof(*eval));
 }
 
@@ -205,75 +205,74 @@ static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size,
 
 // ---- Batches ----
 
-static inline int64_t eval_row_inputs(const EvalRow *row) {
-    return (int64_t)row->context_length + row->completion_length - 1;
+static inline int64_t eval_inputs(const EvalSequence *s) {
+    return (int64_t)s->context_length + s->completion_length - 1;
 }
 
 // Fails if a completion alone has more than T tokens, the model's positions.
 static inline bool eval_check_completions(const EvalLoader *eval, Error *error) {
     for (int64_t e = 0; e < eval->num_examples; e++) {
-        const EvalRow *rows = eval->rows + eval->examples[e].first_row;
         for (int i = 0; i < eval->examples[e].num_completions; i++) {
-            if (rows[i].completion_length <= eval->T) { continue; }
-            return fail(
-                error,
-                "%s: example %lld: completion %d has %d tokens, and the model knows only %d positions; leave this "
-                "evaluation out",
-                eval->path, (long long)e, i, rows[i].completion_length, eval->T);
+            int length = eval->sequences[eval->examples[e].first_sequence + i].completion_length;
+            if (length <= eval->T) { continue; }
+            return fail(error,
+                        "%s: example %lld: completion %d has %d tokens, and the model knows only %d positions; leave "
+                        "this evaluation out",
+                        eval->path, (long long)e, i, length, eval->T);
         }
     }
     return true;
 }
 
-// Sets T and B, for batches of batch_size x seq_len tokens or of one row, and a model of max_seq_len positions. T is
-// that of the longest row, rounded up, unless the model allows less.
+// Sets T and B, for batches of batch_size x seq_len tokens or of one sequence, and a model of max_seq_len positions. T
+// is that of the longest sequence, rounded up, unless the model allows less.
 static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
-    eval->longest = eval->rows_that_lose = 0;
-    for (int64_t i = 0; i < eval->num_rows; i++) {
-        eval->longest = max_i64(eval->longest, eval_row_inputs(&eval->rows[i]));
+    eval->longest = eval->num_cut = 0;
+    for (int64_t i = 0; i < eval->num_sequences; i++) {
+        eval->longest = max_i64(eval->longest, eval_inputs(&eval->sequences[i]));
     }
     eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), max_seq_len);
     int64_t fitting = max_i64(1, (int64_t)batch_size * seq_len / eval->T);
-    eval->B = (int)min_i64(fitting, eval->num_rows);
-    for (int64_t i = 0; i < eval->num_rows; i++) { eval->rows_that_lose += eval_row_inputs(&eval->rows[i]) > eval->T; }
+    eval->B = (int)min_i64(fitting, eval->num_sequences);
+    for (int64_t i = 0; i < eval->num_sequences; i++) { eval->num_cut += eval_inputs(&eval->sequences[i]) > eval->T; }
     return eval_check_completions(eval, error);
 }
 
-static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_rows, eval->B); }
+static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_sequences, eval->B); }
 
-// Rows first .. first + rows - 1, which are evaluated together.
+// Sequences first .. first + sequences - 1, which are evaluated together.
 typedef struct {
     int64_t first;
-    int rows;
+    int sequences;
 } EvalBatch;
 
 static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t number) {
-    EvalBatch batch = {number * eval->B, (int)min_i64(eval->B, eval->num_rows - number * eval->B)};
+    EvalBatch batch = {number * eval->B, (int)min_i64(eval->B, eval->num_sequences - number * eval->B)};
     return batch;
 }
 
 // The inputs whose losses count, [begin, end) of T: those that predict the completion's tokens.
-static inline void eval_scored(const EvalLoader *eval, int64_t row, int *begin, int *end) {
-    const EvalRow *r = &eval->rows[row];
-    *end = (int)min_i64(eval_row_inputs(r), eval->T);
-    *begin = *end - r->completion_length;
+static inline void eval_scored(const EvalLoader *eval, int64_t sequence, int *begin, int *end) {
+    const EvalSequence *s = &eval->sequences[sequence];
+    *end = (int)min_i64(eval_inputs(s), eval->T);
+    *begin = *end - s->completion_length;
 }
 
-// Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, and zeros behind them.
-static inline void eval_read_row(const EvalLoader *eval, int64_t row, int32_t *inputs, int32_t *targets) {
-    const EvalRow *r = &eval->rows[row];
-    int64_t n = eval_row_inputs(r), first = max_i64(0, n - eval->T);
+// Sets inputs (T) and targets (T) of a sequence: its last tokens, as many as fit, and zeros behind them.
+static inline void eval_read_one(const EvalLoader *eval, int64_t sequence, int32_t *inputs, int32_t *targets) {
+    const EvalSequence *s = &eval->sequences[sequence];
+    int64_t n = eval_inputs(s), first = max_i64(0, n - eval->T);
     for (int t = 0; t < eval->T; t++) {
-        int64_t i = first + t, after = i + 1 - r->context_length;
-        inputs[t] = i >= n ? 0 : i < r->context_length ? r->context[i] : r->completion[i - r->context_length];
-        targets[t] = i >= n ? 0 : after < 0 ? r->context[i + 1] : r->completion[after];
+        int64_t i = first + t, after = i + 1 - s->context_length;
+        inputs[t] = i >= n ? 0 : i < s->context_length ? s->context[i] : s->completion[i - s->context_length];
+        targets[t] = i >= n ? 0 : after < 0 ? s->context[i + 1] : s->completion[after];
     }
 }
 
-// Sets inputs and targets, (batch.rows, T) each, to a batch.
+// Sets inputs and targets, (batch.sequences, T) each, to a batch.
 static inline void eval_read(const EvalLoader *eval, EvalBatch batch, int32_t *inputs, int32_t *targets) {
     int64_t T = eval->T;
-    for (int64_t i = 0; i < batch.rows; i++) { eval_read_row(eval, batch.first + i, inputs + i * T, targets + i * T); }
+    for (int i = 0; i < batch.sequences; i++) { eval_read_one(eval, batch.first + i, inputs + i * T, targets + i * T); }
 }
 
 // ---- Scores ----
@@ -288,13 +287,13 @@ static inline int eval_prediction(const double *means, int num_completions) {
     return best;
 }
 
-// Returns in how many examples the model picks the label. means (num_rows): the mean loss of each row over its
-// completion's tokens, by the row's number.
+// Returns in how many examples the model picks the label. means (num_sequences): the mean loss of each sequence over
+// its completion's tokens, by the sequence's number.
 static inline int64_t eval_judge(const EvalLoader *eval, const double *means) {
     int64_t correct = 0;
     for (int64_t i = 0; i < eval->num_examples; i++) {
         const EvalExample *e = &eval->examples[i];
-        correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
+        correct += eval_prediction(means + e->first_sequence, e->num_completions) == e->label;
     }
     return correct;
 }

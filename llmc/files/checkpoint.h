@@ -17,8 +17,8 @@
 // files. One process, the leader, creates, names and removes the files. In a save the leader calls
 // checkpoint_write_begin first, then every other process calls it. All call checkpoint_write and
 // checkpoint_write_flush. The leader calls checkpoint_write_commit when all have flushed. When a process fails or is
-// killed before the commit, the leader aborts, and the folder is as before. The caller synchronises the processes and
-// passes on their failures.
+// killed before the commit, the leader removes them, and the folder is as before. The caller synchronises the processes
+// and passes on their failures.
 //
 // One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
@@ -160,8 +160,8 @@ typedef struct CheckpointReader {
     float bad_value;
 } CheckpointReader;
 
-// Gives up. Harmless after a failure of the functions below, and after checkpoint_read_end.
-static inline void checkpoint_read_abort(CheckpointReader *r) {
+// Closes both files. Harmless after a failure of the functions below, and after checkpoint_read_end.
+static inline void checkpoint_read_close(CheckpointReader *r) {
     input_close(&r->state.file);
     input_close(&r->model);
 }
@@ -236,7 +236,7 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     }
     r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
     bool ok = checkpoint_open_model(r, &paths, header, step, error) && checkpoint_check_arrays(r, error);
-    if (!ok) { checkpoint_read_abort(r); }
+    if (!ok) { checkpoint_read_close(r); }
     return ok;
 }
 
@@ -248,7 +248,7 @@ static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Con
     CheckpointReader r;
     if (!checkpoint_open(&r, dir, step, header, error)) { return false; }
     *config = r.config;
-    checkpoint_read_abort(&r);
+    checkpoint_read_close(&r);
     return true;
 }
 
@@ -259,7 +259,7 @@ static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *
     if (!checkpoint_open(&r, dir, step, &header, error)) { return false; }
     bool ok = state_verify_sections(&r.state, error) && checkpoint_verify_params(&r, error);
     path_copy(model_path, r.model.path, strlen(r.model.path));
-    checkpoint_read_abort(&r);
+    checkpoint_read_close(&r);
     return ok;
 }
 
@@ -269,7 +269,7 @@ static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, i
                                          StateHeader *header, Error *error) {
     if (!checkpoint_open(r, dir, step, header, error)) { return false; }
     if (model_configs_equal(config, &r->config)) { return true; }
-    checkpoint_read_abort(r);
+    checkpoint_read_close(r);
     return fail(error, "%s: holds a model of another shape", r->model.path);
 }
 
@@ -296,7 +296,7 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
         int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
         ok = checkpoint_read_chunk(r, array, first + done, data + done, count, error);
     }
-    if (!ok) { checkpoint_read_abort(r); }
+    if (!ok) { checkpoint_read_close(r); }
     return ok;
 }
 
@@ -329,7 +329,7 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
                                        int count, Error *error) {
     bool ok = checkpoint_read_check_sums(r, all, error) &&
               state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
-    checkpoint_read_abort(r);
+    checkpoint_read_close(r);
     return ok;
 }
 
@@ -349,7 +349,7 @@ static inline bool checkpoint_settle(const char *dir, int64_t step, const Checkp
     if (!path_exists(paths->state)) { return checkpoint_remove(paths->temporary_model, error); }
     if (!checkpoint_open(&r, dir, step, &header, &ignored)) { return true; }
     bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
-    checkpoint_read_abort(&r);
+    checkpoint_read_close(&r);
     if (!belongs) { return checkpoint_remove(paths->temporary_model, error); }
     if (rename(paths->temporary_model, paths->model) == 0) { return sync_parent(paths->model, error); }
     return fail_system(error, paths->temporary_model, "rename");
@@ -388,10 +388,10 @@ typedef struct CheckpointWriter {
     CheckpointSums sums;
 } CheckpointWriter;
 
-// Gives up: closes both files, and the leader removes its temporary files. Harmless after a failure and after a commit.
-static inline void checkpoint_write_abort(CheckpointWriter *w) {
-    atomic_abort(&w->state);
-    atomic_abort(&w->model);
+// Closes both files. The leader removes those that are not committed. Harmless after a failure and after a commit.
+static inline void checkpoint_write_close(CheckpointWriter *w) {
+    atomic_close(&w->state);
+    atomic_close(&w->model);
 }
 
 static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) {
@@ -447,8 +447,8 @@ static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
 
 // Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of
 // equal names and sizes. The commit stores what the leader's sections then hold. The leader calls this first, because
-// it creates the files that the other processes open. This function aborts when it fails. When a following function
-// fails, the caller calls checkpoint_write_abort.
+// it creates the files that the other processes open. After a failure of this function no file is open. When a
+// following function fails, the caller calls checkpoint_write_close.
 static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
@@ -465,7 +465,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
     bool ok = leader ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, error)
                      : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
                            atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
-    if (!ok) { checkpoint_write_abort(w); }
+    if (!ok) { checkpoint_write_close(w); }
     return ok;
 }
 
@@ -534,7 +534,7 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
         return false;
     }
     if (!atomic_place(&w->state, error)) { return false; }
-    w->model.pending = false; // the state has its name: an abort must not remove its model
+    w->model.pending = false; // the state has its name: closing must not remove its model
     return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);
 }
 

@@ -233,7 +233,7 @@ static inline bool state_write_head(AtomicFile *file, const StateHeader *header,
     size_t text = (size_t)header->length, table = (size_t)count * sizeof(StateRecord), n = sizeof(preamble);
     uint8_t *head = (uint8_t *)malloc(n + text + table + sizeof(uint64_t));
     if (head == NULL) {
-        atomic_abort(file);
+        atomic_close(file);
         return fail(error, "%s: out of memory", file->path);
     }
     memcpy(head, &preamble, n);

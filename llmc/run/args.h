@@ -198,7 +198,7 @@ static inline void args_value_text(const ArgSpec *spec, const void *options, cha
     }
 }
 
-// Returns the row of the option with this long name, or -1.
+// Returns the place in the table of the option with this long name, or -1.
 static inline int args_find_name(const ArgsProgram *program, const char *name, size_t length) {
     for (int i = 0; i < program->num_specs; i++) {
         const char *known = program->specs[i].name;
@@ -207,7 +207,7 @@ static inline int args_find_name(const ArgsProgram *program, const char *name, s
     return -1;
 }
 
-// Returns the row of the option that an argument such as "--lr=1" or "-l" names, or -1. `length` excludes the "=...".
+// Returns the place of the option that an argument such as "--lr=1" or "-l" names, or -1. `length` excludes "=...".
 static inline int args_find(const ArgsProgram *program, const char *argument, size_t length) {
     if (length < 2 || argument[0] != '-') { return -1; }
     if (length > 2 && argument[1] == '-') { return args_find_name(program, argument + 2, length - 2); }

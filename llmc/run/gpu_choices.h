@@ -12,8 +12,8 @@
 #define GPU_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
 #define GPU_CONTEXT_BYTES ((int64_t)1 << 29)
 
-// A micro-batch of so many rows keeps a GPU busy. More rows are worth less than a lower level of --recompute.
-#define AUTO_ROWS 8192
+// A micro-batch of so many tokens keeps a GPU busy. More tokens are worth less than a lower level of --recompute.
+#define AUTO_TOKENS 8192
 
 // The trainer defines this function. It returns the bytes of GPU memory that the run takes with its current micro-batch
 // at a level of --recompute. It allocates nothing. -1: a size does not fit into 63 bits, and *overflow says which.
@@ -40,7 +40,7 @@ static inline void run_gpu_budget_text(const TrainRun *run, char *text, size_t s
 // ---- Micro-batch and level of recomputation ----
 
 static inline bool run_chooses_batch(const TrainRun *run) {
-    return run->options.auto_plan && !run->options.given[TRAIN_ROW_batch_size];
+    return run->options.auto_plan && !run->options.given[OPTION_batch_size];
 }
 
 // Gives the run the largest micro-batch that fits at a level, and returns it. It divides a rank's share of a step.
@@ -75,15 +75,15 @@ static inline bool run_fail_no_room(TrainRun *run, int level, Error *error) {
     return run_fail_together(run, error);
 }
 
-// Chooses the lowest level at which the largest micro-batch has AUTO_ROWS rows. If no level has so many, chooses the
-// lowest one that has most. Where the micro-batch is given, this is the lowest level that fits.
+// Chooses the lowest level at which the largest micro-batch has AUTO_TOKENS tokens. If no level has so many, chooses
+// the lowest one that has most. Where the micro-batch is given, this is the lowest level that fits.
 static inline bool run_choose(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     int first = (int)max_i64(o->recompute, 0), last = o->recompute < 0 ? NUM_RECOMPUTE_LEVELS - 1 : first;
     int level = last;
     int64_t most = 0;
     char where[160], batch[40] = "";
-    for (int i = first; i <= last && most * o->seq_len < AUTO_ROWS; i++) {
+    for (int i = first; i <= last && most * o->seq_len < AUTO_TOKENS; i++) {
         int64_t B = run_take_largest_batch(run, i);
         if (B > most) { most = B, level = i; }
     }

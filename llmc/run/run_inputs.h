@@ -260,7 +260,7 @@ static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
 // an evaluation that does not fit into it fits into no smaller micro-batch.
 static inline bool run_settle_batch(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
-    bool chooses = o->auto_plan && !o->given[TRAIN_ROW_batch_size];
+    bool chooses = o->auto_plan && !o->given[OPTION_batch_size];
     if (chooses) { o->batch_size = 1; }
     if (!train_options_check_batch(o, run->num_ranks, error)) { return false; }
     if (chooses) { o->batch_size = train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), 0); }

@@ -22,12 +22,12 @@ static inline void run_print_data(const char *what, const char *name, const Data
 static inline void run_print_eval(const TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
     if (!eval_is_open(eval)) { return; }
-    say(stdout, "%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d tokens\n", run_evals[which].name,
-        eval->path, (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, eval->B,
-        eval->T);
-    if (eval->rows_that_lose == 0) { return; }
+    say(stdout, "%-11s %s: %lld of %lld questions, %lld sequences in batches of %d x %d tokens\n",
+        run_evals[which].name, eval->path, (long long)eval->num_examples, (long long)eval->in_file,
+        (long long)eval->num_sequences, eval->B, eval->T);
+    if (eval->num_cut == 0) { return; }
     say(stdout, "            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
-        (long long)eval->rows_that_lose, (long long)eval->longest);
+        (long long)eval->num_cut, (long long)eval->longest);
 }
 
 // Says what a user may not expect of a text.
@@ -266,9 +266,9 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
     char text[128], left[32];
     double batches_left = (double)(eval_num_batches(eval) - batches);
     format_duration(left, sizeof(left), (seconds_now() - start) * batches_left / (double)batches);
-    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_rows);
-    snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
-             (long long)min_i64(batches * eval->B, eval->num_rows), (long long)eval->num_rows, left);
+    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_sequences);
+    snprintf(text, sizeof(text), "%s %*lld/%lld sequences | %s left", run_evals[which].name, width,
+             (long long)min_i64(batches * eval->B, eval->num_sequences), (long long)eval->num_sequences, left);
     logger_show(&run->logger, text);
 }
 

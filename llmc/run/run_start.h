@@ -132,9 +132,9 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
 
 // Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
 static inline bool run_take_sizes(TrainRun *run, Error *error) {
-    int row = train_options_take_sizes(&run->options, &run->config);
-    return row < 0 || run->model_file == NULL ||
-           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(row),
+    int given = train_options_take_sizes(&run->options, &run->config);
+    return given < 0 || run->model_file == NULL ||
+           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(given),
                 run->options.init);
 }
 

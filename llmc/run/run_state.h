@@ -34,7 +34,7 @@ static inline const char *run_saved_precision(const TrainRun *run) {
 static inline void run_list_options(const TrainRun *run, bool all, char after_name, char after_value, Text *list) {
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char text[MAX_PATH_BYTES];
-        if (i == TRAIN_ROW_process_rank || (!all && train_shapes_run[i] == FREE)) { continue; } // each rank has its own
+        if (i == OPTION_process_rank || (!all && train_shapes_run[i] == FREE)) { continue; } // each rank has its own
         train_options_text(&run->options, i, text, sizeof(text));
         text_printf(list, "--%s%c%s%c", train_options_name(i), after_name, text, after_value);
     }
@@ -136,7 +136,7 @@ static inline bool run_save(TrainRun *run, Error *error) {
     bool ok = run_write_checkpoint(run, &writer, error);
     ranks_slow(run->comm, false);
     if (!ok) {
-        checkpoint_write_abort(&writer);
+        checkpoint_write_close(&writer);
         return false;
     }
     run->folder.saved_step = run->step;
@@ -166,7 +166,7 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *save
     run_fill_header(run, &own);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char name[64];
-        if (i == TRAIN_ROW_tokenizer || train_shapes_run[i] == FREE) { continue; }
+        if (i == OPTION_tokenizer || train_shapes_run[i] == FREE) { continue; }
         snprintf(name, sizeof(name), "--%s", train_options_name(i));
         run_list_change(saved, &own, name, train_shapes_run[i] == ROUNDS ? roundings : changes);
     }
@@ -242,7 +242,7 @@ static inline bool run_resume(TrainRun *run, Error *error) {
             if (reader.skips_moments) { logger_event(&run->logger, "the optimizer begins anew, from moments of zero"); }
             return true;
         }
-        checkpoint_read_abort(&reader);
+        checkpoint_read_close(&reader);
         if (ranks_are_broken(run->comm)) { return false; } // not damage
         logger_event(&run->logger, "damaged checkpoint: %s", error->text);
     }

@@ -210,12 +210,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 // int64_t for INT, double for REAL, const char * for TEXT ("": not given) and CHOICE, bool for FLAG.
 typedef struct {
     TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
-    bool given[ARGS_MAX_SPECS]; // by row of the table: the command line has this option
+    bool given[ARGS_MAX_SPECS]; // by place in the table: the command line has this option
 } TrainOptions;
 
-// The rows of the table by name: options->given[TRAIN_ROW_batch_size].
-#define TRAIN_OPTION_ROW(field, ...) TRAIN_ROW_##field,
-enum { TRAIN_OPTIONS(TRAIN_OPTION_ROW, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
+// The places of the options in the table: options->given[OPTION_batch_size].
+#define TRAIN_OPTION_INDEX(field, ...) OPTION_##field,
+enum { TRAIN_OPTIONS(TRAIN_OPTION_INDEX, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
 
 #define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, needs, group, help)           \
     {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, needs, group, help},
@@ -248,22 +248,22 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
     }
 }
 
-// Sets the sizes that options give a new model. Returns the row of the first such option, -1: none is given.
+// Sets the sizes that options give a new model. Returns the place of the first such option, -1: none is given.
 static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *config) {
     const struct {
-        int row;
+        int option;
         int64_t value;
         int *size;
-    } sizes[] = {{TRAIN_ROW_layers, o->layers, &config->num_layers},
-                 {TRAIN_ROW_heads, o->heads, &config->num_heads},
-                 {TRAIN_ROW_channels, o->channels, &config->channels},
-                 {TRAIN_ROW_context, o->context, &config->max_seq_len},
-                 {TRAIN_ROW_vocab, o->vocab, &config->vocab_size}};
+    } sizes[] = {{OPTION_layers, o->layers, &config->num_layers},
+                 {OPTION_heads, o->heads, &config->num_heads},
+                 {OPTION_channels, o->channels, &config->channels},
+                 {OPTION_context, o->context, &config->max_seq_len},
+                 {OPTION_vocab, o->vocab, &config->vocab_size}};
     int first = -1;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (sizes[i].value == 0) { continue; }
         *sizes[i].size = (int)sizes[i].value;
-        if (first < 0) { first = sizes[i].row; }
+        if (first < 0) { first = sizes[i].option; }
     }
     return first;
 }
@@ -340,31 +340,31 @@ static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
 // A combination of options that is refused, beyond what the column `needs` says.
 typedef struct {
     bool bad;
-    int option; // TRAIN_ROW_..
+    int option; // OPTION_...
     const char *why;
 } TrainRule;
 
 // Refuses options that contradict each other, or that do nothing in their combination.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
-    bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[TRAIN_ROW_batch_size];
+    bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[OPTION_batch_size];
     bool falls = schedule_falls(schedule_kind(o->schedule)), asks = o->hellaswag || o->mmlu;
     bool never_asks = o->eval_every == 0 || (o->eval_every < 0 && o->val_every == 0 && !no_steps);
     const TrainRule rules[] = {
-        {no_data && !no_steps && !train_options_plan(o), TRAIN_ROW_train_data,
+        {no_data && !no_steps && !train_options_plan(o), OPTION_train_data,
          "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
-        {asks && never_asks, TRAIN_ROW_eval_every,
+        {asks && never_asks, OPTION_eval_every,
          "missing; --hellaswag (-h) and --mmlu come with each validation or every so many steps, here never"},
-        {o->val_batches >= 0 && o->given[TRAIN_ROW_val_sequences], TRAIN_ROW_val_batches,
+        {o->val_batches >= 0 && o->given[OPTION_val_sequences], OPTION_val_batches,
          "contradicts --val-sequences; give one of the two"},
-        {o->auto_plan && no_batch && o->val_batches >= 0, TRAIN_ROW_val_batches,
+        {o->auto_plan && no_batch && o->val_batches >= 0, OPTION_val_batches,
          "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"},
-        {!falls && o->final_lr_frac != 1.0, TRAIN_ROW_final_lr_frac,
+        {!falls && o->final_lr_frac != 1.0, OPTION_final_lr_frac,
          "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"},
-        {o->num_processes > 0 && o->process_rank >= o->num_processes, TRAIN_ROW_process_rank,
+        {o->num_processes > 0 && o->process_rank >= o->num_processes, OPTION_process_rank,
          "is counted from 0, it must be less than --num-processes (-pn)"},
-        {o->auto_plan && !no_batch && o->recompute >= 0, TRAIN_ROW_auto_plan,
+        {o->auto_plan && !no_batch && o->recompute >= 0, OPTION_auto_plan,
          "chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
-        {o->auto_plan && no_batch && o->total_batch == 0, TRAIN_ROW_auto_plan,
+        {o->auto_plan && no_batch && o->total_batch == 0, OPTION_auto_plan,
          "chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
@@ -383,7 +383,7 @@ static inline void train_options_settle(TrainOptions *options) {
     if (size != NULL) { options->init = size->name; }
     if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
     bool falls = schedule_falls(schedule_kind(options->schedule));
-    if (!falls && !options->given[TRAIN_ROW_final_lr_frac]) { options->final_lr_frac = 1.0; }
+    if (!falls && !options->given[OPTION_final_lr_frac]) { options->final_lr_frac = 1.0; }
     if (train_options_optimizer(options) == OPTIMIZER_MUON && options->muon_lr == 0.0) {
         options->muon_lr = strcmp(options->muon_scale, "rms") == 0 ? options->lr : 0.02;
     }

@@ -217,8 +217,8 @@ static inline RunKind run_kind(const TrainRun *run) {
 static inline int run_eval_length(const TrainRun *run) {
     return (int)max_i64(run->evals[EVAL_HELLASWAG].T, run->evals[EVAL_MMLU].T);
 }
-static inline int64_t run_eval_rows(const TrainRun *run) {
-    return max_i64(run->evals[EVAL_HELLASWAG].num_rows, run->evals[EVAL_MMLU].num_rows);
+static inline int64_t run_eval_sequences(const TrainRun *run) {
+    return max_i64(run->evals[EVAL_HELLASWAG].num_sequences, run->evals[EVAL_MMLU].num_sequences);
 }
 
 #endif // LLMC_TRAIN_RUN_H

@@ -49,7 +49,7 @@ bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error);
 bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error);
 double trainer_validation_loss(Trainer *t, TrainRun *run, Round last); // the mean over all sequences
 void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round);
-const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Round last); // of each row's losses
+const double *trainer_evaluation_means(Trainer *t, TrainRun *run, int which, Round last); // of each sequence's losses
 
 float *trainer_begin_sample(Trainer *t); // an empty sample; returns scratch memory of the sampler (V)
 void trainer_append_token(Trainer *t, int token);

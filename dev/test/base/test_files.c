@@ -152,11 +152,11 @@ TEST(test_atomic) {
     CHECK(t, temp_exists(temporary) && atomic_commit(&file, &error), "%s", error.text);
     check_holds(t, path, "new one", 7, "after the commit");
     CHECK(t, !temp_exists(temporary), "a temporary file after the commit");
-    atomic_abort(&file);
+    atomic_close(&file);
     CHECK(t, temp_exists(path), "an abort after the commit does nothing");
     CHECK(t, atomic_open(&file, path, &error) && atomic_write(&file, "x", 1, &error), "%s", error.text);
     CHECK(t, atomic_flush(&file, &error) && temp_exists(temporary), "flushed, not visible: %s", error.text);
-    atomic_abort(&file);
+    atomic_close(&file);
     check_holds(t, path, "new one", 7, "after an abort");
     CHECK(t, !temp_exists(temporary), "a temporary file after an abort");
     CHECK_REFUSED(t, atomic_open(&file, test_folder(t), &error), &error, test_folder(t),
@@ -186,9 +186,9 @@ TEST(test_joined_writers) {
     CHECK_REFUSED(t, atomic_join(&other, path, 11, &error), &error, temporary,
                   ": does not have the 11 bytes expected: is it another process's?");
     CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
-    atomic_abort(&other);
+    atomic_close(&other);
     CHECK(t, temp_exists(temporary), "the one that joined leaves it");
-    atomic_abort(&file);
+    atomic_close(&file);
     CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
     CHECK_REFUSED(t, atomic_create(&file, test_path(t, "none/f"), 10, &error), &error, test_path(t, "none/f"),
                   ".tmp: cannot create: No such file or directory");
@@ -211,7 +211,7 @@ TEST(test_join_waits_for_the_name) {
         _exit(ok && atomic_create(&file, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
     }
     CHECK(t, write(go[1], "", 1) == 1 && atomic_join(&other, path, 10, &error), "%s", error.text);
-    atomic_abort(&other);
+    atomic_close(&other);
     int status = 1;
     waitpid(child, &status, 0);
     CHECK(t, status == 0, "the file was made");

@@ -1,6 +1,6 @@
 // Fuzz target: an evaluation as the CPU trainer makes it, from the file of questions over the plan, the batches and the
-// model to the score. Each completion's mean loss must be what the model gives when the row is alone, and the score
-// must follow from the means.
+// model to the score. Each completion's mean loss must be what the model gives when the sequence is alone, and the
+// score must follow from the means.
 #ifndef TRAIN_GPT2_INCLUDED
 #define TRAIN_GPT2_INCLUDED
 #define main train_gpt2_main
@@ -32,22 +32,22 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     return file.bytes;
 }
 
-// The mean loss of a row that is evaluated alone, with as many inputs as the row has.
-static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t row) {
+// The mean loss of a sequence that is evaluated alone, with as many inputs as the sequence has.
+static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t sequence) {
     Model *model = &t->model;
-    int n = (int)min_i64(eval_row_inputs(&eval->rows[row]), eval->T), begin, end;
+    int n = (int)min_i64(eval_inputs(&eval->sequences[sequence]), eval->T), begin, end;
     double sum = 0.0;
-    eval_read_row(eval, row, model->tokens, model->targets);
+    eval_read_one(eval, sequence, model->tokens, model->targets);
     gpt2_forward(model, 1, n, 0.0f, NO_GRADIENT);
-    eval_scored(eval, row, &begin, &end);
+    eval_scored(eval, sequence, &begin, &end);
     for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }
     return sum / (end - begin);
 }
 
 static void check_means(Trainer *t, const EvalLoader *eval) {
-    for (int64_t row = 0; row < eval->num_rows; row++) {
-        double mean = t->model.eval_means[row];
-        require(mean > 0.0 && mean == mean_alone(t, eval, row));
+    for (int64_t sequence = 0; sequence < eval->num_sequences; sequence++) {
+        double mean = t->model.eval_means[sequence];
+        require(mean > 0.0 && mean == mean_alone(t, eval, sequence));
     }
 }
 
@@ -58,7 +58,7 @@ static void check_score(const TrainRun *run, const double *means) {
     int64_t correct = 0;
     for (int64_t e = 0; e < eval->num_examples; e++) {
         const EvalExample *example = &eval->examples[e];
-        const double *of = means + example->first_row;
+        const double *of = means + example->first_sequence;
         bool best = true;
         for (int i = 0; i < example->num_completions; i++) {
             best = best && (of[example->label] < of[i] || (of[example->label] == of[i] && example->label <= i));

@@ -1,5 +1,5 @@
-// Fuzz target: evaluation files. Whatever the file holds, the reader refuses it or hands out rows whose tokens are in
-// the vocabulary and whose scored inputs are in the row, and judges exactly the examples it says it has.
+// Fuzz target: evaluation files. Whatever the file holds, the reader refuses it or hands out sequences whose tokens are
+// in the vocabulary and whose scored inputs are in the sequence, and judges exactly the examples it says it has.
 #include "dev/test/data/eval_file.h"
 #include "dev/test/fuzz.h"
 #include "llmc/data/evalloader.h"
@@ -22,34 +22,34 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     return file.bytes;
 }
 
-// Each row's inputs are followed by its targets, and the scored inputs exist.
-static void check_row(const EvalLoader *eval, int64_t row) {
+// Each sequence's inputs are followed by its targets, and the scored inputs exist.
+static void check_sequence(const EvalLoader *eval, int64_t sequence) {
     int32_t inputs[MAX_T], targets[MAX_T];
     int begin, end, T = eval->T;
-    eval_read_row(eval, row, inputs, targets);
-    eval_scored(eval, row, &begin, &end);
-    require(0 <= begin && begin < end && end <= T && end - begin == eval->rows[row].completion_length);
+    eval_read_one(eval, sequence, inputs, targets);
+    eval_scored(eval, sequence, &begin, &end);
+    require(0 <= begin && begin < end && end <= T && end - begin == eval->sequences[sequence].completion_length);
     for (int t = 0; t < T; t++) {
         require(inputs[t] >= 0 && inputs[t] < V && targets[t] >= 0 && targets[t] < V);
         require(t + 1 >= end || targets[t] == inputs[t + 1]);
-        require(t < begin || t >= end || targets[t] == eval->rows[row].completion[t - begin]);
+        require(t < begin || t >= end || targets[t] == eval->sequences[sequence].completion[t - begin]);
     }
 }
 
-// The batches have each row once and fit into the room.
+// The batches have each sequence once and fit into the room.
 static void check_batches(const EvalLoader *eval) {
     int64_t next = 0;
     require(eval->T >= 1 && eval->T <= MAX_T && (int64_t)eval->B * eval->T <= ROOM);
     for (int64_t b = 0; b < eval_num_batches(eval); b++) {
         EvalBatch batch = eval_batch(eval, b);
-        require(batch.first == next && batch.rows >= 1 && batch.rows <= eval->B);
-        for (int i = 0; i < batch.rows; i++) { check_row(eval, next++); }
+        require(batch.first == next && batch.sequences >= 1 && batch.sequences <= eval->B);
+        for (int i = 0; i < batch.sequences; i++) { check_sequence(eval, next++); }
     }
-    require(next == eval->num_rows);
+    require(next == eval->num_sequences);
 }
 
 static void check_scores(const EvalLoader *eval) {
-    double *means = (double *)calloc((size_t)eval->num_rows, sizeof(double));
+    double *means = (double *)calloc((size_t)eval->num_sequences, sizeof(double));
     int64_t firsts = 0;
     for (int64_t e = 0; e < eval->num_examples; e++) {
         require(eval->examples[e].label >= 0 && eval->examples[e].label < eval->examples[e].num_completions);

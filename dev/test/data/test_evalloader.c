@@ -1,5 +1,5 @@
-// Evaluation files: what a row holds and which of its inputs are scored, batches, the choice among completions, and
-// every kind of bad file with its message.
+// Evaluation files: what a sequence holds and which of its inputs are scored, batches, the choice among completions,
+// and every kind of bad file with its message.
 #include "dev/test/data/eval_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
@@ -41,29 +41,29 @@ static void make_file(void) {
     add_example(2, 9, 100, 2, 2, 6, 0);
 }
 
-// ---- Rows ----
+// ---- Sequences ----
 
 TEST(test_examples) {
     const int contexts[] = {5, 5, 5, 5, 1, 1, 9, 9, 9}, completions[] = {1, 2, 3, 4, 7, 1, 2, 2, 6};
     make_file();
     if (!open_file(t, 0)) { return; }
-    CHECK(t, eval.num_examples == 3 && eval.in_file == 3 && eval.num_rows == 9, "%lld examples, %lld rows",
-          (long long)eval.num_examples, (long long)eval.num_rows);
+    CHECK(t, eval.num_examples == 3 && eval.in_file == 3 && eval.num_sequences == 9, "%lld examples, %lld sequences",
+          (long long)eval.num_examples, (long long)eval.num_sequences);
     for (int i = 0; i < 9; i++) {
-        const EvalRow *row = &eval.rows[i];
-        CHECK(t, row->context_length == contexts[i] && row->completion_length == completions[i], "row %d: %d and %d", i,
-              row->context_length, row->completion_length);
-        CHECK(t, row->completion[0] == row->context[0] + contexts[i], "row %d: its completion begins with %d", i,
-              row->completion[0]);
+        const EvalSequence *s = &eval.sequences[i];
+        CHECK(t, s->context_length == contexts[i] && s->completion_length == completions[i], "sequence %d: %d and %d",
+              i, s->context_length, s->completion_length);
+        CHECK(t, s->completion[0] == s->context[0] + contexts[i], "sequence %d: its completion begins with %d", i,
+              s->completion[0]);
     }
     CHECK(t, eval.examples[0].label == 2 && eval.examples[1].label == 0 && eval.examples[2].label == 2, "labels");
-    CHECK(t, eval.examples[1].first_row == 4 && eval.examples[2].first_row == 6, "first rows");
+    CHECK(t, eval.examples[1].first_sequence == 4 && eval.examples[2].first_sequence == 6, "first sequences");
     uint64_t fingerprint = eval.fingerprint;
     eval_close(&eval);
     eval_close(&eval);
     CHECK(t, !eval_is_open(&eval), "open after it was closed");
     if (open_file(t, 2)) {
-        CHECK(t, eval.num_examples == 2 && eval.num_rows == 6 && eval.in_file == 3, "the first 2 examples");
+        CHECK(t, eval.num_examples == 2 && eval.num_sequences == 6 && eval.in_file == 3, "the first 2 examples");
         CHECK(t, eval.fingerprint == fingerprint, "the fingerprint is that of the file");
     }
     eval_close(&eval);
@@ -71,51 +71,54 @@ TEST(test_examples) {
     eval_close(&eval);
 }
 
-// A row's inputs count up, its targets are one ahead, and the scored ones are its completion. skipped: how many tokens
-// its context loses.
-static void check_row(Test *t, int row, int skipped) {
+// A sequence's inputs count up, its targets are one ahead, and the scored ones are its completion. skipped: how many
+// tokens its context loses.
+static void check_sequence(Test *t, int sequence, int skipped) {
     int32_t inputs[128], targets[128];
     int begin, end;
-    const EvalRow *r = &eval.rows[row];
-    int first = r->context[0] + skipped, n = r->context_length + r->completion_length - 1 - skipped;
-    eval_read_row(&eval, row, inputs, targets);
-    eval_scored(&eval, row, &begin, &end);
-    CHECK(t, end == n && end - begin == r->completion_length, "row %d: scored %d to %d of %d", row, begin, end, n);
+    const EvalSequence *s = &eval.sequences[sequence];
+    int first = s->context[0] + skipped, n = s->context_length + s->completion_length - 1 - skipped;
+    eval_read_one(&eval, sequence, inputs, targets);
+    eval_scored(&eval, sequence, &begin, &end);
+    CHECK(t, end == n && end - begin == s->completion_length, "sequence %d: scored %d to %d of %d", sequence, begin,
+          end, n);
     for (int i = 0; i < eval.T; i++) {
         int input = i < n ? first + i : 0, target = i < n ? first + i + 1 : 0;
-        CHECK(t, inputs[i] == input && targets[i] == target, "row %d, T %d: input %d is %d, target %d", row, eval.T, i,
-              inputs[i], targets[i]);
+        CHECK(t, inputs[i] == input && targets[i] == target, "sequence %d, T %d: input %d is %d, target %d", sequence,
+              eval.T, i, inputs[i], targets[i]);
     }
-    CHECK(t, targets[begin] == r->completion[0] && targets[end - 1] == r->completion[r->completion_length - 1],
-          "row %d: scored are %d to %d", row, targets[begin], targets[end - 1]);
+    CHECK(t, targets[begin] == s->completion[0] && targets[end - 1] == s->completion[s->completion_length - 1],
+          "sequence %d: scored are %d to %d", sequence, targets[begin], targets[end - 1]);
 }
 
-// The batches have each row once, in order. A batch is its rows, one after another.
+// The batches have each sequence once, in order. A batch is its sequences, one after another.
 static void check_batches(Test *t) {
-    int32_t inputs[9 * 64], targets[9 * 64], row_inputs[64], row_targets[64];
+    int32_t inputs[9 * 64], targets[9 * 64], one_inputs[64], one_targets[64];
     int64_t next = 0;
     size_t bytes = (size_t)eval.T * sizeof(int32_t);
     for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
         EvalBatch batch = eval_batch(&eval, b);
-        CHECK(t, batch.first == next && batch.rows >= 1 && batch.rows <= eval.B, "batch %lld: %d rows from %lld",
-              (long long)b, batch.rows, (long long)batch.first);
+        CHECK(t, batch.first == next && batch.sequences >= 1 && batch.sequences <= eval.B,
+              "batch %lld: %d sequences from %lld", (long long)b, batch.sequences, (long long)batch.first);
         eval_read(&eval, batch, inputs, targets);
-        for (int i = 0; i < batch.rows; i++) {
-            eval_read_row(&eval, batch.first + i, row_inputs, row_targets);
-            CHECK(t, memcmp(row_inputs, inputs + eval.T * i, bytes) == 0, "inputs of row %lld", (long long)next + i);
-            CHECK(t, memcmp(row_targets, targets + eval.T * i, bytes) == 0, "targets of row %lld", (long long)next + i);
+        for (int i = 0; i < batch.sequences; i++) {
+            eval_read_one(&eval, batch.first + i, one_inputs, one_targets);
+            CHECK(t, memcmp(one_inputs, inputs + eval.T * i, bytes) == 0, "inputs of sequence %lld",
+                  (long long)next + i);
+            CHECK(t, memcmp(one_targets, targets + eval.T * i, bytes) == 0, "targets of sequence %lld",
+                  (long long)next + i);
         }
-        next += batch.rows;
+        next += batch.sequences;
     }
-    CHECK(t, next == eval.num_rows, "%lld rows", (long long)next);
+    CHECK(t, next == eval.num_sequences, "%lld sequences", (long long)next);
 }
 
-// T is the longest row, rounded up, as far as the model allows, however small the batches are; rows that are longer
-// lose their beginning. The batches have all rows, in order.
+// T is the longest sequence, rounded up, as far as the model allows, however small the batches are. Longer sequences
+// lose their beginning. The batches have all sequences, in order.
 TEST(test_packing) {
     static const struct {
         int batch_size, seq_len, max_seq_len;
-        int T, B, rows_that_lose;
+        int T, B, num_cut;
     } cases[] = {{4, 1024, 1024, 64, 9, 0}, {2, 64, 1024, 64, 2, 0}, {4, 20, 1024, 64, 1, 0}, {1, 64, 64, 64, 1, 0},
                  {4, 16, 24, 24, 2, 0},     {3, 5, 16, 16, 1, 0},    {8, 8, 8, 8, 8, 3},      {2, 4, 1024, 64, 1, 0},
                  {2, 7, 13, 13, 1, 1},      {64, 1, 10, 10, 6, 1},   {1, 7, 7, 7, 1, 4}};
@@ -125,17 +128,17 @@ TEST(test_packing) {
         Error error = {""};
         bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
         if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
-        CHECK(t, eval.T == cases[i].T && eval.B == cases[i].B && eval.rows_that_lose == cases[i].rows_that_lose,
-              "case %zu: T %d, B %d, %lld rows lose", i, eval.T, eval.B, (long long)eval.rows_that_lose);
+        CHECK(t, eval.T == cases[i].T && eval.B == cases[i].B && eval.num_cut == cases[i].num_cut,
+              "case %zu: T %d, B %d, %lld sequences lose", i, eval.T, eval.B, (long long)eval.num_cut);
         CHECK(t, eval.longest == 14, "case %zu", i);
         check_batches(t);
         int losing = 0;
-        for (int row = 0; row < 9; row++) {
-            int n = eval.rows[row].context_length + eval.rows[row].completion_length - 1;
+        for (int sequence = 0; sequence < 9; sequence++) {
+            int n = eval.sequences[sequence].context_length + eval.sequences[sequence].completion_length - 1;
             losing += n > eval.T;
-            check_row(t, row, n > eval.T ? n - eval.T : 0);
+            check_sequence(t, sequence, n > eval.T ? n - eval.T : 0);
         }
-        CHECK(t, losing == eval.rows_that_lose, "case %zu: %d rows", i, losing);
+        CHECK(t, losing == eval.num_cut, "case %zu: %d sequences", i, losing);
     }
     eval_close(&eval);
 }
@@ -186,7 +189,7 @@ static void check_open_refused(Test *t, size_t bytes, int vocab_size, const char
     char rest[512];
     snprintf(rest, sizeof(rest), ": %s", want);
     CHECK_REFUSED(t, open_bytes(t, bytes, vocab_size, 0, &error), &error, test_path(t, "eval.bin"), rest);
-    CHECK(t, eval.words == NULL && eval.rows == NULL && !eval_is_open(&eval), "something is left after a failure");
+    CHECK(t, eval.words == NULL && eval.sequences == NULL && !eval_is_open(&eval), "something is left after a failure");
     eval_close(&eval);
 }
 

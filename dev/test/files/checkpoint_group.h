@@ -56,7 +56,7 @@ static inline void group_follow(const Group *group, int command, int reply) {
         memset(&answer, 0, sizeof(answer));
         answer.ok = group_begin(group, &w, what, &error) && group_write_pieces(group, &w, &error);
         answer.sums = w.sums;
-        if (!answer.ok) { checkpoint_write_abort(&w); }
+        if (!answer.ok) { checkpoint_write_close(&w); }
         if (write(reply, &answer, sizeof(answer)) != (ssize_t)sizeof(answer)) { break; }
     }
     _exit(0);
@@ -124,7 +124,7 @@ static inline bool group_save(const Group *group, int64_t step, int64_t generati
     bool others = group_collect(group, &all);
     if (ok && !(told && others)) { ok = fail(error, "a follower has failed"); }
     ok = ok && checkpoint_write_commit(&w, &all, error);
-    if (!ok) { checkpoint_write_abort(&w); }
+    if (!ok) { checkpoint_write_close(&w); }
     return ok;
 }
 

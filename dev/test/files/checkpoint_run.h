@@ -117,7 +117,7 @@ static inline bool run_write(const Run *run, const char *dir, int64_t step, Erro
     static CheckpointWriter w;
     if (!run_write_begin(run, &w, dir, step, true, error)) { return false; }
     bool ok = run_write_arrays(run, &w, error) && run_write_end(&w, error);
-    if (!ok) { checkpoint_write_abort(&w); }
+    if (!ok) { checkpoint_write_close(&w); }
     return ok;
 }
 
@@ -167,7 +167,7 @@ static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *e
         }
     }
     if (ok) { return run_read_end(run, readers, RUN_READERS, error) ? run_generation(run) : -1; }
-    for (int i = 0; i < RUN_READERS; i++) { checkpoint_read_abort(&readers[i]); }
+    for (int i = 0; i < RUN_READERS; i++) { checkpoint_read_close(&readers[i]); }
     return -1;
 }
 

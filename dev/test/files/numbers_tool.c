@@ -42,7 +42,7 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
         gpt2_forward(model, 1, T, 0.0f, false);
         ok = atomic_write(&out, model->acts.losses.data, 4 * (int64_t)T, error) && atomic_commit(&out, error);
     }
-    atomic_abort(&out);
+    atomic_close(&out);
     plan_free(&tool.plan);
     return ok;
 }

@@ -470,7 +470,7 @@ TEST(test_not_finite) {
     CHECK(t, !checkpoint_write(&w, CHECKPOINT_PARAMS, bad - 1, params + bad - 1, 2, &error), "an infinity was saved");
     CHECK(t, strstr(error.text, "the model to be saved: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
           error.text);
-    checkpoint_write_abort(&w);
+    checkpoint_write_close(&w);
     CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "the old one: %s",
           error.text);
 
@@ -583,7 +583,7 @@ static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Er
     ok = ok && run_write_arrays(run, &w, error);
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
-    checkpoint_write_abort(&w);
+    checkpoint_write_close(&w);
     return ok;
 }
 
@@ -627,7 +627,7 @@ TEST(test_state_without_its_name) {
     CHECK(t, ok && mkdir(paths.state, 0755) == 0, "%s", error.text);
     CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
     CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
-    checkpoint_write_abort(&w);
+    checkpoint_write_close(&w);
     CHECK(t, !path_exists(paths.temporary_state) && !path_exists(paths.temporary_model), "a temporary file stays");
     CHECK(t, !path_exists(paths.model), "the model has its name without a state");
     run_free(&run);
@@ -645,7 +645,7 @@ TEST(test_model_without_its_name) {
               run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
     CHECK(t, ok && mkdir(paths.model, 0755) == 0, "%s", error.text);
     CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
-    checkpoint_write_abort(&w);
+    checkpoint_write_close(&w);
     CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
     run_free(&run);
 }

@@ -298,7 +298,7 @@ TEST(test_pieces_missing_or_twice) {
     run.config.num_heads = 7;
     CHECK_REFUSED(t, run_read_begin(&run, &r, test_folder(t), 1, &error), &error, test_path(t, "model_00000001.bin"),
                   ": holds a model of another shape");
-    checkpoint_read_abort(&r);
+    checkpoint_read_close(&r);
     run_free(&run);
 }
 
@@ -324,7 +324,7 @@ TEST(test_cannot_begin) {
     other = run, state_set_text(&other.header, "more", "facts");
     check_cannot_begin(t, &other, false, "state_00000001.bin.tmp: does not have the ");
     CHECK(t, count_files(test_folder(t)) == 2, "a follower removes nothing");
-    checkpoint_write_abort(&leader);
+    checkpoint_write_close(&leader);
     CHECK(t, count_files(test_folder(t)) == 0, "the leader does");
     other = run, other.section.name = "";
     check_cannot_begin(t, &other, true, ": section \"\" of 800 bytes cannot be stored");
@@ -346,7 +346,7 @@ TEST(test_stale_writer) {
     CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
     w.model.pending = w.state.pending = false; // its leader is dead: nobody removes the files
     CHECK(t, run_write_begin(&run, &stale, test_folder(t), 1, false, &error), "%s", error.text);
-    checkpoint_write_abort(&w);
+    checkpoint_write_close(&w);
     run_fill(&run, 2);
     CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
     CHECK(t, run_write_arrays(&run, &w, &error), "%s", error.text);
@@ -354,7 +354,7 @@ TEST(test_stale_writer) {
     CHECK(t, run_write_arrays(&run, &stale, &error), "%s", error.text);
     run_fill(&run, 2); // of the section, which is written at the end
     CHECK(t, run_write_end(&w, &error), "%s", error.text);
-    checkpoint_write_abort(&stale);
+    checkpoint_write_close(&stale);
     CHECK(t, run_load(&run, test_folder(t), 1, &error) == 2, "%s", error.text);
     run_free(&run);
 }

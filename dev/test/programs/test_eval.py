@@ -28,24 +28,24 @@ def evaluate(model, *arguments, **keywords):
     return ran("--init", model, "--steps", 0, "--sample-every", 0, "-h", 1, *arguments, **keywords)
 
 
-@pytest.mark.parametrize("shift, correct, batch, length, rows", (
+@pytest.mark.parametrize("shift, correct, batch, length, sequences", (
     (lambda i: 0, 40, 1, 24, 1), (lambda i: 1, 0, 24, 1, 1), (lambda i: i % 2, 20, 300, 23, 139),
     (lambda i: i % 8 == 3, 35, 5, 10, 2)))
-def test_answers_of_an_independent_computation(shift, correct, batch, length, rows):
-    """All labels right, none, and some: the accuracy says which answers were given. How many rows share a batch changes
-    no answer, nor does the number of threads."""
+def test_answers_of_an_independent_computation(shift, correct, batch, length, sequences):
+    """All labels right, none, and some: the accuracy says which answers were given. How many sequences share a batch
+    changes no answer, nor does the number of threads."""
     model, examples = right_answers()
     name = eval_file("answers_val.bin", relabelled(examples, shift))
     out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length, "--threads", 2)
-    found = re.search(rf"^HellaSwag +{re.escape(name)}: 40 of 40 questions, (\d+) rows in batches of (\d+) x 24 "
+    found = re.search(rf"^HellaSwag +{re.escape(name)}: 40 of 40 questions, (\d+) sequences in batches of (\d+) x 24 "
                       "tokens$", out, re.M)
-    assert found and int(found.group(2)) == min(rows, int(found.group(1))), out
+    assert found and int(found.group(2)) == min(sequences, int(found.group(1))), out
     assert results(out) == [(0, correct, 40)], out
 
 
 def test_contexts_that_are_cut():
-    """Rows longer than the model lose the beginning of their context, which is said once. No row does so because the
-    batches are small."""
+    """Sequences longer than the model lose the beginning of their context, which is said once. No sequence does so
+    because the batches are small."""
     params = cli.make_params(CONFIG, deviation=0.3)
     model = cli.model("cut.bin", CONFIG, params)
     examples = questions(CONFIG, params, 12, 24, longest=40)
@@ -165,7 +165,7 @@ def long_evaluation(examples=30000):
     return name, eval_file("long_val.bin", [(context, [completion] * 4, 0)] * examples)
 
 
-PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) rows \| (\d+:\d\d) left\x1b\[J"
+PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) sequences \| (\d+:\d\d) left\x1b\[J"
 
 
 def test_progress():
@@ -241,7 +241,7 @@ def test_planned():
     """--plan counts what an evaluation takes."""
     model, examples = right_answers()
     name = eval_file("planned_val.bin", examples)
-    rows = sum(len(completions) for _, completions, _ in examples)
+    sequences = sum(len(completions) for _, completions, _ in examples)
     out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan", "all")
-    assert re.search(rf"^eval_means +\({rows}\) +f64 +{8 * rows} ", out, re.M), out
+    assert re.search(rf"^eval_means +\({sequences}\) +f64 +{8 * sequences} ", out, re.M), out
     assert results(out) == []

@@ -499,14 +499,14 @@ TEST(test_what_was_given) {
     const bool *given = p.options.given;
     check_refusals(t, true, refused, sizeof(refused) / sizeof(refused[0]));
     CHECK(t, parse(&p, true, "-i x --auto -d 4096"), "%s", p.error.text);
-    CHECK(t, !given[TRAIN_ROW_batch_size] && !given[TRAIN_ROW_recompute], "not given");
-    CHECK(t, given[TRAIN_ROW_auto_plan] && given[TRAIN_ROW_total_batch] && given[TRAIN_ROW_train_data], "given");
+    CHECK(t, !given[OPTION_batch_size] && !given[OPTION_recompute], "not given");
+    CHECK(t, given[OPTION_auto_plan] && given[OPTION_total_batch] && given[OPTION_train_data], "given");
     CHECK(t, parse(&p, true, "-i x --auto -b 4 -r -1"), "the level is left to --auto: %s", p.error.text);
     CHECK(t, parse(&p, true, "-i x --gpu-memory 8") && p.options.recompute == -1, "%s", p.error.text);
     CHECK(t, !parse(&p, false, "-i x -r -1"), "the CPU trainer takes level -1");
-    CHECK(t, parse(&p, true, "-i x --auto -b 4") && given[TRAIN_ROW_batch_size], "-b: %s", p.error.text);
-    CHECK(t, parse(&p, true, "-i x --auto -d 4096 --recompute=1") && given[TRAIN_ROW_recompute], "%s", p.error.text);
-    CHECK(t, !given[TRAIN_ROW_batch_size], "given by the command line before");
+    CHECK(t, parse(&p, true, "-i x --auto -b 4") && given[OPTION_batch_size], "-b: %s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096 --recompute=1") && given[OPTION_recompute], "%s", p.error.text);
+    CHECK(t, !given[OPTION_batch_size], "given by the command line before");
     CHECK(t, !parse(&p, false, "-i x --auto") && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s", p.error.text);
 }
 

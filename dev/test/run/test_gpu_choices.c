@@ -33,7 +33,7 @@ static int64_t largest(int64_t T, int64_t sequences, int level, int64_t budget) 
 static void check_choice(Test *t, int64_t T, int64_t sequences, int64_t budget) {
     int want = -1;
     for (int level = 0; level < NUM_RECOMPUTE_LEVELS && want < 0; level++) {
-        if (T * largest(T, sequences, level, budget) >= AUTO_ROWS) { want = level; }
+        if (T * largest(T, sequences, level, budget) >= AUTO_TOKENS) { want = level; }
     }
     if (want < 0) {
         want = 0;

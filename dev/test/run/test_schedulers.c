@@ -16,7 +16,7 @@ static void check_fraction(Test *t, const Schedule *s, int64_t step, double want
 
 // --schedule accepts exactly the names of the table, and --help has a note for each.
 TEST(test_names) {
-    const ArgSpec *spec = &train_specs_gpu[TRAIN_ROW_schedule];
+    const ArgSpec *spec = &train_specs_gpu[OPTION_schedule];
     char choices[1000] = "", note[100];
     for (int i = 0; i < NUM_SCHEDULES; i++) {
         CHECK(t, (int)schedule_kind(schedule_names[i]) == i, "%s", schedule_names[i]);
