@@ -146,7 +146,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/data/dataloader.h", "dl->first[middle] <= in_epoch", "dl->first[middle] < in_epoch", UNIT, "dataloader"),
     ("llmc/data/dataloader.h", "(n - count) / (NUM_SAMPLES - 1) * i", "0", UNIT, "dataloader"),
     ("llmc/data/text_data.h", "count - validation >= window ?", "count > validation ?", UNIT, "dataloader"),
-    ("llmc/data/evalloader.h", "*begin = *end - r->completion_length", "*begin = *end - r->completion_length + 1",
+    ("llmc/data/evalloader.h", "*begin = *end - s->completion_length", "*begin = *end - s->completion_length + 1",
      UNIT, "evalloader"),
     ("llmc/data/evalloader.h", "label >= completions", "label > completions", UNIT, "evalloader"),
     ("llmc/data/questions.h", "if (2 * *count > UINT16_MAX) {", "if (*count > UINT16_MAX) {", CPU,
