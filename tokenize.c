@@ -161,9 +161,8 @@ static bool clear_old_shards(const ShardSet *set, bool overwrite, Error *error) 
         ok = path_join(path, set->folder, entry->d_name, error);
         if (ok && !overwrite) {
             ok = fail(error, "%s: exists already; --overwrite removes all shards of this prefix first", path);
-        } else if (ok && !files_remove(path)) {
-            ok = fail_system(error, path, "remove");
         }
+        ok = ok && files_remove(path, error);
     }
     closedir(directory);
     return ok;
@@ -176,7 +175,7 @@ static bool shard_begin(ShardSet *set, Error *error) {
     if (!val && set->next == 0) { set->next = 1; } // shard 0 is always validation, as in the FineWeb shards
     shard_path(path, set->prefix, val, set->next);
     set->room = val ? min_i64(set->shard_size, set->val_left) : set->shard_size;
-    return atomic_open(&set->file, path, error) && atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
+    return atomic_open(&set->file, path, 0666, error) && atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
 }
 
 static bool shard_end(ShardSet *set, Error *error) {
@@ -223,11 +222,12 @@ static bool shards_keep_tokenizer(const ShardSet *set, const Tokenizer *t, Error
 // Removes what this run has written. clear_old_shards made sure that no older shards have these names.
 static void shards_remove(ShardSet *set) {
     char path[MAX_PATH_BYTES];
+    Error ignored;
     atomic_close(&set->file);
     for (int i = 0; i < set->next; i++) {
         for (int val = 0; val < 2; val++) {
             shard_path(path, set->prefix, val == 1, i);
-            files_remove(path);
+            files_remove(path, &ignored);
         }
     }
 }
@@ -416,7 +416,8 @@ static bool questions_begin(Run *run, Error *error) {
     if (!run->options->overwrite && path_exists(path)) {
         return fail(error, "%s: exists already; --overwrite replaces it", path);
     }
-    return atomic_open(&run->questions, path, error) && atomic_write(&run->questions, header, sizeof(header), error);
+    return atomic_open(&run->questions, path, 0666, error) &&
+           atomic_write(&run->questions, header, sizeof(header), error);
 }
 
 static bool questions_finish(Run *run, Error *error) {

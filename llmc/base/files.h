@@ -101,8 +101,10 @@ static inline bool fail_system(Error *error, const char *path, const char *actio
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Removes a file, if it is there. Returns false and sets errno if it stays.
-static inline bool files_remove(const char *path) { return unlink(path) == 0 || errno == ENOENT; }
+// Removes a file, if it is there.
+static inline bool files_remove(const char *path, Error *error) {
+    return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
+}
 
 // Makes a rename or a new name in the folder of `path` survive a power failure. EINVAL means that the file system
 // cannot do this. It is no error, because nothing more can be done.
@@ -350,16 +352,11 @@ static inline bool atomic_name(AtomicFile *file, const char *path, Error *error)
 // Begins a file in an existing folder; mode: who may read it, less the process's umask. The file is new: processes of a
 // killed run may still write into the old temporary file, and another user may have put a link in its place. After any
 // failure of this or the following functions, the file is closed and the temporary file is gone.
-static inline bool atomic_open_mode(AtomicFile *file, const char *path, mode_t mode, Error *error) {
-    if (!atomic_name(file, path, error)) { return false; }
-    if (!files_remove(file->temporary)) { return fail_system(error, file->temporary, "remove"); }
+static inline bool atomic_open(AtomicFile *file, const char *path, mode_t mode, Error *error) {
+    if (!atomic_name(file, path, error) || !files_remove(file->temporary, error)) { return false; }
     file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     file->pending = file->fd >= 0;
     return file->pending || fail_system(error, file->temporary, "create");
-}
-
-static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
-    return atomic_open_mode(file, path, 0666, error);
 }
 
 // Writes bytes at an offset of an open file. *written counts them. Returns 0 or an errno.
@@ -401,7 +398,7 @@ static inline int files_reserve(int fd, int64_t bytes) {
 // One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
 // full disk shows here. Bytes that nobody writes are zeros.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
-    if (!atomic_open(file, path, error)) { return false; }
+    if (!atomic_open(file, path, 0666, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) { return atomic_fail(file, "reserve", bytes, code, error); }
     bool ok = sync_parent(path, error);
@@ -491,7 +488,7 @@ static inline bool atomic_commit(AtomicFile *file, Error *error) {
 // Writes a whole small file atomically. mode: 0600 for a file that holds a secret, otherwise 0666.
 static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, mode_t mode, Error *error) {
     AtomicFile file;
-    return atomic_open_mode(&file, path, mode, error) && atomic_write(&file, data, bytes, error) &&
+    return atomic_open(&file, path, mode, error) && atomic_write(&file, data, bytes, error) &&
            atomic_commit(&file, error);
 }
 

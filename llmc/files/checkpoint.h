@@ -90,42 +90,26 @@ static inline int64_t checkpoint_step_of_name(const char *name, const char *kind
     return step >= 0 && step <= LARGEST_WHOLE && strcmp(name, same) == 0 ? step : -1;
 }
 
-static inline int checkpoint_compare_steps(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x > y ? -1 : x < y;
-}
-
-// Collects the steps of all names of this form in a folder, newest first. The caller frees *steps. Returns their
-// number, or -1 if the folder cannot be read.
-static inline int checkpoint_collect(const char *dir, const char *kind, const char *suffix, int64_t **steps) {
-    *steps = NULL;
+// Returns the largest step below `before` among the names of this form in a folder. -1: there is none. -2: the folder
+// cannot be read, and errno says why.
+static inline int64_t checkpoint_before(const char *dir, const char *kind, const char *suffix, int64_t before) {
+    int64_t largest = -1;
     DIR *folder = opendir(dir);
-    if (folder == NULL) { return -1; }
-    int count = 0, capacity = 0;
+    if (folder == NULL) { return -2; }
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         int64_t step = checkpoint_step_of_name(entry->d_name, kind, suffix);
-        if (step < 0) { continue; }
-        if (count == capacity) {
-            capacity = 2 * capacity + 16;
-            int64_t *larger = (int64_t *)realloc(*steps, (size_t)capacity * sizeof(int64_t));
-            if (larger == NULL) { break; }
-            *steps = larger;
-        }
-        (*steps)[count++] = step;
+        if (step < before) { largest = max_i64(largest, step); }
     }
     closedir(folder);
-    if (count > 0) { qsort(*steps, (size_t)count, sizeof(int64_t), checkpoint_compare_steps); }
-    return count;
+    return largest;
 }
 
 // Writes the steps of up to max states or models (kind) in a folder, newest first, and returns their number. Each
-// checkpoint has a state file; checkpoint_verify_model tells whether it is sound. A missing folder holds none.
+// checkpoint has a state file; checkpoint_newest tells which is sound. A missing folder holds none.
 static inline int checkpoint_list(const char *dir, const char *kind, int64_t *steps, int max) {
-    int64_t *all;
-    int count = checkpoint_collect(dir, kind, "", &all);
-    count = count < 0 ? 0 : count < max ? count : max;
-    for (int i = 0; i < count; i++) { steps[i] = all[i]; }
-    free(all);
+    int count = 0;
+    int64_t step = checkpoint_before(dir, kind, "", INT64_MAX);
+    for (; count < max && step >= 0; step = checkpoint_before(dir, kind, "", step)) { steps[count++] = step; }
     return count;
 }
 
@@ -252,16 +236,62 @@ static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Con
     return true;
 }
 
-// Verifies every byte of a checkpoint without loading it. Writes the model's path into model_path (MAX_PATH_BYTES).
-static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
+// ---- The newest good checkpoint ----
+
+// What a checkpoint is for. A run that resumes needs the facts of its state, and verifies the arrays when it loads
+// them. Whoever takes the model only needs every byte verified first; then a model without a state will do.
+typedef enum { CHECKPOINT_TO_RESUME, CHECKPOINT_AS_MODEL } CheckpointUse;
+
+typedef struct CheckpointFound {
+    int64_t step;               // -1: the folder holds none; -2: it cannot be read
+    char model[MAX_PATH_BYTES]; // the file with the weights; it may have its temporary name
+    GPT2Config config;
+    StateHeader header; // the facts; empty for a model without a state
+    Error passed;       // what is wrong with the newest checkpoint; empty: nothing, it was found
+} CheckpointFound;
+
+// Checks the checkpoint of one step for its use.
+static inline bool checkpoint_look(CheckpointFound *found, const char *dir, int64_t step, CheckpointUse use,
+                                   Error *error) {
     CheckpointReader r;
-    StateHeader header;
-    if (!checkpoint_open(&r, dir, step, &header, error)) { return false; }
-    bool ok = state_verify_sections(&r.state, error) && checkpoint_verify_params(&r, error);
-    path_copy(model_path, r.model.path, strlen(r.model.path));
+    CheckpointPaths paths;
+    int version;
+    found->step = step;
+    state_init(&found->header);
+    if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
+    if (use == CHECKPOINT_AS_MODEL && !path_exists(paths.state)) {
+        path_copy(found->model, paths.model, strlen(paths.model));
+        return model_bin_read_config(paths.model, &found->config, &version, error);
+    }
+    if (!checkpoint_open(&r, dir, step, &found->header, error)) { return false; }
+    found->config = r.config;
+    path_copy(found->model, r.model.path, strlen(r.model.path));
+    bool ok =
+        use == CHECKPOINT_TO_RESUME || (state_verify_sections(&r.state, error) && checkpoint_verify_params(&r, error));
     checkpoint_read_close(&r);
     return ok;
 }
+
+// Finds the newest good checkpoint of a run's folder among the steps below `before` (INT64_MAX: of all). If there is
+// none, the error says what is wrong with the newest one.
+static inline bool checkpoint_newest(CheckpointFound *found, const char *dir, int64_t before, CheckpointUse use,
+                                     Error *error) {
+    Error problem;
+    found->passed.text[0] = '\0';
+    for (;;) {
+        int64_t model = use == CHECKPOINT_AS_MODEL ? checkpoint_before(dir, "model", "", before) : -1;
+        before = max_i64(checkpoint_before(dir, "state", "", before), model);
+        if (before < 0) { break; }
+        if (checkpoint_look(found, dir, before, use, &problem)) { return true; }
+        if (found->passed.text[0] == '\0') { found->passed = problem; }
+    }
+    if (found->passed.text[0] != '\0') { return fail(error, "%s", found->passed.text); }
+    found->step = before;
+    if (before == -2) { return fail_system(error, dir, "read folder"); }
+    return fail(error, "%s: this folder holds no checkpoint", dir);
+}
+
+// ---- Loading in pieces ----
 
 // Opens a checkpoint to be read in pieces and reads its facts into header. config comes from checkpoint_load_header. No
 // file stays open after this or a following function fails.
@@ -335,10 +365,6 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
 
 // ---- Cleaning up after a kill ----
 
-static inline bool checkpoint_remove(const char *path, Error *error) {
-    return files_remove(path) || fail_system(error, path, "remove");
-}
-
 // Ends a save or prune of one step that was killed. The model under the temporary name gets its own name if it belongs
 // to the state, and is removed otherwise. It stays while the state or its model cannot be read.
 static inline bool checkpoint_settle(const char *dir, int64_t step, const CheckpointPaths *paths, Error *error) {
@@ -346,11 +372,11 @@ static inline bool checkpoint_settle(const char *dir, int64_t step, const Checkp
     StateHeader header;
     Error ignored;
     if (!path_exists(paths->temporary_model)) { return true; }
-    if (!path_exists(paths->state)) { return checkpoint_remove(paths->temporary_model, error); }
+    if (!path_exists(paths->state)) { return files_remove(paths->temporary_model, error); }
     if (!checkpoint_open(&r, dir, step, &header, &ignored)) { return true; }
     bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
     checkpoint_read_close(&r);
-    if (!belongs) { return checkpoint_remove(paths->temporary_model, error); }
+    if (!belongs) { return files_remove(paths->temporary_model, error); }
     if (rename(paths->temporary_model, paths->model) == 0) { return sync_parent(paths->model, error); }
     return fail_system(error, paths->temporary_model, "rename");
 }
@@ -358,17 +384,15 @@ static inline bool checkpoint_settle(const char *dir, int64_t step, const Checkp
 // Removes all leftovers of killed saves from a run folder, and nothing else. The caller holds the folder's lock.
 static inline bool checkpoint_clean(const char *dir, Error *error) {
     static const char *const kinds[] = {"model", "state"};
+    CheckpointPaths paths;
     for (int i = 0; i < 2; i++) {
-        int64_t *steps;
-        CheckpointPaths paths;
-        int count = checkpoint_collect(dir, kinds[i], TEMPORARY_SUFFIX, &steps);
-        bool ok = count >= 0 || fail_system(error, dir, "read folder");
-        for (int j = 0; ok && j < count; j++) {
-            ok = checkpoint_paths(&paths, dir, steps[j], error) && checkpoint_settle(dir, steps[j], &paths, error) &&
-                 checkpoint_remove(paths.temporary_state, error);
+        int64_t step = INT64_MAX;
+        while ((step = checkpoint_before(dir, kinds[i], TEMPORARY_SUFFIX, step)) >= 0) {
+            bool ok = checkpoint_paths(&paths, dir, step, error) && checkpoint_settle(dir, step, &paths, error) &&
+                      files_remove(paths.temporary_state, error);
+            if (!ok) { return false; }
         }
-        free(steps);
-        if (!ok) { return false; }
+        if (step == -2) { return fail_system(error, dir, "read folder"); }
     }
     return true;
 }
@@ -510,11 +534,10 @@ static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *cons
     return true;
 }
 
-// Flushes what this process has written to the disk. The save ends here for all processes but the leader.
+// Flushes what this process has written to the disk. The save ends here for all processes but the leader, which
+// flushes its state in the commit.
 static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
-    if (!atomic_flush(&w->model, error)) { return false; }
-    if (!w->leader) { return atomic_flush(&w->state, error); }
-    return files_flush(w->state.fd) == 0 || atomic_fail(&w->state, "flush it after", w->state.bytes, errno, error);
+    return atomic_flush(&w->model, error) && (w->leader || atomic_flush(&w->state, error));
 }
 
 // Writes the sections and the head of the state, and gives the files their names. The leader calls this when all
@@ -545,20 +568,17 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     Error ignored;
     if (!checkpoint_paths(&paths, dir, step, &ignored)) { return; }
     if (rename(paths.model, paths.temporary_model) != 0 && errno != ENOENT) { return; }
-    if (files_remove(paths.state)) { files_remove(paths.temporary_model); }
+    if (files_remove(paths.state, &ignored)) { files_remove(paths.temporary_model, &ignored); }
 }
 
 // Removes the checkpoints up to newest_step but the `keep` newest (0: all stay) and those of steps divisible by
 // keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
 static inline void checkpoint_prune(const char *dir, int64_t newest_step, int64_t keep, int64_t keep_major) {
-    int64_t *steps;
-    int count = checkpoint_collect(dir, "state", "", &steps), later = 0;
-    while (later < count && steps[later] > newest_step) { later++; }
-    for (int i = 0; keep > 0 && i < count; i++) {
-        bool stays = i < later + keep || (keep_major > 0 && steps[i] % keep_major == 0);
-        if (!stays) { checkpoint_delete(dir, steps[i]); }
+    if (keep == 0) { return; }
+    for (int64_t step = newest_step + 1; (step = checkpoint_before(dir, "state", "", step)) >= 0; keep--) {
+        bool stays = keep > 0 || (keep_major > 0 && step % keep_major == 0);
+        if (!stays) { checkpoint_delete(dir, step); }
     }
-    free(steps);
 }
 
 #endif // LLMC_CHECKPOINT_H

@@ -13,17 +13,6 @@ typedef struct ModelFile {
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
-// Finds the model of step `step` in a run folder. A checkpoint must verify. A model without a state needs a valid
-// header.
-static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t step, Error *error) {
-    CheckpointPaths paths;
-    int version;
-    if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
-    path_copy(file->path, paths.model, strlen(paths.model));
-    if (path_exists(paths.state) && !checkpoint_verify_model(dir, step, file->path, error)) { return false; }
-    return model_bin_read_config(file->path, &file->config, &version, error);
-}
-
 // Refuses a model in Hugging Face's files, or a folder without a model. The program that converts is in Python.
 static inline bool model_file_fail_published(const char *init, Error *error) {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"};
@@ -54,22 +43,13 @@ static inline bool model_file_fail_name(const char *init, Error *error) {
 
 // Opens the newest good model_<step>.bin of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
-    int64_t *steps, newest = -1;
-    Error problem;
-    int count = checkpoint_collect(dir, "model", "", &steps);
-    // A kill may have left the newest model under its temporary name. Its state finds it there.
-    checkpoint_list(dir, "state", &newest, 1);
-    bool found = newest > (count > 0 ? steps[0] : -1) && model_file_try_step(file, dir, newest, &problem);
-    for (int i = 0; i < count && !found; i++) {
-        found = model_file_try_step(file, dir, steps[i], &problem);
-        if (!found && file->note.text[0] == '\0') { file->note = problem; }
+    CheckpointFound found;
+    if (!checkpoint_newest(&found, dir, INT64_MAX, CHECKPOINT_AS_MODEL, error)) {
+        return found.step == -1 && model_file_fail_published(dir, error);
     }
-    free(steps);
-    if (found) { return true; }
-    if (count < 0) { return fail_system(error, dir, "read folder"); }
-    if (count == 0) { return model_file_fail_published(dir, error); }
-    *error = file->note;
-    return false;
+    path_copy(file->path, found.model, strlen(found.model));
+    file->config = found.config, file->note = found.passed;
+    return true;
 }
 
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a .bin file,

@@ -346,7 +346,7 @@ static inline bool comm_meet(CommStartup *s, Error *error) {
 
 // Ends a start, when the ranks have met or will not.
 static inline void comm_part(CommStartup *s) {
-    if (s->lock.fd >= 0) { files_remove(s->file); }
+    if (s->lock.fd >= 0) { unlink(s->file); }
     directory_unlock(&s->lock);
     comm_close_listeners(s);
 }

@@ -115,8 +115,7 @@ static inline void log_tail(const LogFile *file, char *tail, size_t size) {
 // machine has cut: readers skip it. anew: removes what is there.
 static inline bool log_open(LogFile *file, const char *dir, const char *name, bool anew, Error *error) {
     char last[2];
-    if (!path_join(file->path, dir, name, error)) { return false; }
-    if (anew && !files_remove(file->path)) { return fail_system(error, file->path, "remove"); }
+    if (!path_join(file->path, dir, name, error) || (anew && !files_remove(file->path, error))) { return false; }
     file->fd = files_open_own(file->path, O_RDWR | O_APPEND | O_CREAT, 0666, error);
     if (file->fd < 0) { return false; }
     log_tail(file, last, sizeof(last));

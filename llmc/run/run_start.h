@@ -234,7 +234,7 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
     if (!path_join(path, run->options.out_dir, RUN_TOKENIZER_NAME, error)) { return false; }
     if (run->tokenizer.is_open) { return tokenizer_copy_to(&run->tokenizer.tokenizer, path, error); }
-    return !run->options.overwrite || files_remove(path) || fail_system(error, path, "remove");
+    return !run->options.overwrite || files_remove(path, error);
 }
 
 // Begins the log. A fresh run that may overwrite an older run removes its checkpoints here, after everything else has

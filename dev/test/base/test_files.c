@@ -39,7 +39,7 @@ TEST(test_paths) {
     uint8_t *data;
     int64_t size;
     DirectoryLock lock;
-    bool any = atomic_open(&file, longer, &error) || input_open(&input, longer, &error) ||
+    bool any = atomic_open(&file, longer, 0666, &error) || input_open(&input, longer, &error) ||
                list_glob(longer, "", &list, &error) || read_whole_file(longer, 10, &data, &size, &error) ||
                directory_lock(&lock, longer, &error) || make_directories(longer, &error);
     CHECK(t, !any, "a path of 5000 bytes was accepted");
@@ -147,21 +147,21 @@ TEST(test_atomic) {
     AtomicFile file;
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
     temp_write(path, "old", 3);
-    CHECK(t, atomic_open(&file, path, &error) && atomic_write(&file, "new one", 7, &error), "%s", error.text);
+    CHECK(t, atomic_open(&file, path, 0666, &error) && atomic_write(&file, "new one", 7, &error), "%s", error.text);
     check_holds(t, path, "old", 3, "before the commit");
     CHECK(t, temp_exists(temporary) && atomic_commit(&file, &error), "%s", error.text);
     check_holds(t, path, "new one", 7, "after the commit");
     CHECK(t, !temp_exists(temporary), "a temporary file after the commit");
     atomic_close(&file);
     CHECK(t, temp_exists(path), "an abort after the commit does nothing");
-    CHECK(t, atomic_open(&file, path, &error) && atomic_write(&file, "x", 1, &error), "%s", error.text);
+    CHECK(t, atomic_open(&file, path, 0666, &error) && atomic_write(&file, "x", 1, &error), "%s", error.text);
     CHECK(t, atomic_flush(&file, &error) && temp_exists(temporary), "flushed, not visible: %s", error.text);
     atomic_close(&file);
     check_holds(t, path, "new one", 7, "after an abort");
     CHECK(t, !temp_exists(temporary), "a temporary file after an abort");
-    CHECK_REFUSED(t, atomic_open(&file, test_folder(t), &error), &error, test_folder(t),
+    CHECK_REFUSED(t, atomic_open(&file, test_folder(t), 0666, &error), &error, test_folder(t),
                   ": is a folder, a file is to be written");
-    CHECK_REFUSED(t, atomic_open(&file, test_path(t, "none/f"), &error), &error, test_path(t, "none/f"),
+    CHECK_REFUSED(t, atomic_open(&file, test_path(t, "none/f"), 0666, &error), &error, test_path(t, "none/f"),
                   ".tmp: cannot create: No such file or directory");
 }
 
@@ -227,7 +227,7 @@ TEST(test_dev_full) {
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
     temp_write(path, "old", 3);
     temp_must(symlink(path, temporary) == 0, temporary);
-    CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
+    CHECK(t, atomic_open(&file, path, 0666, &error), "%s", error.text);
     int full = open("/dev/full", O_WRONLY);
     temp_must(full >= 0 && dup2(full, file.fd) == file.fd, "/dev/full");
     close(full);
@@ -250,7 +250,7 @@ TEST(test_size_limit) {
     tight.rlim_cur = 10000;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &tight);
-    CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
+    CHECK(t, atomic_open(&file, path, 0666, &error), "%s", error.text);
     bool ok = true;
     for (int i = 0; i < 4 && ok; i++) { ok = atomic_write(&file, block, sizeof(block), &error); }
     AtomicFile reserved;
@@ -276,7 +276,7 @@ TEST(test_full_file_system) {
     uint8_t *block = (uint8_t *)calloc(1, 100000);
     const char *path = test_path(t, "f");
     CHECK(t, write_whole_file(path, "old", 3, 0666, &error), "%s", error.text);
-    CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
+    CHECK(t, atomic_open(&file, path, 0666, &error), "%s", error.text);
     CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
     CHECK(t, strstr(error.text, " bytes: No space left on device; ") != NULL, "%s", error.text);
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");

@@ -172,8 +172,8 @@ static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *e
 }
 
 static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
-    char model[MAX_PATH_BYTES];
-    return checkpoint_verify_model(dir, step, model, error);
+    static CheckpointFound found;
+    return checkpoint_look(&found, dir, step, CHECKPOINT_AS_MODEL, error);
 }
 
 static inline int count_files(const char *dir) {

@@ -36,7 +36,7 @@ static bool write_state(const char *path, Error *error) {
         if (!state_make_record(&records[i], &sections[i], STATE_SECTION, path, error)) { return false; }
         records[i].checksum = hash64(sections[i].data, (size_t)sections[i].bytes);
     }
-    bool ok = atomic_open(&file, path, error) && state_write_head(&file, &header, records, 2, error);
+    bool ok = atomic_open(&file, path, 0666, error) && state_write_head(&file, &header, records, 2, error);
     for (int i = 0; ok && i < 2; i++) {
         int64_t offset = state_offset(header.length, records, 2, i);
         ok = atomic_write_at(&file, offset, sections[i].data, sections[i].bytes, error);

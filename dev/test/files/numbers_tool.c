@@ -25,7 +25,7 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
     static Tool tool; // zero
     AtomicFile out;
     Model *model = &tool.model;
-    if (!load_model(&tool, init, T, error) || !atomic_open(&out, path, error)) { return false; }
+    if (!load_model(&tool, init, T, error) || !atomic_open(&out, path, 0666, error)) { return false; }
     bool ok = true;
     for (int t = 0; ok && t < T; t++) {
         int token = atoi(tokens[t]);

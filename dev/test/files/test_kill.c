@@ -67,28 +67,16 @@ static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t gene
     return died;
 }
 
-// Finds the newest checkpoint that verifies. false if there is none.
-static bool find_good(const char *dir, int64_t *step, Error *error) {
-    int64_t steps[64];
-    int count = checkpoint_list(dir, "state", steps, 64);
-    bool found = false;
-    snprintf(error->text, sizeof(error->text), "no checkpoint");
-    for (int i = 0; i < count && !found; i++) {
-        *step = steps[i];
-        found = checkpoint_verify(dir, steps[i], error);
-    }
-    return found;
-}
-
 // What must hold at every moment: the newest checkpoint that verifies loads and is whole, and is one of the generations
 // lowest..highest.
 static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
+    static CheckpointFound found;
     Error error;
-    int64_t step = -1;
-    if (!CHECK(t, find_good(dir, &step, &error), "%s: nothing usable: %s", when, error.text)) { return; }
-    int64_t generation = run_load(run, dir, step, &error);
+    bool usable = checkpoint_newest(&found, dir, INT64_MAX, CHECKPOINT_AS_MODEL, &error);
+    if (!CHECK(t, usable, "%s: nothing usable: %s", when, error.text)) { return; }
+    int64_t generation = run_load(run, dir, found.step, &error);
     CHECK(t, generation >= lowest && generation <= highest, "%s: generation %lld of step %lld, expected %lld to %lld",
-          when, (long long)generation, (long long)step, (long long)lowest, (long long)highest);
+          when, (long long)generation, (long long)found.step, (long long)lowest, (long long)highest);
 }
 
 // A folder with the pair of step 1 (generation 1), for prune also with step 0.

@@ -19,7 +19,7 @@ static inline bool model_bin_write(const char *path, const GPT2Config *config, c
     int32_t header[DATA_HEADER_INTS];
     AtomicFile file;
     model_bin_make_header(header, config, MODEL_BIN_FP32);
-    return atomic_open(&file, path, error) && atomic_write(&file, header, DATA_HEADER_BYTES, error) &&
+    return atomic_open(&file, path, 0666, error) && atomic_write(&file, header, DATA_HEADER_BYTES, error) &&
            atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
            atomic_commit(&file, error);
 }
