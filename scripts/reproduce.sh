@@ -104,7 +104,7 @@ follow_arguments() {
             --steps | -x) STEPS=$value ;;
             --recompute | -r) RECOMPUTE=$value ;;
             --zero-stage | -z) ZERO_STAGE=$value ;;
-            --eval-every | --eval-examples | --hellaswag-data) of_questions+=("${1%%=*}" "$value") ;;
+            --eval-examples | --hellaswag-data) of_questions+=("${1%%=*}" "$value") ;;
             --out-dir | -o) stop "$1: the setting OUT_DIR names the run's folder, as in OUT_DIR=/disk/run $self" ;;
             *) further+=("$1") words=1 ;;
         esac

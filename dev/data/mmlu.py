@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes dev/data/mmlu/mmlu_val.bin, the 14,042 questions of MMLU on 57 subjects, for --mmlu 1.
+"""Makes dev/data/mmlu/mmlu_val.bin, the 14,042 questions of MMLU on 57 subjects, for --mmlu.
 
     python3 dev/data/mmlu.py
 

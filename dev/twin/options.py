@@ -19,7 +19,7 @@ TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads c
     weight-decay adam-eps grad-clip val-every val-sequences val-batches out-dir checkpoint-every resume
     overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
-OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
+OFF = {"sample-every": 0, "hellaswag": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
        "gelu-fusion": 0, "master-weights": 1}
 HELP = {  # where this program does less
     "tokenizer": "only byte: of other tokens make shards with ./tokenize",

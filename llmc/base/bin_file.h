@@ -57,7 +57,7 @@ static const BinFormat bin_formats[BIN_KINDS] = {
      "examples",
      1,
      EVAL_MAX_EXAMPLES,
-     "give it to --hellaswag-data or --mmlu-data",
+     "give it to --hellaswag-data or --mmlu",
      "`tokenize --eval` makes one"},
 };
 

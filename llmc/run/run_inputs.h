@@ -196,9 +196,9 @@ static inline bool run_pack_evals(TrainRun *run, Error *error) {
 // Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : NULL, o->mmlu ? o->mmlu_data : NULL};
+    const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : "", o->mmlu};
     for (int i = 0; i < NUM_EVALS; i++) {
-        if (paths[i] == NULL) { continue; }
+        if (paths[i][0] == '\0') { continue; }
         if (!path_exists(paths[i])) {
             return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
                         run_evals[i].option);

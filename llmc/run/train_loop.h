@@ -134,7 +134,7 @@ static inline Due run_what_is_due(const TrainRun *run) {
     due.last = run->step >= run->num_steps || run_is_stopping();
     due.saves = due.last || (run->step > 0 && run_is_due(run, o->checkpoint_every));
     due.validates = run_has_val(run) && run_is_due(run, o->val_every);
-    due.evaluates = run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
+    due.evaluates = run_has_evals(run) && run_is_due(run, o->val_every);
     due.samples = run->step > 0 && run_is_due(run, o->sample_every);
     due.any = due.saves || due.validates || due.evaluates || due.samples;
     return due;

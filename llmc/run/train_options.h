@@ -95,16 +95,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "sequences in a validation; 0: all")                                                                             \
     X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, "", "Evaluation",                         \
       "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
-    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                     \
-      "measure the accuracy on HellaSwag with each validation, or as --eval-every says (-h alone is --help)")          \
+    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "val-every|steps=0", "Evaluation",                    \
+      "measure the accuracy on HellaSwag with each validation (-h alone is --help)")                                   \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
       FREE, "hellaswag", "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                    \
-    X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, "", "Evaluation",                                                \
-      "measure the accuracy on MMLU with each validation, or as --eval-every says")                                    \
-    X(mmlu_data, "mmlu-data", "", TEXT, "dev/data/mmlu/mmlu_val.bin", 1, ARGS_MAX_PATH, "FILE", FREE, "mmlu",          \
-      "Evaluation", "its questions; python3 dev/data/mmlu.py fetches them")                                            \
-    X(eval_every, "eval-every", "", INT, "-1", -1, 1000000000, "N", FREE, "hellaswag|mmlu", "Evaluation",              \
-      "measure these accuracies every N steps, and at the start and the end; -1: with each validation")                \
+    X(mmlu, "mmlu", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "val-every|steps=0", "Evaluation",                   \
+      "measure the accuracy on these questions, too; python3 dev/data/mmlu.py fetches MMLU's")                         \
     X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "Evaluation",               \
       "use the first N questions of each; 0: all")                                                                     \
     X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",           \
@@ -347,13 +343,10 @@ typedef struct {
 // Refuses options that contradict each other, or that do nothing in their combination.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[OPTION_batch_size];
-    bool falls = schedule_falls(schedule_kind(o->schedule)), asks = o->hellaswag || o->mmlu;
-    bool never_asks = o->eval_every == 0 || (o->eval_every < 0 && o->val_every == 0 && !no_steps);
+    bool falls = schedule_falls(schedule_kind(o->schedule));
     const TrainRule rules[] = {
         {no_data && !no_steps && !train_options_plan(o), OPTION_train_data,
          "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
-        {asks && never_asks, OPTION_eval_every,
-         "missing; --hellaswag (-h) and --mmlu come with each validation or every so many steps, here never"},
         {o->val_batches >= 0 && o->given[OPTION_val_sequences], OPTION_val_batches,
          "contradicts --val-sequences; give one of the two"},
         {o->auto_plan && no_batch && o->val_batches >= 0, OPTION_val_batches,

@@ -31,7 +31,7 @@ enum { EVAL_HELLASWAG, EVAL_MMLU, NUM_EVALS };
 static const struct {
     const char *name, *log_key, *option, *command;
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
-                          {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
+                          {"MMLU", "mmlu", "--mmlu", "python3 dev/data/mmlu.py"}};
 
 // The contents of the run folder at the start, and of --init, as rank 0 found them.
 typedef struct {

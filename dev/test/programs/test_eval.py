@@ -73,7 +73,7 @@ def test_both_evaluations():
     model, examples = right_answers()
     hellaswag = eval_file("both_h.bin", relabelled(examples, lambda i: i % 2))
     mmlu = eval_file("both_m.bin", relabelled(examples[:7], lambda i: 0))
-    run = ["--mmlu", 1, "--mmlu-data", mmlu, "-b", 4, "-t", 24]
+    run = ["--mmlu", mmlu, "-b", 4, "-t", 24]
     out = evaluate(model, "--hellaswag-data", hellaswag, *run)
     assert results(out) == [(0, 20, 40)] and results(out, "MMLU") == [(0, 7, 7)], out
     out = ran("--init", model, "--steps", 0, "--sample-every", 0, *run)
@@ -96,7 +96,7 @@ def toy():
 def test_learns():
     """From chance (4 of 16) to near certainty; the log of it."""
     folder = new_folder("learns")
-    run = [*toy(), "-x", 150, "-v", 50, "-o", folder, "--mmlu", 1, "--mmlu-data", path("chain_questions.bin")]
+    run = [*toy(), "-x", 150, "-v", 50, "-o", folder, "--mmlu", path("chain_questions.bin")]
     out = ran(*run)
     shown = results(out)
     assert [step for step, _, _ in shown] == [0, 50, 100, 150] and shown[0][1] <= 9 and shown[-1][1] >= 14, shown
@@ -111,13 +111,9 @@ def test_learns():
 
 
 def test_when():
-    """--eval-every, beside --val-every or without it."""
-    run = [*toy(), "-x", 7]
-    for more, steps in ((["-v", 3], [0, 3, 6, 7]), (["-v", 3, "--eval-every", 2], [0, 2, 4, 6, 7]),
-                        (["-v", 0, "--eval-every", 4], [0, 4, 7]), (["-v", 5, "--eval-every", 7], [0, 7]),
-                        (["-v", 2, "--eval-every", -1], [0, 2, 4, 6, 7])):
-        assert [step for step, _, _ in results(ran(*run, *more))] == steps, more
-    shown = ran(*run, "-v", 3)
+    """With each validation, after it."""
+    shown = ran(*toy(), "-x", 7, "-v", 3)
+    assert [step for step, _, _ in results(shown)] == [0, 3, 6, 7], shown
     order = re.findall(r"^step +3/7 \| (val loss|HellaSwag|loss)", shown, re.M)
     assert order == ["loss", "val loss", "HellaSwag"], shown
 
@@ -128,7 +124,7 @@ def test_without_training():
     ran(*toy()[:-4], *QUIET[:2], "-x", 3, "-o", folder)
     base = ["--init", folder, "-x", 0, "-s", 0, *toy()[-4:], "-b", 2, "-t", 16]
     for more, validations in (([], 0), (["-j", path("chain_val.bin")], 1), (["-j", path("chain_val.bin"), "-v", 0], 0),
-                              (["-v", 0], 0), (["--eval-every", 5], 0)):
+                              (["-v", 0], 0)):
         out = ran(*base, *more)
         assert len(results(out)) == 1 and len(cli.val_losses(out)) == validations, (more, out)
     assert "sample" in ran("--init", folder, "-x", 0, "-g", 3, *toy()[-4:])
@@ -137,7 +133,7 @@ def test_without_training():
 def test_stop_and_resume():
     """A run that was interrupted logs each accuracy once, as one that was not."""
     whole, parts = new_folder("eval_whole"), new_folder("eval_parts")
-    run = [*toy(), "-x", 30, "-v", 7, "--eval-every", 5, "-n", 10]
+    run = [*toy(), "-x", 30, "-v", 5, "-n", 10]
     ran(*run, "-o", whole)
     process = cli.start(*run, "-o", parts)
     while b"step   12/" not in process.stdout.readline():
@@ -195,8 +191,8 @@ def test_stopped_in_the_middle():
     model, name = long_evaluation()
     data = cli.shard("long_train.bin", cli.random_tokens(2000, 257))
     folder = new_folder("middle")
-    run = ["--init", model, "-i", data, "-x", 2, "-b", 2, "-t", 24, "-v", 0, "-s", 0, "-o", folder, "-h", 1,
-           "--hellaswag-data", name, "--eval-every", 1]
+    run = ["--init", model, "-i", data, "-x", 2, "-b", 2, "-t", 24, "-v", 1, "-s", 0, "-o", folder, "-h", 1,
+           "--hellaswag-data", name]
     with on_a_terminal(*run) as terminal:
         terminal.until(PROGRESS)
         began = time.monotonic()
@@ -217,12 +213,12 @@ def test_stopped_in_the_middle():
 def test_bad_files():
     """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every damage.)"""
     model, _ = right_answers()
-    for option, examples, says in (
-            ("--hellaswag", [([1], [[2], [61]], 0)], "id 61, the model's vocabulary has 61"),
-            ("--mmlu", [([1, 2], [[3] * 25, [4]], 0)],
+    for options, examples, says in (
+            (["--hellaswag", "--hellaswag-data"], [([1], [[2], [61]], 0)], "id 61, the model's vocabulary has 61"),
+            (["--mmlu"], [([1, 2], [[3] * 25, [4]], 0)],
              "completion 0 has 25 tokens, and the model knows only 24 positions")):
         name = eval_file("bad_val.bin", examples)
-        refused("--init", model, "-x", 0, "-b", 2, "-t", 24, option, f"{option}-data", name, says=[name, says])
+        refused("--init", model, "-x", 0, "-b", 2, "-t", 24, *options, name, says=[name, says])
     folder = new_folder("bad")
     refused(*toy()[:-2], "--hellaswag-data", path("bad_val.bin"), "-x", 3, "-o", folder,
             says=["bad_val.bin: example 0"], no_files=folder)
@@ -230,11 +226,11 @@ def test_bad_files():
 
 def test_missing_files():
     model, _ = right_answers()
-    for option, command in (("--hellaswag", "python3 dev/data/hellaswag.py"), ("--mmlu", "python3 dev/data/mmlu.py")):
-        name = path("none_val.bin")
-        refused("--init", model, "-x", 0, option, f"{option}-data", name,
-                says=[f"{name}: no such file; `{command}` fetches it", f"{option}-data names another"])
-        refused("--init", model, "-x", 0, option, "1", cwd=cli.FOLDER, says=[f"dev/data/{option[2:]}/", command])
+    for options in (["--hellaswag", "--hellaswag-data"], ["--mmlu"]):
+        name, command = path("none_val.bin"), f"python3 dev/data/{options[0][2:]}.py"
+        refused("--init", model, "-x", 0, *options, name,
+                says=[f"{name}: no such file; `{command}` fetches it", f"{options[-1]} names another"])
+    refused("--init", model, "-x", 0, "-h", 1, cwd=cli.FOLDER, says=["dev/data/hellaswag/", "dev/data/hellaswag.py"])
 
 
 def test_planned():

@@ -41,7 +41,7 @@ def test_what_it_chooses_is_what_runs():
     folder = cli.new_folder("auto")
     questions = [([1, 2, 3 + i], [[4] * (1 + i % 7), [5, 6]], 0) for i in range(3)]
     name = evalfiles.eval_file("auto_val.bin", questions)
-    run = [*RUN, "--hellaswag", "--hellaswag-data", name, "--eval-every", 2]
+    run = [*RUN[:-4], "-v", 2, "-s", 0, "--hellaswag", "--hellaswag-data", name]
     for more in ([], ["--gpu-memory", room_for_4(*run)], ["--gpu-memory", room_for_4(*run), "-r", 3]):
         out = single(*run, "--auto", *more, "-o", folder, "--overwrite")
         B, level = chosen(out)

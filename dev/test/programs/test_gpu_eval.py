@@ -32,7 +32,7 @@ def options(name, *more):
 
 
 def test_answers_of_an_independent_computation():
-    """On one rank, once with all checks of the emulator, however the rows are packed; one that is cut, too."""
+    """On one rank, once with all checks of the emulator, however the sequences are packed; one that is cut, too."""
     model, examples = right_answers()
     for shift, correct, batch, length in ((lambda i: 0, COUNT, 4, 24), (lambda i: i % 4 == 0, COUNT * 3 // 4, 25, 1)):
         name = eval_file("gpu_val.bin", relabelled(examples, shift))
@@ -62,7 +62,7 @@ def test_fewer_questions_than_ranks():
     """Ranks without a batch of their own wait for the others, whose parameters are also theirs."""
     model, examples = right_answers()
     name = eval_file("gpu_few_val.bin", examples[:1])
-    mmlu = ["--mmlu", "--mmlu-data", eval_file("gpu_few_mmlu.bin", relabelled(examples[1:3], lambda i: i))]
+    mmlu = ["--mmlu", eval_file("gpu_few_mmlu.bin", relabelled(examples[1:3], lambda i: i))]
     for count, stage in ((4, 3), (3, 0)):
         out = ran(count, *options(name, *mmlu, "-b", 64, "-t", 24, "-z", stage), EMU_CHECK="1" if count == 3 else "0")
         assert results(out) == [(0, 1, 1)] and results(out, "MMLU") == [(0, 1, 2)], out
@@ -74,8 +74,8 @@ def test_training_is_not_disturbed():
     train = cli.shard("gpu_chain_train.bin", evalfiles.chain(2000, 1))
     name = eval_file("gpu_chain_val.bin", evalfiles.chain_questions(4))
     run = ["-i", train, "--vocab", 61, "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 8, "-b", 1,
-           "-x", 4, "-v", 0, "-s", 0, "-d", 64]
-    evaluates = ["-h", 1, "--hellaswag-data", name, "--eval-every", 3]
+           "-x", 4, "-v", 3, "-s", 0, "-d", 64]
+    evaluates = ["-h", 1, "--hellaswag-data", name]
     folders = [cli.new_folder("gpu_eval_run"), cli.new_folder("gpu_run")]
     outs = [ran(2, *run, *more, "-z", 3, "-o", folder, EMU_CHECK="1")
             for more, folder in zip((evaluates, []), folders)]
@@ -91,8 +91,8 @@ def test_stopped_in_the_middle():
     name = eval_file("gpu_long_val.bin", examples * 1500)
     short = eval_file("gpu_short_val.bin", examples[:2])
     folder = cli.new_folder("gpu_stopped")
-    run = ["--init", model, "-i", train, "-t", 24, "-b", 2, "-x", 2, "-v", 0, "-s", 0, "-z", 3, "-o", folder, "-h", 1,
-           "--eval-every", 1, "--hellaswag-data"]
+    run = ["--init", model, "-i", train, "-t", 24, "-b", 2, "-x", 2, "-v", 1, "-s", 0, "-z", 3, "-o", folder, "-h", 1,
+           "--hellaswag-data"]
     ranks = Ranks(2, *run, name)
     ranks.until_printed("^machine ")
     ranks.send(1, signal.SIGUSR1)  # which is caught from the start

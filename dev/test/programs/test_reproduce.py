@@ -338,7 +338,7 @@ def test_arguments_are_planned():
 
     short = "-b", "32", "-t", "512"
     assert planned("--batch-size=32", "-t", "512", "-x", "9", "-r", "3") < 0.5 * planned(*short)
-    assert planned("--layers", "96", "--eval-every", "500") > planned()
+    assert planned("--layers", "96", "--eval-examples", "500") > planned()
 
 
 def test_command_to_go_on_with():

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #define MAX_WORDS 64
-#define NEVER_ASKS                                                                                                     \
-    "--eval-every: missing; --hellaswag (-h) and --mmlu come with each validation or every so many steps, here never"
 
 // Parses a command line given as words separated by single spaces ("~" stands for an empty word). The words are kept in
 // `memory`, into which text options point. Help and version go to /dev/null, notes to `notes`. For the CPU trainer, the
@@ -227,10 +225,10 @@ TEST(test_contradictions) {
         {"-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
         {"-i x --prompt y -s 0", "--prompt: needs --sample-every (-s) other than 0"},
         {"-x 0 -o d", "--out-dir (-o): needs --steps (-x) other than 0"},
-        {"-i x --eval-every 5", "--eval-every: needs --hellaswag (-h) or --mmlu"},
+        {"-i x --eval-examples 5", "--eval-examples: needs --hellaswag (-h) or --mmlu"},
         {"-i x --muon-warmup 300", "--muon-warmup: needs --optimizer muon"},
-        {"-i x -h 1 --eval-every 0", NEVER_ASKS},
-        {"-i x --mmlu -v 0", NEVER_ASKS},
+        {"-i x -h 1 -v 0", "--hellaswag (-h): needs --val-every (-v) other than 0 or --steps 0"},
+        {"-i x --mmlu y -v 0", "--mmlu: needs --val-every (-v) other than 0 or --steps 0"},
     };
     static const Refusal of_gpus[] = {
         {"-i x -pr 1 -pn 2", "--process-rank (-pr): needs --nccl-init tcp or --nccl-init fs"},
@@ -406,24 +404,16 @@ TEST(test_llmc_script) {
     CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == -1, "values");
 }
 
-// The evaluations: with each validation, or every so many steps; without training also where nothing is validated.
+// The evaluations: with each validation; without training also where nothing is validated. They shape no run.
 TEST(test_evaluations) {
-    static const char *const taken[] = {
-        "-i x -h 1",      "-i x --mmlu 1 --mmlu-data y", "-i x -h 1 --eval-every 7 -v 0",
-        "-x 0 -h 1 -v 0", "-x 0 --hellaswag --mmlu",     "-i x -h 1 --eval-examples 9",
-        "-i x -h 0 -v 0", "-x 0 -h 1 --eval-every 3",    "-i x -h 1 --eval-every -1"};
+    static const char *const taken[] = {"-i x -h 1",      "-i x --mmlu y",  "-i x -h 1 --eval-examples 9",
+                                        "-x 0 -h 1 -v 0", "-i x -h 0 -v 0", "-x 0 --hellaswag --mmlu y"};
     static Parsed p;
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
         for (int gpu = 0; gpu < 2; gpu++) { CHECK(t, parse(&p, gpu, taken[i]), "%s: %s", taken[i], p.error.text); }
     }
-    CHECK(t, parse(&p, false, "-i x") && p.options.eval_every == -1 && p.options.eval_examples == 0, "defaults");
-    CHECK(t, strcmp(p.options.hellaswag_data, "dev/data/hellaswag/hellaswag_val.bin") == 0, "defaults");
-    CHECK(t, strcmp(p.options.mmlu_data, "dev/data/mmlu/mmlu_val.bin") == 0, "defaults");
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        bool is_eval = strstr(train_options_name(i), "eval-") != NULL ||
-                       strstr(train_options_name(i), "mmlu") != NULL ||
-                       strstr(train_options_name(i), "hellaswag") != NULL;
-        CHECK(t, !is_eval || train_shapes_run[i] == FREE, "--%s shapes the run", train_options_name(i));
+    for (int i = OPTION_hellaswag; i <= OPTION_eval_examples; i++) {
+        CHECK(t, train_shapes_run[i] == FREE, "--%s shapes the run", train_options_name(i));
     }
 }
 
