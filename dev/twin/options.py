@@ -64,9 +64,6 @@ def constants():
     found = {"FREE": 0, "SHAPES": 1, "ROUNDS": 2}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
-    schedules = re.findall(r'X\(\w+, "(\w+)",.*?"([^"]*)"\)', header("run/schedulers.h"), re.S)
-    found["SCHEDULE_CHOICES"] = "|".join(name for name, _ in schedules)
-    found["SCHEDULE_NOTES"] = "".join(f"; {name}: {note}" for name, note in schedules)
     return found
 
 

@@ -8,31 +8,9 @@
 #include <assert.h>
 #include <math.h>
 
-// The table of schedules. --schedule takes their names, and --help shows the notes.
-//  constant, name, part, shape, note
-//  part: the rate falls in the last 1/part of the steps
-//  shape: how much is left of the way from the peak (1) to the final rate (0) after a part x in [0, 1] of the decay
-// cosine: Loshchilov, Hutter 2016, "SGDR", one cycle. wsd: warm-up, stable, decay (Haegele et al. 2024, "Scaling Laws
-// and Compute-Optimal Training Beyond Fixed Training Durations").
-#define SCHEDULES(X)                                                                                                   \
-    X(COSINE, "cosine", 1, 0.5 * (1.0 + cos(3.14159265358979323846 * x)), "in half a wave")                            \
-    X(LINEAR, "linear", 1, 1.0 - x, "in a straight line")                                                              \
-    X(CONSTANT, "constant", 1, 1.0, "not at all")                                                                      \
-    X(WSD, "wsd", 5, 1.0 - sqrt(x), "only over the last fifth of the steps")
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD, NUM_SCHEDULES } ScheduleKind;
 
-#define SCHEDULE_CONSTANT_OF(constant, ...) SCHEDULE_##constant,
-#define SCHEDULE_NAME_OF(constant, name, ...) name,
-#define SCHEDULE_PART_OF(constant, name, part, ...) part,
-#define SCHEDULE_SHAPE_OF(constant, name, part, shape, ...) shape,
-#define SCHEDULE_CHOICE_OF(constant, name, ...) "|" name
-#define SCHEDULE_NOTE_OF(constant, name, part, shape, note) "; " name ": " note
-
-#define SCHEDULE_CHOICES (&SCHEDULES(SCHEDULE_CHOICE_OF)[1]) // "cosine|linear|...", an ARG_CHOICE's words
-#define SCHEDULE_NOTES SCHEDULES(SCHEDULE_NOTE_OF)           // "; cosine: in half a wave; linear: ..."
-
-typedef enum { SCHEDULES(SCHEDULE_CONSTANT_OF) NUM_SCHEDULES } ScheduleKind;
-
-static const char *const schedule_names[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_NAME_OF)};
+static const char *const schedule_names[NUM_SCHEDULES] = {"cosine", "linear", "constant", "wsd"};
 
 typedef struct {
     ScheduleKind kind;
@@ -53,13 +31,20 @@ static inline ScheduleKind schedule_kind(const char *name) {
 // Returns the step at which the decay begins. A warm-up that reaches into the decay shortens it, so that the rate never
 // jumps.
 static inline int64_t schedule_decay_start(const Schedule *s) {
-    static const int parts[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_PART_OF)};
-    return max_i64(s->warmup, s->total - ceil_div_i64(s->total, parts[s->kind]));
+    int64_t decay = s->kind == SCHEDULE_WSD ? ceil_div_i64(s->total, 5) : s->total;
+    return max_i64(s->warmup, s->total - decay);
 }
 
+// Returns how much is left of the way from the peak (1) to the final rate (0) after a part x in [0, 1] of the decay.
 static inline double schedule_shape(ScheduleKind kind, double x) {
-    const double shapes[NUM_SCHEDULES] = {SCHEDULES(SCHEDULE_SHAPE_OF)};
-    return shapes[kind];
+    switch (kind) {
+    case SCHEDULE_COSINE: // one cycle of SGDR (Loshchilov, Hutter 2016)
+        return 0.5 * (1.0 + cos(3.14159265358979323846 * x));
+    case SCHEDULE_LINEAR: return 1.0 - x;
+    case SCHEDULE_WSD: // warm-up, stable, decay (Haegele et al. 2024, "Scaling Laws and Compute-Optimal Training")
+        return 1.0 - sqrt(x);
+    default: return 1.0;
+    }
 }
 
 // Tells whether the rate falls after the warm-up.

@@ -63,8 +63,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, "", "Batch",                                        \
       "steps of the whole run; -1: once through the data; 0: only evaluate and sample")                                \
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
-    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, SCHEDULE_CHOICES, SHAPES, "", "Optimizer",                    \
-      "how the rate falls after the warm-up" SCHEDULE_NOTES)                                                           \
+    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, "", "Optimizer",        \
+      "how the rate falls after the warm-up; wsd: only over the last fifth of the steps")                              \
     X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, "", "Optimizer",                                    \
       "steps over which the rate rises from 0")                                                                        \
     X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "", "Optimizer",                            \
