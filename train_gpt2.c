@@ -915,7 +915,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss), outlier_is_sound);
     run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm), outlier_is_sound);
     if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
-    t->peak_flops = 1e9 * kernel_peak(&t->model.mm, gemm_max_threads());
+    t->peak_flops = 1e9 * kernel_peak(&t->kernel, gemm_max_threads());
     return true;
 }
 

@@ -5,7 +5,6 @@
 // Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
 #include "llmc/base/openmp.h"
 #include "llmc/cpu/kernels.h"
-#include "llmc/cpu/peak.h"
 #include "llmc/model/memory_plan.h"
 #include <dlfcn.h>
 
@@ -199,12 +198,10 @@ static void bench_precision(Bench *bench, const char *name, bool bf16) {
         printf("\n%s: %s\n", bf16 ? "bf16" : "fp32", error.text);
         return;
     }
-    Gemm mm = {&bench->kernel, new_floats(gemm_workspace_floats(bench->threads))};
     bench->peak = 0.0;
-    for (int i = 0; i < 5; i++) { bench->peak = fmax(bench->peak, kernel_peak(&mm, bench->threads)); }
-    free(mm.workspace);
+    for (int i = 0; i < 5; i++) { bench->peak = fmax(bench->peak, kernel_peak(&bench->kernel, bench->threads)); }
     printf("\n%s by %s, peak: %.1f GFLOP/s%s\n", bf16 ? "bf16" : "fp32", bench->kernel.name, bench->peak,
-           bench->kernel.words == GEMM_PAIRS ? ", of the kernel in caches" : "");
+           bench->kernel.burn == NULL ? ", of the kernel in caches" : "");
     bench_training_shapes(bench, 256);
     bench_training_shapes(bench, 1024);
     bench_decoding_shapes(bench);

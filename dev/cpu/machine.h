@@ -3,7 +3,6 @@
 #define LADDER_MACHINE_H
 
 #include "dev/cpu/steps.h"
-#include "llmc/cpu/peak.h"
 
 typedef struct {
     int threads;
@@ -99,7 +98,7 @@ static inline double arithmetic_peak(Arithmetic arithmetic) {
 #ifdef GEMM_AMX_TARGET
     if (arithmetic == IN_AMX) { return 2e-9 * (BURNS / 16) * 4 * 8192 / least_seconds(burn_tiles, NULL); }
 #endif
-    return arithmetic == IN_FP32 ? peak_of_thread() : 0.0;
+    return arithmetic == IN_FP32 ? kernel_rate(&gemm_portable) : 0.0;
 }
 
 static inline Machine measure_machine(const Problem *p) {

@@ -169,7 +169,7 @@ static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows
 // ----------------------------------------------------------------------------
 // The kernel that every machine has
 
-#define GEMM_NAME gemm_multiply_portable
+#define GEMM_NAME portable
 #define GEMM_TARGET
 #define GEMM_WIDTH VF_WIDTH
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -181,11 +181,7 @@ static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows
 #define GEMM_SPREAD(a, i) (((const GEMM_MEMORY *)(a))[(i) / 4][(i) % 4] - zero)
 #endif
 #define GEMM_ADD(sum, a, b) vf_multiply_add(a, b, sum)
-enum { GEMM_PORTABLE_ROWS = GEMM_ROWS };
 #include "llmc/cpu/gemm_tile.h"
-
-static const GemmKernel gemm_portable = {"portable", GEMM_FLOATS, GEMM_PORTABLE_ROWS,    48, 256, false,
-                                         NULL,       NULL,        gemm_multiply_portable};
 
 // Writes rows x cols of a tile: C = tile (+ bias), or C += tile (+ bias).
 static inline void gemm_write(float *C, int64_t ldc, const float *tile, const float *bias, int64_t rows, int64_t cols,
@@ -344,7 +340,7 @@ static inline bool gemm_is_row(const GemmProblem *p) {
 #if defined(__FMA__)
     bool fuses_alike = true;
 #else
-    bool fuses_alike = p->kernel->multiply == gemm_multiply_portable;
+    bool fuses_alike = p->kernel->multiply == gemm_portable.multiply;
 #endif
     return fuses_alike && p->M == 1 && p->kernel->words == GEMM_FLOATS && p->A.col_stride == 1 &&
            p->B.row_stride == 1 && p->K % VF_WIDTH == 0;

@@ -71,8 +71,8 @@ GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, co
 }
 
 // 128 words: both panels take 32 KB, and stay in a first-level cache of 48 KB.
-static const GemmKernel gemm_amx = {"amx",        GEMM_PAIRS,       32, 32, 128, true, gemm_begin_amx,
-                                    gemm_end_amx, gemm_multiply_amx};
+static const GemmKernel gemm_amx = {"amx",        GEMM_PAIRS,        32,  32, 128, true, gemm_begin_amx,
+                                    gemm_end_amx, gemm_multiply_amx, NULL};
 
 #endif // GEMM_AMX_TARGET
 #endif // LLMC_GEMM_AMX_H

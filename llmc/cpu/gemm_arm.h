@@ -66,7 +66,7 @@ GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, int64_t 
     }
 }
 
-static const GemmKernel gemm_bfmmla = {"bfmmla", GEMM_PAIRS, 8, 48, 256, false, NULL, NULL, gemm_multiply_bfmmla};
+static const GemmKernel gemm_bfmmla = {"bfmmla", GEMM_PAIRS, 8, 48, 256, false, NULL, NULL, gemm_multiply_bfmmla, NULL};
 
 #endif // GEMM_BFMMLA_TARGET
 #endif // LLMC_GEMM_ARM_H

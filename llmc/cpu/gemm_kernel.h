@@ -28,6 +28,9 @@ typedef struct {
     // GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
     void (*multiply)(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b, int64_t depth,
                      int64_t rows, int64_t cols);
+    // Makes b + a s of every sum s of a tile, so many times: only the arithmetic takes time. a: a word, b: a vector.
+    // Returns how many words it has multiplied. NULL: this kernel has none.
+    int64_t (*burn)(float *tile, const float *a, const float *b, int64_t times);
 } GemmKernel;
 
 typedef int32_t GemmBits __attribute__((may_alias)); // the bits of a word

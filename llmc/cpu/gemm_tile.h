@@ -1,20 +1,24 @@
 // The kernel in vectors: a tile of GEMM_ROWS x 3 vectors of C stays in registers while k passes by. A step along k
 // loads 3 vectors of B and spreads GEMM_ROWS words of A, for 3 * GEMM_ROWS multiply-adds. A file that includes this one
-// defines the following names first, and gets the function GEMM_NAME. So one source serves every instruction set.
+// defines the following names first, and gets a GemmKernel. So one source serves every instruction set.
 //
-//   GEMM_NAME       the function to define: GemmKernel.multiply
+//   GEMM_NAME       the kernel's name: avx2 defines gemm_avx2
 //   GEMM_TARGET     __attribute__((target(...))), or nothing for the instructions of the whole program
 //   GEMM_WIDTH      words in a vector
+//   GEMM_WORDS      GemmKernel.words; GEMM_FLOATS unless defined
 //   GEMM_ROWS       rows of the tile; with 3 vectors each they take 24 of 32 registers, or 12 of 16
 //   GEMM_SPREAD(a, i), GEMM_ADD(sum, a, b)    word i of A in every lane; sum + a b, which is defined here as an
 //                   example: a kernel of floats says whether it fuses, since compilers choose from loop to loop
 #include "llmc/cpu/gemm_kernel.h"
 
 #ifndef GEMM_NAME // if this file is compiled alone
-#define GEMM_NAME gemm_multiply_example
+#define GEMM_NAME example
 #define GEMM_TARGET
 #define GEMM_WIDTH 4
 #define GEMM_ROWS 4
+#endif
+#ifndef GEMM_WORDS
+#define GEMM_WORDS GEMM_FLOATS
 #endif
 #ifndef GEMM_ADD
 #define GEMM_ADD(sum, a, b) ((sum) + (a) * (b))
@@ -23,12 +27,16 @@
 #define GEMM_SPREAD(a, i) ((a)[i] - zero) // a scalar minus a vector; minus, because -0 + 0 would lose the sign
 #endif
 
-#define GEMM_PASTE(a, b) a##_##b
-#define GEMM_JOIN(a, b) GEMM_PASTE(a, b)
-#define GEMM_VECTOR GEMM_JOIN(GEMM_NAME, vector)
-#define GEMM_MEMORY GEMM_JOIN(GEMM_NAME, memory) // a vector at any address that is aligned for a float
-#define GEMM_SUMS GEMM_JOIN(GEMM_NAME, sums)
-#define GEMM_COLUMNS GEMM_JOIN(GEMM_NAME, columns)
+#define GEMM_PASTE(name, what) gemm_##name##what
+#define GEMM_JOIN(name, what) GEMM_PASTE(name, what)
+#define GEMM_QUOTE(name) #name
+#define GEMM_STRING(name) GEMM_QUOTE(name)
+#define GEMM_VECTOR GEMM_JOIN(GEMM_NAME, _vector)
+#define GEMM_MEMORY GEMM_JOIN(GEMM_NAME, _memory) // a vector at any address that is aligned for a float
+#define GEMM_SUMS GEMM_JOIN(GEMM_NAME, _sums)
+#define GEMM_COLUMNS GEMM_JOIN(GEMM_NAME, _columns)
+#define GEMM_MULTIPLY GEMM_JOIN(GEMM_NAME, _multiply)
+#define GEMM_BURN GEMM_JOIN(GEMM_NAME, _burn)
 
 typedef float GEMM_VECTOR __attribute__((vector_size(GEMM_WIDTH * 4)));
 typedef float GEMM_MEMORY __attribute__((vector_size(GEMM_WIDTH * 4), aligned(4), may_alias));
@@ -71,8 +79,9 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float
     }
 }
 
-GEMM_TARGET static inline void GEMM_NAME(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b,
-                                         int64_t depth, int64_t rows, int64_t cols) {
+// GemmKernel.multiply.
+GEMM_TARGET static inline void GEMM_MULTIPLY(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b,
+                                             int64_t depth, int64_t rows, int64_t cols) {
     (void)a_panel; // one panel of A is enough
     for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH) {
         if (rows == 1) {
@@ -87,15 +96,36 @@ GEMM_TARGET static inline void GEMM_NAME(float *tile, int64_t ld, const float *a
     }
 }
 
+// GemmKernel.burn. There are as many sums as in a tile: enough to hide the latency of a multiply-add, and few enough to
+// stay in registers.
+GEMM_TARGET static inline int64_t GEMM_BURN(float *tile, const float *a, const float *b, int64_t times) {
+    const GEMM_VECTOR zero = {0}, vector = *(const GEMM_MEMORY *)b;
+    GEMM_VECTOR sums[3 * GEMM_ROWS];
+    GEMM_UNROLL for (int i = 0; i < 3 * GEMM_ROWS; i++) { sums[i] = zero + (float)i; } // no two sums are equal
+    for (int64_t n = 0; n < times; n++) {
+        GEMM_UNROLL for (int i = 0; i < 3 * GEMM_ROWS; i++) { sums[i] = GEMM_ADD(vector, GEMM_SPREAD(a, 0), sums[i]); }
+    }
+    GEMM_UNROLL for (int i = 0; i < 3 * GEMM_ROWS; i++) { *(GEMM_MEMORY *)(tile + i * GEMM_WIDTH) = sums[i]; }
+    return times * 3 * GEMM_ROWS * GEMM_WIDTH;
+}
+
+static const GemmKernel GEMM_JOIN(GEMM_NAME, ) = {
+    GEMM_STRING(GEMM_NAME), GEMM_WORDS, GEMM_ROWS, GEMM_MAX_COLS, 256, false, NULL, NULL, GEMM_MULTIPLY, GEMM_BURN};
+
 #undef GEMM_NAME
 #undef GEMM_TARGET
+#undef GEMM_WORDS
 #undef GEMM_WIDTH
 #undef GEMM_ROWS
 #undef GEMM_SPREAD
 #undef GEMM_ADD
 #undef GEMM_PASTE
 #undef GEMM_JOIN
+#undef GEMM_QUOTE
+#undef GEMM_STRING
 #undef GEMM_VECTOR
 #undef GEMM_MEMORY
 #undef GEMM_SUMS
 #undef GEMM_COLUMNS
+#undef GEMM_MULTIPLY
+#undef GEMM_BURN

@@ -7,7 +7,6 @@
 #include "llmc/cpu/gemm_amx.h"
 #include "llmc/cpu/gemm_arm.h"
 #include "llmc/cpu/gemm_x86.h"
-#include "llmc/cpu/peak.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -68,34 +67,41 @@ static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16
     return fail(error, "--cpu-kernels %s: %s; auto takes the fastest that is here", name, why);
 }
 
-// GFLOP/s of the calling thread in this kernel, on panels that stay in its caches. work: gemm_thread_floats.
-static inline double kernel_rate(const GemmKernel *kernel, float *work) {
-    const int64_t depth = kernel->depth, panel = depth * GEMM_LANES;
-    float *a = gemm_align(work), *b = a + 2 * panel, *tile = b + depth * GEMM_MAX_COLS;
-    double best = 0.0;
-    memset(a, 0, (size_t)(2 * panel + depth * GEMM_MAX_COLS) * sizeof(float));
-    double flops = 2.0 * kernel->rows * kernel->cols * (double)(depth * gemm_per_word(kernel->words));
-    double until = peak_thread_seconds() + 0.030;
+// Processor seconds of the calling thread. Time in which another program has the core does not count.
+static inline double kernel_thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// GFLOP/s of the calling thread in the kernel's multiply-adds when nothing waits for memory, or in a kernel without
+// burn, on panels that stay in its caches. A multiply-add counts 2. The best of many short windows by the wall clock
+// counts: other programs and a core that is still raising its clock can only make a window longer.
+static inline double kernel_rate(const GemmKernel *kernel) {
+    float a[2 * GEMM_LANES * GEMM_DEPTH] = {0}, b[GEMM_DEPTH * GEMM_MAX_COLS] = {0};
+    float tile[GEMM_MAX_ROWS * GEMM_MAX_COLS];
+    double best = 0.0, until = kernel_thread_seconds() + 0.010;
     if (kernel->begin != NULL) { kernel->begin(); }
-    while (peak_thread_seconds() < until) {
+    while (kernel_thread_seconds() < until) {
         double start = seconds_now();
-        for (int i = 0; i < 50; i++) {
-            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b, depth, kernel->rows, kernel->cols);
+        int64_t words = kernel->burn != NULL ? kernel->burn(tile, a, b, 50000) : 0;
+        for (int i = 0; kernel->burn == NULL && i < 50; i++) {
+            kernel->multiply(tile, GEMM_MAX_COLS, a, GEMM_LANES * GEMM_DEPTH, b, kernel->depth, kernel->rows,
+                             kernel->cols);
+            words += (int64_t)kernel->rows * kernel->cols * kernel->depth;
         }
-        best = fmax(best, 50.0 * flops / (seconds_now() - start) * 1e-9);
+        best = fmax(best, 2e-9 * (double)(words * gemm_per_word(kernel->words)) / (seconds_now() - start));
     }
     if (kernel->end != NULL) { kernel->end(); }
     return best;
 }
 
-// The peak of `threads` cores together in GFLOP/s: of fused multiply-adds, or of the kernel if it multiplies pairs.
-static inline double kernel_peak(const Gemm *mm, int threads) {
+// The peak of `threads` cores together in GFLOP/s. Speeds are reported as fractions of it, so that a reader can tell a
+// slow program from a slow machine.
+static inline double kernel_peak(const GemmKernel *kernel, int threads) {
     double peak = 0.0;
 #pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
-    for (int i = 0; i < threads; i++) {
-        float *work = mm->workspace + i * gemm_thread_floats();
-        peak += mm->kernel->words == GEMM_PAIRS ? kernel_rate(mm->kernel, work) : peak_of_thread();
-    }
+    for (int i = 0; i < threads; i++) { peak += kernel_rate(kernel); }
     return peak;
 }
 
