@@ -44,4 +44,14 @@ static inline int64_t gemm_per_word(GemmWords words) { return words == GEMM_PAIR
 #define GEMM_UNROLL _Pragma("GCC unroll 24")
 #endif
 
+// Keeps a vector in a register. gcc would load it again for each multiply that takes it, and loads, not multiply-adds,
+// would then be the limit.
+#if defined(__x86_64__)
+#define GEMM_KEEP(vector) __asm__("" : "+v"(vector))
+#elif defined(__aarch64__)
+#define GEMM_KEEP(vector) __asm__("" : "+w"(vector))
+#else
+#define GEMM_KEEP(vector) (void)0
+#endif
+
 #endif // LLMC_GEMM_KERNEL_H

@@ -53,6 +53,7 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *t
     for (int64_t w = 0; w < depth; w++) {
         GEMM_VECTOR row_of_b[3];
         GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = *(const GEMM_MEMORY *)(b + j * GEMM_WIDTH); }
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { GEMM_KEEP(row_of_b[j]); }
         GEMM_UNROLL for (int i = 0; i < rows; i++) {
             GEMM_UNROLL for (int j = 0; j < vectors; j++) {
                 sums[i][j] = GEMM_ADD(sums[i][j], GEMM_SPREAD(a, i), row_of_b[j]);
