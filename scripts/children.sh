@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Waiting for children while signals arrive, and the secret that they share, for scripts that start the trainer; they
-# source this file. Their traps count in `signals`.
+# For scripts that start the trainer; they source this file: waiting for children while signals arrive, and the secret
+# that they share. Their traps count in `signals`.
 
 signals=0
 
@@ -48,4 +48,11 @@ share_secret_file() {
     new_secret >"$own"
     ln "$own" "$1" 2>/dev/null || true
     rm -f "$own"
+}
+
+check_restarts() { # the settings of restart.sh; reproduce.sh checks them before hours have passed
+    case ${MAX_STARTS:-20} in
+        0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$MAX_STARTS', expected 1 to 99999" ;;
+    esac
+    case ${PAUSE:-10} in *[!0-9]* | ????*) stop "PAUSE is '$PAUSE', expected whole seconds, 0 to 999" ;; esac
 }

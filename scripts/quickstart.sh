@@ -80,8 +80,6 @@ fi
 
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
-. scripts/settings.sh
-note_run_settings
 [ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
 run=run_quickstart

@@ -15,8 +15,6 @@ set -u
 export LC_ALL=C
 # shellcheck source=scripts/children.sh
 . "$(dirname "$0")/children.sh"
-# shellcheck source=scripts/settings.sh
-. "$(dirname "$0")/settings.sh"
 
 say() { echo "restart.sh: $(date '+%Y-%m-%d %H:%M:%S') $*" >&2; }
 

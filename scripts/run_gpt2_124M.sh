@@ -5,8 +5,9 @@
 #   SMOKE=1 scripts/run_gpt2_124M.sh        every stage in small, on the CPU, in two minutes
 #
 # Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. The environment overrides each setting (--help lists them), as in
-#     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt2_124M.sh.
+# saves; the same command goes on. Options behind the script's name take the place of those below, as in
+#     OUT_DIR=/disk/run scripts/run_gpt2_124M.sh --steps 1000 --batch-size 16
+# --help lists the settings of the environment.
 #
 #   9.9 billion tokens: 18,865 steps of 524,288; 7.9e+18 FLOPs
 #
@@ -22,27 +23,25 @@
 # it) and 29.9 % of HellaSwag (llm.c's discussion 481, which took 1.5 hours on 8 A100). OpenAI's model has 3.4250 on the
 # same validation data, and 29.4 % (llm.c's figures).
 #
-# OPTIMIZER=muon trains the matrices of the blocks with Muon (doc/muon.md): the same steps, with the scale of Liu et al.
-# 2025, so that AdamW's rate and decay stay. To expect, by what others have published: the loss above after 65 to 75 %
-# of the tokens (Jordan et al. 2024: 1.35 times fewer to 3.28), so a lower one at the end. A step is predicted to take
-# 0.4 % longer on one H100, and 0.6 % on eight. None of this is measured here.
+# --optimizer muon --muon-scale rms trains the matrices of the blocks with Muon (doc/muon.md): the same steps, with the
+# scale of Liu et al. 2025, so that AdamW's rate and decay stay. To expect, by what others have published: the loss
+# above after 65 to 75 % of the tokens (Jordan et al. 2024: 1.35 times fewer to 3.28), so a lower one at the end. A step
+# is predicted to take 0.4 % longer on one H100, and 0.6 % on eight. None of this is measured here.
 set -eu
 NAME=gpt2_124M
 TITLE="GPT-2 124M"
-MODEL=${MODEL:-d12}
-SEQ_LEN=${SEQ_LEN:-1024}
-TOTAL_BATCH=${TOTAL_BATCH:-524288}
-STEPS=${STEPS:-18865}
-LR=${LR:-6e-4}
-WARMUP=${WARMUP:-700}
-FINAL_LR_FRAC=${FINAL_LR_FRAC:-0}
-DATA=${DATA:-fineweb10B}
-
-OPENAI=124M
-OPENAI_LOSS=3.4250
-OPENAI_HELLASWAG=0.2945
-PUBLISHED_LOSS=3.2847
-PUBLISHED_HELLASWAG=0.299
-
+DATA=fineweb10B # what is fetched
+EXPECT="a loss near 3.28 and 29.9 % of HellaSwag; OpenAI's model has 3.4250 and 29.4 %"
 # shellcheck source=scripts/reproduce.sh
 . "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+
+train=(--train-data "$DATA_ROOT/$DATA/fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/fineweb_val_*.bin"
+    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
+    --init d12 --seq-len 1024 --total-batch 524288 --steps 18865 --auto 1
+    --lr 6e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
+    --val-every 250 --val-sequences 10240
+    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
+    --sample-every 5000 --stop-on-divergence 1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000
+    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
+reproduce "$@"

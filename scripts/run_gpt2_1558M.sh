@@ -5,8 +5,9 @@
 #   SMOKE=1 scripts/run_gpt2_1558M.sh        every stage in small, on the CPU, in two minutes
 #
 # Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. The environment overrides each setting (--help lists them), as in
-#     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt2_1558M.sh.
+# saves; the same command goes on. Options behind the script's name take the place of those below, as in
+#     OUT_DIR=/disk/run scripts/run_gpt2_1558M.sh --steps 1000 --batch-size 16
+# --help lists the settings of the environment.
 #
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
@@ -24,20 +25,18 @@
 set -eu
 NAME=gpt2_1558M
 TITLE="GPT-2 1558M"
-MODEL=${MODEL:-d48}
-SEQ_LEN=${SEQ_LEN:-1024}
-TOTAL_BATCH=${TOTAL_BATCH:-1048576}
-STEPS=${STEPS:-32000}
-LR=${LR:-6e-4}
-WARMUP=${WARMUP:-700}
-FINAL_LR_FRAC=${FINAL_LR_FRAC:-0.1}
-DATA=${DATA:-edu_fineweb100B}
-
-OPENAI=1558M
-OPENAI_LOSS=
-OPENAI_HELLASWAG=0.4889
-PUBLISHED_LOSS=
-PUBLISHED_HELLASWAG=
-
+DATA=edu_fineweb100B # what is fetched
+EXPECT="more than the 48.9 % of HellaSwag of OpenAI's model"
 # shellcheck source=scripts/reproduce.sh
 . "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+
+train=(--train-data "$DATA_ROOT/$DATA/edu_fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/edu_fineweb_val_*.bin"
+    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
+    --init d48 --seq-len 1024 --total-batch 1048576 --steps 32000 --auto 1
+    --lr 6e-4 --schedule cosine --warmup 700 --final-lr-frac 0.1 --weight-decay 0.1
+    --val-every 250 --val-sequences 10240
+    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
+    --sample-every 5000 --stop-on-divergence 1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000
+    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
+reproduce "$@"

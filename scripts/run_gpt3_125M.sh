@@ -5,8 +5,9 @@
 #   SMOKE=1 scripts/run_gpt3_125M.sh        every stage in small, on the CPU, in two minutes
 #
 # Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. The environment overrides each setting (--help lists them), as in
-#     OUT_DIR=/disk/run STEPS=1000 scripts/run_gpt3_125M.sh.
+# saves; the same command goes on. Options behind the script's name take the place of those below, as in
+#     OUT_DIR=/disk/run scripts/run_gpt3_125M.sh --steps 1000 --batch-size 16
+# --help lists the settings of the environment.
 #
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
@@ -25,21 +26,18 @@
 set -eu
 NAME=gpt3_125M
 TITLE="GPT-3 125M"
-MODEL=${MODEL:-gpt3:c768}
-SEQ_LEN=${SEQ_LEN:-2048}
-TOTAL_BATCH=${TOTAL_BATCH:-524288}
-STEPS=${STEPS:-572204}
-LR=${LR:-6e-4}
-WARMUP=${WARMUP:-715}
-FINAL_LR_FRAC=${FINAL_LR_FRAC:-0.1}
-DATA=${DATA:-fineweb100B}
-KEEP_MAJOR=${KEEP_MAJOR:-50000}
-
-OPENAI=
-OPENAI_LOSS=
-OPENAI_HELLASWAG=0.337
-PUBLISHED_LOSS=
-PUBLISHED_HELLASWAG=
-
+DATA=fineweb100B # what is fetched
+EXPECT="33.7 % of HellaSwag"
 # shellcheck source=scripts/reproduce.sh
 . "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+
+train=(--train-data "$DATA_ROOT/$DATA/fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/fineweb_val_*.bin"
+    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
+    --init gpt3:c768 --seq-len 2048 --total-batch 524288 --steps 572204 --auto 1
+    --lr 6e-4 --schedule cosine --warmup 715 --final-lr-frac 0.1 --weight-decay 0.1
+    --val-every 250 --val-sequences 5120
+    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
+    --sample-every 5000 --stop-on-divergence 1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 50000
+    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
+reproduce "$@"

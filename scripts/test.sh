@@ -14,7 +14,6 @@ set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 . scripts/packages.sh
-. scripts/settings.sh
 
 readonly LOGS=build/logs
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -26,8 +25,6 @@ case ${1:-} in
     --all) all=yes; shift ;;
     --changed) changed=--changed; shift ;;
 esac
-note_settings TRAIN_SECONDS
-note_run_settings
 
 # --- what this machine lacks -----------------------------------------------------------------------------------------
 install_missing() {

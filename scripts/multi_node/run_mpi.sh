@@ -19,4 +19,4 @@ HOSTS=${HOSTS:-localhost} # in the order of their ranks, this one first
 read -r -a hosts <<<"$HOSTS"
 NUM_NODES=${#hosts[@]}
 launch_command() { mpirun_on "${hosts[@]}"; }
-reproduce "$@"
+run_stages "$@"

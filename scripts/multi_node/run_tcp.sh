@@ -23,9 +23,9 @@ read -r -a hosts <<<"$HOSTS"
 NUM_NODES=${#hosts[@]}
 case $NODE in
     "") ;;
-    0) stages_unless_given "check plan train export plot summary" ;;
+    0) stages_unless_given "plan train export plot summary" ;;
     *[!0-9]*) stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1))" ;;
-    *) stages_unless_given "check plan train" ;;
+    *) stages_unless_given "plan train" ;;
 esac
 [ "${NODE:-0}" -lt "$NUM_NODES" ] || stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1)): HOSTS names $NUM_NODES"
 
@@ -42,4 +42,4 @@ launch_command() {
         launch=(scripts/multi_node/local_ranks.sh $((NODE * GPUS_PER_NODE)) "$GPUS_PER_NODE" "${train[@]}")
     fi
 }
-reproduce "$@"
+run_stages "$@"

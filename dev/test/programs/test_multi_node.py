@@ -22,6 +22,7 @@ OUT = path("a run")  # a space, as folders have
 DATA = path("data")
 RESTART = "scripts/restart.sh"
 MULTI_NODE = "scripts/multi_node/"
+OPTIONS = ["--train-data", "it's/train*.bin", "--steps", "200"]
 
 # FAKE_STATUS: the statuses of its starts, one after the other, FAKE_SAVES: yes, no or again (the same step) for each;
 # the last word holds for all further ones. With FAKE_WAITS it runs until a signal, and as the trainer does, a process
@@ -72,7 +73,7 @@ if [ "$status" = 0 ] && [ -n "$steps" ]; then save $(printf %08d "$steps"); fi
 exit $status
 """
 NVIDIA_SMI = """#!/bin/sh
-for i in $(seq $FAKE_GPUS); do echo "NVIDIA H100, 80000, 9.0"; done
+for i in $(seq $FAKE_GPUS); do echo "NVIDIA H100, 80000"; done
 """
 MPIRUN = r"""#!/usr/bin/env bash
 if [ "$1" = --version ]; then echo "$FAKE_MPI"; exit 0; fi
@@ -111,7 +112,7 @@ STAND_INS = {
     "ssh": SSH,
     "srun": SRUN,
     "scontrol": SCONTROL,
-    "python3": "#!/bin/sh\nexit 1\n"  # which draws no curves: nothing here is fetched or drawn
+    "python3": "#!/bin/sh\nexit 1\n"  # nothing here is fetched or drawn
 }
 SLURM = {
     "SLURM_SUBMIT_DIR": ROOT,
@@ -134,14 +135,15 @@ def fresh():
 
 def environment(**changes):
     settings = dict(FAKE=FAKE, FAKE_STATUS="0", FAKE_SAVES="no", FAKE_WAITS="", FAKE_MPI="mpirun (Open MPI) 4.1.4",
-                    FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", TRAIN_DATA="it's/train*.bin",
-                    DATA_ROOT=DATA, STAGES="check plan train", STEPS="200",
+                    FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0",
+                    DATA_ROOT=DATA, STAGES="plan train",
                     PATH=PROGRAMS + os.pathsep + os.environ["PATH"])
     return shell.environment(**{**settings, **changes})
 
 
-def begin(*command, **changes):
-    return shell.begin(["bash", *command], environment(**changes))
+def begin(script, *words, **changes):
+    options = OPTIONS if script.startswith(MULTI_NODE + "run") else []
+    return shell.begin(["bash", script, *options, *words], environment(**changes))
 
 
 def ran(status, *command, **changes):
@@ -321,8 +323,8 @@ GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6
     (dict(HOSTS="a", GPUS_PER_NODE="1"), GPT2_124M),
     (dict(HOSTS="a b", GPUS_PER_NODE="8"), GPT2_124M),
     (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), GPT2_124M),
-    (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512"),
-     {"init": "d48", "total-batch": "1048576", "seq-len": "512", "final-lr-frac": "0.1"}),
+    (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh"),
+     {"init": "d48", "total-batch": "1048576", "seq-len": "1024", "final-lr-frac": "0.1"}),
 ), ids=("8", "1", "2 x 8", "4 x 16", "another"))
 def test_recipe(settings, expected):
     """A recipe as it is; each option once, and one of the trainer's."""
@@ -340,17 +342,17 @@ def test_refusals():
     script = MULTI_NODE + "run_tcp.sh"
     no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
     for message, changes in (
-        ("run_tcp.sh: GPUS_PER_NODE is '0', expected a whole number above 0\n", dict(GPUS_PER_NODE="0")),
-        ("run_tcp.sh: GPUS_PER_NODE is 5, but nvidia-smi finds 4\n", dict(GPUS_PER_NODE="5")),
+        ("run_tcp.sh: GPUS_PER_NODE is '0', expected 1 to 4, as many as nvidia-smi finds\n", dict(GPUS_PER_NODE="0")),
+        ("run_tcp.sh: GPUS_PER_NODE is '5', expected 1 to 4, as many as nvidia-smi finds\n", dict(GPUS_PER_NODE="5")),
         (no_gpu, dict(FAKE_GPUS="0")),
         ("run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n", dict(HOSTS="a b", NODE="2")),
         ("run_tcp.sh: NODE is 'two', expected 0 to 1\n", dict(HOSTS="a b", NODE="two")),
         ("run_tcp.sh: RECIPE: ./nothing: no such file; expected scripts/run_gpt2_124M.sh or one beside it\n",
          dict(RECIPE="./nothing")),
         ("run_tcp.sh: ./nothing: no such program (PROGRAM names it; without it, one is built)\n",
-         dict(PROGRAM="./nothing", STAGES="check build plan train")),
-        (f"run_tcp.sh: the data are not complete in {WORK}: STAGES=\"build fetch\" scripts/run_gpt2_124M.sh fetches "
-         "them\n", dict(DATA_ROOT=WORK)),
+         dict(PROGRAM="./nothing", STAGES="build plan train")),
+        (f"run_tcp.sh: the data are not complete in {WORK}: STAGES=fetch scripts/multi_node/run_tcp.sh "
+         "fetches them\n", dict(DATA_ROOT=WORK)),
     ):
         out = ran(1, script, **changes)
         assert out.endswith(message), (message, out)
@@ -397,8 +399,8 @@ def test_tcp_signal():
     process.send_signal(signal.SIGTERM)
     out = end(process, 143)
     assert "stopped by SIGTERM at step 99 of 200. The same command goes on:\n" in out, out
-    assert f"cd {shlex.quote(ROOT)} && STAGES=check\\ plan\\ train " in out, out
-    assert " scripts/multi_node/run_tcp.sh\n" in out, out
+    assert f"cd {shlex.quote(ROOT)} && STAGES=plan\\ train " in out, out
+    assert " scripts/multi_node/run_tcp.sh --train-data it\\'s/train\\*.bin --steps 200\n" in out, out
     check_ranks(range(8))
     assert set(noted("signals")) <= {f"{rank} USR1" for rank in range(4)} and noted("signals"), noted("signals")
 
@@ -433,7 +435,8 @@ def test_first_status_that_failed(words):
 
 @pytest.mark.parametrize("kind, mpi", (("mpi", "pmix"), ("tcp", "none"), ("folder", "none")))
 def test_slurm(kind, mpi):
-    out = ran(0, MULTI_NODE + f"run_{kind}.sbatch", "--prompt", "it's", FAKE_STATUS="5 0", FAKE_SAVES="yes", **SLURM)
+    out = ran(0, MULTI_NODE + "run.sbatch", "--prompt", "it's", START=kind, FAKE_STATUS="5 0", FAKE_SAVES="yes",
+              **SLURM)
     launch = noted("srun")[0].split(TRAINER_PATH)[0]
     for word in (f"--mpi={mpi}", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2", "--distribution=block"):
         assert f"{word} " in launch, launch
@@ -454,11 +457,10 @@ def test_slurm(kind, mpi):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind, number, requeued", (
-    ("mpi", signal.SIGUSR1, ["31007"]), ("tcp", signal.SIGUSR1, ["31007"]), ("folder", signal.SIGUSR1, ["31007"]),
-    ("folder", signal.SIGTERM, [])))
+    ("mpi", signal.SIGUSR1, ["31007"]), ("folder", signal.SIGUSR1, ["31007"]), ("folder", signal.SIGTERM, [])))
 def test_slurm_time_limit(kind, number, requeued):
     """Queued again when the signal before the time limit ended it in order, and only then."""
-    process = begin(MULTI_NODE + f"run_{kind}.sbatch", FAKE_WAITS="1", **SLURM)
+    process = begin(MULTI_NODE + "run.sbatch", FAKE_WAITS="1", START=kind, **SLURM)
     wait_for_ranks(8, process)
     process.send_signal(number)
     out = end(process, 0 if requeued else 143)
@@ -466,8 +468,8 @@ def test_slurm_time_limit(kind, number, requeued):
 
 
 def test_slurm_gives_up():
-    out = ran(1, MULTI_NODE + "run_tcp.sbatch", FAKE_STATUS="5", **SLURM)
-    assert "run_tcp.sbatch: the training ended with status 5 at step 0 of 200; " in out, out
+    out = ran(1, MULTI_NODE + "run.sbatch", FAKE_STATUS="5", **SLURM)
+    assert "run.sbatch: the training ended with status 5 at step 0 of 200; " in out, out
     check_ranks(range(8), times=2)
     assert noted("requeued") == [], noted("requeued")
 

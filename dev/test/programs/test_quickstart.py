@@ -68,14 +68,6 @@ def test_bad_arguments_are_refused():
         refused(f"TRAIN_SECONDS is '{seconds}', expected whole seconds, 1 to 9999", seconds=seconds)
 
 
-def test_settings_of_other_scripts():
-    write("short.txt", b"to be or not to be\n")
-    said = quickstart("short.txt", STEPS="10", SMOKE="1", PORT="80").stderr
-    assert said == ("quickstart.sh: the setting SMOKE does nothing here (--help)\n"
-                    "quickstart.sh: the setting STEPS does nothing here (--help)\n"
-                    "quickstart.sh: short.txt: has 19 bytes; give a text of at least 4096\n"), said
-
-
 def test_help():
     result = quickstart("--help")
     assert result.returncode == 0 and "scripts/quickstart.sh book.txt" in result.stdout, result
