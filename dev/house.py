@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1531, 1150, ""),
+    "base": (1504, 1150, ""),
     "model": (1469, 850, "base"),
     "cpu": (1557, 1450, "base model"),
     "cuda": (2003, 850, "base model"),
@@ -25,11 +25,11 @@ ROOMS = {
     "optim": (806, 700, "base model cuda"),
     "ranks": (3892, 2000, "base model cuda"),
     "data": (1645, 1450, "base model"),
-    "files": (1272, 1050, "base model"),
-    "run": (3710, 2800, "base model data files"),
+    "files": (1271, 1050, "base model"),
+    "run": (3709, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1191, "train_gpt2_program.cuh": 972, "Makefile": 250, "README.md": 200}
-README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 6, 80, 25, 120
+README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")
 PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/

@@ -1,21 +1,13 @@
-// Files and folders: paths, patterns, reading, files that appear complete or not at all, and the lock that keeps two
-// processes out of one folder.
+// Writes files that appear complete or not at all, makes and flushes folders, and keeps two processes out of one
+// folder.
 //
-// Somebody else may write to our folders, too, and put anything under our names. So there are three ways to open a
-// file: atomic_open makes a new one under a temporary name, files_open_own opens a log, a lock or another rank's file
-// to write to it, files_open_input opens a file to read it. Only read_whole_stream takes a pipe, which the user names
-// as data.
-//
-// All files of this project are little-endian, and so are all machines it runs on. Files over 2 GiB are ordinary.
+// Somebody else may write to our folders, too, and put anything under our names. So atomic_open makes a new file under
+// a temporary name, and files_open_own opens a log, a lock or another rank's file to write to it. input_file.h reads.
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -25,13 +17,8 @@
 
 #include "llmc/base/utils.h"
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the file formats are little-endian and are read and written without conversion"
-#endif
 typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 
-#define MAX_IO_BYTES ((int64_t)1 << 30)  // per read() or write(): Linux and macOS refuse or cut more than 2 GiB
-#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 #define LOCK_NAME ".lock"
 
@@ -41,64 +28,6 @@ static inline void reserve_standard_files(void) {
     int fd;
     do { fd = open("/dev/null", O_RDONLY); } while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0) { close(fd); }
-}
-
-// ---- Paths ----
-
-// Refuses an empty path and a path of more than PATH_LIMIT bytes. `what` (the option it came from) begins the message.
-static inline bool path_check(const char *path, const char *what, Error *error) {
-    size_t n = strlen(path);
-    if (n == 0) { return fail(error, "%s: the path is empty", what); }
-    if (n > PATH_LIMIT) {
-        return fail(error, "%s: the path has %zu bytes, at most %d are possible", what, n, PATH_LIMIT);
-    }
-    return true;
-}
-
-// Copies the first n bytes of text and a NUL; n < MAX_PATH_BYTES.
-static inline void path_copy(char *out, const char *text, size_t n) {
-    memcpy(out, text, n);
-    out[n] = '\0';
-}
-
-// Writes dir/name into out (MAX_PATH_BYTES).
-static inline bool path_join(char *out, const char *dir, const char *name, Error *error) {
-    size_t n = strlen(dir), m = strlen(name);
-    if (n + m + 1 >= MAX_PATH_BYTES) {
-        return fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
-    }
-    path_copy(out, dir, n);
-    if (n > 0 && dir[n - 1] != '/') { out[n++] = '/'; }
-    path_copy(out + n, name, m);
-    return true;
-}
-
-// Writes the folder that holds path into out (MAX_PATH_BYTES). path is shorter than MAX_PATH_BYTES.
-static inline void path_parent(char *out, const char *path) {
-    const char *slash = strrchr(path, '/');
-    if (slash == NULL) { slash = path = "."; }
-    path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
-}
-
-// Returns the name at the end of a path.
-static inline const char *path_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
-static inline bool path_is_directory(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-static inline bool path_exists(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0;
-}
-
-// Reports the system call that has just failed. Reads errno.
-static inline bool fail_system(Error *error, const char *path, const char *action) {
-    return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
 // Removes a file, if it is there.
@@ -118,22 +47,19 @@ static inline bool sync_parent(const char *path, Error *error) {
     return ok;
 }
 
-static inline bool files_make_one_directory(const char *path, Error *error) {
-    if (path_is_directory(path)) { return true; }
-    if (mkdir(path, 0777) == 0) { return sync_parent(path, error); }
-    int code = errno;
-    if (code == EEXIST && path_is_directory(path)) { return true; } // another process was faster
-    return fail(error, "%s: cannot be used as a folder: %s", path,
-                code == EEXIST || code == ENOTDIR ? "a file is in the way" : strerror(code));
-}
-
 // Creates a folder and all missing folders above it.
 static inline bool make_directories(const char *path, Error *error) {
     char part[MAX_PATH_BYTES];
     if (!path_check(path, "folder", error)) { return false; }
     for (size_t i = 1, n = strlen(path); i <= n; i++) {
         path_copy(part, path, i);
-        if ((path[i] == '/' || path[i] == '\0') && !files_make_one_directory(part, error)) { return false; }
+        if ((path[i] != '/' && path[i] != '\0') || path_is_directory(part)) { continue; }
+        int code = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (code != 0 && !path_is_directory(part)) { // another process may be faster
+            return fail(error, "%s: cannot be used as a folder: %s", part,
+                        code == EEXIST || code == ENOTDIR ? "a file is in the way" : strerror(code));
+        }
+        if (!sync_parent(part, error)) { return false; }
     }
     return true;
 }
@@ -158,152 +84,6 @@ static inline int64_t disk_free_bytes(const char *folder) {
     }
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     return disk.f_blocks == 0 ? -1 : bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
-}
-
-// ---- Lists of files ----
-
-typedef struct {
-    char **paths; // (count)
-    int count;
-    glob_t matches; // holds the paths
-} PathList;
-
-static inline void path_list_free(PathList *list) {
-    globfree(&list->matches);
-    memset(list, 0, sizeof(*list));
-}
-
-// Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error, unless the pattern
-// is the name of an existing file, which it then means. hint: ends the message then. The caller frees the list, also
-// after a failure.
-static inline bool list_glob(const char *pattern, const char *hint, PathList *list, Error *error) {
-    memset(list, 0, sizeof(*list));
-    if (!path_check(pattern, "file pattern", error)) { return false; }
-    int status =
-        glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, &list->matches); // without a match, returns the pattern itself
-    if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
-    bool no_folder = status == GLOB_ABORTED && errno == ENOENT;
-    if (status != 0 && !no_folder) {
-        return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
-    }
-    char **paths = list->matches.gl_pathv;
-    if (no_folder || (list->matches.gl_pathc == 1 && strcmp(paths[0], pattern) == 0 && !path_exists(pattern))) {
-        return fail(error, "%s: no such file (nothing matches the name or pattern)%s", pattern, hint);
-    }
-    if (list->matches.gl_pathc >= INT32_MAX) { return fail(error, "%s: matches too many files", pattern); }
-    list->paths = paths;
-    list->count = (int)list->matches.gl_pathc;
-    return true;
-}
-
-// ---- Reading ----
-
-typedef struct {
-    char path[MAX_PATH_BYTES];
-    int fd;
-    int64_t size; // bytes, when the file was opened
-} InputFile;
-
-static inline void input_close(InputFile *file) {
-    if (file->fd >= 0) { close(file->fd); }
-    file->fd = -1;
-}
-
-// Checks that an open file is an ordinary one.
-static inline bool files_check_ordinary(int fd, const char *path, struct stat *info, Error *error) {
-    if (fstat(fd, info) != 0) { return fail_system(error, path, "read"); }
-    if (S_ISDIR(info->st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
-    return S_ISREG(info->st_mode) || fail(error, "%s: is a device or pipe, expected an ordinary file", path);
-}
-
-// Opens an ordinary file for reading at any offset. A pipe or device under its name is refused at once. The file is
-// closed after a failure.
-static inline bool input_open(InputFile *file, const char *path, Error *error) {
-    struct stat info;
-    file->fd = -1;
-    if (!path_check(path, "file", error)) { return false; }
-    path_copy(file->path, path, strlen(path));
-    file->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (file->fd < 0) { return fail_system(error, path, "open"); }
-    bool ok = files_check_ordinary(file->fd, path, &info, error);
-    file->size = ok ? (int64_t)info.st_size : 0;
-    if (!ok) { input_close(file); }
-    return ok;
-}
-
-// Reads exactly `bytes` bytes at offset. Fails if the file has become shorter. Safe to call from several threads.
-static inline bool input_read(const InputFile *file, int64_t offset, void *data, int64_t bytes, Error *error) {
-    uint8_t *out = (uint8_t *)data;
-    while (bytes > 0) {
-        ssize_t n = pread(file->fd, out, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
-        if (n < 0 && errno == EINTR) { continue; }
-        if (n < 0) { return fail_system(error, file->path, "read"); }
-        if (n == 0) {
-            return fail(error, "%s: ends at byte %lld, %lld more expected (truncated?)", file->path, (long long)offset,
-                        (long long)bytes);
-        }
-        out += n, offset += n, bytes -= n;
-    }
-    return true;
-}
-
-// Opens a file and reads its first `bytes` bytes into `start`. Zeros stand for bytes behind the end of the file.
-static inline bool input_open_start(InputFile *file, const char *path, void *start, int64_t bytes, Error *error) {
-    memset(start, 0, (size_t)bytes);
-    if (!input_open(file, path, error)) { return false; }
-    bool ok = input_read(file, 0, start, min_i64(file->size, bytes), error);
-    if (!ok) { input_close(file); }
-    return ok;
-}
-
-// Reads from fd until its end into *data, which grows. Refuses more than max_bytes.
-static inline bool files_read_to_end(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
-                                     Error *error) {
-    struct stat info;
-    bool known = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    int64_t room = min_i64(known ? (int64_t)info.st_size : 4096, max_bytes) + 1;
-    for (ssize_t n = 1; n != 0;) {
-        if (*data == NULL || *size == room) {
-            if (*data != NULL) { room = min_i64(2 * room, max_bytes) + 1; }
-            uint8_t *larger = (uint8_t *)realloc(*data, (size_t)room + 1);
-            if (larger == NULL) { return fail(error, "%s: out of memory (%lld bytes)", path, (long long)room); }
-            *data = larger;
-        }
-        n = read(fd, *data + *size, (size_t)min_i64(room - *size, MAX_IO_BYTES));
-        if (n < 0 && errno != EINTR) { return fail_system(error, path, "read"); }
-        *size += n > 0 ? n : 0;
-        if (*size > max_bytes) {
-            return fail(error, "%s: larger than %lld bytes, the most that makes sense here", path,
-                        (long long)max_bytes);
-        }
-    }
-    (*data)[*size] = 0;
-    return true;
-}
-
-// Reads an open file in this way, and closes it. *data is NULL after a failure.
-static inline bool files_read_whole(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
-                                    Error *error) {
-    bool ok = files_read_to_end(fd, path, max_bytes, data, size, error);
-    close(fd);
-    if (!ok) { free(*data), *data = NULL; }
-    return ok;
-}
-
-// Reads a whole ordinary file of at most max_bytes into new memory, and adds a NUL byte. The caller frees *data.
-static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    InputFile file;
-    *data = NULL, *size = 0;
-    return input_open(&file, path, error) && files_read_whole(file.fd, path, max_bytes, data, size, error);
-}
-
-// Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
-static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    *data = NULL, *size = 0;
-    if (!path_check(path, "file", error)) { return false; }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) { return fail_system(error, path, "open"); }
-    return files_read_whole(fd, path, max_bytes, data, size, error);
 }
 
 // ---- Writing: complete or not at all ----

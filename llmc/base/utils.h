@@ -1,4 +1,4 @@
-// Errors, printing, clocks and small arithmetic that every other header uses.
+// Errors, printing, paths, clocks and small arithmetic that every other header uses.
 //
 // The rule for errors: a function that can fail because of something outside the program (a file, an option, the
 // machine) returns bool, true for success. It describes a failure in an Error: one line, without a newline, that says
@@ -14,10 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define GPT2C_VERSION "0.1.0"
-#define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
+#define MAX_PATH_BYTES 4096             // longer paths are refused where they enter
+#define MAX_IO_BYTES ((int64_t)1 << 30) // per read() or write(): Linux and macOS refuse or cut more than 2 GiB
 // No whole number of a file or an option is larger: a double holds it exactly, and a few can be added without overflow.
 #define LARGEST_WHOLE ((int64_t)1 << 53)
 // The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
@@ -141,6 +143,73 @@ static inline void exit_unless(bool ok, const char *program, const Error *error)
     fflush(stdout);
     print_error(program, error);
     exit(EXIT_FAILURE);
+}
+
+// ---- Paths ----
+
+#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
+
+// Refuses an empty path and a path of more than PATH_LIMIT bytes. `what` (the option it came from) begins the message.
+static inline bool path_check(const char *path, const char *what, Error *error) {
+    size_t n = strlen(path);
+    if (n == 0) { return fail(error, "%s: the path is empty", what); }
+    if (n > PATH_LIMIT) {
+        return fail(error, "%s: the path has %zu bytes, at most %d are possible", what, n, PATH_LIMIT);
+    }
+    return true;
+}
+
+// Copies the first n bytes of text and a NUL; n < MAX_PATH_BYTES.
+static inline void path_copy(char *out, const char *text, size_t n) {
+    memcpy(out, text, n);
+    out[n] = '\0';
+}
+
+// Writes dir/name into out (MAX_PATH_BYTES).
+static inline bool path_join(char *out, const char *dir, const char *name, Error *error) {
+    size_t n = strlen(dir), m = strlen(name);
+    if (n + m + 1 >= MAX_PATH_BYTES) {
+        return fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
+    }
+    path_copy(out, dir, n);
+    if (n > 0 && dir[n - 1] != '/') { out[n++] = '/'; }
+    path_copy(out + n, name, m);
+    return true;
+}
+
+// Writes the folder that holds path into out (MAX_PATH_BYTES). path is shorter than MAX_PATH_BYTES.
+static inline void path_parent(char *out, const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL) { slash = path = "."; }
+    path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+// Returns the name at the end of a path.
+static inline const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static inline bool path_is_directory(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static inline bool path_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+// Reports the system call that has just failed. Reads errno.
+static inline bool fail_system(Error *error, const char *path, const char *action) {
+    return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
+}
+
+// Checks that an open file is an ordinary one.
+static inline bool files_check_ordinary(int fd, const char *path, struct stat *info, Error *error) {
+    if (fstat(fd, info) != 0) { return fail_system(error, path, "read"); }
+    if (S_ISDIR(info->st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
+    return S_ISREG(info->st_mode) || fail(error, "%s: is a device or pipe, expected an ordinary file", path);
 }
 
 // ---- Clocks and small arithmetic ----

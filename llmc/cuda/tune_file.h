@@ -20,6 +20,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
 
 #define TUNE_MAGIC "gpt2.c matmul choices 1 | "
@@ -166,8 +167,7 @@ static inline TuneFileState tune_read_text(TuneTable *table, const char *path, c
 static inline TuneFileState tune_file_read(TuneTable *table, const char *path, Error *notice) {
     uint8_t *text;
     int64_t bytes;
-    struct stat info;
-    if (stat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) { return TUNE_FILE_READ; }
+    if (!path_exists(path) && (errno == ENOENT || errno == ENOTDIR)) { return TUNE_FILE_READ; }
     if (!read_whole_file(path, TUNE_MAX_FILE_BYTES, &text, &bytes, notice)) { return TUNE_FILE_FOREIGN; }
     TuneFileState state = bytes == 0 ? TUNE_FILE_READ : tune_read_text(table, path, (const char *)text, bytes, notice);
     free(text);

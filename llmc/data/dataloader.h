@@ -10,7 +10,7 @@
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/rand.h"
 #include "llmc/base/text.h"
@@ -33,7 +33,7 @@ typedef struct DataLoader {
     // changed. The names do not count. Of a file's contents three samples count.
     uint64_t fingerprint;
 
-    PathList files;    // holds the paths of the shards
+    glob_t files;      // holds the paths of the shards
     DataShard *shards; // (num_shards), in order of their names
     int num_shards;
     const uint16_t *memory; // the tokens of the only shard, borrowed; NULL when shards are files
@@ -129,7 +129,7 @@ static inline void dataloader_locate(DataLoader *dl, int64_t sequence, int *shar
 // Frees everything. It may be called twice, and on a loader that failed to open.
 static inline void dataloader_close(DataLoader *dl) {
     input_close(&dl->file);
-    path_list_free(&dl->files);
+    globfree(&dl->files);
     free(dl->shards);
     free(dl->window);
     free(dl->order);
@@ -209,25 +209,25 @@ static inline bool dataloader_finish(DataLoader *dl, const char *name, Error *er
 // Checks all files and names every bad one, or the first eight, in one message.
 static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
     enum { MAX_NAMED = 8, MAX_LIST = (int)sizeof(error->text) - 100 };
-    const PathList *files = &dl->files;
+    const int count = (int)dl->files.gl_pathc;
     Text list = {NULL, 0, 0, false};
     char more[32] = "";
     int bad = 0;
-    for (int i = 0; i < files->count; i++) {
+    for (int i = 0; i < count; i++) {
         int64_t num_tokens = 0;
         InputFile file;
         Error reason;
-        if (shard_open(&file, files->paths[i], &num_tokens, &reason)) {
+        if (shard_open(&file, dl->files.gl_pathv[i], &num_tokens, &reason)) {
             input_close(&file);
-            dataloader_set_shard(dl, i, files->paths[i], num_tokens);
+            dataloader_set_shard(dl, i, dl->files.gl_pathv[i], num_tokens);
         } else if (bad++ < MAX_NAMED) {
             text_printf(&list, "%s%s", bad > 1 ? "; " : "", reason.text);
         }
     }
     if (bad > MAX_NAMED) { snprintf(more, sizeof(more), "; and %d more", bad - MAX_NAMED); }
-    if (bad > 0 && files->count == 1) { fail(error, "%s", list.data); }
-    if (bad > 0 && files->count > 1) {
-        fail(error, "%d of %d files are unusable: %.*s%s", bad, files->count, MAX_LIST, list.data, more);
+    if (bad > 0 && count == 1) { fail(error, "%s", list.data); }
+    if (bad > 0 && count > 1) {
+        fail(error, "%d of %d files are unusable: %.*s%s", bad, count, MAX_LIST, list.data, more);
     }
     text_free(&list);
     return bad == 0;
@@ -240,7 +240,7 @@ static inline bool dataloader_open(DataLoader *dl, const char *pattern, int seq_
                                    uint64_t seed, Error *error) {
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
     bool ok = list_glob(pattern, data_hint(pattern), &dl->files, error) &&
-              dataloader_allocate(dl, dl->files.count, error) && dataloader_set_files(dl, error) &&
+              dataloader_allocate(dl, (int)dl->files.gl_pathc, error) && dataloader_set_files(dl, error) &&
               dataloader_finish(dl, pattern, error);
     if (!ok) { dataloader_close(dl); }
     return ok;

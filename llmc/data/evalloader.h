@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/data/data_file.h"
 

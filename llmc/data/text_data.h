@@ -2,7 +2,7 @@
 #ifndef LLMC_TEXT_DATA_H
 #define LLMC_TEXT_DATA_H
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 #include "llmc/data/data_file.h"
 #include "llmc/data/tokenizer.h"
 
@@ -44,7 +44,7 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
 // another kind and a tokenizer that only decodes are errors.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
                              Error *error) {
-    PathList files;
+    glob_t files;
     memset(&files, 0, sizeof(files));
     *tokens = NULL;
     *count = 0;
@@ -55,11 +55,11 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
                   pattern, pattern, pattern);
     }
     ok = ok && list_glob(pattern, data_hint(pattern), &files, error);
-    for (int i = 0; ok && i < files.count; i++) {
-        bool named = strcmp(files.paths[i], pattern) == 0;
-        ok = text_append(files.paths[i], named, tokenizer, tokens, count, error);
+    for (int i = 0; ok && i < (int)files.gl_pathc; i++) {
+        bool named = strcmp(files.gl_pathv[i], pattern) == 0;
+        ok = text_append(files.gl_pathv[i], named, tokenizer, tokens, count, error);
     }
-    path_list_free(&files);
+    globfree(&files);
     if (ok) {
         uint16_t *fitting = (uint16_t *)realloc(*tokens, (size_t)*count * sizeof(uint16_t));
         if (fitting != NULL) { *tokens = fitting; }

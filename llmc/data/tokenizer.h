@@ -16,7 +16,8 @@
 
 #include <signal.h>
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/files.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/text.h"
 #include "llmc/data/unicode_tables.h"
@@ -605,9 +606,8 @@ static inline bool tokenizer_copy_to(const Tokenizer *t, const char *path, Error
     Text text = {NULL, 0, 0, false};
     uint8_t *old = NULL;
     int64_t bytes = 0;
-    Error ignored;
     bool ok = tokenizer_write(t, &text, error), same = false;
-    if (ok && read_whole_file(path, (int64_t)text.used, &old, &bytes, &ignored)) {
+    if (ok && read_whole_file(path, (int64_t)text.used, &old, &bytes, error)) {
         same = bytes == (int64_t)text.used && memcmp(old, text.data, text.used) == 0;
     }
     ok = ok && (same || write_whole_file(path, text.data, (int64_t)text.used, 0666, error));

@@ -24,8 +24,8 @@
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 
-#include "llmc/base/files.h"
-#include "llmc/model/gpt2.h"
+#include <dirent.h>
+
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
 
@@ -422,13 +422,12 @@ static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) 
     return state_offset(w->header.length, w->records, w->count, i);
 }
 
-// Lays out the state: adds the facts step, model_bytes and model_header, and makes the records.
+// Lays out the state: adds the facts step and model_header, and makes the records.
 static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
                                        Error *error) {
     int32_t model_header[DATA_HEADER_INTS];
     model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
     state_set_i64(&w->header, "step", step);
-    state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
     state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
     w->count = CHECKPOINT_ARRAYS + count;
     if (w->header.length < 0 || w->count > STATE_MAX_SECTIONS) {

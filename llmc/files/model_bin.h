@@ -7,7 +7,7 @@
 
 #include <float.h>
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 #include "llmc/model/gpt2.h"
 
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };

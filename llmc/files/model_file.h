@@ -2,8 +2,8 @@
 #ifndef LLMC_MODEL_FILE_H
 #define LLMC_MODEL_FILE_H
 
+#include "llmc/base/input_file.h"
 #include "llmc/files/checkpoint.h"
-#include "llmc/base/files.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/files/model_bin.h"
 

@@ -18,8 +18,8 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
-#include "llmc/base/utils.h"
 
 #define SUM_CHUNK_BYTES ((int64_t)4 << 20) // read or written, and summed by several threads, at a time
 #define STATE_TEXT_BYTES 65536             // room for several paths of 4 KiB each

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 
+#include "llmc/base/files.h"
 #include "llmc/ranks/ranks.h"
 #include "llmc/ranks/secret.h"
 

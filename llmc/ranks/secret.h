@@ -12,7 +12,7 @@
 #ifndef LLMC_SECRET_H
 #define LLMC_SECRET_H
 
-#include "llmc/base/files.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/hmac.h"
 
 #define SECRET_VARIABLE "GPT2C_SECRET"
@@ -86,10 +86,8 @@ static inline bool secret_read_file(const char *path, char text[SECRET_MOST + 1]
     bool ok = fstat(file.fd, &info) == 0 || fail_system(error, path, "read");
     ok = ok && (info.st_uid == geteuid() || fail(error, "%s: belongs to user %ld, expected %ld, who runs this process",
                                                  path, (long)info.st_uid, (long)geteuid()));
-    if (ok && (info.st_mode & 077) != 0) {
-        ok = fail(error, "%s: others may use it (mode %03o), expected 600: chmod 600", path,
-                  (unsigned)(info.st_mode & 0777));
-    }
+    ok = ok && ((info.st_mode & 077) == 0 || fail(error, "%s: others may use it (mode %03o), expected 600: chmod 600",
+                                                  path, (unsigned)(info.st_mode & 0777)));
     *bytes = (size_t)min_i64(file.size, SECRET_MOST);
     ok = ok && input_read(&file, 0, text, (int64_t)*bytes, error);
     text[*bytes] = '\0';

@@ -46,14 +46,14 @@ static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_P
     const char *const patterns[] = {run->options.train_data, run->options.val_data};
     bool found = false;
     for (int i = 0; i < 2 && !found; i++) {
-        PathList files;
+        glob_t files;
         Error ignored; // opening the data reports it
         if (patterns[i][0] == '\0' || !data_is_shards(patterns[i])) { continue; }
         bool listed = list_glob(patterns[i], "", &files, &ignored);
-        for (int k = 0; listed && k < files.count && !found; k++) {
-            found = tokenizer_beside_shard(name, files.paths[k]) && path_exists(name);
+        for (int k = 0; listed && k < (int)files.gl_pathc && !found; k++) {
+            found = tokenizer_beside_shard(name, files.gl_pathv[k]) && path_exists(name);
         }
-        path_list_free(&files);
+        globfree(&files);
     }
     return found;
 }

@@ -5,7 +5,6 @@
 #ifndef LLMC_TRAIN_OPTIONS_H
 #define LLMC_TRAIN_OPTIONS_H
 
-#include "llmc/base/files.h"
 #include "llmc/base/launcher.h"
 #include "llmc/base/text.h"
 #include "llmc/model/gpt2.h"

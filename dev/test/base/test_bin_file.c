@@ -2,7 +2,7 @@
 // test_evalloader.c and test_tokenizer.c damage the headers of their kinds.
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 
 // A file that begins with these bytes is named where a kind of ours or a text is expected.
 static void check_named(Test *t, const void *start, size_t bytes, const char *name, const char *use) {

@@ -9,6 +9,7 @@
 #endif
 
 #include "llmc/base/files.h"
+#include "llmc/base/input_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
@@ -35,7 +36,7 @@ TEST(test_paths) {
           error.text);
     AtomicFile file;
     InputFile input;
-    PathList list;
+    glob_t list;
     uint8_t *data;
     int64_t size;
     DirectoryLock lock;
@@ -66,22 +67,22 @@ TEST(test_directories) {
 
 TEST(test_glob) {
     Error error;
-    PathList list;
+    glob_t list;
     static const char *const names[] = {"b_2.bin", "b_10.bin", "B_1.bin", "a[1].bin"};
     for (int i = 0; i < 4; i++) { temp_write(test_path(t, names[i]), "", 0); }
-    CHECK(t, list_glob(test_path(t, "*_*.bin"), "", &list, &error) && list.count == 3, "%s", error.text);
-    CHECK(t, ends_with(list.paths[0], "/B_1.bin") && ends_with(list.paths[1], "/b_10.bin"), "byte order");
-    path_list_free(&list);
-    CHECK(t, list_glob(test_path(t, "a[1].bin"), "", &list, &error) && list.count == 1, "a name with brackets: %s",
+    CHECK(t, list_glob(test_path(t, "*_*.bin"), "", &list, &error) && list.gl_pathc == 3, "%s", error.text);
+    CHECK(t, ends_with(list.gl_pathv[0], "/B_1.bin") && ends_with(list.gl_pathv[1], "/b_10.bin"), "byte order");
+    globfree(&list);
+    CHECK(t, list_glob(test_path(t, "a[1].bin"), "", &list, &error) && list.gl_pathc == 1, "a name with brackets: %s",
           error.text);
-    path_list_free(&list);
+    globfree(&list);
     CHECK_REFUSED(t, list_glob(test_path(t, "c*"), "; look", &list, &error), &error, test_path(t, "c*"),
                   ": no such file (nothing matches the name or pattern); look");
-    path_list_free(&list);
+    globfree(&list);
     CHECK_REFUSED(t, list_glob(test_path(t, "none/c*"), "", &list, &error), &error, test_path(t, "none/c*"),
                   ": no such file (nothing matches the name or pattern)");
-    CHECK(t, list.count == 0, "%d files after a failure", list.count);
-    path_list_free(&list);
+    CHECK(t, list.gl_pathc == 0, "%zu files after a failure", list.gl_pathc);
+    globfree(&list);
 }
 
 TEST(test_read_whole_file) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "llmc/base/files.h"
+#include "llmc/base/input_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 

@@ -2,7 +2,7 @@
 #ifndef SMALL_BPE_H
 #define SMALL_BPE_H
 
-#include "llmc/base/bin_file.h"
+#include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
 
 static inline void small_bpe_token(Text *file, const char *bytes, size_t n) {

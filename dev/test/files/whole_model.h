@@ -2,6 +2,7 @@
 #ifndef WHOLE_MODEL_H
 #define WHOLE_MODEL_H
 
+#include "llmc/base/files.h"
 #include "llmc/files/model_bin.h"
 
 static inline void model_zero_padding(float *params, const GPT2Config *config) {

@@ -1,11 +1,135 @@
-// Opens llm.c's binary files: models, tokenizers, token shards and questions. Tells other files by their first bytes.
+// Reads files: ordinary ones at any offset, whole ones, lists of them. Opens llm.c's binary files (models, tokenizers,
+// token shards, questions), and tells other files by their first bytes.
 //
-// Each file begins with a header of 256 int32: magic, version, and facts of its kind. bin_open bounds the header.
-// bin_check_size compares the file's exact size. Both come before memory is taken for what a header says.
-#ifndef LLMC_BIN_FILE_H
-#define LLMC_BIN_FILE_H
+// A pipe or device under the name of a file is refused at once. Only read_whole_stream takes a pipe, which the user
+// names as data. Files over 2 GiB are ordinary. All are little-endian, and so are all machines this runs on.
+#ifndef LLMC_INPUT_FILE_H
+#define LLMC_INPUT_FILE_H
 
-#include "llmc/base/files.h"
+#include <fcntl.h>
+#include <glob.h>
+#include <unistd.h>
+
+#include "llmc/base/utils.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the file formats are little-endian and are read and written without conversion"
+#endif
+// ---- Lists of files ----
+
+// Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error, unless the pattern
+// is the name of an existing file, which it then means. hint: ends the message then. The caller calls globfree, also
+// after a failure.
+static inline bool list_glob(const char *pattern, const char *hint, glob_t *list, Error *error) {
+    memset(list, 0, sizeof(*list));
+    if (!path_check(pattern, "file pattern", error)) { return false; }
+    int status = glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, list); // without a match, returns the pattern itself
+    bool missing = status == GLOB_ABORTED && errno == ENOENT;
+    if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
+    if (status != 0 && !missing) {
+        return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
+    }
+    missing = missing || (list->gl_pathc == 1 && strcmp(list->gl_pathv[0], pattern) == 0 && !path_exists(pattern));
+    return !missing || fail(error, "%s: no such file (nothing matches the name or pattern)%s", pattern, hint);
+}
+
+// ---- Files ----
+
+typedef struct {
+    char path[MAX_PATH_BYTES];
+    int fd;
+    int64_t size; // bytes, when the file was opened
+} InputFile;
+
+static inline void input_close(InputFile *file) {
+    if (file->fd >= 0) { close(file->fd); }
+    file->fd = -1;
+}
+
+// Opens an ordinary file for reading at any offset. A pipe or device under its name is refused at once. The file is
+// closed after a failure.
+static inline bool input_open(InputFile *file, const char *path, Error *error) {
+    struct stat info;
+    file->fd = -1;
+    if (!path_check(path, "file", error)) { return false; }
+    path_copy(file->path, path, strlen(path));
+    file->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (file->fd < 0) { return fail_system(error, path, "open"); }
+    bool ok = files_check_ordinary(file->fd, path, &info, error);
+    file->size = ok ? (int64_t)info.st_size : 0;
+    if (!ok) { input_close(file); }
+    return ok;
+}
+
+// Reads exactly `bytes` bytes at offset. Fails if the file has become shorter. Safe to call from several threads.
+static inline bool input_read(const InputFile *file, int64_t offset, void *data, int64_t bytes, Error *error) {
+    uint8_t *out = (uint8_t *)data;
+    while (bytes > 0) {
+        ssize_t n = pread(file->fd, out, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { return fail_system(error, file->path, "read"); }
+        if (n == 0) {
+            return fail(error, "%s: ends at byte %lld, %lld more expected (truncated?)", file->path, (long long)offset,
+                        (long long)bytes);
+        }
+        out += n, offset += n, bytes -= n;
+    }
+    return true;
+}
+
+// Opens a file and reads its first `bytes` bytes into `start`. Zeros stand for bytes behind the end of the file.
+static inline bool input_open_start(InputFile *file, const char *path, void *start, int64_t bytes, Error *error) {
+    memset(start, 0, (size_t)bytes);
+    if (!input_open(file, path, error)) { return false; }
+    bool ok = input_read(file, 0, start, min_i64(file->size, bytes), error);
+    if (!ok) { input_close(file); }
+    return ok;
+}
+
+// Reads a whole open file into memory that grows, adds a NUL byte, and closes the file. *data is NULL after a failure.
+static inline bool files_read_to_end(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
+                                     Error *error) {
+    bool ok = true;
+    int64_t room = 0;
+    for (ssize_t n = 1; ok && n != 0;) {
+        if (*size + 1 >= room) {
+            room = 2 * room + 65536;
+            uint8_t *larger = (uint8_t *)realloc(*data, (size_t)room);
+            ok = larger != NULL || fail(error, "%s: out of memory (%lld bytes)", path, (long long)room);
+            if (!ok) { break; }
+            *data = larger;
+        }
+        n = read(fd, *data + *size, (size_t)min_i64(room - *size - 1, MAX_IO_BYTES));
+        *size += n > 0 ? n : 0;
+        ok = (n >= 0 || errno == EINTR || fail_system(error, path, "read")) &&
+             (*size <= max_bytes ||
+              fail(error, "%s: larger than %lld bytes, the most that makes sense here", path, (long long)max_bytes));
+    }
+    close(fd);
+    if (ok) { (*data)[*size] = 0; }
+    if (!ok) { free(*data), *data = NULL; }
+    return ok;
+}
+
+// Reads a whole ordinary file of at most max_bytes into new memory, and adds a NUL byte. The caller frees *data.
+static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    InputFile file;
+    *data = NULL, *size = 0;
+    return input_open(&file, path, error) && files_read_to_end(file.fd, path, max_bytes, data, size, error);
+}
+
+// Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
+static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    *data = NULL, *size = 0;
+    if (!path_check(path, "file", error)) { return false; }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 ? files_read_to_end(fd, path, max_bytes, data, size, error) : fail_system(error, path, "open");
+}
+
+// ---- Kinds of files ----
+//
+// llm.c's binary files begin with a header of 256 int32: magic, version, and facts of its kind. bin_open bounds the
+// header. bin_check_size compares the file's exact size. Both come before memory is taken for what a header says.
 
 #define DATA_HEADER_BYTES 1024
 #define DATA_HEADER_INTS 256
@@ -165,4 +289,4 @@ static inline bool bin_read_rest(BinFile *bin, int64_t most, uint8_t **data, int
     return ok;
 }
 
-#endif // LLMC_BIN_FILE_H
+#endif // LLMC_INPUT_FILE_H
