@@ -11,7 +11,6 @@ times the norm and 0.01 apart, rates 1e-6. Standard library only.
 exit status: 0 logs and weights are alike, 1 they differ, 2 an error.
 """
 import math
-import statistics
 import sys
 
 import guard
@@ -54,9 +53,7 @@ def alike(series, a, b, tolerance):
 
 
 def distance(a, b):
-    if alike("", a, b, 0.0):
-        return 0.0
-    return abs(a - b) if math.isfinite(a - b) else math.inf
+    return 0.0 if alike("", a, b, 0.0) else abs(a - b) if math.isfinite(a - b) else math.inf
 
 
 def print_column(runs, series, title, first, tolerance):
@@ -88,8 +85,7 @@ def compare(paths, tolerance):
     for note in runs[0].notes + runs[1].notes:
         print(f"compare.py: {guard.printable(note)}", file=sys.stderr)
     for run, name, label in zip(runs, "AB", run_logs.labels(paths)):
-        speed = f", {statistics.median(run.tps.values()):,.0f} tokens/s" if run.tps else ""
-        print(f"{name}: {label}, up to step {run.last_step:,}{speed}")
+        print(f"{name}: {label}, up to step {run.last_step:,}")
     print_told(runs)
     found = {title: print_column(runs, series, title, first, tolerance) for series, title, first in COLUMNS}
     if not any(steps for steps, _ in found.values()):

@@ -3,7 +3,7 @@
 
     python3 dev/hf.py import gpt2 gpt2.bin      OpenAI's weights from the Hub; also gpt2-medium, gpt2-large, gpt2-xl
     python3 dev/hf.py import FOLDER model.bin   a folder with model.safetensors, or with several such files
-    python3 dev/hf.py export run hf             what transformers loads, from a run's newest good checkpoint
+    python3 dev/hf.py export run hf             what transformers loads, from a run's newest checkpoint
     python3 dev/hf.py export model.bin hf --tokenizer gpt2_tokenizer.bin
 
 import writes the tokenizer beside MODEL.bin, as MODEL_tokenizer.bin, and --init MODEL.bin finds it there. Files need
@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import struct
 import sys
 
 import numpy as np
@@ -21,9 +20,8 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from dev import guard, hf_tokenizer  # noqa: E402
 from dev.twin import Problem, version  # noqa: E402
-from dev.twin.data import GOLDEN, rand_mix  # noqa: E402
 from dev.twin.weights import (BF16, Config, FP32, bin_config, check_config, model_header, pad_vocab,  # noqa: E402
-                              step_of, tensors, widen)
+                              newest, tensors, widen)
 
 NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "BOOL": np.uint8}
 TRANSPOSED = re.compile(r"\.c_\w+\.weight$")  # linear weights are (in, out) in these files, (out, in) in a .bin
@@ -205,37 +203,6 @@ def check_room(tokens, tokenizer, config):
 # ---- Weights out ----
 
 
-def belongs(model, state):
-    """Whether a training state (llmc/files/state_file.h) holds the hash of this model's parameters (llmc/base/hash.h).
-    """
-    with guard.open_file(state) as file:
-        _, _, text, _, _ = struct.unpack("<8s4I", file.read(24))
-        file.seek(24 + text)
-        _, _, _, expected = struct.unpack("<36sIqQ", file.read(56))
-    bin_config(model)
-    words, block = np.memmap(model, np.uint32, "r", 1024), 1 << 20
-    found = int(rand_mix(np.array([2**64 - 1 - words.nbytes], np.uint64))[0])
-    for first in range(0, len(words), block):
-        part = words[first:first + block].astype(np.uint64)
-        places = np.arange(first + 1, first + 1 + len(part), dtype=np.uint64) * np.uint64(GOLDEN)
-        found += int(rand_mix(places + part).sum(dtype=np.uint64))
-    return found % 2**64 == expected
-
-
-def newest_model(folder):
-    """The model file of a run's newest good checkpoint. A kill may have left it under its temporary name."""
-    states = [name for name in os.listdir(folder) if re.fullmatch(r"state_\d{8}\.bin", name)]
-    for state in sorted(states, key=step_of, reverse=True):
-        model = os.path.join(folder, state.replace("state", "model"))
-        for path in (model + ".tmp", model):
-            try:
-                if belongs(path, os.path.join(folder, state)):
-                    return path
-            except (OSError, Problem, struct.error):
-                continue
-    raise Problem(f"{folder}: none of its {len(states)} checkpoints is whole; give the folder of a run, or a .bin file")
-
-
 def tokenizer_of(path):
     """The tokenizer of a model file: the copy that its run keeps, or what lies beside it. None: there is none."""
     kept = os.path.join(os.path.dirname(path), "tokenizer.bin")
@@ -273,7 +240,9 @@ def empty(folder):
 
 
 def export_model(source, folder, tokenizer):
-    path = newest_model(source) if os.path.isdir(source) else source
+    path = newest(source, "model_*.bin") if os.path.isdir(source) else source
+    if path is None:
+        raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
     config, form = bin_config(path)
     tokenizer = tokenizer or tokenizer_of(path)
     tokens, end = hf_tokenizer.load(tokenizer) if tokenizer else ([], min(50257, config.V) - 1)

@@ -3,14 +3,12 @@
 
     dev/plot.py log124M                            one run, to curves.png
     dev/plot.py log124M other -x tokens -o a.png   two, against the tokens they have seen
-    dev/plot.py log124M --watch                    draws again every 30 seconds, until Ctrl-C
 
 A run is its folder (--out-dir of the trainers, or a log folder of llm.c's) or a log file. Needs matplotlib.
 """
 import argparse
 import os
 import sys
-import time
 import warnings
 
 import guard
@@ -27,7 +25,6 @@ REFERENCES = {
     "1558M": {"hellaswag": 0.489, "fineweb": 2.83},
 }
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]  # Okabe and Ito's
-DASHES = ["-", "--", ":", "-."]  # a further round of the colours each
 PANELS = {"loss": "Loss (marks: validation)", "hellaswag": "HellaSwag accuracy", "mmlu": "MMLU accuracy",
           "lr": "Learning rate", "norm": "Gradient norm", "tps": "Tokens per second"}
 
@@ -124,8 +121,7 @@ def picture(runs, options):
     rest = [panel for panel in wanted if panel != "loss"]
     rows = [row for row in (["loss"] * max(len(rest), 1) if "loss" in wanted else [], rest) if row]
     figure = matplotlib.figure.Figure(figsize=(11, 4 * len(rows)), dpi=150, layout="constrained")
-    styles = [{"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
-               "linewidth": max(2.4 - 0.6 * i, 0.9)} for i in range(len(runs))]
+    styles = [{"color": COLORS[i % len(COLORS)], "linewidth": max(2.4 - 0.6 * i, 0.9)} for i in range(len(runs))]
     for panel, axes in figure.subplot_mosaic(rows).items():
         lines = [line for line in references(runs, options.reference) if line[0] == panel]
         for run, style in zip(runs, styles):
@@ -176,37 +172,28 @@ def parse_options(parser, arguments):
         help="what the curves are drawn against (steps); tokens needs run.jsonl, hours needs speed.log")
     add("--reference", type=sizes_of, metavar="SIZES",
         help=f"lines of OpenAI's GPT-2: auto (of the runs' sizes), none, or some of {','.join(REFERENCES)}")
-    add("--labels", metavar="A,B", help="names of the runs, instead of their folders'")
-    add("--watch", action="store_true", help="draw again every 30 seconds, until Ctrl-C")
     options = parser.parse_args(arguments)
     if not options.output.endswith((".png", ".pdf", ".svg")):
         parser.error(f"--output {options.output}: expected is a name that ends in .png, .pdf or .svg")
-    options.labels = options.labels.split(",") if options.labels else run_logs.labels(options.runs)
-    if len(options.labels) != len(options.runs):
-        parser.error(f"--labels: {len(options.labels)} names for {len(options.runs)} runs; expected is one for each")
+    options.labels = run_logs.labels(options.runs)
     return options
 
 
-def main(arguments=None):
+def main():
     global matplotlib, np
     parser = guard.Parser(__doc__, prog="plot.py")
-    options = parse_options(parser, arguments)
+    options = parse_options(parser, None)
     try:
         import matplotlib.figure
         import matplotlib.lines
         import numpy as np
         warnings.simplefilter("ignore")  # a letter that the font does not have
         print(draw(options), flush=True)
-        while options.watch:
-            time.sleep(30)
-            draw(options)
     except ImportError as error:
         parser.error(f"{sys.executable} has no matplotlib ({error}); install it: apt-get install python3-matplotlib, "
                      "or python3 -m pip install matplotlib")
     except LogError as error:
         parser.error(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ They share no code and no table with the C side: a mistake there does not repeat
 ValueError on a file that is not exactly right."""
 import json
 import math
+import random
 import struct
 import sys
 from array import array
@@ -82,6 +83,18 @@ def read_model(path):
         at = end
     need(at == len(data), "model: bytes to spare")
     return config, fields[1], tensors
+
+
+CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}  # of random_model
+
+
+def random_model(seed):
+    """Tensors with values that bfloat16 and half precision hold exactly; the padding of wte is zero."""
+    generator, used = random.Random(seed), CONFIG["V"] * CONFIG["C"]
+    tensors = {name: array("f", (generator.randrange(-128, 129) / 32 for _ in range(math.prod(shape))))
+               for name, shape in tensor_shapes(CONFIG).items()}
+    tensors["wte"][used:] = array("f", [0.0] * (len(tensors["wte"]) - used))
+    return tensors
 
 
 # Token shards

@@ -1,7 +1,5 @@
 """What the C side writes, read by the independent readers of formats.py, and the reverse; every value must be equal."""
-import math
 import os
-import random
 import subprocess
 from array import array
 
@@ -9,24 +7,14 @@ import pytest
 
 import formats
 from cli import model, tensor_shapes
+from formats import CONFIG, random_model
 from tools import ROOT, compiled_tool, new_folder, path, read, write
-
-CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}
 
 
 def tool(*arguments):
     done = subprocess.run([compiled_tool("formats_tool"), *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def random_model(seed):
-    """Tensors with values that bfloat16 and half precision hold exactly; the padding of wte is zero."""
-    generator, used = random.Random(seed), CONFIG["V"] * CONFIG["C"]
-    tensors = {name: array("f", (generator.randrange(-128, 129) / 32 for _ in range(math.prod(shape))))
-               for name, shape in tensor_shapes(CONFIG).items()}
-    tensors["wte"][used:] = array("f", [0.0] * (len(tensors["wte"]) - used))
-    return tensors
 
 
 def check_model(file, tensors):

@@ -5,7 +5,6 @@ import math
 import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -17,13 +16,13 @@ import pytest
 import cli
 import formats
 from cli import QUIET, TINY, model, ran, refused, tensor_shapes
+from formats import CONFIG, random_model
 from tools import ROOT, SHARED, new_folder, path, read, text_of, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
 
 FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
-CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}
 JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
         "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
 WEIGHTS = ["config.json", "generation_config.json", "model.safetensors"]
@@ -43,15 +42,6 @@ def fails(says, function, *arguments):
     with pytest.raises(hf.Problem) as caught:
         function(*arguments)
     assert says in str(caught.value) and "\n" not in str(caught.value), str(caught.value)
-
-
-def random_model(seed):
-    """Tensors with values that bfloat16 and half precision hold exactly; the padding of wte is zero."""
-    generator, used = random.Random(seed), CONFIG["V"] * CONFIG["C"]
-    tensors = {name: array("f", (generator.randrange(-128, 129) / 32 for _ in range(math.prod(shape))))
-               for name, shape in tensor_shapes(CONFIG).items()}
-    tensors["wte"][used:] = array("f", [0.0] * (len(tensors["wte"]) - used))
-    return tensors
 
 
 def their_folder(name, tensors, dtype="F32", prefix="", more=(), **config):
@@ -176,27 +166,19 @@ PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
 
 @pytest.mark.parametrize("old, new, says", (
     ('"wte.weight"', '"wtf.weight"', "wte.weight is missing"),
-    ('"h.0.ln_1.bias"', '"h.3.attn.bias", "h.0.ln_1.bias"', "is no sound JSON"),
     ('"h.0.ln_1.bias"', '"h.0.attn.masked_bias"', "tensor h.0.ln_1.bias is missing, expected F32, F16 or BF16 of"),
     ('"h.0.ln_1.bias"', '"transformer.h.0.ln_1.weight"', "or it is there twice"),
     ('"wpe.weight"', '"wte.weight"', "is no sound JSON (a name is given twice)"),
     (PLACE, PLACE.replace("150, 15", "15, 150"), "wte.weight is F32 of shape [15, 150], expected F32, F16 or BF16 of"),
-    (PLACE, PLACE.replace("150, 15", "2250"), "wte.weight is F32 of shape [2250]"),
     (PLACE, PLACE.replace("150, 15", "150, 14"), "tensor wte.weight: its type, shape and place do not fit"),
     (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("150, 15", "150.0, 15"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("150, 15", "9223372036854775808, 9223372036854775808"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("[150, 15]", "7"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[0]"), "its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "7"), "its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[-9000, 0]"), "its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "[9000, 0]"), "its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[4, 9004]"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[0, 18000]"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "[0, 99999999]"), "its type"),
     ('"dtype": "F32", ' + PLACE, '"dtype": "F33", ' + PLACE, "tensor wte.weight: its type"),
     ('"dtype": "F32", ' + PLACE, '"dtype": "F16", ' + PLACE, "tensor wte.weight: its type"),
-    ('"dtype": "F32", ' + PLACE, '"dtype": ["F32"], ' + PLACE, "tensor wte.weight: its type"),
     ('"dtype": "F32", ' + PLACE, PLACE, "tensor wte.weight: its type"),
     ('{"__metadata__"', '["__metadata__"', "is no sound JSON"),
     ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON"),
@@ -229,11 +211,9 @@ def test_other_tensors(more, says):
     ({"n_inner": 60}, None), ({"scale_attn_weights": True}, None), ({"activation_function": "gelu_pytorch_tanh"}, None),
     ({"n_inner": 61}, '"n_inner" is 61, a variant of GPT-2 that is not supported'),
     ({"model_type": "llama"}, "model_type is llama, expected gpt2"), ({"n_head": None}, "expected whole numbers"),
-    ({"n_head": "5"}, "expected whole numbers"), ({"n_head": True}, "expected whole numbers"),
-    ({"n_head": 0}, "number of heads is 0"), ({"n_head": 4}, "15 channels cannot be divided among 4 heads"),
-    ({"vocab_size": 1 << 40}, "vocabulary size is"), ({"activation_function": "relu"}, '"activation_function" is relu'),
-    ({"activation_function": ["relu"]}, '"activation_function" is'), ({"layer_norm_epsilon": 1e-6}, "epsilon"),
-    ({"scale_attn_by_inverse_layer_idx": True}, "a variant"), ({"add_cross_attention": True}, "a variant"),
+    ({"n_head": True}, "expected whole numbers"), ({"n_head": 4}, "15 channels cannot be divided among 4 heads"),
+    ({"vocab_size": 1 << 40}, "vocabulary size is"), ({"activation_function": ["relu"]}, '"activation_function" is'),
+    ({"layer_norm_epsilon": 1e-6}, "epsilon"), ({"add_cross_attention": True}, "a variant"),
     ({"n_layer": 2}, "does not belong to a GPT-2 of 2 layers"), ({"n_layer": 4}, "tensor h.3.ln_1.weight is missing")))
 def test_config(config, says):
     folder = their_folder("configs", random_model(1), **config)
@@ -365,7 +345,7 @@ def test_old_form_of_merges():
     lambda t: t.update(normalizer={"type": "NFC"}), lambda t: t["pre_tokenizer"].update(add_prefix_space=True),
     lambda t: t["pre_tokenizer"].update(type="Whitespace"), lambda t: t["pre_tokenizer"].update(use_regex=False),
     lambda t: t.pop("model"), lambda t: t.update(model=7), lambda t: t["model"].pop("merges"),
-    lambda t: t["model"]["merges"].pop(), lambda t: t["model"]["merges"].insert(0, 7),
+    lambda t: t["model"]["merges"].pop(),
     lambda t: t["model"]["merges"].reverse(), lambda t: t["model"]["vocab"].update(a=65),
     lambda t: t["model"]["vocab"].update({END: 1000}), lambda t: t["model"]["vocab"].pop("a"),
     lambda t: t["model"]["vocab"].update({"漢": 260}), lambda t: t["model"].update(vocab=[])))
@@ -398,7 +378,7 @@ def test_damaged_tokenizer_file():
 
 
 def test_a_run():
-    """The newest good checkpoint, with the tokenizer that the run keeps. A kill may have left its model unnamed."""
+    """The newest checkpoint, with the tokenizer that the run keeps."""
     folder, out = new_folder("run"), new_folder("run_hf")
     ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 3, "-o", folder, "--checkpoint-every", 1)
     newest, older = (os.path.join(folder, f"model_0000000{step}.bin") for step in (3, 2))
@@ -410,17 +390,8 @@ def test_a_run():
         assert read("back.bin") == before
     train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
-    shutil.copy(older, newest + ".tmp")  # of no state
-    assert newest + " for" in called("export", folder, out)
-    os.replace(newest, newest + ".tmp")
-    assert newest + ".tmp for" in called("export", folder, out) and sorted(os.listdir(out)) == FILES
-    os.remove(newest + ".tmp")
-    write(newest, before[:-1] + bytes([before[-1] ^ 1]))
-    assert older + " for" in called("export", folder, out)
-    for name in os.listdir(folder):
-        if name.startswith("model"):
-            os.remove(os.path.join(folder, name))
-    assert "none of its 3 checkpoints is whole" in called("export", folder, out, status=1)
+    os.remove(newest)
+    assert older + " for" in called("export", folder, out) and sorted(os.listdir(out)) == FILES
 
 
 def test_the_trainer_names_the_command():

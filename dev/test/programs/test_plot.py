@@ -257,7 +257,7 @@ def test_real_run():
 
 @pytest.mark.parametrize("arguments, says", (
     ("", ["RUN", "--help"]), ("user --reference 117M", ["'117M'", "124M"]), ("user -o a.jpg", ["a.jpg", ".png"]),
-    ("user --labels a,b", ["2 names for 1 runs"]), ("nowhere", ["nowhere", "no such"]),
+    ("nowhere", ["nowhere", "no such"]),
     ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]), ("blank", ["nothing to draw"])))
 def test_refusals(arguments, says):
     pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
@@ -269,21 +269,3 @@ def test_without_matplotlib():
     make_run("user")
     write("fake/matplotlib/__init__.py", "raise ImportError('none here')\n")
     refused("user", PYTHONPATH=path("fake"), says=["no matplotlib", "apt-get install python3-matplotlib"])
-
-
-def test_watch(monkeypatch):
-    """Draws again until Ctrl-C."""
-    pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
-    run, times = make_run("watched", steps=5), []
-
-    def wait(seconds):
-        times.append(seconds)
-        assert read("watched.svg").startswith(b"<?xml")
-        os.remove(path("watched.svg"))
-        if len(times) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(plot.time, "sleep", wait)
-    with pytest.raises(SystemExit) as ended:
-        plot.main([run, "--watch", "-o", path("watched.svg")])
-    assert ended.value.code == 130 and times == [30, 30]
