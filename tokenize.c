@@ -182,7 +182,7 @@ static bool shard_end(ShardSet *set, Error *error) {
     int32_t header[DATA_HEADER_BYTES / 4] = {0};
     int64_t tokens = (set->file.bytes - DATA_HEADER_BYTES) / 2;
     header[0] = SHARD_MAGIC;
-    header[1] = bin_formats[BIN_SHARD].versions[0];
+    header[1] = bin_formats[BIN_SHARD].version;
     header[2] = (int32_t)tokens;
     if (!atomic_write_at(&set->file, 0, header, DATA_HEADER_BYTES, error)) { return false; }
     set->next++; // before the commit: if it fails half-way, the file is removed with the shards before it
@@ -421,7 +421,7 @@ static bool questions_begin(Run *run, Error *error) {
 }
 
 static bool questions_finish(Run *run, Error *error) {
-    int32_t header[4] = {EVAL_MAGIC, bin_formats[BIN_EVAL].versions[0], (int32_t)run->in.questions,
+    int32_t header[4] = {EVAL_MAGIC, bin_formats[BIN_EVAL].version, (int32_t)run->in.questions,
                          (int32_t)run->in.longest};
     return atomic_write_at(&run->questions, 0, header, sizeof(header), error) && atomic_commit(&run->questions, error);
 }

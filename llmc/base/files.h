@@ -192,21 +192,16 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
 static inline int files_open_own(const char *path, int flags, mode_t mode, Error *error) {
     struct stat info;
     int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
-    int code = errno;
-    if (fd < 0 && code == ELOOP) {
+    int code = fd < 0 ? errno : EINVAL;
+    if (code == ELOOP) {
         fail(error, "%s: is a link, and links are not followed here; remove it", path);
-    } else if (fd < 0 && code == ENXIO) {
-        fail(error, "%s: is a device or pipe, expected an ordinary file", path);
     } else if (fd < 0) {
         fail_system(error, path, "open");
     } else if (files_check_ordinary(fd, path, &info, error)) {
         if (info.st_nlink <= 1) { return fd; }
         fail(error, "%s: is also the file of another name (a hard link), which would change too; remove it", path);
     }
-    if (fd >= 0) {
-        close(fd);
-        code = EINVAL;
-    }
+    if (fd >= 0) { close(fd); }
     errno = code;
     return -1;
 }
@@ -232,20 +227,15 @@ static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes
     return ok;
 }
 
-// Flushes a file to the disk. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.
-static inline int files_flush(int fd) {
-#if defined(F_FULLFSYNC)
-    if (fcntl(fd, F_FULLFSYNC) == 0) { return 0; }
-#endif
-    int status;
-    do { status = fsync(fd); } while (status != 0 && errno == EINTR);
-    return status;
-}
-
 // Flushes all bytes to the disk and closes the file, which keeps its temporary name until the commit.
 static inline bool atomic_flush(AtomicFile *file, Error *error) {
-    if (files_flush(file->fd) != 0) { return atomic_fail(file, "flush it after", file->bytes, errno, error); }
-    int status = close(file->fd);
+    int status;
+#if defined(F_FULLFSYNC)
+    fcntl(file->fd, F_FULLFSYNC); // macOS's fsync stops at the drive's cache
+#endif
+    do { status = fsync(file->fd); } while (status != 0 && errno == EINTR);
+    if (status != 0) { return atomic_fail(file, "flush it after", file->bytes, errno, error); }
+    status = close(file->fd);
     file->fd = -1;
     return status == 0 || atomic_fail(file, "close it after", file->bytes, errno, error);
 }

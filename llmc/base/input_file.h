@@ -77,15 +77,6 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
     return true;
 }
 
-// Opens a file and reads its first `bytes` bytes into `start`. Zeros stand for bytes behind the end of the file.
-static inline bool input_open_start(InputFile *file, const char *path, void *start, int64_t bytes, Error *error) {
-    memset(start, 0, (size_t)bytes);
-    if (!input_open(file, path, error)) { return false; }
-    bool ok = input_read(file, 0, start, min_i64(file->size, bytes), error);
-    if (!ok) { input_close(file); }
-    return ok;
-}
-
 // Reads a whole open file into memory that grows, adds a NUL byte, and closes the file. *data is NULL after a failure.
 static inline bool files_read_to_end(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
                                      Error *error) {
@@ -146,43 +137,22 @@ typedef enum { BIN_MODEL, BIN_TOKENIZER, BIN_SHARD, BIN_EVAL, BIN_KINDS } BinKin
 typedef struct {
     const char *name; // with its article
     int32_t magic;
-    int32_t versions[2]; // those that are read
-    int element[2];      // bytes of an element, by version
-    const char *counted; // by header[2]; NULL: it counts nothing
-    int64_t least, most; // bounds of the count
-    const char *use;     // where such a file belongs
-    const char *hint;    // what belongs in its place
+    int32_t version, late_version; // those that are read
+    int element, late_element;     // bytes of an element in each
+    const char *counted;           // by header[2]; NULL: it counts nothing
+    int64_t least, most;           // bounds of the count
+    const char *use;               // where such a file belongs
+    const char *hint;              // what belongs in its place
 } BinFormat;
 
 static const BinFormat bin_formats[BIN_KINDS] = {
-    {"a model",
-     MODEL_BIN_MAGIC,
-     {3, 5},
-     {4, 2},
-     NULL,
-     0,
-     0,
-     "give it to --init",
+    {"a model", MODEL_BIN_MAGIC, 3, 5, 4, 2, NULL, 0, 0, "give it to --init",
      "--init takes a size, a model's file or a run's folder"},
-    {"a tokenizer", TOKENIZER_MAGIC, {1, 2}, {1, 1}, "tokens", 1, MAX_VOCAB, "give it to --tokenizer", MAKE_TOKENIZER},
-    {"a token shard",
-     SHARD_MAGIC,
-     {1, 1},
-     {2, 2},
-     "tokens",
-     0,
-     INT32_MAX,
-     "give it to --train-data or --val-data, under a name that ends with .bin",
-     "`tokenize` makes shards of text"},
-    {"an evaluation file",
-     EVAL_MAGIC,
-     {1, 1},
-     {2, 2},
-     "examples",
-     1,
-     EVAL_MAX_EXAMPLES,
-     "give it to --hellaswag-data or --mmlu",
-     "`tokenize --eval` makes one"},
+    {"a tokenizer", TOKENIZER_MAGIC, 1, 2, 1, 1, "tokens", 1, MAX_VOCAB, "give it to --tokenizer", MAKE_TOKENIZER},
+    {"a token shard", SHARD_MAGIC, 1, 1, 2, 2, "tokens", 0, INT32_MAX,
+     "give it to --train-data or --val-data, under a name that ends with .bin", "`tokenize` makes shards of text"},
+    {"an evaluation file", EVAL_MAGIC, 1, 1, 2, 2, "examples", 1, EVAL_MAX_EXAMPLES,
+     "give it to --hellaswag-data or --mmlu", "`tokenize --eval` makes one"},
 };
 
 // Other files that users give, by their first bytes.
@@ -229,8 +199,7 @@ typedef struct {
 // Checks kind, version and the bounds of the count. The header has zeros where the file ends before it.
 static inline bool bin_check_header(const char *path, const BinFormat *format, const int32_t *header,
                                     int64_t file_bytes, Error *error) {
-    const int32_t *versions = format->versions;
-    char or_more[32] = "";
+    char or_late[32] = "";
     if (!bin_check_kind(path, format->name, header, min_i64(file_bytes, DATA_HEADER_BYTES), error)) { return false; }
     if (file_bytes >= 4 && header[0] != format->magic) {
         return fail(error, "%s: is not %s: magic %d, expected %d; %s", path, format->name, header[0], format->magic,
@@ -240,10 +209,12 @@ static inline bool bin_check_header(const char *path, const BinFormat *format, c
         return fail(error, "%s: %lld bytes, less than the header of %s, %d (truncated? fetch it again)", path,
                     (long long)file_bytes, format->name, DATA_HEADER_BYTES);
     }
-    if (header[1] != versions[0] && header[1] != versions[1]) {
-        if (versions[1] != versions[0]) { snprintf(or_more, sizeof(or_more), " or %d", versions[1]); }
+    if (header[1] != format->version && header[1] != format->late_version) {
+        if (format->late_version > format->version) {
+            snprintf(or_late, sizeof(or_late), " or %d", format->late_version);
+        }
         return fail(error, "%s: %s of version %d, expected %d%s", path, strchr(format->name, ' ') + 1, header[1],
-                    versions[0], or_more);
+                    format->version, or_late);
     }
     if (format->counted == NULL || (header[2] >= format->least && header[2] <= format->most)) { return true; }
     return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], format->counted,
@@ -253,24 +224,22 @@ static inline bool bin_check_header(const char *path, const BinFormat *format, c
 // Opens a file of this kind and checks its header. It is closed after a failure.
 static inline bool bin_open(BinFile *bin, const char *path, BinKind kind, Error *error) {
     const BinFormat *format = &bin_formats[kind];
-    if (!input_open_start(&bin->file, path, bin->header, DATA_HEADER_BYTES, error)) { return false; }
-    bin->element = format->element[bin->header[1] == format->versions[1]];
-    if (bin_check_header(path, format, bin->header, bin->file.size, error)) { return true; }
-    input_close(&bin->file);
-    return false;
+    memset(bin->header, 0, sizeof(bin->header));
+    if (!input_open(&bin->file, path, error)) { return false; }
+    bool ok = input_read(&bin->file, 0, bin->header, min_i64(bin->file.size, DATA_HEADER_BYTES), error) &&
+              bin_check_header(path, format, bin->header, bin->file.size, error);
+    bin->element = bin->header[1] == format->late_version ? format->late_element : format->element;
+    if (!ok) { input_close(&bin->file); }
+    return ok;
 }
 
 // Checks that exactly so many elements follow the header. The file is closed after a failure.
 static inline bool bin_check_size(BinFile *bin, int64_t elements, Error *error) {
     int64_t expected = DATA_HEADER_BYTES + elements * bin->element, size = bin->file.size;
-    const char *why = size < expected ? "truncated? fetch it again" : "damaged?";
     if (size == expected) { return true; }
-    if (size == DATA_HEADER_BYTES + elements * (bin->element == 2 ? 4 : 2)) {
-        why = "are its elements of another size?";
-    }
     input_close(&bin->file);
     return fail(error, "%s: header asks for %lld bytes, file has %lld (%s)", bin->file.path, (long long)expected,
-                (long long)size, why);
+                (long long)size, size < expected ? "truncated? fetch it again" : "damaged?");
 }
 
 // Reads what follows the header, at most `most` bytes, into new memory, and closes the file.

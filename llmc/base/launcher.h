@@ -14,10 +14,8 @@ typedef struct {
 // Reads a number from the environment. Returns -1 if there is none.
 static inline int launcher_number(const char *name) {
     const char *text = name != NULL ? getenv(name) : NULL;
-    if (text == NULL || text[0] < '0' || text[0] > '9') { return -1; }
-    char *end;
-    long value = strtol(text, &end, 10);
-    return *end == '\0' && value <= LAUNCHER_MAX_RANKS ? (int)value : -1;
+    int64_t value = -1;
+    return text != NULL && read_whole(text, &value) && value <= LAUNCHER_MAX_RANKS ? (int)max_i64(value, -1) : -1;
 }
 
 // SLURM_NTASKS does not count, because the batch script has it too, and srun did not start the batch script.

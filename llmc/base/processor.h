@@ -1,11 +1,7 @@
-// Ends a program before main, in one line, if it was built for a processor that has more instructions than this one:
-// built with -march=native there and run here, it would die of an illegal instruction. Every program has this from
-// openmp.h.
+// Ends a program in one line before main if it was built with instructions that this processor lacks (-march=native on
+// another machine). It runs where they are missing, so it is compiled for the first x86-64 and calls nothing of ours.
 #ifndef LLMC_PROCESSOR_H
 #define LLMC_PROCESSOR_H
-
-#if defined(__x86_64__) && !defined(__CUDACC__)
-#include <unistd.h>
 
 // The newest instructions of this build. A processor that has them has the older ones, too.
 #if defined(__XOP__)
@@ -16,16 +12,10 @@
 #define PROCESSOR_NEEDS "avx512f"
 #elif defined(__AVX2__)
 #define PROCESSOR_NEEDS "avx2"
-#elif defined(__AVX__)
-#define PROCESSOR_NEEDS "avx"
-#elif defined(__SSE4_2__)
-#define PROCESSOR_NEEDS "sse4.2"
-#else
-#define PROCESSOR_NEEDS "sse2"
 #endif
 
-// This runs where the program's own instructions are missing. So it is compiled for the first x86-64, and calls nothing
-// of ours. __builtin_cpu_supports also asks whether the operating system keeps the wide registers.
+#if defined(PROCESSOR_NEEDS) && !defined(__CUDACC__)
+#include <unistd.h>
 #define PROCESSOR_ANY __attribute__((target("arch=x86-64,no-avx,no-bmi,no-bmi2,no-lzcnt,no-popcnt,no-movbe,no-sse3")))
 PROCESSOR_ANY __attribute__((constructor(101))) static void processor_check(void) {
     static const char text[] = "error: this program was built for a processor with " PROCESSOR_NEEDS
@@ -34,6 +24,6 @@ PROCESSOR_ANY __attribute__((constructor(101))) static void processor_check(void
     __builtin_cpu_init();
     if (!__builtin_cpu_supports(PROCESSOR_NEEDS)) { _exit(write(2, text, sizeof(text) - 1) < 0 ? 2 : 1); }
 }
-#endif // __x86_64__
+#endif
 
 #endif // LLMC_PROCESSOR_H

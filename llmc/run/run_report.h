@@ -4,7 +4,7 @@
 #define LLMC_RUN_REPORT_H
 
 #include "llmc/base/rand.h"
-#include "llmc/base/text_out.h"
+#include "llmc/base/text.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/run_inputs.h"

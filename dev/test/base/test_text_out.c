@@ -1,5 +1,5 @@
 // What the programs print, and what a model writes: always valid UTF-8, never a control sequence or a forged line.
-#include "llmc/base/text_out.h"
+#include "llmc/base/text.h"
 #include "dev/test/test.h"
 
 // Sends bytes in pieces of a given size and compares what comes out.

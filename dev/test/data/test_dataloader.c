@@ -279,8 +279,7 @@ TEST(test_bad_headers) {
         {SHARD_MAGIC, 1, INT32_MIN, 0, "%s/a.bin: header says -2147483648 tokens, expected 0 to 2147483647"},
         {SHARD_MAGIC, 2, 100, 200, "%s/a.bin: token shard of version 2, expected 1"},
         {SHARD_MAGIC, 7, 100, 400, "%s/a.bin: token shard of version 7, expected 1"},
-        {SHARD_MAGIC, 1, 100, 400,
-         "%s/a.bin: header asks for 1224 bytes, file has 1424 (are its elements of another size?)"},
+        {SHARD_MAGIC, 1, 100, 400, "%s/a.bin: header asks for 1224 bytes, file has 1424 (damaged?)"},
         {20240326, 3, 1024, 200, "%s/a.bin: is a model, expected a token shard; give it to --init"},
         {0, 0, 0, 0, "%s/a.bin: is not a token shard: magic 0, expected 20240520; `tokenize` makes shards of text"},
     };
