@@ -38,20 +38,17 @@ static const ArgSpec specs[] = {
     {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "gpt2_tokenizer.bin", 1, ARGS_MAX_PATH, "FILE", "",
      "Input", "GPT-2's tokens; python3 dev/data/vocab.py makes the file"},
     {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval", "Input",
-     "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
-     "file is one)"},
+     "the files are JSON lines, and the string FIELD of each is a document; without it, each file is one"},
     {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", "", "Input",
-     "the files are JSON lines, each a question: {\"context\": text, \"completions\": [4 texts], \"label\": index of "
-     "the right one}; texts are encoded as they are, so a completion begins with its space"},
+     "the files are JSON lines, each a question (see above), whose texts are encoded as they are"},
     {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", "", "Output",
-     "writes PREFIX_train_000001.bin and following, PREFIX_val_000000.bin and a copy of the tokenizer, "
-     "PREFIX.tokenizer; with --eval only PREFIX_val.bin; folders are created"},
+     "writes PREFIX_train_000001.bin ..., PREFIX_val_000000.bin, PREFIX.tokenizer; with --eval PREFIX_val.bin only"},
     {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", "!eval", "Output",
      "tokens in a shard; the last one has what is left"},
     {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", "!eval", "Output",
      "the first N tokens are for validation"},
     {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", "!eval !val-tokens", "Output",
-     "instead: about this part of all tokens, the first ones, is for validation; needs files whose size is known"},
+     "instead: about this part of all tokens, the first ones; needs files whose size is known"},
     {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", "", "Output",
      "remove the files that PREFIX has now; otherwise they are an error"},
     {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", "", "Machine",
@@ -60,13 +57,13 @@ static const ArgSpec specs[] = {
 
 static const ArgsProgram program = {
     "tokenize",
-    "$0 [options] --output PREFIX FILE... (- is standard input)",
-    "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
-    "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need "
-    "not be valid UTF-8.",
-    "\nExamples\n"
-    "  tokenize --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
-    "  zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -\n",
+    "[options] --output PREFIX FILE... (- is standard input)",
+    "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the\n"
+    "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need\n"
+    "not be valid UTF-8. A question of --eval is {\"context\": text, \"completions\": [4 texts], \"label\": index of "
+    "the\n"
+    "right one}; a completion begins with its space.",
+    "--output data/shakespeare --val-fraction 0.1 shakespeare.txt",
     specs,
     sizeof(specs) / sizeof(specs[0]),
     true,

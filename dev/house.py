@@ -26,7 +26,7 @@ ROOMS = {
     "ranks": (3892, 2000, "base model cuda"),
     "data": (1645, 1450, "base model"),
     "files": (1271, 1050, "base model"),
-    "run": (3709, 2800, "base model data files"),
+    "run": (3598, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1191, "train_gpt2_program.cuh": 972, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -50,9 +50,9 @@ static const ArgSpec specs[] = {
 
 static const ArgsProgram program = {
     "bench_gpu",
-    "$0 [options]",
+    "[options]",
     "Times each kernel of the GPU trainer against the least time that this GPU's memory and arithmetic allow it.",
-    "",
+    "--model d12 --csv times.csv",
     specs,
     sizeof(specs) / sizeof(specs[0]),
     false,

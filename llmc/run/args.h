@@ -46,9 +46,9 @@ typedef struct {
 // capitals names a kind of program, and a program of another kind refuses the option.
 typedef struct {
     const char *name;                // of the program
-    const char *usage;               // e.g. "$0 [options] FILE..."; $0 is the program's name
-    const char *summary;             // a paragraph for --help
-    const char *examples;            // lines at the end of --help, with $0 as in usage; or ""
+    const char *usage;               // the words after its name, e.g. "[options] FILE..."
+    const char *summary;             // lines for --help, without the last newline
+    const char *example;             // the words after its name in an example
     const ArgSpec *specs;            //
     int num_specs;                   // at most ARGS_MAX_SPECS
     bool takes_positionals;          // allows words that are not options
@@ -62,12 +62,10 @@ typedef struct {
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
 
 #define ARGS_MAX_SPECS 128
-#define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
-#define ARGS_MAX_TEXT 4096  // bytes of a value in a message
-#define ARGS_HELP_WIDTH 100 // columns
+#define ARGS_MAX_PATH 4000 // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
+#define ARGS_MAX_TEXT 4096 // bytes of a value in a message
 
-// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many. print_error shows
-// control characters as escapes.
+// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many.
 static inline void args_quote(char *text, size_t size, const char *argument, size_t length) {
     snprintf(text, size, "'%.*s%s'", length < 41 ? (int)length : 41, argument, length > 41 ? "..." : "");
 }
@@ -116,29 +114,13 @@ static inline bool args_read_real(const char *text, double *value) {
     return end != text && *end == '\0' && isfinite(*value);
 }
 
-// Writes a bound of a range. A whole number is written with all its digits.
-static inline void args_bound(char *text, size_t size, double bound) {
-    if (bound == floor(bound) && fabs(bound) < 1e15) {
-        snprintf(text, size, "%.0f", bound);
-    } else {
-        format_real(text, size, bound);
-    }
-}
-
-// Writes the range of a number, or of a text's bytes: "1 to 64". brief: "at least 1" if no user reaches the upper
-// bound.
-static inline void args_range(char *text, size_t size, const ArgSpec *spec, bool brief) {
-    char low[32], high[32];
-    args_bound(low, sizeof(low), spec->min);
-    args_bound(high, sizeof(high), spec->max);
-    bool open = brief && spec->max >= 1e9;
-    snprintf(text, size, "%s%s%s%s", open ? "at least " : "", low, open ? "" : " to ", open ? "" : high);
-}
+// Tells whether a default, or a value, stands for "not given".
+static inline bool args_is_off(const char *value) { return args_list_has("|0|-1", '|', value, strlen(value)); }
 
 // Writes the values that an option takes: "a whole number from 1 to 64 (default 4)".
 static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
-    char range[80], fallback[160] = "";
-    args_range(range, sizeof(range), spec, false);
+    char range[64], fallback[160] = "";
+    snprintf(range, sizeof(range), "%.16g to %.16g", spec->min, spec->max);
     if (spec->fallback[0] != '\0') { snprintf(fallback, sizeof(fallback), " (default %s)", spec->fallback); }
     switch (spec->type) {
     case ARG_INT: snprintf(text, size, "a whole number from %s%s", range, fallback); break;
@@ -176,14 +158,6 @@ static inline bool args_store(const ArgSpec *spec, void *options, const char *te
         break;
     }
     return ok;
-}
-
-// Gives every option its default. The default of a text option may be empty, whatever its range, and means "not given".
-static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *options) {
-    for (int i = 0; i < num_specs; i++) {
-        if (args_store(&specs[i], options, specs[i].fallback)) { continue; }
-        *(const char **)((char *)options + specs[i].place) = specs[i].fallback;
-    }
 }
 
 // Writes an option's current value. Equal values give equal texts: "3e-4" and "0.0003" both give "0.0003".
@@ -251,115 +225,68 @@ static inline const char *args_guess(const ArgsProgram *program, const char *typ
 
 // ---- Help ----
 
-// Prints text that begins in this column, broken at spaces so that it ends before ARGS_HELP_WIDTH.
-static inline void args_print_wrapped(FILE *out, const char *text, int indent) {
-    for (int column = indent, word; *text != '\0'; text += word + (text[word] == ' ')) {
-        word = (int)strcspn(text, " ");
-        bool breaks = column > indent && column + 1 + word > ARGS_HELP_WIDTH;
-        if (breaks) { say(out, "\n%*s", indent, ""); }
-        if (breaks) { column = indent; }
-        say(out, "%s%.*s", column > indent ? " " : "", word, text);
-        column += word + (column > indent);
-    }
-    say(out, "\n");
-}
-
-// Writes the left side of an option in --help: "-n, --name VALUE".
-static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
+// Prints an option: in brief, on one line with its help up to a semicolon, or with all of its help on a second line.
+static inline void args_print_option(FILE *out, const ArgSpec *spec, bool all) {
+    char left[256], right[1024], fallback[160] = "";
     int alias = (int)strcspn(spec->aliases, " ");
-    snprintf(text, size, "%s%.*s%s--%s%s%s", alias > 0 ? "-" : "", alias, spec->aliases, alias > 0 ? ", " : "",
+    snprintf(left, sizeof(left), "%s%.*s%s--%s%s%s", alias > 0 ? "-" : "", alias, spec->aliases, alias > 0 ? ", " : "",
              spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
-}
-
-enum { ARGS_HELP_LEFT = 2, ARGS_HELP_RIGHT = 28, ARGS_HELP_ALL_RIGHT = 32 }; // the columns of --help
-
-// Prints an option on one line, which says the first part of its help, up to a semicolon, and its default.
-static inline void args_print_brief(FILE *out, const ArgSpec *spec) {
-    char left[256];
-    bool has_default = !args_list_has("|0|-1", '|', spec->fallback, strlen(spec->fallback));
-    args_usage(left, sizeof(left), spec);
-    say(out, "%*s%-*s%.*s%s%s%s\n", ARGS_HELP_LEFT, "", ARGS_HELP_RIGHT - ARGS_HELP_LEFT, left,
-        (int)strcspn(spec->help, ";"), spec->help, has_default ? " (default " : "", has_default ? spec->fallback : "",
-        has_default ? ")" : "");
-}
-
-// Prints an option with all of its help, its range and its default.
-static inline void args_print_option(FILE *out, const ArgSpec *spec) {
-    char left[256], right[1024], range[80] = "";
-    bool number = spec->type == ARG_INT || spec->type == ARG_REAL;
-    bool is_off = spec->fallback[0] == '0' && (spec->type == ARG_FLAG || spec->type == ARG_CHOICE);
-    bool has_default = spec->fallback[0] != '\0' && !is_off;
-    args_usage(left, sizeof(left), spec);
-    if (number) { args_range(range, sizeof(range), spec, true); }
-    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,
-             number && has_default ? "; " : "", has_default ? "default " : "", has_default ? spec->fallback : "",
-             number || has_default ? ")" : "");
-    say(out, "%*s%-*s", ARGS_HELP_LEFT, "", ARGS_HELP_ALL_RIGHT - ARGS_HELP_LEFT, left);
-    if (ARGS_HELP_LEFT + strlen(left) + 2 > ARGS_HELP_ALL_RIGHT) { say(out, "\n%*s", ARGS_HELP_ALL_RIGHT, ""); }
-    args_print_wrapped(out, right, ARGS_HELP_ALL_RIGHT);
-}
-
-// Prints a text with the program's name in the place of each $0.
-static inline void args_print_named(FILE *out, const char *text, const char *name) {
-    for (const char *place; (place = strstr(text, "$0")) != NULL; text = place + 2) {
-        say(out, "%.*s%s", (int)(place - text), text, name);
+    if (all ? spec->fallback[0] != '\0' : !args_is_off(spec->fallback)) {
+        snprintf(fallback, sizeof(fallback), " (default %s)", spec->fallback);
     }
-    say_lines(out, text);
+    snprintf(right, sizeof(right), "%.*s%s", (int)strcspn(spec->help, all ? "" : ";"), spec->help, fallback);
+    say(out, all ? "  %s\n" : "  %-26s", left);
+    say(out, all ? "      %s\n" : "%s\n", right);
 }
 
 // Prints the options in the order of the table: all of them in their groups, or the common ones, on one screen.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
     const char *group = "", *common = all ? NULL : program->common;
-    say(out, "Usage: ");
-    args_print_named(out, program->usage, program->name);
+    say(out, "Usage: %s %s\n", program->name, program->usage);
+    say_lines(out, program->summary);
     say(out, "\n");
-    args_print_wrapped(out, program->summary, 0);
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
-        if (args_lacks(program, spec)) { continue; }
-        if (common != NULL) {
-            if (args_list_has(common, ' ', spec->name, strlen(spec->name))) { args_print_brief(out, spec); }
-            continue;
-        }
-        if (strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
+        bool shows = common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
+        if (!shows || args_lacks(program, spec)) { continue; }
+        if (common == NULL && strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
         group = spec->group;
-        args_print_option(out, spec);
+        args_print_option(out, spec, common == NULL);
     }
-    if (common == NULL) { say(out, "\n"); }
-    say(out, "  -h, --help, --version%s\n",
+    say(out, common == NULL ? "\n  -h, --help, --version%s\n" : "  -h, --help, --version%s\n",
         program->common != NULL ? "     this text, the version; --help all: every option" : "");
-    args_print_named(out, program->examples, program->name);
+    say(out, "Example: %s %s\n", program->name, program->example);
 }
 
 // ---- What an option needs ----
 
 // Tells whether an alternative of a term holds. Appends what it names to `names`: "--out-dir (-o)", "--optimizer muon".
-static inline bool args_need_holds(const ArgsProgram *program, const void *options, char *need, char *names,
+static inline bool args_need_holds(const ArgsProgram *program, const void *options, const char *need, char *names,
                                    size_t size) {
     bool negated = need[0] == '!';
-    char *name = need + negated, *wanted = strchr(name, '='), value[ARGS_MAX_TEXT], label[128];
+    const char *name = need + negated, *wanted = strchr(name, '=');
+    const ArgSpec *spec = &program->specs[args_find_name(program, name, strcspn(name, "="))];
+    char value[ARGS_MAX_TEXT], label[128];
     size_t used = strlen(names);
-    if (wanted != NULL) { *wanted++ = '\0'; }
-    const ArgSpec *spec = &program->specs[args_find_name(program, name, strlen(name))];
     args_value_text(spec, options, value, sizeof(value));
-    bool is_zero = strcmp(value, "0") == 0;
     args_label(label, sizeof(label), spec);
-    if (wanted != NULL) { snprintf(label, sizeof(label), "--%s %s", spec->name, wanted); }
-    bool holds = wanted != NULL ? strcmp(value, wanted) == 0 : value[0] != '\0' && !is_zero;
-    snprintf(names + used, size - used, "%s%s%s",
-             used > 0  ? " or "
-             : negated ? "no "
-                       : "",
-             label, wanted == NULL && is_zero && spec->type == ARG_INT ? " other than 0" : "");
+    bool is_zero = strcmp(value, "0") == 0, holds = value[0] != '\0' && !is_zero;
+    if (wanted != NULL) {
+        snprintf(label, sizeof(label), "--%s %s", spec->name, wanted + 1);
+        holds = strcmp(value, wanted + 1) == 0;
+    }
+    const char *joint = used > 0 ? " or " : negated ? "no " : "";
+    const char *other = wanted == NULL && is_zero && spec->type == ARG_INT ? " other than 0" : "";
+    snprintf(names + used, size - used, "%s%s%s", joint, label, other);
     return holds != negated;
 }
 
-// Checks what an option that is given needs. A default of 0, -1 or "" stands for "not given".
+// Checks what an option that is given needs.
 static inline bool args_check_needs(const ArgsProgram *program, const void *options, const ArgSpec *spec,
                                     Error *error) {
     char value[ARGS_MAX_TEXT], terms[256], label[128], *rest, *further;
     args_value_text(spec, options, value, sizeof(value));
-    if (strcmp(value, spec->fallback) == 0 && args_list_has("|0|-1", '|', value, strlen(value))) { return true; }
+    if (strcmp(value, spec->fallback) == 0 && args_is_off(value)) { return true; }
     snprintf(terms, sizeof(terms), "%s", spec->needs);
     for (char *term = strtok_r(terms, " ", &rest); term != NULL; term = strtok_r(NULL, " ", &rest)) {
         char *colon = strchr(term, ':'), names[256] = "";
@@ -381,25 +308,19 @@ static inline bool args_check_needs(const ArgsProgram *program, const void *opti
 
 // ---- Parsing ----
 
-// Returns what to give in place of another program's option, or NULL. "learning_rate" is "learning-rate".
-static inline const char *args_find_foreign(const ArgsProgram *program, const char *typed) {
-    char name[64];
-    size_t n = 0;
-    for (; typed[n] != '\0' && n + 1 < sizeof(name); n++) { name[n] = typed[n] == '_' ? '-' : typed[n]; }
-    for (int i = 0; program->foreign != NULL && program->foreign[i][0] != NULL; i++) {
-        if (args_list_has(program->foreign[i][0], ' ', name, n)) { return program->foreign[i][1]; }
-    }
-    return NULL;
-}
-
-// Fills the error for an argument that begins with a dash and names no option.
+// Fills the error for an argument that begins with a dash and names no option: other programs have it, or it resembles
+// one of ours. "learning_rate" is "learning-rate".
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
     char typed[64], name[64];
     size_t dashes = strspn(argument, "-");
     snprintf(name, sizeof(name), "%.*s", (int)(length > dashes ? length - dashes : 0), argument + dashes);
+    for (char *c = name; *c != '\0'; c++) { *c = *c == '_' ? '-' : *c; }
     args_quote(typed, sizeof(typed), argument, length);
-    const char *answer = args_find_foreign(program, name), *near = args_guess(program, name);
-    if (answer != NULL) { return fail(error, "%s: unknown option; %s", typed, answer); }
+    for (int i = 0; program->foreign != NULL && program->foreign[i][0] != NULL; i++) {
+        if (!args_list_has(program->foreign[i][0], ' ', name, strlen(name))) { continue; }
+        return fail(error, "%s: unknown option; %s", typed, program->foreign[i][1]);
+    }
+    const char *near = args_guess(program, name);
     return fail(error, "%s: unknown option%s%s (%s lists all)", typed, near != NULL ? "; the nearest is --" : "",
                 near != NULL ? near : "", program->common != NULL ? "--help all" : "--help");
 }
@@ -411,13 +332,11 @@ static inline bool args_is_help(const ArgsProgram *program, const char *argument
     return strcmp(argument, "-h") == 0 && !sets;
 }
 
-// Returns the value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. Moves *i past it. NULL: the value
-// is missing (another option follows, or nothing). A bare flag is "1", and so is a choice that has this word.
-static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
-                                          int *i) {
-    const char *equals = strchr(argv[*i], '=');
+// Returns the value of an option, from its argument after "=" or from the next one, and then moves *i there. NULL: the
+// value is missing (another option follows, or nothing). A bare flag is "1", and so is a choice that has this word.
+static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, char **argv, int *i) {
+    const char *equals = strchr(argv[*i], '='), *next = argv[*i + 1];
     if (equals != NULL) { return equals + 1; }
-    const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
     if (spec->type == ARG_FLAG) {
         bool word = args_is_value(next) && !program->takes_positionals; // a wrong value, not a file name
         if (!args_is_digit(next) && !word) { return "1"; }
@@ -429,8 +348,8 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
 }
 
 // Takes the option in argv[*i]. Moves *i to its last argument. Says so if it replaces another value.
-static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
-                                    bool *given, Error *error) {
+static inline bool args_take_option(const ArgsProgram *program, void *options, char **argv, int *i, bool *given,
+                                    Error *error) {
     char label[128], expected[512], typed[64], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
     size_t length = strcspn(argv[*i], "=");
     int index = args_find(program, argv[*i], length);
@@ -439,7 +358,7 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     args_label(label, sizeof(label), spec);
     args_expected(expected, sizeof(expected), spec);
     if (args_lacks(program, spec)) { return fail(error, "%s: %s", label, program->refusal); }
-    const char *value = args_take_value(program, spec, argc, argv, i);
+    const char *value = args_take_value(program, spec, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
     args_quote(typed, sizeof(typed), value, strlen(value));
     args_value_text(spec, options, before, sizeof(before));
@@ -455,41 +374,45 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     return true;
 }
 
-// Sets `options` from the defaults and the command line. --help and --version print to standard output and set
-// *outcome. Words that are not options (a lone "-", and everything after "--") move to argv[1 ... *num_positionals].
-// num_positionals may be NULL if the program takes none. Text values point into argv or the table.
+// Sets `options` from the defaults and the command line, which ends with a NULL. --help and --version print to standard
+// output and set *outcome. Words that are not options (a lone "-", and everything after "--") move to
+// argv[1 ... *num_positionals], which may be NULL if the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
-    bool taken[ARGS_MAX_SPECS];
-    bool *given = program->given != NULL ? program->given : taken;
+    bool taken[ARGS_MAX_SPECS] = {false}, *given = program->given != NULL ? program->given : taken;
     bool only_words = false; // after "--"
     int words = 0;
     *outcome = ARGS_RUN;
-    memset(given, 0, (size_t)program->num_specs * sizeof(bool));
-    if (num_positionals != NULL) { *num_positionals = 0; }
-    args_set_defaults(program->specs, program->num_specs, options);
+    for (int i = 0; i < program->num_specs; i++) {
+        const ArgSpec *spec = &program->specs[i];
+        given[i] = false;
+        if (args_store(spec, options, spec->fallback)) { continue; }
+        *(const char **)((char *)options + spec->place) = spec->fallback; // an empty text: "not given"
+    }
     for (int i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
-        bool is_word = only_words || argv[i][0] != '-' || argv[i][1] == '\0';
-        if (!is_word && strcmp(argv[i], "--") == 0) {
+        const char *next = argv[i + 1];
+        if (only_words || argv[i][0] != '-' || argv[i][1] == '\0') {
+            char typed[64];
+            args_quote(typed, sizeof(typed), argv[i], strlen(argv[i]));
+            if (!program->takes_positionals) {
+                return fail(error,
+                            "%s: unexpected word; options begin with a dash, patterns such as 'x*.bin' need "
+                            "quotes",
+                            typed);
+            }
+            argv[++words] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0) {
             only_words = true;
-        } else if (!is_word && args_is_help(program, argv[i], next)) {
+        } else if (args_is_help(program, argv[i], next)) {
             if (!program->silent) { args_print_help(stdout, program, next != NULL && strcmp(next, "all") == 0); }
             *outcome = ARGS_SHOWED_HELP;
             return true;
-        } else if (!is_word && strcmp(argv[i], "--version") == 0) {
+        } else if (strcmp(argv[i], "--version") == 0) {
             if (!program->silent) { say(stdout, "%s %s\n", program->name, GPT2C_VERSION); }
             *outcome = ARGS_SHOWED_VERSION;
             return true;
-        } else if (!is_word) {
-            if (!args_take_option(program, options, argc, argv, &i, given, error)) { return false; }
-        } else if (program->takes_positionals) {
-            argv[++words] = argv[i];
-        } else {
-            char typed[64];
-            args_quote(typed, sizeof(typed), argv[i], strlen(argv[i]));
-            return fail(error, "%s: unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes",
-                        typed);
+        } else if (!args_take_option(program, options, argv, &i, given, error)) {
+            return false;
         }
     }
     if (num_positionals != NULL) { *num_positionals = words; }

@@ -6,7 +6,6 @@
 #define LLMC_TRAIN_OPTIONS_H
 
 #include "llmc/base/launcher.h"
-#include "llmc/base/text.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
@@ -20,6 +19,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
+#define TRAIN_MANY 1000000000            // steps, sequences: more than any run has
 #define TRAIN_CPU_ONLY                                                                                                 \
     "is an option of the CPU trainer (train_gpt2); this one is built for bf16, or by make PRECISION=FP32 for fp32"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
@@ -32,40 +32,32 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "", "Data",                          \
       "a text file, or token shards (.bin); a pattern in quotes names several")                                        \
     X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "Data",                                \
-      "validation data; without it, the last part of a training text is kept for validation")                          \
+      "validation data; without it, the last part of a training text")                                                 \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "", "Data",                              \
-      "byte, or a file such as gpt2_tokenizer.bin (python3 dev/data/vocab.py makes GPT-2's); without it, the one in "  \
-      "--init's folder or beside the shards, else bytes")                                                              \
+      "byte, or a file such as gpt2_tokenizer.bin; without it, the one beside the model or the shards, else byte")     \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                 \
       "visit shards, and windows in them, in a random order, another one each epoch")                                  \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "", "Model",                      \
-      "a new model's size, or a model's file; 124M, 350M, 774M, 1558M, d6 ... d84, gpt3:c768 ..., or a .bin "          \
-      "file, or the folder of a run (dev/hf.py converts models of Hugging Face)")                                      \
+      "a new model's size, or a model's file; 124M ... 1558M, d6 ... d84, gpt3:c768 ...; or a run's folder")           \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "Model", "layers of a new model; 0: as --init says")   \
-    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model",                                                \
-      "attention heads of a new model; 0: as --init says")                                                             \
-    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "Model",                                          \
-      "channels of a new model; 0: as --init says")                                                                    \
-    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "Model",                                          \
-      "positions a new model knows; 0: --seq-len, as no step trains more")                                             \
-    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model",                                                \
-      "vocabulary of a new model; 0: the tokenizer's")                                                                 \
+    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model", "its attention heads; 0: as --init says")      \
+    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "Model", "its channels; 0: as --init says")       \
+    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "Model", "positions it knows; 0: --seq-len")      \
+    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model", "its vocabulary; 0: the tokenizer's")          \
     X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "Batch",                             \
       "sequences in a micro-batch; it is in memory at once")                                                           \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "", "Batch",                                         \
-      "tokens in a sequence; at most the model's context; 0: " PICK(                                                   \
-          "64", "1024") ", or the context if that is less; where a run only samples: as trained, else the context")    \
+      "tokens in a sequence; 0: " PICK("64", "1024") ", or the model's context if that is less")                       \
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "", "Batch",              \
       "tokens in a step; a multiple of B x T, to which micro-batches add up; 0: one micro-batch")                      \
-    X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, "", "Batch",                                        \
+    X(steps, "steps", "x", INT, "-1", -1, TRAIN_MANY, "N", SHAPES, "", "Batch",                                        \
       "steps of the whole run; -1: once through the data; 0: only evaluate and sample")                                \
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
     X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, "", "Optimizer",        \
       "how the rate falls after the warm-up; wsd: only over the last fifth of the steps")                              \
-    X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, "", "Optimizer",                                    \
-      "steps over which the rate rises from 0")                                                                        \
+    X(warmup, "warmup", "u", INT, "0", 0, TRAIN_MANY, "N", SHAPES, "", "Optimizer", "steps over which the rate rises") \
     X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "", "Optimizer",                            \
       "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "Optimizer",                              \
@@ -74,11 +66,11 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "Optimizer",                        \
       "of the matrices of the blocks (doc/muon.md)")                                                                   \
     X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon", "Optimizer",                        \
-      "Muon's highest learning rate, which rises and falls as --lr does; 0: 0.02, or --lr with --muon-scale rms")      \
-    X(muon_warmup, "muon-warmup", "", INT, "300", 0, 1000000000, "N", SHAPES, "optimizer=muon", "Optimizer",           \
+      "the highest rate of Muon, on the schedule of --lr; 0: 0.02, or --lr with --muon-scale rms")                     \
+    X(muon_warmup, "muon-warmup", "", INT, "300", 0, TRAIN_MANY, "N", SHAPES, "optimizer=muon", "Optimizer",           \
       "steps over which Muon's momentum rises to 0.95")                                                                \
     X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon", "Optimizer",   \
-      "the size of Muon's updates, original: as published first; rms: as large as AdamW's, so that its rate fits")     \
+      "the size of Muon's updates; original: as published first, rms: as large as AdamW's")                            \
     X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "Optimizer",                                  \
       "shorten longer gradients to this norm; 0: never")                                                               \
     X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
@@ -86,13 +78,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
       "skip an update whose gradient norm is so far above the last 128; 0: never")                                     \
     X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, "steps", "Optimizer",                   \
-      "end the run with status 1 after 20 steps in a row with a loss above ln V + 1, or a gradient norm above 10 "     \
-      "times the median of the last 128; the last checkpoint before them stays; 0: only warn")                         \
-    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",                 \
+      "end a run whose loss or gradient norm has been far too high for 20 steps (doc/usage.md); 0: only warn")         \
+    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, TRAIN_MANY, "N", FREE, "", "Evaluation",                 \
       "validate every N steps; and at the start and the end; 0: never")                                                \
-    X(val_sequences, "val-sequences", "", INT, "80", 0, 1000000000, "N", FREE, "", "Evaluation",                       \
+    X(val_sequences, "val-sequences", "", INT, "80", 0, TRAIN_MANY, "N", FREE, "", "Evaluation",                       \
       "sequences in a validation; 0: all")                                                                             \
-    X(val_batches, "val-batches", "m", INT, "-1", -1, 1000000000, "N", FREE, "", "Evaluation",                         \
+    X(val_batches, "val-batches", "m", INT, "-1", -1, TRAIN_MANY, "N", FREE, "", "Evaluation",                         \
       "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "val-every|steps=0", "Evaluation",                    \
       "measure the accuracy on HellaSwag with each validation (-h alone is --help)")                                   \
@@ -102,22 +93,21 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "measure the accuracy on these questions, too; python3 dev/data/mmlu.py fetches MMLU's")                         \
     X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "Evaluation",               \
       "use the first N questions of each; 0: all")                                                                     \
-    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, "", "Evaluation",           \
+    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, TRAIN_MANY, "N", FREE, "", "Evaluation",           \
       "write a sample every N steps; and at the end; 0: never")                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "Evaluation", "tokens of a sample")   \
-    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "Evaluation",                            \
-      "the sample goes on from this text")                                                                             \
+    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "Evaluation", "how a sample begins")     \
     X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "Evaluation",                                  \
       "below 1: likelier tokens, above 1: wilder ones; 0: always the likeliest")                                       \
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "Evaluation",                                                \
       "sample among the likeliest tokens that make up probability P; 1: all")                                          \
     X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "Output",                             \
       "the folder for checkpoints and logs; without it, nothing is written")                                           \
-    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",              \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, TRAIN_MANY, "N", FREE, "out-dir", "Output",              \
       "save every N steps; and at the end; 0: only at the end")                                                        \
-    X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, "out-dir", "Output",                                     \
+    X(keep, "keep", "nk", INT, "0", 0, TRAIN_MANY, "N", FREE, "out-dir", "Output",                                     \
       "keep the last N checkpoints, remove older ones; 0: keep all")                                                   \
-    X(keep_major, "keep-major", "nm", INT, "0", 0, 1000000000, "N", FREE, "keep", "Output",                            \
+    X(keep_major, "keep-major", "nm", INT, "0", 0, TRAIN_MANY, "N", FREE, "keep", "Output",                            \
       "but never remove those of every N-th step; 0: no exception")                                                    \
     X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "Output",                                \
       "go on from the last checkpoint in --out-dir; bit for bit, from the last that is whole")                         \
@@ -125,49 +115,41 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "resume although options that shape the run have changed")                                                       \
     X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "Output",                                      \
       "start afresh in a folder that holds an older run, and remove its checkpoints")                                  \
-    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine",                                        \
-      "of the initial weights, the order of the data and the samples")                                                 \
-    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine",                                             \
-      "CPU threads; the result does not depend on them; 0: one per core")                                              \
+    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine", "of weights, order of data, samples")  \
+    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine", "CPU threads; 0: one per core")             \
     X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "Machine",                           \
       "of the factors in multiplies; sums are fp32; bf16: faster where the processor multiplies bf16")                 \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       "CPU", "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")          \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "", "Machine",                 \
-      "less memory for more time, the result does not change: recompute in the backward pass 1: GELU, 2: LayerNorm "   \
-      "too, 3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                     \
+      "less memory for more time; recomputes 1: GELU, 2: LayerNorm too, 3: whole blocks" PICK("", "; -1: what fits"))  \
     X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", FREE, "", "Machine",                                             \
       "print what the run would take, and exit; all: every buffer, too")                                               \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "Machine",                                        \
-      "choose --batch-size and --recompute; or the one not given: the lowest level with 8192 tokens in a "             \
-      "micro-batch, and the largest micro-batch that fits the GPU; if no level has so many, the one with most")        \
+      "choose --batch-size and --recompute; or the one not given, to fill the GPU (doc/usage.md)")                     \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
-      "Machine",                                                                                                       \
-      "choose --recompute, and what --auto chooses, for no more than this; 0: all that is free (--plan: all of the "   \
-      "GPU that is here, else 79, as on a card of 80 GB)")                                                             \
-    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, "GPU", "GPU",                          \
+      "Machine", "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")       \
+    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, TRAIN_MANY, "N", FREE, "GPU", "GPU",                          \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU", "let fp32 matrix multiplies use TF32 tensor cores")  \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "GPU",                                \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8", "GPU",                            \
-      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
+      "GELU in the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats it")                  \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "GPU",                                                       \
-      "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
+      "the blocks' linear layers in 8 bits; needs compute capability 8.9 or later")                                    \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps", "GPU",            \
-      "by cuDNN or by our own kernels, which round differently; auto: the faster, timed at the start and kept "        \
-      "like the choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                             \
+      "by cuDNN or our own kernels, which round differently; auto: the faster at the start (doc/speed.md)")            \
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own", "GPU",          \
-      "0: cuDNN's attention may add gradients up by atomics, in less time: the bits then differ from run to run")      \
+      "0: cuDNN's attention may add up gradients by atomics, faster, but with other bits from run to run")             \
     X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES, "GPU", "GPU",                                   \
-      "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
-      "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
+      "time the algorithms of matrix multiplies, 1: among equal bits, 2: among all; 0: do not (doc/speed.md)")         \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
-      "GPU", "keep these choices there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
+      "GPU", "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                  \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU",                                           \
       "launch a step as CUDA graphs, in less time and with equal bits; with several GPUs: no difference")              \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "GPU",                                 \
-      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it")            \
+      "rows of logits that exist at a time; fewer take less memory; only the order of a sum depends on it")            \
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "GPU",                                       \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU", "GPU",                                      \
@@ -184,8 +166,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "Several GPUs",     \
       "of process 0, for --nccl-init tcp")                                                                             \
     X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp", "Several GPUs",   \
-      "for --nccl-init tcp between machines: a file of mode 600 with at least 32 characters that only these "          \
-      "processes know (openssl rand -hex 32); without it, GPT2C_SECRET in the environment has them")                   \
+      "32 characters or more, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
     X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
       "Several GPUs", "a folder all processes see, for --nccl-init fs")                                                \
     X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                 \
@@ -230,35 +211,24 @@ static inline bool train_options_takes(int i, bool gpu_trainer) {
 // Returns the long name of option i, without dashes.
 static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
 
-// Writes the value of option i, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to 65536). Equal
-// values give equal texts. Control characters are escaped, so that a path with a newline forges no line of a record.
+// Writes the value of option i as it is shown, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to
+// 65536): a path with a newline forges no line of a record. Equal values give equal texts.
 static inline void train_options_text(const TrainOptions *options, int i, char *text, size_t size) {
-    char value[ARGS_MAX_TEXT];
-    size_t used = 0;
+    char value[ARGS_MAX_TEXT], line[SAY_MAX_BYTES];
     args_value_text(&train_specs_cpu[i], options, value, sizeof(value));
-    text[0] = '\0';
-    for (const char *c = value; *c != '\0' && used + 5 <= size; c++) {
-        bool steers = (unsigned char)*c < 32 || *c == 127;
-        used += (size_t)snprintf(text + used, size - used, steers ? "\\x%02x" : "%c", *c);
-    }
+    snprintf(text, size, "%.*s", (int)shown(line, value, 0, 0), line);
 }
 
 // Sets the sizes that options give a new model. Returns the place of the first such option, -1: none is given.
 static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *config) {
-    const struct {
-        int option;
-        int64_t value;
-        int *size;
-    } sizes[] = {{OPTION_layers, o->layers, &config->num_layers},
-                 {OPTION_heads, o->heads, &config->num_heads},
-                 {OPTION_channels, o->channels, &config->channels},
-                 {OPTION_context, o->context, &config->max_seq_len},
-                 {OPTION_vocab, o->vocab, &config->vocab_size}};
+    const int64_t values[] = {o->layers, o->heads, o->channels, o->context, o->vocab}; // in the order of the table
+    int *const sizes[] = {&config->num_layers, &config->num_heads, &config->channels, &config->max_seq_len,
+                          &config->vocab_size};
     int first = -1;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i].value == 0) { continue; }
-        *sizes[i].size = (int)sizes[i].value;
-        if (first < 0) { first = sizes[i].option; }
+    for (int i = OPTION_vocab - OPTION_layers; i >= 0; i--) {
+        if (values[i] == 0) { continue; }
+        *sizes[i] = (int)values[i];
+        first = OPTION_layers + i;
     }
     return first;
 }
@@ -332,19 +302,16 @@ static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
-// A combination of options that is refused, beyond what the column `needs` says.
-typedef struct {
-    bool bad;
-    int option; // OPTION_...
-    const char *why;
-} TrainRule;
-
-// Refuses options that contradict each other, or that do nothing in their combination.
+// Refuses options that contradict each other, or that do nothing in their combination, beyond what `needs` says.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
-    bool no_data = o->train_data[0] == '\0', no_steps = o->steps == 0, no_batch = !o->given[OPTION_batch_size];
+    bool no_data = o->train_data[0] == '\0', no_batch = !o->given[OPTION_batch_size];
     bool falls = schedule_falls(schedule_kind(o->schedule));
-    const TrainRule rules[] = {
-        {no_data && !no_steps && !train_options_plan(o), OPTION_train_data,
+    const struct {
+        bool bad;
+        int option;
+        const char *why;
+    } rules[] = {
+        {no_data && o->steps != 0 && !train_options_plan(o), OPTION_train_data,
          "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
         {o->val_batches >= 0 && o->given[OPTION_val_sequences], OPTION_val_batches,
          "contradicts --val-sequences; give one of the two"},
@@ -361,9 +328,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
         char label[128];
-        if (!rules[i].bad) { continue; }
         args_label(label, sizeof(label), &train_specs_gpu[rules[i].option]);
-        return fail(error, "%s: %s", label, rules[i].why);
+        if (rules[i].bad) { return fail(error, "%s: %s", label, rules[i].why); }
     }
     return true;
 }
@@ -383,12 +349,12 @@ static inline void train_options_settle(TrainOptions *options) {
 
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
-    {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on the CPU, with defaults for a laptop.",
-     "Example: $0 --train-data book.txt --out-dir run --steps 1000\n", train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL,
-     TRAIN_COMMON, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
-    {NULL, "$0 --train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
-     "Example: $0 -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n", train_specs_gpu, NUM_TRAIN_OPTIONS,
-     false, NULL, TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
+    {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on the CPU, with defaults for a laptop.",
+     "--train-data book.txt --out-dir run --steps 1000", train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON,
+     foreign_options, false, "GPU", TRAIN_GPU_ONLY},
+    {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
+     "-i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run", train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL,
+     TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.
