@@ -34,48 +34,45 @@ typedef struct {
 
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
-    uint16_t *words; // (num_words): the file without the header
-    int64_t num_words;
-    int64_t in_file;         // examples in the file
-    EvalExample *examples;   // (num_examples): the examples in use
+    uint16_t *words;         // the file without the header
+    EvalExample *examples;   // (in_file)
     EvalSequence *sequences; // (num_sequences)
-    int64_t num_examples;    // 0: not open
-    int64_t num_sequences;
-    uint64_t fingerprint; // of the file
-    int B, T;             // sequences of a batch, of which the last one may have fewer, and inputs of a sequence
-    int64_t longest;      // inputs of the longest sequence
-    int64_t num_cut;      // sequences that lose a part of their context
+    int64_t in_file;         // examples in the file
+    int64_t num_examples;    // in use; 0: not open
+    int64_t num_sequences;   // in use
+    uint64_t fingerprint;    // of the file
+    int max_seq_len;         // the model's positions
+    int B, T;                // sequences of a batch, of which the last one may have fewer, and inputs of a sequence
+    int64_t longest;         // inputs of the longest sequence
+    int64_t num_cut;         // sequences that lose a part of their context
 } EvalLoader;
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
 
-// ---- The file: eval_open adds its name to messages, and eval_parse_examples the number of the example ----
+// ---- The file: eval_open adds its name to messages, and eval_parse the number of the example ----
 
 enum { EVAL_START, EVAL_BYTES, EVAL_INDEX, EVAL_LABEL, EVAL_COMPLETIONS, EVAL_FIELDS }; // an example begins with these
 
 // Walks through the words of one example.
 typedef struct {
-    const uint16_t *word, *end; // of the example
-    const uint16_t *file_end;
-    int64_t example; // its number
+    const uint16_t *word, *end;
     int vocab_size;
 } EvalCursor;
 
 #define EVAL_DAMAGED "(damaged? fetch the file again)"
 
-// Takes a count and so many tokens. which: the number of a completion; -1: the context.
-static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **tokens, int *length, Error *error) {
-    char what[32] = "the context";
-    if (which >= 0) { snprintf(what, sizeof(what), "completion %d", which); }
-    int64_t left = c->end - c->word;
-    if (left < 1 || c->word[0] > left - 1) {
-        return fail(error, "%s has %d tokens, room is for %lld " EVAL_DAMAGED, what, left < 1 ? 0 : c->word[0],
-                    (long long)max_i64(left - 1, 0));
+// Takes a count and so many tokens. what: "the context".
+static inline bool eval_take_tokens(EvalCursor *c, const char *what, const uint16_t **tokens, int *length,
+                                    Error *error) {
+    int64_t room = c->end - c->word - 1;
+    *length = room < 0 ? 0 : *c->word;
+    if (room < *length) {
+        return fail(error, "%s has %d tokens, room is for %lld " EVAL_DAMAGED, what, *length,
+                    (long long)max_i64(room, 0));
     }
-    *length = *c->word++;
     if (*length == 0) { return fail(error, "%s is empty, expected 1 token or more", what); }
-    *tokens = c->word;
-    c->word += *length;
+    *tokens = c->word + 1;
+    c->word += 1 + *length;
     int64_t bad = data_find_bad_token(*tokens, *length, c->vocab_size);
     if (bad == *length) { return true; }
     char where[64];
@@ -83,10 +80,8 @@ static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **t
     return data_fail_token(where, (*tokens)[bad], c->vocab_size, error);
 }
 
-// Checks and skips the fixed fields at the beginning of example number c->example, and sets the cursor's end.
-static inline bool eval_take_fields(EvalCursor *c, EvalExample *out, Error *error) {
-    const uint16_t *field = c->word;
-    int64_t left = c->file_end - c->word;
+// Checks the fields at the beginning of example number e, of which `left` words are there.
+static inline bool eval_check_fields(const uint16_t *field, int64_t left, int64_t e, Error *error) {
     int bytes = field[EVAL_BYTES], label = field[EVAL_LABEL], completions = field[EVAL_COMPLETIONS];
     if (field[EVAL_START] != EVAL_EXAMPLE_START) {
         return fail(error, "begins with %d, expected %d " EVAL_DAMAGED, field[EVAL_START], EVAL_EXAMPLE_START);
@@ -95,78 +90,50 @@ static inline bool eval_take_fields(EvalCursor *c, EvalExample *out, Error *erro
         return fail(error, "says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED, bytes,
                     2 * EVAL_FIELDS, (long long)min_i64(2 * left, 65534));
     }
-    if (field[EVAL_INDEX] != c->example) {
-        return fail(error, "says it is number %d " EVAL_DAMAGED, field[EVAL_INDEX]);
-    }
+    if (field[EVAL_INDEX] != e) { return fail(error, "says it is number %d " EVAL_DAMAGED, field[EVAL_INDEX]); }
     if (completions < 2 || completions > EVAL_MAX_COMPLETIONS) {
         return fail(error, "%d completions, expected 2 to %d", completions, EVAL_MAX_COMPLETIONS);
     }
-    if (label >= completions) {
-        return fail(error, "label %d, but there are %d completions (counted from 0)", label, completions);
-    }
-    c->end = c->word + bytes / 2;
-    c->word += EVAL_FIELDS;
-    out->num_completions = completions;
-    out->label = label;
-    return true;
+    return label < completions ||
+           fail(error, "label %d, but there are %d completions (counted from 0)", label, completions);
 }
 
-// Checks the example at the cursor, adds its sequences, and moves the cursor behind it.
-static inline bool eval_parse_example(EvalLoader *eval, EvalCursor *c, Error *error) {
-    EvalExample *example = &eval->examples[c->example];
+// Checks what follows the fields of an example, and adds its sequences.
+static inline bool eval_parse_sequences(EvalLoader *eval, const uint16_t *field, int vocab_size, Error *error) {
+    EvalCursor c = {field + EVAL_FIELDS, field + field[EVAL_BYTES] / 2, vocab_size};
     EvalSequence s;
-    example->first_sequence = eval->num_sequences;
-    if (!eval_take_fields(c, example, error) || !eval_take_tokens(c, -1, &s.context, &s.context_length, error)) {
-        return false;
-    }
-    for (int i = 0; i < example->num_completions; i++) {
-        if (!eval_take_tokens(c, i, &s.completion, &s.completion_length, error)) { return false; }
+    if (!eval_take_tokens(&c, "the context", &s.context, &s.context_length, error)) { return false; }
+    for (int i = 0; i < field[EVAL_COMPLETIONS]; i++) {
+        char what[32];
+        snprintf(what, sizeof(what), "completion %d", i);
+        if (!eval_take_tokens(&c, what, &s.completion, &s.completion_length, error)) { return false; }
+        if (s.completion_length > eval->max_seq_len) {
+            return fail(error, "%s has %d tokens, and the model knows only %d positions; leave this evaluation out",
+                        what, s.completion_length, eval->max_seq_len);
+        }
         eval->sequences[eval->num_sequences++] = s;
     }
-    int64_t behind = 2 * (c->end - c->word);
-    return behind == 0 || fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)behind);
+    return c.word == c.end ||
+           fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)(2 * (c.end - c.word)));
 }
 
-// Checks all examples of the file, the header's longest example and the end of the file. Keeps the examples in use.
-static inline bool eval_parse_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
-    EvalCursor c = {eval->words, NULL, eval->words + eval->num_words, 0, vocab_size};
-    int64_t longest = 0;
+// Checks all examples of the file, num_words words, and its end. Keeps the examples in use.
+static inline bool eval_parse(EvalLoader *eval, int64_t num_words, int vocab_size, Error *error) {
+    const uint16_t *word = eval->words, *end = word + num_words;
     Error reason;
-    for (; c.example < eval->in_file; c.example++) {
-        const uint16_t *begin = c.word;
-        if (c.file_end - begin < EVAL_FIELDS) {
-            return fail(error, "ends before example %lld " EVAL_DAMAGED, (long long)c.example);
+    for (int64_t e = 0; e < eval->in_file; e++) {
+        if (end - word < EVAL_FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, (long long)e); }
+        EvalExample example = {eval->num_sequences, word[EVAL_COMPLETIONS], word[EVAL_LABEL]};
+        if (!eval_check_fields(word, end - word, e, &reason) ||
+            !eval_parse_sequences(eval, word, vocab_size, &reason)) {
+            return fail(error, "example %lld: %s", (long long)e, reason.text);
         }
-        if (!eval_parse_example(eval, &c, &reason)) {
-            return fail(error, "example %lld: %s", (long long)c.example, reason.text);
-        }
-        longest = max_i64(longest, 2 * (c.word - begin));
-    }
-    if (c.word != c.file_end) {
-        return fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED,
-                    (long long)(2 * (c.file_end - c.word)), (long long)eval->in_file);
-    }
-    if (longest != longest_bytes) {
-        return fail(error, "header says the longest example has %lld bytes, it has %lld " EVAL_DAMAGED,
-                    (long long)longest_bytes, (long long)longest);
+        eval->examples[e] = example;
+        word += word[EVAL_BYTES] / 2;
     }
     if (eval->num_examples < eval->in_file) { eval->num_sequences = eval->examples[eval->num_examples].first_sequence; }
-    return true;
-}
-
-// Makes room for all examples and sequences. A sequence has at least one token and its count.
-static inline bool eval_allocate(EvalLoader *eval, Error *error) {
-    int64_t sequences = 1 + min_i64(eval->in_file * EVAL_MAX_COMPLETIONS, eval->num_words / 2);
-    eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
-    eval->sequences = (EvalSequence *)calloc((size_t)sequences, sizeof(EvalSequence));
-    return (eval->examples != NULL && eval->sequences != NULL) ||
-           fail(error, "out of memory for a list of %lld completions", (long long)sequences);
-}
-
-static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t longest, Error *error) {
-    if (bytes % 2 != 0) { return fail(error, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes); }
-    eval->num_words = bytes / 2;
-    return eval_allocate(eval, error) && eval_parse_examples(eval, vocab_size, longest, error);
+    return word == end || fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED,
+                               (long long)(2 * (end - word)), (long long)eval->in_file);
 }
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
@@ -177,13 +144,10 @@ static inline void eval_close(EvalLoader *eval) {
     memset(eval, 0, sizeof(*eval));
 }
 
-static inline uint64_t eval_fingerprint(const BinFile *bin, const uint8_t *data, int64_t bytes) {
-    return hash64_join(hash64(bin->header, DATA_HEADER_BYTES), data, (size_t)bytes);
-}
-
-// Reads an evaluation file and checks all of it, every token included. max_examples: how many examples to use, from the
-// first; 0: all. Close with eval_close. After a failure the loader is closed.
-static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
+// Reads an evaluation file and checks all of it, for a model of this vocabulary and so many positions. max_examples:
+// how many examples to use, from the first; 0: all. Close with eval_close. After a failure the loader is closed.
+static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int max_seq_len, int64_t max_examples,
+                             Error *error) {
     BinFile bin;
     uint8_t *data;
     int64_t bytes;
@@ -195,10 +159,17 @@ static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size,
     }
     path_copy(eval->path, path, strlen(path));
     eval->words = (uint16_t *)(void *)data;
-    eval->fingerprint = eval_fingerprint(&bin, data, bytes);
+    eval->fingerprint = hash64_join(hash64(bin.header, DATA_HEADER_BYTES), data, (size_t)bytes);
+    eval->max_seq_len = max_seq_len;
     eval->in_file = bin.header[2];
     eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
-    if (eval_parse(eval, bytes, vocab_size, bin.header[3], &reason)) { return true; }
+    eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
+    // A sequence has a count and a token or more.
+    eval->sequences = (EvalSequence *)calloc((size_t)bytes / 4 + 1, sizeof(EvalSequence));
+    bool ok =
+        (eval->examples != NULL && eval->sequences != NULL) || fail(&reason, "out of memory for a list of examples");
+    ok = ok && (bytes % 2 == 0 || fail(&reason, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes));
+    if (ok && eval_parse(eval, bytes / 2, vocab_size, &reason)) { return true; }
     eval_close(eval);
     return fail(error, "%s: %s", path, reason.text);
 }
@@ -209,33 +180,18 @@ static inline int64_t eval_inputs(const EvalSequence *s) {
     return (int64_t)s->context_length + s->completion_length - 1;
 }
 
-// Fails if a completion alone has more than T tokens, the model's positions.
-static inline bool eval_check_completions(const EvalLoader *eval, Error *error) {
-    for (int64_t e = 0; e < eval->num_examples; e++) {
-        for (int i = 0; i < eval->examples[e].num_completions; i++) {
-            int length = eval->sequences[eval->examples[e].first_sequence + i].completion_length;
-            if (length <= eval->T) { continue; }
-            return fail(error,
-                        "%s: example %lld: completion %d has %d tokens, and the model knows only %d positions; leave "
-                        "this evaluation out",
-                        eval->path, (long long)e, i, length, eval->T);
-        }
-    }
-    return true;
-}
-
-// Sets T and B, for batches of batch_size x seq_len tokens or of one sequence, and a model of max_seq_len positions. T
-// is that of the longest sequence, rounded up, unless the model allows less.
-static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
+// Sets T and B, for batches of batch_size x seq_len tokens or of one sequence. T is that of the longest sequence,
+// rounded up, unless the model allows less.
+static inline void eval_pack(EvalLoader *eval, int batch_size, int seq_len) {
     eval->longest = eval->num_cut = 0;
     for (int64_t i = 0; i < eval->num_sequences; i++) {
-        eval->longest = max_i64(eval->longest, eval_inputs(&eval->sequences[i]));
+        int64_t inputs = eval_inputs(&eval->sequences[i]);
+        eval->longest = max_i64(eval->longest, inputs);
+        eval->num_cut += inputs > eval->max_seq_len;
     }
-    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), max_seq_len);
+    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), eval->max_seq_len);
     int64_t fitting = max_i64(1, (int64_t)batch_size * seq_len / eval->T);
     eval->B = (int)min_i64(fitting, eval->num_sequences);
-    for (int64_t i = 0; i < eval->num_sequences; i++) { eval->num_cut += eval_inputs(&eval->sequences[i]) > eval->T; }
-    return eval_check_completions(eval, error);
 }
 
 static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_sequences, eval->B); }
@@ -272,7 +228,9 @@ static inline void eval_read_one(const EvalLoader *eval, int64_t sequence, int32
 // Sets inputs and targets, (batch.sequences, T) each, to a batch.
 static inline void eval_read(const EvalLoader *eval, EvalBatch batch, int32_t *inputs, int32_t *targets) {
     int64_t T = eval->T;
-    for (int i = 0; i < batch.sequences; i++) { eval_read_one(eval, batch.first + i, inputs + i * T, targets + i * T); }
+    for (int64_t i = 0; i < batch.sequences; i++) {
+        eval_read_one(eval, batch.first + i, inputs + i * T, targets + i * T);
+    }
 }
 
 // ---- Scores ----

@@ -182,20 +182,19 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-// Divides the questions into batches of --batch-size. Fails if the model is too short for one.
-static inline bool run_pack_evals(TrainRun *run, Error *error) {
+// Divides the questions into batches of --batch-size.
+static inline void run_pack_evals(TrainRun *run) {
     const TrainOptions *o = &run->options;
     for (int i = 0; i < NUM_EVALS; i++) {
         EvalLoader *eval = &run->evals[i];
-        if (!eval_is_open(eval)) { continue; }
-        if (!eval_pack(eval, (int)o->batch_size, (int)o->seq_len, run->config.max_seq_len, error)) { return false; }
+        if (eval_is_open(eval)) { eval_pack(eval, (int)o->batch_size, (int)o->seq_len); }
     }
-    return true;
 }
 
 // Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
+    const GPT2Config *c = &run->config;
     const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : "", o->mmlu};
     for (int i = 0; i < NUM_EVALS; i++) {
         if (paths[i][0] == '\0') { continue; }
@@ -203,9 +202,12 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
             return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
                         run_evals[i].option);
         }
-        if (!eval_open(&run->evals[i], paths[i], run->config.vocab_size, o->eval_examples, error)) { return false; }
+        if (!eval_open(&run->evals[i], paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) {
+            return false;
+        }
     }
-    return run_pack_evals(run, error);
+    run_pack_evals(run);
+    return true;
 }
 
 // ---- Settling ----
@@ -270,7 +272,8 @@ static inline bool run_settle_batch(TrainRun *run, Error *error) {
 // Gives the run another micro-batch, which divides a step.
 static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
     run->options.batch_size = batch_size;
-    return run_pack_evals(run, error) && run_settle_steps(run, error);
+    run_pack_evals(run);
+    return run_settle_steps(run, error);
 }
 
 #endif // LLMC_RUN_INPUTS_H

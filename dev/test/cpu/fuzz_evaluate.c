@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         run.num_ranks = run.connected = 1;
         run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
         run.options.precision = "fp32", run.options.optimizer = "adamw", run.options.cpu_kernels = "auto",
-        run.options.hellaswag = true;
+        run.options.hellaswag = true, run.options.mmlu = "";
     }
     run.options.hellaswag_data = fuzz_temp_file(data, size);
     run.options.eval_examples = size % 3 == 0 ? 2 : 0;

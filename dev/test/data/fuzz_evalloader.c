@@ -64,13 +64,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
     for (int max_examples = 0; max_examples < 3; max_examples += 2) {
         Error error = {""};
-        bool ok = eval_open(&eval, path, V, max_examples, &error);
-        ok = ok && eval_pack(&eval, ROOM / MAX_T, MAX_T, MAX_T, &error);
-        if (!ok) {
+        if (!eval_open(&eval, path, V, MAX_T, max_examples, &error)) {
             require(strncmp(error.text, path, strlen(path)) == 0 && strchr(error.text, '\n') == NULL);
             eval_close(&eval);
             continue;
         }
+        eval_pack(&eval, ROOM / MAX_T, MAX_T);
         require(eval.num_examples >= 1 && (max_examples == 0 || eval.num_examples <= max_examples));
         check_batches(&eval);
         check_scores(&eval);
