@@ -24,7 +24,7 @@ ROOMS = {
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
     "ranks": (3892, 2000, "base model cuda"),
-    "data": (1645, 1450, "base model"),
+    "data": (1584, 1450, "base model"),
     "files": (1271, 1050, "base model"),
     "run": (3598, 2800, "base model data files"),
 }

@@ -1,5 +1,6 @@
-// Reads a line of JSON that is one object: finds a member by its key, and decodes strings. The whole line is checked,
-// but for the spelling of numbers and words that nobody asks for. Nothing is allocated but a decoded string.
+// Reads a line of JSON that is one object: finds a member by its key, the last of equals, and decodes strings. Strings
+// and brackets are checked in the whole line, the rest only in what a caller reads. Nothing is allocated but a decoded
+// string.
 //
 //   JsonLine value;
 //   Text text = {NULL, 0, 0, false};
@@ -79,57 +80,37 @@ static inline bool json_line_string(JsonLine *j, Text *out) {
     return out == NULL || !out->failed || json_line_fail(j, start, "out of memory");
 }
 
-static inline bool json_line_key(JsonLine *j) {
-    json_line_space(j);
-    if (json_line_peek(j) != '"') { return json_line_fail(j, j->at, "expected a key in quotes"); }
-    if (!json_line_string(j, NULL)) { return false; }
-    json_line_space(j);
-    if (json_line_peek(j) != ':') { return json_line_fail(j, j->at, "expected ':' after a key"); }
-    j->at++;
-    json_line_space(j);
-    return true;
-}
-
-// Moves behind the value at the place, which is inside `depth` containers. wanted: a key of the object at the place, or
-// NULL; it is compared as it is written, and *value becomes the place of its value.
-static inline bool json_line_skip(JsonLine *j, int depth, const char *wanted, JsonLine *value) {
-    char c = json_line_peek(j), close = c == '{' ? '}' : ']';
-    if (c == '"') { return json_line_string(j, NULL); }
-    if (c != '{' && c != '[') {
-        bool begins = c != '\0' && strchr("-0123456789tfn", c) != NULL;
-        while (strchr(",]} \t\r\n", json_line_peek(j)) == NULL) { j->at++; } // stops at '\0', too
-        return begins || json_line_fail(j, j->at, "expected a value before this place");
-    }
-    if (depth == JSON_LINE_DEPTH) { return json_line_fail(j, j->at, "nested too deeply"); }
-    j->at++;
-    json_line_space(j);
-    for (bool more = json_line_peek(j) != close; more;) {
-        const char *key = j->text + j->at + 1;
-        if (c == '{' && !json_line_key(j)) { return false; }
-        size_t length = wanted != NULL ? strlen(wanted) : 0;
-        if (wanted != NULL && key + length < j->text + j->at && memcmp(key, wanted, length) == 0 &&
-            key[length] == '"') {
-            if (value->text != NULL) { return json_line_fail(j, (size_t)(key - 1 - j->text), "a key given twice"); }
-            *value = *j;
-        }
-        if (!json_line_skip(j, depth + 1, NULL, NULL)) { return false; }
-        json_line_space(j);
-        more = json_line_peek(j) == ',';
-        j->at += more;
-        json_line_space(j);
-    }
-    if (json_line_peek(j) != close) { return json_line_fail(j, j->at, "expected ',' or the end of a list or object"); }
-    j->at++;
-    return true;
-}
-
 // Finds a member of the line's object. Sets *value to the place of the member's value.
 static inline bool json_line_find(const char *text, size_t bytes, const char *key, JsonLine *value, Error *error) {
     JsonLine j = {text, 0, bytes, error};
+    char closing[JSON_LINE_DEPTH]; // the brackets that close what is open
+    int depth = 0;
+    *value = j;
     value->text = NULL;
     json_line_space(&j);
     if (json_line_peek(&j) != '{') { return fail(error, "JSON line: not an object ({...})"); }
-    if (!json_line_skip(&j, 0, key, value)) { return false; }
+    do {
+        char c = json_line_peek(&j);
+        size_t at = j.at;
+        if (c == '"') {
+            if (!json_line_string(&j, NULL)) { return false; }
+            bool same = j.at - at - 2 == strlen(key) && memcmp(text + at + 1, key, strlen(key)) == 0;
+            json_line_space(&j);
+            if (depth != 1 || !same || json_line_peek(&j) != ':') { continue; }
+            j.at++;
+            json_line_space(&j);
+            *value = j;
+            continue;
+        }
+        j.at++;
+        if (c == '{' || c == '[') {
+            if (depth == JSON_LINE_DEPTH) { return json_line_fail(&j, at, "nested too deeply"); }
+            closing[depth++] = c == '{' ? '}' : ']';
+        } else if (c == '\0' || strchr("]}", c) != NULL) {
+            depth--;
+            if (c != closing[depth]) { return json_line_fail(&j, at, "an object or a list does not end"); }
+        }
+    } while (depth > 0);
     json_line_space(&j);
     if (j.at < bytes) { return json_line_fail(&j, j.at, "the object has ended, but more text follows"); }
     return value->text != NULL || fail(error, "JSON line: no field \"%s\"", key);

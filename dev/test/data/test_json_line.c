@@ -37,6 +37,7 @@ TEST(test_texts) {
 }
 
 TEST(test_refused) {
+#define NO_CHARACTER "byte 6: no character of a string: a bad escape, or no UTF-8"
     static const struct {
         const char *line, *message;
     } cases[] = {
@@ -45,28 +46,24 @@ TEST(test_refused) {
         {"{}", "no field \"t\""},
         {"{\"u\": {\"t\": \"a\"}}", "no field \"t\""},
         {"{\"t\":1}", "byte 5: expected a string"},
-        {"{\"t\":\"a\"", "byte 8: expected ',' or the end of a list or object"},
-        {"{\"t\":", "byte 5: expected a value before this place"},
-        {"{\"t\"", "byte 4: expected ':' after a key"},
+        {"{\"t\":\"a\"", "byte 8: an object or a list does not end"},
+        {"{\"t\":", "byte 5: an object or a list does not end"},
+        {"{\"t\":}", "byte 5: expected a string"},
         {"{\"t", "byte 1: a string begins here and does not end"},
-        {"{t:1}", "byte 1: expected a key in quotes"},
-        {"{\"t\":\"a\",}", "byte 9: expected a key in quotes"},
-        {"{\"a\":[1,]}", "byte 8: expected a value before this place"},
-        {"{\"a\":[1 2]}", "byte 8: expected ',' or the end of a list or object"},
-        {"{\"a\":[1}", "byte 7: expected ',' or the end of a list or object"},
+        {"{t:1}", "no field \"t\""},
+        {"{\"a\":\"t\",\"b\":\"t\"}", "no field \"t\""},
+        {"{\"a\":[1}", "byte 7: an object or a list does not end"},
+        {"{\"a\":1]", "byte 6: an object or a list does not end"},
         {"{\"t\":\"a\"} {}", "byte 10: the object has ended, but more text follows"},
-        {"{\"a\":+1}", "byte 7: expected a value before this place"},
-        {"{\"a\":.5}", "byte 7: expected a value before this place"},
-        {"{\"a\":NaN}", "byte 8: expected a value before this place"},
-        {"{\"t\":\"a\",\"t\":\"b\"}", "byte 9: a key given twice"},
-        {"{\"t\":\"\t\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\\x\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\\u12g4\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\\ud800\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\\ud800\\u0041\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\\udc00\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\xff\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
-        {"{\"t\":\"\xed\xa0\x80\"}", "byte 6: no character of a string: a bad escape, or no UTF-8"},
+        {"{\"t\":\"a\",\"t\":2}", "byte 13: expected a string"},
+        {"{\"t\":\"\t\"}", NO_CHARACTER},
+        {"{\"t\":\"\\x\"}", NO_CHARACTER},
+        {"{\"t\":\"\\u12g4\"}", NO_CHARACTER},
+        {"{\"t\":\"\\ud800\"}", NO_CHARACTER},
+        {"{\"t\":\"\\ud800\\u0041\"}", NO_CHARACTER},
+        {"{\"t\":\"\\udc00\"}", NO_CHARACTER},
+        {"{\"t\":\"\xff\"}", NO_CHARACTER},
+        {"{\"t\":\"\xed\xa0\x80\"}", NO_CHARACTER},
         {"\xef\xbb\xbf{}", "not an object ({...})"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -262,7 +262,7 @@ def test_bad_json_lines():
              ('{"text": 5}\n', "JSON line: byte 9: expected a string"),
              ('["text"]\n', "JSON line: not an object ({...})"),
              ("plain text\n", "JSON line: not an object ({...})"),
-             ('{"text": "a", "b": [1, }\n', "JSON line: byte 22: expected a value before this place")]
+             ('{"text": "a", "b": [1, }\n', "JSON line: byte 23: an object or a list does not end")]
     for number, (text, message) in zip((1, 2, 700, 700), cases):
         write("bad.jsonl", '{"text": "ok"}\n' * (number - 1) + text * 3)
         refused(f"bad.jsonl: line {number}: {message}", "--jsonl", "text", "bad.jsonl")
