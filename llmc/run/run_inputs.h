@@ -182,31 +182,21 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-// Divides the questions into batches of --batch-size.
-static inline void run_pack_evals(TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    for (int i = 0; i < NUM_EVALS; i++) {
-        EvalLoader *eval = &run->evals[i];
-        if (eval_is_open(eval)) { eval_pack(eval, (int)o->batch_size, (int)o->seq_len); }
-    }
-}
-
-// Opens the questions of the requested evaluations.
+// Opens the questions of the requested evaluations, and divides them into batches.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
     const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : "", o->mmlu};
     for (int i = 0; i < NUM_EVALS; i++) {
+        EvalLoader *eval = &run->evals[i];
         if (paths[i][0] == '\0') { continue; }
         if (!path_exists(paths[i])) {
             return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
                         run_evals[i].option);
         }
-        if (!eval_open(&run->evals[i], paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) {
-            return false;
-        }
+        if (!eval_open(eval, paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) { return false; }
+        eval_pack(eval, (int)o->batch_size, (int)o->seq_len);
     }
-    run_pack_evals(run);
     return true;
 }
 
@@ -272,7 +262,10 @@ static inline bool run_settle_batch(TrainRun *run, Error *error) {
 // Gives the run another micro-batch, which divides a step.
 static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
     run->options.batch_size = batch_size;
-    run_pack_evals(run);
+    for (int i = 0; i < NUM_EVALS; i++) {
+        EvalLoader *eval = &run->evals[i];
+        if (eval_is_open(eval)) { eval_pack(eval, (int)batch_size, (int)run->options.seq_len); }
+    }
     return run_settle_steps(run, error);
 }
 
