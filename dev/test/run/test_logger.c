@@ -1,6 +1,5 @@
-// What a run shows and records: step lines, a terminal of any width, main.log and speed.log across resumes and a full
-// disk.
-#define _GNU_SOURCE // posix_openpt
+// What a run shows and records: step lines, main.log and speed.log across resumes and a full disk. (test_options.py has
+// terminals of several widths, and none.)
 #include "llmc/run/log.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
@@ -30,27 +29,13 @@ static void check_log(Test *t, const char *when, const char *want) {
 // ---- Texts ----
 
 TEST(test_durations) {
-    const struct {
-        double seconds;
-        const char *text;
-    } cases[] = {{0, "0:00"},
-                 {31, "0:31"},
-                 {30.6, "0:31"},
-                 {59.6, "1:00"},
-                 {725, "12:05"},
-                 {3599, "59:59"},
-                 {3599.7, "1:00:00"},
-                 {11264, "3:07:44"},
-                 {86399, "23:59:59"},
-                 {86400, "1d 00h"},
-                 {2 * 86400.0 + 3 * 3600 + 59, "2d 03h"},
-                 {-1, "?"},
-                 {(double)NAN, "?"},
-                 {(double)INFINITY, "?"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    const double seconds[] = {0, 31, 30.6, 59.6, 725, 3599, 3599.7, 11264, 86399, 86400, 183659, -1, nan(""), HUGE_VAL};
+    const char *const texts[] = {"0:00",    "0:31",     "0:31",   "1:00",   "12:05", "59:59", "1:00:00",
+                                 "3:07:44", "23:59:59", "1d 00h", "2d 03h", "?",     "?",     "?"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         char text[32];
-        format_duration(text, sizeof(text), cases[i].seconds);
-        CHECK(t, strcmp(text, cases[i].text) == 0, "%g s is %s, expected %s", cases[i].seconds, text, cases[i].text);
+        format_duration(text, sizeof(text), seconds[i]);
+        CHECK(t, strcmp(text, texts[i]) == 0, "%g s is %s, expected %s", seconds[i], text, texts[i]);
     }
 }
 
@@ -115,41 +100,6 @@ TEST(test_terminal_output) {
     CHECK(t, ok && strncmp(text, "\rstep    3/40 | loss 7.123456 | 315 tok/s", 41) == 0, "%s", text);
     const char *after = strstr(text, " left\033[J\r\033[Jstep    3/40 | val loss 3.250000\nstep   40/40 | loss ");
     CHECK(t, after != NULL && ends_with(text, " left\n"), "%s", text);
-}
-
-// A pseudo-terminal of `columns` columns, or NULL where the machine has none. *master is the other end.
-static FILE *open_terminal(int columns, int *master) {
-    struct winsize size;
-    memset(&size, 0, sizeof(size));
-    size.ws_col = (unsigned short)columns;
-    *master = posix_openpt(O_RDWR | O_NOCTTY);
-    if (*master < 0 || grantpt(*master) != 0 || unlockpt(*master) != 0) { return NULL; }
-    FILE *terminal = fopen(ptsname(*master), "w");
-    if (terminal != NULL && ioctl(fileno(terminal), TIOCSWINSZ, &size) == 0) { return terminal; }
-    return NULL;
-}
-
-TEST(test_terminal_is_known) {
-    int master;
-    FILE *file = tmpfile(), *terminal = open_terminal(61, &master);
-    if (terminal == NULL || file == NULL) { SKIP(t, "this machine gives no pseudo-terminal"); }
-    setenv("TERM", "xterm", 1);
-    CHECK(t, logger_is_terminal(terminal) && !logger_is_terminal(file), "a terminal is one, a file is none");
-    Logger logger;
-    char long_line[301] = "", shown[400] = "";
-    logger_init(&logger);
-    logger.out = terminal, logger.terminal = true;
-    memset(long_line, 'x', sizeof(long_line) - 1);
-    logger_show(&logger, long_line);
-    ssize_t bytes = read(master, shown, sizeof(shown) - 1);
-    CHECK(t, bytes == 1 + 60 + 3 && strspn(shown + 1, "x") == 60, "61 columns: %s", shown);
-    setenv("TERM", "dumb", 1);
-    CHECK(t, !logger_is_terminal(terminal), "a dumb terminal gets plain lines");
-    unsetenv("TERM");
-    CHECK(t, !logger_is_terminal(terminal), "an unknown terminal gets plain lines");
-    fclose(file);
-    fclose(terminal);
-    close(master);
 }
 
 // ---- main.log ----

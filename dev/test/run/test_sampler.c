@@ -35,14 +35,11 @@ TEST(test_argmax) {
 }
 
 TEST(test_extreme_logits) {
-    float cliff[] = {-1e4f, 1e4f, -1e4f};
-    float level[] = {1e4f, 1e4f};
-    float deep[] = {-1e4f, -1e4f};
-    float giant[] = {-3.4e38f, 3.4e38f};
-    float masked[] = {-INFINITY, 0.0f, -INFINITY, 0.0f};
+    const float cliff[] = {-1e4f, 1e4f, -1e4f}, level[] = {1e4f, 1e4f}, deep[] = {-1e4f, -1e4f};
+    const float giant[] = {-3.4e38f, 3.4e38f}, masked[] = {-INFINITY, 0.0f, -INFINITY, 0.0f};
     for (double u = 0.0; u < 1.0; u += 0.01) {
         for (float temperature = 1e-30f; temperature < 1e30f; temperature *= 1e3f) {
-            CHECK(t, draw(giant, 2, temperature, 1.0f, u) == 1 || temperature > 1e30f, "+-3.4e38");
+            CHECK(t, draw(giant, 2, temperature, 1.0f, u) == 1, "+-3.4e38 at T %g", (double)temperature);
             int token = draw(masked, 4, temperature, 1.0f, u);
             CHECK(t, token == (u < 0.5 ? 1 : 3), "-inf at T %g, u %g: drew %d", (double)temperature, u, token);
         }
@@ -53,18 +50,15 @@ TEST(test_extreme_logits) {
 }
 
 TEST(test_broken_logits) {
-    for (int V = 1; V <= 5; V++) {
-        for (int at = 0; at < V; at++) {
+    const float broken[] = {NAN, INFINITY, -INFINITY};
+    for (int kind = 0; kind < 3; kind++) {
+        for (int at = 0; at < 5; at++) {
             float logits[5] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f};
-            logits[at] = NAN;
-            CHECK(t, draw(logits, V, 1.0f, 1.0f, 0.5) == -1, "NaN at %d of %d", at, V);
-            CHECK(t, draw(logits, V, 0.0f, 1.0f, 0.5) == -1, "NaN at %d of %d, temperature 0", at, V);
-            logits[at] = INFINITY;
-            CHECK(t, draw(logits, V, 1.0f, 0.5f, 0.5) == -1, "+inf at %d of %d", at, V);
+            logits[at] = broken[kind];
+            for (int i = 0; i < 5 && kind == 2; i++) { logits[i] = broken[kind]; } // one -inf is no fault, all are
+            CHECK(t, draw(logits, 5, 1.0f, 1.0f, 0.5) == -1, "%g at %d", (double)broken[kind], at);
+            CHECK(t, draw(logits, 5, 0.0f, 0.5f, 0.5) == -1, "%g at %d, temperature 0", (double)broken[kind], at);
         }
-        float masked[5] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        CHECK(t, draw(masked, V, 1.0f, 1.0f, 0.5) == -1, "all -inf, V %d", V);
-        CHECK(t, draw(masked, V, 0.0f, 1.0f, 0.5) == -1, "all -inf, temperature 0, V %d", V);
     }
 }
 
@@ -135,20 +129,6 @@ TEST(test_against_reference) {
                   (double)options.top_p, i, got.probs[i] / total, want[i]);
         }
         if (V <= 64) { check_draws(t, logits, V, options, want); }
-    }
-}
-
-// Adding a constant to all logits changes nothing.
-TEST(test_invariance) {
-    for (uint64_t round = 0; round < 500; round++) {
-        float logits[100], shifted[100];
-        random_logits(logits, 100, round, 2.0f, true); // coarse: the sums with 64 are exact
-        for (int i = 0; i < 100; i++) { shifted[i] = logits[i] + 64.0f; }
-        double u = rand_uniform(1, RAND_SAMPLER, round);
-        int plain = draw(logits, 100, 1.0f, 1.0f, u);
-        CHECK(t, draw(logits, 100, 1.0f, 0.9999999f, u) >= 0, "top-p just below 1");
-        CHECK(t, draw(shifted, 100, 1.0f, 1.0f, u) == plain, "shift");
-        CHECK(t, draw(logits, 100, 1.0f, 1.0f, u) == plain, "twice");
     }
 }
 
