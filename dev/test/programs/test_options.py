@@ -16,14 +16,13 @@ from tools import Terminal, limit_memory
 TEXT = text_file()
 RUN = ["-i", TEXT, *TINY]
 
-# ---- The command line: test_args.c has every option, value and form ----
+# ---- The command line: test_args.c has every option, value, form and refusal that needs no file ----
 
 
 def test_help_text():
     """What most runs use, and all options (test_args.c: one screen, each option once)."""
     common, out = ran("--help"), ran("--help", "all")
-    for text in ("Usage: train_gpt2 ", "\nExample: train_gpt2 --train-data book.txt", "-h, --help, --version",
-                 "default 3e-4"):
+    for text in ("Usage: train_gpt2 ", "\nExample: train_gpt2 --train-data book.txt", "-h, --help, --version"):
         assert text in out and text in common, text
     assert "cosine|linear" in out and "--help all: every option" in common, common
     assert ran("-h", "--seed") == ran(*RUN, "--help") == common and ran(*RUN, "--help", "all") == out
@@ -31,13 +30,7 @@ def test_help_text():
 
 
 @pytest.mark.parametrize("words, says", (
-    (["--bach-size", "3"], "'--bach-size': unknown option; the nearest is --batch-size"),
     (["--x\n\x1b[31my"], "unknown option"),
-    (["-b", "1e4"], "--batch-size (-b): got '1e4', expected a whole number"),
-    ([], "--train-data (-i): missing"),
-    ([*RUN, "-z", 1],
-     "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"),
-    ([*RUN, "-d", 100], "--total-batch (-d): 100 tokens is not a multiple of B x T = 32; the nearest is 96 or 128"),
     (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels cannot be divided among 7"),
     (["-i", TEXT, "--heads", 7], "--heads: 384 channels cannot be divided among 7 heads"),
     (["-i", TEXT, "--channels", 16], "--channels: 16 channels cannot be divided among 6 heads"),
@@ -45,11 +38,9 @@ def test_help_text():
     (["-i", TEXT, "-e", model("made.bin"), "--layers", 16], "--layers: is for new models"),
     (["-i", TEXT, "-e", model("made.bin"), "--vocab", 16], "--vocab: is for new models"),
     (["--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300], "--prompt"),
-    (["--init", model("made.bin"), "--steps", 0, "--prompt", "x" * 65537], "65537 bytes, expected"),
-    ([*RUN, "-h", 1], "dev/data/hellaswag/hellaswag_val.bin: no such file"),
     ([*RUN, "-j", "x" * 4000], "x" * 200),  # the option allows what the system may not
     ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc"),
-), ids=map(str, range(17)))
+), ids=map(str, range(10)))
 def test_refusals(words, says):
     assert len(refused(*words, cwd=FOLDER, says=[says])) < 5000
 
@@ -84,14 +75,16 @@ def test_sequences_of_a_validation():
     """--val-sequences counts sequences, whatever the batches; -m counts batches, as in llm.c."""
     data = shard("validated_val.bin", random_tokens(16 * 99 + 1, 257))
     run = ["-j", data, "--init", model("validated.bin"), "-t", 16, "-x", 0, "-s", 0]
-    in_one = {count: val_losses(ran(*run, "-b", 64, "--val-sequences", count)) for count in (10, 80, 0)}
-    assert len({str(losses) for losses in in_one.values()}) == 3, in_one
-    for batch in (1, 3, 4, 8):
-        assert val_losses(ran(*run, "-b", batch, "--val-sequences", 10)) == in_one[10], batch
-        assert val_losses(ran(*run, "-b", batch)) == in_one[80], batch
-        assert val_losses(ran(*run, "-b", batch, "-m", 0)) == in_one[0], batch
-    assert val_losses(ran(*run, "-b", 2, "-m", 5)) == val_losses(ran(*run, "-b", 5, "-m", 2)) == in_one[10]
-    assert val_losses(ran(*run, "--val-sequences", 10**9)) == in_one[0]
+
+    def val_with(*options):
+        return val_losses(ran(*run, *options))
+
+    ten, eighty, all_99 = (val_with("-b", 64, "--val-sequences", count) for count in (10, 80, 10**9))
+    assert len({str(losses) for losses in (ten, eighty, all_99)}) == 3
+    for batch in (1, 3, 8):
+        assert val_with("-b", batch, "--val-sequences", 10) == ten and val_with("-b", batch) == eighty, batch
+        assert val_with("-b", batch, "-m", 0) == val_with("-b", batch, "--val-sequences", 0) == all_99, batch
+    assert val_with("-b", 2, "-m", 5) == val_with("-b", 5, "-m", 2) == ten
 
 
 def test_deep_folder():
@@ -114,7 +107,6 @@ def test_every_zero_steps():
 
 PHASES = ["forward", "lm_head", "backward mlp", "backward attention", "update", "generate"]
 TYPES = {"f32": 4, "i32": 4, "f64": 8}
-UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 CATEGORIES = ["parameter", "gradient", "optimizer", "activation", "workspace", "data"]
 
 
@@ -124,11 +116,10 @@ def plan_of(*arguments, **keywords):
     rows = []
     table, after = re.search(r"^buffer .*?\n(.*?)^(total .*)", out, re.M | re.S).groups()
     for line in table.splitlines():
-        match = re.fullmatch(r"(\w+) +\(([\d, ]+)\) +(f32|i32|f64) +(\d+) +(\S+ \w+) +(\d+)  (\w+) +([a-z_ .]+)", line)
+        match = re.fullmatch(r"(\w+) +\(([\d, ]+)\) +(f32|i32|f64) +(\d+) +\S+ \w+ +(\d+)  (\w+) +([a-z_ .]+)", line)
         assert match, line
-        name, shape, kind, size, readable, offset, category, life = match.groups()
+        name, shape, kind, size, offset, category, life = match.groups()
         assert math.prod(map(int, shape.split(", "))) * TYPES[kind] == int(size), line
-        assert abs(float(readable.split()[0]) * UNITS[readable.split()[1]] - int(size)) <= 0.01 * int(size), line
         first, last = (PHASES.index(phase) for phase in (life.split("..") * 2)[:2])
         assert first <= last and category in CATEGORIES, line
         rows.append((name, int(size), int(offset)))
@@ -335,23 +326,13 @@ def test_model_without_training():
 # ---- The same result ----
 
 
-def test_same_weights():
-    """Sampling, validating, saving and the form of a number change no bit of the weights, nor do threads and
-    --recompute; what shapes the run does. (test_model.c has more levels and threads.)"""
-    base = ["-i", TEXT, "--layers", 3, "--heads", 3, "--channels", 24, "--context", 24, "-t", 21, "-b", 3, "-d", 126,
-            "--weight-decay", 0.1, "--shuffle"]
-
-    def hash_with(*options):
-        return weights_hash(ran(*base, "-x", 5, *options))
-
-    want = hash_with("--lr", 0.01)
-    for options in (["-l", "1E-2"], ["--threads", 5, "-r", 3], ["-v", 0, "-s", 0], ["-v", 1, "-s", 1, "-g", 30],
-                    ["-o", new_folder("same"), "-n", 1]):
-        assert hash_with(*options, *([] if "-l" in options else ["--lr=0.01"])) == want, options
-    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2]):
-        assert hash_with("--lr", 0.01, *options) != want, options
-    longer = [weights_hash(ran(*base, "-x", 20, OMP_NUM_THREADS=n)) for n in ("1", "3")]
-    assert longer[0] == longer[1]
+def test_what_shapes_the_weights():
+    """What shapes a run changes its weights; the form of a number does not. (test_runs.py has what changes no bit.)"""
+    run = [*RUN, *QUIET, "-x", 5]
+    want = weights_hash(ran(*run, "--lr", 0.01))
+    assert weights_hash(ran(*run, "-l", "1E-2", "-o", new_folder("same"), "-n", 1)) == want
+    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2], ["--shuffle"]):
+        assert weights_hash(ran(*run, "--lr", 0.01, *options)) != want, options
 
 
 def test_overfitting():
