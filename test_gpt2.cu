@@ -99,6 +99,7 @@ template <class T> static std::vector<float> in_table_order(const Trainer *train
 struct Rig {
     Trainer trainer;
     Comm comm;
+    TrainOptions options = {};
     std::unique_ptr<TrainRun> run{new TrainRun()};
     bool ok = false;
 
@@ -113,7 +114,8 @@ Rig::Rig(Test *t, const GPT2Config *config, RunShape shape) {
     comm_single(&comm);
     take_ranks(run.get(), &comm);
     run->config = *config;
-    run->options.seed = 42;
+    run->options = &options;
+    options.seed = 42;
     gpt2_plan(&trainer, config, shape);
     ok = CHECK(t, gpt2_open(&trainer, &comm, false, &error), "%s", error.text);
 }
@@ -784,7 +786,7 @@ TEST(test_roles_of_batches) {
     Trainer *trainer = &m.trainer;
     double alone[BATCHES] = {0.0}, sum = NAN;
     m.run->micro_batches = BATCHES;
-    m.run->options.total_batch = 1000;
+    m.options.total_batch = 1000;
     auto run_one = [&](int batch, BatchRole role) {
         int32_t tokens[B * T], targets[B * T];
         make_batch(batch, B, T, tokens, targets);
@@ -814,7 +816,7 @@ TEST(test_roles_of_batches) {
 // Returns the loss of a validation in batches of B.
 static double validate_in_batches(Test *t, Rig *m, int B) {
     Error error;
-    m->run->options.batch_size = B;
+    m->options.batch_size = B;
     Round round = loop_first_round(m->run.get(), ceil_div_i64(run_val_sequences(m->run.get()), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
@@ -837,11 +839,11 @@ TEST(test_validation_does_not_depend_on_its_batches) {
     Error error;
     if (!rig_init(t, &m)) { return; }
     for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
-    m.run->num_ranks = 1, m.run->options.seq_len = T;
+    m.run->num_ranks = 1, m.options.seq_len = T;
     bool ok = dataloader_open_tokens(&m.run->val, "tokens", tokens, SEQUENCES * T + 1, T, 50, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     for (int sequences : {7, 0}) {
-        m.run->options.val_sequences = sequences;
+        m.options.val_sequences = sequences;
         double alone = validate_in_batches(t, &m, 1);
         CHECK(t, fabs(alone - log(257)) < 0.5, "%d sequences: %.17g", sequences, alone);
         for (int batch : {3, 4, 8}) {
@@ -913,18 +915,18 @@ TEST(test_host_does_not_wait_in_a_step) {
     int count = (int)(sizeof(arguments) / sizeof(arguments[0]));
     std::unique_ptr<TrainRun> run(new TrainRun());
     std::unique_ptr<Trainer> trainer(new Trainer());
+    static TrainOptions options;
     ArgsOutcome outcome;
     Error error;
     Comm comm;
     comm_single(&comm);
     run->trainer = trainer.get();
+    run->options = &options;
     take_ranks(run.get(), &comm);
-    bool ok = train_options_parse(&run->options, PROGRAM_NAME, count, (char **)arguments, true, &outcome, &error) &&
-              run_open(run.get(), &error);
+    bool ok = train_options_parse(&options, PROGRAM_NAME, count, (char **)arguments, true, &outcome, &error) &&
+              run_open_inputs(run.get(), &options, &error) && settle(run.get(), &options, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
-    ok = settle_by_gpus(run.get(), &error);
-    if (!CHECK(t, ok, "%s", error.text)) { return; }
-    gpt2_plan(trainer.get(), &run->config, choose_shape(run.get()));
+    plan(trainer.get(), run.get());
     ok = start(trainer.get(), run.get(), &error);
     int64_t waits = 0;
     long allocations = 0;

@@ -763,8 +763,8 @@ const TrainerFacts trainer_facts = {
 // Adds up the gradient of a step over its micro-batches. If the run is asked to stop between two of them, sets
 // *interrupted and returns early. Nothing is lost: a resumed run begins the step anew.
 static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
-    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
-    float dloss = 1.0f / (float)run->options.total_batch;
+    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
+    float dloss = 1.0f / (float)run->options->total_batch;
     gpt2_zero_gradients(model);
     *loss = 0.0;
     for (int64_t i = 0; i < run->micro_batches; i++) {
@@ -788,7 +788,7 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
 }
 
 static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     bool clips = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     float scale = clips ? (float)(o->grad_clip / info->norm) : 1.0f, decay = (float)o->weight_decay;
     AdamW adamw = {.lr = (float)info->lr,
@@ -806,8 +806,8 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
 static bool skips_update(Model *model, TrainRun *run, StepInfo *info) {
     char why[96];
     info->usual_norm = outlier_median(&model->optimizer.outliers.norm);
-    bool skip = outliers_skip(&model->optimizer.outliers, info->loss, info->norm, run->options.skip_loss_z,
-                              run->options.skip_grad_z, why, sizeof(why));
+    bool skip = outliers_skip(&model->optimizer.outliers, info->loss, info->norm, run->options->skip_loss_z,
+                              run->options->skip_grad_z, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
     return skip;
 }
@@ -815,7 +815,7 @@ static bool skips_update(Model *model, TrainRun *run, StepInfo *info) {
 // Refuses a norm that is not a number or is too large to clip.
 static bool check_norm(const Model *model, TrainRun *run, double norm, Error *error) {
     char place[64] = "the sum of squares";
-    if (norm <= LARGEST_NORM || (isfinite(norm) && run->options.grad_clip > 0.0)) { return true; }
+    if (norm <= LARGEST_NORM || (isfinite(norm) && run->options->grad_clip > 0.0)) { return true; }
     find_nonfinite_tensor(&model->config, model->grads, "gradient of", place, sizeof(place));
     return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
 }
@@ -825,7 +825,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     Model *model = &t->model;
     double start = seconds_now();
     bool interrupted = false;
-    StepInfo info = run_begin_step(run, run_learning_rate(run));
+    StepInfo info = run_begin_step(run, schedule_lr(&run->schedule, run->step));
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
@@ -841,8 +841,8 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
 // order, so that the result does not depend on the size of a batch.
 bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Model *model = &t->model;
-    int64_t B = run->options.batch_size, first = round.batch * B;
-    int T = (int)run->options.seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
+    int64_t B = run->options->batch_size, first = round.batch * B;
+    int T = (int)run->options->seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
     gpt2_forward(model, rows, T, 0.0f, NO_GRADIENT);
@@ -877,10 +877,17 @@ float *trainer_begin_sample(Trainer *t) { return generate_begin(&t->model); }
 void trainer_append_token(Trainer *t, int token) { generate_append(&t->model, token); }
 const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model); }
 
+// Fills the parameters of a fresh run: a model's file has them, or GPT-2's initialisation draws them from the seed.
+static bool init_params(Model *model, const TrainRun *run, Error *error) {
+    if (run->model_file != NULL) { return model_file_read(run->model_file, model->params, error); }
+    gpt2_init_params(model->params, &run->config, (uint64_t)run->options->seed);
+    return true;
+}
+
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
-    if (reader == NULL) { return run_read_params(run, 0, gpt2_num_params(&model->config), model->params, error); }
+    if (reader == NULL) { return init_params(model, run, error); }
     clear_state(model);
     return checkpoint_read_whole(reader, arrays, error);
 }
@@ -893,21 +900,27 @@ bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     return checkpoint_write_whole(writer, arrays, error);
 }
 
-static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    int T = (int)o->seq_len;
-    if (!kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) { return false; }
+// Completes the options: micro-batch, steps, kernels. They stay constant from then on.
+static bool settle(Trainer *t, TrainRun *run, TrainOptions *o, Error *error) {
+    if (!run_settle_batch(run, o, error) ||
+        !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) {
+        return false;
+    }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
+    return run_settle_steps(run, error);
+}
+
+static void plan_run(Trainer *t, const TrainRun *run) {
+    const TrainOptions *o = run->options;
     RunShape shape = {.kind = run_kind(run),
                       .B = (int)o->batch_size,
-                      .T = T,
+                      .T = (int)o->seq_len,
                       .recompute = (int)o->recompute,
-                      .window = T,
+                      .window = (int)o->seq_len,
                       .eval_T = run_eval_length(run),
                       .eval_sequences = run_eval_sequences(run),
                       .optimizer = train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
-    return true;
 }
 
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
@@ -932,8 +945,8 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
 static void print_run(const Trainer *t, TrainRun *run) {
     run_print_config(run);
     run_print_needs(run, &t->plan);
-    if (!train_options_plan(&run->options)) { return; }
-    if (train_options_plans_all(&run->options)) { run_print_buffers(run, &t->plan); }
+    if (!train_options_plan(run->options)) { return; }
+    if (train_options_plans_all(run->options)) { run_print_buffers(run, &t->plan); }
     run_print_machine_fit(&t->plan);
 }
 
@@ -945,21 +958,26 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
         return false;
     }
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),
-        run->options.precision, t->kernel.name, 1e-9 * t->peak_flops);
+        run->options->precision, t->kernel.name, 1e-9 * t->peak_flops);
     run_catch_signals(run);
     return true;
 }
 
 int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
+    static TrainOptions options;
     static TrainRun run;
-    Trainer *t = &trainer;
+    Trainer *t = run.trainer = &trainer;
     Error error;
     int status;
-    if (!run_parse(&run, t, argc, argv, &status)) { return status; }
-    bool ok = one_rank_check(trainer_facts.program, &error) && run_open(&run, &error) && plan_run(t, &run, &error);
-    if (ok) { print_run(t, &run); }
-    if (ok && !train_options_plan(&run.options)) {
+    if (!run_parse(&run, &options, argc, argv, &status)) { return status; }
+    bool ok = one_rank_check(trainer_facts.program, &error) && run_open_inputs(&run, &options, &error) &&
+              settle(t, &run, &options, &error);
+    if (ok) {
+        plan_run(t, &run);
+        print_run(t, &run);
+    }
+    if (ok && !train_options_plan(&options)) {
         ok = start(t, &run, &error) &&
              (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
              run_finish(&run, sum64(0, t->model.params, gpt2_num_params(&run.config)), &error);

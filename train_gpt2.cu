@@ -860,7 +860,7 @@ static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
     BatchRole role;
     role.trains = true;
     role.first = i == 0, role.last = i == run->micro_batches - 1;
-    role.dloss = 1.0f / (float)run->options.total_batch;
+    role.dloss = 1.0f / (float)run->options->total_batch;
     role.loss_sum = t->stats.loss_sum;
     return role;
 }
@@ -870,7 +870,7 @@ static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
 // with peers is not interrupted: it finishes the step.
 static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
     *interrupted = false;
-    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
     int64_t N = (int64_t)B * T;
     zero_gradients(&t->shards, t->model.grads);
     for (int64_t i = 0; i < run->micro_batches; i++) {
@@ -886,7 +886,7 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
 }
 
 // Returns the weight of one row's loss in the mean loss, for reduce_step.
-static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
+static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options->total_batch; }
 
 // Logs once that the driver refused to make graphs.
 static void report_refusal(Trainer *t, TrainRun *run) {
@@ -916,7 +916,7 @@ static PendingStep begin_step(Trainer *t, const TrainRun *run) {
     step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
     step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
     step.next_sequence = run->next_sequence;
-    step.info = run_begin_step(run, run_learning_rate(run));
+    step.info = run_begin_step(run, schedule_lr(&run->schedule, run->step));
     cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
     return step;
 }
@@ -943,7 +943,7 @@ static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *err
 static bool is_outlier(Trainer *t, TrainRun *run, StepInfo *info) {
     char why[96];
     info->usual_norm = outlier_median(&t->stats.outliers.norm);
-    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
+    double loss_limit = run->options->skip_loss_z, norm_limit = run->options->skip_grad_z;
     bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
     return skip;
@@ -981,7 +981,7 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
 // Decides whether a step updates the weights. The host waits here only in a run that skips outliers.
 static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *skip, Error *error) {
     *skip = false;
-    if (run->options.skip_loss_z <= 0.0 && run->options.skip_grad_z <= 0.0) { return true; }
+    if (run->options->skip_loss_z <= 0.0 && run->options->skip_grad_z <= 0.0) { return true; }
     if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
     *skip = is_outlier(t, run, &step->info);
     return true;
@@ -1000,7 +1000,7 @@ static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Er
 
 // Returns the input of a step that makes the next update.
 static StepInput step_input(const TrainRun *run, double lr) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     int64_t update = run->updates + 1;
     uint64_t key = rounding_key((uint64_t)o->seed, update);
     StepInput input;
@@ -1012,7 +1012,7 @@ static StepInput step_input(const TrainRun *run, double lr) {
 
 // Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
 static bool train_step(Trainer *t, TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     bool interrupted, skip;
     PendingStep step = begin_step(t, run);
     if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
@@ -1063,7 +1063,7 @@ static const double *means_of_batch(const Trainer *t, Round last, int64_t batch,
 // Queues a batch of a validation.
 bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
     Range range("validation");
-    int64_t B = run->options.batch_size, T = run->options.seq_len, first = round.batch * B;
+    int64_t B = run->options->batch_size, T = run->options->seq_len, first = round.batch * B;
     int rows = (int)min_i64(B, run_val_sequences(run) - first);
     comm_progress_to(t->shards.ranks, "the validation after step", run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
@@ -1076,7 +1076,7 @@ bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error
 // Adds up the mean losses of the sequences in their order. Each sequence has its own sum, so the result does not depend
 // on the size of a batch or on the number of ranks.
 double trainer_validation_loss(Trainer *t, TrainRun *run, Round last) {
-    int64_t B = run->options.batch_size, sequences = run_val_sequences(run);
+    int64_t B = run->options->batch_size, sequences = run_val_sequences(run);
     double sum = 0.0;
     gather_means(t, last, B);
     for (int64_t i = 0; i < sequences; i++) { sum += means_of_batch(t, last, i / B, B)[i % B]; }
@@ -1171,14 +1171,18 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
 
 int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
+    static TrainOptions options;
     static TrainRun run;
-    Trainer *t = &trainer;
+    Trainer *t = run.trainer = &trainer;
     Error error;
     int status;
-    if (!run_parse(&run, t, argc, argv, &status)) { return status; }
-    bool ok = join(&run, &error) && run_open(&run, &error) && plan(t, &run, &error);
-    if (ok) { print_run(t, &run); }
-    if (ok && !train_options_plan(&run.options)) {
+    if (!run_parse(&run, &options, argc, argv, &status)) { return status; }
+    bool ok = join(&run, &error) && run_open_inputs(&run, &options, &error) && settle(&run, &options, &error);
+    if (ok) {
+        plan(t, &run);
+        print_run(t, &run);
+    }
+    if (ok && !train_options_plan(&options)) {
         ok = start(t, &run, &error) &&
              (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
              finish(t, &run, &error);

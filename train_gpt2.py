@@ -550,12 +550,11 @@ class Run:
                 data[name] = {"files": len(sequences.paths), "tokens": sequences.num_tokens}
                 if sequences.fingerprint:
                     data[name]["fingerprint"] = sequences.fingerprint
-        versions = {"python": sys.version.split()[0], "torch": torch.__version__, "numpy": np.__version__,
-                    "kernel": os.uname().release}
+        versions = {"python": sys.version.split()[0], "torch": torch.__version__, "numpy": np.__version__}
         if gpus:
             versions["cuda_runtime"] = torch.version.cuda
         machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))
-        return {"precision": o.precision, "options": command_line.record(o),
+        return {"options": command_line.record(o),
                 "model": {"layers": c.L, "heads": c.heads, "channels": c.C, "context": c.context, "vocab": c.V,
                           "padded_vocab": c.Vp, "parameters": weights.num_parameters(c)},
                 "tokens_per_step": o.total_batch, "steps": self.steps,

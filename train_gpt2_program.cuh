@@ -239,11 +239,10 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
     plan_host(t);
 }
 
-// True if cuDNN takes attention of this run's shape.
-static bool check_cudnn(const TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
-                        o->deterministic};
+// True if cuDNN takes attention of this run's shape, with a micro-batch of B sequences.
+static bool check_cudnn(const TrainRun *run, int64_t B, Error *error) {
+    const TrainOptions *o = run->options;
+    CudnnShape shape = {(int)B, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
     return cudnn_att_check(&shape, error);
 }
 
@@ -252,16 +251,17 @@ static int64_t mean_places(const TrainRun *run, int64_t batches, int64_t most) {
     return run->num_ranks * ceil_div_i64(batches, run->num_ranks) * most;
 }
 
-static RunShape choose_shape(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+// Lists what a run computes, with a micro-batch of B sequences and a level of recomputation.
+static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
+    const TrainOptions *o = run->options;
     RunShape shape;
     Error why;
     memset(&shape, 0, sizeof(shape));
     shape.kind = run_kind(run);
-    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
+    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)B;
     shape.T = (int)o->seq_len;
     shape.eval_T = run_eval_length(run);
-    shape.recompute = (int)o->recompute;
+    shape.recompute = level;
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
@@ -270,27 +270,26 @@ static RunShape choose_shape(const TrainRun *run) {
     bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
     shape.repeats = o->deterministic;
     shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
-    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
+    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, B, &why));
     shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.rank = run->rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
     shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
-    shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), o->batch_size), o->batch_size);
+    shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), B), B);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
-        shape.mean_places = max_i64(shape.mean_places, mean_places(run, eval_num_batches(&eval), eval.B));
+        int64_t most = eval_batch_sequences(&eval, B * o->seq_len), batches = ceil_div_i64(eval.num_sequences, most);
+        shape.mean_places = max_i64(shape.mean_places, mean_places(run, batches, most));
         shape.eval_sequences = max_i64(shape.eval_sequences, eval.num_sequences);
     }
     return shape;
 }
 
-int64_t trainer_plan_bytes(const TrainRun *run, int level, Error *overflow) {
+int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level, Error *overflow) {
     static Trainer scratch; // large, so not on the stack
-    RunShape shape = choose_shape(run);
-    shape.recompute = level;
-    gpt2_plan(&scratch, &run->config, shape);
+    gpt2_plan(&scratch, &run->config, shape_of(run, B, level));
     return plan_check_overflow(&scratch.device_plan, overflow) ? scratch.device_plan.total : -1;
 }
 
@@ -330,7 +329,7 @@ static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t 
 // Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
 // tensor where that began.
 static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
-    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
     int64_t N = (int64_t)B * T;
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
@@ -386,11 +385,19 @@ static ModelState state_of(Trainer *t) {
     return state;
 }
 
+// Fills elements [first, first + n) of a fresh run's parameters, in the order of the parameter table: a model's file
+// has them, or GPT-2's initialisation draws them from the seed.
+static bool init_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
+    if (run->model_file != NULL) { return model_file_read_range(run->model_file, first, n, out, error); }
+    gpt2_init_range(out, &run->config, (uint64_t)run->options->seed, first, n);
+    return true;
+}
+
 // Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
 // rounds its bf16 weights as its last update rounded them.
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     ModelState state = state_of(t);
-    uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
+    uint64_t key = rounding_key((uint64_t)run->options->seed, run->updates);
     bool rounds =
         t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
     bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS;
@@ -400,7 +407,7 @@ bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Err
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
     for (int array = 0; ok && array < arrays; array++) {
         auto read = [&](float *to, int64_t in_file, int64_t n) {
-            return reader == NULL ? run_read_params(run, in_file, n, to, error)
+            return reader == NULL ? init_params(run, in_file, n, to, error)
                                   : checkpoint_read(reader, array, in_file, to, n, error);
         };
         auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
@@ -475,7 +482,7 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 // Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
 static bool check_shape(const TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     const GPT2Config *c = &run->config;
     const char *where = run_shape_origin(run);
     if (!layernorm_check(where, c->channels, error) || !attention_check(where, c->channels, c->num_heads, error) ||
@@ -483,10 +490,10 @@ static bool check_shape(const TrainRun *run, Error *error) {
         return false;
     }
     Error why = {};
-    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
+    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, o->batch_size, &why)) {
         return fail(error, "--attention cudnn: %s", why.text);
     }
-    if (!o->deterministic && !check_cudnn(run, &why)) {
+    if (!o->deterministic && !check_cudnn(run, o->batch_size, &why)) {
         return fail(error, "--deterministic 0: is for cuDNN's attention; %s", why.text);
     }
 #ifdef PRECISION_FP32
@@ -557,19 +564,19 @@ static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
 
 // True if timing may choose algorithms that change bits. The run then keeps its choices.
 static bool keeps_choices(const Trainer *t, const TrainRun *run) {
-    return t->model.shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
+    return t->model.shape.kind == RUN_TRAINS && run->options->matmul_tune == TUNE_ANY_BITS;
 }
 
 // Opens the files of choices. Rank 0 reads the run's file for all ranks.
 static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     const cudaDeviceProp *gpu = &t->gpu.device.properties;
     bool keeps = keeps_choices(t, run);
     TuneWants wants;
     wants.user_path = o->matmul_tune_file;
-    wants.run_folder = run->found.resumes && run_leads(run) ? o->out_dir : "";
+    wants.run_folder = run_resumes(run) && run_leads(run) ? o->out_dir : "";
     wants.writes_user = t->shards.ranks->local_rank == 0;
-    wants.must_know = keeps && run->found.resumes && !o->allow_changes;
+    wants.must_know = keeps && run_resumes(run) && !o->allow_changes;
     wants.must_keep = keeps && !run_writes_files(run);
     return tuning_open(&t->gpu.tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
 }
@@ -577,7 +584,7 @@ static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
 // Chooses the algorithms of the training multiplications. Times them in the device memory, which holds nothing yet.
 static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
     const MemoryPlan *plan = &t->device_plan;
-    TuneLevel level = (TuneLevel)run->options.matmul_tune;
+    TuneLevel level = (TuneLevel)run->options->matmul_tune;
     return (level == TUNE_NOTHING || open_tuning(t, run, error)) &&
            matmul_tune(&t->gpu.tuning, &t->gpu.cublas, problems, count, plan->memory, plan->total, level, t->gpu.stream,
                        error);
@@ -607,7 +614,7 @@ static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
 
 // Writes the choices for later starts. Choices that change bits are also written beside the checkpoints.
 static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
-    const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
+    const char *folder = run_leads(run) && run_writes_files(run) ? run->options->out_dir : "";
     return ranks_agree(run->comm, tuning_save(&t->gpu.tuning, folder, error), error);
 }
 
@@ -686,20 +693,20 @@ static int64_t planned_gpu_bytes(void) {
 }
 
 // Settles the options that depend on the GPUs.
-static bool settle_by_gpus(TrainRun *run, Error *error) {
-    int64_t limit = (int64_t)(run->options.gpu_memory * 0x1p30), bytes;
-    bool plans = train_options_plan(&run->options);
+static bool settle_by_gpus(TrainRun *run, TrainOptions *o, Error *error) {
+    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30), bytes;
+    bool plans = train_options_plan(o);
     if (plans) { bytes = limit > 0 ? limit : planned_gpu_bytes(); }
-    return (plans || rank_gpus_ask(&bytes, run->comm, error)) && run_settle_gpu_choices(run, bytes, error);
+    return (plans || rank_gpus_ask(&bytes, run->comm, error)) && run_settle_gpu_choices(run, o, bytes, error);
 }
 
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
 static void explain_attention(Trainer *t, const TrainRun *run) {
     char version[32];
-    bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
+    bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options->attention, "auto") == 0;
     cudnn_att_version_text(version, sizeof(version));
     if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !t->model.shape.cudnn) {
-        check_cudnn(run, &t->gpu.no_cudnn);
+        check_cudnn(run, run->options->batch_size, &t->gpu.no_cudnn);
     }
 }
 
@@ -747,7 +754,7 @@ static void print_machine(Trainer *t, TrainRun *run) {
         attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
         say(stdout, "            it is done %s\n", attention);
     }
-    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
+    if (run->options->gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
         say(stdout, "            %s\n", t->gpu.device.monitor.why);
     }
 }
@@ -767,14 +774,14 @@ static void print_muon_plan(const Trainer *t, const TrainRun *run) {
     run_muon_work_text(run, work, sizeof(work));
     say(stdout, "\nMuon: the rounds for %d matrices take %s.\n", t->shards.deal.count, work);
     if (run->num_ranks == 1) { return; }
-    deal_print(&t->shards.deal, &t->shards.layout, (int)sizeof(floatX), train_options_plans_all(&run->options), stdout);
+    deal_print(&t->shards.deal, &t->shards.layout, (int)sizeof(floatX), train_options_plans_all(run->options), stdout);
 }
 
 static void print_plan(Trainer *t, TrainRun *run) {
     int64_t gradient_bytes, parameter_bytes;
     zero_step_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
                     &gradient_bytes, &parameter_bytes);
-    if (train_options_plans_all(&run->options)) { print_host_plans(t); }
+    if (train_options_plans_all(run->options)) { print_host_plans(t); }
     print_muon_plan(t, run);
     run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes);
 }
@@ -867,7 +874,7 @@ static void take_ranks(TrainRun *run, Comm *comm) {
 static bool join(TrainRun *run, Error *error) {
     static Comm ranks;
     Comm *comm = &ranks;
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     CommOptions options;
     memset(&options, 0, sizeof(options));
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
@@ -898,7 +905,7 @@ static void set_threads(const TrainRun *run) {
     int64_t cores = omp_get_max_threads(), ranks = run->comm->num_local;
     bool own = getenv("OMP_NUM_THREADS") != NULL || cores * ranks <= (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
     int64_t share = own ? cores : max_i64(1, cores / ranks);
-    omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
+    omp_set_num_threads((int)(run->options->threads > 0 ? run->options->threads : share));
 #else
     (void)run;
 #endif
@@ -910,7 +917,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm), outlier_is_sound);
     set_threads(run);
     Comm *comm = run->comm;
-    bool ok = gpt2_open(t, comm, run->options.tf32, error);
+    bool ok = gpt2_open(t, comm, run->options->tf32, error);
     ok = ranks_agree(run->comm, ok, error) && choose_algorithms(t, run, error);
     // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
     return ranks_agree(run->comm, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
@@ -938,19 +945,24 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
     return ranks_agree(run->comm, ok, error);
 }
 
-static bool plan(Trainer *t, TrainRun *run, Error *error) {
-    if (!ranks_agree(run->comm, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
-    gpt2_plan(t, &run->config, choose_shape(run));
+// Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
+static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
+    bool ok = run_settle_batch(run, o, error) && check_shape(run, error);
+    return ranks_agree(run->comm, ok, error) && settle_by_gpus(run, o, error) &&
+           ranks_agree(run->comm, run_settle_steps(run, error), error);
+}
+
+static void plan(Trainer *t, const TrainRun *run) {
+    gpt2_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
     explain_attention(t, run);
-    return true;
 }
 
 static void print_run(Trainer *t, TrainRun *run) {
     run_print_config(run);
     print_config(t, run);
     run_print_needs(run, &t->device_plan);
-    if (!train_options_plan(&run->options)) { return; }
-    if (train_options_plans_all(&run->options)) { run_print_buffers(run, &t->device_plan); }
+    if (!train_options_plan(run->options)) { return; }
+    if (train_options_plans_all(run->options)) { run_print_buffers(run, &t->device_plan); }
     print_plan(t, run);
 }
 

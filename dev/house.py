@@ -23,12 +23,12 @@ ROOMS = {
     "cuda": (2003, 850, "base model"),
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
-    "ranks": (3892, 2000, "base model cuda"),
-    "data": (1584, 1450, "base model"),
-    "files": (1271, 1050, "base model"),
-    "run": (3598, 2800, "base model data files"),
+    "ranks": (3891, 2000, "base model cuda"),
+    "data": (1589, 1450, "base model"),
+    "files": (1277, 1050, "base model"),
+    "run": (3511, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 971, "train_gpt2.cu": 1191, "train_gpt2_program.cuh": 972, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 989, "train_gpt2.cu": 1195, "train_gpt2_program.cuh": 984, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

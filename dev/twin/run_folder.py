@@ -56,13 +56,10 @@ def output_of(*command):
         return None
 
 
-def git_state():
-    """Of this repository; nothing where it is none."""
-    revision = output_of("git", "rev-parse", "HEAD") if os.path.exists(os.path.join(ROOT, ".git")) else None
-    if not revision:
-        return {}
-    return {"git": {"revision": revision,
-                    "dirty": bool(output_of("git", "status", "--porcelain", "--untracked-files=no"))}}
+def revision():
+    """Of this repository, with "-dirty" if files have changed; "" where it is none."""
+    known = output_of("git", "rev-parse", "HEAD") if os.path.exists(os.path.join(ROOT, ".git")) else None
+    return known + "-dirty" * bool(output_of("git", "status", "--porcelain", "--untracked-files=no")) if known else ""
 
 
 def find_in(path, pattern):
@@ -76,8 +73,7 @@ def find_in(path, pattern):
 
 def host_facts():
     memory = find_in("/proc/meminfo", r"^MemTotal: *(\d+) kB")
-    facts = {"host": platform.node(), "cpu": find_in("/proc/cpuinfo", r"^model name\s*: (.*)$") or platform.machine(),
-             "cores": os.cpu_count(), "memory_bytes": 1024 * int(memory) if memory else None}
+    facts = {"host": platform.node(), "cores": os.cpu_count(), "memory_bytes": 1024 * int(memory) if memory else None}
     return {name: value for name, value in facts.items() if value}
 
 
@@ -129,7 +125,7 @@ class RunFolder:
             if name == "speed.log":
                 seconds = re.findall(r" sec:(\d+\.\d+)\n", text)
                 self.seconds_before = float(seconds[-1]) if seconds else 0.0
-        self.log_event("start", first_step, format=2, program="train_gpt2.py", version=version(), **git_state(),
+        self.log_event("start", first_step, format=2, program="train_gpt2.py", version=version(), revision=revision(),
                        command=sys.argv, directory=os.getcwd(), **record)
 
     def log(self, name, line):

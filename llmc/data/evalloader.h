@@ -144,8 +144,23 @@ static inline void eval_close(EvalLoader *eval) {
     memset(eval, 0, sizeof(*eval));
 }
 
+static inline int64_t eval_inputs(const EvalSequence *s) {
+    return (int64_t)s->context_length + s->completion_length - 1;
+}
+
+// Sets T: the inputs of the longest sequence, rounded up, unless the model allows less.
+static inline void eval_set_length(EvalLoader *eval) {
+    for (int64_t i = 0; i < eval->num_sequences; i++) {
+        int64_t inputs = eval_inputs(&eval->sequences[i]);
+        eval->longest = max_i64(eval->longest, inputs);
+        eval->num_cut += inputs > eval->max_seq_len;
+    }
+    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), eval->max_seq_len);
+}
+
 // Reads an evaluation file and checks all of it, for a model of this vocabulary and so many positions. max_examples:
-// how many examples to use, from the first; 0: all. Close with eval_close. After a failure the loader is closed.
+// how many examples to use, from the first; 0: all. The caller sets B (eval_batch_sequences). Close with eval_close.
+// After a failure the loader is closed.
 static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int max_seq_len, int64_t max_examples,
                              Error *error) {
     BinFile bin;
@@ -169,29 +184,19 @@ static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size,
     bool ok =
         (eval->examples != NULL && eval->sequences != NULL) || fail(&reason, "out of memory for a list of examples");
     ok = ok && (bytes % 2 == 0 || fail(&reason, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes));
-    if (ok && eval_parse(eval, bytes / 2, vocab_size, &reason)) { return true; }
+    if (ok && eval_parse(eval, bytes / 2, vocab_size, &reason)) {
+        eval_set_length(eval);
+        return true;
+    }
     eval_close(eval);
     return fail(error, "%s: %s", path, reason.text);
 }
 
 // ---- Batches ----
 
-static inline int64_t eval_inputs(const EvalSequence *s) {
-    return (int64_t)s->context_length + s->completion_length - 1;
-}
-
-// Sets T and B, for batches of batch_size x seq_len tokens or of one sequence. T is that of the longest sequence,
-// rounded up, unless the model allows less.
-static inline void eval_pack(EvalLoader *eval, int batch_size, int seq_len) {
-    eval->longest = eval->num_cut = 0;
-    for (int64_t i = 0; i < eval->num_sequences; i++) {
-        int64_t inputs = eval_inputs(&eval->sequences[i]);
-        eval->longest = max_i64(eval->longest, inputs);
-        eval->num_cut += inputs > eval->max_seq_len;
-    }
-    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), eval->max_seq_len);
-    int64_t fitting = max_i64(1, (int64_t)batch_size * seq_len / eval->T);
-    eval->B = (int)min_i64(fitting, eval->num_sequences);
+// Returns the sequences of a batch: as many as have this number of tokens together, at least one.
+static inline int eval_batch_sequences(const EvalLoader *eval, int64_t tokens) {
+    return (int)min_i64(max_i64(1, tokens / eval->T), eval->num_sequences);
 }
 
 static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_sequences, eval->B); }

@@ -570,6 +570,12 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     if (files_remove(paths.state, &ignored)) { files_remove(paths.temporary_model, &ignored); }
 }
 
+// Removes all checkpoints of a folder.
+static inline void checkpoint_delete_all(const char *dir) {
+    int64_t step = INT64_MAX;
+    while ((step = checkpoint_before(dir, "state", "", step)) >= 0) { checkpoint_delete(dir, step); }
+}
+
 // Removes the checkpoints up to newest_step but the `keep` newest (0: all stay) and those of steps divisible by
 // keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
 static inline void checkpoint_prune(const char *dir, int64_t newest_step, int64_t keep, int64_t keep_major) {

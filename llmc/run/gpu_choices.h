@@ -1,10 +1,10 @@
 // Settles what the options of a GPU run leave to the memory of its GPUs: the micro-batch and the level of --recompute.
-// Prints what --plan says about GPUs. All ranks make equal choices, because they decide from equal numbers.
+// All ranks make equal choices, because they decide from equal numbers.
 #ifndef LLMC_GPU_CHOICES_H
 #define LLMC_GPU_CHOICES_H
 
 #include "llmc/model/activations.h"
-#include "llmc/run/run_inputs.h"
+#include "llmc/run/train_run.h"
 
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, graphs and the driver's tables. With
 // several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A planned one has none.
@@ -12,16 +12,17 @@
 #define GPU_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
 #define GPU_CONTEXT_BYTES ((int64_t)1 << 29)
 
-// A micro-batch of so many tokens keeps a GPU busy. More tokens are worth less than a lower level of --recompute.
+// A micro-batch of so many tokens keeps a GPU busy. More are worth less than a lower level of --recompute.
 #define AUTO_TOKENS 8192
 
-// The trainer defines this function. It returns the bytes of GPU memory that the run takes with its current micro-batch
-// at a level of --recompute. It allocates nothing. -1: a size does not fit into 63 bits, and *overflow says which.
-int64_t trainer_plan_bytes(const TrainRun *run, int level, Error *overflow);
+// The trainer defines this function. It returns the bytes of GPU memory that the run takes with a micro-batch of B
+// sequences at a level of --recompute. It allocates nothing. -1: a size does not fit into 63 bits, and *overflow says
+// which.
+int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level, Error *overflow);
 
 static inline int64_t run_gpu_reserve(const TrainRun *run) {
     return GPU_RESERVE_BYTES + (run->num_ranks > 1 ? GPU_NCCL_BYTES : 0) +
-           (train_options_plan(&run->options) ? GPU_CONTEXT_BYTES : 0);
+           (train_options_plan(run->options) ? GPU_CONTEXT_BYTES : 0);
 }
 
 static inline int64_t run_gpu_budget(const TrainRun *run) {
@@ -37,34 +38,27 @@ static inline void run_gpu_budget_text(const TrainRun *run, char *text, size_t s
     snprintf(text, size, "%s (%s less an assumed %s for CUDA and its libraries)", budget, all, reserve);
 }
 
-// ---- Micro-batch and level of recomputation ----
-
-static inline bool run_chooses_batch(const TrainRun *run) {
-    return run->options.auto_plan && !run->options.given[OPTION_batch_size];
-}
-
-// Gives the run the largest micro-batch that fits at a level, and returns it. It divides a rank's share of a step.
-// 0: not even the smallest one fits, which the run then has. Without a choice there is one micro-batch to try.
-static inline int64_t run_take_largest_batch(TrainRun *run, int level) {
-    const TrainOptions *o = &run->options;
+// Returns the largest micro-batch that fits at a level: of those that divide a rank's share of a step, or the one that
+// is given. 0: none fits.
+static inline int64_t run_largest_batch(const TrainRun *run, int level) {
+    const TrainOptions *o = run->options;
     int64_t share = o->total_batch / (o->seq_len * run->num_ranks);
     int64_t B = run_chooses_batch(run) ? train_options_next_batch(share, 0) : o->batch_size;
     Error ignored;
     while (B > 0) {
-        bool possible = run_change_batch_size(run, B, &ignored);
-        int64_t bytes = possible ? trainer_plan_bytes(run, level, &ignored) : -1;
+        int64_t bytes = trainer_plan_bytes(run, B, level, &ignored);
         if (bytes >= 0 && bytes <= run_gpu_budget(run)) { return B; }
         B = run_chooses_batch(run) ? train_options_next_batch(share, B) : 0;
     }
     return 0;
 }
 
-// Fails because not even the run's micro-batch fits at this level, and says what helps.
+// Fails because not even the smallest micro-batch fits at the highest level, and says what helps.
 static inline bool run_fail_no_room(TrainRun *run, int level, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     char where[160], need[32];
-    int64_t bytes = trainer_plan_bytes(run, level, error);
-    if (bytes < 0 || !run_change_batch_size(run, o->batch_size, error)) { return run_fail_together(run, error); }
+    int64_t bytes = trainer_plan_bytes(run, o->batch_size, level, error);
+    if (bytes < 0) { return run_fail_together(run, error); }
     run_gpu_budget_text(run, where, sizeof(where));
     format_bytes(need, sizeof(need), bytes);
     fail(error,
@@ -77,22 +71,23 @@ static inline bool run_fail_no_room(TrainRun *run, int level, Error *error) {
 
 // Chooses the lowest level at which the largest micro-batch has AUTO_TOKENS tokens. If no level has so many, chooses
 // the lowest one that has most. Where the micro-batch is given, this is the lowest level that fits.
-static inline bool run_choose(TrainRun *run, Error *error) {
-    TrainOptions *o = &run->options;
+static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
     int first = (int)max_i64(o->recompute, 0), last = o->recompute < 0 ? NUM_RECOMPUTE_LEVELS - 1 : first;
     int level = last;
     int64_t most = 0;
     char where[160], batch[40] = "";
     for (int i = first; i <= last && most * o->seq_len < AUTO_TOKENS; i++) {
-        int64_t B = run_take_largest_batch(run, i);
+        int64_t B = run_largest_batch(run, i);
         if (B > most) { most = B, level = i; }
     }
     bool must_fit = o->auto_plan || (o->gpu_memory > 0.0 && !train_options_plan(o));
     if (most == 0 && must_fit) { return run_fail_no_room(run, level, error); }
     o->recompute = level;
-    if (most > 0 && !run_change_batch_size(run, most, error)) { return false; }
+    if (run_chooses_batch(run)) {
+        o->batch_size = most;
+        snprintf(batch, sizeof(batch), "--batch-size %lld ", (long long)most);
+    }
     run_gpu_budget_text(run, where, sizeof(where));
-    if (run_chooses_batch(run)) { snprintf(batch, sizeof(batch), "--batch-size %lld ", (long long)most); }
     snprintf(run->choices.note, sizeof(run->choices.note), "%s--recompute %d: %s %s", batch, level,
              most > 0 ? "fits into" : "takes the least memory, but more than", where);
     return true;
@@ -100,12 +95,11 @@ static inline bool run_choose(TrainRun *run, Error *error) {
 
 // Settles everything that the options leave to the GPUs. gpu_bytes: the least that is free on the GPU of any rank, or
 // the memory of a planned GPU.
-static inline bool run_settle_gpu_choices(TrainRun *run, int64_t gpu_bytes, Error *error) {
-    TrainOptions *o = &run->options;
+static inline bool run_settle_gpu_choices(TrainRun *run, TrainOptions *o, int64_t gpu_bytes, Error *error) {
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
     run->choices.gpu_bytes = limit > 0 ? min_i64(limit, gpu_bytes) : gpu_bytes;
     if (o->steps == 0) { o->recompute = 0; } // there is no backward pass
-    return (!o->auto_plan && o->recompute >= 0) || run_choose(run, error);
+    return (!o->auto_plan && o->recompute >= 0) || run_choose(run, o, error);
 }
 
 // ---- What --plan prints ----
@@ -113,7 +107,7 @@ static inline bool run_settle_gpu_choices(TrainRun *run, int64_t gpu_bytes, Erro
 // Prints the work and the traffic of a step on each GPU, and whether the plan fits. bytes: of the plan.
 static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_t gradient_bytes,
                                       int64_t parameter_bytes) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     char takes[32], missing[32], where[160];
     int64_t budget = run_gpu_budget(run);
     if (run_kind(run) == RUN_TRAINS) {

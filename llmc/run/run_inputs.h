@@ -1,19 +1,93 @@
-// Opens the inputs that the options name, when the model's config is known: tokenizer, data, questions, prompt. Settles
-// the micro-batch and the number of steps. Writes nothing.
+// Opens the inputs that the options name: the checkpoint or the model, the tokenizer, the data, the questions.
+// Completes what they decide: the vocabulary and the length of a sequence. Writes nothing.
 #ifndef LLMC_RUN_INPUTS_H
 #define LLMC_RUN_INPUTS_H
 
+#include "llmc/base/openmp.h"
 #include "llmc/data/text_data.h"
-#include "llmc/files/checkpoint.h"
-#include "llmc/run/train_run.h"
+#include "llmc/files/model_file.h"
+#include "llmc/run/run_state.h"
 
 #define BYTE_VOCAB_SIZE 257
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory if it is there, as llm.c does
 
+// ---- The run folder and the model ----
+
+// Checks that the run may have its folder. A fresh run does not begin in the folder of an older run unless an option
+// allows it.
+static inline bool run_check_use(const TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    int64_t step;
+    char log[MAX_PATH_BYTES];
+    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error)) { return false; }
+    bool is_used = run->folder.newest >= 0 || path_exists(log);
+    if (o->resume && run->folder.newest < 0 && checkpoint_list(o->out_dir, "model", &step, 1) > 0) {
+        return fail(error,
+                    "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
+                    "with another --out-dir trains the newest model, --overwrite starts afresh in its place",
+                    o->out_dir, o->out_dir);
+    }
+    if (o->resume || o->overwrite || !is_used) { return true; }
+    return fail(error,
+                "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
+                "place, or another --out-dir",
+                o->out_dir);
+}
+
+// Refuses a file as the place of a run.
+static inline bool run_check_place(const char *dir, Error *error) {
+    if (!path_check(dir, "--out-dir (-o)", error)) { return false; }
+    return !path_exists(dir) || path_is_directory(dir) ||
+           fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
+}
+
+// Looks at the run folder, and finds the checkpoint that --resume goes on from. Only reads.
+static inline bool run_look_at_folder(TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    if (!run_check_place(o->out_dir, error)) { return false; }
+    checkpoint_list(o->out_dir, "state", &run->folder.newest, 1);
+    if (!train_options_plan(o) && !run_check_use(run, error)) { return false; }
+    return !o->resume || run->folder.newest < 0 || run_find_checkpoint(run, INT64_MAX, error);
+}
+
+// Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
+static inline bool run_take_sizes(TrainRun *run, Error *error) {
+    int given = train_options_take_sizes(run->options, &run->config);
+    return given < 0 || run->model_file == NULL ||
+           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(given),
+                run->options->init);
+}
+
+// Finds out what --init is, which may mean reading a whole checkpoint. Rank 0 does that for all ranks. run_check_same
+// finds out whether they have equal files.
+static inline bool run_open_model_file(TrainRun *run, Error *error) {
+    ModelFile *file = run->model_file = (ModelFile *)malloc(sizeof(ModelFile));
+    bool ok = file != NULL || fail(error, "out of memory");
+    ok = ok && (!run_leads(run) || model_file_open(file, run->options->init, error));
+    ok = ranks_agree(run->comm, ok, error) && ranks_broadcast(run->comm, file, (int64_t)sizeof(*file), error) &&
+         model_file_check(file, error);
+    if (!ok) { return false; }
+    if (file->note.text[0] != '\0') { logger_event(&run->logger, "passed over: %s", file->note.text); }
+    run->config = file->config;
+    if (file->path[0] == '\0') { // a size
+        free(file);
+        run->model_file = NULL;
+    }
+    return run_take_sizes(run, error);
+}
+
+// Finds the model's config. A size leaves the vocabulary at 0. Only rank 0 looks at the run folder, because a network
+// file system may show the other ranks something else.
+static inline bool run_open_model(TrainRun *run, Error *error) {
+    bool ok = !run_writes_files(run) ||
+              (run_lead(run, run_look_at_folder, error) && run_share_checkpoint(run, &run->config, error));
+    return ok && (run_resumes(run) || run_open_model_file(run, error));
+}
+
 // ---- The tokenizer ----
 
 static inline bool run_trains_on_text(const TrainRun *run) {
-    const char *data = run->options.train_data;
+    const char *data = run->options->train_data;
     return data[0] != '\0' && !data_is_shards(data);
 }
 
@@ -35,15 +109,15 @@ static inline bool run_finds_tokenizer_of(const char *model, char name[MAX_PATH_
 
 // Finds the tokenizer that made the run's model: in the folder of a resumed run, otherwise where --init is.
 static inline bool run_finds_model_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     GPT2Config size;
-    if (run->found.resumes && run_finds_tokenizer_of(o->out_dir, name)) { return true; }
+    if (run_resumes(run) && run_finds_tokenizer_of(o->out_dir, name)) { return true; }
     return !gpt2_config_from_size(&size, o->init) && run_finds_tokenizer_of(o->init, name);
 }
 
 // Finds the copy that `tokenize` has left beside the shards.
 static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const char *const patterns[] = {run->options.train_data, run->options.val_data};
+    const char *const patterns[] = {run->options->train_data, run->options->val_data};
     bool found = false;
     for (int i = 0; i < 2 && !found; i++) {
         glob_t files;
@@ -68,7 +142,7 @@ static inline const char *run_default_tokenizer(const TrainRun *run) {
 // Chooses what --tokenizer names, otherwise the model's own tokenizer, the data's, or the default. Writes a file,
 // "byte" or "" (none). Returns whose it is, for people.
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const char *given = run->options.tokenizer;
+    const char *given = run->options->tokenizer;
     if (given[0] == '\0' && run_finds_model_tokenizer(run, name)) { return ", the model's own"; }
     if (given[0] == '\0' && run_finds_data_tokenizer(run, name)) { return ", the data's own"; }
     const char *other = given[0] != '\0' ? given : run_default_tokenizer(run);
@@ -81,7 +155,6 @@ static inline bool run_identify_tokenizer(RunTokenizer *t, Error *error) {
     Text text = {NULL, 0, 0, false};
     bool ok = tokenizer_write(&t->tokenizer, &text, error);
     t->fingerprint = ok ? hash64(text.data, text.used) : 0;
-    t->bytes = (int64_t)text.used;
     text_free(&text);
     return ok;
 }
@@ -91,7 +164,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     char name[MAX_PATH_BYTES];
     RunTokenizer *t = &run->tokenizer;
     const char *whose = run_choose_tokenizer(run, name);
-    bool prompts = run->options.prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
+    bool prompts = run->options->prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
     t->is_found = whose[0] != '\0';
     if (name[0] == '\0' && prompts) {
         return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; " VOCAB_HINT,
@@ -118,7 +191,7 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
-    bool room = run->options.vocab != 0 || run->tokenizer.is_found; // rows that no token has
+    bool room = run->options->vocab != 0 || run->tokenizer.is_found; // rows that no token has
     if (run_is_new(run) && tokens > config->vocab_size && run->tokenizer.is_open) {
         return fail(error, "--vocab: %d is less than the %d tokens of %.4000s; leave it out, or give at least these",
                     config->vocab_size, tokens, run->tokenizer.note);
@@ -132,12 +205,22 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     return gpt2_check_config(config, run_shape_origin(run), error);
 }
 
+// A run that only samples uses its model's context. Otherwise 0 means the default, or a smaller model's context.
+static inline bool run_settle_seq_len(TrainRun *run, TrainOptions *o, Error *error) {
+    int context = run->config.max_seq_len;
+    bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
+    int64_t usual = samples_only ? context : trainer_facts.default_seq_len;
+    if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
+    if (run_is_new(run)) { train_options_take_context(o, &run->config); }
+    return train_options_check_context(o, run->config.max_seq_len, error);
+}
+
 // ---- The data ----
 
 // tokens (count), or NULL: the loader reads the shards that `name` names.
 static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint16_t *tokens,
                                    int64_t count, bool shuffle, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     int T = (int)o->seq_len, V = run->config.vocab_size;
     uint64_t seed = (uint64_t)o->seed;
     bool ok = tokens == NULL ? dataloader_open(loader, name, T, V, shuffle, seed, error)
@@ -158,7 +241,7 @@ static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tok
 
 // Opens the training and validation data. A text without --val-data gives its last part to validation.
 static inline bool run_open_data(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     RunTexts *texts = &run->texts;
     int64_t train_count, val_count;
     bool has_val_data = o->val_data[0] != '\0';
@@ -182,25 +265,23 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-// Opens the questions of the requested evaluations, and divides them into batches.
+// Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     const GPT2Config *c = &run->config;
     const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : "", o->mmlu};
     for (int i = 0; i < NUM_EVALS; i++) {
-        EvalLoader *eval = &run->evals[i];
         if (paths[i][0] == '\0') { continue; }
         if (!path_exists(paths[i])) {
             return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
                         run_evals[i].option);
         }
-        if (!eval_open(eval, paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) { return false; }
-        eval_pack(eval, (int)o->batch_size, (int)o->seq_len);
+        if (!eval_open(&run->evals[i], paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) {
+            return false;
+        }
     }
     return true;
 }
-
-// ---- Settling ----
 
 // Encodes --prompt. Without a prompt, a sample begins at the start of a document. A text without documents has its one
 // end-of-text at its end, too rarely to learn what follows, so there the sample begins a line. Byte models are trained
@@ -208,7 +289,7 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
 static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     const RunTokenizer *t = &run->tokenizer;
     bool of_one_text = run_trains_on_text(run) || (t->is_open && t->tokenizer.kind == TOKENIZER_BYTE);
-    const char *prompt = of_one_text && run->options.prompt[0] == '\0' ? "\n" : run->options.prompt;
+    const char *prompt = of_one_text && run->options->prompt[0] == '\0' ? "\n" : run->options->prompt;
     size_t bytes = strlen(prompt);
     run->texts.prompt = (uint16_t *)malloc((bytes + 1) * sizeof(uint16_t));
     if (run->texts.prompt == NULL) { return fail(error, "--prompt: out of memory"); }
@@ -222,51 +303,61 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     return true;
 }
 
-// Settles the numbers of steps and micro-batches.
-static inline bool run_settle_steps(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    int64_t sequences = run_step_sequences(run);
-    run->micro_batches = o->total_batch / (o->batch_size * o->seq_len * run->num_ranks);
-    run->num_steps = o->steps;
-    if (o->steps < 0 && run_has_train(run)) { run->num_steps = run->train.num_sequences / sequences; }
-    if (train_options_plan(o) && !run_has_train(run)) { run->num_steps = 0; }
-    if (o->steps >= 0 || run->num_steps >= 1 || !run_has_train(run)) { return true; }
-    return fail(error,
-                "--steps (-x): one epoch is %lld sequences, less than the %lld of one step; give --steps, a "
-                "smaller --total-batch or more data",
-                (long long)run->train.num_sequences, (long long)sequences);
-}
+// ---- All inputs ----
 
-// A run that only samples uses its model's context. Otherwise 0 means the default, or a smaller model's context.
-static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
-    TrainOptions *o = &run->options;
-    int context = run->config.max_seq_len;
-    bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    int64_t usual = samples_only ? context : trainer_facts.default_seq_len;
-    if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
-    if (run_is_new(run)) { train_options_take_context(o, &run->config); }
-    return train_options_check_context(o, run->config.max_seq_len, error);
-}
-
-// --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible:
-// an evaluation that does not fit into it fits into no smaller micro-batch.
-static inline bool run_settle_batch(TrainRun *run, Error *error) {
-    TrainOptions *o = &run->options;
-    bool chooses = o->auto_plan && !o->given[OPTION_batch_size];
-    if (chooses) { o->batch_size = 1; }
-    if (!train_options_check_batch(o, run->num_ranks, error)) { return false; }
-    if (chooses) { o->batch_size = train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), 0); }
-    return true;
-}
-
-// Gives the run another micro-batch, which divides a step.
-static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
-    run->options.batch_size = batch_size;
-    for (int i = 0; i < NUM_EVALS; i++) {
-        EvalLoader *eval = &run->evals[i];
-        if (eval_is_open(eval)) { eval_pack(eval, (int)batch_size, (int)run->options.seq_len); }
+// Lists what all ranks must have in common, as name NUL value NUL. model: the model file's fingerprint.
+static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *facts) {
+    uint64_t program = 0;
+    Error ignored;
+    if (!file_checksum("/proc/self/exe", &program, &ignored)) { program = 0; }
+    const struct {
+        const char *name;
+        uint64_t value;
+    } files[] = {{"the program file's checksum", program},
+                 {"the checkpoint to go on from", (uint64_t)run->folder.resumes},
+                 {"the model file's fingerprint", model},
+                 {"the tokenizer's fingerprint", run->tokenizer.fingerprint},
+                 {"the training data's fingerprint", run->train.fingerprint},
+                 {"the validation data's fingerprint", run->val.fingerprint},
+                 {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
+                 {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
+    text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
+    run_list_options(run, true, '\0', '\0', facts);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        text_printf(facts, "%s%c%016llx%c", files[i].name, '\0', (unsigned long long)files[i].value, '\0');
     }
-    return run_settle_steps(run, error);
+}
+
+// Fails if a rank has other options, is another program, or sees other files. Training would then be wrong.
+static inline bool run_check_same(TrainRun *run, Error *error) {
+    Text facts = {NULL, 0, 0, false};
+    uint64_t model = 0;
+    if (run->connected == 1) { return true; }
+    bool ok = run->model_file == NULL || model_file_fingerprint(run->model_file, &model, error);
+    if (!ranks_agree(run->comm, ok, error)) { return false; }
+    run_list_facts(run, model, &facts);
+    ok = ranks_agree(run->comm, !facts.failed || fail(error, "out of memory"), error) &&
+         ranks_alike(run->comm, facts.data, facts.used, error);
+    text_free(&facts);
+    return ok;
+}
+
+// Opens everything that the options name, and completes the options that the inputs decide. run->comm and
+// run->num_ranks are set. Several ranks stop together from here on.
+static inline bool run_open_inputs(TrainRun *run, TrainOptions *options, Error *error) {
+    run->folder.newest = run->folder.resumes = run->folder.saved = -1;
+    run_keep_section(run, "divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound);
+    logger_init(&run->logger);
+    ranks_slow(run->comm, true);
+    bool ok = openmp_set_threads(options->threads, error) && run_open_model(run, error) &&
+              run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
+              run_settle_seq_len(run, options, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
+              run_open_evals(run, error);
+    ok = ranks_agree(run->comm, ok, error) && run_check_same(run, error);
+    ranks_slow(run->comm, false);
+    trainer_facts.stop->by_agreement = run->connected > 1;
+    catch_stop_signal(SIGUSR1, trainer_facts.on_signal); // its sender wants the run to end in order, and has time
+    return ok;
 }
 
 #endif // LLMC_RUN_INPUTS_H

@@ -1,16 +1,15 @@
 // run.jsonl: the record that a run folder holds of itself, for people and for plots. Rank 0 appends one line of JSON at
 // each start of the run, and one at each end. Nothing of it is read back.
-//   start   event, format, time, step, program, version, git, command, directory, precision, arithmetic (of the CPU),
-//           options (all, as texts), model, tokens_per_step, steps, sequences_per_epoch, data, hardware, versions
+//   start   event, format, time, step, program, version, revision (of the source), command, directory, options (all,
+//           and what the run has settled, as texts), model, tokens_per_step, steps, sequences_per_epoch, data,
+//           hardware, versions
 //   end     event, time, step, status ("done", "stopped" or "failed"), message, weights_hash, seconds of training
 // A start without an end was killed, or still runs. Unknown values are left out. --overwrite begins a new file.
 #ifndef LLMC_RUN_RECORD_H
 #define LLMC_RUN_RECORD_H
 
-#include <sys/utsname.h>
-
 #include "llmc/base/json_out.h"
-#include "llmc/run/train_run.h"
+#include "llmc/run/run_state.h"
 
 #define RUN_RECORD_NAME "run.jsonl"
 #define RUN_RECORD_FORMAT 2
@@ -20,40 +19,14 @@ typedef struct {
     Text hardware, versions;
 } RunMachine;
 
-// Finds the processor's name in /proc/cpuinfo ("" if there is none).
-static inline void record_cpu_name(char *text, size_t size) {
-    char line[512];
-    text[0] = '\0';
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file != NULL && text[0] == '\0' && fgets(line, sizeof(line), file) != NULL) {
-        char *colon = strchr(line, ':');
-        if (colon == NULL || strncmp(line, "model name", 10) != 0) { continue; }
-        colon += 1 + strspn(colon + 1, " \t");
-        colon[strcspn(colon, "\n")] = '\0';
-        snprintf(text, size, "%s", colon);
-    }
-    if (file != NULL) { fclose(file); }
-}
-
-static inline void record_versions(Text *versions) {
-    struct utsname system;
-#if defined(__clang__)
-    json_put(versions, "compiler", "\"clang %d.%d.%d\"", __clang_major__, __clang_minor__, __clang_patchlevel__);
-#else
-    json_put(versions, "compiler", "\"gcc %d.%d.%d\"", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
-#endif
-    if (uname(&system) == 0) { json_put_text(versions, "kernel", system.release); }
-}
-
-static inline void record_hardware(Text *hardware, const TrainRun *run) {
-    char host[256] = "", cpu[256];
+static inline void record_machine(RunMachine *machine, const TrainRun *run) {
+    char host[256] = "";
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    record_cpu_name(cpu, sizeof(cpu));
-    if (gethostname(host, sizeof(host) - 1) == 0) { json_put_text(hardware, "host", host); }
-    if (cpu[0] != '\0') { json_put_text(hardware, "cpu", cpu); }
-    json_put(hardware, "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
-    json_put(hardware, "memory_bytes", "%lld", (long long)memory);
-    json_put(hardware, "ranks", "%d", run->connected);
+    if (gethostname(host, sizeof(host) - 1) == 0) { json_put_text(&machine->hardware, "host", host); }
+    json_put(&machine->hardware, "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    json_put(&machine->hardware, "memory_bytes", "%lld", (long long)memory);
+    json_put(&machine->hardware, "ranks", "%d", run->connected);
+    json_put_text(&machine->versions, "compiler", __VERSION__);
 }
 
 static inline void record_time(Text *out) {
@@ -64,23 +37,21 @@ static inline void record_time(Text *out) {
     json_put_text(out, "time", text);
 }
 
-// revision: 40 digits, and "-dirty" if files had changed; "": unknown.
-static inline void record_git(Text *out, const char *revision) {
-    int digits = (int)strcspn(revision, "-");
-    const char *dirty = revision[digits] == '-' ? "true" : "false";
-    if (digits > 0) { json_put(out, "git", "{\"revision\": \"%.*s\", \"dirty\": %s}", digits, revision, dirty); }
-}
-
-// Adds each option that this program takes, with its settled value.
+// Quotes the list of options and of settled values (run_list_options).
 static inline void record_options(Text *out, const TrainRun *run) {
-    char text[MAX_PATH_BYTES];
+    Text list = {NULL, 0, 0, false};
+    run_list_options(run, true, '\0', '\0', &list);
     json_put_open(out, "options", "{");
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        if (!train_options_takes(i, trainer_facts.on_gpu)) { continue; }
-        train_options_text(&run->options, i, text, sizeof(text));
-        json_put_text(out, train_options_name(i), text);
+    const char *name = list.data;
+    while (!list.failed && name < list.data + list.used) {
+        const char *value = name + strlen(name) + 1;
+        bool settled = strncmp(name, "--", 2) != 0;
+        json_put_text(out, settled ? name : name + 2, value);
+        name = value + strlen(value) + 1;
     }
     json_put_close(out, "}");
+    out->failed = out->failed || list.failed;
+    text_free(&list);
 }
 
 static inline void record_model(Text *out, const GPT2Config *c) {
@@ -98,7 +69,7 @@ static inline void record_loader(Text *out, const char *key, const DataLoader *l
 }
 
 static inline void record_data(Text *out, const TrainRun *run) {
-    json_put(out, "tokens_per_step", "%lld", (long long)run->options.total_batch);
+    json_put(out, "tokens_per_step", "%lld", (long long)run->options->total_batch);
     json_put(out, "steps", "%lld", (long long)run->num_steps);
     if (run_has_train(run)) { json_put(out, "sequences_per_epoch", "%lld", (long long)run->train.num_sequences); }
     json_put_open(out, "data", "{");
@@ -129,19 +100,17 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     char directory[MAX_PATH_BYTES];
     Text line = {NULL, 0, 0, false};
     const RunRecord *record = &run->record;
-    if (!log_open(&run->record.file, run->options.out_dir, RUN_RECORD_NAME, run->options.overwrite, error)) {
+    if (!log_open(&run->record.file, run->options->out_dir, RUN_RECORD_NAME, run->options->overwrite, error)) {
         return false;
     }
     record_event(&line, run, "start");
     json_put_text(&line, "program", trainer_facts.program);
     json_put_text(&line, "version", GPT2C_VERSION);
-    record_git(&line, trainer_facts.revision());
+    json_put_text(&line, "revision", trainer_facts.revision());
     json_put_open(&line, "command", "[");
     for (int i = 0; i < record->num_arguments; i++) { json_put_text(&line, NULL, record->arguments[i]); }
     json_put_close(&line, "]");
     if (getcwd(directory, sizeof(directory)) != NULL) { json_put_text(&line, "directory", directory); }
-    json_put_text(&line, "precision", run_precision(run));
-    if (record->arithmetic[0] != '\0') { json_put_text(&line, "arithmetic", record->arithmetic); }
     record_options(&line, run);
     record_model(&line, &run->config);
     record_data(&line, run);
@@ -171,8 +140,7 @@ static inline void record_note_failure(void *run, const char *message) {
 
 // Records the start of a run, when its log has begun (run_begin_log). All ranks call this. Frees *machine.
 static inline bool run_record_start(TrainRun *run, RunMachine *machine, Error *error) {
-    record_hardware(&machine->hardware, run);
-    record_versions(&machine->versions);
+    record_machine(machine, run);
     bool writes = run_writes_files(run) && run_leads(run);
     bool ok = !writes || record_start(run, machine, error);
     if (ok && writes) { ranks_on_failure(run->comm, record_note_failure, run); }

@@ -7,8 +7,6 @@
 #include "llmc/base/text.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
-#include "llmc/run/run_inputs.h"
-#include "llmc/run/run_record.h"
 #include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
 
@@ -32,7 +30,7 @@ static inline void run_print_eval(const TrainRun *run, int which) {
 
 // Says what a user may not expect of a text.
 static inline void run_print_text_notes(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     bool no_split = run->texts.train != NULL && o->val_data[0] == '\0' && !run_has_val(run);
     if (no_split) {
         say(stdout,
@@ -44,8 +42,8 @@ static inline void run_print_text_notes(const TrainRun *run) {
 
 // Writes where the parameters come from.
 static inline void run_describe_origin(const TrainRun *run, char *text, size_t size) {
-    if (run->found.resumes) {
-        snprintf(text, size, "the checkpoint of step %lld", (long long)run->found.checkpoints[run->found.first_usable]);
+    if (run_resumes(run)) {
+        snprintf(text, size, "the checkpoint of step %lld", (long long)run->folder.resumes);
     } else {
         snprintf(text, size, "%s", run_is_new(run) ? "the seed" : run->model_file->path);
     }
@@ -53,7 +51,7 @@ static inline void run_describe_origin(const TrainRun *run, char *text, size_t s
 
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     const GPT2Config *c = &run->config;
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
@@ -63,13 +61,6 @@ static inline void run_print_inputs(const TrainRun *run) {
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
-    bool assumes_vocab = run_is_new(run) && !run->tokenizer.is_open && o->vocab == 0 && !run_has_train(run);
-    if (train_options_plan(o) && assumes_vocab) {
-        say(stdout,
-            "            assumed: GPT-2's %d tokens, as without --train-data nothing says which; a text without "
-            "--tokenizer has %d (--vocab %d)\n",
-            c->vocab_size, BYTE_VOCAB_SIZE, BYTE_VOCAB_SIZE);
-    }
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
@@ -80,7 +71,7 @@ static inline void run_print_inputs(const TrainRun *run) {
 
 // Writes the operations of Muon's rounds beside those of a step: "1631 GFLOP, 0.39 % of the 4.183e+05 GFLOP of a step".
 static inline void run_muon_work_text(const TrainRun *run, char *text, size_t size) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
     double rounds = muon_model_flops(&run->config);
     snprintf(text, size, "%.4g GFLOP, %.2f %% of the %.4g GFLOP of a step", 1e-9 * rounds, 100.0 * rounds / step,
@@ -89,7 +80,7 @@ static inline void run_muon_work_text(const TrainRun *run, char *text, size_t si
 
 // Prints Muon's settings, and the operations of its rounds beside the operations of a step.
 static inline void run_print_muon(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     char rate[160], rise[64] = "", work[96];
     Schedule schedule = train_options_muon_schedule(o, run->num_steps);
     double first = (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0), last = (double)MUON_MOMENTUM;
@@ -107,7 +98,7 @@ static inline void run_print_muon(const TrainRun *run) {
 
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     char rate[160];
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     char ranks[32] = "";
@@ -117,8 +108,7 @@ static inline void run_print_training(const TrainRun *run) {
         (long long)o->total_batch);
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
-    Schedule schedule = train_options_schedule(o, run->num_steps);
-    schedule_text(&schedule, rate, sizeof(rate));
+    schedule_text(&run->schedule, rate, sizeof(rate));
     bool muon = train_options_optimizer(o) == OPTIMIZER_MUON;
     if (muon) { run_print_muon(run); }
     say(stdout, "%s, learning rate %s, weight decay %g\n",
@@ -158,7 +148,7 @@ static inline void run_print_config(const TrainRun *run) {
 // Prints what the run takes of memory and disk.
 static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     run_print_memory(plan, trainer_facts.on_gpu ? " on the GPU" : "");
-    if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options.out_dir); }
+    if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options->out_dir); }
     int64_t checkpoint_bytes = run_checkpoint_bytes(run);
     if (checkpoint_bytes >= 0) {
         char each[32];
@@ -207,9 +197,9 @@ static inline void run_print_buffers(TrainRun *run, const MemoryPlan *plan) {
 static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
                                       const char *place, Error *error) {
     char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
-    if (run->folder.saved_step >= 0) {
-        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
-                 (long long)run->folder.saved_step);
+    if (run->folder.saved >= 0) {
+        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options->out_dir,
+                 (long long)run->folder.saved);
     }
     snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
     return fail(error, "step %lld: the %s is %s, first found in %s; %s; " RUN_REMEDY, (long long)step + 1, what, number,
@@ -221,14 +211,14 @@ static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
     StepInfo info;
     memset(&info, 0, sizeof(info));
     info.step = run->step;
-    info.tokens = run->options.total_batch;
+    info.tokens = run->options->total_batch;
     info.lr = lr;
     return info;
 }
 
 // Returns the operations of a step that took so long, as a fraction of a peak in operations a second.
 static inline double run_peak_fraction(const TrainRun *run, double seconds, double peak) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / seconds / peak;
 }
 
@@ -245,7 +235,7 @@ static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *erro
     int64_t steps = divergence_steps(&run->divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }
     divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));
-    if (run->options.stop_on_divergence) {
+    if (run->options->stop_on_divergence) {
         fail(error, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z", (long long)info->step + 1,
              what);
         return run_fail_together(run, error);
@@ -280,21 +270,6 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
     const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;
     if (text == NULL) { say(out->out, "%d ", token); }
     text_out_write(out, text, bytes);
-}
-
-// ---- The end ----
-
-// Prints what the run leaves behind. weights_hash: the SUM64 of its parameters in fp32.
-static inline bool run_finish(TrainRun *run, uint64_t weights_hash, Error *error) {
-    const TrainOptions *o = &run->options;
-    bool stopped = run_is_stopping();
-    logger_close(&run->logger);
-    if (run_kind(run) != RUN_TRAINS) { return true; }
-    if (run_writes_files(run)) {
-        say(stdout, "output      %s: checkpoints, main.log, speed.log, run.jsonl\n", o->out_dir);
-    }
-    say(stdout, "weights hash %016llx\n", (unsigned long long)weights_hash);
-    return run_record_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 
 #endif // LLMC_RUN_REPORT_H

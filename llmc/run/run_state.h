@@ -6,39 +6,57 @@
 #include "llmc/files/checkpoint.h"
 #include "llmc/run/train_run.h"
 
-// ---- The checkpoints in the run folder ----
+// ---- The checkpoint to go on from ----
 
-static inline void run_list_checkpoints(TrainRun *run) {
-    run->found.num_checkpoints =
-        checkpoint_list(run->options.out_dir, "state", run->found.checkpoints, RUN_MAX_CHECKPOINTS);
+// Finds the newest checkpoint before step `before` whose header can be read. *error comes with what is wrong with the
+// checkpoint of that step. A checkpoint of another version is not damaged, and its error says what to do.
+static inline bool run_find_checkpoint(TrainRun *run, int64_t before, Error *error) {
+    const char *dir = run->options->out_dir;
+    CheckpointFound found;
+    Error problem;
+    if (checkpoint_newest(&found, dir, before, CHECKPOINT_TO_RESUME, &problem)) {
+        if (found.passed.text[0] != '\0') { logger_event(&run->logger, "passed over: %s", found.passed.text); }
+        run->folder.resumes = found.step;
+        if (found.step == run->folder.newest) { return true; }
+        logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)found.step);
+        return true;
+    }
+    if (found.step < 0) { problem = *error; }
+    if (found.step >= 0 && found.header.of_other_version) { return fail(error, "%s", problem.text); }
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh", dir,
+                problem.text);
 }
 
-// Ends the start. The error says what is wrong with the oldest checkpoint.
-static inline bool run_fail_all_damaged(const TrainRun *run, Error *error) {
-    Error oldest = *error;
-    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
-                run->options.out_dir, oldest.text);
+// Gives all ranks the step that rank 0 has found, and each reads the facts and the config of that checkpoint.
+static inline bool run_share_checkpoint(TrainRun *run, GPT2Config *config, Error *error) {
+    int64_t *step = &run->folder.resumes;
+    if (!ranks_broadcast(run->comm, step, (int64_t)sizeof(*step), error)) { return false; }
+    if (*step < -1 || *step > LARGEST_WHOLE) {
+        return fail(error, "rank 0 has not sent the step of a checkpoint, but something else");
+    }
+    return *step < 0 || checkpoint_load_header(run->options->out_dir, *step, config, &run->folder.facts, error);
 }
 
 // ---- The record of a run ----
 
 // Returns the precision as states record it. The CPU rounds what it multiplies, the GPU all activations.
 static inline const char *run_saved_precision(const TrainRun *run) {
-    bool multiplies = trainer_facts.precision == NULL && strcmp(run->options.precision, "bf16") == 0;
+    bool multiplies = trainer_facts.precision == NULL && strcmp(run->options->precision, "bf16") == 0;
     return multiplies ? "bf16 multiplies" : run_precision(run);
 }
 
 // Lists options and what the run has settled, each as a name and a value with a character after either. The training
-// state stores this list, a resumed run compares it with its own, and so do the ranks. all: also options that neither
-// shape the run nor its rounding.
+// state stores this list, and a resumed run compares it with its own. The ranks compare it, and run.jsonl quotes it.
+// all: every option that this trainer takes; otherwise those that shape a run of either trainer, or its rounding.
 static inline void run_list_options(const TrainRun *run, bool all, char after_name, char after_value, Text *list) {
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char text[MAX_PATH_BYTES];
-        if (i == OPTION_process_rank || (!all && train_shapes_run[i] == FREE)) { continue; } // each rank has its own
-        train_options_text(&run->options, i, text, sizeof(text));
+        bool listed = all ? train_options_takes(i, trainer_facts.on_gpu) : train_shapes_run[i] != FREE;
+        if (!listed || i == OPTION_process_rank) { continue; } // each rank has its own number
+        train_options_text(run->options, i, text, sizeof(text));
         text_printf(list, "--%s%c%s%c", train_options_name(i), after_name, text, after_value);
     }
-    text_printf(list, "precision%c%s%c", after_name, run_saved_precision(run), after_value);
+    text_printf(list, "computed-in%c%s%c", after_name, run_saved_precision(run), after_value);
     if (run->record.arithmetic[0] == '\0') { return; }
     text_printf(list, "arithmetic%c%s%c", after_name, run->record.arithmetic, after_value);
 }
@@ -71,13 +89,12 @@ static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
 }
 
 // Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
-// whole before an old one goes. removed: checkpoints that the run removes first.
-static inline bool run_check_disk(TrainRun *run, int removed, Error *error) {
+// whole before an old one goes.
+static inline bool run_check_disk(TrainRun *run, Error *error) {
     char each[32], there[32];
-    const char *dir = run->options.out_dir;
+    const char *dir = run->options->out_dir;
     int64_t bytes = run_checkpoint_bytes(run), free_bytes = disk_free_bytes(dir);
     if (bytes < 0 || free_bytes < 0 || run->step >= run->num_steps) { return true; }
-    free_bytes += removed * bytes;
     format_bytes(each, sizeof(each), bytes);
     format_bytes(there, sizeof(there), free_bytes);
     if (free_bytes < bytes) {
@@ -104,7 +121,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
         bool ok = !mine || ((leader == 0 || directory_check_lock(&run->folder.lock, error)) &&
-                            checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
+                            checkpoint_write_begin(writer, run->options->out_dir, run->step, &run->config, &header,
                                                    run->kept.sections, run->kept.count, leader != 0, error));
         if (!ranks_agree(run->comm, ok, error)) { return false; }
     }
@@ -119,7 +136,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
 
 // Removes the checkpoints up to the current step that --keep no longer wants.
 static inline void run_prune(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major);
 }
 
@@ -128,7 +145,7 @@ static inline void run_prune(const TrainRun *run) {
 static inline bool run_save(TrainRun *run, Error *error) {
     CheckpointWriter writer;
     Error full;
-    if (!run_writes_files(run) || run->folder.saved_step == run->step) { return true; }
+    if (!run_writes_files(run) || run->folder.saved == run->step) { return true; }
     if (!trainer_check_state(run->trainer, run, error)) { return false; }
     atomic_init(&writer.model);
     atomic_init(&writer.state);
@@ -139,11 +156,11 @@ static inline bool run_save(TrainRun *run, Error *error) {
         checkpoint_write_close(&writer);
         return false;
     }
-    run->folder.saved_step = run->step;
+    run->folder.saved = run->step;
     ranks_resumable(run->comm, true);
     if (run_leads(run)) { run_prune(run); }
-    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
-    if (run_leads(run) && !run_check_disk(run, 0, &full)) { logger_event(&run->logger, "warning: %s", full.text); }
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options->out_dir);
+    if (run_leads(run) && !run_check_disk(run, &full)) { logger_event(&run->logger, "warning: %s", full.text); }
     return true;
 }
 
@@ -170,23 +187,24 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *save
         snprintf(name, sizeof(name), "--%s", train_options_name(i));
         run_list_change(saved, &own, name, train_shapes_run[i] == ROUNDS ? roundings : changes);
     }
-    run_list_change(saved, &own, "precision", changes);
+    run_list_change(saved, &own, "computed-in", changes);
     run_list_change(saved, &own, "arithmetic", changes);
     run_list_change(saved, &own, RUN_TOKENIZER_KEY, changes);
     run_list_change(saved, &own, RUN_DATA_KEY, changes);
 }
 
 // Refuses a run that differs from the saved run, unless --allow-changes is given. The message names every difference.
-static inline bool run_compare_options(TrainRun *run, const StateHeader *saved, Error *error) {
+static inline bool run_compare_options(TrainRun *run, Error *error) {
     Text changes = {NULL, 0, 0, false}, roundings = {NULL, 0, 0, false};
-    run_list_changes(run, saved, &changes, &roundings);
+    if (!run_resumes(run)) { return true; }
+    run_list_changes(run, &run->folder.facts, &changes, &roundings);
     bool ok = !(changes.failed || roundings.failed) || fail(error, "out of memory");
     if (ok && roundings.used > 0) { logger_event(&run->logger, "resuming with other roundings: %s", roundings.data); }
-    if (ok && changes.used > 0 && run->options.allow_changes) {
+    if (ok && changes.used > 0 && run->options->allow_changes) {
         logger_event(&run->logger, "resuming with changes: %s", changes.data);
     } else if (ok && changes.used > 0) {
         ok = fail(error, "--resume (-y): %s: %.3000s; give these as they were, or --allow-changes to go on",
-                  run->options.out_dir, changes.data);
+                  run->options->out_dir, changes.data);
     }
     text_free(&changes), text_free(&roundings);
     return ok;
@@ -197,7 +215,7 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *saved, 
 // Reads the run's position from the facts of the state `path`, and bounds each number: a step updates the weights at
 // most once, and the tokens that were read are a whole number, too.
 static inline bool run_restore_position(TrainRun *run, const StateHeader *header, const char *path, Error *error) {
-    int64_t T = run->options.seq_len, old_T, next;
+    int64_t T = run->options->seq_len, old_T, next;
     if (!state_get_number(header, path, "--seq-len", 1, run->config.max_seq_len, &old_T, error) ||
         !state_get_number(header, path, "step", 0, LARGEST_WHOLE, &run->step, error) ||
         !state_get_number(header, path, "updates", 0, run->step, &run->updates, error) ||
@@ -208,13 +226,14 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
     return true;
 }
 
-// Loads one checkpoint. Each rank reads its part. Together they find out whether the whole checkpoint is undamaged.
-static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointReader *reader, StateHeader *header,
-                                       Error *error) {
-    bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
+// Loads the checkpoint that the run goes on from. Each rank reads its part. Together they find out whether the whole
+// checkpoint is undamaged.
+static inline bool run_read_checkpoint(TrainRun *run, CheckpointReader *reader, Error *error) {
+    const char *dir = run->options->out_dir;
+    bool ok = checkpoint_read_begin(reader, dir, run->folder.resumes, &run->config, &run->folder.facts, error);
     if (!ranks_agree(run->comm, ok, error)) { return false; }
-    reader->skips_moments = reader->optimizer != train_options_optimizer(&run->options);
-    ok = run_restore_position(run, header, reader->state.file.path, error) &&
+    reader->skips_moments = reader->optimizer != train_options_optimizer(run->options);
+    ok = run_restore_position(run, &run->folder.facts, reader->state.file.path, error) &&
          trainer_read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!ranks_agree(run->comm, ok, error) || !ranks_sum(run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
@@ -222,32 +241,34 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointRe
     }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
     if (!ranks_agree(run->comm, ok, error)) { return false; }
-    run->folder.saved_step = step;
-    if (reader->skips_moments) { run->updates = 0; } // another optimizer begins anew
+    run->folder.saved = run->folder.resumes;
+    if (reader->skips_moments) { // another optimizer begins anew
+        run->updates = 0;
+        logger_event(&run->logger, "the optimizer begins anew, from moments of zero");
+    }
     return true;
+}
+
+// Goes back to the checkpoint before a damaged one.
+static inline bool run_go_back(TrainRun *run, Error *error) {
+    GPT2Config config;
+    bool ok = !run_leads(run) || run_find_checkpoint(run, run->folder.resumes, error);
+    if (!ranks_agree(run->comm, ok, error)) { return false; }
+    ok = run_share_checkpoint(run, &config, error) && run_compare_options(run, error);
+    return ranks_agree(run->comm, ok, error);
 }
 
 // Loads the newest checkpoint that is whole. Skips damaged checkpoints and says so.
 static inline bool run_resume(TrainRun *run, Error *error) {
-    const RunFound *found = &run->found;
     CheckpointReader reader;
-    StateHeader header;
-    for (int i = found->first_usable; i < found->num_checkpoints; i++) {
-        if (i > 0) {
-            logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)found->checkpoints[i]);
-        }
+    for (;;) {
         reader.model.fd = reader.state.file.fd = -1; // no file is open yet
-        if (run_read_checkpoint(run, found->checkpoints[i], &reader, &header, error)) {
-            if (!ranks_agree(run->comm, run_compare_options(run, &header, error), error)) { return false; }
-            if (reader.skips_moments) { logger_event(&run->logger, "the optimizer begins anew, from moments of zero"); }
-            return true;
-        }
+        if (run_read_checkpoint(run, &reader, error)) { return true; }
         checkpoint_read_close(&reader);
         if (ranks_are_broken(run->comm)) { return false; } // not damage
-        logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+        logger_event(&run->logger, "passed over: %s", error->text);
+        if (!run_go_back(run, error)) { return false; }
     }
-    run_fail_all_damaged(run, error);
-    return run_fail_together(run, error);
 }
 
 #endif // LLMC_RUN_STATE_H

@@ -8,7 +8,10 @@
 
 #include "llmc/base/launcher.h"
 #include "llmc/base/openmp.h"
+#include "llmc/run/run_inputs.h"
+#include "llmc/run/run_record.h"
 #include "llmc/run/run_report.h"
+#include "llmc/run/run_settle.h"
 #include "llmc/run/run_start.h"
 
 // ---- Stopping ----
@@ -41,7 +44,7 @@ static inline bool loop_next_round(TrainRun *run, Round *round, bool *ok, Error 
 
 // Logs the mean loss over the validation sequences, which never change. Returns early if the run stops.
 static inline bool loop_validate(TrainRun *run, Error *error) {
-    Round round = loop_first_round(run, ceil_div_i64(run_val_sequences(run), run->options.batch_size));
+    Round round = loop_first_round(run, ceil_div_i64(run_val_sequences(run), run->options->batch_size));
     bool ok = true;
     while (loop_next_round(run, &round, &ok, error)) {
         if (!trainer_validate_batch(run->trainer, run, round, error)) { return false; }
@@ -87,7 +90,7 @@ static inline void loop_begin_sample(TrainRun *run, TextOut *out) {
     text_out_begin(out, stdout);
     for (int64_t i = 0; i < run->texts.prompt_count; i++) {
         trainer_append_token(run->trainer, run->texts.prompt[i]);
-        if (run->options.prompt[0] != '\0') { run_print_token(run, out, run->texts.prompt[i]); }
+        if (run->options->prompt[0] != '\0') { run_print_token(run, out, run->texts.prompt[i]); }
     }
 }
 
@@ -100,7 +103,7 @@ static inline bool loop_sample_stops(TrainRun *run) {
 // Writes a sample to the screen, token by token, until the run stops. It never fails a training run. Logits that are
 // not numbers end the sample with a message and the result false. The next step's loss will show where they come from.
 static inline bool loop_sample(TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     SamplerOptions options = {(float)o->temperature, (float)o->top_p};
     float *probs = trainer_begin_sample(run->trainer);
     TextOut out;
@@ -129,7 +132,7 @@ typedef struct {
 } Due;
 
 static inline Due run_what_is_due(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
+    const TrainOptions *o = run->options;
     Due due;
     due.last = run->step >= run->num_steps || run_is_stopping();
     due.saves = due.last || (run->step > 0 && run_is_due(run, o->checkpoint_every));
@@ -162,9 +165,9 @@ static inline bool run_end_training(TrainRun *run, Error *error) {
 
 // Evaluates the model as it is and samples from it, for --steps 0.
 static inline bool run_evaluate_only(TrainRun *run, Error *error) {
-    if (run_has_val(run) && run->options.val_every > 0 && !loop_validate(run, error)) { return false; }
+    if (run_has_val(run) && run->options->val_every > 0 && !loop_validate(run, error)) { return false; }
     if (!loop_evaluate_all(run, error)) { return false; }
-    bool ok = run->options.sample_every == 0 || loop_sample(run) ||
+    bool ok = run->options->sample_every == 0 || loop_sample(run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
     return ranks_agree(run->comm, ok, error);
 }
@@ -179,26 +182,26 @@ static inline bool run_check_stack(Error *error) {
                 (long long)stack.rlim_cur >> 10);
 }
 
-// Reads the command line into *run, which is zero. Returns false if the process ends here, with *status: after --help,
-// or with an error, which is printed. Where ranks start together, one of them speaks for all: of options that are
-// wrong, and of a plan.
-static inline bool run_parse(TrainRun *run, Trainer *trainer, int argc, char **argv, int *status) {
+// Reads the command line into *options. *run is zero but for its trainer. Returns false if the process ends here, with
+// *status: after --help, or with an error, which is printed. Where ranks start together, one of them speaks for all: of
+// options that are wrong, and of a plan.
+static inline bool run_parse(TrainRun *run, TrainOptions *options, int argc, char **argv, int *status) {
     bool shows = launcher_shows();
     ArgsOutcome outcome;
     Error error;
     openmp_wait_briefly(argv);
     reserve_standard_files();
     ignore_write_signals();
-    bool ok = run_check_stack(&error) && train_options_parse(&run->options, trainer_facts.program, argc, argv,
-                                                             trainer_facts.on_gpu, &outcome, &error);
+    bool ok = run_check_stack(&error) &&
+              train_options_parse(options, trainer_facts.program, argc, argv, trainer_facts.on_gpu, &outcome, &error);
     exit_unless(ok || !shows, trainer_facts.program, &error);
-    run->trainer = trainer;
+    run->options = options;
     run->record.arguments = argv;
     run->record.num_arguments = argc;
     run->record.file.fd = -1;
     run->connected = run->num_ranks = 1;
     *status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
-    return ok && outcome == ARGS_RUN && (!train_options_plan(&run->options) || shows);
+    return ok && outcome == ARGS_RUN && (!train_options_plan(run->options) || shows);
 }
 
 // From here on, a signal stops the run in order.
@@ -207,6 +210,19 @@ static inline void run_catch_signals(const TrainRun *run) {
     fflush(stdout); // a file would otherwise show it only with the first step
     trainer_facts.stop->answers = run_leads(run) && isatty(STDERR_FILENO);
     catch_stop_signals(trainer_facts.on_signal);
+}
+
+// Prints what the run leaves behind. weights_hash: the SUM64 of its parameters in fp32.
+static inline bool run_finish(TrainRun *run, uint64_t weights_hash, Error *error) {
+    const TrainOptions *o = run->options;
+    bool stopped = run_is_stopping();
+    logger_close(&run->logger);
+    if (run_kind(run) != RUN_TRAINS) { return true; }
+    if (run_writes_files(run)) {
+        say(stdout, "output      %s: checkpoints, main.log, speed.log, run.jsonl\n", o->out_dir);
+    }
+    say(stdout, "weights hash %016llx\n", (unsigned long long)weights_hash);
+    return run_record_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 
 // Ends a run that has failed. Tells the other ranks an error that only this rank knows. An error that all ranks know is

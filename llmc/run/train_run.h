@@ -22,7 +22,6 @@
 #include "llmc/run/train_options.h"
 #include "llmc/run/trainer.h"
 
-#define RUN_MAX_CHECKPOINTS 4096
 #define RUN_MAX_SECTIONS 4
 #define RUN_TOKENIZER_NAME "tokenizer.bin" // in the run folder: a copy of the tokenizer
 
@@ -33,25 +32,20 @@ static const struct {
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
                           {"MMLU", "mmlu", "--mmlu", "python3 dev/data/mmlu.py"}};
 
-// The contents of the run folder at the start, and of --init, as rank 0 found them.
-typedef struct {
-    int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
-    int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
-    int32_t resumes;                          // the run goes on from a checkpoint
-} RunFound;
-
 typedef struct {
     bool locked; // by this process
     DirectoryLock lock;
     bool disk_is_short; // a warning has said so
-    int64_t saved_step; // step of this run's newest checkpoint, -1: none
+    int64_t newest;     // step of the newest checkpoint that was in the folder at the start, -1: none
+    int64_t resumes;    // step of the checkpoint that the run goes on from, -1: it starts afresh
+    int64_t saved;      // step of this run's newest checkpoint, -1: none
+    StateHeader facts;  // of the checkpoint that the run goes on from
 } RunFolder;
 
 typedef struct {
     bool is_open, is_found; // is_found: it came with the model or the data
     Tokenizer tokenizer;
     uint64_t fingerprint;           // of its tokens; 0: it is not open
-    int64_t bytes;                  // of its copy in the run folder
     char note[MAX_PATH_BYTES + 64]; // which tokenizer, or why none
 } RunTokenizer;
 
@@ -84,14 +78,13 @@ typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
 struct TrainRun {
     Trainer *trainer;
-    TrainOptions options;
+    const TrainOptions *options; // run_open_inputs and settle complete them; they stay constant from then on
     GPT2Config config;
     Comm *comm;    // the ranks; NULL: this process trains alone
     int rank;      // of this process
     int connected; // ranks: those of the run, or one for a plan
     int num_ranks; // of the run
 
-    RunFound found;
     ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
     RunTokenizer tokenizer;
     RunTexts texts;
@@ -102,35 +95,42 @@ struct TrainRun {
     int64_t num_steps, micro_batches; // micro_batches: of a step
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
+    Schedule schedule;                // of the learning rate
     Divergence divergence;            // up to the last step that was logged
 
-    RunKept kept;
     RunFolder folder;
+    RunKept kept;
     Logger logger;
     RunRecord record;
 };
 
 // Returns the precision of activations and matrix multiplies. A trainer has one, or takes --precision.
 static inline const char *run_precision(const TrainRun *run) {
-    return trainer_facts.precision != NULL ? trainer_facts.precision : run->options.precision;
+    return trainer_facts.precision != NULL ? trainer_facts.precision : run->options->precision;
 }
 
-static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
+static inline bool run_writes_files(const TrainRun *run) { return run->options->out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->rank == 0; }
-static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run->found.resumes; }
+static inline bool run_resumes(const TrainRun *run) { return run->folder.resumes >= 0; }
+static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run_resumes(run); }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequences > 0; }
 static inline bool run_is_stopping(void) { return is_stopping(trainer_facts.stop); }
 
 // Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
-    return run->options.total_batch / run->options.seq_len;
+    return run->options->total_batch / run->options->seq_len;
+}
+
+// Tells whether --auto chooses the micro-batch.
+static inline bool run_chooses_batch(const TrainRun *run) {
+    return run->options->auto_plan && !run->options->given[OPTION_batch_size];
 }
 
 // Names what gives the model its heads and channels, for an error about them.
 static inline const char *run_shape_origin(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    if (!run_is_new(run)) { return run->found.resumes ? o->out_dir : o->init; }
+    const TrainOptions *o = run->options;
+    if (!run_is_new(run)) { return run_resumes(run) ? o->out_dir : o->init; }
     if (o->heads != 0) { return o->channels != 0 ? "--channels and --heads" : "--heads"; }
     return o->channels != 0 ? "--channels" : "--init";
 }
@@ -160,14 +160,14 @@ static inline bool run_fail_together(TrainRun *run, const Error *error) {
 // Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T). The ranks' sequences follow one
 // another, so the sequences of a step do not depend on the number of ranks.
 static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int32_t *targets, Error *error) {
-    int64_t B = run->options.batch_size, first = run->options.overfit ? 0 : run->next_sequence;
+    int64_t B = run->options->batch_size, first = run->options->overfit ? 0 : run->next_sequence;
     first += (i * run->num_ranks + run->rank) * B;
     return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 
 // Returns the sequences of one validation: --val-sequences of them, or all, but none twice. 0: there is no data for it.
 static inline int64_t run_val_sequences(const TrainRun *run) {
-    int64_t wanted = run->options.val_sequences;
+    int64_t wanted = run->options->val_sequences;
     return wanted == 0 ? run->val.num_sequences : min_i64(wanted, run->val.num_sequences);
 }
 
@@ -176,24 +176,18 @@ static inline void run_advance(TrainRun *run) {
     run->next_sequence += run_step_sequences(run);
 }
 
-// Returns the learning rate of the current step.
-static inline double run_learning_rate(const TrainRun *run) {
-    Schedule schedule = train_options_schedule(&run->options, run->num_steps);
-    return schedule_lr(&schedule, run->step);
-}
-
 static inline MuonScale run_muon_scale(const TrainRun *run) {
-    return strcmp(run->options.muon_scale, "rms") == 0 ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL;
+    return strcmp(run->options->muon_scale, "rms") == 0 ? MUON_SCALE_RMS : MUON_SCALE_ORIGINAL;
 }
 
 // Return Muon's learning rate and momentum of the current step.
 static inline float run_muon_rate(const TrainRun *run) {
-    Schedule schedule = train_options_muon_schedule(&run->options, run->num_steps);
+    Schedule schedule = train_options_muon_schedule(run->options, run->num_steps);
     return schedule_lr(&schedule, run->step);
 }
 
 static inline float run_muon_momentum(const TrainRun *run) {
-    return muon_momentum_of_step(MUON_MOMENTUM, run->options.muon_warmup, run->step);
+    return muon_momentum_of_step(MUON_MOMENTUM, run->options->muon_warmup, run->step);
 }
 
 // Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.
@@ -209,7 +203,7 @@ static inline bool run_has_evals(const TrainRun *run) {
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 static inline RunKind run_kind(const TrainRun *run) {
-    if (run->options.steps != 0) { return RUN_TRAINS; }
+    if (run->options->steps != 0) { return RUN_TRAINS; }
     return run_has_val(run) || run_has_evals(run) ? RUN_EVALUATES : RUN_GENERATES;
 }
 

@@ -40,8 +40,7 @@ extern const TrainerFacts trainer_facts;
 
 // All ranks call each of these functions at once.
 
-// Reads the parameters and moments that this rank owns from a checkpoint. reader NULL: reads a fresh run's parameters
-// (run_read_params).
+// Reads the parameters and moments that this rank owns from a checkpoint. reader NULL: fills a fresh run's parameters.
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error);
 bool trainer_check_state(Trainer *t, TrainRun *run, Error *error); // before it is saved: all ranks hold equal bits
 bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error);

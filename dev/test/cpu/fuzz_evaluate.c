@@ -71,9 +71,11 @@ static void check_score(const TrainRun *run, const double *means) {
     require(ends_with(line, want));
 }
 
-static void evaluate(Trainer *t, TrainRun *run) {
+static void evaluate(Trainer *t, TrainRun *run, TrainOptions *options) {
     Error error;
-    require(plan_run(t, run, &error) && gpt2_allocate(&t->model, &t->plan, &error));
+    require(settle(t, run, options, &error));
+    plan_run(t, run);
+    require(gpt2_allocate(&t->model, &t->plan, &error));
     gpt2_init_params(t->model.params, &config, 7);
     rewind(run->logger.out);
     require(loop_evaluate(run, EVAL_HELLASWAG, &error));
@@ -85,6 +87,7 @@ static void evaluate(Trainer *t, TrainRun *run) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static Trainer trainer;
     static TrainRun run;
+    static TrainOptions options;
     Error error = {""};
     if (run.trainer == NULL) {
         logger_init(&run.logger);
@@ -92,16 +95,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(run.logger.out != NULL);
         run.trainer = &trainer, run.config = config;
         run.num_ranks = run.connected = 1;
-        run.options.batch_size = 4, run.options.seq_len = 48, run.options.threads = 1;
-        run.options.precision = "fp32", run.options.optimizer = "adamw", run.options.cpu_kernels = "auto",
-        run.options.hellaswag = true, run.options.mmlu = "";
+        run.options = &options, run.folder.resumes = -1;
+        options.batch_size = 4, options.seq_len = 48, options.threads = 1, options.hellaswag = true;
+        options.precision = "fp32", options.optimizer = "adamw", options.cpu_kernels = "auto", options.plan = "0";
+        options.schedule = "cosine", options.mmlu = "";
     }
-    run.options.hellaswag_data = fuzz_temp_file(data, size);
-    run.options.eval_examples = size % 3 == 0 ? 2 : 0;
+    options.hellaswag_data = fuzz_temp_file(data, size);
+    options.eval_examples = size % 3 == 0 ? 2 : 0;
     if (run_open_evals(&run, &error)) {
-        evaluate(&trainer, &run);
+        evaluate(&trainer, &run, &options);
     } else {
-        require(strstr(error.text, run.options.hellaswag_data) != NULL && strchr(error.text, '\n') == NULL);
+        require(strstr(error.text, options.hellaswag_data) != NULL && strchr(error.text, '\n') == NULL);
     }
     eval_close(&run.evals[EVAL_HELLASWAG]);
     return 0;

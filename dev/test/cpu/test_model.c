@@ -160,11 +160,13 @@ TEST(test_validation_and_sampling_leave_no_trace) {
 static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int sequences, int B) {
     static Trainer trainer;
     static TrainRun run;
+    static TrainOptions options;
     static Error error;
     RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
     run.num_ranks = run.connected = 1;
-    run.options.batch_size = B, run.options.seq_len = T, run.options.val_sequences = sequences;
+    run.options = &options;
+    options.batch_size = B, options.seq_len = T, options.val_sequences = sequences;
     gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
     bool ok = gpt2_allocate(&trainer.model, &trainer.plan, &error) &&
               dataloader_open_tokens(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);

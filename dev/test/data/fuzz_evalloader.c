@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             eval_close(&eval);
             continue;
         }
-        eval_pack(&eval, ROOM / MAX_T, MAX_T);
+        eval.B = eval_batch_sequences(&eval, ROOM);
         require(eval.num_examples >= 1 && (max_examples == 0 || eval.num_examples <= max_examples));
         check_batches(&eval);
         check_scores(&eval);

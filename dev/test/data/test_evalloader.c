@@ -96,7 +96,7 @@ TEST(test_packing) {
         int32_t inputs[9 * 64], targets[9 * 64];
         int next = 0;
         if (!open_file(t, cases[i].max_seq_len, 0)) { return; }
-        eval_pack(&eval, cases[i].batch_size, cases[i].seq_len);
+        eval.B = eval_batch_sequences(&eval, (int64_t)cases[i].batch_size * cases[i].seq_len);
         CHECK(t, eval.T == cases[i].T && eval.B == cases[i].B && eval.num_cut == cases[i].num_cut && eval.longest == 14,
               "case %zu: T %d, B %d, %lld sequences lose", i, eval.T, eval.B, (long long)eval.num_cut);
         for (int64_t b = 0; b < eval_num_batches(&eval); b++) {

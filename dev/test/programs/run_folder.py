@@ -42,22 +42,18 @@ def check_machine(record, ranks):
     hardware = record["hardware"]
     assert hardware["host"] == socket.gethostname() and hardware["cores"] == os.cpu_count(), hardware
     assert hardware["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), hardware
-    with open("/proc/cpuinfo") as file:
-        names = re.findall(r"^model name\s*: (.*)$", file.read(), re.M)
-    assert hardware.get("cpu") == (names[0] if names else None), hardware
     assert hardware["ranks"] == ranks and hardware.get("machines", 1) == 1, hardware
     versions = record["versions"]
-    assert re.fullmatch(r"(gcc|clang) \d+\.\d+\.\d+", versions["compiler"]), versions
-    assert versions["kernel"] == os.uname().release, versions
-    if "git" in record:  # not in a copy of the source without .git
-        assert re.fullmatch("[0-9a-f]{40}", record["git"]["revision"]) and record["git"]["dirty"] in (True, False)
+    assert re.search(r"\d+\.\d+\.\d+", versions["compiler"]), versions
+    assert re.fullmatch("([0-9a-f]{40}(-dirty)?)?", record["revision"])  # empty in a copy of the source without .git
 
 
 def check_options(record, given, help_text):
     """Every option of --help is there as a text, with its default or the value given."""
     options = record["options"]
     names = re.findall(r"^  (?:-\w+, )*--([a-z0-9-]+)", help_text, re.M)
-    assert set(options) == set(names) - {"help", "version"}, set(options) ^ set(names)
+    settled = {"computed-in", "arithmetic"} & set(options)
+    assert set(options) == set(names) - {"help", "version", "process-rank"} | settled, set(options) ^ set(names)
     for name, value in given.items():
         assert options[name] == str(value), (name, options[name], value)
 

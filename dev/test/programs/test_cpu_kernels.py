@@ -65,8 +65,9 @@ def trained(build, name, precision, threads=1):
     line, record = re.search(r"^machine .*", out, re.M).group(), record_of(folder)
     assert f"matrix multiply in {precision} by " in line, line
     used = re.search(r" by (\w+),", line).group(1)
-    assert name in ("auto", used) and record["arithmetic"].startswith(f"{used} and vectors of "), (line, record)
-    assert record["precision"] == precision and len(losses(out)) == STEPS
+    options = record["options"]
+    assert name in ("auto", used) and options["arithmetic"].startswith(f"{used} and vectors of "), (line, options)
+    assert options["precision"] == precision and len(losses(out)) == STEPS
     return losses(out), weights_hash(out), used
 
 

@@ -101,7 +101,7 @@ def test_files_are_exchanged():
     for maker, trainer in ((CPU, GPU), (GPU, CPU)):
         more = [*run_with("--steps", 4), "-o", folders[maker], "--resume"]
         err = trainer.refused(*more, says=["--steps was 2, is 4", "--allow-changes"])
-        assert ("precision was" in err) == (precision() == "bf16"), err
+        assert ("computed-in was" in err) == (precision() == "bf16"), err
         trainer.ran(*more, "--allow-changes")
         assert logged_steps(folders[maker]) == [0, 1, 2, 3]
 

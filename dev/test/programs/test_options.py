@@ -160,15 +160,6 @@ def test_context_of_a_new_model():
     refused(*plan, "-t", 49, "--context", 48, says=["the model knows 48 positions"])
 
 
-def test_plan_without_data():
-    """It says which vocabulary it assumes, and which a text has; not where something has settled it."""
-    note = "            assumed: GPT-2's 50257 tokens, as without --train-data nothing says which; a text without " \
-        "--tokenizer has 257 (--vocab 257)\n"
-    assert note in ran("-e", "d6", "--plan") and "(--vocab 257)" not in ran("-e", "d6", "--vocab", 257, "--plan")
-    plan = ran("-e", "d6", "-i", TEXT, "--plan")
-    assert "vocabulary 257 " in plan and note not in plan, plan
-
-
 def test_plan_allocates_nothing():
     """A model that no machine holds is planned in little memory; to train it is refused by its size."""
     if not MEMORY_LIMITS:

@@ -49,12 +49,11 @@ def test_describes_the_run():
              "-n", 2, "--keep", 5, "--seed", 4294967295, "--threads", 1]
     out = ran(*words)
     record, end = events_of(folder)
-    assert list(record) == ["event", "format", "time", "step", "program", "version",
-                            *(["git"] if "git" in record else []), "command", "directory", "precision", "arithmetic",
+    assert list(record) == ["event", "format", "time", "step", "program", "version", "revision", "command", "directory",
                             "options", "model", "tokens_per_step", "steps", "sequences_per_epoch", "data", "hardware",
                             "versions"], list(record)
     assert (record["event"], record["format"], record["step"]) == ("start", 2, 0), record
-    assert record["program"] == "train_gpt2" and record["precision"] == "fp32"
+    assert record["program"] == "train_gpt2" and record["options"]["computed-in"] == "fp32"
     assert record["version"] == ran("--version").split()[1] and record["directory"] == os.getcwd()
     assert record["command"] == [PROGRAM, *map(str, words)], record["command"]
     check_options(record, {"train-data": path("t_*.bin"), "val-data": path("v.bin"), "tokenizer": "", "vocab": 300,

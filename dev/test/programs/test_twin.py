@@ -591,7 +591,7 @@ def test_files_of_a_run(folder):
     log, record = cli.log_of(run), run_folder.record_of(run)
     assert re.fullmatch("\n".join(lines), log), log
     assert len(run_folder.speed_of(run)) == 3
-    assert (record["format"], record["program"], record["precision"]) == (2, "train_gpt2.py", "fp32"), record
+    assert (record["format"], record["program"], record["options"]["precision"]) == (2, "train_gpt2.py", "fp32"), record
     assert record["options"]["train-data"] == text and record["options"]["lr"] == "0.002"
     assert record["options"]["shuffle"] == "0" and record["options"]["steps"] == "3"
     assert record["model"] == {"layers": 2, "heads": 3, "channels": 48, "context": 40, "vocab": 257,

@@ -4,20 +4,23 @@
 #include "dev/test/refused.h"
 #include "llmc/base/rand.h"
 
+static TrainOptions options;
 static int64_t bytes_of_token[NUM_RECOMPUTE_LEVELS];
 
-int64_t trainer_plan_bytes(const TrainRun *run, int level, Error *overflow) {
+int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level, Error *overflow) {
     (void)overflow;
-    return 1000 + run->options.batch_size * run->options.seq_len * bytes_of_token[level];
+    return 1000 + B * run->options->seq_len * bytes_of_token[level];
 }
 
 // A run of `sequences` of T tokens in a step, on GPUs with so many bytes for plans.
 static TrainRun *run_of(int64_t T, int64_t sequences, int64_t budget) {
     static TrainRun run;
     memset(&run, 0, sizeof(run));
+    memset(&options, 0, sizeof(options));
     run.num_ranks = run.connected = 1;
-    run.options.plan = "0", run.options.steps = 10, run.options.auto_plan = true, run.options.recompute = -1;
-    run.options.seq_len = T, run.options.total_batch = sequences * T, run.options.batch_size = sequences;
+    run.options = &options;
+    options.plan = "0", options.steps = 10, options.auto_plan = true, options.recompute = -1;
+    options.seq_len = T, options.total_batch = sequences * T, options.batch_size = 1;
     run.choices.gpu_bytes = budget;
     run.choices.gpu_bytes += run_gpu_reserve(&run);
     return &run;
@@ -44,14 +47,13 @@ static void check_choice(Test *t, int64_t T, int64_t sequences, int64_t budget) 
     int64_t B = largest(T, sequences, want, budget);
     TrainRun *run = run_of(T, sequences, budget);
     Error error;
-    bool ok = run_settle_gpu_choices(run, run->choices.gpu_bytes, &error);
+    bool ok = run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error);
     CHECK(t, ok == (B > 0), "%lld of %lld in %lld bytes: %s", (long long)B, (long long)sequences, (long long)budget,
           ok ? "chosen" : error.text);
-    CHECK(t, !ok || (run->options.batch_size == B && run->options.recompute == want),
+    CHECK(t, !ok || (options.batch_size == B && options.recompute == want),
           "%lld sequences of %lld tokens in %lld bytes: %lld at level %lld, expected %lld at level %d",
-          (long long)sequences, (long long)T, (long long)budget, (long long)run->options.batch_size,
-          (long long)run->options.recompute, (long long)B, want);
-    CHECK(t, !ok || run->micro_batches == sequences / B, "%lld micro-batches", (long long)run->micro_batches);
+          (long long)sequences, (long long)T, (long long)budget, (long long)options.batch_size,
+          (long long)options.recompute, (long long)B, want);
 }
 
 TEST(test_rule) {
@@ -73,35 +75,36 @@ TEST(test_given) {
         for (int less = 0; less < 2; less++) { // a byte less takes the next level
             int64_t budget = 1000 + 4 * 16 * bytes_of_token[level] - less;
             TrainRun *run = run_of(16, 8, budget);
-            run->options.batch_size = 4, run->options.auto_plan = false;
-            CHECK(t, run_settle_gpu_choices(run, run->choices.gpu_bytes, &error), "%s", error.text);
+            options.batch_size = 4, options.auto_plan = false;
+            CHECK(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), "%s", error.text);
             int want = level + less < NUM_RECOMPUTE_LEVELS ? level + less : level;
-            CHECK(t, run->options.recompute == want && run->options.batch_size == 4, "level %lld, expected %d",
-                  (long long)run->options.recompute, want);
+            CHECK(t, options.recompute == want && options.batch_size == 4, "level %lld, expected %d",
+                  (long long)options.recompute, want);
             const char *says = level + less < NUM_RECOMPUTE_LEVELS ? "fits into" : "takes the least memory, but more";
             CHECK(t, strstr(run->choices.note, says) != NULL, "%s", run->choices.note);
         }
     }
     TrainRun *run = run_of(16, 8, 1000 + 2 * 16 * 20);
-    run->options.recompute = 2;
-    CHECK(t, run_settle_gpu_choices(run, INT64_MAX, &error) && run->options.batch_size == 8, "%s", error.text);
-    run->options.batch_size = 8;
-    CHECK(t, run_settle_gpu_choices(run, run_gpu_reserve(run) + 1000 + 2 * 16 * 20, &error), "%s", error.text);
-    CHECK(t, run->options.recompute == 2 && run->options.batch_size == 2, "%lld", (long long)run->options.batch_size);
+    options.recompute = 2;
+    CHECK(t, run_settle_gpu_choices(run, &options, INT64_MAX, &error) && options.batch_size == 8, "%s", error.text);
+    options.batch_size = 8;
+    CHECK(t, run_settle_gpu_choices(run, &options, run_gpu_reserve(run) + 1000 + 2 * 16 * 20, &error), "%s",
+          error.text);
+    CHECK(t, options.recompute == 2 && options.batch_size == 2, "%lld", (long long)options.batch_size);
 }
 
 TEST(test_no_room) {
     Error error;
     bytes_of_token[3] = 10;
     TrainRun *run = run_of(16, 8, 1000);
-    CHECK_REFUSED(t, run_settle_gpu_choices(run, run->choices.gpu_bytes, &error), &error, "--auto",
+    CHECK_REFUSED(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), &error, "--auto",
                   ": nothing fits: --batch-size 1 --recompute 3 takes the least GPU memory, 1.13 KiB, and there are "
                   "1000 B (1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); use more GPUs with "
                   "--zero-stage 3, or choose a smaller model");
     run = run_of(16, 8, 1000);
-    run->options.auto_plan = false, run->options.batch_size = 4, run->options.gpu_memory = 1.0;
+    options.auto_plan = false, options.batch_size = 4, options.gpu_memory = 1.0;
     CHECK_REFUSED(
-        t, run_settle_gpu_choices(run, INT64_MAX, &error), &error, "--gpu-memory",
+        t, run_settle_gpu_choices(run, &options, INT64_MAX, &error), &error, "--gpu-memory",
         ": nothing fits: --batch-size 4 --recompute 3 takes the least GPU memory, 1.60 KiB, and there are 0 B "
         "(1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); lower --batch-size, use more GPUs "
         "with --zero-stage 3, or choose a smaller model");
