@@ -33,8 +33,7 @@ import pytest
 from cli import PROGRAM as TRAIN_GPT2
 from cli import losses, shard_bytes as shard
 from formats import read_tokens
-from tools import (ROOT, SHARED, WORK, Terminal, limit_files, limit_memory, read, run_closed, small_disk, wait_until,
-                   write)
+from tools import ROOT, SHARED, WORK, Terminal, limit_files, limit_memory, read, run_closed, wait_until, write
 from tools import path as in_work
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -361,7 +360,8 @@ def score(name):
     """The trainer reads the questions."""
     data = [made("fineweb10B", f"fineweb_{kind}_*.bin") for kind in ("train", "val")]
     questions = made(name, f"{name}_val.bin")
-    run_trainer(*data, "256", "--steps", "0", "--val-sequences", "1", f"--{name}", "1", f"--{name}-data", questions)
+    words = ["--mmlu", questions] if name == "mmlu" else ["--hellaswag", "1", "--hellaswag-data", questions]
+    run_trainer(*data, "256", "--steps", "0", "--val-sequences", "1", *words)
 
 
 # ---- Every program ----
@@ -1039,7 +1039,6 @@ BAD_TARS = {
     "header": (tar_of((TEST, tarfile.XHDTYPE, 1 << 30)), "a header says 1073741824 bytes, expected at most 1048576"),
     "long_name": (tar_of((TEST, tarfile.GNUTYPE_LONGNAME, 1 << 30)), "a header says 1073741824 bytes"),
     "no_tar": (b"<html>" * 2000, "remove the file and run this again"),
-    "bad_numbers": (tar_of((TEST, b"", "x"))[:1] + bytes(2000), "remove the file and run this again"),
     "many": (tar_of(*[(f"{i}", b"") for i in range(10001)]), "unpacks to more than 10000 files"),
     "links": (tar_of((TEST, tarfile.SYMTYPE, "/etc/passwd"), ("data/test/b_test.csv", tarfile.LNKTYPE, "/etc/passwd"),
                      ("data/test/c_test.csv", tarfile.FIFOTYPE, "")), "holds no test/*_test.csv"),
@@ -1063,14 +1062,12 @@ def stories(text):
 
 @pytest.mark.parametrize("name, data, says", (
     ("bomb", lambda: tar_of(("data00.json", bytes(8 << 20)), mode="w:gz"), "unpacks to more than "),
-    ("bomb_beside", lambda: tar_of(("other", bytes(8 << 20)), ("data00.json", stories("a")), mode="w:gz"),
-     "unpacks to more than "),
     ("bomb_in_header", lambda: gzip.compress(tar_of(("data00.json", tarfile.XHDTYPE, 1 << 40)) + bytes(8 << 20)),
      "a header says 1099511627776 bytes"),
     ("cut", lambda: tar_of(("data00.json", os.urandom(200000)), mode="w:gz")[:100000], "remove the file"),
     ("no_gzip", lambda: tar_of(("data00.json", stories("a"))), "remove the file"),
     ("deep", lambda: tar_of(("data00.json", b"[" * 50000), mode="w:gz"), "is not a list of stories")),
-    ids=["bomb", "bomb_beside", "bomb_in_header", "cut", "no_gzip", "deep"])
+    ids=["bomb", "bomb_in_header", "cut", "no_gzip", "deep"])
 def test_bad_packed_archive(name, data, says):
     mirror, archive = spoilt_mirror(), "TinyStories_all_data.tar.gz"
     publish_stories(mirror, data())
@@ -1102,9 +1099,9 @@ def test_names_in_archives():
 # ---- Folders that others may write to ----
 
 
-@pytest.mark.parametrize("name", (".lock", OURS + ".part", ".fetched.json.tmp", ".work"))
+@pytest.mark.parametrize("name", (".lock", OURS + ".part", ".work"))
 def test_links_in_the_folder(name):
-    """What a link leads to stays as it is, whether the program goes on or says no."""
+    """What a link leads to stays as it is (test_guard.py has pipes and the rest)."""
     folder, outside = f"links_{name.strip('.')}", in_work(f"outside_{name.strip('.')}")
     write(os.path.join(outside, "precious"), b"x")
     os.makedirs(in_work(folder))
@@ -1112,8 +1109,6 @@ def test_links_in_the_folder(name):
     if name == ".work":
         refused("hellaswag.py", "--out", in_work(folder), says=[f"{name}: is a link, expected a folder"],
                 notes=["not the published"] * 2)
-    elif name == ".fetched.json.tmp":
-        big(folder)
     else:
         part_of_another = {"of": json_identity(), "etag": None}
         write(in_work(folder, OURS + ".part.json"), json.dumps(part_of_another))
@@ -1126,25 +1121,8 @@ def json_identity():
     return {"size": BIG_BYTES, "sha256": hashlib.sha256(read(in_mirror(MIRROR, SHARD))).hexdigest(), "git_sha1": None}
 
 
-@pytest.mark.parametrize("name, says", (
-    (".lock", "is a device or pipe, expected"), (".fetched.json", "is a device or pipe, expected"), (OURS, ""),
-    (OURS + ".part", ""), (OURS + ".part.json", "")), ids=["lock", "record", "file", "part", "facts"])
-def test_pipes_in_the_folder(name, says):
-    """A pipe in the place of a file is not waited for. Where a fetched file comes, it makes way."""
-    folder = f"pipes_{name.strip('.')}"
-    os.makedirs(in_work(folder))
-    os.mkfifo(in_work(folder, name))
-    if name == OURS + ".part":
-        write(in_work(folder, name + ".json"), json.dumps({"of": json_identity(), "etag": None}))
-    if says:
-        big(folder, run=refused, says=[f"{folder}/{name}: {says}"])
-    else:
-        big(folder)
-
-
-@pytest.mark.parametrize("record", ("[]", "7", '{"files": 7, "source": 7}', '{"files": {"%s": 7}}' % OURS, "[" * 100000,
-                                    '{"files": {"%s": {"size": %d}}, "source": "x"}' % (OURS, BIG_BYTES)),
-                         ids=["list", "number", "no_files", "no_entry", "deep", "half"])
+@pytest.mark.parametrize("record", ("[]", '{"files": {"%s": 7}}' % OURS, "[" * 100000),
+                         ids=["list", "no_entry", "deep"])
 def test_damaged_records(record):
     """A record that says nothing of use is written anew."""
     folder = f"record_{hashlib.md5(record.encode()).hexdigest()[:8]}"
@@ -1158,8 +1136,7 @@ def test_damaged_progress():
     parquet, folder = load("fineweb_parquet"), load("common").Folder(in_work("progress"))
     shards = parquet.Shards(folder, "x", 100)
     good = {"path": "a", "sha256": "b", "tokens": 5}
-    for record in ("[]", "7", '{"files": 7}', '{"files": [7]}', '{"files": [{"path": "a"}]}', '{"ended": ""}',
-                   json.dumps({"files": [dict(good, tokens=float("inf"))]}), '{"ended": {"goal": 1, "tokens": "x"}}'):
+    for record in ("[]", '{"files": [7]}', '{"files": [{"path": "a"}]}', '{"ended": {"goal": 1, "tokens": "x"}}'):
         write(folder.join("progress.json"), record)
         state = parquet.State(folder, shards)
         assert (state.files, state.ended, state.is_ended({})) == ([], None, False), record
@@ -1208,12 +1185,6 @@ def test_disk(server):
     assert server.requests(BIG_SHARD.replace("train_000001", "val_000000"))[0]["range"] == "bytes=3000000-", server.log
 
 
-def test_full_disk():
-    with small_disk("200k") as disk:
-        refused("hellaswag.py", "--out", os.path.join(disk, "out"), notes=["not the published"],
-                says=[" are free; free some space, or choose another disk with --out"])
-
-
 def test_folders():
     blocked = write("a_file", b"")
     refused("fineweb.py", "--out", blocked, says=["a_file: is a file, expected a folder"])
@@ -1237,13 +1208,10 @@ def test_read_only_folder():
 
 
 BAD_OPTIONS = (
-    (["--limt", "3"], "'--limt': unknown option; the nearest is --limit (--help lists all)"),
-    (["more"], "'more': unexpected"), (["--limit", "0"], "argument --limit: got '0', expected a whole number"),
-    (["--jobs", "1e1"], "argument --jobs: got '1e1'"), (["-t", "news"], "argument -t/--type: invalid choice"),
-    (["-v", "1B"], "argument -v/--version"), (["-m", "llama-3"], "argument -m/--model_desc"),
+    (["--limit", "0"], "argument --limit: got '0', expected a whole number"),
     (["--timeout", "nan"], "argument --timeout: got 'nan', expected seconds"),
     (["--mirror", "ftp://x"], "argument --mirror: got 'ftp://x', expected http://host/..."),
-    (["--mirror", "/a b"], "for a folder: file:///a%20b"), (["--mirror", "http://"], "got 'http://', exp"),
+    (["--mirror", "/a b"], "for a folder: file:///a%20b"),
     (["--out", ""], "--out: is empty"), (["--shard_size", "5000"], "--shard_size 5000: the published shards "),
     (["--vocab", "none.bpe"], "argument --vocab: none.bpe: no such file"),
     (["--threads", "3"], "--threads: only --source parquet needs it"),

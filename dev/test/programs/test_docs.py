@@ -250,76 +250,41 @@ def test_gpu_commands_run():
     assert ran >= 4, ran
 
 
-@pytest.mark.long
 def test_python_commands(monkeypatch):
-    """Their options exist, also where no GPU trainer is built. Those that only read logs are run, on two short runs."""
+    """Their options exist, also where no GPU trainer is built."""
     monkeypatch.setenv("TRAIN_GPT2CU", "not_built")
-    checked = ran = 0
-    with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
-        prepare(folder)
-        for name, seed in (("run", "1"), ("other", "2"), ("run_gpt2_124M", "3"), ("ours", "4"), ("theirs", "5")):
-            train = ["--train-data", "book.txt", "--steps", "3", "--out-dir", name, "--seed", seed]
-            subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
-        helps = {}
-        for words in (words for document in DOCUMENTS for words in python_lines(document)):
-            program, python = os.path.join(ROOT, words[0]), sys.executable
-            if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
-                helps[program] = help_from(python, program, "--help")
-            for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
-                known = re.escape(option) + r"\b"
-                assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
-            checked += 1
-            drawn = words[0] != "dev/plot.py" or draws() and "--watch" not in words
-            if words[0] in ("dev/plot.py", "dev/compare.py") and drawn:
-                result = subprocess.run([python, program, *words[1:]], cwd=folder, capture_output=True, text=True)
-                expected = 1 if words[0] == "dev/compare.py" else 0  # the runs differ
-                assert result.returncode == expected and result.stderr == "", (words, result)
-                ran += 1
-    assert checked >= 10 and ran >= 2, (checked, ran)
+    checked, helps = 0, {}
+    for words in (words for document in DOCUMENTS for words in python_lines(document)):
+        program = os.path.join(ROOT, words[0])
+        if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
+            helps[program] = help_from(sys.executable, program, "--help")
+        for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
+            known = re.escape(option) + r"\b"
+            assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
+        checked += 1
+    assert checked >= 10, checked
 
 
 # ---- What the documents show of a program's output ----
 
 
 def debugger_session():
-    """The example of CONTRIBUTING.md: gdb's commands, and the lines that it prints."""
+    """The lines that gdb prints in the example of CONTRIBUTING.md."""
     block = re.search(r"^\$ make \S+ CFLAGS=\"-O0 -g\"\n\$ (EMU_.*?)```", text_of("CONTRIBUTING.md"), re.M | re.S)[1]
-    command, *lines = block.splitlines()
-    typed = [line for line in lines if line.startswith("(gdb) ")]
-    return command, [line[6:] for line in typed], [line for line in lines if line not in typed]
+    return [line for line in block.splitlines()[1:] if not line.startswith("(gdb) ")]
 
 
 def test_lines_of_the_debugger():
     """Every place that the example shows is there: the quoted lines, and the functions around the lines of a frame."""
-    places = re.findall(r"(\w+)(?:<\w+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()[2]))
+    places = re.findall(r"(\w+)(?:<\w+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()))
     assert len(places) == 4, places
     for name, path, number in places:
         lines = text_of(path).splitlines()
         head = max(i for i in range(int(number)) if re.match(r"\w.*\(", lines[i]))
         assert re.search(rf"\b{name}\(", lines[head]), (name, path, number, lines[head])
     source = text_of(places[0][1]).splitlines()
-    quoted = [line.split("\t") for line in debugger_session()[2] if "\t" in line]
+    quoted = [line.split("\t") for line in debugger_session() if "\t" in line]
     assert len(quoted) == 2 and all(source[int(number) - 1] == text for number, text in quoted), quoted
-
-
-@pytest.mark.long
-def test_debugger():
-    """gdb prints what the example says."""
-    if shutil.which("gdb") is None or not os.path.exists(EMULATED):
-        pytest.skip("no gdb, or nothing is built for the emulator here")
-    program, (command, commands, printed) = "build/gdb/emu/test_kernels", debugger_session()
-    subprocess.run(["make", "BUILD=build/gdb", program, "CFLAGS=-O0 -g"], cwd=ROOT, check=True, capture_output=True)
-    words = [word for command in ("set pagination off", *commands, "kill") for word in ("-ex", command)]
-    result = subprocess.run(["gdb", "-nx", "-q", "-batch", *words, "--args", program, command.split()[-1]], cwd=ROOT,
-                            capture_output=True, text=True, env=dict(os.environ, EMU_THREADS="1"), timeout=300)
-    if "ptrace" in result.stderr:
-        pytest.skip("gdb may not trace a process here")
-    rest = result.stdout
-    for line in printed:  # a build may have other instances of a template before this one
-        pattern = re.sub(r"1\\\.\d+,", r"1\.\\d+,", re.escape(line).replace(re.escape("..."), ".*"))
-        found = re.search(f"^{pattern}$", rest, re.M)
-        assert found, (line, result.stdout)
-        rest = rest[found.end():]
 
 
 @pytest.mark.long
@@ -333,7 +298,3 @@ def test_meter_table():
     subprocess.run(build, shell=True, cwd=ROOT, check=True, capture_output=True)
     result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0 and result.stderr == table, result.stderr
-
-
-def draws():
-    return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0

@@ -207,20 +207,6 @@ def test_conda():
     assert has_all(words(CONDA_PREFIX=conda), f"{conda}/{TARGET}/lib")
 
 
-def test_modules():
-    """Each library has a folder of its own, which its variable names."""
-    cuda, dnn, ccl = toolkit(), new_folder("cudnn"), new_folder("nccl")
-    cudnn(dnn, lib="lib64", name="libcudnn.so")
-    nccl(ccl, name="libnccl.so")
-    arguments = dict(CUDNN_HOME=dnn, NCCL_HOME=f"{ccl}/")
-    for name in "CUDA_HOME", "CUDA_PATH":
-        folders, files = linked(words(**arguments, **{name: cuda}))
-        assert sorted(folders) == sorted([f"{cuda}/lib64", f"{dnn}/lib64", f"{ccl}/lib"]), folders
-        assert files[1:3] == ["libnccl.so", "libcudnn.so"], files
-    assert words("CUDA_FLAGS", CUDA_HOME=cuda, **arguments) == [
-        "-DUSE_NCCL", "-isystem", f"{ccl}/include", "-DUSE_CUDNN", "-isystem", f"{dnn}/include"]
-
-
 def test_modules_without_a_variable_of_their_own():
     """Modules name the folders of headers and of libraries to the compiler. cuBLASLt need not be beside nvcc."""
     cuda, blas, dnn, ccl = new_folder("cuda"), new_folder("math"), new_folder("cudnn"), new_folder("nccl")
@@ -292,22 +278,6 @@ def test_pip():
         flags = words("CUDA_FLAGS", CUDA_HOME=cuda, PYTHONPATH=site)
         for name in "cudnn", "nccl", folder or "cublas":
             assert f"{site}/nvidia/{name}/include" in flags, flags
-
-
-def test_pip_comes_last_and_python_is_asked_only_if_needed():
-    cuda = toolkit()
-    nccl(cuda)
-    cudnn(cuda)
-    asked = os.path.join(new_folder(), "asked")
-    folder = new_folder("python")
-    write(f"{folder}/python3", f"#!/bin/sh\necho x >>{asked}\nexec {TOOLS}/python3 \"$@\"\n", 0o755)
-    arguments = dict(CUDA_HOME=cuda, PYTHONPATH=packages(), PATH=f"{folder}:{TOOLS}")
-    assert not any("site-packages" in word for word in words(**arguments)) and not os.path.exists(asked)
-    shutil.rmtree(f"{cuda}/lib")
-    libs = words(**arguments)
-    assert "libcudnn.so.9" in linked(libs)[1] and "libnccl.so.2" in linked(libs)[1], libs
-    with open(asked) as file:
-        assert file.read() == "x\n", "asked once for both"
 
 
 def test_a_misfit_is_passed_over():
@@ -424,11 +394,6 @@ def test_order_of_places():
         shutil.rmtree(f"{place}/include")
         nvcc(cuda), cublaslt(cuda)
         assert doctor(**arguments)["NCCL"][-1] == ("found", f"2.28.9 {following}/lib/libnccl.so.2"), following
-
-
-def test_usage():
-    out, complaint = find("cmake", status=1)
-    assert out == "" and "dev/find_libraries.sh doctor" in complaint, complaint
 
 
 @pytest.mark.parametrize("nvidia_smi, says", [
