@@ -34,9 +34,6 @@
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
-// Returns the kind of record i of a checkpoint's state.
-static inline StateKind checkpoint_kind(int i) { return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_SECTION; }
-
 // Returns the optimizer of a saved run: AdamW unless its training state says otherwise.
 static inline GPT2Optimizer checkpoint_optimizer(const StateHeader *header) {
     char name[16];
@@ -49,8 +46,11 @@ static inline int64_t checkpoint_place(const GPT2Config *config, GPT2Optimizer o
     return array == CHECKPOINT_ADAM_V ? gpt2_place_in_v(config, optimizer, place) : place;
 }
 
-static inline int64_t checkpoint_array_bytes(const GPT2Config *config, GPT2Optimizer optimizer, int array) {
-    return checkpoint_place(config, optimizer, array, gpt2_num_params(config)) * (int64_t)sizeof(float);
+// Makes the record of an array.
+static inline StateRecord checkpoint_record(const GPT2Config *config, GPT2Optimizer optimizer, int array) {
+    int64_t bytes = checkpoint_place(config, optimizer, array, gpt2_num_params(config)) * (int64_t)sizeof(float);
+    return state_record(checkpoint_array_names[array], array == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_SECTION,
+                        bytes);
 }
 
 // SUM64 of the pieces that one process has written or read. Added over all processes they are the sums of the arrays.
@@ -115,18 +115,15 @@ static inline int checkpoint_list(const char *dir, const char *kind, int64_t *st
 
 // ---- Values ----
 
-// Returns the index of the first value that no run computes with, n if there is none: parameters and moments are
-// finite, and the second moment, a mean of squares, is not negative.
-static inline int64_t checkpoint_first_bad(int array, const float *data, int64_t n) {
-    return first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
-}
-
-// Names such a value. where: the file. Always returns false.
-static inline bool checkpoint_fail_value(const GPT2Config *config, int array, int64_t place, float value,
-                                         const char *where, Error *error) {
+// Refuses values that no run computes with: parameters and moments are finite, and the second moment, a mean of
+// squares, is not negative. data: n values of an array, of the parameters from `first` on. where: the file.
+static inline bool checkpoint_check_values(const GPT2Config *config, int array, int64_t first, const float *data,
+                                           int64_t n, const char *where, Error *error) {
     char moment[MAX_PATH_BYTES + 16];
+    int64_t bad = first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
+    if (bad == n) { return true; }
     snprintf(moment, sizeof(moment), "%s: %s", where, checkpoint_array_names[array]);
-    return model_fail_not_finite(config, place, value, array == CHECKPOINT_PARAMS ? where : moment, error);
+    return model_fail_not_finite(config, first + bad, data[bad], array == CHECKPOINT_PARAMS ? where : moment, error);
 }
 
 // ---- Opening ----
@@ -139,9 +136,7 @@ typedef struct CheckpointReader {
     GPT2Optimizer optimizer;
     bool skips_moments; // the caller reads the parameters only: another optimizer goes on with them
     CheckpointSums sums;
-    int bad_array;     // the array of a value that no run computes with
-    int64_t bad_place; // its place there; -1: none seen
-    float bad_value;
+    Error not_finite; // the first value that no run computes with; empty: none seen
 } CheckpointReader;
 
 // Closes both files. Harmless after a failure of the functions below, and after checkpoint_read_end.
@@ -150,18 +145,17 @@ static inline void checkpoint_read_close(CheckpointReader *r) {
     input_close(&r->model);
 }
 
-static inline bool checkpoint_fail_array(const CheckpointReader *r, int array, Error *error) {
+// Compares the hash of an array that was read with its record.
+static inline bool checkpoint_check_sum(const CheckpointReader *r, int array, uint64_t found, Error *error) {
+    if (found == r->state.records[array].checksum) { return true; }
     if (array != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, array, error); }
     return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
 }
 
-// Reads all parameters and compares their sum with the sum in the state.
 static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
-    int64_t bytes = r->model.size - DATA_HEADER_BYTES;
     uint64_t found;
-    return input_checksum(&r->model, DATA_HEADER_BYTES, bytes, &found, error) &&
-           (found == r->state.records[CHECKPOINT_PARAMS].checksum ||
-            checkpoint_fail_array(r, CHECKPOINT_PARAMS, error));
+    return input_checksum(&r->model, DATA_HEADER_BYTES, r->model.size - DATA_HEADER_BYTES, &found, error) &&
+           checkpoint_check_sum(r, CHECKPOINT_PARAMS, found, error);
 }
 
 // Opens a model and reads its config. Its header must have the hash `expected`.
@@ -187,24 +181,11 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
     if (r->state.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
         return fail(error, "%s: does not say which model file it belongs to", path);
     }
-    if (path_exists(paths->temporary_model)) {
-        if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored) &&
-            checkpoint_verify_params(r, &ignored)) {
-            return true;
-        }
+    if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored)) {
+        if (checkpoint_verify_params(r, &ignored)) { return true; }
         input_close(&r->model);
     }
     return checkpoint_try_model(r, paths->model, expected, error);
-}
-
-// Checks that the arrays have the names and sizes of this model's arrays.
-static inline bool checkpoint_check_arrays(const CheckpointReader *r, Error *error) {
-    bool ok = true;
-    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-        int64_t bytes = checkpoint_array_bytes(&r->config, r->optimizer, a);
-        ok = state_expect(&r->state, a, checkpoint_array_names[a], checkpoint_kind(a), bytes, error);
-    }
-    return ok;
 }
 
 // Opens both files of a checkpoint and reads its facts and its model's config. Verifies names, sizes and headers. No
@@ -214,12 +195,16 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
     r->model.fd = -1;
-    r->bad_array = CHECKPOINT_PARAMS, r->bad_place = -1;
+    r->not_finite.text[0] = '\0';
     if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
         return false;
     }
     r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
-    bool ok = checkpoint_open_model(r, &paths, header, step, error) && checkpoint_check_arrays(r, error);
+    bool ok = checkpoint_open_model(r, &paths, header, step, error);
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+        StateRecord record = checkpoint_record(&r->config, r->optimizer, a);
+        ok = state_expect(&r->state, a, record.name, (StateKind)record.kind, record.bytes, error);
+    }
     if (!ok) { checkpoint_read_close(r); }
     return ok;
 }
@@ -312,8 +297,10 @@ static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t
     if (!input_read(params ? &r->model : &r->state.file, offset + 4 * at, data, 4 * n, error)) { return false; }
     r->sums.sums[array] += sum64(at, data, n);
     if (params) { model_zero_padding_range(data, &r->config, first, n); }
-    int64_t bad = r->bad_place < 0 ? checkpoint_first_bad(array, data, n) : n;
-    if (bad < n) { r->bad_array = array, r->bad_place = first + bad, r->bad_value = data[bad]; }
+    if (r->not_finite.text[0] == '\0') {
+        const char *path = params ? r->model.path : r->state.file.path;
+        checkpoint_check_values(&r->config, array, first, data, n, path, &r->not_finite);
+    }
     return true;
 }
 
@@ -343,22 +330,16 @@ static inline bool checkpoint_read_whole(CheckpointReader *r, float *const array
     return true;
 }
 
-static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
-    for (int a = 0; a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        if (hash64_end(all->sums[a], r->state.records[a].bytes) != r->state.records[a].checksum) {
-            return checkpoint_fail_array(r, a, error);
-        }
-    }
-    const char *path = r->bad_array == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
-    return r->bad_place < 0 || checkpoint_fail_value(&r->config, r->bad_array, r->bad_place, r->bad_value, path, error);
-}
-
 // Ends the reading. All processes together have read every element of the arrays once, and `all` holds their sums,
 // added. Verifies the arrays, then reads and verifies the other sections. Their names and sizes must match the file.
 static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
                                        int count, Error *error) {
-    bool ok = checkpoint_read_check_sums(r, all, error) &&
-              state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
+    bool ok = true;
+    for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
+        ok = checkpoint_check_sum(r, a, hash64_end(all->sums[a], r->state.records[a].bytes), error);
+    }
+    ok = ok && (r->not_finite.text[0] == '\0' || fail(error, "%s", r->not_finite.text)) &&
+         state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
     checkpoint_read_close(r);
     return ok;
 }
@@ -406,7 +387,7 @@ typedef struct CheckpointWriter {
     bool leader;
     StateHeader header;
     StateRecord records[STATE_MAX_SECTIONS]; // CHECKPOINT_ARRAYS arrays, then the sections
-    StateSection sections[STATE_MAX_SECTIONS];
+    const StateSection *sections;
     int count; // records
     AtomicFile model, state;
     CheckpointSums sums;
@@ -433,15 +414,10 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     if (w->header.length < 0 || w->count > STATE_MAX_SECTIONS) {
         return fail(error, "%s: the facts or the %d sections do not fit into a state file", w->paths.state, w->count);
     }
-    for (int i = 0; i < w->count; i++) {
-        StateSection *section = &w->sections[i];
-        if (i < CHECKPOINT_ARRAYS) {
-            section->name = checkpoint_array_names[i];
-            section->bytes = checkpoint_array_bytes(&w->config, w->optimizer, i);
-        } else {
-            *section = sections[i - CHECKPOINT_ARRAYS];
-        }
-        if (!state_make_record(&w->records[i], section, checkpoint_kind(i), w->paths.state, error)) { return false; }
+    w->sections = sections;
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a] = checkpoint_record(&w->config, w->optimizer, a); }
+    for (int i = 0; i < count; i++) {
+        w->records[CHECKPOINT_ARRAYS + i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
     }
     return true;
 }
@@ -496,10 +472,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
 static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                           Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
-    int64_t bad = checkpoint_first_bad(array, data, n);
-    if (bad < n) {
-        return checkpoint_fail_value(&w->config, array, first + bad, data[bad], "the model to be saved", error);
-    }
+    if (!checkpoint_check_values(&w->config, array, first, data, n, "the model to be saved", error)) { return false; }
     int64_t offset = params ? DATA_HEADER_BYTES : checkpoint_state_offset(w, array);
     int64_t at = checkpoint_place(&w->config, w->optimizer, array, first);
     w->sums.sums[array] += sum64(at, data, n);
@@ -545,17 +518,14 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         w->records[a].checksum = hash64_end(all->sums[a], w->records[a].bytes);
     }
-    for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {
-        const StateSection *section = &w->sections[i];
+    bool ok = true;
+    for (int i = CHECKPOINT_ARRAYS; ok && i < w->count; i++) {
+        const StateSection *section = &w->sections[i - CHECKPOINT_ARRAYS];
         w->records[i].checksum = hash64(section->data, (size_t)section->bytes);
-        if (!atomic_write_at(&w->state, checkpoint_state_offset(w, i), section->data, section->bytes, error)) {
-            return false;
-        }
+        ok = atomic_write_at(&w->state, checkpoint_state_offset(w, i), section->data, section->bytes, error);
     }
-    if (!state_write_head(&w->state, &w->header, w->records, w->count, error) || !atomic_flush(&w->state, error)) {
-        return false;
-    }
-    if (!atomic_place(&w->state, error)) { return false; }
+    ok = ok && state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error);
+    if (!ok || !atomic_place(&w->state, error)) { return false; }
     w->model.pending = false; // the state has its name: closing must not remove its model
     return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);
 }

@@ -88,14 +88,6 @@ static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place
                 shape);
 }
 
-// Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` (the file) begins the
-// message.
-static inline bool model_check_finite(const float *data, const GPT2Config *config, int64_t first, int64_t n,
-                                      const char *where, Error *error) {
-    int64_t bad = first_not_finite(data, n);
-    return bad == n || model_fail_not_finite(config, first + bad, data[bad], where, error);
-}
-
 static inline bool model_check_range(const GPT2Config *config, int64_t first, int64_t n, const char *where,
                                      Error *error) {
     int64_t all = gpt2_num_params(config);
@@ -182,7 +174,8 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
-    return model_check_finite(out, config, first, n, path, error);
+    int64_t bad = first_not_finite(out, n);
+    return bad == n || model_fail_not_finite(config, first + bad, out[bad], path, error);
 }
 
 #endif // LLMC_MODEL_BIN_H

@@ -100,8 +100,8 @@ static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *finge
         hash = hash64_join(hash, &input.size, sizeof(input.size));
         int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
         for (int64_t i = 0; ok && i < SAMPLES; i++) {
-            int64_t offset = i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1);
-            ok = input_read(&input, offset, sample, bytes, error);
+            double place = (double)i / (SAMPLES - 1);
+            ok = input_read(&input, (int64_t)(place * (double)space), sample, bytes, error);
             if (ok) { hash = hash64_join(hash, sample, (size_t)bytes); }
         }
         input_close(&input);

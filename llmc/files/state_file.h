@@ -85,18 +85,9 @@ static inline const char *state_find(const StateHeader *header, const char *key)
     return NULL;
 }
 
-static inline void state_remove(StateHeader *header, const char *key) {
-    const char *value = state_find(header, key);
-    if (value == NULL) { return; }
-    char *line = header->text + (value - header->text) - strlen(key) - 1, *after = strchr(line, '\n') + 1;
-    header->length -= (int)(after - line);
-    memmove(line, after, strlen(after) + 1);
-}
-
-// Sets a fact. The key has no spaces, and the value is one line. An earlier fact of this key is replaced.
+// Adds a fact. The key is new and has no spaces, and the value is one line.
 static inline void state_set_text(StateHeader *header, const char *key, const char *value) {
     if (header->length < 0) { return; }
-    state_remove(header, key);
     size_t room = sizeof(header->text) - (size_t)header->length, n = strlen(key) + strlen(value) + 2;
     bool storable = key[0] != '\0' && strpbrk(key, " \n") == NULL && strchr(value, '\n') == NULL && n < room;
     if (!storable) {
@@ -163,12 +154,11 @@ static inline bool state_get_number(const StateHeader *header, const char *path,
 // Returns true if the text consists of lines "key value\n" and nothing else.
 static inline bool state_text_is_valid(const StateHeader *header) {
     const char *end = header->text + header->length;
-    for (const char *line = header->text; line < end;) {
-        const char *stop = (const char *)memchr(line, '\n', (size_t)(end - line));
-        if (stop == NULL || memchr(line, '\0', (size_t)(stop - line)) != NULL) { return false; }
-        const char *space = (const char *)memchr(line, ' ', (size_t)(stop - line));
-        if (space == NULL || space == line) { return false; }
-        line = stop + 1;
+    for (const char *line = header->text, *stop; line < end; line = stop + 1) {
+        stop = (const char *)memchr(line, '\n', (size_t)(end - line));
+        const char *space = (const char *)memchr(line, ' ', (size_t)(end - line));
+        if (stop == NULL || space == NULL || space == line || space > stop) { return false; }
+        if (memchr(line, '\0', (size_t)(stop - line)) != NULL) { return false; }
     }
     return true;
 }
@@ -210,19 +200,11 @@ static inline int64_t state_offset(int64_t text_bytes, const StateRecord *record
     return offset;
 }
 
-// Makes a record whose checksum is not known yet.
-static inline bool state_make_record(StateRecord *record, const StateSection *section, StateKind kind, const char *path,
-                                     Error *error) {
-    size_t n = strlen(section->name);
-    memset(record, 0, sizeof(*record));
-    if (n == 0 || n >= STATE_NAME_BYTES || section->bytes < 0) {
-        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, section->name,
-                    (long long)section->bytes);
-    }
-    memcpy(record->name, section->name, n);
-    record->kind = (uint32_t)kind;
-    record->bytes = section->bytes;
-    return true;
+// Makes a record whose checksum is not known yet. name: at most 35 bytes.
+static inline StateRecord state_record(const char *name, StateKind kind, int64_t bytes) {
+    StateRecord record = {{0}, (uint32_t)kind, bytes, 0};
+    strncpy(record.name, name, sizeof(record.name) - 1);
+    return record;
 }
 
 // Writes everything above the sections, and its checksum. The records already have their checksums.
@@ -230,19 +212,15 @@ static inline bool state_write_head(AtomicFile *file, const StateHeader *header,
                                     Error *error) {
     StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)count, 0};
     memcpy(preamble.magic, STATE_MAGIC, sizeof(preamble.magic));
-    size_t text = (size_t)header->length, table = (size_t)count * sizeof(StateRecord), n = sizeof(preamble);
-    uint8_t *head = (uint8_t *)malloc(n + text + table + sizeof(uint64_t));
-    if (head == NULL) {
-        atomic_close(file);
-        return fail(error, "%s: out of memory", file->path);
-    }
-    memcpy(head, &preamble, n);
-    memcpy(head + n, header->text, text), n += text;
-    if (count > 0) { memcpy(head + n, records, table), n += table; }
-    uint64_t checksum = hash64(head, n);
-    memcpy(head + n, &checksum, sizeof(checksum));
-    bool ok = atomic_write_at(file, 0, head, (int64_t)(n + sizeof(checksum)), error);
-    free(head);
+    Text head = {NULL, 0, 0, false};
+    text_bytes(&head, (const char *)&preamble, sizeof(preamble));
+    text_bytes(&head, header->text, (size_t)header->length);
+    text_bytes(&head, (const char *)records, (size_t)count * sizeof(StateRecord));
+    uint64_t checksum = hash64(head.data, head.used);
+    text_bytes(&head, (const char *)&checksum, sizeof(checksum));
+    bool ok = (!head.failed || fail(error, "%s: out of memory", file->path)) &&
+              atomic_write_at(file, 0, head.data, (int64_t)head.used, error);
+    text_free(&head);
     return ok;
 }
 
@@ -276,10 +254,6 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     const char *path = state->file.path;
     StatePreamble preamble;
     uint64_t checksum, found;
-    if (state->file.size < (int64_t)sizeof(preamble)) {
-        return fail(error, "%s: has %lld bytes, too few for a training state (truncated?)", path,
-                    (long long)state->file.size);
-    }
     if (!input_read(&state->file, 0, &preamble, (int64_t)sizeof(preamble), error) ||
         !state_check_preamble(&preamble, path, header, error)) {
         return false;

@@ -64,11 +64,10 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
 #define RUN_DATA_KEY "training-data-fingerprint"
 #define RUN_TOKENIZER_KEY "tokenizer-fingerprint"
 
-// Records the run's position, its data and its options.
+// Records the run's position, its data and its options. The checkpoint adds the step.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     Text options = {NULL, 0, 0, false};
     state_init(header);
-    state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
     state_set_u64(header, RUN_DATA_KEY, run->train.fingerprint);

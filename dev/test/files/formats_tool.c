@@ -33,7 +33,7 @@ static bool write_state(const char *path, Error *error) {
     state_set_text(&header, "loss", "0.10000000000000001");
     state_set_text(&header, "train_data", "a folder/with spaces/*.bin");
     for (int i = 0; i < 2; i++) {
-        if (!state_make_record(&records[i], &sections[i], STATE_SECTION, path, error)) { return false; }
+        records[i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
         records[i].checksum = hash64(sections[i].data, (size_t)sections[i].bytes);
     }
     bool ok = atomic_open(&file, path, 0666, error) && state_write_head(&file, &header, records, 2, error);

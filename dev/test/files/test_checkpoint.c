@@ -208,16 +208,14 @@ TEST(test_facts) {
                                           "0x10",
                                           "-"};
     for (size_t j = 0; j < sizeof(numbers) / sizeof(numbers[0]); j++) {
-        state_set_text(&header, "number", numbers[j]);
-        CHECK(t, !state_get_i64(&header, "number", &i), "%s is a number", numbers[j]);
+        static StateHeader one;
+        state_init(&one);
+        state_set_text(&one, "number", numbers[j]);
+        CHECK(t, !state_get_i64(&one, "number", &i), "%s is a number", numbers[j]);
     }
-    state_remove(&header, "number");
-    state_set_i64(&header, "seed", 3);
-    CHECK(t, state_get_i64(&header, "seed", &i) && i == 3, "replaced");
     int count = 0;
     for (int j = 0; j < header.length; j++) { count += header.text[j] == '\n'; }
     CHECK(t, count == 4 && state_text_is_valid(&header), "%d lines", count);
-    CHECK(t, ends_with(header.text, "\nseed 3\n"), "the last line is the newest: %s", header.text);
     static const char *const bad[][2] = {{"a b", "1"}, {"", "1"}, {"a", "1\n2"}, {"a\n", "1"}};
     for (int j = 0; j < 4; j++) {
         static StateHeader copy;
@@ -357,10 +355,11 @@ static void save_misnamed(Test *t, Run *run, GPT2Optimizer optimizer) {
     const char *names[] = {"adam", "muon"}; // of equal length, so that the header keeps its size
     run->optimizer = optimizer;
     run_fill(run, 5);
+    state_init(&run->header);
     state_set_text(&run->header, "--optimizer", names[optimizer]);
     CHECK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error), "%s", error.text);
     CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
-    state_set_text(&w.header, "--optimizer", names[!optimizer]);
+    memcpy(strstr(w.header.text, names[optimizer]), names[!optimizer], 4);
     CHECK(t, run_write_end(&w, &error), "%s", error.text);
 }
 
@@ -379,6 +378,7 @@ TEST(test_size_of_adam_v) {
         CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
         CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
         free(temp_read(state, &bytes));
+        run_fill(&run, 5);
         int64_t all = checkpoint_size(&run.config, &run.header, &run.section, 1);
         CHECK(t, all == TINY_BYTES + (int64_t)bytes, "%zu bytes, expected %lld", bytes, (long long)all - TINY_BYTES);
     }

@@ -328,10 +328,6 @@ TEST(test_cannot_begin) {
     CHECK(t, count_files(test_folder(t)) == 2, "a follower removes nothing");
     checkpoint_write_close(&leader);
     CHECK(t, count_files(test_folder(t)) == 0, "the leader does");
-    other = run, other.section.name = "";
-    check_cannot_begin(t, &other, true, ": section \"\" of 800 bytes cannot be stored");
-    other.section.name = "a name of 36 bytes, 1 too many......";
-    check_cannot_begin(t, &other, true, "too many......\" of 800 bytes cannot be stored");
     other = run, other.header.length = -1;
     check_cannot_begin(t, &other, true, ": the facts or the 4 sections do not fit into a state file");
     CHECK(t, count_files(test_folder(t)) == 0, "something is left");
