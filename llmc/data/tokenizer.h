@@ -94,9 +94,6 @@ static inline void tokenizer_set_class(Tokenizer *t, const uint32_t *runs, size_
     for (size_t i = 0; i < bytes / sizeof(uint32_t); i += 2) {
         c += runs[i];
         for (uint32_t end = c + runs[i + 1]; c < end; c++) {
-            uint32_t whole = c % 4 == 0 ? (end - 1 - c) / 4 : 0; // bytes
-            memset(t->char_classes + c / 4, 0x55 * char_class, whole);
-            c += 4 * whole;
             t->char_classes[c / 4] |= (uint8_t)(char_class << (2 * (c % 4)));
         }
     }
@@ -352,11 +349,6 @@ static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_
     t->token_offsets[++t->vocab_size] = offset + (uint32_t)n;
 }
 
-static inline void tokenizer_add_end_of_text(Tokenizer *t) {
-    t->eot_token = t->vocab_size;
-    tokenizer_add_token(t, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
-}
-
 static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t n) {
     WordSlot *slot = tokenizer_word_slot(t, bytes, n);
     slot->head = tokenizer_word_head(bytes, n);
@@ -420,13 +412,6 @@ static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
     return true;
 }
 
-// Tells whether the first 256 tokens are the bytes in their order.
-static inline bool tokenizer_begins_with_bytes(const Tokenizer *t) {
-    int i = 0;
-    while (i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
-    return i == 256;
-}
-
 // Lets a decode-only tokenizer encode too, if it is the byte tokenizer or the merges follow from its tokens.
 static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     int last = t->vocab_size - 1;
@@ -435,15 +420,17 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
                  memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
     if (last < 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
     if (last == 256) {
-        bool bytes = tokenizer_begins_with_bytes(t);
-        if (bytes) { tokenizer_free(t), tokenizer_init_byte(t); }
+        int i = 0;
+        while (i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
+        if (i == 256) { tokenizer_free(t), tokenizer_init_byte(t); }
         return true;
     }
     Tokenizer b;
     memset(&b, 0, sizeof(b));
     bool ok = tokenizer_init_bpe(&b, t->vocab_size, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
     if (ok && tokenizer_rebuild_merges(t, &b)) {
-        tokenizer_add_end_of_text(&b);
+        b.eot_token = last;
+        tokenizer_add_token(&b, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
         tokenizer_free(t);
         *t = b;
         return true;
@@ -470,12 +457,15 @@ static inline bool tokenizer_take_tokens(Tokenizer *t, const uint8_t *data, int6
     return at == size || fail(error, "%lld bytes follow the last of %d tokens", (long long)(size - at), tokens);
 }
 
-// Loads llm.c's gpt2_tokenizer.bin.
-static inline bool tokenizer_load_bin(Tokenizer *t, const char *path, Error *error) {
+// Loads a tokenizer's file, llm.c's gpt2_tokenizer.bin. Free with tokenizer_free.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
     BinFile bin;
     uint8_t *data;
     int64_t size;
     Error reason;
+    memset(t, 0, sizeof(*t));
+    if (!path_check(path, "--tokenizer", error)) { return false; }
+    if (!path_exists(path)) { return fail(error, "%s: no such file; " MAKE_TOKENIZER, path); }
     if (!bin_open(&bin, path, BIN_TOKENIZER, error)) { return false; }
     int tokens = bin.header[2], eot = bin.header[1] == 1 ? 50256 : bin.header[3];
     if (!bin_read_rest(&bin, (int64_t)tokens * (1 + MAX_TOKEN_BYTES), &data, &size, error)) { return false; }
@@ -485,17 +475,8 @@ static inline bool tokenizer_load_bin(Tokenizer *t, const char *path, Error *err
               fail(&reason, "end-of-text id %d is outside the vocabulary of %d tokens", eot, tokens);
     ok = ok && tokenizer_take_tokens(t, data, size, tokens, &reason) && tokenizer_recover_merges(t, &reason);
     free(data);
+    if (!ok) { tokenizer_free(t); }
     return ok || fail(error, "%s: %s", path, reason.text);
-}
-
-// Loads a tokenizer's file. Free with tokenizer_free.
-static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
-    memset(t, 0, sizeof(*t));
-    if (!path_check(path, "--tokenizer", error)) { return false; }
-    if (!path_exists(path)) { return fail(error, "%s: no such file; " MAKE_TOKENIZER, path); }
-    if (tokenizer_load_bin(t, path, error)) { return true; }
-    tokenizer_free(t);
-    return false;
 }
 
 // Opens the tokenizer that an option names: "byte" or the path of a file. Free with tokenizer_free.
@@ -601,17 +582,9 @@ static inline bool tokenizer_write(const Tokenizer *t, Text *text, Error *error)
     return !text->failed || fail(error, "out of memory for a copy of the tokenizer");
 }
 
-// Writes the copy, unless it is there already.
 static inline bool tokenizer_copy_to(const Tokenizer *t, const char *path, Error *error) {
     Text text = {NULL, 0, 0, false};
-    uint8_t *old = NULL;
-    int64_t bytes = 0;
-    bool ok = tokenizer_write(t, &text, error), same = false;
-    if (ok && read_whole_file(path, (int64_t)text.used, &old, &bytes, error)) {
-        same = bytes == (int64_t)text.used && memcmp(old, text.data, text.used) == 0;
-    }
-    ok = ok && (same || write_whole_file(path, text.data, (int64_t)text.used, 0666, error));
-    free(old);
+    bool ok = tokenizer_write(t, &text, error) && write_whole_file(path, text.data, (int64_t)text.used, 0666, error);
     text_free(&text);
     return ok;
 }
