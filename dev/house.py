@@ -24,7 +24,7 @@ ROOMS = {
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
     "ranks": (3891, 2000, "base model cuda"),
-    "data": (1589, 1450, "base model"),
+    "data": (1562, 1450, "base model"),
     "files": (1277, 1050, "base model"),
     "run": (3510, 2800, "base model data files"),
 }
