@@ -328,19 +328,15 @@ launch_command() {
     fi
 }
 
-# Sets launch for mpirun. Processes may use all cores of their node: they read data and watch each other in threads.
+# Sets launch for Open MPI's mpirun. Processes may use all cores of their node: they read data and watch each other in
+# threads.
 mpirun_on() { # hosts...
-    launch=(mpirun -np "$num_gpus")
-    if mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
-        launch+=(--host "$(printf "%s:$GPUS_PER_NODE\n" "$@" | paste -sd, -)" --bind-to none)
-        for name in $(compgen -e NCCL_) LD_LIBRARY_PATH; do
-            [ -z "${!name:-}" ] || launch+=(-x "$name")
-        done
-        if [ "$(id -u)" -eq 0 ]; then # as in most containers
-            export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-        fi
-    else
-        launch+=(-hosts "$(printf '%s\n' "$@" | paste -sd, -)" -ppn "$GPUS_PER_NODE")
+    launch=(mpirun -np "$num_gpus" --host "$(printf "%s:$GPUS_PER_NODE\n" "$@" | paste -sd, -)" --bind-to none)
+    for name in $(compgen -e NCCL_) LD_LIBRARY_PATH; do
+        [ -z "${!name:-}" ] || launch+=(-x "$name")
+    done
+    if [ "$(id -u)" -eq 0 ]; then # as in most containers
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
     launch+=(${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"} "${train[@]}" --nccl-init mpi)
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on all GPUs of several nodes, started by mpirun (OpenMPI or MPICH), with all that scripts/run_gpt2_124M.sh does
+# Trains on all GPUs of several nodes, started by Open MPI's mpirun, with all that scripts/run_gpt2_124M.sh does
 # on one:
 #
 #   scripts/multi_node/run_mpi.sh                                     this machine

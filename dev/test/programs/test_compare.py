@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import cli
-from tools import ROOT, WORK, logged_run, path, read, train_line, write
+from tools import ROOT, logged_run, path, python, read, train_line, write
 
 COMPARE = os.path.join(ROOT, "dev", "compare.py")
 START = {"event": "start", "format": 2, "time": "2026-01-02T03:04:05Z", "step": 0, "program": "train_gpt2cu",
@@ -35,10 +35,7 @@ def make(name, steps=100, speed=500, record=True, change=(), end=END, **changed)
 
 
 def run(*arguments, status=0):
-    result = subprocess.run([sys.executable, "-B", COMPARE, *map(str, arguments)], capture_output=True, text=True,
-                            cwd=WORK, timeout=120, check=False)
-    assert result.returncode == status, (arguments, result.returncode, result.stdout, result.stderr)
-    return result.stdout, result.stderr
+    return python("compare.py", *arguments, status=status)
 
 
 def said(out, *texts):

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import struct
-import subprocess
 import sys
 from array import array
 
@@ -17,7 +16,7 @@ import cli
 import formats
 from cli import QUIET, TINY, model, ran, refused, tensor_shapes
 from formats import CONFIG, random_model
-from tools import ROOT, SHARED, new_folder, path, read, text_of, write
+from tools import ROOT, SHARED, new_folder, path, python, read, text_of, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
@@ -31,10 +30,7 @@ END = "<|endoftext|>"
 
 
 def called(*arguments, status=0):
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), *map(str, arguments)], check=False,
-                          capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == status, (arguments, done.stdout, done.stderr)
-    return done.stderr if status else done.stdout
+    return python("hf.py", *arguments, status=status, cwd=ROOT)[status]
 
 
 def fails(says, function, *arguments):
@@ -312,8 +308,7 @@ def test_gpt2_to_the_byte():
     vocab = os.path.join(SHARED, "vocab.bpe")
     if not os.path.exists(vocab):
         pytest.skip("../shared/data is not here")
-    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "data", "vocab.py"), "--merges", vocab, "--out", path()],
-                   check=True, stdout=subprocess.DEVNULL)
+    python("data/vocab.py", "--merges", vocab, "--out", path())
     merges = hf.hf_tokenizer.recovered_merges(hf.hf_tokenizer.load(path("gpt2_tokenizer.bin"))[0])
     assert "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges) == text_of(vocab)
 

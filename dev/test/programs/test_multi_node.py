@@ -301,11 +301,6 @@ def test_mpi():
     assert "--num-processes" not in train and "--process-rank" not in train, train
 
 
-def test_mpich():
-    ran(0, MULTI_NODE + "run_mpi.sh", HOSTS="one two", FAKE_MPI="HYDRA build details:")
-    assert noted("mpirun")[:6] == ["-np", "8", "-hosts", "one,two", "-ppn", "4"], noted("mpirun")
-
-
 def check_secret(count, lines, given=None):
     """All processes have one secret, which is no word of a command."""
     secrets = noted("secrets")
@@ -319,13 +314,11 @@ GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6
 
 
 @pytest.mark.parametrize("settings, expected", (
-    (dict(HOSTS="a", GPUS_PER_NODE="8"), GPT2_124M),
     (dict(HOSTS="a", GPUS_PER_NODE="1"), GPT2_124M),
-    (dict(HOSTS="a b", GPUS_PER_NODE="8"), GPT2_124M),
     (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), GPT2_124M),
     (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh"),
      {"init": "d48", "total-batch": "1048576", "seq-len": "1024", "final-lr-frac": "0.1"}),
-), ids=("8", "1", "2 x 8", "4 x 16", "another"))
+), ids=("1", "4 x 16", "another"))
 def test_recipe(settings, expected):
     """A recipe as it is; each option once, and one of the trainer's."""
     ran(0, MULTI_NODE + "run_mpi.sh", FAKE_GPUS="16", **settings)

@@ -6,17 +6,14 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 import cli
-import tools
-from tools import ROOT, WORK, logged_run, path, read, train_line, write
+from tools import ROOT, WORK, logged_run, path, python, read, train_line, write
 
 sys.dont_write_bytecode = True
-PLOT = os.path.join(ROOT, "dev", "plot.py")
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 
 import plot  # noqa: E402
@@ -227,16 +224,9 @@ def test_smoothing():
 # ---- As a user ----
 
 
-def run_plot(*arguments, status=0, **environment):
-    done = subprocess.run([sys.executable, "-B", PLOT, *arguments], capture_output=True, text=True, cwd=WORK,
-                          env=dict(os.environ, **environment), timeout=tools.LIMIT, check=False)
-    assert done.returncode == status, (arguments, done)
-    return done.stdout, done.stderr
-
-
 def refused(*arguments, says, **environment):
     """One line on stderr, which holds each text of `says`, and no picture."""
-    err = run_plot(*arguments, status=1, **environment)[1]
+    err = python("plot.py", *arguments, status=1, **environment)[1]
     assert re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
     assert not os.path.exists(path("curves.png"))
 
@@ -251,7 +241,7 @@ def test_real_run():
     assert list(run.loss) == list(range(60)) and max(run.val) == 60 and run.notes == []
     assert list(run.sec) == list(range(60)) and list(run.sec.values()) == sorted(run.sec.values())
     assert run.tokens_per_step == 32 and len(run.starts) == 2 and run.end["step"] == 60
-    assert run_plot("real", "-o", "real.png", "-x", "tokens") == ("real.png: real at step 60\n", "")
+    assert python("plot.py", "real", "-o", "real.png", "-x", "tokens") == ("real.png: real at step 60\n", "")
     assert read("real.png").startswith(b"\x89PNG")
 
 

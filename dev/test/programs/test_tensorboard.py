@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from tools import ROOT, WORK, logged_run, new_folder, path, read, train_line, write
+from tools import WORK, logged_run, new_folder, path, python, read, train_line, write
 
-PROGRAM = os.path.join(ROOT, "dev", "tensorboard.py")
 RECORD = [{"event": "start", "time": "2026-01-02T03:04:05Z"}, {"event": "start", "time": "2026-02-02T03:04:05Z"}]
 BEGAN = 1767323045
 STAND_IN = """
@@ -31,14 +30,11 @@ def loss(step):
 
 
 def run(*arguments, status=0, stand_in=STAND_IN):
-    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+    environment = {}
     if stand_in:
-        write("hidden/tensorboard/__init__.py", "")
-        environment["PYTHONPATH"] = os.path.dirname(os.path.dirname(write("hidden/tensorboard/summary.py", stand_in)))
-    result = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=WORK, env=environment, text=True,
-                            capture_output=True, timeout=120, check=False)
-    assert result.returncode == status, (arguments, result)
-    return result.stdout, result.stderr
+        write("hidden/tensorboard/__init__.py", ""), write("hidden/tensorboard/summary.py", stand_in)
+        environment["PYTHONPATH"] = path("hidden")
+    return python("tensorboard.py", *arguments, status=status, **environment)
 
 
 def points(folder):

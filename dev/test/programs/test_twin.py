@@ -241,10 +241,8 @@ def test_options():
              "--steps (-x): got '1e3', expected a whole number from -1 to 1000000000 (default -1)"),
             (["-i", "x", "--lr", "nan"], "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"),
             (["-i", "x", "--stpes", "1"], "'--stpes': unknown option; the nearest is --steps (--help lists all)"),
-            (["-i", "x", "--batch", "1"], "'--batch': unknown option; the nearest is --batch-size (--help lists all)"),
             (["-i", "x", "--frobnicate", "1"], "'--frobnicate': unknown option (--help lists all)"),
             (["-i", "x", "--max_iters=9"], "'--max_iters': unknown option; give --steps (-x)"),
-            (["-i", "x", "--mbs=9"], "'--mbs': unknown option; give --batch-size (-b), the sequences of a micro-batch"),
             (["-i", "x", "--top-p", "1"],
              "--top-p: is an option of the C trainers, and does nothing here; leave it out"),
             (["-i", "x", "-s", "20"], "--sample-every (-s): got '20', this program takes only 0; leave it out"),
@@ -253,8 +251,6 @@ def test_options():
             (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
              "whose rate does not fall; leave one of the two out"),
             (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: needs --optimizer muon"),
-            (["-i", "x", "--muon-warmup", "300"], "--muon-warmup: needs --optimizer muon"),
-            (["-i", "x", "--muon-scale", "rms"], "--muon-scale: needs --optimizer muon"),
             (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o)")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(arguments, lambda device: False)

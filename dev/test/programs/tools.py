@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import time
@@ -94,6 +95,15 @@ def small_disk(size):
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+def python(program, *arguments, status=0, cwd=WORK, **environment):
+    """Runs a Python program of dev/ that must end with this status. Returns what it prints and what it complains of."""
+    done = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "dev", program), *map(str, arguments)], cwd=cwd,
+                          env=dict(os.environ, **environment), capture_output=True, text=True, timeout=LIMIT,
+                          check=False)
+    assert done.returncode == status, (program, arguments, done.returncode, done.stdout, done.stderr)
+    return done.stdout, done.stderr
 
 
 def run_closed(*command, **keywords):
