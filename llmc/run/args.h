@@ -72,12 +72,9 @@ static inline void args_quote(char *text, size_t size, const char *argument, siz
 
 // Writes an option's name for an error message: "--batch-size (-b)".
 static inline void args_label(char *text, size_t size, const ArgSpec *spec) {
-    size_t alias = strcspn(spec->aliases, " ");
-    if (alias > 0) {
-        snprintf(text, size, "--%s (-%.*s)", spec->name, (int)alias, spec->aliases);
-    } else {
-        snprintf(text, size, "--%s", spec->name);
-    }
+    int alias = (int)strcspn(spec->aliases, " ");
+    snprintf(text, size, "--%s%s%.*s%s", spec->name, alias > 0 ? " (-" : "", alias, spec->aliases,
+             alias > 0 ? ")" : "");
 }
 
 // Returns true if a list, whose words are divided by `separator`, contains word.

@@ -211,8 +211,7 @@ static inline bool run_settle_seq_len(TrainRun *run, TrainOptions *o, Error *err
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
     int64_t usual = samples_only ? context : trainer_facts.default_seq_len;
     if (o->seq_len == 0) { o->seq_len = min_i64(usual, context); }
-    if (run_is_new(run)) { train_options_take_context(o, &run->config); }
-    return train_options_check_context(o, run->config.max_seq_len, error);
+    return train_options_settle_context(o, run_is_new(run), &run->config, error);
 }
 
 // ---- The data ----

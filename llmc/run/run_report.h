@@ -82,7 +82,7 @@ static inline void run_muon_work_text(const TrainRun *run, char *text, size_t si
 static inline void run_print_muon(const TrainRun *run) {
     const TrainOptions *o = run->options;
     char rate[160], rise[64] = "", work[96];
-    Schedule schedule = train_options_muon_schedule(o, run->num_steps);
+    Schedule schedule = train_options_schedule(o, o->muon_lr, run->num_steps);
     double first = (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0), last = (double)MUON_MOMENTUM;
     schedule_text(&schedule, rate, sizeof(rate));
     if (first < last) {

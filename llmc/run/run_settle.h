@@ -25,7 +25,7 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                     "smaller --total-batch or more data",
                     (long long)run->train.num_sequences, (long long)sequences);
     }
-    run->schedule = train_options_schedule(o, run->num_steps);
+    run->schedule = train_options_schedule(o, o->lr, run->num_steps);
     for (int i = 0; i < NUM_EVALS; i++) {
         EvalLoader *eval = &run->evals[i];
         if (eval_is_open(eval)) { eval->B = eval_batch_sequences(eval, tokens); }

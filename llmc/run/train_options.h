@@ -233,11 +233,6 @@ static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *co
     return first;
 }
 
-// Gives a new model the context of its sequences: no step trains a later position. --context says otherwise.
-static inline void train_options_take_context(const TrainOptions *o, GPT2Config *config) {
-    if (o->context == 0 && o->seq_len > 0) { config->max_seq_len = (int)o->seq_len; }
-}
-
 // ---- Checks that need only the options ----
 
 // Settles total_batch, when seq_len and the number of ranks are known. 0 becomes one micro-batch of every rank, B * T *
@@ -272,23 +267,18 @@ static inline int64_t train_options_next_batch(int64_t sequences, int64_t batch_
     return next;
 }
 
-// Checks the sequence length against the model's number of positions, when the model is known.
-static inline bool train_options_check_context(const TrainOptions *options, int max_seq_len, Error *error) {
-    if (options->seq_len <= max_seq_len) { return true; }
-    return fail(error, "--seq-len (-t): %lld tokens, but the model knows %d positions; give at most that many",
-                (long long)options->seq_len, max_seq_len);
+// Gives a new model the context of its sequences, as no step trains a later position, unless --context says otherwise.
+// Checks that the model knows as many positions as a sequence has.
+static inline bool train_options_settle_context(const TrainOptions *o, bool is_new, GPT2Config *config, Error *error) {
+    if (is_new && o->context == 0 && o->seq_len > 0) { config->max_seq_len = (int)o->seq_len; }
+    return o->seq_len <= config->max_seq_len ||
+           fail(error, "--seq-len (-t): %lld tokens, but the model knows %d positions; give at most that many",
+                (long long)o->seq_len, config->max_seq_len);
 }
 
-// Returns the learning-rate schedule of a run of num_steps steps.
-static inline Schedule train_options_schedule(const TrainOptions *o, int64_t num_steps) {
-    Schedule s = {schedule_kind(o->schedule), (float)o->lr, o->warmup, num_steps, (float)o->final_lr_frac};
-    return s;
-}
-
-// Returns the schedule of Muon's learning rate: another peak, the rest as for AdamW's.
-static inline Schedule train_options_muon_schedule(const TrainOptions *o, int64_t num_steps) {
-    Schedule s = train_options_schedule(o, num_steps);
-    s.peak = (float)o->muon_lr;
+// Returns the learning-rate schedule of a run of num_steps steps. peak: --lr or --muon-lr.
+static inline Schedule train_options_schedule(const TrainOptions *o, double peak, int64_t num_steps) {
+    Schedule s = {schedule_kind(o->schedule), (float)peak, o->warmup, num_steps, (float)o->final_lr_frac};
     return s;
 }
 

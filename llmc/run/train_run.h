@@ -182,7 +182,7 @@ static inline MuonScale run_muon_scale(const TrainRun *run) {
 
 // Return Muon's learning rate and momentum of the current step.
 static inline float run_muon_rate(const TrainRun *run) {
-    Schedule schedule = train_options_muon_schedule(run->options, run->num_steps);
+    Schedule schedule = train_options_schedule(run->options, run->options->muon_lr, run->num_steps);
     return schedule_lr(&schedule, run->step);
 }
 

@@ -204,8 +204,10 @@ TEST(test_batch_and_context) {
     CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
     CHECK(t, !train_options_check_batch(&p.options, 8, &p.error), "100 tokens on 8 ranks accepted");
     CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
-    CHECK(t, train_options_check_context(&p.options, 5, &p.error), "%s", p.error.text);
-    CHECK(t, !train_options_check_context(&p.options, 4, &p.error), "T 5 accepted for 4 positions");
+    GPT2Config config = {0};
+    CHECK(t, train_options_settle_context(&p.options, true, &config, &p.error) && config.max_seq_len == 5, "of T");
+    config.max_seq_len = 4;
+    CHECK(t, !train_options_settle_context(&p.options, false, &config, &p.error), "T 5 accepted for 4 positions");
     expected = "--seq-len (-t): 5 tokens, but the model knows 4 positions; give at most that many";
     CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
 }
@@ -350,7 +352,8 @@ TEST(test_what_was_given) {
 TEST(test_rates) {
     static Parsed p;
     CHECK(t, parse(&p, false, "-i x --optimizer muon"), "%s", p.error.text);
-    Schedule muon = train_options_muon_schedule(&p.options, 100), adamw = train_options_schedule(&p.options, 100);
+    Schedule muon = train_options_schedule(&p.options, p.options.muon_lr, 100),
+             adamw = train_options_schedule(&p.options, p.options.lr, 100);
     CHECK(t, muon.peak == 0.02f && adamw.peak == 3e-4f, "peaks %g, %g", (double)muon.peak, (double)adamw.peak);
 }
 
