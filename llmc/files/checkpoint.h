@@ -91,26 +91,17 @@ static inline int64_t checkpoint_step_of_name(const char *name, const char *kind
 }
 
 // Returns the largest step below `before` among the names of this form in a folder. -1: there is none. -2: the folder
-// cannot be read, and errno says why.
+// is there but cannot be read, and errno says why.
 static inline int64_t checkpoint_before(const char *dir, const char *kind, const char *suffix, int64_t before) {
     int64_t largest = -1;
     DIR *folder = opendir(dir);
-    if (folder == NULL) { return -2; }
+    if (folder == NULL) { return errno == ENOENT ? -1 : -2; }
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         int64_t step = checkpoint_step_of_name(entry->d_name, kind, suffix);
         if (step < before) { largest = max_i64(largest, step); }
     }
     closedir(folder);
     return largest;
-}
-
-// Writes the steps of up to max states or models (kind) in a folder, newest first, and returns their number. Each
-// checkpoint has a state file; checkpoint_newest tells which is sound. A missing folder holds none.
-static inline int checkpoint_list(const char *dir, const char *kind, int64_t *steps, int max) {
-    int count = 0;
-    int64_t step = checkpoint_before(dir, kind, "", INT64_MAX);
-    for (; count < max && step >= 0; step = checkpoint_before(dir, kind, "", step)) { steps[count++] = step; }
-    return count;
 }
 
 // ---- Values ----

@@ -17,11 +17,10 @@
 // allows it.
 static inline bool run_check_use(const TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    int64_t step;
     char log[MAX_PATH_BYTES];
     if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error)) { return false; }
     bool is_used = run->folder.newest >= 0 || path_exists(log);
-    if (o->resume && run->folder.newest < 0 && checkpoint_list(o->out_dir, "model", &step, 1) > 0) {
+    if (o->resume && run->folder.newest < 0 && checkpoint_before(o->out_dir, "model", "", INT64_MAX) >= 0) {
         return fail(error,
                     "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
                     "with another --out-dir trains the newest model, --overwrite starts afresh in its place",
@@ -45,7 +44,7 @@ static inline bool run_check_place(const char *dir, Error *error) {
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
     if (!run_check_place(o->out_dir, error)) { return false; }
-    checkpoint_list(o->out_dir, "state", &run->folder.newest, 1);
+    run->folder.newest = checkpoint_before(o->out_dir, "state", "", INT64_MAX);
     if (!train_options_plan(o) && !run_check_use(run, error)) { return false; }
     return !o->resume || run->folder.newest < 0 || run_find_checkpoint(run, INT64_MAX, error);
 }

@@ -21,14 +21,12 @@ static inline void run_say_how_it_resumes(TrainRun *run) {
 // Creates and locks the run folder. Checks that no other process has saved in it since this one looked.
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    int64_t newest = -1;
     if (!run_writes_files(run)) { return true; }
     if (run->folder.newest < 0 && !run_check_disk(run, error)) { return false; }
     if (!make_directories(o->out_dir, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) { return false; }
     run->folder.locked = true;
     if (!checkpoint_clean(o->out_dir, error)) { return false; }
-    checkpoint_list(o->out_dir, "state", &newest, 1);
-    return newest == run->folder.newest ||
+    return checkpoint_before(o->out_dir, "state", "", INT64_MAX) == run->folder.newest ||
            fail(error, "--out-dir (-o): another process has saved in %.4000s just now; start again", o->out_dir);
 }
 

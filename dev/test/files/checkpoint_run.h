@@ -176,6 +176,14 @@ static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error
     return checkpoint_look(&found, dir, step, CHECKPOINT_AS_MODEL, error);
 }
 
+// Writes the steps of up to max states in a folder, newest first, and returns their number.
+static inline int list_steps(const char *dir, int64_t *steps, int max) {
+    int count = 0;
+    int64_t step = INT64_MAX;
+    while (count < max && (step = checkpoint_before(dir, "state", "", step)) >= 0) { steps[count++] = step; }
+    return count;
+}
+
 static inline int count_files(const char *dir) {
     DIR *folder = opendir(dir);
     int count = 0;

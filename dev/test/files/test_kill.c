@@ -107,7 +107,7 @@ static void die_twice(Test *t, Action first, Action second) {
             act(&run, dir.path, CLEAN, 0);
             check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
             int64_t steps[4];
-            int pairs = checkpoint_list(dir.path, "state", steps, 4);
+            int pairs = list_steps(dir.path, steps, 4);
             CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path),
                   pairs);
             deaths += first_died + second_died;
@@ -190,7 +190,7 @@ static int die_once(Test *t, Run *run, int64_t step, Death death) {
     act(run, dir.path, CLEAN, 0);
     check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
     int64_t steps[4];
-    int pairs = checkpoint_list(dir.path, "state", steps, 4);
+    int pairs = list_steps(dir.path, steps, 4);
     CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path), pairs);
     temp_dir_remove(&dir);
     return end;
