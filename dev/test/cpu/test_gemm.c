@@ -24,18 +24,22 @@ static float *new_floats(int64_t n, uint64_t stream) {
     return x;
 }
 
-static Case new_case(int64_t M, int64_t N, int64_t K, int flags, int threads) {
+static Case new_case_spread(int64_t M, int64_t N, int64_t K, int64_t spread, int flags, int threads) {
     Case c;
     memset(&c, 0, sizeof(c));
-    c.M = M, c.N = N, c.K = K, c.ldc = max_i64(1, N + (flags >> 4) % 3), c.spread = 1;
+    c.M = M, c.N = N, c.K = K, c.ldc = max_i64(1, N + (flags >> 4) % 3), c.spread = spread;
     c.transpose_a = flags & 1, c.transpose_b = flags & 2, c.accumulate = flags & 4, c.use_bias = flags & 8;
-    c.A = new_floats(M * K, 1), c.B = new_floats(K * N, 2), c.bias = new_floats(N, 3);
+    c.A = new_floats(spread * M * K, 1), c.B = new_floats(spread * K * N, 2), c.bias = new_floats(N, 3);
     c.C = new_floats(GUARD + M * c.ldc + GUARD, 4);
     int64_t floats = gemm_workspace_floats(threads);
     c.kernel = gemm_portable;
     c.mm.workspace = (float *)malloc((size_t)(floats + GUARD) * sizeof(float));
     for (int i = 0; i < GUARD; i++) { c.mm.workspace[floats + i] = UNTOUCHED; }
     return c;
+}
+
+static Case new_case(int64_t M, int64_t N, int64_t K, int flags, int threads) {
+    return new_case_spread(M, N, K, 1, flags, threads);
 }
 
 static void free_case(Case *c) { free(c->A), free(c->B), free(c->C), free(c->bias), free(c->mm.workspace); }
@@ -245,39 +249,29 @@ TEST(test_odd_sizes) {
     }
 }
 
-// One row meets a B whose columns are rows in memory, as when a model writes a token: it has a way of its own.
-TEST(test_one_row) {
-    for (int flags = 2; flags < 16; flags += 4) {
-        check_case(t, new_case(1, 101, 64, flags, 2), 2, 1);
-        check_case(t, new_case(1, 64, 1568, flags + 1, 2), 2, 1);
-        check_case(t, new_case(1, 48, 272, flags + 8, 2), 2, 1);
-    }
-}
-
-// More rows and more k than fit into the workspace at once.
-TEST(test_several_passes) {
-    static const int64_t shapes[][3] = {{300, 20, 1100}, {2, 50, 3000}, {1100, 17, 260}};
-    for (int i = 0; i < 3; i++) {
-        for (int flags = 0; flags < 16; flags += test_is_quick() ? 15 : 5) {
-            check_case(t, new_case(shapes[i][0], shapes[i][1], shapes[i][2], flags, 2), 2, 11);
-        }
-    }
-}
-
-TEST(test_any_strides) {
-    for (int flags = 0; flags < 16; flags++) {
-        Case c = new_case(21, 37, 270, flags, 2);
-        free(c.A), free(c.B);
-        c.spread = 3;
-        c.A = new_floats(3 * c.M * c.K, 1), c.B = new_floats(3 * c.N * c.K, 2);
-        check_case(t, c, 2, 1);
-    }
-}
-
-TEST(test_empty_sizes) {
-    for (int flags = 0; flags < 16; flags++) {
-        for (int empty = 1; empty < 4; empty++) {
-            check_case(t, new_case(empty & 1 ? 0 : 5, empty & 2 ? 0 : 7, 3, flags, 2), 2, 1);
+// Some sizes in every form: A and B transposed, C accumulating, with a bias.
+TEST(test_shapes) {
+    static const struct {
+        int64_t M, N, K, spread;
+        bool slow;
+    } shapes[] = {
+        // One row meets a B whose columns are rows in memory, as when a model writes a token: it has a way of its own.
+        {1, 101, 64, 1, false},
+        {1, 64, 1568, 1, false},
+        {1, 48, 272, 1, false},
+        // More rows and more k than fit into the workspace at once.
+        {300, 20, 1100, 1, true},
+        {2, 50, 3000, 1, true},
+        {1100, 17, 260, 1, true},
+        {21, 37, 270, 3, false}, // neighbours are apart
+        {0, 7, 3, 1, false},
+        {5, 0, 3, 1, false},
+        {0, 0, 3, 1, false},
+    };
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (int flags = 0; flags < 16; flags += !shapes[i].slow ? 1 : test_is_quick() ? 15 : 5) {
+            Case c = new_case_spread(shapes[i].M, shapes[i].N, shapes[i].K, shapes[i].spread, flags, 2);
+            check_case(t, c, 2, shapes[i].slow ? 11 : 1);
         }
     }
 }
