@@ -767,12 +767,10 @@ static void print_host_plans(const Trainer *t) {
     plan_print(&t->host_plan, stdout);
 }
 
-// Prints the work of Muon in a step, and how its matrices are dealt to the ranks.
+// Prints how Muon's matrices are dealt to the ranks.
 static void print_muon_plan(const Trainer *t, const TrainRun *run) {
-    char work[96];
     if (t->shards.deal.count == 0) { return; }
-    run_muon_work_text(run, work, sizeof(work));
-    say(stdout, "\nMuon: the rounds for %d matrices take %s.\n", t->shards.deal.count, work);
+    say(stdout, "\nMuon: %d matrices.\n", t->shards.deal.count);
     if (run->num_ranks == 1) { return; }
     deal_print(&t->shards.deal, &t->shards.layout, (int)sizeof(floatX), train_options_plans_all(run->options), stdout);
 }

@@ -17,7 +17,6 @@
 #include "llmc/base/files.h"
 
 #include <math.h>
-#include <sys/ioctl.h>
 
 #define MAIN_LOG_NAME "main.log"
 #define SPEED_LOG_NAME "speed.log"
@@ -49,7 +48,6 @@ typedef struct {
     int64_t steps_seen;    // by this process
     double first_start;    // start of this process's first step, in seconds_now()
     bool shows_line;       // a line that the next one replaces, on a terminal
-    double shown;          // when it was drawn, in seconds_now()
 } Logger;
 
 // ---- Texts ----
@@ -145,17 +143,12 @@ static inline bool logger_is_terminal(FILE *out) {
     return isatty(fileno(out)) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-// Shows a line in place of the one before, at most ten times a second. It is cut at the terminal's width: a line that
-// wraps could not be replaced.
+// Shows a line in place of the one before. It is cut at 79 columns: a line that wraps could not be replaced.
 static inline void logger_show(Logger *logger, const char *line) {
-    struct winsize size;
-    double now = seconds_now();
-    if (!logger->terminal || (logger->shows_line && now - logger->shown < 0.1)) { return; }
-    bool known = ioctl(fileno(logger->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    fprintf(logger->out, "\r%.*s\033[J", known ? size.ws_col - 1 : 79, line);
+    if (!logger->terminal) { return; }
+    fprintf(logger->out, "\r%.79s\033[J", line);
     fflush(logger->out);
     logger->shows_line = true;
-    logger->shown = now;
 }
 
 // Removes the line that was shown in place, so that something else may write to the terminal.

@@ -33,17 +33,14 @@ static inline bool run_check_use(const TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// Refuses a file as the place of a run.
-static inline bool run_check_place(const char *dir, Error *error) {
-    if (!path_check(dir, "--out-dir (-o)", error)) { return false; }
-    return !path_exists(dir) || path_is_directory(dir) ||
-           fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files", dir);
-}
-
 // Looks at the run folder, and finds the checkpoint that --resume goes on from. Only reads.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    if (!run_check_place(o->out_dir, error)) { return false; }
+    if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
+    if (path_exists(o->out_dir) && !path_is_directory(o->out_dir)) {
+        return fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files",
+                    o->out_dir);
+    }
     run->folder.newest = checkpoint_before(o->out_dir, "state", "", INT64_MAX);
     if (!train_options_plan(o) && !run_check_use(run, error)) { return false; }
     return !o->resume || run->folder.newest < 0 || run_find_checkpoint(run, INT64_MAX, error);

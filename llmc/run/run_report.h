@@ -28,72 +28,44 @@ static inline void run_print_eval(const TrainRun *run, int which) {
         (long long)eval->num_cut, (long long)eval->longest);
 }
 
-// Says what a user may not expect of a text.
-static inline void run_print_text_notes(const TrainRun *run) {
-    const TrainOptions *o = run->options;
-    bool no_split = run->texts.train != NULL && o->val_data[0] == '\0' && !run_has_val(run);
-    if (no_split) {
-        say(stdout,
-            "val data    none: validation and training need a sequence of %lld tokens each, the text has %lld; give "
-            "--val-data, more text or a smaller --seq-len\n",
-            (long long)o->seq_len + 1, (long long)run->train.num_tokens);
-    }
-}
-
-// Writes where the parameters come from.
-static inline void run_describe_origin(const TrainRun *run, char *text, size_t size) {
-    if (run_resumes(run)) {
-        snprintf(text, size, "the checkpoint of step %lld", (long long)run->folder.resumes);
-    } else {
-        snprintf(text, size, "%s", run_is_new(run) ? "the seed" : run->model_file->path);
-    }
-}
-
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = run->options;
     const GPT2Config *c = &run->config;
+    char from[MAX_PATH_BYTES + 100];
+    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+    if (run_resumes(run)) {
+        snprintf(from, sizeof(from), "the checkpoint of step %lld", (long long)run->folder.resumes);
+    } else {
+        snprintf(from, sizeof(from), "%s", run_is_new(run) ? "the seed" : run->model_file->path);
+    }
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
         c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    char from[MAX_PATH_BYTES + 100];
-    run_describe_origin(run, from, sizeof(from));
-    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
+    } else if (run->texts.train != NULL) {
+        say(stdout,
+            "val data    none: validation and training need a sequence of %lld tokens each, the text has %lld; give "
+            "--val-data, more text or a smaller --seq-len\n",
+            (long long)o->seq_len + 1, (long long)run->train.num_tokens);
     }
-    run_print_text_notes(run);
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
 }
 
-// Writes the operations of Muon's rounds beside those of a step: "1631 GFLOP, 0.39 % of the 4.183e+05 GFLOP of a step".
-static inline void run_muon_work_text(const TrainRun *run, char *text, size_t size) {
-    const TrainOptions *o = run->options;
-    double step = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch;
-    double rounds = muon_model_flops(&run->config);
-    snprintf(text, size, "%.4g GFLOP, %.2f %% of the %.4g GFLOP of a step", 1e-9 * rounds, 100.0 * rounds / step,
-             1e-9 * step);
-}
-
-// Prints Muon's settings, and the operations of its rounds beside the operations of a step.
 static inline void run_print_muon(const TrainRun *run) {
     const TrainOptions *o = run->options;
-    char rate[160], rise[64] = "", work[96];
+    char rate[160], rise[64] = "";
     Schedule schedule = train_options_schedule(o, o->muon_lr, run->num_steps);
-    double first = (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0), last = (double)MUON_MOMENTUM;
     schedule_text(&schedule, rate, sizeof(rate));
-    if (first < last) {
-        snprintf(rise, sizeof(rise), "%g to %g over %lld steps", first, last, (long long)o->muon_warmup);
-    } else {
-        snprintf(rise, sizeof(rise), "%g", last);
+    if (o->muon_warmup > 0) {
+        snprintf(rise, sizeof(rise), "%g to ", (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0));
     }
-    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s, scale %s\n", rate,
-        rise, o->muon_scale);
-    run_muon_work_text(run, work, sizeof(work));
-    say(stdout, "            its rounds take %s\n", work);
+    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s%g, scale %s\n", rate,
+        rise, (double)MUON_MOMENTUM, o->muon_scale);
 }
 
 // Prints the steps and the optimizer of a run that trains.
@@ -157,23 +129,22 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     }
 }
 
-// Prints whether the plan of a CPU run fits into this machine, and what plans for GPUs.
+// Prints whether the plan of a CPU run fits into this machine, and which program plans for GPUs.
 static inline void run_print_machine_fit(const MemoryPlan *plan) {
     char takes[32], has[32], left[32];
     MachineMemory memory = machine_memory("");
     format_bytes(takes, sizeof(takes), plan->total);
     format_bytes(has, sizeof(has), memory.all);
     format_bytes(left, sizeof(left), memory.available);
-    say(stdout, "\nFor GPUs: train_gpt2cu --plan, or train_gpt2emu --plan, which needs no GPU and no CUDA (make "
-                "train_gpt2emu).\n");
-    if (memory.all > 0) {
-        say(stdout,
-            "The run takes %s, planned to the byte. This machine has %s%s, and %s of it are available: it %s.\n", takes,
-            has, machine_limit_text(&memory), left,
-            plan->total <= memory.available ? "fits"
-            : plan->total <= memory.all     ? "does not fit beside other programs"
-                                            : "does not fit");
-    }
+    bool fits = plan->total <= memory.available, possible = plan->total <= memory.all;
+    say(stdout, "fits        %s: %s of %s%s, %s available\n",
+        fits       ? "yes"
+        : possible ? "not beside other programs"
+                   : "no",
+        takes, has, machine_limit_text(&memory), left);
+    say(stdout,
+        "            train_gpt2cu --plan plans for GPUs; so does train_gpt2emu --plan, which needs no GPU and no "
+        "CUDA\n");
 }
 
 // Prints for --plan all the tensors in the plan's row "params", and the buffers of the machine that computes.
@@ -208,11 +179,7 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
 
 // Begins the line of the current step in the log. The caller fills in loss, norm and time.
 static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
-    StepInfo info;
-    memset(&info, 0, sizeof(info));
-    info.step = run->step;
-    info.tokens = run->options->total_batch;
-    info.lr = lr;
+    StepInfo info = {run->step, 0.0, 0.0, lr, 0.0, run->options->total_batch, 0.0, 0.0};
     return info;
 }
 
@@ -250,15 +217,12 @@ static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *erro
 
 // ---- Evaluations ----
 
-// Shows on a terminal that `batches` of an evaluation are done. start: its beginning, in seconds_now().
-static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
+// Shows on a terminal how far an evaluation is, after so many batches.
+static inline void run_show_eval(TrainRun *run, int which, int64_t batches) {
     const EvalLoader *eval = &run->evals[which];
-    char text[128], left[32];
-    double batches_left = (double)(eval_num_batches(eval) - batches);
-    format_duration(left, sizeof(left), (seconds_now() - start) * batches_left / (double)batches);
-    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_sequences);
-    snprintf(text, sizeof(text), "%s %*lld/%lld sequences | %s left", run_evals[which].name, width,
-             (long long)min_i64(batches * eval->B, eval->num_sequences), (long long)eval->num_sequences, left);
+    char text[80];
+    snprintf(text, sizeof(text), "%s %lld of %lld sequences", run_evals[which].name,
+             (long long)min_i64(batches * eval->B, eval->num_sequences), (long long)eval->num_sequences);
     logger_show(&run->logger, text);
 }
 

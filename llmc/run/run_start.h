@@ -26,7 +26,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
     if (!make_directories(o->out_dir, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) { return false; }
     run->folder.locked = true;
     if (!checkpoint_clean(o->out_dir, error)) { return false; }
-    return checkpoint_before(o->out_dir, "state", "", INT64_MAX) == run->folder.newest ||
+    return checkpoint_before(o->out_dir, "state", "", INT64_MAX) == max_i64(run->folder.newest, -1) ||
            fail(error, "--out-dir (-o): another process has saved in %.4000s just now; start again", o->out_dir);
 }
 

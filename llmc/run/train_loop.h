@@ -57,12 +57,11 @@ static inline bool loop_validate(TrainRun *run, Error *error) {
 // Logs the score of an evaluation. Returns early if the run stops.
 static inline bool loop_evaluate(TrainRun *run, int which, Error *error) {
     Round round = loop_first_round(run, eval_num_batches(&run->evals[which]));
-    double start = seconds_now();
     bool ok = true;
     while (loop_next_round(run, &round, &ok, error)) {
         trainer_evaluate_batch(run->trainer, run, which, round);
         int64_t done = round.number + 1 - trainer_facts.rounds_ahead;
-        if (done > 0) { run_show_eval(run, which, min_i64(done * run->num_ranks, round.batches), start); }
+        if (done > 0) { run_show_eval(run, which, min_i64(done * run->num_ranks, round.batches)); }
     }
     if (!ok || run_is_stopping()) { return ok; }
     int64_t correct = eval_judge(&run->evals[which], trainer_evaluation_means(run->trainer, run, which, round));

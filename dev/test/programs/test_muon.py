@@ -119,13 +119,9 @@ def test_clipped_gradients():
 
 
 def test_settings_on_the_screen():
-    """5 rounds of 6 C^3 for four matrices and 18 C^3 for two, beside the operations of 32 tokens."""
-    rounds, step = 5 * (4 * 6 + 2 * 18) * 16**3, 32 * 6 * (12 * 16**2 + 257 * 16 + 16 * 16)
-    for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.85 to 0.95 over 6 steps, scale original"),
+    for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.85 to 0.95, scale original"),
                         (["--optimizer", "muon", "--muon-warmup", 0, "--muon-scale", "rms"],
                          "0.0003, cosine to 3e-05, momentum 0.95, scale rms")):
         out = ran(*RUN, *words, "--plan")
         assert f"\noptimizer   Muon for the matrices of the blocks, learning rate {says}\n" in out, out
-        assert (f"\n            its rounds take {1e-9 * rounds:.4g} GFLOP, {100 * rounds / step:.2f} % of the "
-                f"{1e-9 * step:.4g} GFLOP of a step\n") in out, out
     assert "Muon" not in ran(*RUN, "--plan")
