@@ -877,19 +877,17 @@ float *trainer_begin_sample(Trainer *t) { return generate_begin(&t->model); }
 void trainer_append_token(Trainer *t, int token) { generate_append(&t->model, token); }
 const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model); }
 
-// Fills the parameters of a fresh run: a model's file has them, or GPT-2's initialisation draws them from the seed.
-static bool init_params(Model *model, const TrainRun *run, Error *error) {
-    if (run->model_file != NULL) { return model_file_read(run->model_file, model->params, error); }
-    gpt2_init_params(model->params, &run->config, (uint64_t)run->options->seed);
-    return true;
-}
-
+// A fresh run has no reader: a model's file has its parameters, or GPT-2's initialisation draws them from the seed.
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
-    if (reader == NULL) { return init_params(model, run, error); }
-    clear_state(model);
-    return checkpoint_read_whole(reader, arrays, error);
+    if (reader != NULL) {
+        clear_state(model);
+        return checkpoint_read_whole(reader, arrays, error);
+    }
+    if (run->model_file != NULL) { return model_file_read(run->model_file, model->params, error); }
+    gpt2_init_params(model->params, &run->config, (uint64_t)run->options->seed);
+    return true;
 }
 
 bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) { return (void)t, (void)run, (void)error, true; }

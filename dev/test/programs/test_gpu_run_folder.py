@@ -26,8 +26,8 @@ def test_describes_the_run():
         assert "\r" not in out and "\x1b" not in out, out  # mpirun has given its processes a terminal
         record = record_of(folder)
         assert record["program"] == os.path.basename(PROGRAM) and record["command"][0] == PROGRAM, record["command"]
-        assert f"precision   {record['precision']}" in out and record["tokens_per_step"] == 64
-        given = {"gpu-log-every": 7, "zero-stage": 0, "tf32": 1, "watchdog": 45, "process-rank": 0}
+        assert f"precision   {record['options']['computed-in']}" in out and record["tokens_per_step"] == 64
+        given = {"gpu-log-every": 7, "zero-stage": 0, "tf32": 1, "watchdog": 45}
         check_options(record, given, options)
         check_machine(record, count)
         gpus = record["hardware"]["gpus"]
