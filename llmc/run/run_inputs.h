@@ -46,16 +46,8 @@ static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     return !o->resume || run->folder.newest < 0 || run_find_checkpoint(run, INT64_MAX, error);
 }
 
-// Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
-static inline bool run_take_sizes(TrainRun *run, Error *error) {
-    int given = train_options_take_sizes(run->options, &run->config);
-    return given < 0 || run->model_file == NULL ||
-           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(given),
-                run->options->init);
-}
-
 // Finds out what --init is, which may mean reading a whole checkpoint. Rank 0 does that for all ranks. run_check_same
-// finds out whether they have equal files.
+// finds out whether they have equal files. Options give a new model its sizes, and an existing model refuses them.
 static inline bool run_open_model_file(TrainRun *run, Error *error) {
     ModelFile *file = run->model_file = (ModelFile *)malloc(sizeof(ModelFile));
     bool ok = file != NULL || fail(error, "out of memory");
@@ -69,7 +61,10 @@ static inline bool run_open_model_file(TrainRun *run, Error *error) {
         free(file);
         run->model_file = NULL;
     }
-    return run_take_sizes(run, error);
+    int given = train_options_take_sizes(run->options, &run->config);
+    return given < 0 || run->model_file == NULL ||
+           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(given),
+                run->options->init);
 }
 
 // Finds the model's config. A size leaves the vocabulary at 0. Only rank 0 looks at the run folder, because a network
@@ -128,20 +123,16 @@ static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_P
     return found;
 }
 
-// Chooses the built-in bytes for a text or a model of bytes. Otherwise chooses llm.c's file if it is in the working
-// directory, or none ("").
-static inline const char *run_default_tokenizer(const TrainRun *run) {
-    if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { return "byte"; }
-    return path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
-}
-
-// Chooses what --tokenizer names, otherwise the model's own tokenizer, the data's, or the default. Writes a file,
-// "byte" or "" (none). Returns whose it is, for people.
+// Chooses what --tokenizer names, otherwise the model's own tokenizer, or the data's. By default a text or a model of
+// bytes has bytes, and all else llm.c's file in the working directory. Writes a file, "byte" or "" (none). Returns
+// whose it is, for people.
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
     const char *given = run->options->tokenizer;
     if (given[0] == '\0' && run_finds_model_tokenizer(run, name)) { return ", the model's own"; }
     if (given[0] == '\0' && run_finds_data_tokenizer(run, name)) { return ", the data's own"; }
-    const char *other = given[0] != '\0' ? given : run_default_tokenizer(run);
+    bool bytes = run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE;
+    const char *usual = bytes ? "byte" : path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
+    const char *other = given[0] != '\0' ? given : usual;
     path_copy(name, other, strlen(other));
     return "";
 }

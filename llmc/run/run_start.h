@@ -5,19 +5,6 @@
 #include "llmc/base/launcher.h"
 #include "llmc/run/run_state.h"
 
-// Says that --resume finds nothing, or that the run is at its end.
-static inline void run_say_how_it_resumes(TrainRun *run) {
-    const char *dir = run->options->out_dir;
-    if (run_resumes(run) && run->step >= run->num_steps) {
-        logger_event(&run->logger,
-                     "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
-                     (long long)run->step, (long long)run->num_steps);
-    }
-    if (run->options->resume && !run_resumes(run)) {
-        logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
-    }
-}
-
 // Creates and locks the run folder. Checks that no other process has saved in it since this one looked.
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
@@ -73,7 +60,13 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     }
     // mpirun gives its processes terminals, wherever their output goes. They write a line for each step.
     if (launcher_find().name != NULL) { run->logger.terminal = false; }
-    run_say_how_it_resumes(run);
+    if (run_resumes(run) && run->step >= run->num_steps) {
+        logger_event(&run->logger,
+                     "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
+                     (long long)run->step, (long long)run->num_steps);
+    } else if (run->options->resume && !run_resumes(run)) {
+        logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
+    }
     return true;
 }
 

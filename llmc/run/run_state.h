@@ -39,10 +39,10 @@ static inline bool run_share_checkpoint(TrainRun *run, GPT2Config *config, Error
 
 // ---- The record of a run ----
 
-// Returns the precision as states record it. The CPU rounds what it multiplies, the GPU all activations.
-static inline const char *run_saved_precision(const TrainRun *run) {
-    bool multiplies = trainer_facts.precision == NULL && strcmp(run->options->precision, "bf16") == 0;
-    return multiplies ? "bf16 multiplies" : run_precision(run);
+// Returns the precision as states record it. The GPU rounds all activations, the CPU only what it multiplies.
+static inline const char *run_precision(const TrainRun *run) {
+    if (trainer_facts.precision != NULL) { return trainer_facts.precision; }
+    return strcmp(run->options->precision, "bf16") == 0 ? "bf16 multiplies" : "fp32";
 }
 
 // Lists options and what the run has settled, each as a name and a value with a character after either. The training
@@ -56,7 +56,7 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
         train_options_text(run->options, i, text, sizeof(text));
         text_printf(list, "--%s%c%s%c", train_options_name(i), after_name, text, after_value);
     }
-    text_printf(list, "computed-in%c%s%c", after_name, run_saved_precision(run), after_value);
+    text_printf(list, "computed-in%c%s%c", after_name, run_precision(run), after_value);
     if (run->record.arithmetic[0] == '\0') { return; }
     text_printf(list, "arithmetic%c%s%c", after_name, run->record.arithmetic, after_value);
 }

@@ -93,22 +93,18 @@ static inline void loop_begin_sample(TrainRun *run, TextOut *out) {
     }
 }
 
-// True if the sample must end here. All ranks compute a sample together, because sharded parameters need every rank.
-static inline bool loop_sample_stops(TrainRun *run) {
-    Error ignored; // another place ends the run if a rank is gone
-    return !loop_ask_to_stop(run, &ignored) || run_is_stopping();
-}
-
 // Writes a sample to the screen, token by token, until the run stops. It never fails a training run. Logits that are
 // not numbers end the sample with a message and the result false. The next step's loss will show where they come from.
+// All ranks compute a sample together, because sharded parameters need every rank.
 static inline bool loop_sample(TrainRun *run) {
     const TrainOptions *o = run->options;
     SamplerOptions options = {(float)o->temperature, (float)o->top_p};
     float *probs = trainer_begin_sample(run->trainer);
+    Error ignored; // another place ends the run if a rank is gone
     TextOut out;
     int token = 0;
     loop_begin_sample(run, &out);
-    for (int64_t i = 0; i < o->sample_tokens && !loop_sample_stops(run); i++) {
+    for (int64_t i = 0; i < o->sample_tokens && loop_ask_to_stop(run, &ignored) && !run_is_stopping(); i++) {
         double uniform = rand_uniform((uint64_t)o->seed, RAND_SAMPLER, ((uint64_t)run->step << 32) + (uint64_t)i);
         const float *logits = trainer_next_logits(run->trainer);
         token = sample_token(logits, run->config.vocab_size, &options, uniform, probs);

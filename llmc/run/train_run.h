@@ -104,11 +104,6 @@ struct TrainRun {
     RunRecord record;
 };
 
-// Returns the precision of activations and matrix multiplies. A trainer has one, or takes --precision.
-static inline const char *run_precision(const TrainRun *run) {
-    return trainer_facts.precision != NULL ? trainer_facts.precision : run->options->precision;
-}
-
 static inline bool run_writes_files(const TrainRun *run) { return run->options->out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->rank == 0; }
 static inline bool run_resumes(const TrainRun *run) { return run->folder.resumes >= 0; }
