@@ -155,7 +155,7 @@ def test_without_its_choices():
     assert f"{PROBLEMS} shapes timed" in GPU.ran(*words) and os.path.exists(words[words.index("-o") + 1])
     one = cli.new_folder("one")
     tuned("-o", one)
-    refused("one", 2, "one of another --matmul-tune?")
+    refused("one", 2, "--matmul-tune was 1, is 2")
     GPU.ran(*resumed("one", 0, "--allow-changes"))
 
 

@@ -168,15 +168,16 @@ TEST(test_evaluations) {
     logger.out = tmpfile();
     logger.terminal = true;
     logger_show(&logger, "HellaSwag 1/9");
-    logger_show(&logger, "HellaSwag 2/9"); // too soon after the other
+    logger_show(&logger, "HellaSwag 2/9");
     bool ok = logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error);
     logger_show(&logger, "MMLU 1/9");
     ok = ok && logger_eval(&logger, 250, "MMLU", "mmlu", 0, 7, &error);
     CHECK(t, ok, "%s", error.text);
     read_back(logger.out, shown, sizeof(shown));
     CHECK(t,
-          strcmp(shown, "\rHellaSwag 1/9\033[J\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n"
-                        "\rMMLU 1/9\033[J\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n") == 0,
+          strcmp(shown,
+                 "\rHellaSwag 1/9\033[J\rHellaSwag 2/9\033[J\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n"
+                 "\rMMLU 1/9\033[J\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n") == 0,
           "%s", shown);
     logger_close(&logger);
     read_text(t, MAIN_LOG_NAME, text, sizeof(text));
