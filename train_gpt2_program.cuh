@@ -287,10 +287,11 @@ static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     return shape;
 }
 
-int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level, Error *overflow) {
+int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
     static Trainer scratch; // large, so not on the stack
+    Error ignored;
     gpt2_plan(&scratch, &run->config, shape_of(run, B, level));
-    return plan_check_overflow(&scratch.device_plan, overflow) ? scratch.device_plan.total : -1;
+    return plan_check_overflow(&scratch.device_plan, &ignored) ? scratch.device_plan.total : INT64_MAX;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

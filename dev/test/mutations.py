@@ -109,7 +109,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/memory_plan.h", "memory.available = min_i64(memory.available, memory.all);", "", UNIT, "memory_plan"),
     ("llmc/run/run_report.h", "c <= PLAN_DATA", "c <= PLAN_ACTIVATION", CPU, "test_options.py -k consistent"),
     ("llmc/run/gpu_choices.h", "most * o->seq_len < AUTO_TOKENS", "true", UNIT, "gpu_choices"),
-    ("llmc/run/gpu_choices.h", "bytes <= run_gpu_budget(run)) { return B; }", "true) { return B; }", UNIT,
+    ("llmc/run/gpu_choices.h", "> run_gpu_budget(run)) {", "> INT64_MAX - 1) {", UNIT,
      "gpu_choices"),
     ("llmc/run/gpu_choices.h", "must_fit = o->auto_plan || ", "must_fit = ", UNIT, "gpu_choices"),
     ("llmc/run/gpu_choices.h", "if (bytes <= budget) {", "if (bytes < budget) {", EMU, "test_gpu_plan.py -k byte"),

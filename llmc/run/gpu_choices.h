@@ -16,9 +16,8 @@
 #define AUTO_TOKENS 8192
 
 // The trainer defines this function. It returns the bytes of GPU memory that the run takes with a micro-batch of B
-// sequences at a level of --recompute. It allocates nothing. -1: a size does not fit into 63 bits, and *overflow says
-// which.
-int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level, Error *overflow);
+// sequences at a level of --recompute, INT64_MAX if they do not fit into 63 bits. It allocates nothing.
+int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level);
 
 static inline int64_t run_gpu_reserve(const TrainRun *run) {
     return GPU_RESERVE_BYTES + (run->num_ranks > 1 ? GPU_NCCL_BYTES : 0) +
@@ -44,29 +43,10 @@ static inline int64_t run_largest_batch(const TrainRun *run, int level) {
     const TrainOptions *o = run->options;
     int64_t share = o->total_batch / (o->seq_len * run->num_ranks);
     int64_t B = run_chooses_batch(run) ? train_options_next_batch(share, 0) : o->batch_size;
-    Error ignored;
-    while (B > 0) {
-        int64_t bytes = trainer_plan_bytes(run, B, level, &ignored);
-        if (bytes >= 0 && bytes <= run_gpu_budget(run)) { return B; }
+    while (B > 0 && trainer_plan_bytes(run, B, level) > run_gpu_budget(run)) {
         B = run_chooses_batch(run) ? train_options_next_batch(share, B) : 0;
     }
-    return 0;
-}
-
-// Fails because not even the smallest micro-batch fits at the highest level, and says what helps.
-static inline bool run_fail_no_room(TrainRun *run, int level, Error *error) {
-    const TrainOptions *o = run->options;
-    char where[160], need[32];
-    int64_t bytes = trainer_plan_bytes(run, o->batch_size, level, error);
-    if (bytes < 0) { return run_fail_together(run, error); }
-    run_gpu_budget_text(run, where, sizeof(where));
-    format_bytes(need, sizeof(need), bytes);
-    fail(error,
-         "%s: nothing fits: --batch-size %lld --recompute %d takes the least GPU memory, %s, and there are %s; %suse "
-         "more GPUs with --zero-stage 3, or choose a smaller model",
-         o->auto_plan ? "--auto" : "--gpu-memory", (long long)o->batch_size, level, need, where,
-         o->batch_size > 1 ? "lower --batch-size, " : "");
-    return run_fail_together(run, error);
+    return B;
 }
 
 // Chooses the lowest level at which the largest micro-batch has AUTO_TOKENS tokens. If no level has so many, chooses
@@ -81,13 +61,20 @@ static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
         if (B > most) { most = B, level = i; }
     }
     bool must_fit = o->auto_plan || (o->gpu_memory > 0.0 && !train_options_plan(o));
-    if (most == 0 && must_fit) { return run_fail_no_room(run, level, error); }
+    run_gpu_budget_text(run, where, sizeof(where));
+    if (most == 0 && must_fit) {
+        fail(error,
+             "%s: nothing fits: --batch-size %lld --recompute %d takes more than %s; %suse more GPUs with --zero-stage "
+             "3, or choose a smaller model",
+             o->auto_plan ? "--auto" : "--gpu-memory", (long long)o->batch_size, level, where,
+             o->batch_size > 1 ? "lower --batch-size, " : "");
+        return run_fail_together(run, error);
+    }
     o->recompute = level;
     if (run_chooses_batch(run)) {
         o->batch_size = most;
         snprintf(batch, sizeof(batch), "--batch-size %lld ", (long long)most);
     }
-    run_gpu_budget_text(run, where, sizeof(where));
     snprintf(run->choices.note, sizeof(run->choices.note), "%s--recompute %d: %s %s", batch, level,
              most > 0 ? "fits into" : "takes the least memory, but more than", where);
     return true;
