@@ -138,9 +138,9 @@ static inline void checkpoint_read_close(CheckpointReader *r) {
 
 // Compares the hash of an array that was read with its record.
 static inline bool checkpoint_check_sum(const CheckpointReader *r, int array, uint64_t found, Error *error) {
-    if (found == r->state.records[array].checksum) { return true; }
-    if (array != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, array, error); }
-    return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
+    if (array != CHECKPOINT_PARAMS) { return state_check_sum(&r->state, array, found, error); }
+    return found == r->state.table.records[array].checksum ||
+           fail(error, "%s: is damaged: its checksum does not match", r->model.path);
 }
 
 static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
@@ -169,7 +169,7 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
         state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
         (found == step || fail(error, "%s: is the training state of step %lld, renamed?", path, (long long)found));
     if (!right) { return false; }
-    if (r->state.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
+    if (r->state.table.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
         return fail(error, "%s: does not say which model file it belongs to", path);
     }
     if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored)) {
@@ -193,23 +193,10 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
     r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
     bool ok = checkpoint_open_model(r, &paths, header, step, error);
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-        StateRecord record = checkpoint_record(&r->config, r->optimizer, a);
-        ok = state_expect(&r->state, a, record.name, (StateKind)record.kind, record.bytes, error);
+        ok = state_expect(&r->state, a, checkpoint_record(&r->config, r->optimizer, a), error);
     }
     if (!ok) { checkpoint_read_close(r); }
     return ok;
-}
-
-// ---- Loading ----
-
-// Reads a checkpoint's facts and its model's config, without the weights.
-static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
-                                          Error *error) {
-    CheckpointReader r;
-    if (!checkpoint_open(&r, dir, step, header, error)) { return false; }
-    *config = r.config;
-    checkpoint_read_close(&r);
-    return true;
 }
 
 // ---- The newest good checkpoint ----
@@ -269,7 +256,7 @@ static inline bool checkpoint_newest(CheckpointFound *found, const char *dir, in
 
 // ---- Loading in pieces ----
 
-// Opens a checkpoint to be read in pieces and reads its facts into header. config comes from checkpoint_load_header. No
+// Opens a checkpoint to be read in pieces and reads its facts into header. Its model must have this config. No
 // file stays open after this or a following function fails.
 static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
                                          StateHeader *header, Error *error) {
@@ -279,30 +266,22 @@ static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, i
     return fail(error, "%s: holds a model of another shape", r->model.path);
 }
 
-// Reads one piece, small enough to stay in the cache until it is checked.
-static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
-                                         Error *error) {
-    bool params = array == CHECKPOINT_PARAMS;
-    int64_t offset = params ? DATA_HEADER_BYTES : state_section_offset(&r->state, array);
-    int64_t at = checkpoint_place(&r->config, r->optimizer, array, first);
-    if (!input_read(params ? &r->model : &r->state.file, offset + 4 * at, data, 4 * n, error)) { return false; }
-    r->sums.sums[array] += sum64(at, data, n);
-    if (params) { model_zero_padding_range(data, &r->config, first, n); }
-    if (r->not_finite.text[0] == '\0') {
-        const char *path = params ? r->model.path : r->state.file.path;
-        checkpoint_check_values(&r->config, array, first, data, n, path, &r->not_finite);
-    }
-    return true;
-}
-
-// Reads the elements of parameters first .. first + n - 1 from an array that has them. They are good only when
-// checkpoint_read_end succeeds.
+// Reads the elements of parameters first .. first + n - 1 from an array that has them, in chunks that stay in the cache
+// until they are checked. They are good only when checkpoint_read_end succeeds.
 static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                    Error *error) {
-    bool ok = model_check_range(&r->config, first, n, r->state.file.path, error);
-    for (int64_t done = 0; ok && done < n; done += SUM_CHUNK_BYTES / 4) {
-        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
-        ok = checkpoint_read_chunk(r, array, first + done, data + done, count, error);
+    bool params = array == CHECKPOINT_PARAMS, ok = model_check_range(&r->config, first, n, r->state.file.path, error);
+    const InputFile *file = params ? &r->model : &r->state.file;
+    int64_t offset = params ? DATA_HEADER_BYTES : state_offset(&r->state.table, array);
+    int64_t at = ok ? checkpoint_place(&r->config, r->optimizer, array, first) : 0;
+    for (int64_t count; ok && n > 0; first += count, at += count, data += count, n -= count) {
+        count = min_i64(n, SUM_CHUNK_BYTES / 4);
+        ok = input_read(file, offset + 4 * at, data, 4 * count, error);
+        if (!ok) { break; }
+        r->sums.sums[array] += sum64(at, data, count);
+        if (params) { model_zero_padding_range(data, &r->config, first, count); }
+        if (r->not_finite.text[0] != '\0') { continue; }
+        checkpoint_check_values(&r->config, array, first, data, count, file->path, &r->not_finite);
     }
     if (!ok) { checkpoint_read_close(r); }
     return ok;
@@ -327,7 +306,7 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
                                        int count, Error *error) {
     bool ok = true;
     for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        ok = checkpoint_check_sum(r, a, hash64_end(all->sums[a], r->state.records[a].bytes), error);
+        ok = checkpoint_check_sum(r, a, hash64_end(all->sums[a], r->state.table.records[a].bytes), error);
     }
     ok = ok && (r->not_finite.text[0] == '\0' || fail(error, "%s", r->not_finite.text)) &&
          state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
@@ -377,9 +356,8 @@ typedef struct CheckpointWriter {
     GPT2Optimizer optimizer;
     bool leader;
     StateHeader header;
-    StateRecord records[STATE_MAX_SECTIONS]; // CHECKPOINT_ARRAYS arrays, then the sections
+    StateTable table; // CHECKPOINT_ARRAYS arrays, then the sections
     const StateSection *sections;
-    int count; // records
     AtomicFile model, state;
     CheckpointSums sums;
 } CheckpointWriter;
@@ -390,40 +368,35 @@ static inline void checkpoint_write_close(CheckpointWriter *w) {
     atomic_close(&w->model);
 }
 
-static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) {
-    return state_offset(w->header.length, w->records, w->count, i);
-}
-
 // Lays out the state: adds the facts step and model_header, and makes the records.
 static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
                                        Error *error) {
     int32_t model_header[DATA_HEADER_INTS];
     model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
-    state_set_i64(&w->header, "step", step);
+    state_set_u64(&w->header, "step", (uint64_t)step);
     state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
-    w->count = CHECKPOINT_ARRAYS + count;
-    if (w->header.length < 0 || w->count > STATE_MAX_SECTIONS) {
-        return fail(error, "%s: the facts or the %d sections do not fit into a state file", w->paths.state, w->count);
+    w->table.text_bytes = w->header.length, w->table.count = CHECKPOINT_ARRAYS + count;
+    if (w->header.length < 0 || w->table.count > STATE_MAX_SECTIONS) {
+        return fail(error, "%s: the facts or the %d sections do not fit into a state file", w->paths.state,
+                    w->table.count);
     }
     w->sections = sections;
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a] = checkpoint_record(&w->config, w->optimizer, a); }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        w->table.records[a] = checkpoint_record(&w->config, w->optimizer, a);
+    }
     for (int i = 0; i < count; i++) {
-        w->records[CHECKPOINT_ARRAYS + i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
+        w->table.records[CHECKPOINT_ARRAYS + i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
     }
     return true;
 }
 
-// Returns the bytes of a checkpoint, so that a run can look at the disk's free space before it begins; -1: it has too
-// many facts.
-static inline int64_t checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
+// Returns about the bytes of a checkpoint, rather more, so that a run can look at the disk's free space.
+static inline int64_t checkpoint_size(const GPT2Config *config, GPT2Optimizer optimizer, const StateSection *sections,
                                       int count) {
-    CheckpointWriter w;
-    Error ignored;
-    w.config = *config, w.header = *header, w.optimizer = checkpoint_optimizer(header);
-    if (!checkpoint_paths(&w.paths, ".", 0, &ignored) || !checkpoint_describe(&w, 0, sections, count, &ignored)) {
-        return -1;
-    }
-    return model_bin_bytes(config, MODEL_BIN_FP32) + checkpoint_state_offset(&w, w.count);
+    int64_t bytes = DATA_HEADER_BYTES + STATE_TEXT_BYTES;
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { bytes += checkpoint_record(config, optimizer, a).bytes; }
+    for (int i = 0; i < count; i++) { bytes += sections[i].bytes; }
+    return bytes;
 }
 
 // Creates both temporary files at their full size, so that a full disk shows here.
@@ -431,7 +404,7 @@ static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
     int32_t header[DATA_HEADER_INTS];
     model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
     return atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
-           atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
+           atomic_create(&w->state, w->paths.state, state_offset(&w->table, w->table.count), error) &&
            atomic_write_at(&w->model, 0, header, DATA_HEADER_BYTES, error);
 }
 
@@ -454,33 +427,26 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
     }
     bool ok = leader ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, error)
                      : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
-                           atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
+                           atomic_join(&w->state, w->paths.state, state_offset(&w->table, w->table.count), error);
     if (!ok) { checkpoint_write_close(w); }
     return ok;
 }
 
-// Writes one piece, small enough to stay in the cache after it is checked.
-static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
-                                          Error *error) {
-    bool params = array == CHECKPOINT_PARAMS;
-    if (!checkpoint_check_values(&w->config, array, first, data, n, "the model to be saved", error)) { return false; }
-    int64_t offset = params ? DATA_HEADER_BYTES : checkpoint_state_offset(w, array);
-    int64_t at = checkpoint_place(&w->config, w->optimizer, array, first);
-    w->sums.sums[array] += sum64(at, data, n);
-    return atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * n, error);
-}
-
-// Writes the elements of parameters first .. first + n - 1 to an array that has them. All processes together write
-// every element once. Values that loading would refuse are refused here, too: the good checkpoints would be gone by
-// then.
+// Writes the elements of parameters first .. first + n - 1 to an array that has them, in chunks that stay in the cache
+// after they are checked. All processes together write every element once. Values that loading would refuse are refused
+// here, too: the good checkpoints would be gone by then.
 static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                     Error *error) {
-    if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }
-    for (int64_t done = 0; done < n; done += SUM_CHUNK_BYTES / 4) {
-        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
-        if (!checkpoint_write_chunk(w, array, first + done, data + done, count, error)) { return false; }
+    bool params = array == CHECKPOINT_PARAMS, ok = model_check_range(&w->config, first, n, w->paths.state, error);
+    int64_t offset = params ? DATA_HEADER_BYTES : state_offset(&w->table, array);
+    int64_t at = ok ? checkpoint_place(&w->config, w->optimizer, array, first) : 0;
+    for (int64_t count; ok && n > 0; first += count, at += count, data += count, n -= count) {
+        count = min_i64(n, SUM_CHUNK_BYTES / 4);
+        ok = checkpoint_check_values(&w->config, array, first, data, count, "the model to be saved", error) &&
+             atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * count, error);
+        if (ok) { w->sums.sums[array] += sum64(at, data, count); }
     }
-    return true;
+    return ok;
 }
 
 // Writes all arrays in one process, as checkpoint_read_whole reads them.
@@ -507,15 +473,15 @@ static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
 // processes have flushed. `all` holds the sums of all processes, added.
 static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        w->records[a].checksum = hash64_end(all->sums[a], w->records[a].bytes);
+        w->table.records[a].checksum = hash64_end(all->sums[a], w->table.records[a].bytes);
     }
     bool ok = true;
-    for (int i = CHECKPOINT_ARRAYS; ok && i < w->count; i++) {
+    for (int i = CHECKPOINT_ARRAYS; ok && i < w->table.count; i++) {
         const StateSection *section = &w->sections[i - CHECKPOINT_ARRAYS];
-        w->records[i].checksum = hash64(section->data, (size_t)section->bytes);
-        ok = atomic_write_at(&w->state, checkpoint_state_offset(w, i), section->data, section->bytes, error);
+        w->table.records[i].checksum = hash64(section->data, (size_t)section->bytes);
+        ok = atomic_write_at(&w->state, state_offset(&w->table, i), section->data, section->bytes, error);
     }
-    ok = ok && state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error);
+    ok = ok && state_write_head(&w->state, &w->header, &w->table, error) && atomic_flush(&w->state, error);
     if (!ok || !atomic_place(&w->state, error)) { return false; }
     w->model.pending = false; // the state has its name: closing must not remove its model
     return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);

@@ -32,7 +32,6 @@
 typedef struct {
     char text[STATE_TEXT_BYTES];
     int length;
-    bool of_other_version; // the file cannot be read, because another version of the program wrote it
 } StateHeader;
 
 typedef enum { STATE_SECTION, STATE_ELSEWHERE } StateKind;
@@ -106,12 +105,6 @@ static inline void state_add_lines(StateHeader *header, const Text *lines) {
     header->length = fits ? header->length + (int)lines->used : -1;
 }
 
-static inline void state_set_i64(StateHeader *header, const char *key, int64_t value) {
-    char text[32];
-    snprintf(text, sizeof(text), "%lld", (long long)value);
-    state_set_text(header, key, text);
-}
-
 static inline void state_set_u64(StateHeader *header, const char *key, uint64_t value) {
     char text[32];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
@@ -151,18 +144,6 @@ static inline bool state_get_number(const StateHeader *header, const char *path,
                 (int)min_i64((int64_t)strcspn(found, "\n"), 40), found, (long long)least, (long long)most);
 }
 
-// Returns true if the text consists of lines "key value\n" and nothing else.
-static inline bool state_text_is_valid(const StateHeader *header) {
-    const char *end = header->text + header->length;
-    for (const char *line = header->text, *stop; line < end; line = stop + 1) {
-        stop = (const char *)memchr(line, '\n', (size_t)(end - line));
-        const char *space = (const char *)memchr(line, ' ', (size_t)(end - line));
-        if (stop == NULL || space == NULL || space == line || space > stop) { return false; }
-        if (memchr(line, '\0', (size_t)(stop - line)) != NULL) { return false; }
-    }
-    return true;
-}
-
 // ---- The file ----
 
 typedef struct {
@@ -181,22 +162,23 @@ typedef char state_layout_has_no_gaps[sizeof(StateRecord) == 56 && sizeof(StateP
 
 #define STATE_MAGIC "GPT2STAT"
 
-// Returns the bytes of everything above the sections.
-static inline int64_t state_head_bytes(int64_t text_bytes, int count) {
-    return (int64_t)sizeof(StatePreamble) + text_bytes + count * (int64_t)sizeof(StateRecord) +
-           (int64_t)sizeof(uint64_t);
-}
+// Lists the sections of a file.
+typedef struct {
+    int64_t text_bytes; // the header's length
+    int count;
+    StateRecord records[STATE_MAX_SECTIONS];
+} StateTable;
 
 // Returns the bytes of a record's section in the file.
 static inline int64_t state_bytes_here(const StateRecord *record) {
     return record->kind == STATE_ELSEWHERE ? 0 : record->bytes;
 }
 
-// Returns the first byte of section i in the file. For i = count it is the file's size. text_bytes: the header's
-// length.
-static inline int64_t state_offset(int64_t text_bytes, const StateRecord *records, int count, int i) {
-    int64_t offset = state_head_bytes(text_bytes, count);
-    for (int j = 0; j < i; j++) { offset += state_bytes_here(&records[j]); }
+// Returns the first byte of section i in the file. For i = count it is the file's size.
+static inline int64_t state_offset(const StateTable *table, int i) {
+    int64_t records = table->count * (int64_t)sizeof(StateRecord);
+    int64_t offset = (int64_t)sizeof(StatePreamble) + table->text_bytes + records + (int64_t)sizeof(uint64_t);
+    for (int j = 0; j < i; j++) { offset += state_bytes_here(&table->records[j]); }
     return offset;
 }
 
@@ -208,14 +190,14 @@ static inline StateRecord state_record(const char *name, StateKind kind, int64_t
 }
 
 // Writes everything above the sections, and its checksum. The records already have their checksums.
-static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateRecord *records, int count,
+static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateTable *table,
                                     Error *error) {
-    StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)count, 0};
+    StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)table->count, 0};
     memcpy(preamble.magic, STATE_MAGIC, sizeof(preamble.magic));
     Text head = {NULL, 0, 0, false};
     text_bytes(&head, (const char *)&preamble, sizeof(preamble));
     text_bytes(&head, header->text, (size_t)header->length);
-    text_bytes(&head, (const char *)records, (size_t)count * sizeof(StateRecord));
+    text_bytes(&head, (const char *)table->records, (size_t)table->count * sizeof(StateRecord));
     uint64_t checksum = hash64(head.data, head.used);
     text_bytes(&head, (const char *)&checksum, sizeof(checksum));
     bool ok = (!head.failed || fail(error, "%s: out of memory", file->path)) &&
@@ -226,18 +208,14 @@ static inline bool state_write_head(AtomicFile *file, const StateHeader *header,
 
 typedef struct {
     InputFile file;
-    StateRecord records[STATE_MAX_SECTIONS];
-    int count;
-    int64_t text_bytes;
+    StateTable table;
 } StateFile;
 
-static inline bool state_check_preamble(const StatePreamble *preamble, const char *path, StateHeader *header,
-                                        Error *error) {
+static inline bool state_check_preamble(const StatePreamble *preamble, const char *path, Error *error) {
     if (memcmp(preamble->magic, STATE_MAGIC, sizeof(preamble->magic)) != 0) {
         return fail(error, "%s: not a training state: it does not begin with %s", path, STATE_MAGIC);
     }
     if (preamble->version != STATE_VERSION) {
-        header->of_other_version = true;
         return fail(error,
                     "%s: training state version is %u, expected %d; resume with the program that wrote it, or give "
                     "the model of this step to --init",
@@ -255,32 +233,30 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     StatePreamble preamble;
     uint64_t checksum, found;
     if (!input_read(&state->file, 0, &preamble, (int64_t)sizeof(preamble), error) ||
-        !state_check_preamble(&preamble, path, header, error)) {
+        !state_check_preamble(&preamble, path, error)) {
         return false;
     }
-    state->count = (int)preamble.num_records;
     header->length = (int)preamble.text_bytes;
-    int64_t at = (int64_t)sizeof(preamble), record_bytes = state->count * (int64_t)sizeof(StateRecord);
+    state->table.count = (int)preamble.num_records, state->table.text_bytes = header->length;
+    int64_t at = (int64_t)sizeof(preamble), record_bytes = state->table.count * (int64_t)sizeof(StateRecord);
     int64_t end = at + header->length + record_bytes;
     if (!input_read(&state->file, at, header->text, header->length, error) ||
-        !input_read(&state->file, at + header->length, state->records, record_bytes, error) ||
+        !input_read(&state->file, at + header->length, state->table.records, record_bytes, error) ||
         !input_read(&state->file, end, &checksum, (int64_t)sizeof(checksum), error) ||
         !input_checksum(&state->file, 0, end, &found, error)) {
         return false;
     }
-    state->text_bytes = header->length;
-    if (checksum != found || !state_text_is_valid(header)) {
-        return fail(error, "%s: header is damaged: its checksum does not match", path);
-    }
-    return true;
+    bool ends = header->length == 0 || header->text[header->length - 1] == '\n';
+    return (checksum == found && ends && strlen(header->text) == (size_t)header->length) ||
+           fail(error, "%s: header is damaged: its checksum does not match", path);
 }
 
 // Checks that the sections end exactly where the file ends.
 static inline bool state_check_size(const StateFile *state, Error *error) {
-    int64_t left = state->file.size - state_head_bytes(state->text_bytes, state->count);
+    int64_t left = state->file.size - state_offset(&state->table, 0);
     bool fits = true;
-    for (int i = 0; i < state->count; i++) {
-        const StateRecord *record = &state->records[i];
+    for (int i = 0; i < state->table.count; i++) {
+        const StateRecord *record = &state->table.records[i];
         fits = fits && record->kind <= STATE_ELSEWHERE && record->bytes >= 0 &&
                record->name[STATE_NAME_BYTES - 1] == '\0' && state_bytes_here(record) <= left;
         left -= fits ? state_bytes_here(record) : 0;
@@ -298,62 +274,51 @@ static inline bool state_open(StateFile *state, const char *path, StateHeader *h
     return ok;
 }
 
-static inline int64_t state_section_offset(const StateFile *state, int i) {
-    return state_offset(state->text_bytes, state->records, state->count, i);
+// Compares the hash of section i with its record.
+static inline bool state_check_sum(const StateFile *state, int i, uint64_t found, Error *error) {
+    const StateRecord *record = &state->table.records[i];
+    return found == record->checksum ||
+           fail(error, "%s: section \"%s\" is damaged: its checksum does not match", state->file.path, record->name);
 }
 
-static inline bool state_fail_damaged(const StateFile *state, int i, Error *error) {
-    return fail(error, "%s: section \"%s\" is damaged: its checksum does not match", state->file.path,
-                state->records[i].name);
-}
-
-// Checks that section i has this name, kind and size.
-static inline bool state_expect(const StateFile *state, int i, const char *name, StateKind kind, int64_t bytes,
-                                Error *error) {
-    const StateRecord *record = &state->records[i];
-    const char *path = state->file.path;
-    if (strcmp(record->name, name) != 0 || record->kind != (uint32_t)kind) {
-        return fail(error, "%s: section %d is \"%s\" (kind %u), expected \"%s\" (kind %d)", path, i, record->name,
-                    record->kind, name, (int)kind);
+// Checks that section i has the name, kind and size of `expected`.
+static inline bool state_expect(const StateFile *state, int i, StateRecord expected, Error *error) {
+    const StateRecord *record = &state->table.records[i];
+    if (strcmp(record->name, expected.name) != 0 || record->kind != expected.kind) {
+        return fail(error, "%s: section %d is \"%s\" (kind %u), expected \"%s\" (kind %u)", state->file.path, i,
+                    record->name, record->kind, expected.name, expected.kind);
     }
-    return record->bytes == bytes || fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", path, name,
-                                          (long long)record->bytes, (long long)bytes);
+    return record->bytes == expected.bytes ||
+           fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", state->file.path, record->name,
+                (long long)record->bytes, (long long)expected.bytes);
 }
 
 static inline bool state_read_section(const StateFile *state, int i, const StateSection *section, Error *error) {
-    if (!state_expect(state, i, section->name, STATE_SECTION, section->bytes, error) ||
-        !input_read(&state->file, state_section_offset(state, i), section->data, section->bytes, error)) {
-        return false;
-    }
-    if (hash64(section->data, (size_t)section->bytes) != state->records[i].checksum) {
-        return state_fail_damaged(state, i, error);
-    }
-    return section->is_sound == NULL || section->is_sound(section->data) ||
-           fail(error, "%s: section \"%s\" holds numbers that no run writes", state->file.path, section->name);
+    return state_expect(state, i, state_record(section->name, STATE_SECTION, section->bytes), error) &&
+           input_read(&state->file, state_offset(&state->table, i), section->data, section->bytes, error) &&
+           state_check_sum(state, i, hash64(section->data, (size_t)section->bytes), error) &&
+           (section->is_sound == NULL || section->is_sound(section->data) ||
+            fail(error, "%s: section \"%s\" holds numbers that no run writes", state->file.path, section->name));
 }
 
 // Reads all sections from number `first` on. They must have these names and sizes.
 static inline bool state_read_sections(const StateFile *state, int first, const StateSection *sections, int count,
                                        Error *error) {
-    if (state->count != first + count) {
-        return fail(error, "%s: has %d sections, expected %d", state->file.path, state->count, first + count);
-    }
-    for (int i = 0; i < count; i++) {
-        if (!state_read_section(state, first + i, &sections[i], error)) { return false; }
-    }
-    return true;
+    bool ok = state->table.count == first + count ||
+              fail(error, "%s: has %d sections, expected %d", state->file.path, state->table.count, first + count);
+    for (int i = 0; ok && i < count; i++) { ok = state_read_section(state, first + i, &sections[i], error); }
+    return ok;
 }
 
 // Verifies all sections without keeping them. The caller verifies a section that lies in another file.
 static inline bool state_verify_sections(const StateFile *state, Error *error) {
-    for (int i = 0; i < state->count; i++) {
-        const StateRecord *record = &state->records[i];
-        uint64_t found = record->checksum;
-        if (record->kind != STATE_ELSEWHERE &&
-            !input_checksum(&state->file, state_section_offset(state, i), record->bytes, &found, error)) {
-            return false;
-        }
-        if (found != record->checksum) { return state_fail_damaged(state, i, error); }
+    for (int i = 0; i < state->table.count; i++) {
+        const StateRecord *record = &state->table.records[i];
+        uint64_t found;
+        if (record->kind == STATE_ELSEWHERE) { continue; }
+        bool ok = input_checksum(&state->file, state_offset(&state->table, i), record->bytes, &found, error) &&
+                  state_check_sum(state, i, found, error);
+        if (!ok) { return false; }
     }
     return true;
 }

@@ -9,12 +9,11 @@
 // ---- The checkpoint to go on from ----
 
 // Finds the newest checkpoint before step `before` whose header can be read. *error comes with what is wrong with the
-// checkpoint of that step. A checkpoint of another version is not damaged, and its error says what to do.
+// checkpoint of that step.
 static inline bool run_find_checkpoint(TrainRun *run, int64_t before, Error *error) {
-    const char *dir = run->options->out_dir;
     CheckpointFound found;
     Error problem;
-    if (checkpoint_newest(&found, dir, before, CHECKPOINT_TO_RESUME, &problem)) {
+    if (checkpoint_newest(&found, run->options->out_dir, before, CHECKPOINT_TO_RESUME, &problem)) {
         if (found.passed.text[0] != '\0') { logger_event(&run->logger, "passed over: %s", found.passed.text); }
         run->folder.resumes = found.step;
         if (found.step == run->folder.newest) { return true; }
@@ -22,19 +21,22 @@ static inline bool run_find_checkpoint(TrainRun *run, int64_t before, Error *err
         return true;
     }
     if (found.step < 0) { problem = *error; }
-    if (found.step >= 0 && found.header.of_other_version) { return fail(error, "%s", problem.text); }
-    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh", dir,
-                problem.text);
+    return fail(error, "%s: none of its checkpoints can be read (%.4000s); give another --out-dir to start afresh",
+                run->options->out_dir, problem.text);
 }
 
 // Gives all ranks the step that rank 0 has found, and each reads the facts and the config of that checkpoint.
 static inline bool run_share_checkpoint(TrainRun *run, GPT2Config *config, Error *error) {
+    CheckpointFound found;
     int64_t *step = &run->folder.resumes;
     if (!ranks_broadcast(run->comm, step, (int64_t)sizeof(*step), error)) { return false; }
     if (*step < -1 || *step > LARGEST_WHOLE) {
         return fail(error, "rank 0 has not sent the step of a checkpoint, but something else");
     }
-    return *step < 0 || checkpoint_load_header(run->options->out_dir, *step, config, &run->folder.facts, error);
+    if (*step < 0) { return true; }
+    if (!checkpoint_look(&found, run->options->out_dir, *step, CHECKPOINT_TO_RESUME, error)) { return false; }
+    *config = found.config, run->folder.facts = found.header;
+    return true;
 }
 
 // ---- The record of a run ----
@@ -68,8 +70,8 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     Text options = {NULL, 0, 0, false};
     state_init(header);
-    state_set_i64(header, "next_sequence", run->next_sequence);
-    state_set_i64(header, "updates", run->updates);
+    state_set_u64(header, "next_sequence", (uint64_t)run->next_sequence);
+    state_set_u64(header, "updates", (uint64_t)run->updates);
     state_set_u64(header, RUN_DATA_KEY, run->train.fingerprint);
     if (run->tokenizer.is_open) { state_set_u64(header, RUN_TOKENIZER_KEY, run->tokenizer.fingerprint); }
     run_list_options(run, false, ' ', '\n', &options);
@@ -79,12 +81,10 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
 
 // ---- The disk ----
 
-// Returns the bytes of a checkpoint, -1 if the run saves none.
+// Returns about the bytes of a checkpoint, -1 if the run saves none.
 static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
-    StateHeader header;
     if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
-    run_fill_header(run, &header);
-    return checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count);
+    return checkpoint_size(&run->config, train_options_optimizer(run->options), run->kept.sections, run->kept.count);
 }
 
 // Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is

@@ -65,7 +65,7 @@ static inline void run_fill(Run *run, int64_t generation) {
         for (int64_t i = 0; i < n; i++) { run->arrays[a][i] = run_value(run, a, i, generation); }
     }
     state_init(&run->header);
-    state_set_i64(&run->header, "generation", generation);
+    state_set_u64(&run->header, "generation", (uint64_t)generation);
     if (run->optimizer == OPTIMIZER_MUON) { state_set_text(&run->header, "--optimizer", "muon"); }
 }
 

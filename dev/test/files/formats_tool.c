@@ -24,21 +24,22 @@ static bool convert(const char *init, const char *out, Error *error) {
 static bool write_state(const char *path, Error *error) {
     static StateHeader header;
     AtomicFile file;
-    StateRecord records[2];
+    StateTable table;
     float m[5] = {0.5f, -1.25f, 3.0f, 1e-30f, 65504.0f};
     uint8_t bytes[3] = {0, 127, 255};
     StateSection sections[2] = {{"adam_m", m, sizeof(m), NULL}, {"flags", bytes, sizeof(bytes), NULL}};
     state_init(&header);
-    state_set_i64(&header, "step", 20);
+    state_set_u64(&header, "step", 20);
     state_set_text(&header, "loss", "0.10000000000000001");
     state_set_text(&header, "train_data", "a folder/with spaces/*.bin");
+    table.text_bytes = header.length, table.count = 2;
     for (int i = 0; i < 2; i++) {
-        records[i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
-        records[i].checksum = hash64(sections[i].data, (size_t)sections[i].bytes);
+        table.records[i] = state_record(sections[i].name, STATE_SECTION, sections[i].bytes);
+        table.records[i].checksum = hash64(sections[i].data, (size_t)sections[i].bytes);
     }
-    bool ok = atomic_open(&file, path, 0666, error) && state_write_head(&file, &header, records, 2, error);
+    bool ok = atomic_open(&file, path, 0666, error) && state_write_head(&file, &header, &table, error);
     for (int i = 0; ok && i < 2; i++) {
-        int64_t offset = state_offset(header.length, records, 2, i);
+        int64_t offset = state_offset(&table, i);
         ok = atomic_write_at(&file, offset, sections[i].data, sections[i].bytes, error);
     }
     return ok && atomic_commit(&file, error);

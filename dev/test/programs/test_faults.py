@@ -371,7 +371,7 @@ def test_full_disk():
     run += ["-n", 1]
     with small_disk("100k") as disk:
         folder = os.path.join(disk, "run")
-        says = ["--out-dir", f"{folder}: not enough space: a checkpoint takes 11", "100.00 KiB are free"]
+        says = ["--out-dir", f"{folder}: not enough space: a checkpoint takes 18", "100.00 KiB are free"]
         refused(*run, "-o", folder, says=says)
         assert not os.path.exists(folder)
     with small_disk("420k") as disk:
@@ -381,7 +381,7 @@ def test_full_disk():
         check_folder_after_full_disk(folder, err)
         assert len(checkpoints(folder)) == 3, checkpoints(folder)
         shutil.copytree(folder, new_folder("roomy"))
-        refused(*run, "-o", folder, "--resume", says=["not enough space: a checkpoint takes 11"])
+        refused(*run, "-o", folder, "--resume", says=["not enough space: a checkpoint takes 18"])
         assert checkpoints(folder) == checkpoints(path("roomy")), "a refused start has removed some"
         out = ran(*run, "-o", folder, "--resume", "--keep", 1)  # as advised
         assert weights_hash(out) == straight and checkpoints(folder) == [6], out

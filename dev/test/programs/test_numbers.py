@@ -51,7 +51,7 @@ def goes_on(**changes):
 def test_facts(fact, bad, good):
     for value in (*NEVER, *bad):
         says = "renamed?" if fact == "step" and value in bad else f"{STATE}: the training state says {fact}"
-        refused(*resume({fact: value}), says=[says, "none of its checkpoints is whole"])
+        refused(*resume({fact: value}), says=[says, "none of its checkpoints can be read"])
     for value in good:
         goes_on(facts={fact: value})
 
@@ -63,7 +63,7 @@ def test_texts():
     for value in NEVER[:-1]:
         goes_on(facts=dict.fromkeys(texts, value))
     for value in NEVER:
-        refused(*resume({"model_header": value}), says=["none of its checkpoints is whole"])
+        refused(*resume({"model_header": value}), says=["none of its checkpoints can be read"])
 
 
 def test_sections():

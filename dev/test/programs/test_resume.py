@@ -210,5 +210,5 @@ def test_damaged_checkpoints():
     check_same_end(out, folder)
     for step in checkpoints(folder):
         os.truncate(os.path.join(folder, f"state_{step:08}.bin"), 100)
-    refused(folder, "--resume", says=["--overwrite", "state_00000012.bin"])
+    refused(folder, "--resume", says=["--out-dir", "state_00000012.bin"])
     assert log_of(folder) == REFERENCE["log"], "a refused resume touched the log"
