@@ -36,43 +36,36 @@ typedef struct {
 
 static const ArgSpec specs[] = {
     {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "gpt2_tokenizer.bin", 1, ARGS_MAX_PATH, "FILE", "",
-     "Input", "GPT-2's tokens; python3 dev/data/vocab.py makes the file"},
-    {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval", "Input",
+     "GPT-2's tokens; python3 dev/data/vocab.py makes the file"},
+    {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval",
      "the files are JSON lines, and the string FIELD of each is a document; without it, each file is one"},
-    {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", "", "Input",
+    {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", "",
      "the files are JSON lines, each a question (see above), whose texts are encoded as they are"},
-    {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", "", "Output",
+    {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", "",
      "writes PREFIX_train_000001.bin ..., PREFIX_val_000000.bin, PREFIX.tokenizer; with --eval PREFIX_val.bin only"},
-    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", "!eval", "Output",
+    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", "!eval",
      "tokens in a shard; the last one has what is left"},
-    {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", "!eval", "Output",
+    {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", "!eval",
      "the first N tokens are for validation"},
-    {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", "!eval !val-tokens", "Output",
+    {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", "!eval !val-tokens",
      "instead: about this part of all tokens, the first ones; needs files whose size is known"},
-    {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", "", "Output",
+    {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", "",
      "remove the files that PREFIX has now; otherwise they are an error"},
-    {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", "", "Machine",
-     "threads to use; 0: one for each core"},
+    {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", "", "threads to use; 0: one for each core"},
 };
 
 static const ArgsProgram program = {
-    "tokenize",
-    "[options] --output PREFIX FILE... (- is standard input)",
-    "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the\n"
-    "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text need\n"
-    "not be valid UTF-8. A question of --eval is {\"context\": text, \"completions\": [4 texts], \"label\": index of "
-    "the\n"
-    "right one}; a completion begins with its space.",
-    "--output data/shakespeare --val-fraction 0.1 shakespeare.txt",
-    specs,
-    sizeof(specs) / sizeof(specs[0]),
-    true,
-    NULL,
-    NULL,
-    NULL,
-    false,
-    NULL,
-    NULL,
+    .name = "tokenize",
+    .usage = "[options] --output PREFIX FILE... (- is standard input)",
+    .summary =
+        "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the\n"
+        "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text\n"
+        "need not be valid UTF-8. A question of --eval is {\"context\": text, \"completions\": [4 texts], \"label\":\n"
+        "index of the right one}; a completion begins with its space.\n",
+    .example = "--output data/shakespeare --val-fraction 0.1 shakespeare.txt",
+    .specs = specs,
+    .num_specs = sizeof(specs) / sizeof(specs[0]),
+    .takes_positionals = true,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {

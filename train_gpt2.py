@@ -355,10 +355,9 @@ class Run:
         micro = o.batch_size * o.seq_len * self.ranks.size
         o.total_batch = o.total_batch or micro
         if o.total_batch % micro:
-            below, ranks = o.total_batch // micro * micro, f" x {self.ranks.size} ranks" if self.ranks.size > 1 else ""
-            nearest = f"{below} or {below + micro}" if below else f"{micro}"
+            ranks = f" x {self.ranks.size} ranks" if self.ranks.size > 1 else ""
             raise Problem(f"--total-batch (-d): {o.total_batch} tokens is not a multiple of B x T{ranks} = {micro}; "
-                          f"the nearest is {nearest}")
+                          f"give {max(o.total_batch // micro, 1) * micro}")
         self.micro_batches, self.sequences_per_step = o.total_batch // micro, o.total_batch // o.seq_len
         self.steps = o.steps
         if o.steps < 0:

@@ -38,13 +38,13 @@ typedef struct {
 } Options;
 
 static const ArgSpec specs[] = {
-    {"model", "", ARG_TEXT, offsetof(Options, model), "d12", 1, 64, "SIZE", "", "Shapes",
+    {"model", "", ARG_TEXT, offsetof(Options, model), "d12", 1, 64, "SIZE", "",
      "of the model whose shapes are timed: d6, d12 ... d84, gpt3:c768 ..., or tiny"},
-    {"batch-size", "b", ARG_INT, offsetof(Options, batch_size), "16", 1, 65536, "B", "", "Shapes",
+    {"batch-size", "b", ARG_INT, offsetof(Options, batch_size), "16", 1, 65536, "B", "",
      "sequences in a micro-batch; halved until everything fits the GPU's memory"},
-    {"seq-len", "t", ARG_INT, offsetof(Options, seq_len), "0", 0, 65536, "T", "", "Shapes",
+    {"seq-len", "t", ARG_INT, offsetof(Options, seq_len), "0", 0, 65536, "T", "",
      "tokens in a sequence; 0: the model's context"},
-    {"csv", "", ARG_TEXT, offsetof(Options, csv), "", 1, ARGS_MAX_PATH, "FILE", "", "Output",
+    {"csv", "", ARG_TEXT, offsetof(Options, csv), "", 1, ARGS_MAX_PATH, "FILE", "",
      "also write the rows to FILE, as comma-separated values"},
 };
 
@@ -56,6 +56,7 @@ static const ArgsProgram program = {
     specs,
     sizeof(specs) / sizeof(specs[0]),
     false,
+    NULL,
     NULL,
     NULL,
     NULL,

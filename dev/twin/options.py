@@ -93,11 +93,15 @@ def read_table():
     start = re.search(r"#define TRAIN_OPTIONS\(X, PICK\)", text).end()
     end = re.compile(r"[^\\]\n").search(text, start).end()
     tokens = iter(TOKEN.findall(text[start:end]))
-    rows = []
+    names = re.findall(r'"([^"]*)"', re.search(r"train_groups\[\] = \{(.*?)\}", text, re.S).group(1))
+    headings = dict(zip(names[::2], names[1::2]))  # option -> the heading before it
+    rows, group = [], ""
     for token in tokens:
         if token[1] == "X":
             next(tokens)  # (
-            rows.append(Row(*parse_arguments(tokens, words)))
+            *columns, words_of_help = parse_arguments(tokens, words)
+            group = headings.get(columns[1], group)
+            rows.append(Row(*columns, group, words_of_help))
     return rows
 
 
@@ -263,8 +267,8 @@ def parse(arguments, on_gpu):
     values, given, changed, left = {}, set(), [], list(arguments)
     while left:
         if not left[0].startswith("-") or left[0] == "-":
-            raise Problem(f"'{left[0][:42]}': unexpected word; options begin with a dash, patterns such as 'x*.bin' "
-                          "need quotes")
+            raise Problem(f"'{left[0][:42]}': unexpected word; options begin with a dash, patterns ('x*.bin') need "
+                          "quotes")
         row = find(rows, left[0])
         if row is None:
             fail_unknown(rows, others, left[0])
@@ -283,7 +287,7 @@ def parse(arguments, on_gpu):
     if options.val_batches >= 0:
         options.val_sequences = options.val_batches * options.batch_size
     options.device = "cuda" if gpu else "cpu"
-    if "final-lr-frac" not in given and not schedule.falls(options.schedule):
+    if not schedule.falls(options.schedule):
         options.final_lr_frac = 1.0
     if options.optimizer == "muon" and options.muon_lr == 0:
         options.muon_lr = options.lr if options.muon_scale == "rms" else 0.02
@@ -306,7 +310,7 @@ def check_needs(rows, options, given):
                 if (got == wanted if wanted else bool(got)) != bool(no):
                     break
                 zero = " other than 0" if other.type == "INT" and got == 0 and not wanted else ""
-                names.append(f"--{name} {wanted}" if wanted else f"{no}{label(other)}{zero}")
+                names.append(no + (f"--{name} {wanted}" if wanted else label(other) + zero))
             else:
                 raise Problem(f"{label(row)}: needs {' or '.join(names)}")
 
@@ -318,10 +322,7 @@ def check(o, given):
             (not o.train_data and not o.val_data, "--val-data (-j): missing; a run of 0 steps only validates"),
             (o.tokenizer not in ("", "byte"), "--tokenizer: this program knows only byte; make shards with ./tokenize"),
             (o.val_batches >= 0 and "val-sequences" in given,
-             "--val-batches (-m): contradicts --val-sequences; give one of the two"),
-            (o.final_lr_frac != 1 and not schedule.falls(o.schedule),
-             "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; leave one of the two "
-             "out")):
+             "--val-batches (-m): contradicts --val-sequences; give one of the two")):
         if bad:
             raise Problem(message)
 

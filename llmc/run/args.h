@@ -37,7 +37,6 @@ typedef struct {
     double min, max;      // inclusive; of a number (ARG_INT: at most LARGEST_WHOLE) or of a text's bytes
     const char *value;    // the value's name in --help; ARG_CHOICE: its words, as "cosine|linear"
     const char *needs;    // terms, separated by spaces, that must hold where the option is used (below); "": none
-    const char *group;    // heading in --help; rows of a group are neighbours
     const char *help;     // --help ends at the first semicolon, --help all shows all of it
 } ArgSpec;
 
@@ -54,6 +53,7 @@ typedef struct {
     bool takes_positionals;          // allows words that are not options
     bool *given;                     // (num_specs), set by args_parse: the command line has this option; or NULL
     const char *common;              // names of the options that --help shows on a line each; NULL: all, whole
+    const char *const *groups;       // an option, the heading before it, and so on, the last NULL; or NULL
     const char *const (*foreign)[2]; // options of other programs (names, what to give), the last row NULL; or NULL
     bool silent;                     // prints nothing: one process speaks for all that a launcher has started
     const char *lacks, *refusal;     // a term in capitals, and the answer to options that need it; or both NULL
@@ -188,33 +188,24 @@ static inline int args_find(const ArgsProgram *program, const char *argument, si
     return -1;
 }
 
-// Returns the edits (character inserted, removed, replaced, neighbours swapped) that turn a into b. Looks at 31 bytes.
-static inline int args_edit_distance(const char *a, const char *b) {
-    enum { MAX = 32 };
-    int d[MAX][MAX], n = (int)min_i64((int64_t)strlen(a), MAX - 1), m = (int)min_i64((int64_t)strlen(b), MAX - 1);
-    for (int i = 0; i <= n; i++) {
-        for (int j = 0; j <= m; j++) {
-            int best = i == 0 || j == 0 ? i + j : d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (i > 0 && d[i - 1][j] + 1 < best) { best = d[i - 1][j] + 1; }
-            if (j > 0 && d[i][j - 1] + 1 < best) { best = d[i][j - 1] + 1; }
-            if (swapped && d[i - 2][j - 2] + 1 < best) { best = d[i - 2][j - 2] + 1; }
-            d[i][j] = best;
-        }
-    }
-    return d[n][m];
+// Returns the bytes of the longer of two words that lie neither in their common beginning nor in their common end.
+static inline size_t args_distance(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b), shorter = n < m ? n : m, begin = 0, end = 0;
+    while (begin < shorter && a[begin] == b[begin]) { begin++; }
+    while (end < shorter - begin && a[n - 1 - end] == b[m - 1 - end]) { end++; }
+    return (n > m ? n : m) - begin - end;
 }
 
-// Returns the long name nearest to a mistyped name without dashes, or NULL if more than a third would have to change.
-// The beginning of a name ("batch" of "batch-size") counts as one edit.
+// Returns the long name nearest to a mistyped name without dashes, or NULL if the first byte or more than half of it
+// differs. A name that begins with it ("batch-size" with "batch") differs by one byte at most.
 static inline const char *args_guess(const ArgsProgram *program, const char *typed) {
     const char *nearest = NULL;
-    int length = (int)strlen(typed), least = length / 3 + 1;
-    for (int i = -2; i < program->num_specs; i++) {
-        const char *name = i == -2 ? "help" : i == -1 ? "version" : program->specs[i].name;
-        bool begins = length > 1 && strncmp(name, typed, (size_t)length) == 0;
-        int edits = args_edit_distance(typed, name), distance = begins && edits > 1 ? 1 : edits;
-        if (distance >= least || (i >= 0 && args_lacks(program, &program->specs[i]))) { continue; }
+    size_t length = strlen(typed), least = length / 2 + 1;
+    for (int i = 0; i < program->num_specs; i++) {
+        const char *name = program->specs[i].name;
+        size_t distance = args_distance(typed, name);
+        if (length > 1 && distance > 1 && strncmp(name, typed, length) == 0) { distance = 1; }
+        if (*name != *typed || distance >= least || args_lacks(program, &program->specs[i])) { continue; }
         least = distance, nearest = name;
     }
     return nearest;
@@ -238,7 +229,7 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec, bool all) {
 
 // Prints the options in the order of the table: all of them in their groups, or the common ones, on one screen.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
-    const char *group = "", *common = all ? NULL : program->common;
+    const char *common = all ? NULL : program->common;
     say(out, "Usage: %s %s\n", program->name, program->usage);
     say_lines(out, program->summary);
     say(out, "\n");
@@ -246,8 +237,10 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
         const ArgSpec *spec = &program->specs[i];
         bool shows = common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
         if (!shows || args_lacks(program, spec)) { continue; }
-        if (common == NULL && strcmp(group, spec->group) != 0) { say(out, "\n%s\n", spec->group); }
-        group = spec->group;
+        for (const char *const *group = program->groups; common == NULL && group != NULL && *group != NULL;
+             group += 2) {
+            if (strcmp(group[0], spec->name) == 0) { say(out, "\n%s\n", group[1]); }
+        }
         args_print_option(out, spec, common == NULL);
     }
     say(out, common == NULL ? "\n  -h, --help, --version%s\n" : "  -h, --help, --version%s\n",
@@ -392,9 +385,7 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
             char typed[64];
             args_quote(typed, sizeof(typed), argv[i], strlen(argv[i]));
             if (!program->takes_positionals) {
-                return fail(error,
-                            "%s: unexpected word; options begin with a dash, patterns such as 'x*.bin' need "
-                            "quotes",
+                return fail(error, "%s: unexpected word; options begin with a dash, patterns ('x*.bin') need quotes",
                             typed);
             }
             argv[++words] = argv[i];

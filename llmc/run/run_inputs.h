@@ -63,7 +63,7 @@ static inline bool run_open_model_file(TrainRun *run, Error *error) {
     }
     int given = train_options_take_sizes(run->options, &run->config);
     return given < 0 || run->model_file == NULL ||
-           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_options_name(given),
+           fail(error, "--%s: is for new models; --init %.4000s names a model that exists", train_specs_cpu[given].name,
                 run->options->init);
 }
 

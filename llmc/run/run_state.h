@@ -56,7 +56,7 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
         bool listed = all ? train_options_takes(i, trainer_facts.on_gpu) : train_shapes_run[i] != FREE;
         if (!listed || i == OPTION_process_rank) { continue; } // each rank has its own number
         train_options_text(run->options, i, text, sizeof(text));
-        text_printf(list, "--%s%c%s%c", train_options_name(i), after_name, text, after_value);
+        text_printf(list, "--%s%c%s%c", train_specs_cpu[i].name, after_name, text, after_value);
     }
     text_printf(list, "computed-in%c%s%c", after_name, run_precision(run), after_value);
     if (run->record.arithmetic[0] == '\0') { return; }
@@ -183,7 +183,7 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *save
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char name[64];
         if (i == OPTION_tokenizer || train_shapes_run[i] == FREE) { continue; }
-        snprintf(name, sizeof(name), "--%s", train_options_name(i));
+        snprintf(name, sizeof(name), "--%s", train_specs_cpu[i].name);
         run_list_change(saved, &own, name, train_shapes_run[i] == ROUNDS ? roundings : changes);
     }
     run_list_change(saved, &own, "computed-in", changes);

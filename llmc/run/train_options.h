@@ -19,7 +19,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
-#define TRAIN_MANY 1000000000            // steps, sequences: more than any run has
+#define MANY 1000000000                  // steps, sequences: more than any run has
 #define TRAIN_CPU_ONLY                                                                                                 \
     "is an option of the CPU trainer (train_gpt2); this one is built for bf16, or by make PRECISION=FP32 for fp32"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
@@ -27,152 +27,116 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
 // values than a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, needs (ArgSpec; GPU
-//  and CPU: the trainer that has it), group, help
+//  and CPU: the trainer that has it), help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
-    X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "", "Data",                          \
+    X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "",                                  \
       "a text file, or token shards (.bin); a pattern in quotes names several")                                        \
-    X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "Data",                                \
-      "validation data; without it, the last part of a training text")                                                 \
-    X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "", "Data",                              \
+    X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "validation data; else a text's end")  \
+    X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "",                                      \
       "byte, or a file such as gpt2_tokenizer.bin; without it, the one beside the model or the shards, else byte")     \
-    X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                 \
-      "visit shards, and windows in them, in a random order, another one each epoch")                                  \
-    X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "Data",                                                \
-      "train on the first batch again and again, a test that must reach a loss near 0")                                \
-    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "", "Model",                      \
+    X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "visit shards and their windows in a random order")     \
+    X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "train on the first batch again and again")            \
+    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "",                               \
       "a new model's size, or a model's file; 124M ... 1558M, d6 ... d84, gpt3:c768 ...; or a run's folder")           \
-    X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "Model", "layers of a new model; 0: as --init says")   \
-    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "Model", "its attention heads; 0: as --init says")      \
-    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "Model", "its channels; 0: as --init says")       \
-    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "Model", "positions it knows; 0: --seq-len")      \
-    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "Model", "its vocabulary; 0: the tokenizer's")          \
-    X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "Batch",                             \
-      "sequences in a micro-batch; it is in memory at once")                                                           \
-    X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "", "Batch",                                         \
+    X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "layers of a new model; 0: as --init says")            \
+    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "its attention heads; 0: as --init says")               \
+    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "its channels; 0: as --init says")                \
+    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "positions it knows; 0: --seq-len")               \
+    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "its vocabulary; 0: the tokenizer's")                   \
+    X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "sequences in a micro-batch")        \
+    X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "",                                                  \
       "tokens in a sequence; 0: " PICK("64", "1024") ", or the model's context if that is less")                       \
-    X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "", "Batch",              \
+    X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, "",                       \
       "tokens in a step; a multiple of B x T, to which micro-batches add up; 0: one micro-batch")                      \
-    X(steps, "steps", "x", INT, "-1", -1, TRAIN_MANY, "N", SHAPES, "", "Batch",                                        \
-      "steps of the whole run; -1: once through the data; 0: only evaluate and sample")                                \
-    X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "Optimizer", "the highest learning rate")               \
-    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, "", "Optimizer",        \
+    X(steps, "steps", "x", INT, "-1", -1, MANY, "N", SHAPES, "", "steps in all; -1: an epoch; 0: evaluate and sample") \
+    X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "the highest learning rate")                            \
+    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, "",                     \
       "how the rate falls after the warm-up; wsd: only over the last fifth of the steps")                              \
-    X(warmup, "warmup", "u", INT, "0", 0, TRAIN_MANY, "N", SHAPES, "", "Optimizer", "steps over which the rate rises") \
-    X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "", "Optimizer",                            \
-      "the last rate as a fraction of the highest, where the rate falls; 1: it does not fall")                         \
-    X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "Optimizer",                              \
-      "decay of matrices and embeddings")                                                                              \
-    X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, "", "Optimizer", "AdamW's epsilon")               \
-    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "Optimizer",                        \
-      "of the matrices of the blocks (doc/muon.md)")                                                                   \
-    X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon", "Optimizer",                        \
+    X(warmup, "warmup", "u", INT, "0", 0, MANY, "N", SHAPES, "", "steps over which the rate rises")                    \
+    X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "!schedule=constant",                       \
+      "the last rate as a fraction of the highest; 1: it does not fall")                                               \
+    X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "decay of matrices and embeddings")       \
+    X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, "", "AdamW's epsilon")                            \
+    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "of the blocks' matrices")          \
+    X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon",                                     \
       "the highest rate of Muon, on the schedule of --lr; 0: 0.02, or --lr with --muon-scale rms")                     \
-    X(muon_warmup, "muon-warmup", "", INT, "300", 0, TRAIN_MANY, "N", SHAPES, "optimizer=muon", "Optimizer",           \
-      "steps over which Muon's momentum rises to 0.95")                                                                \
-    X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon", "Optimizer",   \
+    X(muon_warmup, "muon-warmup", "", INT, "300", 0, MANY, "N", SHAPES, "optimizer=muon", "steps to momentum 0.95")    \
+    X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon",                \
       "the size of Muon's updates; original: as published first, rms: as large as AdamW's")                            \
-    X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "Optimizer",                                  \
-      "shorten longer gradients to this norm; 0: never")                                                               \
-    X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
+    X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "shorten gradients to this norm; 0: never")   \
+    X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, "",                                            \
       "skip an update whose loss is more than Z standard deviations above the last 128; 0: never")                     \
-    X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, "", "Optimizer",                               \
-      "skip an update whose gradient norm is so far above the last 128; 0: never")                                     \
-    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, "steps", "Optimizer",                   \
-      "end a run whose loss or gradient norm has been far too high for 20 steps (doc/usage.md); 0: only warn")         \
-    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, TRAIN_MANY, "N", FREE, "", "Evaluation",                 \
-      "validate every N steps; and at the start and the end; 0: never")                                                \
-    X(val_sequences, "val-sequences", "", INT, "80", 0, TRAIN_MANY, "N", FREE, "", "Evaluation",                       \
-      "sequences in a validation; 0: all")                                                                             \
-    X(val_batches, "val-batches", "m", INT, "-1", -1, TRAIN_MANY, "N", FREE, "", "Evaluation",                         \
-      "llm.c's way to say it: --val-sequences is N times --batch-size; 0: all; -1: as --val-sequences says")           \
-    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "val-every|steps=0", "Evaluation",                    \
-      "measure the accuracy on HellaSwag with each validation (-h alone is --help)")                                   \
+    X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, "", "as --skip-loss-z, of gradient norms")     \
+    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, "steps", "end a run that has diverged") \
+    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, MANY, "N", FREE, "", "validate every N steps; 0: never") \
+    X(val_sequences, "val-sequences", "", INT, "80", 0, MANY, "N", FREE, "", "sequences in a validation; 0: all")      \
+    X(val_batches, "val-batches", "m", INT, "-1", -1, MANY, "N", FREE, "", "--val-sequences as N batches; 0: all")     \
+    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "val-every|steps=0", "validate on HellaSwag as well") \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
-      FREE, "hellaswag", "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                    \
-    X(mmlu, "mmlu", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "val-every|steps=0", "Evaluation",                   \
-      "measure the accuracy on these questions, too; python3 dev/data/mmlu.py fetches MMLU's")                         \
-    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "Evaluation",               \
-      "use the first N questions of each; 0: all")                                                                     \
-    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, TRAIN_MANY, "N", FREE, "", "Evaluation",           \
-      "write a sample every N steps; and at the end; 0: never")                                                        \
-    X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "Evaluation", "tokens of a sample")   \
-    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "Evaluation", "how a sample begins")     \
-    X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "Evaluation",                                  \
-      "below 1: likelier tokens, above 1: wilder ones; 0: always the likeliest")                                       \
-    X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "Evaluation",                                                \
-      "sample among the likeliest tokens that make up probability P; 1: all")                                          \
-    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "Output",                             \
-      "the folder for checkpoints and logs; without it, nothing is written")                                           \
-    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, TRAIN_MANY, "N", FREE, "out-dir", "Output",              \
-      "save every N steps; and at the end; 0: only at the end")                                                        \
-    X(keep, "keep", "nk", INT, "0", 0, TRAIN_MANY, "N", FREE, "out-dir", "Output",                                     \
-      "keep the last N checkpoints, remove older ones; 0: keep all")                                                   \
-    X(keep_major, "keep-major", "nm", INT, "0", 0, TRAIN_MANY, "N", FREE, "keep", "Output",                            \
-      "but never remove those of every N-th step; 0: no exception")                                                    \
-    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "Output",                                \
-      "go on from the last checkpoint in --out-dir; bit for bit, from the last that is whole")                         \
-    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "Output",                               \
-      "resume although options that shape the run have changed")                                                       \
-    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "Output",                                      \
-      "start afresh in a folder that holds an older run, and remove its checkpoints")                                  \
-    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "Machine", "of weights, order of data, samples")  \
-    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "Machine", "CPU threads; 0: one per core")             \
-    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "Machine",                           \
-      "of the factors in multiplies; sums are fp32; bf16: faster where the processor multiplies bf16")                 \
+      FREE, "hellaswag", "its questions; python3 dev/data/hellaswag.py fetches them")                                  \
+    X(mmlu, "mmlu", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "val-every|steps=0", "validate on MMLU's questions") \
+    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "questions each; 0: all")   \
+    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, MANY, "N", FREE, "", "every N steps; 0: never")    \
+    X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "tokens of a sample")                 \
+    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "how a sample begins")                   \
+    X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "below 1: likelier tokens; 0: the likeliest")  \
+    X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "sample the likeliest tokens of probability P; 1: all")      \
+    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "for checkpoints and logs")           \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, MANY, "N", FREE, "out-dir", "every N steps; 0: at end")  \
+    X(keep, "keep", "nk", INT, "0", 0, MANY, "N", FREE, "out-dir", "keep only the last N checkpoints; 0: keep all")    \
+    X(keep_major, "keep-major", "nm", INT, "0", 0, MANY, "N", FREE, "keep", "and those of every N-th step; 0: none")   \
+    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "go on from the last checkpoint")        \
+    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "resume though options differ")         \
+    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "remove the older run that is there")          \
+    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "of weights, order of data, samples")             \
+    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "CPU threads; 0: one per core")                        \
+    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "of factors in multiplies")          \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
-      "CPU", "Machine", "the instructions that multiply matrices; auto: the fastest that this processor has")          \
-    X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "", "Machine",                 \
+      "CPU", "the instructions that multiply matrices; auto: the fastest that this processor has")                     \
+    X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "",                            \
       "less memory for more time; recomputes 1: GELU, 2: LayerNorm too, 3: whole blocks" PICK("", "; -1: what fits"))  \
-    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", FREE, "", "Machine",                                             \
-      "print what the run would take, and exit; all: every buffer, too")                                               \
-    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "Machine",                                        \
-      "choose --batch-size and --recompute; or the one not given, to fill the GPU (doc/usage.md)")                     \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", FREE, "", "print what a run takes, and exit; all: each buffer")  \
+    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
-      "Machine", "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")       \
-    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, TRAIN_MANY, "N", FREE, "GPU", "GPU",                          \
-      "print the state of the GPU every N steps; 0: never")                                                            \
-    X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU", "let fp32 matrix multiplies use TF32 tensor cores")  \
-    X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "GPU",                                \
-      "keep an fp32 copy of the weights for the optimizer")                                                            \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8", "GPU",                            \
+      "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
+    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, MANY, "N", FREE, "GPU", "print its state every N steps")      \
+    X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
+    X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8",                                   \
       "GELU in the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats it")                  \
-    X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "GPU",                                                       \
-      "the blocks' linear layers in 8 bits; needs compute capability 8.9 or later")                                    \
-    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps", "GPU",            \
+    X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "8-bit linear layers; needs compute capability 8.9")         \
+    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps",                   \
       "by cuDNN or our own kernels, which round differently; auto: the faster at the start (doc/speed.md)")            \
-    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own", "GPU",          \
+    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own",                 \
       "0: cuDNN's attention may add up gradients by atomics, faster, but with other bits from run to run")             \
-    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES, "GPU", "GPU",                                   \
+    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES, "GPU",                                          \
       "time the algorithms of matrix multiplies, 1: among equal bits, 2: among all; 0: do not (doc/speed.md)")         \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
-      "GPU", "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                  \
-    X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "GPU",                                           \
-      "launch a step as CUDA graphs, in less time and with equal bits; with several GPUs: no difference")              \
-    X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "GPU",                                 \
-      "rows of logits that exist at a time; fewer take less memory; only the order of a sum depends on it")            \
-    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "GPU",                                       \
-      "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
-    X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU", "GPU",                                      \
+      "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                         \
+    X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "launch a step as CUDA graphs; equal bits")      \
+    X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
+    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "overlap the loss with the next multiply")   \
+    X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
-    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU", "Several GPUs",                   \
+    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU",                                   \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU nccl-init=tcp|nccl-init=fs",             \
-      "Several GPUs", "the number of this process, for --nccl-init tcp and fs")                                        \
-    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, "GPU", "Several GPUs",                       \
-      "GPU number = rank modulo N; 0: the processes of each host, told by its name, take its GPUs in order")           \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU !nccl-init=mpi", "of this process")      \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, "GPU", "GPU = rank modulo N; 0: by host")    \
     X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
-      "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "Several GPUs",                          \
-      "how processes find each other; mpi: mpirun or srun starts them, fs: by a file in a folder")                     \
-    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "Several GPUs",     \
-      "of process 0, for --nccl-init tcp")                                                                             \
-    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp", "Several GPUs",   \
+      "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "by mpirun, by TCP, or by a folder")     \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "of process 0")     \
+    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp",                   \
       "32 characters or more, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
     X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
-      "Several GPUs", "a folder all processes see, for --nccl-init fs")                                                \
-    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                 \
-      "how long processes wait for each other at the start")                                                           \
-    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "Several GPUs",                            \
-      "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")
+      "seen by all")                                                                                                   \
+    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "to wait for each other")       \
+    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "end a run that hangs so long; 0: never")
+
+// Headings of --help all, each after the option that it precedes.
+static const char *const train_groups[] = {
+    "train-data",    "Data",      "init",          "Model",        "batch-size", "Batch", "lr",
+    "Optimizer",     "val-every", "Evaluation",    "out-dir",      "Output",     "seed",  "Machine",
+    "gpu-log-every", "GPU",       "num-processes", "Several GPUs", NULL};
 
 // The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \
@@ -193,8 +157,8 @@ typedef struct {
 #define TRAIN_OPTION_INDEX(field, ...) OPTION_##field,
 enum { TRAIN_OPTIONS(TRAIN_OPTION_INDEX, TRAIN_PICK_CPU) NUM_TRAIN_OPTIONS };
 
-#define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, needs, group, help)           \
-    {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, needs, group, help},
+#define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, needs, help)                  \
+    {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, needs, help},
 #define TRAIN_OPTION_SHAPES(field, name, aliases, type, fallback, min, max, value, shapes, ...) shapes,
 
 static const ArgSpec train_specs_cpu[] = {TRAIN_OPTIONS(TRAIN_OPTION_SPEC, TRAIN_PICK_CPU)};
@@ -207,9 +171,6 @@ static const int train_shapes_run[] = {TRAIN_OPTIONS(TRAIN_OPTION_SHAPES, TRAIN_
 static inline bool train_options_takes(int i, bool gpu_trainer) {
     return !args_list_has(train_specs_cpu[i].needs, ' ', gpu_trainer ? "CPU" : "GPU", 3);
 }
-
-// Returns the long name of option i, without dashes.
-static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
 
 // Writes the value of option i as it is shown, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to
 // 65536): a path with a newline forges no line of a record. Equal values give equal texts.
@@ -248,15 +209,9 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
     }
     if (total == 0) { options->total_batch = total = micro; }
     if (total % micro == 0) { return true; }
-    int64_t below = total / micro * micro, above = below + micro;
-    char nearest[64];
-    if (below > 0 && above <= TRAIN_MAX_TOTAL_BATCH) {
-        snprintf(nearest, sizeof(nearest), "%lld or %lld", (long long)below, (long long)above);
-    } else {
-        snprintf(nearest, sizeof(nearest), "%lld", (long long)(below > 0 ? below : above));
-    }
-    return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; the nearest is %s",
-                (long long)total, ranks, (long long)micro, nearest);
+    int64_t near = max_i64(total / micro, 1) * micro;
+    return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; give %lld",
+                (long long)total, ranks, (long long)micro, (long long)near);
 }
 
 // Returns the next micro-batch that --auto may choose, in descending order: a divisor of `sequences`, a rank's share of
@@ -292,59 +247,48 @@ static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
-// Refuses options that contradict each other, or that do nothing in their combination, beyond what `needs` says.
-static inline bool train_options_check(const TrainOptions *o, Error *error) {
+// Refuses options that contradict each other, or that do nothing in their combination, beyond what `needs` says. Gives
+// equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the highest.
+static inline bool train_options_settle(TrainOptions *o, Error *error) {
+    const GPT2Size *size = gpt2_find_size(o->init);
     bool no_data = o->train_data[0] == '\0', no_batch = !o->given[OPTION_batch_size];
-    bool falls = schedule_falls(schedule_kind(o->schedule));
     const struct {
         bool bad;
-        int option;
         const char *why;
     } rules[] = {
-        {no_data && o->steps != 0 && !train_options_plan(o), OPTION_train_data,
-         "missing; give a text file or token shards to train on, or --steps 0 to only sample"},
-        {o->val_batches >= 0 && o->given[OPTION_val_sequences], OPTION_val_batches,
-         "contradicts --val-sequences; give one of the two"},
-        {o->auto_plan && no_batch && o->val_batches >= 0, OPTION_val_batches,
-         "counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"},
-        {!falls && o->final_lr_frac != 1.0, OPTION_final_lr_frac,
-         "contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"},
-        {o->num_processes > 0 && o->process_rank >= o->num_processes, OPTION_process_rank,
-         "is counted from 0, it must be less than --num-processes (-pn)"},
-        {o->auto_plan && !no_batch && o->recompute >= 0, OPTION_auto_plan,
-         "chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
-        {o->auto_plan && no_batch && o->total_batch == 0, OPTION_auto_plan,
-         "chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
+        {no_data && o->steps != 0 && !train_options_plan(o),
+         "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
+        {o->val_batches >= 0 && o->given[OPTION_val_sequences],
+         "--val-batches (-m): contradicts --val-sequences; give one of the two"},
+        {o->auto_plan && no_batch && o->val_batches >= 0,
+         "--val-batches (-m): counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"},
+        {o->num_processes > 0 && o->process_rank >= o->num_processes,
+         "--process-rank (-pr): is counted from 0, it must be less than --num-processes (-pn)"},
+        {o->auto_plan && !no_batch && o->recompute >= 0,
+         "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
+        {o->auto_plan && no_batch && o->total_batch == 0,
+         "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-        char label[128];
-        args_label(label, sizeof(label), &train_specs_gpu[rules[i].option]);
-        if (rules[i].bad) { return fail(error, "%s: %s", label, rules[i].why); }
+        if (rules[i].bad) { return fail(error, "%s", rules[i].why); }
+    }
+    if (size != NULL) { o->init = size->name; }
+    if (o->val_batches >= 0) { o->val_sequences = o->val_batches * o->batch_size; }
+    if (!schedule_falls(schedule_kind(o->schedule))) { o->final_lr_frac = 1.0; }
+    if (train_options_optimizer(o) == OPTIMIZER_MUON && o->muon_lr == 0.0) {
+        o->muon_lr = strcmp(o->muon_scale, "rms") == 0 ? o->lr : 0.02;
     }
     return true;
-}
-
-// Gives equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the
-// highest rate, so it does not take the default of --final-lr-frac.
-static inline void train_options_settle(TrainOptions *options) {
-    const GPT2Size *size = gpt2_find_size(options->init);
-    if (size != NULL) { options->init = size->name; }
-    if (options->val_batches >= 0) { options->val_sequences = options->val_batches * options->batch_size; }
-    bool falls = schedule_falls(schedule_kind(options->schedule));
-    if (!falls && !options->given[OPTION_final_lr_frac]) { options->final_lr_frac = 1.0; }
-    if (train_options_optimizer(options) == OPTIMIZER_MUON && options->muon_lr == 0.0) {
-        options->muon_lr = strcmp(options->muon_scale, "rms") == 0 ? options->lr : 0.02;
-    }
 }
 
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
     {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on the CPU, with defaults for a laptop.",
      "--train-data book.txt --out-dir run --steps 1000", train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON,
-     foreign_options, false, "GPU", TRAIN_GPU_ONLY},
+     train_groups, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
     {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
      "-i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run", train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL,
-     TRAIN_COMMON, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
+     TRAIN_COMMON, train_groups, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.
@@ -355,9 +299,7 @@ static inline bool train_options_parse(TrainOptions *options, const char *name, 
     program.given = options->given;
     program.silent = !launcher_shows();
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
-    if (*outcome != ARGS_RUN) { return true; }
-    train_options_settle(options);
-    return train_options_check(options, error);
+    return *outcome != ARGS_RUN || train_options_settle(options, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

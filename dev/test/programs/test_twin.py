@@ -231,8 +231,8 @@ def test_options():
     assert (o.train_data, o.batch_size, o.shuffle, o.schedule, o.lr, o.init, o.device) == \
         ("x", 8, True, "wsd", 6e-4, "d6", "cpu"), o
     rates = [options.parse(["-i", "x", "-k", *words], lambda device: False).final_lr_frac
-             for words in (["linear"], ["constant"], ["constant", "-q", "1"], ["wsd", "-q", "0"])]
-    assert rates == [0.1, 1, 1, 0], rates
+             for words in (["linear"], ["constant"], ["wsd", "-q", "0"])]
+    assert rates == [0.1, 1, 0], rates
     o = options.parse(["-i", "x", "--device", "cuda", "-f", "0"], lambda device: device == "cuda")
     assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 20), o
     for arguments, message in (
@@ -248,8 +248,7 @@ def test_options():
             (["-i", "x", "-s", "20"], "--sample-every (-s): got '20', this program takes only 0; leave it out"),
             (["-i", "x", "-b"],
              "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
-            (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): contradicts this --schedule (-k), "
-             "whose rate does not fall; leave one of the two out"),
+            (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): needs no --schedule constant"),
             (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: needs --optimizer muon"),
             (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o)")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
@@ -607,7 +606,7 @@ def test_as_a_user(folder):
             f"--val-data (-j): {text}: a text becomes 257 tokens, the model has other ones; make shards of it with "
             "./tokenize\n"),
            (["-i", text, "--total-batch", "100"],
-            "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; the nearest is 256\n")]
+            "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; give 256\n")]
     processes = [start_twin(*arguments, "--device", "cpu") for arguments, _ in bad]
     for process, (_, message) in zip(processes, bad):
         assert finish(process) == ("", f"train_gpt2.py: {message}", 1), message

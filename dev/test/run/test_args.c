@@ -87,7 +87,7 @@ TEST(test_bounds) {
 
 #define UNKNOWN "': unknown option; "
 #define LISTS " (--help all lists all)"
-#define STRAY "': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"
+#define STRAY "': unexpected word; options begin with a dash, patterns ('x*.bin') need quotes"
 #define GPU_ONLY TRAIN_GPU_ONLY
 #define BOTH_VAL "--val-batches (-m): contradicts --val-sequences; give one of the two"
 
@@ -98,77 +98,48 @@ TEST(test_refusals) {
     } rows[] = {
         // values: the words of each type
         {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65536 (default 4)"},
-        {ON_BOTH,
-         "-i x --batch-size=", "--batch-size (-b): got '', expected a whole number from 1 to 65536 (default 4)"},
-        {ON_BOTH, "-i x -b -", "--batch-size (-b): got '-', expected a whole number from 1 to 65536 (default 4)"},
-        {ON_BOTH, "-i x -x -2", "--steps (-x): got '-2', expected a whole number from -1 to 1000000000 (default -1)"},
         {ON_BOTH, "-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
         {ON_BOTH, "-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
-        {ON_BOTH, "--plan largest", "--plan: got 'largest', expected one of 0|1|all (default 0)"},
         {ON_BOTH, "-i x -y 2", "--resume (-y): got '2', expected 0 or 1 (default 0)"},
-        {ON_BOTH, "-i x --resume=yes", "--resume (-y): got 'yes', expected 0 or 1 (default 0)"},
         {ON_BOTH, "-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
-        {ON_BOTH, "-i x -l --warmup=3", "--lr (-l): value missing, expected a number from 0 to 100 (default 3e-4)"},
-        {ON_BOTH, "-h 2", "--hellaswag (-h): got '2', expected 0 or 1 (default 0)"},
         {ON_BOTH, "-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
-        {ON_BOTH, "-h steps", "--hellaswag (-h): got 'steps', expected 0 or 1 (default 0)"},
         {ON_CPU_ONLY, "-i x -r -1", "--recompute (-r): got '-1', expected a whole number from 0 to 3 (default 0)"},
         // names that are not ours
-        {ON_BOTH, "--batchsize 4", "'--batchsize" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--batch=4", "'--batch" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--batch_size 4", "'--batch_size" UNKNOWN "the nearest is --batch-size" LISTS},
-        {ON_BOTH, "-batch-size 4", "'-batch-size" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--stpes=4", "'--stpes" UNKNOWN "the nearest is --steps" LISTS},
         {ON_BOTH, "-lr 4", "'-lr" UNKNOWN "the nearest is --lr" LISTS},
-        {ON_BOTH, "--temprature 1", "'--temprature" UNKNOWN "the nearest is --temperature" LISTS},
-        {ON_BOTH, "--hlep", "'--hlep" UNKNOWN "the nearest is --help" LISTS},
-        {ON_BOTH, "--recieve", "'--recieve': unknown option" LISTS},
+        {ON_BOTH, "--hlep", "'--hlep': unknown option" LISTS},
         {ON_BOTH, "--frobnicate 4", "'--frobnicate': unknown option" LISTS},
-        {ON_BOTH, "-nx 3", "'-nx': unknown option" LISTS},
         {ON_BOTH, "-b4", "'-b4': unknown option" LISTS},
         {ON_BOTH, "--=3", "'--': unknown option" LISTS},
         {ON_BOTH, "foo", "'foo" STRAY},
-        {ON_BOTH, "-i a.bin b.bin", "'b.bin" STRAY},
         // names of other trainers
-        {ON_BOTH, "--learning-rate 1", "'--learning-rate" UNKNOWN "give --lr (-l)"},
         {ON_BOTH, "--learning_rate=1", "'--learning_rate" UNKNOWN "give --lr (-l)"},
-        {ON_BOTH, "--epochs 3", "'--epochs" UNKNOWN "give --steps (-x): -1, the default, is once through the data"},
-        {ON_BOTH, "--n_layer 5", "'--n_layer" UNKNOWN "give --layers"},
-        {ON_BOTH, "--compile=False", "'--compile" UNKNOWN "leave it out: make has compiled the program"},
         // the other trainer's options
         {ON_CPU_ONLY, "-z 1", "--zero-stage (-z): " GPU_ONLY},
-        {ON_CPU_ONLY, "-pm mpi", "--nccl-init (-pi): " GPU_ONLY},
         {ON_CPU_ONLY, "-i x --auto", "--auto: " GPU_ONLY},
-        {ON_GPU_ONLY, "-i x --precision fp32", "--precision: " TRAIN_CPU_ONLY},
         {ON_GPU_ONLY, "-i x --cpu-kernels auto", "--cpu-kernels: " TRAIN_CPU_ONLY},
         // what an option needs
         {ON_BOTH, "-i x -y", "--resume (-y): needs --out-dir (-o)"},
         {ON_BOTH, "-i x -o d --resume --overwrite", "--resume (-y): needs no --overwrite"},
-        {ON_BOTH, "-i x -o d --allow-changes", "--allow-changes: needs --resume (-y)"},
         {ON_BOTH, "-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
-        {ON_BOTH, "-i x --prompt y -s 0", "--prompt: needs --sample-every (-s) other than 0"},
         {ON_BOTH, "-x 0 -o d", "--out-dir (-o): needs --steps (-x) other than 0"},
         {ON_BOTH, "-i x --eval-examples 5", "--eval-examples: needs --hellaswag (-h) or --mmlu"},
         {ON_BOTH, "-i x -h 1 -v 0", "--hellaswag (-h): needs --val-every (-v) other than 0 or --steps 0"},
+        {ON_BOTH, "-i x -k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"},
         {ON_BOTH, "-i x --muon-warmup 300", "--muon-warmup: needs --optimizer muon"},
-        {ON_GPU_ONLY, "-i x -pr 1 -pn 2", "--process-rank (-pr): needs --nccl-init tcp or --nccl-init fs"},
+        {ON_GPU_ONLY, "-i x -pr 1 -pn 2", "--process-rank (-pr): needs no --nccl-init mpi"},
         {ON_GPU_ONLY, "-i x -pi tcp -pn 2", "--nccl-init tcp: needs --server-ip (-ps)"},
-        {ON_GPU_ONLY, "-i x -pi tcp -ps a", "--nccl-init tcp: needs --num-processes (-pn) other than 0"},
-        {ON_GPU_ONLY, "-i x -pi fs -pn 2", "--nccl-init fs: needs --nccl-fs-path (-pf)"},
-        {ON_GPU_ONLY, "-i x --secret-file a", "--secret-file: needs --nccl-init tcp"},
         {ON_GPU_ONLY, "-x 0 --attention cudnn", "--attention cudnn: needs --steps (-x) other than 0"},
         {ON_GPU_ONLY, "-i x --deterministic 0 --attention own", "--deterministic 0: needs no --attention own"},
-        {ON_GPU_ONLY, "-i x --auto -d 4096 -x 0", "--auto: needs --steps (-x) other than 0"},
         {ON_GPU_ONLY, "-i x -r 1 --gpu-memory 8", "--gpu-memory: needs --auto or --plan or --recompute -1"},
         // what contradicts itself
         {ON_BOTH, "",
          "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
-        {ON_BOTH, "-i x -k constant -q 0.1",
-         "--final-lr-frac (-q): contradicts this --schedule (-k), whose rate does not fall; leave one of the two out"},
         {ON_BOTH, "-i x -m 20 --val-sequences 80", BOTH_VAL},
-        {ON_BOTH, "-i x -m 0 --val-sequences 80", BOTH_VAL},
         {ON_GPU_ONLY, "-i x --auto -d 4096 -m 20",
          "--val-batches (-m): counts batches of --batch-size (-b), which --auto chooses; give --val-sequences instead"},
         {ON_GPU_ONLY, "-i x -pi fs -pf a -pn 2 -pr 2",
@@ -178,11 +149,9 @@ TEST(test_refusals) {
         {ON_GPU_ONLY, "-i x --auto -b 4 -r 1",
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         // the batch
-        {ON_CPU_ONLY, "-i x -d 1000",
-         "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; the nearest is 768 or 1024"},
-        {ON_CPU_ONLY, "-i x -d 1", "--total-batch (-d): 1 tokens is not a multiple of B x T = 256; the nearest is 256"},
+        {ON_CPU_ONLY, "-i x -d 1000", "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; give 768"},
         {ON_CPU_ONLY, "-i x -d 2147483647",
-         "--total-batch (-d): 2147483647 tokens is not a multiple of B x T = 256; the nearest is 2147483392"},
+         "--total-batch (-d): 2147483647 tokens is not a multiple of B x T = 256; give 2147483392"},
         {ON_CPU_ONLY, "-i x -b 65536 -t 65536",
          "--batch-size (-b): 65536 x 65536 tokens are 4294967296 in a micro-batch, at most 2147483647 are possible"},
     };
@@ -199,8 +168,7 @@ TEST(test_refusals) {
 // With several ranks, and when the model is known.
 TEST(test_batch_and_context) {
     static Parsed p;
-    const char *expected =
-        "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; the nearest is 120";
+    const char *expected = "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; give 120";
     CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
     CHECK(t, !train_options_check_batch(&p.options, 8, &p.error), "100 tokens on 8 ranks accepted");
     CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
@@ -242,44 +210,29 @@ TEST(test_accepted) {
         {ON_BOTH, "--train-data=a=b --lr=6e-4 -b=2 -sl 3.5 -y=0 -o d --prompt= --steps -1",
          "train-data=a=b lr=0.0006 batch-size=2 skip-loss-z=3.5 resume=0 prompt= steps=-1"},
         {ON_BOTH, "-i - -o d -y -nk 3", "train-data=- resume=1 keep=3"},
-        {ON_BOTH, "-i x -o d -y 1 -a 0", "resume=1 overfit=0"},
         {ON_BOTH, "-i x -y 0 -nk 0", "resume=0 keep=0"}, // as by default, so nothing is needed
         {ON_BOTH, "--prompt=--lr --steps 0", "prompt=--lr"},
         {ON_BOTH, "--steps 0 --", "steps=0"},
         {ON_BOTH, "--plan", "plan=1"},
-        {ON_BOTH, "--plan -x 5", "plan=1 steps=5"},
         {ON_BOTH, "--plan all -x 5", "plan=all steps=5"},
-        {ON_BOTH, "-i x --plan 0", "plan=0"},
-        {ON_BOTH, "-i x -h 0", "hellaswag=0"},
-        {ON_BOTH, "-i x -h 1 --eval-examples 9", "hellaswag=1 eval-examples=9"},
         {ON_BOTH, "-x 0 -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
         {ON_GPU_ONLY, "--plan -x 0 --gpu-memory 8", "gpu-memory=8"},
         {ON_GPU_ONLY, "-i x --gpu-memory 8", "recompute=-1"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -r -1", "batch-size=4"},
         // what follows from other options
         {ON_BOTH, "-i x -e 1558M", "init=d48"}, // a size has one name in records
-        {ON_CPU_ONLY, "-i x -b 3 -t 5", "total-batch=15"},
         {ON_CPU_ONLY, "-i x -b 3 -t 5 -d 45", "total-batch=45"},
         {ON_BOTH, "-i x -k cosine", "final-lr-frac=0.1"},
-        {ON_BOTH, "-i x -k linear", "final-lr-frac=0.1"},
-        {ON_BOTH, "-i x -k wsd", "final-lr-frac=0.1"},
         {ON_BOTH, "-i x -k constant", "final-lr-frac=1"},
-        {ON_BOTH, "-i x -k constant -q 1", "final-lr-frac=1"},
-        {ON_BOTH, "-i x -q 1", "final-lr-frac=1"},
         {ON_BOTH, "-i x", "muon-lr=0 optimizer=adamw"},
         {ON_BOTH, "-i x --optimizer muon -l 6e-4", "muon-lr=0.02 muon-warmup=300 muon-scale=original"},
         {ON_BOTH, "-i x --optimizer muon --muon-scale rms", "muon-lr=0.0003"},
-        {ON_BOTH, "-i x --optimizer muon --muon-scale rms -l 6e-4", "muon-lr=0.0006"},
         {ON_BOTH, "-i x --optimizer muon --muon-scale rms -l 6e-4 --muon-lr 1e-3", "muon-lr=0.001"},
         // a validation has as many sequences with any micro-batch; only -m counts micro-batches, as llm.c does
-        {ON_BOTH, "-i x -b 64", "val-sequences=80"},
         {ON_BOTH, "-i x -b 3 --val-sequences 7", "val-sequences=7"},
-        {ON_BOTH, "-i x --val-sequences 0", "val-sequences=0"},
         {ON_BOTH, "-i x -m 20 -b 8", "val-sequences=160"},
-        {ON_BOTH, "-i x -b 8 -m 0", "val-sequences=0"},
         {ON_BOTH, "-i x -m -1 --val-sequences 7", "val-sequences=7"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -m 5", "val-sequences=20"},
-        {ON_GPU_ONLY, "-i x --auto -d 4096 --val-sequences 5", "val-sequences=5"},
         // llm.c's scripts
         {ON_BOTH,
          "-i tr.bin -j va.bin -o log124M -v 250 -s 20000 -g 144 -h 0 -b 64 -t 1024 -d 524288 -r 0 -c 0.1 -l 0.0006 "
@@ -290,10 +243,7 @@ TEST(test_accepted) {
         {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9",
          "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 gpu-log-every=9 init=d12 recompute=-1"},
         {ON_GPU_ONLY, "-i x -pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4", "nccl-init=tcp process-rank=15"},
-        {ON_GPU_ONLY, "-i x -pm tcp -ps [::1]:9 -pn 2 -pr 0", "server-ip=[::1]:9"},
         {ON_GPU_ONLY, "-i x -pm fs -pp /tmp -pn 2 -pr 1", "nccl-fs-path=/tmp"},
-        {ON_GPU_ONLY, "-i x -pi fs -pf /tmp -pn 2", "nccl-fs-path=/tmp"},
-        {ON_GPU_ONLY, "-i x -pi mpi -pn 8", "num-processes=8"},
         {ON_GPU_ONLY, "--plan -np 512 -z 3", "num-processes=512"},
     };
     static Parsed p;
@@ -402,7 +352,7 @@ TEST(test_help_text) {
 
 // ---- The table ----
 
-// Names are unique, defaults valid, groups in one piece, and texts fit their buffers.
+// Names are unique, defaults valid, headings before options, and texts fit their buffers.
 TEST(test_table) {
     const ArgSpec *tables[2] = {train_specs_cpu, train_specs_gpu};
     TrainOptions options;
@@ -410,6 +360,9 @@ TEST(test_table) {
     CHECK(t, n <= ARGS_MAX_SPECS, "%d options", n);
     for (const char *word = TRAIN_COMMON; *word != '\0'; word += strcspn(word, " ") + (strchr(word, ' ') != NULL)) {
         CHECK(t, option_index(word, strcspn(word, " ")) >= 0, "--%s: no option", word);
+    }
+    for (const char *const *group = train_groups; *group != NULL; group += 2) {
+        CHECK(t, option_index(group[0], strlen(group[0])) >= 0, "%s before no option", group[1]);
     }
     for (int i = 0; i < 2 * n; i++) {
         const ArgSpec *spec = &tables[i / n][i % n];
@@ -425,8 +378,6 @@ TEST(test_table) {
             CHECK(t, strcmp(a->name, b->name) != 0, "--%s twice", a->name);
             CHECK(t, a->aliases[0] == '\0' || !args_list_has(b->aliases, ' ', a->aliases, strcspn(a->aliases, " ")),
                   "-%s twice", a->aliases);
-            bool apart = strcmp(a->group, b->group) == 0 && strcmp(train_specs_cpu[i - 1].group, a->group) != 0;
-            CHECK(t, !apart, "group %s is in pieces", a->group);
         }
     }
 }
@@ -486,11 +437,11 @@ TEST(test_record) {
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         train_options_text(&a.options, i, text, sizeof(text));
         train_options_text(&b.options, i, other, sizeof(other));
-        CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_options_name(i), text, other);
-        bool is_free = args_list_has(free_ones, ' ', train_options_name(i), strlen(train_options_name(i)));
-        bool is_shape = args_list_has(shapes, ' ', train_options_name(i), strlen(train_options_name(i)));
+        CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_specs_cpu[i].name, text, other);
+        bool is_free = args_list_has(free_ones, ' ', train_specs_cpu[i].name, strlen(train_specs_cpu[i].name));
+        bool is_shape = args_list_has(shapes, ' ', train_specs_cpu[i].name, strlen(train_specs_cpu[i].name));
         CHECK(t, (!is_free || train_shapes_run[i] == FREE) && (!is_shape || train_shapes_run[i] == SHAPES), "--%s",
-              train_options_name(i));
+              train_specs_cpu[i].name);
     }
     CHECK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"), "%s", b.error.text);
     train_options_text(&b.options, OPTION_train_data, text, sizeof(text));
@@ -517,10 +468,10 @@ typedef struct {
 
 TEST(test_positionals) {
     const ArgSpec specs[] = {
-        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", "", "Options", "how many"},
-        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", "", "Options", "say nothing"},
+        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", "", "how many"},
+        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", "", "say nothing"},
     };
-    ArgsProgram program = {"words", "FILE...", "Words.", "", specs, 2, true, NULL, NULL, NULL, false, NULL, NULL};
+    ArgsProgram program = {.name = "words", .specs = specs, .num_specs = 2, .takes_positionals = true};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
@@ -534,14 +485,14 @@ TEST(test_positionals) {
     CHECK(t, words.count == 3 && words.quiet, "options among words");
 }
 
-TEST(test_edit_distance) {
+TEST(test_distance) {
     const struct {
         const char *a, *b;
-        int distance;
+        size_t distance;
     } cases[] = {{"", "", 0},       {"", "abc", 3},    {"abc", "abc", 0},
-                 {"abc", "abd", 1}, {"abc", "acb", 1}, {"kitten", "sitting", 3}};
+                 {"abc", "abd", 1}, {"abc", "acb", 2}, {"aa", "aaa", 1}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int d = args_edit_distance(cases[i].a, cases[i].b);
-        CHECK(t, d == cases[i].distance, "%s %s: %d", cases[i].a, cases[i].b, d);
+        size_t d = args_distance(cases[i].a, cases[i].b);
+        CHECK(t, d == cases[i].distance, "%s %s: %zu", cases[i].a, cases[i].b, d);
     }
 }
