@@ -71,7 +71,7 @@ static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) 
 //
 // Any text may hold bytes of others (a path, an option, a file, a token, the words of another rank), and none may steer
 // the terminal or forge a line. So all that a program prints passes text_show: messages through say() and
-// print_error(), samples through text_out.h. dev/house.py refuses other ways to print.
+// print_error(), samples through text.h. dev/house.py refuses other ways to print.
 
 // Tells whether a character steers a terminal or the order of reading instead of being seen: C0, DEL and C1, the
 // separators of lines and paragraphs, and the marks, embeddings, overrides and isolates of right-to-left text.
