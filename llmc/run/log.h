@@ -52,7 +52,7 @@ typedef struct {
 
 // ---- Texts ----
 
-// Writes a duration for people: "0:31", "12:05", "3:07:44", "2d 03h".
+// Writes a duration for people: "0:31", "12:05", "3:07:44", "51:00:59".
 static inline void format_duration(char *text, size_t size, double seconds) {
     if (!(seconds >= 0.0 && seconds < LOG_MOST_SECONDS)) {
         snprintf(text, size, "?");
@@ -61,10 +61,8 @@ static inline void format_duration(char *text, size_t size, double seconds) {
     long long s = (long long)(seconds + 0.5);
     if (s < 3600) {
         snprintf(text, size, "%lld:%02lld", s / 60, s % 60);
-    } else if (s < 86400) {
-        snprintf(text, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     } else {
-        snprintf(text, size, "%lldd %02lldh", s / 86400, s / 3600 % 24);
+        snprintf(text, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     }
 }
 
@@ -137,12 +135,6 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
 
 // ---- The terminal ----
 
-// Tells whether `out` can redraw a line in place. A pipe, a file or an editor's terminal without escape codes cannot.
-static inline bool logger_is_terminal(FILE *out) {
-    const char *term = getenv("TERM");
-    return isatty(fileno(out)) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
-}
-
 // Shows a line in place of the one before. It is cut at 79 columns: a line that wraps could not be replaced.
 static inline void logger_show(Logger *logger, const char *line) {
     if (!logger->terminal) { return; }
@@ -197,8 +189,9 @@ static inline double logger_seconds_of(const LogFile *speed) {
 // Begins the log of a run whose next step is first_step of total_steps. Step 0 begins dir/main.log and dir/speed.log
 // anew. A later step (resume) goes on behind their lines. dir NULL: no files. Fails if a file cannot be opened.
 static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
+    const char *term = getenv("TERM");
     logger_init(logger);
-    logger->terminal = logger_is_terminal(stdout);
+    logger->terminal = isatty(STDOUT_FILENO) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
     logger->total_steps = total_steps;
     logger->opened = seconds_now();
     if (dir == NULL) { return true; }

@@ -63,23 +63,17 @@ static inline double outlier_median(const OutlierDetector *detector) {
     return NAN;
 }
 
-// Takes a value into the window. A full window loses its oldest value. A value that is not finite is ignored.
-static inline void outlier_accept(OutlierDetector *detector, double value) {
-    if (!isfinite(value)) { return; }
-    detector->values[detector->count++ % OUTLIER_WINDOW] = value;
-    detector->rejected = 0;
-}
-
 // Takes one value into the statistics, and returns whether to skip its update. It skips if the value's z-score is above
 // the threshold or the value is not finite. A fall of any size is no outlier. Writes the z-score to *z. With threshold
 // 0 it never skips, and the statistics go on. A value that is not finite says nothing about the level and leaves the
 // detector unchanged. The 16th outlier in a row is skipped, too, and empties the window.
 static inline bool outlier_check(OutlierDetector *detector, double value, double threshold, double *z) {
     *z = outlier_zscore(detector, value);
-    if (threshold > 0.0 && !isfinite(value)) { return true; }
+    if (!isfinite(value)) { return threshold > 0.0; }
     bool skip = threshold > 0.0 && *z > threshold;
     if (!skip) {
-        outlier_accept(detector, value);
+        detector->values[detector->count++ % OUTLIER_WINDOW] = value;
+        detector->rejected = 0;
     } else if (++detector->rejected >= OUTLIER_MAX_REJECTED) {
         outlier_init(detector);
     }

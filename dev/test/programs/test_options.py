@@ -188,7 +188,7 @@ def on_a_terminal(arguments, term="xterm"):
 
 STEP_LINE = (
     r"step +(\d+)/(\d+) \| loss \d+\.\d{6} \| norm \d+\.\d{4} \| lr \d\.\d\de[+-]\d\d \| \d+\.\d\d ms \| \d+ tok/s"
-    r" \| \d+% of peak \| (\d+:\d\d|\d+:\d\d:\d\d|\d+d \d\dh) left")
+    r" \| \d+% of peak \| (\d+:\d\d|\d+:\d\d:\d\d) left")
 
 
 BRIEF = r"step +\d+/50 \| loss \d+\.\d{6} \| \d+ tok/s( \| \d+% of peak)? \| \d+:\d\d left"

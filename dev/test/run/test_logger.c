@@ -29,9 +29,9 @@ static void check_log(Test *t, const char *when, const char *want) {
 // ---- Texts ----
 
 TEST(test_durations) {
-    const double seconds[] = {0, 31, 30.6, 59.6, 725, 3599, 3599.7, 11264, 86399, 86400, 183659, -1, nan(""), HUGE_VAL};
-    const char *const texts[] = {"0:00",    "0:31",     "0:31",   "1:00",   "12:05", "59:59", "1:00:00",
-                                 "3:07:44", "23:59:59", "1d 00h", "2d 03h", "?",     "?",     "?"};
+    const double seconds[] = {0, 30.6, 59.6, 725, 3599.4, 3599.7, 11264, 183659, -1, nan(""), HUGE_VAL};
+    const char *const texts[] = {"0:00",    "0:31",     "1:00", "12:05", "59:59", "1:00:00",
+                                 "3:07:44", "51:00:59", "?",    "?",     "?"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         char text[32];
         format_duration(text, sizeof(text), seconds[i]);
