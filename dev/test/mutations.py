@@ -328,7 +328,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/run_state.h", "if (ok && changes.used > 0 && run->options->allow_changes) {",
      "if (ok && changes.used > 0) {", CPU, "test_resume.py -k changed"),
     ("llmc/run/run_state.h", "if (!run_go_back(run, error)) { return false; }",
-     "return false;", CPU, "test_resume.py -k damaged"),
+     "return false;", CPU, "test_muon.py -k back"),
     ("llmc/run/train_loop.h", 'stopped ? "stopped" : "done"', '"done"', CPU, "test_run_folder.py -k ends"),
     ("llmc/run/signals.h", "    catch_stop_signal(SIGHUP, handler);\n", "", CPU, "test_run_folder.py -k terminal"),
     ("tokenize.c", "val ? min_i64(set->shard_size, set->val_left) : set->shard_size",
