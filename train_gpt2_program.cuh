@@ -806,18 +806,18 @@ struct RankGpu {
 
 // Adds the GPUs of all ranks. Checks that the names which other ranks have sent end.
 static bool add_gpus(Text *hardware, const RankGpu *gpus, int count, Error *error) {
-    json_put_open(hardware, "gpus", "[");
+    json_put(hardware, "gpus", "[");
     for (int r = 0; r < count; r++) {
         if (memchr(gpus[r].name, '\0', sizeof(gpus[r].name)) == NULL) {
             return fail(error, "a rank has not sent its GPU's name, but something else");
         }
-        json_put_open(hardware, NULL, "{");
+        json_put(hardware, NULL, "{");
         json_put_text(hardware, "name", gpus[r].name);
         json_put(hardware, "memory_bytes", "%lld", (long long)gpus[r].memory_bytes);
         json_put(hardware, "compute_capability", "\"%d.%d\"", gpus[r].major, gpus[r].minor);
-        json_put_close(hardware, "}");
+        text_words(hardware, "}");
     }
-    json_put_close(hardware, "]");
+    text_words(hardware, "]");
     return true;
 }
 

@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1442, 1150, ""),
+    "base": (1397, 1150, ""),
     "model": (1469, 850, "base"),
     "cpu": (1549, 1450, "base model"),
     "cuda": (2003, 850, "base model"),
@@ -25,7 +25,7 @@ ROOMS = {
     "optim": (806, 700, "base model cuda"),
     "ranks": (3891, 2000, "base model cuda"),
     "data": (1562, 1450, "base model"),
-    "files": (1136, 1050, "base model"),
+    "files": (1130, 1050, "base model"),
     "run": (3328, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 987, "train_gpt2.cu": 1195, "train_gpt2_program.cuh": 983, "Makefile": 250, "README.md": 200}

@@ -75,7 +75,6 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/args.h", "bool sets = args_is_value(next)", "bool sets = args_is_digit(next)", UNIT, "args"),
     ("llmc/run/train_loop.h", "return ok && outcome == ARGS_RUN && ", "return ok && ", CPU,
      "test_options.py -k mpirun"),
-    ("llmc/base/files.h", "code == EACCES || code == EROFS", "code == EACCES", UNIT, "files"),
     ("llmc/run/args.h", "least = length / 2 + 1", "least = 99", UNIT, "args"),
     ("llmc/run/args.h", "== '_' ? '-'", "== '_' ? '_'", UNIT, "args"),
     ("llmc/run/args.h", """ || text[strspn(text, "0123456789.+-eE")] != '\\0'""", "", UNIT, "args"),

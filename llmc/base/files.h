@@ -276,23 +276,6 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
-// Opens the file .lock of a folder. Only this user may open it, because whoever can open a file can lock it.
-static inline bool directory_open_lock(DirectoryLock *lock, const char *dir, Error *error) {
-    struct stat info;
-    lock->fd = files_open_own(lock->path, O_RDWR | O_CREAT, 0600, error);
-    int code = errno;
-    if (lock->fd >= 0) {
-        fchmod(lock->fd, 0600);
-    } else if (code == EACCES && lstat(lock->path, &info) == 0) {
-        fail(error,
-             "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s",
-             lock->path, (long)info.st_uid, dir);
-    } else if (code == EACCES || code == EROFS) {
-        fail(error, "%s: this folder cannot be written to: %s; choose another", dir, strerror(code));
-    }
-    return lock->fd >= 0;
-}
-
 // Writes this process's id into the lock that it holds.
 static inline bool directory_sign_lock(DirectoryLock *lock, Error *error) {
     char text[32];
@@ -306,10 +289,10 @@ static inline bool directory_sign_lock(DirectoryLock *lock, Error *error) {
 static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
     char owner[32] = "";
     lock->fd = -1;
-    if (!path_check(dir, "folder", error) || !path_join(lock->path, dir, LOCK_NAME, error) ||
-        !directory_open_lock(lock, dir, error)) {
-        return false;
-    }
+    if (!path_check(dir, "folder", error) || !path_join(lock->path, dir, LOCK_NAME, error)) { return false; }
+    lock->fd = files_open_own(lock->path, O_RDWR | O_CREAT, 0600, error);
+    if (lock->fd < 0) { return false; }
+    fchmod(lock->fd, 0600); // whoever can open a file can lock it
     ssize_t read = pread(lock->fd, owner, sizeof(owner) - 1, 0);
     bool ok = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
     if (!ok && errno != EWOULDBLOCK) {

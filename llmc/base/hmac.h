@@ -108,10 +108,6 @@ static inline void hmac_init(HmacSha256 *code, const void *key, size_t bytes) {
     sha256_update(&code->outer, padded, sizeof(padded));
 }
 
-static inline void hmac_update(HmacSha256 *code, const void *data, size_t bytes) {
-    sha256_update(&code->inner, data, bytes);
-}
-
 static inline void hmac_final(HmacSha256 *code, uint8_t digest[SHA256_BYTES]) {
     sha256_final(&code->inner, digest);
     sha256_update(&code->outer, digest, SHA256_BYTES);

@@ -25,7 +25,6 @@ static inline bool list_glob(const char *pattern, const char *hint, glob_t *list
     if (!path_check(pattern, "file pattern", error)) { return false; }
     int status = glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, list); // without a match, returns the pattern itself
     bool missing = status == GLOB_ABORTED && errno == ENOENT;
-    if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
     if (status != 0 && !missing) {
         return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
     }
@@ -138,6 +137,7 @@ typedef struct {
     const char *name; // with its article
     int32_t magic;
     int32_t version, late_version; // those that are read
+    const char *versions;          // in words
     int element, late_element;     // bytes of an element in each
     const char *counted;           // by header[2]; NULL: it counts nothing
     int64_t least, most;           // bounds of the count
@@ -146,12 +146,13 @@ typedef struct {
 } BinFormat;
 
 static const BinFormat bin_formats[BIN_KINDS] = {
-    {"a model", MODEL_BIN_MAGIC, 3, 5, 4, 2, NULL, 0, 0, "give it to --init",
+    {"a model", MODEL_BIN_MAGIC, 3, 5, "3 or 5", 4, 2, NULL, 0, 0, "give it to --init",
      "--init takes a size, a model's file or a run's folder"},
-    {"a tokenizer", TOKENIZER_MAGIC, 1, 2, 1, 1, "tokens", 1, MAX_VOCAB, "give it to --tokenizer", MAKE_TOKENIZER},
-    {"a token shard", SHARD_MAGIC, 1, 1, 2, 2, "tokens", 0, INT32_MAX,
+    {"a tokenizer", TOKENIZER_MAGIC, 1, 2, "1 or 2", 1, 1, "tokens", 1, MAX_VOCAB, "give it to --tokenizer",
+     MAKE_TOKENIZER},
+    {"a token shard", SHARD_MAGIC, 1, 1, "1", 2, 2, "tokens", 0, INT32_MAX,
      "give it to --train-data or --val-data, under a name that ends with .bin", "`tokenize` makes shards of text"},
-    {"an evaluation file", EVAL_MAGIC, 1, 1, 2, 2, "examples", 1, EVAL_MAX_EXAMPLES,
+    {"an evaluation file", EVAL_MAGIC, 1, 1, "1", 2, 2, "examples", 1, EVAL_MAX_EXAMPLES,
      "give it to --hellaswag-data or --mmlu", "`tokenize --eval` makes one"},
 };
 
@@ -199,7 +200,6 @@ typedef struct {
 // Checks kind, version and the bounds of the count. The header has zeros where the file ends before it.
 static inline bool bin_check_header(const char *path, const BinFormat *format, const int32_t *header,
                                     int64_t file_bytes, Error *error) {
-    char or_late[32] = "";
     if (!bin_check_kind(path, format->name, header, min_i64(file_bytes, DATA_HEADER_BYTES), error)) { return false; }
     if (file_bytes >= 4 && header[0] != format->magic) {
         return fail(error, "%s: is not %s: magic %d, expected %d; %s", path, format->name, header[0], format->magic,
@@ -210,11 +210,8 @@ static inline bool bin_check_header(const char *path, const BinFormat *format, c
                     (long long)file_bytes, format->name, DATA_HEADER_BYTES);
     }
     if (header[1] != format->version && header[1] != format->late_version) {
-        if (format->late_version > format->version) {
-            snprintf(or_late, sizeof(or_late), " or %d", format->late_version);
-        }
-        return fail(error, "%s: %s of version %d, expected %d%s", path, strchr(format->name, ' ') + 1, header[1],
-                    format->version, or_late);
+        return fail(error, "%s: %s of version %d, expected %s", path, strchr(format->name, ' ') + 1, header[1],
+                    format->versions);
     }
     if (format->counted == NULL || (header[2] >= format->least && header[2] <= format->most)) { return true; }
     return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], format->counted,
@@ -244,18 +241,10 @@ static inline bool bin_check_size(BinFile *bin, int64_t elements, Error *error) 
 
 // Reads what follows the header, at most `most` bytes, into new memory, and closes the file.
 static inline bool bin_read_rest(BinFile *bin, int64_t most, uint8_t **data, int64_t *bytes, Error *error) {
-    *bytes = bin->file.size - DATA_HEADER_BYTES;
-    *data = NULL;
-    bool ok = *bytes <= most || fail(error, "%s: %lld bytes, at most %lld are possible (damaged?)", bin->file.path,
-                                     (long long)bin->file.size, (long long)(DATA_HEADER_BYTES + most));
-    if (ok) {
-        *data = (uint8_t *)malloc((size_t)*bytes + 1);
-        ok = *data != NULL || fail(error, "%s: out of memory (%lld bytes)", bin->file.path, (long long)*bytes);
-    }
-    ok = ok && input_read(&bin->file, DATA_HEADER_BYTES, *data, *bytes, error);
-    input_close(&bin->file);
-    if (!ok) { free(*data), *data = NULL; }
-    return ok;
+    int fd = bin->file.fd;
+    *data = NULL, *bytes = 0, bin->file.fd = -1;
+    lseek(fd, DATA_HEADER_BYTES, SEEK_SET); // cannot fail: an ordinary file, which has a header
+    return files_read_to_end(fd, bin->file.path, most, data, bytes, error);
 }
 
 #endif // LLMC_INPUT_FILE_H

@@ -1,10 +1,10 @@
 // Writes JSON into a text, value by value. A member of an object has a key. An element of a list has the key NULL. The
 // result is valid JSON whatever bytes the strings hold.
 //   Text out = {NULL, 0, 0, false};
-//   json_put_open(&out, NULL, "{");
+//   json_put(&out, NULL, "{");
 //   json_put(&out, "format", "%d", 2);
 //   json_put_text(&out, "program", "./a \"b\"");
-//   json_put_close(&out, "}");                     // {"format": 2, "program": "./a \"b\""}
+//   text_words(&out, "}");                         // {"format": 2, "program": "./a \"b\""}
 #ifndef LLMC_JSON_OUT_H
 #define LLMC_JSON_OUT_H
 
@@ -40,20 +40,12 @@ static inline void json_put_key(Text *out, const char *key) {
     text_words(out, ": ");
 }
 
-// Opens an object or a list. bracket: "{" or "[".
-static inline void json_put_open(Text *out, const char *key, const char *bracket) {
-    json_put_key(out, key);
-    text_words(out, bracket);
-}
-
-static inline void json_put_close(Text *out, const char *bracket) { text_words(out, bracket); }
-
 static inline void json_put_text(Text *out, const char *key, const char *string) {
     json_put_key(out, key);
     json_put_string(out, string);
 }
 
-// Adds a number or a word of JSON.
+// Adds a number, a word of JSON, or the bracket that opens an object or a list.
 #define json_put(out, key, ...) (json_put_key(out, key), text_printf(out, __VA_ARGS__))
 
 #endif // LLMC_JSON_OUT_H

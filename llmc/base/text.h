@@ -85,11 +85,6 @@ typedef struct {
     int num_held;
 } TextOut;
 
-static inline void text_out_begin(TextOut *text, FILE *out) {
-    text->out = out;
-    text->num_held = 0;
-}
-
 // Writes the held characters that are complete. Four bytes are a character or begin none. at_end: writes all held
 // bytes.
 static inline void text_out_write_held(TextOut *text, bool at_end) {

@@ -14,24 +14,21 @@ enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
 
 // ---- Floats ----
 
-static inline float float_from_bits(uint32_t bits) {
+// bfloat16 is the upper half of a float.
+static inline float float_from_bf16(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
     float value;
     memcpy(&value, &bits, sizeof(value));
     return value;
 }
 
-static inline uint32_t bits_from_float(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-// bfloat16 is the upper half of a float.
-static inline float float_from_bf16(uint16_t bits) { return float_from_bits((uint32_t)bits << 16); }
-
 // Returns true for all values but NaN and the infinities. It tests the bits, so no compiler option can optimise it
 // away.
-static inline bool float_is_finite(float value) { return (bits_from_float(value) & 0x7f800000) != 0x7f800000; }
+static inline bool float_is_finite(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return (bits & 0x7f800000) != 0x7f800000;
+}
 
 // Returns the index of the first value that is not finite or, with least 0, is negative. n: there is none. least: 0, or
 // -FLT_MAX for any finite value.
@@ -47,9 +44,6 @@ static inline int64_t first_outside(const float *values, int64_t n, float least)
     }
     return n;
 }
-
-// Returns the index of the first value that is not finite, n if all are finite.
-static inline int64_t first_not_finite(const float *values, int64_t n) { return first_outside(values, n, -FLT_MAX); }
 
 // Reads elements first .. first + n - 1 behind the header as floats. The conversion is exact.
 static inline bool model_bin_read_floats(const InputFile *file, int version, int64_t first, float *out, int64_t n,
@@ -174,7 +168,7 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
-    int64_t bad = first_not_finite(out, n);
+    int64_t bad = first_outside(out, n, -FLT_MAX);
     return bad == n || model_fail_not_finite(config, first + bad, out[bad], path, error);
 }
 

@@ -42,11 +42,11 @@ static inline void secret_prove(const CommSecret *secret, const CommNonces *nonc
     uint8_t who = (uint8_t)speaker;
     HmacSha256 code;
     hmac_init(&code, secret->key, sizeof(secret->key));
-    hmac_update(&code, use, sizeof(use));
-    hmac_update(&code, &who, sizeof(who));
-    hmac_update(&code, nonces->caller, sizeof(nonces->caller));
-    hmac_update(&code, nonces->zero, sizeof(nonces->zero));
-    hmac_update(&code, said, bytes);
+    sha256_update(&code.inner, use, sizeof(use));
+    sha256_update(&code.inner, &who, sizeof(who));
+    sha256_update(&code.inner, nonces->caller, sizeof(nonces->caller));
+    sha256_update(&code.inner, nonces->zero, sizeof(nonces->zero));
+    sha256_update(&code.inner, said, bytes);
     hmac_final(&code, proof);
 }
 

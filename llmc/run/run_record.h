@@ -41,7 +41,7 @@ static inline void record_time(Text *out) {
 static inline void record_options(Text *out, const TrainRun *run) {
     Text list = {NULL, 0, 0, false};
     run_list_options(run, true, '\0', '\0', &list);
-    json_put_open(out, "options", "{");
+    json_put(out, "options", "{");
     const char *name = list.data;
     while (!list.failed && name < list.data + list.used) {
         const char *value = name + strlen(name) + 1;
@@ -49,7 +49,7 @@ static inline void record_options(Text *out, const TrainRun *run) {
         json_put_text(out, settled ? name : name + 2, value);
         name = value + strlen(value) + 1;
     }
-    json_put_close(out, "}");
+    text_words(out, "}");
     out->failed = out->failed || list.failed;
     text_free(&list);
 }
@@ -72,14 +72,14 @@ static inline void record_data(Text *out, const TrainRun *run) {
     json_put(out, "tokens_per_step", "%lld", (long long)run->options->total_batch);
     json_put(out, "steps", "%lld", (long long)run->num_steps);
     if (run_has_train(run)) { json_put(out, "sequences_per_epoch", "%lld", (long long)run->train.num_sequences); }
-    json_put_open(out, "data", "{");
+    json_put(out, "data", "{");
     if (run_has_train(run)) { record_loader(out, "train", &run->train); }
     if (run_has_val(run)) { record_loader(out, "val", &run->val); }
-    json_put_close(out, "}");
+    text_words(out, "}");
 }
 
 static inline void record_event(Text *out, const TrainRun *run, const char *event) {
-    json_put_open(out, NULL, "{");
+    json_put(out, NULL, "{");
     json_put_text(out, "event", event);
     if (strcmp(event, "start") == 0) { json_put(out, "format", "%d", RUN_RECORD_FORMAT); }
     record_time(out);
@@ -88,7 +88,7 @@ static inline void record_event(Text *out, const TrainRun *run, const char *even
 
 // Appends the line and frees it.
 static inline bool record_append(const TrainRun *run, Text *line, Error *error) {
-    json_put_close(line, "}");
+    text_words(line, "}");
     text_words(line, "\n");
     bool ok = line->failed ? fail(error, "%s: out of memory", run->record.file.path)
                            : log_append(&run->record.file, line->data, line->used, error);
@@ -107,9 +107,9 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     json_put_text(&line, "program", trainer_facts.program);
     json_put_text(&line, "version", GPT2C_VERSION);
     json_put_text(&line, "revision", trainer_facts.revision());
-    json_put_open(&line, "command", "[");
+    json_put(&line, "command", "[");
     for (int i = 0; i < record->num_arguments; i++) { json_put_text(&line, NULL, record->arguments[i]); }
-    json_put_close(&line, "]");
+    text_words(&line, "]");
     if (getcwd(directory, sizeof(directory)) != NULL) { json_put_text(&line, "directory", directory); }
     record_options(&line, run);
     record_model(&line, &run->config);

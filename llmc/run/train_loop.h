@@ -86,7 +86,6 @@ static inline void loop_begin_sample(TrainRun *run, TextOut *out) {
     } else {
         logger_event(&run->logger, "sample:");
     }
-    text_out_begin(out, stdout);
     for (int64_t i = 0; i < run->texts.prompt_count; i++) {
         trainer_append_token(run->trainer, run->texts.prompt[i]);
         if (run->options->prompt[0] != '\0') { run_print_token(run, out, run->texts.prompt[i]); }
@@ -101,7 +100,7 @@ static inline bool loop_sample(TrainRun *run) {
     SamplerOptions options = {(float)o->temperature, (float)o->top_p};
     float *probs = trainer_begin_sample(run->trainer);
     Error ignored; // another place ends the run if a rank is gone
-    TextOut out;
+    TextOut out = {stdout, {0}, 0};
     int token = 0;
     loop_begin_sample(run, &out);
     for (int64_t i = 0; i < o->sample_tokens && loop_ask_to_stop(run, &ignored) && !run_is_stopping(); i++) {

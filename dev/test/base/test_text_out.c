@@ -6,8 +6,7 @@
 static void check_output(Test *t, const char *bytes, size_t count, int piece, const char *want) {
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
-    TextOut text;
-    text_out_begin(&text, file);
+    TextOut text = {file, {0}, 0};
     for (size_t i = 0; i < count; i += (size_t)piece) {
         text_out_write(&text, (const uint8_t *)bytes + i, (int)min_i64(piece, (int64_t)(count - i)));
     }

@@ -10,6 +10,12 @@
 
 enum { TINY_PARAMS = 90, TINY_BYTES = 1024 + 4 * TINY_PARAMS };
 
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
 static void fill_params(float *params, const GPT2Config *config, float first) {
     for (int64_t i = 0; i < gpt2_num_params(config); i++) { params[i] = first + 0.25f * (float)i; }
     model_zero_padding(params, config);
@@ -19,14 +25,14 @@ static void fill_params(float *params, const GPT2Config *config, float first) {
 
 TEST(test_floats) {
     for (int i = 0; i < 65536; i++) {
-        CHECK(t, bits_from_float(float_from_bf16((uint16_t)i)) == (uint32_t)i << 16, "bf16 %04x", i);
+        CHECK(t, bits_of(float_from_bf16((uint16_t)i)) == (uint32_t)i << 16, "bf16 %04x", i);
     }
     static const float odd[] = {0.0f, -0.0f, 1e-45f, 3.4e38f, NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 7; i++) { CHECK(t, float_is_finite(odd[i]) == (i < 4), "finite? %g", (double)odd[i]); }
     float *many = (float *)calloc(10000, sizeof(float));
-    CHECK(t, first_not_finite(many, 10000) == 10000 && first_not_finite(many, 0) == 0, "all finite");
+    CHECK(t, first_outside(many, 10000, -FLT_MAX) == 10000 && first_outside(many, 0, -FLT_MAX) == 0, "all finite");
     many[9999] = INFINITY, many[5000] = NAN;
-    CHECK(t, first_not_finite(many, 10000) == 5000, "the first one");
+    CHECK(t, first_outside(many, 10000, -FLT_MAX) == 5000, "the first one");
     free(many);
 }
 
@@ -81,7 +87,7 @@ TEST(test_model_bf16) {
         uint16_t bits;
         memcpy(&bits, file + 1024 + 2 * i, 2);
         uint32_t want = i >= used && i < padded ? 0 : (uint32_t)bits << 16;
-        CHECK(t, bits_from_float(params[i]) == want, "element %lld: %08x", (long long)i, bits_from_float(params[i]));
+        CHECK(t, bits_of(params[i]) == want, "element %lld: %08x", (long long)i, bits_of(params[i]));
     }
     free(file), free(params);
 }

@@ -136,7 +136,7 @@ def test_two_users():
         os.chmod(both, 0o1777)
         run_as(1001, both, 0)
         assert os.stat(os.path.join(both, ".lock")).st_mode & 0o777 == 0o600
-        run_as(1002, both, 1, ".lock: is the file of user 1001; choose another folder", more=["--overwrite"])
+        run_as(1002, both, 1, ".lock: cannot open: Permission denied", more=["--overwrite"])
         with open(os.path.join(both, ".lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             run_as(0, both, 1, "in use by another process", more=["--overwrite"])
