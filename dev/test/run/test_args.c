@@ -91,11 +91,37 @@ TEST(test_bounds) {
 #define GPU_ONLY TRAIN_GPU_ONLY
 #define BOTH_VAL "--val-batches (-m): contradicts --val-sequences; give one of the two"
 
+typedef struct {
+    int trainers;
+    const char *words, *says; // the message, or the values that the record of the run has of some options
+} Row;
+
+static void check_rows(Test *t, const Row *rows, size_t num_rows, bool accepted) {
+    static Parsed p;
+    for (size_t i = 0; i < 2 * num_rows; i++) {
+        const Row *row = &rows[i / 2];
+        bool gpu = i % 2 == 1;
+        if ((row->trainers & (gpu ? ON_GPU_ONLY : ON_CPU_ONLY)) == 0) { continue; }
+        CHECK(t, parse(&p, gpu, row->words) == accepted, "%s: %s", row->words, accepted ? p.error.text : "accepted");
+        if (!accepted) {
+            CHECK(t, strcmp(p.error.text, row->says) == 0, "%s\n    said:     %s\n    expected: %s", row->words,
+                  p.error.text, row->says);
+            continue;
+        }
+        size_t length;
+        for (const char *at = row->says; *at != '\0'; at += length + (at[length] == ' ')) {
+            char text[64];
+            size_t name = strcspn(at, "=");
+            length = strcspn(at, " ");
+            train_options_text(&p.options, option_index(at, name), text, sizeof(text));
+            CHECK(t, strlen(text) == length - name - 1 && memcmp(text, at + name + 1, strlen(text)) == 0,
+                  "%s: %.*s, not %s", row->words, (int)length, at, text);
+        }
+    }
+}
+
 TEST(test_refusals) {
-    static const struct {
-        int trainers;
-        const char *words, *message;
-    } rows[] = {
+    static const Row rows[] = {
         // values: the words of each type
         {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65536 (default 4)"},
         {ON_BOTH, "-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
@@ -103,7 +129,6 @@ TEST(test_refusals) {
         {ON_BOTH, "-i x -y 2", "--resume (-y): got '2', expected 0 or 1 (default 0)"},
         {ON_BOTH, "-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
-        {ON_BOTH, "-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
         {ON_CPU_ONLY, "-i x -r -1", "--recompute (-r): got '-1', expected a whole number from 0 to 3 (default 0)"},
         // names that are not ours
@@ -112,7 +137,6 @@ TEST(test_refusals) {
         {ON_BOTH, "--stpes=4", "'--stpes" UNKNOWN "the nearest is --steps" LISTS},
         {ON_BOTH, "-lr 4", "'-lr" UNKNOWN "the nearest is --lr" LISTS},
         {ON_BOTH, "--hlep", "'--hlep': unknown option" LISTS},
-        {ON_BOTH, "--frobnicate 4", "'--frobnicate': unknown option" LISTS},
         {ON_BOTH, "-b4", "'-b4': unknown option" LISTS},
         {ON_BOTH, "--=3", "'--': unknown option" LISTS},
         {ON_BOTH, "foo", "'foo" STRAY},
@@ -120,13 +144,11 @@ TEST(test_refusals) {
         {ON_BOTH, "--learning_rate=1", "'--learning_rate" UNKNOWN "give --lr (-l)"},
         // the other trainer's options
         {ON_CPU_ONLY, "-z 1", "--zero-stage (-z): " GPU_ONLY},
-        {ON_CPU_ONLY, "-i x --auto", "--auto: " GPU_ONLY},
         {ON_GPU_ONLY, "-i x --cpu-kernels auto", "--cpu-kernels: " TRAIN_CPU_ONLY},
         // what an option needs
         {ON_BOTH, "-i x -y", "--resume (-y): needs --out-dir (-o)"},
         {ON_BOTH, "-i x -o d --resume --overwrite", "--resume (-y): needs no --overwrite"},
         {ON_BOTH, "-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
-        {ON_BOTH, "-x 0 -o d", "--out-dir (-o): needs --steps (-x) other than 0"},
         {ON_BOTH, "-i x --eval-examples 5", "--eval-examples: needs --hellaswag (-h) or --mmlu"},
         {ON_BOTH, "-i x -h 1 -v 0", "--hellaswag (-h): needs --val-every (-v) other than 0 or --steps 0"},
         {ON_BOTH, "-i x -k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"},
@@ -150,19 +172,10 @@ TEST(test_refusals) {
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         // the batch
         {ON_CPU_ONLY, "-i x -d 1000", "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; give 768"},
-        {ON_CPU_ONLY, "-i x -d 2147483647",
-         "--total-batch (-d): 2147483647 tokens is not a multiple of B x T = 256; give 2147483392"},
         {ON_CPU_ONLY, "-i x -b 65536 -t 65536",
          "--batch-size (-b): 65536 x 65536 tokens are 4294967296 in a micro-batch, at most 2147483647 are possible"},
     };
-    static Parsed p;
-    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
-        bool gpu = i % 2 == 1;
-        if ((rows[i / 2].trainers & (gpu ? ON_GPU_ONLY : ON_CPU_ONLY)) == 0) { continue; }
-        CHECK(t, !parse(&p, gpu, rows[i / 2].words), "accepted: %s", rows[i / 2].words);
-        CHECK(t, strcmp(p.error.text, rows[i / 2].message) == 0, "%s\n    said:     %s\n    expected: %s",
-              rows[i / 2].words, p.error.text, rows[i / 2].message);
-    }
+    check_rows(t, rows, sizeof(rows) / sizeof(rows[0]), false);
 }
 
 // With several ranks, and when the model is known.
@@ -202,10 +215,7 @@ TEST(test_long_and_strange_words) {
 
 // Command lines, and what the record of the run then has of some options.
 TEST(test_accepted) {
-    static const struct {
-        int trainers;
-        const char *words, *values;
-    } rows[] = {
+    static const Row rows[] = {
         // forms
         {ON_BOTH, "--train-data=a=b --lr=6e-4 -b=2 -sl 3.5 -y=0 -o d --prompt= --steps -1",
          "train-data=a=b lr=0.0006 batch-size=2 skip-loss-z=3.5 resume=0 prompt= steps=-1"},
@@ -214,10 +224,8 @@ TEST(test_accepted) {
         {ON_BOTH, "--prompt=--lr --steps 0", "prompt=--lr"},
         {ON_BOTH, "--steps 0 --", "steps=0"},
         {ON_BOTH, "--plan", "plan=1"},
-        {ON_BOTH, "--plan all -x 5", "plan=all steps=5"},
         {ON_BOTH, "-x 0 -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
         {ON_GPU_ONLY, "--plan -x 0 --gpu-memory 8", "gpu-memory=8"},
-        {ON_GPU_ONLY, "-i x --gpu-memory 8", "recompute=-1"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -r -1", "batch-size=4"},
         // what follows from other options
         {ON_BOTH, "-i x -e 1558M", "init=d48"}, // a size has one name in records
@@ -229,9 +237,7 @@ TEST(test_accepted) {
         {ON_BOTH, "-i x --optimizer muon --muon-scale rms", "muon-lr=0.0003"},
         {ON_BOTH, "-i x --optimizer muon --muon-scale rms -l 6e-4 --muon-lr 1e-3", "muon-lr=0.001"},
         // a validation has as many sequences with any micro-batch; only -m counts micro-batches, as llm.c does
-        {ON_BOTH, "-i x -b 3 --val-sequences 7", "val-sequences=7"},
         {ON_BOTH, "-i x -m 20 -b 8", "val-sequences=160"},
-        {ON_BOTH, "-i x -m -1 --val-sequences 7", "val-sequences=7"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -m 5", "val-sequences=20"},
         // llm.c's scripts
         {ON_BOTH,
@@ -243,24 +249,9 @@ TEST(test_accepted) {
         {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9",
          "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 gpu-log-every=9 init=d12 recompute=-1"},
         {ON_GPU_ONLY, "-i x -pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4", "nccl-init=tcp process-rank=15"},
-        {ON_GPU_ONLY, "-i x -pm fs -pp /tmp -pn 2 -pr 1", "nccl-fs-path=/tmp"},
         {ON_GPU_ONLY, "--plan -np 512 -z 3", "num-processes=512"},
     };
-    static Parsed p;
-    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
-        bool gpu = i % 2 == 1;
-        if ((rows[i / 2].trainers & (gpu ? ON_GPU_ONLY : ON_CPU_ONLY)) == 0) { continue; }
-        CHECK(t, parse(&p, gpu, rows[i / 2].words), "%s: %s", rows[i / 2].words, p.error.text);
-        size_t length;
-        for (const char *at = rows[i / 2].values; *at != '\0'; at += length + (at[length] == ' ')) {
-            char text[64];
-            size_t name = strcspn(at, "=");
-            length = strcspn(at, " ");
-            train_options_text(&p.options, option_index(at, name), text, sizeof(text));
-            CHECK(t, strlen(text) == length - name - 1 && memcmp(text, at + name + 1, strlen(text)) == 0,
-                  "%s: %.*s, not %s", rows[i / 2].words, (int)length, at, text);
-        }
-    }
+    check_rows(t, rows, sizeof(rows) / sizeof(rows[0]), true);
 }
 
 // Of an option given twice the last value counts. A note says so if the values differ.
@@ -299,24 +290,7 @@ TEST(test_what_was_given) {
     CHECK(t, !given[OPTION_recompute], "given by the command line before");
 }
 
-TEST(test_rates) {
-    static Parsed p;
-    CHECK(t, parse(&p, false, "-i x --optimizer muon"), "%s", p.error.text);
-    Schedule muon = train_options_schedule(&p.options, p.options.muon_lr, 100),
-             adamw = train_options_schedule(&p.options, p.options.lr, 100);
-    CHECK(t, muon.peak == 0.02f && adamw.peak == 3e-4f, "peaks %g, %g", (double)muon.peak, (double)adamw.peak);
-}
-
 // ---- Help ----
-
-TEST(test_help_and_version) {
-    static Parsed p;
-    static const char *const words[] = {"--help", "-b 2 -h", "-h -b 2", "-h all", "--version"};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        ArgsOutcome expected = strcmp(words[i], "--version") == 0 ? ARGS_SHOWED_VERSION : ARGS_SHOWED_HELP;
-        CHECK(t, parse(&p, i % 2 == 1, words[i]) && p.outcome == expected, "%s", words[i]);
-    }
-}
 
 // --help fits a screen of 24 lines and 80 columns. --help all has every option that this program takes, and no other.
 TEST(test_help_text) {
@@ -483,16 +457,4 @@ TEST(test_positionals) {
     if (!CHECK(t, ok && count == 4, "%d words: %s", count, ok ? "" : error.text)) { return; }
     CHECK(t, argv[1] == a1 && argv[2] == a3 && argv[3] == a4 && argv[4] == a8, "the words in order");
     CHECK(t, words.count == 3 && words.quiet, "options among words");
-}
-
-TEST(test_distance) {
-    const struct {
-        const char *a, *b;
-        size_t distance;
-    } cases[] = {{"", "", 0},       {"", "abc", 3},    {"abc", "abc", 0},
-                 {"abc", "abd", 1}, {"abc", "acb", 2}, {"aa", "aaa", 1}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        size_t d = args_distance(cases[i].a, cases[i].b);
-        CHECK(t, d == cases[i].distance, "%s %s: %zu", cases[i].a, cases[i].b, d);
-    }
 }
