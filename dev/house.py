@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1397, 1150, ""),
+    "base": (1377, 1150, ""),
     "model": (1469, 850, "base"),
     "cpu": (1549, 1450, "base model"),
     "cuda": (2003, 850, "base model"),

@@ -30,7 +30,6 @@ static inline void reserve_standard_files(void) {
     if (fd >= 0) { close(fd); }
 }
 
-// Removes a file, if it is there.
 static inline bool files_remove(const char *path, Error *error) {
     return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
 }
@@ -98,7 +97,6 @@ typedef struct {
     int64_t bytes; // written so far
 } AtomicFile;
 
-// Makes a file that is not begun, and may be closed.
 static inline void atomic_init(AtomicFile *file) {
     file->fd = -1;
     file->pending = false;
@@ -119,7 +117,6 @@ static inline bool atomic_fail(AtomicFile *file, const char *action, int64_t byt
                 (long long)bytes, strerror(code), code == ENOSPC || code == EDQUOT ? ", free some space" : "");
 }
 
-// Sets both names.
 static inline bool atomic_name(AtomicFile *file, const char *path, Error *error) {
     atomic_init(file);
     if (!path_check(path, "output file", error)) { return false; }
@@ -129,9 +126,9 @@ static inline bool atomic_name(AtomicFile *file, const char *path, Error *error)
     return true;
 }
 
-// Begins a file in an existing folder; mode: who may read it, less the process's umask. The file is new: processes of a
-// killed run may still write into the old temporary file, and another user may have put a link in its place. After any
-// failure of this or the following functions, the file is closed and the temporary file is gone.
+// Begins a file in an existing folder. The file is new: processes of a killed run may still write into the old
+// temporary file, and another user may have put a link in its place. After any failure of this or the following
+// functions, the file is closed and the temporary file is gone.
 static inline bool atomic_open(AtomicFile *file, const char *path, mode_t mode, Error *error) {
     if (!atomic_name(file, path, error) || !files_remove(file->temporary, error)) { return false; }
     file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
@@ -174,16 +171,15 @@ static inline int files_reserve(int fd, int64_t bytes) {
     return status == 0 ? 0 : errno;
 }
 
-// Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at.
-// One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
-// full disk shows here. Bytes that nobody writes are zeros.
+// Begins a file of known size that several processes, maybe on several machines, write with atomic_write_at. One
+// creates it, the others join it, all flush it, and then the first commits it. A full disk shows here.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     if (!atomic_open(file, path, 0666, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) { return atomic_fail(file, "reserve", bytes, code, error); }
-    bool ok = sync_parent(path, error);
-    if (!ok) { atomic_close(file); }
-    return ok;
+    if (sync_parent(path, error)) { return true; }
+    atomic_close(file);
+    return false;
 }
 
 // Opens a file of ours to write to it: a log, a lock, a file that another rank has made. Somebody else may have put a
@@ -206,9 +202,9 @@ static inline int files_open_own(const char *path, int flags, mode_t mode, Error
     return -1;
 }
 
-// Opens the temporary file after another process has made it with atomic_create. Closing leaves the file there. A
-// network file system may show it late. Opening the folder makes it look again, for up to three seconds. The file must
-// have its full size: such a system writes only the changed part of a page, unless the page is at the file's end.
+// Opens the temporary file of another process. Closing leaves it there. A network file system may show it late: opening
+// the folder makes it look again, for up to three seconds. The file must have its full size, because such a system
+// writes only the changed part of a page, unless the page is at the file's end.
 static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     const struct timespec pause = {0, 50000000};
     struct stat info;
@@ -276,7 +272,6 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
-// Writes this process's id into the lock that it holds.
 static inline bool directory_sign_lock(DirectoryLock *lock, Error *error) {
     char text[32];
     int64_t written = 0;

@@ -2,11 +2,9 @@
 // weights hash. It finds damage and is no defence against an attacker.
 //   SUM64 of words w[0], w[1], ... = sum over i of mix((i + 1) * 0x9e3779b97f4a7c15 + w[i])   (mod 2^64)
 // mix is the finaliser of SplitMix64, which maps 64 bits to 64 bits one to one and like chance. A sum does not depend
-// on order: each process adds up its pieces, and then the sums of all processes are added. It finds:
-//   one word that changed: always, because mix is one to one;
-//   words that changed places: yes, because the place i is mixed with the word;
-//   words that became zero, a piece that is missing or there twice: yes, because a zero at i adds an arbitrary number.
-// The last two cases are missed with probability 2^-64, as far as mix is like chance.
+// on order: each process adds up its pieces, and then the sums of all processes are added. One changed word is always
+// found, because mix is one to one. Words that changed places or became zero, and a piece that is missing or there
+// twice, are missed with probability 2^-64, because the place i is mixed with the word.
 //
 // The hash of any bytes is the SUM64 of their words, the last one filled up with zeros, plus mix(-1 - their number).
 #ifndef LLMC_HASH_H
@@ -43,7 +41,7 @@ static inline uint64_t sum64(int64_t first, const void *words, int64_t n) {
     return sum;
 }
 
-// Returns the hash of an array of `bytes` bytes that has this SUM64.
+// Returns the hash of `bytes` bytes that have this SUM64.
 static inline uint64_t hash64_end(uint64_t sum, int64_t bytes) { return sum + rand_mix(~(uint64_t)bytes); }
 
 static inline uint64_t hash64(const void *data, size_t bytes) {

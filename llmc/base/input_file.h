@@ -76,7 +76,7 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
     return true;
 }
 
-// Reads a whole open file into memory that grows, adds a NUL byte, and closes the file. *data is NULL after a failure.
+// Reads to the end into memory that grows, adds a NUL byte, and closes the file. *data is NULL after a failure.
 static inline bool files_read_to_end(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
                                      Error *error) {
     bool ok = true;
@@ -108,7 +108,7 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
     return input_open(&file, path, error) && files_read_to_end(file.fd, path, max_bytes, data, size, error);
 }
 
-// Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
+// Reads what the user names as data. It may be a pipe, whose other end it waits for.
 static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
     *data = NULL, *size = 0;
     if (!path_check(path, "file", error)) { return false; }

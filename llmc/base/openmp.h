@@ -1,7 +1,7 @@
-// Threads: how many there are, and how they wait. A thread that waits for others at the end of a parallel loop spins
-// before it sleeps: for 5 to 20 ms with gcc's runtime, for 200 ms with clang's. If another program has the core of the
-// thread that all wait for, spinning takes its time. Here a thread sleeps after 2,000 looks (gcc, 0.01 to 0.1 ms) or
-// 1 ms (clang). OMP_WAIT_POLICY, GOMP_SPINCOUNT or KMP_BLOCKTIME overrule this.
+// Threads: how many there are, and how they wait. At the end of a parallel loop a thread spins before it sleeps: for 5
+// to 20 ms with gcc's runtime, for 200 ms with clang's. That takes time from other programs and from the thread that
+// all wait for. Here it sleeps after 2,000 looks (gcc, 0.01 to 0.1 ms) or 1 ms (clang), unless the environment says
+// how.
 #ifndef LLMC_OPENMP_H
 #define LLMC_OPENMP_H
 
@@ -42,10 +42,8 @@ static inline void openmp_wait_briefly(char **argv) {
     if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) { return; }
     setenv("KMP_BLOCKTIME", "1", 0);
 #if defined(_OPENMP) && !defined(__clang__) && defined(__linux__)
-    char path[MAX_PATH_BYTES];
-    ssize_t bytes = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    if (bytes <= 0 || getauxval(AT_BASE) == 0) { return; }
-    path[bytes] = '\0';
+    char path[MAX_PATH_BYTES] = "";
+    if (readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0 || getauxval(AT_BASE) == 0) { return; }
     if (setenv("GOMP_SPINCOUNT", "2000", 0) == 0) { execv(path, argv); }
 #endif
 }

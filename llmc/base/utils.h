@@ -110,7 +110,7 @@ static inline size_t shown(char out[SAY_MAX_BYTES], const char *text, size_t hea
     return used + tail;
 }
 
-// Prints a text of the program's own that may have several lines.
+// Prints several lines of the program's own.
 static inline void say_lines(FILE *out, const char *text) { fwrite(text, 1, strlen(text), out); }
 
 // Prints like vfprintf, in one piece, because other processes may write to `out` at that moment. Newlines at the
@@ -124,7 +124,6 @@ static inline void say_list(FILE *out, const char *format, va_list arguments) {
     fwrite(line, 1, shown(line, text, head, tail), out);
 }
 
-// Prints like fprintf (say_list).
 PRINTF_LIKE(2, 3) static inline void say(FILE *out, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -132,7 +131,7 @@ PRINTF_LIKE(2, 3) static inline void say(FILE *out, const char *format, ...) {
     va_end(arguments);
 }
 
-// Prints `program: text` on one line of stderr. For main() and its helpers.
+// For main() and its helpers.
 static inline void print_error(const char *program, const Error *error) {
     say(stderr, "%s: %s\n", program, error->text);
 }
@@ -152,11 +151,8 @@ static inline void exit_unless(bool ok, const char *program, const Error *error)
 // Refuses an empty path and a path of more than PATH_LIMIT bytes. `what` (the option it came from) begins the message.
 static inline bool path_check(const char *path, const char *what, Error *error) {
     size_t n = strlen(path);
-    if (n == 0) { return fail(error, "%s: the path is empty", what); }
-    if (n > PATH_LIMIT) {
-        return fail(error, "%s: the path has %zu bytes, at most %d are possible", what, n, PATH_LIMIT);
-    }
-    return true;
+    return (n > 0 && n <= PATH_LIMIT) ||
+           fail(error, "%s: the path has %zu bytes, expected 1 to %d", what, n, PATH_LIMIT);
 }
 
 // Copies the first n bytes of text and a NUL; n < MAX_PATH_BYTES.
@@ -165,16 +161,16 @@ static inline void path_copy(char *out, const char *text, size_t n) {
     out[n] = '\0';
 }
 
+static inline bool ends_with(const char *text, const char *suffix) {
+    size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && memcmp(text + n - m, suffix, m) == 0;
+}
+
 // Writes dir/name into out (MAX_PATH_BYTES).
 static inline bool path_join(char *out, const char *dir, const char *name, Error *error) {
-    size_t n = strlen(dir), m = strlen(name);
-    if (n + m + 1 >= MAX_PATH_BYTES) {
-        return fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
-    }
-    path_copy(out, dir, n);
-    if (n > 0 && dir[n - 1] != '/') { out[n++] = '/'; }
-    path_copy(out + n, name, m);
-    return true;
+    const char *slash = dir[0] == '\0' || ends_with(dir, "/") ? "" : "/";
+    return snprintf(out, MAX_PATH_BYTES, "%s%s%s", dir, slash, name) < MAX_PATH_BYTES ||
+           fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
 }
 
 // Writes the folder that holds path into out (MAX_PATH_BYTES). path is shorter than MAX_PATH_BYTES.
@@ -184,7 +180,6 @@ static inline void path_parent(char *out, const char *path) {
     path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-// Returns the name at the end of a path.
 static inline const char *path_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash == NULL ? path : slash + 1;
@@ -205,7 +200,6 @@ static inline bool fail_system(Error *error, const char *path, const char *actio
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Checks that an open file is an ordinary one.
 static inline bool files_check_ordinary(int fd, const char *path, struct stat *info, Error *error) {
     if (fstat(fd, info) != 0) { return fail_system(error, path, "read"); }
     if (S_ISDIR(info->st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
@@ -263,11 +257,6 @@ static inline bool read_whole(const char *text, int64_t *value) {
     }
     *value = negative ? -sum : sum;
     return true;
-}
-
-static inline bool ends_with(const char *text, const char *suffix) {
-    size_t n = strlen(text), m = strlen(suffix);
-    return n >= m && memcmp(text + n - m, suffix, m) == 0;
 }
 
 #endif // LLMC_UTILS_H

@@ -27,7 +27,8 @@ TEST(test_init_refused) {
     const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
     CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
                   ": neither a size (one of" GPT2_SIZE_NAMES ") nor a model's file nor the folder of a run");
-    CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init", ": the path is empty");
+    CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init",
+                  ": the path has 0 bytes, expected 1 to 4032");
     CHECK_REFUSED(t, model_file_open(&file, "gpt2-xl", &error), &error, "--init gpt2-xl",
                   ": `python3 dev/hf.py import gpt2-xl gpt2-xl.bin` fetches these weights for --init gpt2-xl.bin; "
                   "--init 1558M is a new model of this size");
