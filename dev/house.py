@@ -25,7 +25,7 @@ ROOMS = {
     "optim": (806, 700, "base model cuda"),
     "ranks": (3891, 2000, "base model cuda"),
     "data": (1562, 1450, "base model"),
-    "files": (1130, 1050, "base model"),
+    "files": (1113, 1050, "base model"),
     "run": (3328, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 987, "train_gpt2.cu": 1195, "train_gpt2_program.cuh": 983, "Makefile": 250, "README.md": 200}

@@ -41,7 +41,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/files/state_file.h", "if (preamble->version != STATE_VERSION) {", "if (false) {", UNIT, "checkpoint"),
     ("llmc/files/state_file.h", 'strpbrk(key, " \\n") == NULL && ', "", UNIT, "checkpoint"),
     ("llmc/files/checkpoint.h", "(found == step || fail(", "(true || fail(", UNIT, "checkpoint"),
-    ("llmc/files/checkpoint.h", "if (hash64(header, sizeof(header)) == expected)", "if (true)", UNIT, "checkpoint"),
+    ("llmc/files/checkpoint.h", "hash64(bin.header, sizeof(bin.header)) == expected", "true", UNIT, "checkpoint"),
     ("llmc/files/checkpoint.h", "    w->model.pending = false;", "", UNIT, "checkpoint"),
     ("llmc/files/checkpoint.h", "found == r->state.table.records[array].checksum ||", "true ||", UNIT,
      "checkpoint"),

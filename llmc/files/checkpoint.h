@@ -151,9 +151,10 @@ static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *er
 
 // Opens a model and reads its config. Its header must have the hash `expected`.
 static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, uint64_t expected, Error *error) {
-    int32_t header[DATA_HEADER_INTS];
-    if (!model_bin_open(&r->model, path, header, &r->config, error)) { return false; }
-    if (hash64(header, sizeof(header)) == expected) { return true; }
+    BinFile bin;
+    if (!model_bin_open(&bin, path, &r->config, error)) { return false; }
+    r->model = bin.file;
+    if (hash64(bin.header, sizeof(bin.header)) == expected) { return true; }
     input_close(&r->model);
     return fail(error, "%s: is damaged: its header is not the one its training state expects", path);
 }
@@ -218,13 +219,12 @@ static inline bool checkpoint_look(CheckpointFound *found, const char *dir, int6
                                    Error *error) {
     CheckpointReader r;
     CheckpointPaths paths;
-    int version;
     found->step = step;
     state_init(&found->header);
     if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
     if (use == CHECKPOINT_AS_MODEL && !path_exists(paths.state)) {
         path_copy(found->model, paths.model, strlen(paths.model));
-        return model_bin_read_config(paths.model, &found->config, &version, error);
+        return model_bin_read_config(paths.model, &found->config, error);
     }
     if (!checkpoint_open(&r, dir, step, &found->header, error)) { return false; }
     found->config = r.config;

@@ -125,29 +125,19 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
 }
 
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
-static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
-                                  Error *error) {
-    BinFile bin;
-    if (!bin_open(&bin, path, BIN_MODEL, error)) { return false; }
-    memcpy(header, bin.header, DATA_HEADER_BYTES);
-    model_bin_config_from_header(config, header);
-    if (!gpt2_check_config(config, path, error)) {
-        input_close(&bin.file);
-        return false;
-    }
-    bool ok = bin_check_size(&bin, gpt2_num_params(config), error);
-    *file = bin.file;
-    return ok;
+static inline bool model_bin_open(BinFile *bin, const char *path, GPT2Config *config, Error *error) {
+    if (!bin_open(bin, path, BIN_MODEL, error)) { return false; }
+    model_bin_config_from_header(config, bin->header);
+    if (gpt2_check_config(config, path, error)) { return bin_check_size(bin, gpt2_num_params(config), error); }
+    input_close(&bin->file);
+    return false;
 }
 
-// Reads the config of a model file and its version (3: float32, 5: bfloat16). First checks magic, version, every field
-// and the exact size.
-static inline bool model_bin_read_config(const char *path, GPT2Config *config, int *version, Error *error) {
-    InputFile file;
-    int32_t header[DATA_HEADER_INTS];
-    if (!model_bin_open(&file, path, header, config, error)) { return false; }
-    *version = header[1];
-    input_close(&file);
+// Reads the config of a model file, and checks what model_bin_open checks.
+static inline bool model_bin_read_config(const char *path, GPT2Config *config, Error *error) {
+    BinFile bin;
+    if (!model_bin_open(&bin, path, config, error)) { return false; }
+    input_close(&bin.file);
     return true;
 }
 
@@ -157,15 +147,14 @@ static inline bool model_bin_read_config(const char *path, GPT2Config *config, i
 // model_bin_read_config. NaN and infinity are refused. Padding rows of wte become zero.
 static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
                                         float *out, Error *error) {
-    InputFile file;
+    BinFile bin;
     GPT2Config found;
-    int32_t header[DATA_HEADER_INTS];
-    if (!model_check_range(config, first, n, path, error) || !model_bin_open(&file, path, header, &found, error)) {
+    if (!model_check_range(config, first, n, path, error) || !model_bin_open(&bin, path, &found, error)) {
         return false;
     }
     bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
-    ok = ok && model_bin_read_floats(&file, header[1], first, out, n, error);
-    input_close(&file);
+    ok = ok && model_bin_read_floats(&bin.file, bin.header[1], first, out, n, error);
+    input_close(&bin.file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
     int64_t bad = first_outside(out, n, -FLT_MAX);

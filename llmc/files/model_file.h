@@ -55,7 +55,6 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a .bin file,
 // or a run folder (its newest good model).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
-    int version;
     memset(file, 0, sizeof(*file));
     if (gpt2_config_from_size(&file->config, init)) { return true; }
     if (!path_check(init, "--init", error)) { return false; }
@@ -63,8 +62,7 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     if (!path_exists(init) && !ends_with(init, ".bin")) { return model_file_fail_name(init, error); }
     bool folder = path_is_directory(init);
     path_copy(file->path, init, strlen(init));
-    return folder ? model_file_open_run(file, init, error)
-                  : model_bin_read_config(file->path, &file->config, &version, error);
+    return folder ? model_file_open_run(file, init, error) : model_bin_read_config(file->path, &file->config, error);
 }
 
 // Checks a description that another process has sent.
@@ -91,22 +89,18 @@ static inline bool model_file_read(const ModelFile *file, float *params, Error *
 static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
     enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
     uint8_t sample[SAMPLE_BYTES];
-    uint64_t hash;
     InputFile input;
     bool ok = true;
-    hash = hash64(&file->config, sizeof(file->config));
-    if (file->path[0] != '\0') {
-        if (!input_open(&input, file->path, error)) { return false; }
-        hash = hash64_join(hash, &input.size, sizeof(input.size));
-        int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
-        for (int64_t i = 0; ok && i < SAMPLES; i++) {
-            double place = (double)i / (SAMPLES - 1);
-            ok = input_read(&input, (int64_t)(place * (double)space), sample, bytes, error);
-            if (ok) { hash = hash64_join(hash, sample, (size_t)bytes); }
-        }
-        input_close(&input);
+    *fingerprint = hash64(&file->config, sizeof(file->config));
+    if (file->path[0] == '\0') { return true; }
+    if (!input_open(&input, file->path, error)) { return false; }
+    *fingerprint = hash64_join(*fingerprint, &input.size, sizeof(input.size));
+    int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
+    for (int64_t i = 0; ok && i < SAMPLES; i++) {
+        ok = input_read(&input, space * i / (SAMPLES - 1), sample, bytes, error);
+        if (ok) { *fingerprint = hash64_join(*fingerprint, sample, (size_t)bytes); }
     }
-    *fingerprint = hash;
+    input_close(&input);
     return ok;
 }
 

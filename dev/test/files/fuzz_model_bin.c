@@ -7,9 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
     GPT2Config config;
     Error error;
-    int version;
-    if (!model_bin_read_config(path, &config, &version, &error)) { return 0; }
-    require(gpt2_check_config(&config, "fuzz", &error) && model_bin_bytes(&config, version) == (int64_t)size);
+    BinFile bin;
+    if (!model_bin_open(&bin, path, &config, &error)) { return 0; }
+    input_close(&bin.file);
+    require(gpt2_check_config(&config, "fuzz", &error) && model_bin_bytes(&config, bin.header[1]) == (int64_t)size);
     int64_t n = gpt2_num_params(&config);
     float *params = (float *)malloc((size_t)n * sizeof(float)); // never more than the file's size times two
     if (model_bin_read(path, &config, params, &error)) {
