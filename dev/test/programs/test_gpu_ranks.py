@@ -673,7 +673,7 @@ def test_second_run_in_a_folder():
 
 
 def test_batches_that_do_not_fit():
-    line, seconds, _ = refused(3, *options(12, 3, 2), says=["--total-batch", "36 or 72", "3 ranks"])
+    line, seconds, _ = refused(3, *options(12, 3, 2), says=["--total-batch", "give 36", "3 ranks"])
     record("a total batch that ranks do not divide", seconds, line)
     cli.shard("three.bin", tokens(3 * T + 1, 8))
     few = ["-i", cli.path("three.bin"), *MODEL, *OPTIMIZER, "-t", T, *cli.QUIET]
