@@ -26,7 +26,7 @@ ROOMS = {
     "ranks": (3891, 2000, "base model cuda"),
     "data": (1562, 1450, "base model"),
     "files": (1113, 1050, "base model"),
-    "run": (3328, 2800, "base model data files"),
+    "run": (3339, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 987, "train_gpt2.cu": 1195, "train_gpt2_program.cuh": 983, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

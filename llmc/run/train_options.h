@@ -57,10 +57,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "the last rate as a fraction of the highest; 1: it does not fall")                                               \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "decay of matrices and embeddings")       \
     X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, "", "AdamW's epsilon")                            \
-    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "", "of the blocks' matrices")          \
+    X(optimizer, "optimizer", "", CHOICE, "adamw", 0, 0, "adamw|muon", SHAPES, "",                                     \
+      "updates the matrices of the blocks; AdamW updates the rest")                                                    \
     X(muon_lr, "muon-lr", "", REAL, "0", 0, 100, "RATE", SHAPES, "optimizer=muon",                                     \
       "the highest rate of Muon, on the schedule of --lr; 0: 0.02, or --lr with --muon-scale rms")                     \
-    X(muon_warmup, "muon-warmup", "", INT, "300", 0, MANY, "N", SHAPES, "optimizer=muon", "steps to momentum 0.95")    \
+    X(muon_warmup, "muon-warmup", "", INT, "300", 0, MANY, "N", SHAPES, "optimizer=muon",                              \
+      "steps over which Muon's momentum rises to 0.95")                                                                \
     X(muon_scale, "muon-scale", "", CHOICE, "original", 0, 0, "original|rms", SHAPES, "optimizer=muon",                \
       "the size of Muon's updates; original: as published first, rms: as large as AdamW's")                            \
     X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, "", "shorten gradients to this norm; 0: never")   \
@@ -75,22 +77,29 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
       FREE, "hellaswag", "its questions; python3 dev/data/hellaswag.py fetches them")                                  \
     X(mmlu, "mmlu", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "val-every|steps=0", "validate on MMLU's questions") \
-    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu", "questions each; 0: all")   \
-    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, MANY, "N", FREE, "", "every N steps; 0: never")    \
+    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, "hellaswag|mmlu",                             \
+      "use the first N questions of each; 0: all")                                                                     \
+    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, MANY, "N", FREE, "",                               \
+      "write a sample every N steps; 0: never")                                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "tokens of a sample")                 \
     X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "how a sample begins")                   \
     X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "below 1: likelier tokens; 0: the likeliest")  \
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "sample the likeliest tokens of probability P; 1: all")      \
-    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps", "for checkpoints and logs")           \
-    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, MANY, "N", FREE, "out-dir", "every N steps; 0: at end")  \
+    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps",                                       \
+      "the folder for checkpoints and logs")                                                                           \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, MANY, "N", FREE, "out-dir",                              \
+      "save every N steps; 0: only at the end")                                                                        \
     X(keep, "keep", "nk", INT, "0", 0, MANY, "N", FREE, "out-dir", "keep only the last N checkpoints; 0: keep all")    \
-    X(keep_major, "keep-major", "nm", INT, "0", 0, MANY, "N", FREE, "keep", "and those of every N-th step; 0: none")   \
+    X(keep_major, "keep-major", "nm", INT, "0", 0, MANY, "N", FREE, "keep",                                            \
+      "but never remove those of every N-th step; 0: no exception")                                                    \
     X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "go on from the last checkpoint")        \
     X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "resume though options differ")         \
     X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "remove the older run that is there")          \
-    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "", "of weights, order of data, samples")             \
+    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "",                                                   \
+      "decides the initial weights, the order of the data and the samples")                                            \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "CPU threads; 0: one per core")                        \
-    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU", "of factors in multiplies")          \
+    X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU",                                      \
+      "of the factors in multiplies; sums are fp32")                                                                   \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       "CPU", "the instructions that multiply matrices; auto: the fastest that this processor has")                     \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "",                            \
@@ -99,7 +108,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
-    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, MANY, "N", FREE, "GPU", "print its state every N steps")      \
+    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, MANY, "N", FREE, "GPU",                                       \
+      "print the GPU's state every N steps; 0: never")                                                                 \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8",                                   \
@@ -120,7 +130,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU",                                   \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU !nccl-init=mpi", "of this process")      \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU !nccl-init=mpi",                         \
+      "the number of this process, from 0")                                                                            \
     X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, "GPU", "GPU = rank modulo N; 0: by host")    \
     X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
       "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "by mpirun, by TCP, or by a folder")     \
@@ -128,8 +139,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp",                   \
       "32 characters or more, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
     X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
-      "seen by all")                                                                                                   \
-    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU", "to wait for each other")       \
+      "a folder that all processes see")                                                                               \
+    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU",                                 \
+      "how long processes wait for each other at the start")                                                           \
     X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "end a run that hangs so long; 0: never")
 
 // Headings of --help all, each after the option that it precedes.
