@@ -125,7 +125,7 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     if (checkpoint_bytes >= 0) {
         char each[32];
         format_bytes(each, sizeof(each), checkpoint_bytes);
-        say(stdout, "checkpoints %s each\n", each);
+        say(stdout, "checkpoints about %s each\n", each);
     }
 }
 
