@@ -203,6 +203,7 @@ MISTAKES = [Mistake(*row) for row in (
      "fabs((double)c->p.C[i] - c->expected[i]) > tolerance", UNIT, "ladder"),
     ("llmc/data/evalloader.h", "< (best < 0 ? INFINITY : means[best])",
      "<= (best < 0 ? INFINITY : means[best])", UNIT, "evalloader"),
+    ("llmc/base/utils.h", "CLOCK_MONOTONIC, &t", "CLOCK_REALTIME, &t", UNIT, "logger"),
     ("llmc/run/log.h", "s / 60 % 60, s % 60", "s / 60, s % 60", UNIT, "logger"),
     ("llmc/run/schedulers.h", "(double)(step + 1) / (double)s->warmup",
      "(double)step / (double)s->warmup", UNIT, "schedulers"),

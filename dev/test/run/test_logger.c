@@ -28,6 +28,13 @@ static void check_log(Test *t, const char *when, const char *want) {
 
 // ---- Texts ----
 
+// speed.log's seconds only grow, whatever becomes of the wall clock.
+TEST(test_clock) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    CHECK(t, fabs(seconds_now() - (double)now.tv_sec) < 60.0, "%g seconds: of another clock", seconds_now());
+}
+
 TEST(test_durations) {
     const double seconds[] = {0, 30.6, 59.6, 725, 3599.4, 3599.7, 11264, 183659, -1, nan(""), HUGE_VAL};
     const char *const texts[] = {"0:00",    "0:31",     "1:00", "12:05", "59:59", "1:00:00",
