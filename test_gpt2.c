@@ -138,11 +138,11 @@ static float *load_params(Test *t, const Tiny *tiny, const char *init) {
     return params;
 }
 
-static double tiny_forward(Tiny *tiny, const int32_t *inputs, const int32_t *targets, Gradient gradient) {
+static double tiny_forward(Tiny *tiny, const int32_t *inputs, const int32_t *targets, bool wants_gradient) {
     int B = tiny->want.B, T = tiny->want.T;
     memcpy(tiny->gpt2.tokens, inputs, sizeof(int32_t) * (size_t)(B * T));
     memcpy(tiny->gpt2.targets, targets, sizeof(int32_t) * (size_t)(B * T));
-    return gpt2_forward(&tiny->gpt2, B, T, 1.0f / (float)(B * T), gradient);
+    return gpt2_forward(&tiny->gpt2, B, T, 1.0f / (float)(B * T), wants_gradient);
 }
 
 // The longest reductions are over the 4C channels of an MLP, the V tokens of the vocabulary, or the B*T rows of a
@@ -162,7 +162,7 @@ TEST(test_logits_and_loss) {
     Model *model = &tiny.gpt2;
     int V = model->config.vocab_size, C = model->config.channels;
     int64_t N = (int64_t)tiny.want.B * tiny.want.T, K = longest_reduction(&tiny), D = forward_depth(&tiny);
-    float *logits = zeros(N * V), loss = (float)tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, NO_GRADIENT);
+    float *logits = zeros(N * V), loss = (float)tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, false);
     matmul_forward(logits, NULL, model->acts.lnf.data, params_of(model, 0).wte, NULL, N, C, V, &model->mm);
     check_tensor(t, "logits", logits, tiny.want.logits, N * V, K, D);
     check_tensor(t, "loss", &loss, tiny.want.loss, 1, K, D);
@@ -175,8 +175,8 @@ TEST(test_gradients) {
         Tiny tiny;
         if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", recompute)) { return; }
         const GPT2Config *config = &tiny.gpt2.config;
-        tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, FIRST_GRADIENT);
-        gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T, FIRST_GRADIENT);
+        tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, true);
+        gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
             int64_t at = gpt2_param_offset(config, i);
             check_tensor(t, gpt2_param_specs[i].name, tiny.gpt2.grads + at, tiny.want.grads + at,
@@ -229,9 +229,9 @@ static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *nor
     int B = tiny->want.B, T = tiny->want.T, steps = *fixture_ints(f, "total", 1);
     const int32_t *inputs = fixture_ints(f, "inputs", steps * B * T) + step * B * T;
     const int32_t *targets = fixture_ints(f, "targets", steps * B * T) + step * B * T;
-    gpt2_zero_gradients(&tiny->gpt2);
-    double loss = tiny_forward(tiny, inputs, targets, FIRST_GRADIENT);
-    gpt2_backward(&tiny->gpt2, B, T, FIRST_GRADIENT);
+    clear_rows(tiny->gpt2.grads, gpt2_num_params(&tiny->gpt2.config));
+    double loss = tiny_forward(tiny, inputs, targets, true);
+    gpt2_backward(&tiny->gpt2, B, T);
     *norm = (float)gradient_norm(&tiny->gpt2);
     float clip = fixture_float(f, "grad_clip"), grad_scale = *norm > clip ? clip / *norm : 1.0f;
     AdamW adamw = {lr,

@@ -12,7 +12,7 @@
 //
 // Three rules hold throughout:
 // - The formula above a backward function says which gradients it writes (=), and to which it adds (+=). The gradients
-//   of parameters add up over the micro-batches of a step. The first one writes those of weights: nothing clears them.
+//   of parameters add up over the micro-batches of a step, which begins with zeros.
 // - One thread computes an output value, in an order that depends on no thread count and no batch size. The weights
 //   therefore have equal bits on 1 thread and on 64, and a row has equal bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
@@ -130,11 +130,11 @@ static void matmul_forward(float *out, const float *residual, const float *inp, 
     gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, mm);
 }
 
-// dinp = dout weight; dweight = dout^T inp, or += if it adds; dbias += sum of the rows of dout (dbias may be NULL).
+// dinp = dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
 static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int64_t N, int C, int OC, bool adds, const Gemm *mm) {
+                            const float *weight, int64_t N, int C, int OC, const Gemm *mm) {
     gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, false, mm);
-    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, adds, mm);
+    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, mm);
     if (dbias != NULL) { add_column_sums(dbias, dout, N, OC); }
 }
 
@@ -346,10 +346,6 @@ typedef struct {
     float *packed;         // the weights in bf16; NULL: the run multiplies in fp32
 } Generation;
 
-// What a pass does about gradients. In the first micro-batch of a step the gradients of weights are written, in the
-// next ones they add up. Other parameters always add: gpt2_zero_gradients has cleared them.
-typedef enum { NO_GRADIENT, FIRST_GRADIENT, NEXT_GRADIENT } Gradient;
-
 typedef struct {
     GPT2Config config;
     RunShape shape;
@@ -491,9 +487,9 @@ static void block_forward(Model *model, int layer, int B, int T) {
 }
 
 // Computes the lm_head and the loss for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The next
-// chunk overwrites the logits. The lm_head's backward therefore runs here too: it sets dlnf, and writes or adds to
-// dwte. dloss is the gradient of each row's loss.
-static double lm_head_forward_backward(Model *model, int64_t N, float dloss, Gradient gradient) {
+// chunk overwrites the logits. The lm_head's backward therefore runs here too, if a gradient is
+// wanted: it sets dlnf and adds to dwte. dloss is the gradient of each row's loss.
+static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool wants_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     LayerActs a = acts_of(model, 0);
     float *wte = params_of(model, 0).wte;
@@ -502,19 +498,18 @@ static double lm_head_forward_backward(Model *model, int64_t N, float dloss, Gra
         int64_t rows = min_i64(model->chunk_rows, N - row);
         GemmMatrix lnf = rows_of(a.lnf + row * C, C);
         gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, mm);
-        cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, gradient != NO_GRADIENT);
-        if (gradient == NO_GRADIENT) { continue; }
-        bool adds = row > 0 || gradient == NEXT_GRADIENT;
+        cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, wants_gradient);
+        if (!wants_gradient) { continue; }
         gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, mm);
-        gemm(grads_of(model, 0).wte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, adds, mm);
+        gemm(grads_of(model, 0).wte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, mm);
     }
     return row_mean(a.losses, N);
 }
 
 // Returns the mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned.
-// Unless NO_GRADIENT, it keeps the activations for gpt2_backward. dloss is the gradient of the result with respect to
-// one row's loss: 1/(B*T) for a whole batch, less for a micro-batch of a larger batch.
-static double gpt2_forward(Model *model, int B, int T, float dloss, Gradient gradient) {
+// If a gradient is wanted, gpt2_backward follows. dloss is the gradient of the result with respect to one row's loss:
+// 1/(B*T) for a whole batch, less for a micro-batch of a larger batch.
+static double gpt2_forward(Model *model, int B, int T, float dloss, bool wants_gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors outside = params_of(model, 0); // only those that no layer owns are used
@@ -527,7 +522,7 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, Gradient gra
     }
     LayerActs last = acts_of(model, L);
     layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, outside.lnfw, outside.lnfb, N, C);
-    return lm_head_forward_backward(model, N, dloss, gradient);
+    return lm_head_forward_backward(model, N, dloss, wants_gradient);
 }
 
 // Recomputes the activations of this layer that --recompute did not keep. It calls the forward's functions on the
@@ -551,34 +546,32 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
 
 // A block's backward has two halves. dresidual holds the gradient of the block's output at first, and of the block's
 // input at the end. The residual stream passes through both halves unchanged, and each half adds its own gradient.
-static void block_backward_mlp(Model *model, int layer, int64_t N, Gradient gradient) {
+static void block_backward_mlp(Model *model, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    bool adds = gradient == NEXT_GRADIENT;
     const Gemm *mm = &model->mm;
-    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, adds, mm);
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, mm);
     gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
-    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, adds, mm);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, mm);
     layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
-static void block_backward_attention(Model *model, int layer, int B, int T, Gradient gradient) {
+static void block_backward_attention(Model *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    bool adds = gradient == NEXT_GRADIENT;
     const Gemm *mm = &model->mm;
-    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, adds, mm);
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, mm);
     clear_rows(a.dqkv, N * 3 * C);
     attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch, mm);
-    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, adds, mm);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, mm);
     layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
-// Computes the gradients of the last gpt2_forward, which was called with this `gradient`.
-static void gpt2_backward(Model *model, int B, int T, Gradient gradient) {
+// Adds the gradients of the last gpt2_forward to those that are there.
+static void gpt2_backward(Model *model, int B, int T) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors outside = params_of(model, 0), g = grads_of(model, 0);
@@ -587,8 +580,8 @@ static void gpt2_backward(Model *model, int B, int T, Gradient gradient) {
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, outside.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
         recompute_layer(model, layer, B, T);
-        block_backward_mlp(model, layer, N, gradient);
-        block_backward_attention(model, layer, B, T, gradient);
+        block_backward_mlp(model, layer, N);
+        block_backward_attention(model, layer, B, T);
     }
     embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
 }
@@ -649,18 +642,6 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
                          gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
         }
     }
-}
-
-// Clears the gradients that every micro-batch adds to: all but those of weights, which FIRST_GRADIENT writes. wte is a
-// weight, too, of the lm_head; its padding is in no multiply.
-static void gpt2_zero_gradients(Model *model) {
-    const GPT2Config *config = &model->config;
-    int64_t C = config->channels, V = config->vocab_size, Vp = config->padded_vocab_size;
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        bool is_weight = gpt2_param_specs[i].decay && i != PARAM_wpe;
-        if (!is_weight) { clear_rows(model->grads + gpt2_param_offset(config, i), gpt2_param_size(config, i)); }
-    }
-    clear_rows(grads_of(model, 0).wte + V * C, (Vp - V) * C);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -765,14 +746,13 @@ const TrainerFacts trainer_facts = {
 static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
     int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
     float dloss = 1.0f / (float)run->options->total_batch;
-    gpt2_zero_gradients(model);
+    clear_rows(model->grads, gpt2_num_params(&model->config));
     *loss = 0.0;
     for (int64_t i = 0; i < run->micro_batches; i++) {
         *interrupted = is_stopping(&stop_request) && i > 0;
         if (*interrupted) { return true; }
         if (!run_read_batch(run, i, model->tokens, model->targets, error)) { return false; }
-        Gradient gradient = i == 0 ? FIRST_GRADIENT : NEXT_GRADIENT;
-        double batch_loss = gpt2_forward(model, B, T, dloss, gradient);
+        double batch_loss = gpt2_forward(model, B, T, dloss, true);
         if (!isfinite(batch_loss)) {
             char place[64];
             ActShape shape = activation_shape(model);
@@ -781,7 +761,7 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
             name_nonfinite_forward(model->params, slots, &shape, (int64_t)B * T, place, sizeof(place));
             return run_fail_nonfinite(run, run->step, "loss", batch_loss, place, error);
         }
-        gpt2_backward(model, B, T, gradient);
+        gpt2_backward(model, B, T);
         *loss += batch_loss / (double)run->micro_batches;
     }
     return true;
@@ -845,7 +825,7 @@ bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error
     int T = (int)run->options->seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
     if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
-    gpt2_forward(model, rows, T, 0.0f, NO_GRADIENT);
+    gpt2_forward(model, rows, T, 0.0f, false);
     for (int b = 0; b < rows; b++) { t->val_sum += row_mean(model->acts.losses.data + b * T, T); }
     return true;
 }
@@ -860,7 +840,7 @@ void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
     eval_read(eval, batch, model->tokens, model->targets);
-    gpt2_forward(model, batch.sequences, eval->T, 0.0f, NO_GRADIENT);
+    gpt2_forward(model, batch.sequences, eval->T, 0.0f, false);
     for (int64_t i = 0; i < batch.sequences; i++) {
         int64_t row = batch.first + i;
         int begin, end;

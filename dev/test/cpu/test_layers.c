@@ -169,7 +169,7 @@ TEST(test_matmul) {
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
     int weight = N * C, bias = weight + OC * C, residual = bias + OC;
     matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, &mm);
-    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, true, &mm);
+    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, &mm);
     for (int i = 0; i < N * OC; i++) { din[residual + i] += weights[i]; } // the residual's gradient is the output's
     check_layer(t, &layer, in, out, weights, din);
     free(in), free(weights), free(out), free(din), free(mm.workspace);

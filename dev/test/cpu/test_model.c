@@ -92,10 +92,10 @@ static void update_step(Model *model, int step) {
 
 // One training step on a batch of B x T.
 static void one_step(Model *model, int B, int T, int step) {
-    gpt2_zero_gradients(model);
+    clear_rows(model->grads, gpt2_num_params(&model->config));
     fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
-    gpt2_forward(model, B, T, 1.0f / (float)(B * T), FIRST_GRADIENT);
-    gpt2_backward(model, B, T, FIRST_GRADIENT);
+    gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
+    gpt2_backward(model, B, T);
     update_step(model, step);
 }
 
@@ -144,7 +144,7 @@ TEST(test_validation_and_sampling_leave_no_trace) {
     Model *model = &disturbed->model;
     for (int step = 0; step < 2; step++) {
         fill_batch(model, 0, 13, 77);
-        gpt2_forward(model, 1, 13, 0.0f, NO_GRADIENT);
+        gpt2_forward(model, 1, 13, 0.0f, false);
         generate_begin(model);
         for (int i = 0; i < 60; i++) {
             generate_append(model, i);
@@ -210,13 +210,12 @@ TEST(test_accumulation) {
     Instance *whole = make_model(t, &small, 4, T, 0), *parts = make_model(t, &small, 2, T, 0);
     Model *a = &whole->model, *b = &parts->model;
     fill_batch(a, 0, 4 * T, 5);
-    double loss = gpt2_forward(a, 4, T, 1.0f / (4 * T), FIRST_GRADIENT), loss_parts = 0.0;
-    gpt2_backward(a, 4, T, FIRST_GRADIENT);
+    double loss = gpt2_forward(a, 4, T, 1.0f / (4 * T), true), loss_parts = 0.0;
+    gpt2_backward(a, 4, T);
     for (int part = 0; part < 2; part++) {
         fill_batch(b, part * 2 * T, 2 * T, 5);
-        Gradient gradient = part == 0 ? FIRST_GRADIENT : NEXT_GRADIENT;
-        loss_parts += gpt2_forward(b, 2, T, 1.0f / (4 * T), gradient) / 2.0;
-        gpt2_backward(b, 2, T, gradient);
+        loss_parts += gpt2_forward(b, 2, T, 1.0f / (4 * T), true) / 2.0;
+        gpt2_backward(b, 2, T);
     }
     CHECK(t, fabs(loss - loss_parts) <= 1e-12, "loss %.15f in one, %.15f in parts", loss, loss_parts);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
@@ -242,7 +241,7 @@ static void check_cached_decoding(Test *t) {
         CHECK(t, memcmp(logits, want, V * sizeof(float)) == 0, "token %d: cached and uncached logits differ", i);
         if (i >= 48) { continue; }
         for (int j = 0; j <= i; j++) { training->tokens[j] = cached->generation.history[j], training->targets[j] = j; }
-        gpt2_forward(training, 1, i + 1, 0.0f, NO_GRADIENT);
+        gpt2_forward(training, 1, i + 1, 0.0f, false);
         float loss, row[V];
         int32_t target = i;
         memcpy(row, logits, sizeof(row));
@@ -272,8 +271,8 @@ TEST(test_padding_does_not_leak) {
     double losses[2];
     for (int i = 0; i < 2; i++) {
         fill_batch(&both[i]->model, 0, 40, 1);
-        losses[i] = gpt2_forward(&both[i]->model, 2, 20, 1.0f / 40.0f, FIRST_GRADIENT);
-        gpt2_backward(&both[i]->model, 2, 20, FIRST_GRADIENT);
+        losses[i] = gpt2_forward(&both[i]->model, 2, 20, 1.0f / 40.0f, true);
+        gpt2_backward(&both[i]->model, 2, 20);
     }
     CHECK(t, losses[0] == losses[1], "loss %.15f with clean padding, %.15f with other", losses[0], losses[1]);
     int64_t n = gpt2_num_params(&small);
@@ -284,29 +283,6 @@ TEST(test_padding_does_not_leak) {
     free_model(clean), free_model(dirty);
 }
 
-// gpt2_zero_gradients does not touch the gradients of weights: the first micro-batch writes them, the next ones add.
-TEST(test_first_micro_batch_writes) {
-    Instance *added = make_model(t, &small, 2, 20, 0), *written = make_model(t, &small, 2, 20, 0);
-    Model *model = &written->model;
-    int64_t n = gpt2_num_params(&small);
-    for (int64_t i = 0; i < n; i++) { model->grads[i] = NAN; }
-    gpt2_zero_gradients(model);
-    CHECK(t, isnan(model->grads[0]) && isnan(grads_of(model, 1).qkvw[7]), "a pass has cleared a weight's gradient");
-    for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
-        Model *both[2] = {&added->model, model};
-        for (int i = 0; i < 2; i++) {
-            both[i]->chunk_rows = 5;
-            fill_batch(both[i], 14 * micro_batch, 14, 1);
-            // The first model adds to zeros from the start.
-            Gradient gradient = i == 1 && micro_batch == 0 ? FIRST_GRADIENT : NEXT_GRADIENT;
-            gpt2_forward(both[i], 2, 7, 1.0f / 28.0f, gradient); // not all positions
-            gpt2_backward(both[i], 2, 7, gradient);
-        }
-        CHECK(t, hash_floats(model->grads, n) == hash_floats(added->model.grads, n), "after %d", micro_batch + 1);
-    }
-    free_model(added), free_model(written);
-}
-
 // A batch and a length that are no multiple of anything, and a sequence of one token.
 TEST(test_awkward_sizes) {
     const struct { int B, T; } sizes[] = {{1, 1}, {3, 1}, {1, 2}, {5, 7}, {1, 47}};
@@ -315,8 +291,8 @@ TEST(test_awkward_sizes) {
         Instance *instance = make_model(t, &small, B, T, 3);
         Model *model = &instance->model;
         fill_batch(model, 0, (int64_t)B * T, 1);
-        double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), FIRST_GRADIENT);
-        gpt2_backward(model, B, T, FIRST_GRADIENT);
+        double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
+        gpt2_backward(model, B, T);
         CHECK(t, fabs(loss - log(101)) <= 2.0 && isfinite(gradient_norm(model)), "B %d, T %d: loss %f", B, T, loss);
         free_model(instance);
     }
@@ -371,7 +347,7 @@ TEST(test_lifetimes_are_true) {
         poison_others(&poisoned->plan, GENERATE);
         poison_others(&poisoned->plan, FORWARD);
         fill_batch(model, 0, N, 0);
-        gpt2_forward(model, 2, 16, 1.0f / 32.0f, FIRST_GRADIENT);
+        gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
         poison_others(&poisoned->plan, LM_HEAD);
         clear_rows(model->acts.dresidual.data, N * C);
         layernorm_backward(model->acts.dresidual.data, grads_of(model, 0).lnfw, grads_of(model, 0).lnfb,
@@ -380,9 +356,9 @@ TEST(test_lifetimes_are_true) {
         for (int layer = L - 1; layer >= 0; layer--) {
             recompute_layer(model, layer, 2, 16);
             poison_others(&poisoned->plan, BACKWARD_MLP);
-            block_backward_mlp(model, layer, 2 * 16, FIRST_GRADIENT);
+            block_backward_mlp(model, layer, 2 * 16);
             poison_others(&poisoned->plan, BACKWARD_ATTENTION);
-            block_backward_attention(model, layer, 2, 16, FIRST_GRADIENT);
+            block_backward_attention(model, layer, 2, 16);
         }
         embedding_backward(grads_of(model, 0).wte, grads_of(model, 0).wpe, model->acts.dresidual.data, model->tokens, 2,
                            16, C);
@@ -409,7 +385,7 @@ TEST(test_one_allocation) {
         allocations_before = allocations;
         train_steps(instance, 2, 16, 2);
         fill_batch(model, 0, 16, 1);
-        gpt2_forward(model, 1, 16, 0.0f, NO_GRADIENT);
+        gpt2_forward(model, 1, 16, 0.0f, false);
         generate_begin(model);
         for (int i = 0; i < 60; i++) {
             SamplerOptions options = {0.8f, 0.9f};
@@ -458,7 +434,7 @@ TEST(test_nonfinite_is_named) {
     char name[128];
     int L = small.num_layers;
     fill_batch(model, 0, 8, 1);
-    gpt2_forward(model, 1, 8, 1.0f / 8.0f, FIRST_GRADIENT);
+    gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
     check_named(t, model, &params_of(model, 0).lnfb[35], "parameter lnfb");
     check_named(t, model, &params_of(model, 0).qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
     check_named(t, model, &of_layer(model->acts.residual, 0)[5], "activation residual of layer 0");
@@ -467,7 +443,7 @@ TEST(test_nonfinite_is_named) {
     check_named(t, model, &of_layer(model->acts.residual, L)[8 * 36 - 1], "activation residual");
     check_named(t, model, &model->acts.lnf.data[0], "activation lnf");
     check_named(t, model, &model->acts.losses.data[7], "activation losses");
-    gpt2_backward(model, 1, 8, FIRST_GRADIENT);
+    gpt2_backward(model, 1, 8);
     grads_of(model, 0).fcw[4 * 36 * 36 + 5] = INFINITY;
     find_nonfinite_tensor(&small, model->grads, "gradient of", name, sizeof(name));
     CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);

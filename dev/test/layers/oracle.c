@@ -52,7 +52,7 @@ void cpu_matmul_forward(float *out, const float *residual, const float *inp, con
 void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                          const float *weight, int64_t N, int C, int OC) {
     Gemm mm = new_gemm();
-    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, true, &mm);
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, &mm);
     free(mm.workspace);
 }
 
