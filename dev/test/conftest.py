@@ -33,16 +33,21 @@ HERE = os.path.join(ROOT, "dev", "test")
 LIMIT = 600.0  # seconds for one program: many times what it takes, for machines that do much else
 FUZZ_RUNS = "2000"
 CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
+PROGRAMS = os.path.join(HERE, "programs")
 # Their programs and folders belong to one test file.
-HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "formats", "evalfiles")
+HELPERS = [name[:-3] for name in os.listdir(PROGRAMS) if name.endswith(".py") and not name.startswith("test_")]
+PROGRAMS_OF = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
 
 # Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
 # quick run has the first, and of its tests without sanitizers only those that are marked "plain".
 SANITIZED = ("test_faults", "test_numbers", "test_resume")
-# Seconds of each file in an earlier run: the longest start first, so that none is left over at the end, alone with all
-# the cores. A run writes the first; the second is its lines of a second and more, for a fresh clone.
-ORDERS = (os.path.join("build", "logs", "order.txt"), os.path.join("dev", "test", "order.txt"))
-DURATIONS = os.path.join("build", "logs", "durations.txt")
+# Seconds of each test in the last run, and of each file that takes one and more, for a fresh clone: the longest start
+# first, so that none is left over at the end, alone with all the cores.
+DURATIONS = os.path.join(ROOT, "build", "logs", "durations.txt")
+ORDER = os.path.join(HERE, "order.txt")
+KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
+PARTS = {"comm": 4}  # suites that mostly wait: their parts run side by side
+UNCHECKED = ("emu_features", "emu_nccl")  # these also run without the emulator's checks
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
 APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 
@@ -87,7 +92,6 @@ def pytest_configure(config):
     os.chdir(ROOT)
     if not hasattr(config, "workerinput"):
         remove_openmp_files()
-        atexit.register(remove_openmp_files)
     # All that tests leave behind. Some tests run programs as another user, who must come through.
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -97,7 +101,7 @@ def pytest_configure(config):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
     config.is_there = is_there
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
-    sys.path.insert(0, os.path.join(HERE, "programs"))
+    sys.path.insert(0, PROGRAMS)
 
 
 # ---- Programs ----
@@ -129,17 +133,13 @@ def run_program(command, node):
 
 
 class Program(pytest.Item):
-    """A command of a source file. Without one it stands for a file that the command line names, and whose program is in
-    none of the builds."""
+    """A command of a source file."""
 
-    def __init__(self, command=(), **keywords):
+    def __init__(self, command, **keywords):
         super().__init__(**keywords)
         self.command = command
 
     def runtest(self):
-        if not self.command:
-            raise Failed(f"{self.path.name}: not built in {' or '.join(self.config.builds)}; `make tests` builds the "
-                         "unit tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
         run_program(self.command, self)
 
     def repr_failure(self, excinfo, style=None):
@@ -161,54 +161,49 @@ def is_there(program):
     return os.access(os.path.join(ROOT, program), os.X_OK) and (not targets or program in targets or ".sh" in program)
 
 
-def program_in(command):
-    """The program itself, where a variable is set before it."""
-    return next(word for word in command if "/" in word)
-
-
 class ProgramFile(pytest.File):
     """A source whose program is built, or a script: an item for each build."""
 
     def collect(self):
         items = [Program.from_parent(self, name=f"{self.path.stem}[{label}]", command=command)
-                 for label, command in self.commands() if is_there(program_in(command))]
-        named = any(self.path == pathlib.Path(word).resolve() for word in self.config.args)
-        return items or [Program.from_parent(self, name=self.path.stem)] * named
-
-    def commands(self):
-        for build in self.config.builds:
-            yield from commands_of(self.path, build)
+                 for build in self.config.builds for label, command in commands_of(self.path, build)
+                 if is_there(next(word for word in command if "/" in word))]  # before it a variable may be set
+        if not items and any(self.path == pathlib.Path(word).resolve() for word in self.config.args):
+            raise self.CollectError(f"not built in {' or '.join(self.config.builds)}; `make tests` builds the unit "
+                                    "tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
+        return items
 
 
 def commands_of(path, build):
     """The label and the command of each item that a source file has in a build."""
     name, suite = path.stem, path.stem.partition("_")[2]
+    is_quick = "TEST_QUICK" in os.environ
     if path.suffix == ".sh":
-        if build == "build":
-            yield from script_commands(path)
-    elif name.startswith("fuzz_"):
-        yield build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else FUZZ_RUNS]
-    elif name.startswith("emu_"):
-        yield build, [f"{build}/emu/{name}"]
-        if name in ("emu_features", "emu_nccl") and "TEST_QUICK" not in os.environ:
-            yield build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"]
-    elif path.parent.name == "cpu" and is_sanitized(build):
+        script = os.path.relpath(path, ROOT)
+        if name == "test_nvcc" and not is_quick:
+            return [(precision, [script, precision]) for precision in ("BF16", "FP32") if build == "build"]
+        return [(build, [script])] if build == "build" else []
+    if name.startswith("fuzz_"):
+        return [(build, [f"{build}/{name}", "500" if is_quick else FUZZ_RUNS])]
+    if name.startswith("emu_"):
+        unchecked = (build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"])
+        return [(build, [f"{build}/emu/{name}"])] + [unchecked] * (name in UNCHECKED and not is_quick)
+    found = suite_commands(name, suite, build)
+    if path.parent.name == "cpu" and is_sanitized(build):
         # clang 14 looks for leaks when a program ends, and dies itself where OpenMP's threads wait (4 of 12 runs).
         quiet = f"ASAN_OPTIONS={ENVIRONMENT['ASAN_OPTIONS']}:detect_leaks=0"
-        yield from ((label, ["env", quiet, *command]) for label, command in suite_commands(name, suite, build))
-    else:
-        yield from suite_commands(name, suite, build)
+        return [(label, ["env", quiet, *command]) for label, command in found]
+    return found
 
 
 def suite_commands(name, suite, build):
     """The first program of a build that has a suite runs it, in as many parts as PARTS says."""
     for program in (f"{build}/{program}" for program in ("unit_tests", "test_trainer", name, *KERNEL_PROGRAMS)):
         if suite in suites_of(program):
-            parts = PARTS.get(suite, 1)
-            for part in range(1, parts + 1):
-                label = f"{build}-{part}" if parts > 1 else build
-                yield label, [program, *(["--part", f"{part}/{parts}"] if parts > 1 else []), suite]
-            return
+            n = PARTS.get(suite, 1)
+            parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", suite]) for part in range(1, n + 1)]
+            return parts if n > 1 else [(build, [program, suite])]
+    return []
 
 
 @functools.lru_cache(None)
@@ -218,20 +213,6 @@ def suites_of(program):
         return ()
     return subprocess.run([os.path.join(ROOT, program), "--list"], stdout=subprocess.PIPE, text=True,
                           check=True).stdout.split()
-
-
-KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
-# Suites that mostly wait: their parts run side by side.
-PARTS = {"comm": 4}
-
-
-def script_commands(path):
-    """A script runs once; that of nvcc for each precision, if the run is not a quick one."""
-    script = os.path.relpath(path, ROOT)
-    if path.stem == "test_nvcc" and "TEST_QUICK" not in os.environ:
-        yield from ((precision, [script, precision]) for precision in ("BF16", "FP32"))
-    else:
-        yield "build", [script]
 
 
 def pytest_collect_file(file_path, parent):
@@ -246,40 +227,28 @@ def pytest_collect_file(file_path, parent):
 
 
 class PythonFile(pytest.Module):
-    """A test file with helper modules of its own, since each has its own program and folder."""
+    """A test file with helper modules of its own, since each has its own program and folder. These read the names of
+    the programs when they are imported."""
     build = "build"
 
     def _getobj(self):
         for name in (*HELPERS, self.path.stem):
             sys.modules.pop(name, None)
-        before = dict(os.environ)
-        os.environ.update(programs_of(self.build))
+        names = PROGRAMS_OF if self.build != "build" else {}
+        os.environ.update((name, f"./{self.build}/{program}") for name, program in names.items())
         sys.dont_write_bytecode = False  # keep the rewritten asserts: that takes most of a collection
         try:
-            module = importlib.import_module(self.path.stem)
-            self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
-            return module
+            return importlib.import_module(self.path.stem)
         except FileNotFoundError as error:
             raise self.CollectError(f"{error.filename} is not there: make builds it") from error
         finally:
-            restore(before)
-
-
-def programs_of(build):
-    folder = "" if build == "build" else build + "/"
-    programs = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
-    chosen = {name: f"./{folder}{program}" for name, program in programs.items() if build != "build"}
-    return dict(chosen, PYTEST_BUILD=build)
+            for name in names:
+                del os.environ[name]
 
 
 def is_sanitized(build):
     """Does this folder hold the sanitized programs for the CPU? Those of the emulator lie in folders of their own."""
     return "sanitize" in build and "emu" not in build
-
-
-def restore(environment):
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 class Builds(pytest.File):
@@ -306,16 +275,6 @@ def pytest_pycollect_makemodule(module_path, parent):
     if len(builds) > 1:
         return Builds.from_parent(parent, path=module_path)
     return python_file(parent, module_path, *builds or parent.config.builds[:1])
-
-
-@pytest.hookimpl(wrapper=True) if pytest.version_tuple >= (8,) else pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-    file = item.getparent(PythonFile)
-    before = dict(os.environ)
-    os.environ.update(file.environment if file else {})
-    result = yield
-    restore(before)
-    return result
 
 
 # ---- Order and counts ----
@@ -348,9 +307,12 @@ def file_of(nodeid):
 
 def seconds_of_files():
     seconds = {}
-    for path in filter(os.path.exists, reversed(ORDERS)):
+    for path in filter(os.path.exists, (ORDER, DURATIONS)):
+        times = collections.Counter()
         with open(path, encoding="utf-8") as file:
-            seconds.update((name, float(wall)) for wall, _, name in map(str.split, file))
+            for line in file:
+                times[file_of(line.split(None, 1)[1].strip())] += float(line.split()[0])
+        seconds.update(times)
     return seconds
 
 
@@ -376,16 +338,10 @@ def pytest_unconfigure(config):
     counts = collections.Counter()
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in reporter.stats.get(outcome, []):
-            for name, count in counts_of(report, outcome).items():
-                counts[name] += count
+            said = dict(getattr(report, "user_properties", ())).get("counts")
+            one = {"failed" if outcome == "error" else outcome: 1}
+            counts.update(dict(zip(("passed", "failed", "skipped"), said)) if said else one)
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-
-
-def counts_of(report, outcome):
-    said = dict(getattr(report, "user_properties", ())).get("counts")
-    if said:
-        return dict(zip(("passed", "failed", "skipped"), said))
-    return {"failed" if outcome == "error" else outcome: 1}
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -394,39 +350,12 @@ def pytest_terminal_summary(terminalreporter, config):
     lines = {value for report in reports for name, value in report.user_properties if name == "skip"}
     for line in sorted(lines):
         terminalreporter.write_line(line)
-    tests = write_times(terminalreporter)
-    if not hasattr(config, "workerinput") and "TEST_TARGETS" in os.environ:
-        for (wall, processor), name in tests[:5]:
-            terminalreporter.write_line(f"slowest: {wall:.1f} s, {processor:.1f} s of processor time: {name}")
-
-
-# ---- Times ----
-
-processor_seconds = sum(os.times()[:4])  # of this process and those that it has waited for
-
-
-@pytest.hookimpl(wrapper=True) if pytest.version_tuple >= (8,) else pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport():
-    """Notes the processor time since the last report. A process runs one test at a time."""
-    global processor_seconds
-    outcome = yield
-    report = outcome if pytest.version_tuple >= (8,) else outcome.get_result()
-    before, processor_seconds = processor_seconds, sum(os.times()[:4])
-    report.processor = processor_seconds - before
-    return outcome
-
-
-def write_times(terminalreporter):
-    """Writes the times of tests and of files, the longest first. Returns those of the tests."""
-    tests, files = collections.defaultdict(lambda: [0.0, 0.0]), collections.defaultdict(lambda: [0.0, 0.0])
-    for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        for times in (tests[report.nodeid], files[file_of(report.nodeid)]) if hasattr(report, "processor") else ():
-            times[0] += report.duration
-            times[1] += report.processor
-    written = []
-    for path, times in ((ORDERS[0], files), (DURATIONS, tests)):
-        written = sorted(((seconds, name) for name, seconds in times.items()), reverse=True)
-        if "TEST_TARGETS" in os.environ:
-            with open(path, "w", encoding="utf-8") as file:
-                file.writelines(f"{wall:8.2f} {processor:8.2f} {name}\n" for (wall, processor), name in written)
-    return written
+    if "TEST_TARGETS" in os.environ and not hasattr(config, "workerinput"):
+        seconds = collections.Counter()
+        for report in sum(terminalreporter.stats.values(), []):
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+        with open(DURATIONS, "w", encoding="utf-8") as file:
+            file.writelines(f"{wall:8.2f} {name}\n" for name, wall in seconds.most_common())
+        for name, wall in seconds.most_common(5):
+            terminalreporter.write_line(f"slowest: {wall:.1f} s: {name}")
