@@ -163,13 +163,13 @@ def stopped_after(step, source, name="stopped"):
 # ---- Files ----
 
 
-def shard_bytes(tokens, magic=20240520, version=1, count=None):
-    count = len(tokens) if count is None else count
-    return struct.pack("<256i", magic, version, count, *[0] * 253) + array.array("H", tokens).tobytes()
+def shard_bytes(tokens, count=None):
+    header = struct.pack("<256i", 20240520, 1, len(tokens) if count is None else count, *[0] * 253)
+    return header + array.array("H", tokens).tobytes()
 
 
-def shard(name, tokens, **header):
-    return write(name, shard_bytes(tokens, **header))
+def shard(name, tokens):
+    return write(name, shard_bytes(tokens))
 
 
 def random_tokens(count, vocab, seed=1):
@@ -181,9 +181,7 @@ def text_file(name="text.txt", size=4000):
     """A text of words from a small vocabulary, that a model can learn something of."""
     generator = random.Random(7)
     words = ["the", "a", "cat", "dog", "sees", "likes", "and", "runs", "far", "away.\n"]
-    text = ""
-    while len(text) < size:
-        text += generator.choice(words) + " "
+    text = " ".join(generator.choice(words) for _ in range(size))
     return write(name, text[:size].encode())
 
 
@@ -197,24 +195,10 @@ def config(**changes):
 def tensor_shapes(c):
     """The 16 tensors of a model file, in order: name -> shape."""
     L, C = c["L"], c["C"]
-    return {
-        "wte": (c["Vp"], C),
-        "wpe": (c["maxT"], C),
-        "ln1w": (L, C),
-        "ln1b": (L, C),
-        "qkvw": (L, 3 * C, C),
-        "qkvb": (L, 3 * C),
-        "attprojw": (L, C, C),
-        "attprojb": (L, C),
-        "ln2w": (L, C),
-        "ln2b": (L, C),
-        "fcw": (L, 4 * C, C),
-        "fcb": (L, 4 * C),
-        "fcprojw": (L, C, 4 * C),
-        "fcprojb": (L, C),
-        "lnfw": (C, ),
-        "lnfb": (C, )
-    }
+    return {"wte": (c["Vp"], C), "wpe": (c["maxT"], C), "ln1w": (L, C), "ln1b": (L, C), "qkvw": (L, 3 * C, C),
+            "qkvb": (L, 3 * C), "attprojw": (L, C, C), "attprojb": (L, C), "ln2w": (L, C), "ln2b": (L, C),
+            "fcw": (L, 4 * C, C), "fcb": (L, 4 * C), "fcprojw": (L, C, 4 * C), "fcprojb": (L, C), "lnfw": (C, ),
+            "lnfb": (C, )}
 
 
 def make_params(c, seed=3, deviation=0.1):
@@ -231,8 +215,8 @@ def make_params(c, seed=3, deviation=0.1):
     return params
 
 
-def model_header(c, version=3, magic=20240326):
-    fields = [magic, version, c["maxT"], c["V"], c["L"], c["NH"], c["C"], c["Vp"]]
+def model_header(c, version=3):
+    fields = [20240326, version, c["maxT"], c["V"], c["L"], c["NH"], c["C"], c["Vp"]]
     return struct.pack("<256i", *fields, *[0] * 248)
 
 
@@ -248,34 +232,27 @@ def model(name, c=None, params=None, version=3):
     return write(name, model_bytes(c, params or make_params(c), version))
 
 
-def num_params(c):
-    return sum(math.prod(shape) for shape in tensor_shapes(c).values())
-
-
-def tokenizer_bytes(tokens, version=2, eot=None, count=None):
-    eot = len(tokens) - 1 if eot is None else eot
-    count = len(tokens) if count is None else count
-    header = struct.pack("<256I", 20240328, version, count, eot, *[0] * 252)
+def tokenizer_bytes(tokens, count=None):
+    """The last token is that of the end of a text."""
+    header = struct.pack("<256I", 20240328, 2, count or len(tokens), len(tokens) - 1, *[0] * 252)
     return header + b"".join(bytes([len(token)]) + token for token in tokens)
 
 
 # ---- The model, written down once more ----
 
 
-def reference_loss(c, params, tokens, targets):
-    """The mean cross-entropy of one sequence."""
-    return sum(reference_losses(c, params, tokens, targets)) / len(tokens)
-
-
 def reference_losses(c, params, tokens, targets):
     """The cross-entropy of each target of one sequence, computed number by number in double precision."""
-    C, NH, T = c["C"], c["NH"], len(tokens)
-    HS = C // NH
+    C, HS = c["C"], c["C"] // c["NH"]
 
-    def rows(name, layer, n, width):
-        start = layer * n * width
-        values = params[name]
-        return [values[start + i * width:start + (i + 1) * width] for i in range(n)]
+    def rows(values, width):
+        return [values[i:i + width] for i in range(0, len(values), width)]
+
+    def part(name, shape, layer):
+        """What a layer has of a tensor: a vector, or the rows of a matrix."""
+        n = math.prod(shape)
+        values = params[name][layer * n:(layer + 1) * n]
+        return rows(values, shape[1]) if len(shape) == 2 else values
 
     def norm(x, w, b):
         mean = sum(x) / C
@@ -284,6 +261,9 @@ def reference_losses(c, params, tokens, targets):
 
     def linear(x, w, b):
         return [sum(map(mul, x, row)) + s for row, s in zip(w, b)]
+
+    def add(x, y):
+        return [a + b for a, b in zip(x, y)]
 
     def gelu(v):
         return 0.5 * v * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v**3)))
@@ -295,28 +275,19 @@ def reference_losses(c, params, tokens, targets):
         total = sum(weights)
         return [sum(map(mul, weights, column)) / total for column in zip(*values)]
 
-    def vector(name, layer, n):
-        return rows(name, layer, 1, n)[0]
-
-    wte, wpe = rows("wte", 0, c["V"], C), rows("wpe", 0, c["maxT"], C)
-    x = [[a + b for a, b in zip(wte[token], wpe[t])] for t, token in enumerate(tokens)]
+    wte, wpe = rows(params["wte"], C)[:c["V"]], rows(params["wpe"], C)
+    x = [add(wte[token], wpe[t]) for t, token in enumerate(tokens)]
     for layer in range(c["L"]):
-        ln1w, ln1b, ln2w, ln2b = (vector(name, layer, C) for name in ("ln1w", "ln1b", "ln2w", "ln2b"))
-        qkvw, qkvb = rows("qkvw", layer, 3 * C, C), vector("qkvb", layer, 3 * C)
-        attw, attb = rows("attprojw", layer, C, C), vector("attprojb", layer, C)
-        fcw, fcb = rows("fcw", layer, 4 * C, C), vector("fcb", layer, 4 * C)
-        projw, projb = rows("fcprojw", layer, C, 4 * C), vector("fcprojb", layer, C)
-        qkv = [linear(norm(row, ln1w, ln1b), qkvw, qkvb) for row in x]
-        for t in range(T):
-            out = []
+        p = {name: part(name, shape[1:], layer) for name, shape in tensor_shapes(c).items() if shape[0] == c["L"]}
+        qkv = [linear(norm(row, p["ln1w"], p["ln1b"]), p["qkvw"], p["qkvb"]) for row in x]
+        for t, row in enumerate(x):
+            heads = []
             for at in range(0, C, HS):
-                keys = [row[C + at:C + at + HS] for row in qkv[:t + 1]]
-                values = [row[2 * C + at:2 * C + at + HS] for row in qkv[:t + 1]]
-                out += attention(qkv[t][at:at + HS], keys, values)
-            x[t] = [a + b for a, b in zip(x[t], linear(out, attw, attb))]
-        for t in range(T):
-            hidden = [gelu(v) for v in linear(norm(x[t], ln2w, ln2b), fcw, fcb)]
-            x[t] = [a + b for a, b in zip(x[t], linear(hidden, projw, projb))]
+                keys, values = ([past[i + at:i + at + HS] for past in qkv[:t + 1]] for i in (C, 2 * C))
+                heads += attention(qkv[t][at:at + HS], keys, values)
+            row = add(row, linear(heads, p["attprojw"], p["attprojb"]))
+            hidden = map(gelu, linear(norm(row, p["ln2w"], p["ln2b"]), p["fcw"], p["fcb"]))
+            x[t] = add(row, linear(list(hidden), p["fcprojw"], p["fcprojb"]))
     losses = []
     for row, target in zip(x, targets):
         logits = linear(norm(row, params["lnfw"], params["lnfb"]), wte, [0.0] * c["V"])

@@ -9,7 +9,7 @@ import sys
 from array import array
 
 from cli import tensor_shapes, tokenizer_bytes
-from tools import read as read_bytes, write as write_bytes
+from tools import read, write
 
 assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").itemsize == 4
 
@@ -44,7 +44,7 @@ def parse_header(data, magic, what):
     return fields
 
 
-# 16-bit floating point
+# Floating point
 
 def floats_from_bf16(data):
     out = array("f")
@@ -58,19 +58,16 @@ def bf16_from_floats(values):
     return array("H", ((x + 0x7FFF + (x >> 16 & 1)) >> 16 for x in bits)).tobytes()
 
 
-def floats_from_f16(data):
-    return array("f", struct.unpack(f"<{len(data) // 2}e", data))
-
-
-def f16_from_floats(values):
-    return struct.pack(f"<{len(values)}e", *values)
+READ = {"F32": lambda data: array("f", data), "BF16": floats_from_bf16,
+        "F16": lambda data: array("f", struct.unpack(f"<{len(data) // 2}e", data))}
+WRITE = {"F32": array.tobytes, "BF16": bf16_from_floats, "F16": lambda values: struct.pack(f"<{len(values)}e", *values)}
 
 
 # Model weights, .bin
 
 def read_model(path):
     """Returns (config, version, {name: array of float})."""
-    data = read_bytes(path)
+    data = read(path)
     fields = parse_header(data, MODEL_MAGIC, "model")
     need(fields[1] in (3, 5) and not any(fields[8:]), "model: version or unused fields")
     config = dict(zip(("maxT", "V", "L", "NH", "C", "Vp"), fields[2:8]))
@@ -100,17 +97,11 @@ def random_model(seed):
 # Token shards
 
 def read_tokens(path):
-    data = read_bytes(path)
+    data = read(path)
     fields = parse_header(data, TOKENS_MAGIC, "tokens")
     need(fields[1] == 1 and not any(fields[3:]), "tokens: version or unused fields")
     need(len(data) == 1024 + 2 * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
     return array("H", data[1024:])
-
-
-# Tokenizer, decode only
-
-def write_tokenizer(path, words, end_of_text):
-    write_bytes(path, tokenizer_bytes(words, eot=end_of_text))
 
 
 # Hugging Face
@@ -120,7 +111,7 @@ DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
 
 def read_safetensors(path):
     """Returns (metadata, {name: (dtype, shape, array of float or bytes)}); insists on the specification's rules."""
-    data = read_bytes(path)
+    data = read(path)
     need(len(data) >= 8, "safetensors: no header length")
     length = struct.unpack("<Q", data[:8])[0]
     need(length <= 100_000_000 and 8 + length <= len(data) and data[8:9] == b"{", "safetensors: header length")
@@ -130,8 +121,7 @@ def read_safetensors(path):
         begin, end = entry["data_offsets"]
         need(begin == covered and end - begin == DTYPES[entry["dtype"]] * math.prod(entry["shape"]), name)
         covered = end
-        convert = {"F32": lambda b: array("f", b), "F16": floats_from_f16, "BF16": floats_from_bf16}
-        values = convert.get(entry["dtype"], bytes)(body[begin:end])
+        values = READ.get(entry["dtype"], bytes)(body[begin:end])
         tensors[name] = (entry["dtype"], tuple(entry["shape"]), values)
     need(covered == len(body), "safetensors: bytes to spare")
     return metadata, tensors
@@ -143,12 +133,11 @@ def write_safetensors(path, tensors, metadata=None, padding=0):
     if metadata is not None:
         entries["__metadata__"] = metadata
     for name, (dtype, shape, values) in tensors.items():
-        convert = {"F32": lambda v: v.tobytes(), "F16": f16_from_floats, "BF16": bf16_from_floats}
-        data = convert.get(dtype, bytes)(values)
+        data = WRITE.get(dtype, bytes)(values)
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
         body += data
     text = json.dumps(entries).encode() + b" " * padding
-    write_bytes(path, struct.pack("<Q", len(text)) + text + body)
+    write(path, struct.pack("<Q", len(text)) + text + body)
 
 
 HF_NAMES = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "ln_f.weight", "lnfb": "ln_f.bias",
@@ -206,13 +195,13 @@ def hash64(data):
 def read_state(path):
     """Returns ({key: text}, {section name: bytes}, {name: hash of an array in another file}); all checksums are
     verified."""
-    data = read_bytes(path)
+    data = read(path)
     magic, version, text_bytes, count, zero = struct.unpack_from("<8s4I", data)
     need(magic == b"GPT2STAT" and version == 3 and zero == 0, "state: magic or version")
     records_at = 24 + text_bytes
     at = records_at + 56 * count
     need(struct.unpack_from("<Q", data, at)[0] == hash64(data[:at]), "state: header checksum")
-    facts = dict(line.split(" ", 1) for line in data[24:records_at].decode().split("\n")[:-1])
+    facts = dict(line.split(" ", 1) for line in data[24:records_at].decode(errors="surrogateescape").split("\n")[:-1])
     at += 8
     sections, elsewhere = {}, {}
     for i in range(count):
@@ -232,10 +221,11 @@ def read_state(path):
 def rewrite_state(path, facts=(), sections=()):
     """Changes facts (None: removes one) and sections (name -> its bytes) of a state file, as somebody would who can
     compute checksums."""
-    data = read_bytes(path)
+    data = read(path)
     text_bytes, count = struct.unpack_from("<2I", data, 12)
     new_facts = {**read_state(path)[0], **dict(facts)}
-    text = "".join(f"{key} {value}\n" for key, value in new_facts.items() if value is not None).encode()
+    text = "".join(f"{key} {value}\n" for key, value in new_facts.items() if value is not None)
+    text = text.encode(errors="surrogateescape")
     at = 24 + text_bytes + 56 * count + 8
     records, bodies = b"", b""
     for i in range(count):
@@ -246,7 +236,7 @@ def rewrite_state(path, facts=(), sections=()):
         records += struct.pack("<36sIqQ", name, kind, size, checksum if kind == 1 else hash64(body))
         bodies += body
     head = struct.pack("<8s4I", b"GPT2STAT", 3, len(text), count, 0) + text + records
-    write_bytes(path, head + struct.pack("<Q", hash64(head)) + bodies)
+    write(path, head + struct.pack("<Q", hash64(head)) + bodies)
 
 
 # Muon updates these. The second moment leaves them out, and closes the gaps.
@@ -263,7 +253,7 @@ def read_checkpoint(folder, step):
     """Returns (config, {name: array of float}, facts, sections) of model_<step>.bin and state_<step>.bin."""
     model = f"{folder}/model_{step:08}.bin"
     config, _, tensors = read_model(model)
-    data = read_bytes(model)
+    data = read(model)
     facts, sections, elsewhere = read_state(f"{folder}/state_{step:08}.bin")
     need(int(facts["step"]) == step, "checkpoint: step")
     need(int(facts["model_header"]) == hash64(data[:1024]), "checkpoint: header of the model")

@@ -150,7 +150,7 @@ def test_stop_and_resume():
 
 
 def on_a_terminal(*arguments):
-    return Terminal([PROGRAM, *arguments], columns=80, env=ENVIRONMENT)
+    return Terminal([PROGRAM, *arguments], env=ENVIRONMENT)
 
 
 def long_evaluation(examples=30000):

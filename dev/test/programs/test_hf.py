@@ -287,7 +287,7 @@ def a_model(V=300):
 
 def test_tokenizer_both_ways():
     words, texts, merges = small_words()
-    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    write("t.bin", cli.tokenizer_bytes(words))
     folder = new_folder("small_hf")
     assert f"with its tokenizer {path('t.bin')}" in called("export", a_model(), folder, "--tokenizer", path("t.bin"))
     assert sorted(os.listdir(folder)) == FILES
@@ -298,7 +298,7 @@ def test_tokenizer_both_ways():
     called("export", path("m.bin"), new_folder("again"))  # finds it beside the model
     assert [read(f"again/{name}") for name in FILES] == [read(f"small_hf/{name}") for name in FILES]
     words[257], words[258] = words[258], words[257] + b"?"  # no merge makes this
-    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    write("t.bin", cli.tokenizer_bytes(words))
     assert "without a tokenizer" in called("export", path("m.bin"), folder, "--tokenizer", path("t.bin"))
     assert sorted(os.listdir(folder)) == WEIGHTS
 
@@ -326,7 +326,7 @@ def test_bytes():
 def test_old_form_of_merges():
     """"a b" instead of ["a", "b"], as transformers wrote them before 5."""
     words, _, _ = small_words()
-    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    write("t.bin", cli.tokenizer_bytes(words))
     folder = new_folder("old")
     hf.export_model(a_model(), folder, path("t.bin"))
     whole = json.loads(read("old/tokenizer.json"))
@@ -346,7 +346,7 @@ def test_old_form_of_merges():
     lambda t: t["model"]["vocab"].update({"漢": 260}), lambda t: t["model"].update(vocab=[])))
 def test_other_tokenizers(change):
     words, _, _ = small_words()
-    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    write("t.bin", cli.tokenizer_bytes(words))
     folder = new_folder("kinds")
     hf.export_model(a_model(), folder, path("t.bin"))
     whole = json.loads(read("kinds/tokenizer.json"))
@@ -357,7 +357,7 @@ def test_other_tokenizers(change):
 
 def test_damaged_tokenizer_file():
     words, _, _ = small_words()
-    formats.write_tokenizer(path("t.bin"), words, len(words) - 1)
+    write("t.bin", cli.tokenizer_bytes(words))
     data = read("t.bin")
     for size in (0, 100, 1024, 1500, len(data) - 1):
         write("t.bin", data[:size])

@@ -9,7 +9,7 @@ import pytest
 import cli
 import formats
 from cli import QUIET, TINY, new_folder, path, ran, refused, write
-from tools import ROOT
+from tools import ROOT, read
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 NO_STEPS = ["--steps", 0, "--sample-tokens", 8]
@@ -37,27 +37,27 @@ def test_a_run_keeps_its_tokenizer(tokenizer, more):
         out = ran("--init", init, *PROMPT)
         assert whose(out) == f"{folder}/tokenizer.bin, the model's own" and good in (None, cli.sample_of(out)), out
     beside = path("moved.bin")  # as dev/hf.py names the two
-    write(beside, formats.read_bytes(model))
-    write("moved_tokenizer.bin", formats.read_bytes(f"{folder}/tokenizer.bin"))
+    write(beside, read(model))
+    write("moved_tokenizer.bin", read(f"{folder}/tokenizer.bin"))
     out = ran("--init", beside, *PROMPT)
     assert whose(out) == f"{path('moved_tokenizer.bin')}, the model's own" and good in (None, cli.sample_of(out)), out
     assert whose(ran(*train, "--resume")) == f"{folder}/tokenizer.bin, the model's own"
     other = new_folder("tuned")  # a text to go on with takes the model's tokenizer, and the new run keeps it, too
     ran("-i", text, "--init", folder, "--seq-len", 16, "-b", 2, *QUIET, "-x", 1, "-o", other)
-    assert formats.read_bytes(f"{other}/tokenizer.bin") == formats.read_bytes(f"{folder}/tokenizer.bin")
+    assert read(f"{other}/tokenizer.bin") == read(f"{folder}/tokenizer.bin")
 
 
 def test_resume_with_another_tokenizer():
     """Its tokens count, not its name. An older version's folder, which has no copy, is used as before."""
     name, folder = write("made_up.bin", formats.pair_tokenizer()), new_folder("changes")
     words = formats.pair_words()
-    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    write("moved.bin", cli.tokenizer_bytes(words))
     shard = cli.shard("ids.bin", cli.random_tokens(200, 50257))
     train = ["-i", shard, *TRAIN, "-o", folder]
     ran(*train, "--tokenizer", name)
     ran(*train, "--tokenizer", path("moved.bin"), "--resume")  # the same tokens
     words[300], words[301] = words[301], words[300]
-    formats.write_tokenizer(path("moved.bin"), words, 50256)
+    write("moved.bin", cli.tokenizer_bytes(words))
     refused(*train, "--tokenizer", path("moved.bin"), "--resume", says=["tokenizer-fingerprint was"])
     os.replace(path("moved.bin"), name)
     refused(*train, "--tokenizer", name, "--resume", says=["tokenizer-fingerprint was"])
@@ -84,13 +84,9 @@ def test_shards_of_tokenize():
         out = ran(*train, path(pattern), "--overwrite")
         assert whose(out) == f"{copy}, the data's own" and not re.search(r"steps:\n(\d+ ){4}\n", out), out
     assert whose(ran("--init", folder, *PROMPT)) == f"{folder}/tokenizer.bin, the model's own"
-    write("shards/a_book.tokenizer", formats.read_bytes(copy)[:-1])
+    write("shards/a_book.tokenizer", read(copy)[:-1])
     refused(*train, path(pattern), "--overwrite", says=[copy, "truncated"])
     os.remove(copy)
     out = ran(*train, path(pattern), "--overwrite")
     assert whose(out).startswith("none, samples are token ids; give --tokenizer gpt2_tokenizer.bin ("), out
     ran("--init", folder, *PROMPT, "--tokenizer", name)  # as advised
-    questions = write("questions.jsonl", '{"context": "a", "completions": ["b", "c", "d", "e"], "label": 0}\n')
-    subprocess.run([TOKENIZE, "--tokenizer", name, "--eval", "--output", path("asked/q"), questions], check=True,
-                   stdout=subprocess.DEVNULL)
-    assert os.listdir(path("asked")) == ["q_val.bin"]

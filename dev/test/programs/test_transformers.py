@@ -14,7 +14,7 @@ import pytest
 import cli
 import formats
 from cli import new_folder, path, ran, write
-from tools import ROOT, SHARED, compiled_tool
+from tools import ROOT, SHARED
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -35,8 +35,13 @@ AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x",
            '"\\/\b\f{}[]', "\U0010ffff\ufffd"]
 
 
+def setup_module():
+    subprocess.run(["cc", "-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I.", "dev/test/files/numbers_tool.c", "-o",
+                    path("numbers_tool"), "-lm"], cwd=ROOT, check=True)
+
+
 def tool(*arguments):
-    command = [compiled_tool("numbers_tool"), *map(str, arguments)]
+    command = [path("numbers_tool"), *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

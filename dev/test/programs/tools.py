@@ -2,7 +2,6 @@
 import atexit
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import pty
@@ -112,15 +111,6 @@ def run_closed(*command, **keywords):
                           **keywords).returncode
 
 
-@functools.lru_cache(None)
-def compiled_tool(name):
-    """A program of dev/test/files, which is built when it is first needed."""
-    compiler = os.environ.get("CC", "cc").split()
-    subprocess.run([*compiler, "-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I.", f"dev/test/files/{name}.c", "-o",
-                    path(name), "-lm"], cwd=ROOT, check=True)
-    return path(name)
-
-
 # ---- The logs of a run ----
 
 
@@ -161,19 +151,13 @@ def stand_ins(programs, hidden=(), only=None):
     folder = tempfile.mkdtemp(dir=WORK)
     for name, script in programs.items():
         write(os.path.join(folder, name), script if script.startswith("#!") else "#!/bin/sh\n" + script, 0o755)
-    found = {name: os.path.abspath(shutil.which(name)) for name in only} if only is not None else programs_of_path()
-    for name in found.keys() - set(hidden) - set(programs):
-        os.symlink(found[name], os.path.join(folder, name))
+    if only is None:
+        only = [name for place in filter(os.path.isdir, os.environ["PATH"].split(":")) for name in os.listdir(place)]
+    for name in set(only) - set(hidden) - set(programs):
+        found = shutil.which(name)
+        if found:
+            os.symlink(os.path.abspath(found), os.path.join(folder, name))
     return folder
-
-
-@functools.lru_cache(None)
-def programs_of_path():
-    found = {}
-    for place in map(os.path.abspath, reversed(os.environ["PATH"].split(os.pathsep))):
-        if os.path.isdir(place):
-            found.update((name, os.path.join(place, name)) for name in os.listdir(place))
-    return found
 
 
 def before_path(programs):
@@ -187,9 +171,9 @@ def before_path(programs):
 class Terminal:
     """A program on a terminal of its own, which it leads as a shell would; `close` is what happens when ssh dies."""
 
-    def __init__(self, command, columns=80, ignore=(), term="xterm", env=None, only_stderr=False, **keywords):
+    def __init__(self, command, ignore=(), term="xterm", env=None, **keywords):
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
 
         def lead():
             os.setsid()
@@ -197,8 +181,7 @@ class Terminal:
             for number in (signal.SIGHUP, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN if number in ignore else signal.SIG_DFL)
 
-        other = subprocess.DEVNULL if only_stderr else slave
-        self.process = subprocess.Popen(list(map(str, command)), stdin=other, stdout=other, stderr=slave,
+        self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave,
                                         env=dict(env or os.environ, TERM=term), preexec_fn=lead, **keywords)
         os.close(slave)
         self.shown = ""
@@ -208,13 +191,12 @@ class Terminal:
 
     def __exit__(self, *_):
         self.close()
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
 
-    def read(self, seconds=0.02):
+    def read(self):
         """Takes what the program has written. False: nothing more can come."""
-        if not select.select([self.master], [], [], seconds)[0]:
+        if not select.select([self.master], [], [], 0.02)[0]:
             return True
         try:
             piece = os.read(self.master, 65536)
@@ -225,11 +207,9 @@ class Terminal:
 
     def until(self, wanted):
         """Reads until a pattern is shown, or until a function says so."""
-        if callable(wanted):
-            wait_until(lambda: wanted() or self.read() and False, self.process)
-            return
+        holds = wanted if callable(wanted) else lambda: re.search(wanted, self.shown)
         deadline = time.monotonic() + LIMIT
-        while not re.search(wanted, self.shown):
+        while not holds():
             assert self.read() and time.monotonic() < deadline, f"ended before {wanted}\n{self.shown[-3000:]}"
 
     def press(self, keys):
