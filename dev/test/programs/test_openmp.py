@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import cli
-from tools import LIMIT, ROOT, path, write
+from tools import LIMIT, ROOT, path, text_of, write
 
 PROBE = r"""
 #include "llmc/base/openmp.h"
@@ -109,22 +109,16 @@ def test_what_cannot_start_again_goes_on():
     program = probe("gcc")
     with open(program, "rb") as file:
         loader = re.search(rb"/lib[\w/]*/ld-[\w.-]+", file.read())[0].decode()
-    commands = [[probe("gcc", "-static"), "0"], [loader, program, "0"]]
-    for command in commands:
+    for command in ([probe("gcc", "-static"), "0"], [loader, program, "0"]):
         out, found = ran(command)
         assert len(found["GOMP_SPINCOUNT"]) == 1 and "[0]\n" in out, out
 
 
 # Programs without OpenMP: their builds do not ask for it, or they have one thread (EMU_THREADS=1, no cuBLASLt).
-WITHOUT = ("dev/test/files/numbers_tool.c", "dev/emu/rewrite.cpp",
-           "dev/emu/speed.cu", "dev/emu/transpose.cu", "dev/bench/meter_kernels.cu")
+WITHOUT = ("dev/test/files/numbers_tool.c", "dev/emu/rewrite.cpp", "dev/emu/speed.cu", "dev/emu/transpose.cu",
+           "dev/bench/meter_kernels.cu")
 FOLDERS_WITHOUT = ("dev/exercises/", "dev/cuda/", "dev/test/emu/textbook/")  # the layers they call have one thread
 CALL = r"\b(openmp_wait_briefly|run_parse|test_main)\("
-
-
-def read(name):
-    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
-        return file.read()
 
 
 def body_of(function, text):
@@ -135,13 +129,13 @@ def body_of(function, text):
 def test_every_main_calls_it():
     names = [os.path.relpath(name, ROOT) for folder in ("", "dev/**/") for kind in ("c", "cu", "cpp")
              for name in glob.glob(os.path.join(ROOT, folder, f"*.{kind}"), recursive=True)]
-    mains = [name for name in names if re.search(r"^int main\(", read(name), re.M)]
+    mains = [name for name in names if re.search(r"^int main\(", text_of(name), re.M)]
     assert len(mains) > 15 and set(WITHOUT) <= set(mains)
     silent = [name for name in mains if name not in WITHOUT and not name.startswith(FOLDERS_WITHOUT)
-              and not re.search(CALL, body_of("main", read(name)))]
+              and not re.search(CALL, body_of("main", text_of(name)))]
     assert silent == []
     for name, function in (("llmc/run/train_loop.h", "run_parse"), ("dev/test/test_main.h", "test_main")):
-        assert "    openmp_wait_briefly(argv);\n" in body_of(function, read(name)), name
+        assert "    openmp_wait_briefly(argv);\n" in body_of(function, text_of(name)), name
 
 
 @pytest.mark.parametrize("program", ("train_gpt2", "tokenize"))
