@@ -44,25 +44,17 @@ def parse_options():
                         "text of the data set (default shards)")
     parser.add_argument("--limit", type=common.whole(1, 100000), metavar="N", help="only the first N shards for "
                         "training, and the one for validation")
-    parser.add_argument("--keep-downloads", action="store_true", help="keep the parquet files")
-    text.add_options(parser)
+    text.add_vocab(parser)
     options = common.parse(parser)
     options.prefix = PREFIX[options.type]
     if options.out == options.default_out:
         options.out = os.path.join(common.ROOT, "dev", "data", options.prefix + options.version)
-    if options.source == "shards":
-        refuse_for_shards(parser, options)
-    return options
-
-
-def refuse_for_shards(parser, options):
-    """Options that mean something only where we tokenise ourselves."""
-    if options.shard_size != SHARD_SIZE:
+    if options.source == "shards" and options.shard_size != SHARD_SIZE:
         parser.error(f"--shard_size {options.shard_size}: the published shards have {SHARD_SIZE} tokens; --source "
                      "parquet makes others")
-    if options.keep_downloads or options.vocab or options.threads:
-        name = "--keep-downloads" if options.keep_downloads else "--vocab" if options.vocab else "--threads"
-        parser.error(f"{name}: only --source parquet needs it")
+    if options.source == "shards" and options.vocab:
+        parser.error("--vocab: only --source parquet needs it")
+    return options
 
 
 def shard_remotes(options, folder):

@@ -216,12 +216,12 @@ def parquet_remotes(options, repository):
     return remotes
 
 
-def encode(options, vocab, path, prefix, needed):
+def encode(vocab, path, prefix, needed):
     """Encodes a parquet file, or as much as `needed` tokens take (None: all of it). Returns the path of the part and
     whether all of the file is in it."""
     for most in ([None] if needed is None else [8 * needed, None]):  # a token has four bytes and a half on average
         documents = Documents(path, most)
-        text.tokenize_documents(options, vocab, prefix, documents, "--shard-size", str(text.MOST_TOKENS))
+        text.tokenize_documents(vocab, prefix, documents, "--shard-size", str(text.MOST_TOKENS))
         part = prefix + "_train_000001.bin"
         if documents.complete or needed is None or text.shard_tokens(part) >= needed:
             return part, documents.complete
@@ -263,13 +263,12 @@ def add_files(options, folder, vocab, remotes, shards, state, most):
             if needed is None:
                 queue.start(i + 1)
             with text.Work(folder) as work:
-                part, complete = encode(options, vocab, folder.join(remotes[i].name), work.prefix, needed)
+                part, complete = encode(vocab, folder.join(remotes[i].name), work.prefix, needed)
                 new, taken = shards.append(part, tokens, most), text.shard_tokens(part)
             if complete and new == tokens + taken:  # else a longer run takes this file again
                 state.add(remotes[i], new)
-            if not options.keep_downloads:
-                common.remove(folder.join(remotes[i].name))
-                folder.forget(remotes[i].name)
+            common.remove(folder.join(remotes[i].name))
+            folder.forget(remotes[i].name)
             common.note(f"{remotes[i].name}: {new - tokens} tokens, {new} in all")
             tokens = new
             i += 1

@@ -33,19 +33,19 @@ def read_examples(path):
             yield {"context": context, "completions": endings, "label": label}
 
 
-def make(options, folder, vocab, made):
+def make(folder, vocab, made):
     examples = list(read_examples(folder.join(SOURCE)))
     if made["source"] == SHA256 and len(examples) != EXAMPLES:
         raise Problem(f"{SOURCE}: {len(examples)} examples, expected {EXAMPLES}")
     with text.Work(folder) as work:
-        summary = text.tokenize_examples(options, vocab, work.prefix, examples)
+        summary = text.tokenize_examples(vocab, work.prefix, examples)
         text.publish(folder, [text.Product(OUTPUT, work.prefix + "_val.bin")], made)
     return summary.splitlines()[0].split(":")[0]
 
 
 def main():
     parser = common.parser(__doc__, "dev/data/hellaswag")
-    text.add_options(parser)
+    text.add_vocab(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
         source = download.pinned(options, URL, SOURCE, None, SHA256, about=BYTES)

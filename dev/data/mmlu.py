@@ -54,7 +54,7 @@ def read_questions(subject, content):
                "label": "ABCD".index(row[5])}
 
 
-def make(options, folder, vocab, made):
+def make(folder, vocab, made):
     subjects = read_subjects(folder.join(SOURCE))
     examples = [question for name in sorted(subjects) for question in read_questions(name, subjects[name])]
     if not examples:
@@ -63,14 +63,14 @@ def make(options, folder, vocab, made):
         raise Problem(f"{SOURCE}: {len(examples)} questions on {len(subjects)} subjects, expected {EXAMPLES} on "
                       f"{SUBJECTS}")
     with text.Work(folder) as work:
-        summary = text.tokenize_examples(options, vocab, work.prefix, examples)
+        summary = text.tokenize_examples(vocab, work.prefix, examples)
         text.publish(folder, [text.Product(OUTPUT, work.prefix + "_val.bin")], made)
     return summary.splitlines()[0].split(":")[0] + f", {len(subjects)} subjects"
 
 
 def main():
     parser = common.parser(__doc__, "dev/data/mmlu")
-    text.add_options(parser)
+    text.add_vocab(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
         source = download.pinned(options, URL, SOURCE, None, SHA256, about=BYTES)

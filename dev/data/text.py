@@ -26,11 +26,9 @@ MOST_TOKENS = 2**31 - 1  # in a shard
 FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this size
 
 
-def add_options(parser):
+def add_vocab(parser):
     parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="GPT-2's tokenizer (default: "
                         "gpt2_tokenizer.bin in the root of the repository, made if it is missing)")
-    parser.add_argument("--threads", type=common.whole(0, 1024), default=0, metavar="N",
-                        help="threads for the tokenizer; 0: one for each core (default 0)")
 
 
 # ---- The vocabulary ----
@@ -137,9 +135,9 @@ class Tokenize:
     """A run of tokenize that reads JSON lines from us. A thread of its own writes them, so that reading the documents
     and encoding them go on at the same time."""
 
-    def __init__(self, options, vocab, prefix, *arguments):
-        command = [find_tokenize(), "--tokenizer", vocab, "--output", prefix, "--overwrite", "--threads",
-                   str(options.threads), *arguments, "-"]
+    def __init__(self, vocab, prefix, *arguments):
+        command = [find_tokenize(), "--tokenizer", vocab, "--output", prefix, "--overwrite", *arguments,
+                   "-"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.pieces, self.broken = queue.Queue(maxsize=8), False
         self.pending, self.pending_bytes, self.fed = [], 0, 0
@@ -204,17 +202,17 @@ class Tokenize:
         self.process.stderr.close()
 
 
-def tokenize_documents(options, vocab, prefix, documents, *arguments):
+def tokenize_documents(vocab, prefix, documents, *arguments):
     """Encodes texts, each preceded by end-of-text, into PREFIX_train_000001.bin and so on. Returns the summary."""
-    with Tokenize(options, vocab, prefix, "--jsonl", "text", *arguments) as program:
+    with Tokenize(vocab, prefix, "--jsonl", "text", *arguments) as program:
         for text in documents:
             program.feed({"text": text})
         return program.finish()
 
 
-def tokenize_examples(options, vocab, prefix, examples):
+def tokenize_examples(vocab, prefix, examples):
     """Encodes {"context", "completions", "label"} into PREFIX_val.bin, in the format of multiple-choice evals."""
-    with Tokenize(options, vocab, prefix, "--eval") as program:
+    with Tokenize(vocab, prefix, "--eval") as program:
         for example in examples:
             program.feed(example)
         return program.finish()
@@ -295,9 +293,9 @@ class Work:
 
 
 def make_unless_there(options, folder, source, output, make):
-    """Makes a file of questions from its source, with make(options, folder, vocab, made), and says what came of it."""
+    """Makes a file of questions from its source, with make(folder, vocab, made), and says what came of it."""
     vocab = find_vocab(options, folder)
     made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
     is_there = folder.is_made([output], made, options.verify)
-    result = "already there" if is_there else make(options, folder, vocab, made)
+    result = "already there" if is_there else make(folder, vocab, made)
     print(f"{common.show_path(folder.join(output))}: {result}")

@@ -25,10 +25,10 @@ def speeches(path):
     return [piece + "\n\n" for piece in pieces[:-1]] + pieces[-1:]
 
 
-def make(options, folder, vocab, made):
+def make(folder, vocab, made):
     with text.Work(folder) as work:
-        text.tokenize_documents(options, vocab, work.prefix, speeches(folder.join(SOURCE)), "--val-tokens",
-                                str(VAL_TOKENS), "--shard-size", str(text.MOST_TOKENS))
+        text.tokenize_documents(vocab, work.prefix, speeches(folder.join(SOURCE)), "--val-tokens", str(VAL_TOKENS),
+                                "--shard-size", str(text.MOST_TOKENS))
         products = [text.Product(TRAIN, work.prefix + "_train_000001.bin"),
                     text.Product(VAL, work.prefix + "_val_000000.bin")]
         tokens = sum(text.shard_tokens(product.path) for product in products)
@@ -39,7 +39,7 @@ def make(options, folder, vocab, made):
 
 def main():
     parser = common.parser(__doc__, "dev/data/tinyshakespeare")
-    text.add_options(parser)
+    text.add_vocab(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
         source = download.pinned(options, URL, SOURCE, BYTES, SHA256)
@@ -48,7 +48,7 @@ def main():
         made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
         here = folder.is_made([TRAIN, VAL], made, options.verify)
         if not here:
-            make(options, folder, vocab, made)
+            make(folder, vocab, made)
         text.print_products(folder, [TRAIN, VAL], here)
 
 

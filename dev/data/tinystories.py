@@ -68,13 +68,12 @@ def part_path(folder, name):
     return os.path.join(folder.join(PARTS), name[:-len(".json")] + ".bin")
 
 
-def encode_member(options, folder, vocab, name, stream):
+def encode_member(folder, vocab, name, stream):
     path = part_path(folder, name)
     if os.path.exists(path):
         return
     with text.Work(folder) as work:
-        text.tokenize_documents(options, vocab, work.prefix, read_stories(name, stream), "--shard-size",
-                                str(text.MOST_TOKENS))
+        text.tokenize_documents(vocab, work.prefix, read_stories(name, stream), "--shard-size", str(text.MOST_TOKENS))
         os.replace(work.prefix + "_train_000001.bin", path)
 
 
@@ -91,7 +90,7 @@ def is_story_file(name):
     return re.fullmatch(r"data[0-9]+\.json", os.path.basename(name)) is not None
 
 
-def encode_archive(options, folder, vocab):
+def encode_archive(folder, vocab):
     """Encodes all files of the archive, each into a part. Returns their names in order."""
     path = folder.join(ARCHIVE)
     size = os.path.getsize(path)
@@ -103,7 +102,7 @@ def encode_archive(options, folder, vocab):
                 name = os.path.basename(member)
                 progress.what = f"encoding {name}"
                 names.append(name)
-                encode_member(options, folder, vocab, name, stream)
+                encode_member(folder, vocab, name, stream)
     finally:
         progress.finish()
     if len(names) < 2:
@@ -130,10 +129,10 @@ def check_disk(folder):
     download.check_disk(folder, max(0, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100 - parts))
 
 
-def make(options, folder, vocab, made):
+def make(folder, vocab, made):
     prepare_parts(folder, made)
     check_disk(folder)
-    names = encode_archive(options, folder, vocab)
+    names = encode_archive(folder, vocab)
     val = text.Product(VAL, join_parts(folder, names[:1], VAL))
     train = text.Product(TRAIN, join_parts(folder, names[1:], TRAIN))
     text.publish(folder, [val, train], made)
@@ -143,8 +142,7 @@ def make(options, folder, vocab, made):
 
 def main():
     parser = common.parser(__doc__, "dev/data/tinystories")
-    parser.add_argument("--keep-downloads", action="store_true", help="keep the archive")
-    text.add_options(parser)
+    text.add_vocab(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
         listed = download.hub_files(options, REPOSITORY)
@@ -156,10 +154,9 @@ def main():
         here = folder.is_made([TRAIN, VAL], made, options.verify)
         if not here:
             download.fetch(options, folder, [source], extra_disk=PRODUCT_BYTES * source.size // 100)
-            make(options, folder, vocab, made)
-        if not options.keep_downloads:
-            common.remove(folder.join(ARCHIVE))
-            folder.forget(ARCHIVE)
+            make(folder, vocab, made)
+        common.remove(folder.join(ARCHIVE))
+        folder.forget(ARCHIVE)
         text.print_products(folder, [TRAIN, VAL], here)
 
 
