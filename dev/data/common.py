@@ -268,15 +268,7 @@ class Folder:
         return known
 
     def take_lock(self, wait):
-        try:
-            descriptor = guard.open_regular(self.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS) or os.path.lexists(self.join(LOCK)):
-                raise
-            info = os.stat(self.path)
-            whose = f" (it is of user {info.st_uid}, mode {info.st_mode & 0o7777:03o}; this is user {os.geteuid()})"
-            raise Problem(f"{show_path(self.path)}: this folder cannot be written to: {error.strerror}"
-                          f"{whose if error.errno == errno.EACCES else ''}; choose another with --out") from None
+        descriptor = guard.open_regular(self.join(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_uid == os.geteuid():
                 os.fchmod(descriptor, 0o600)  # who may not open it cannot hold it
@@ -302,7 +294,7 @@ class Folder:
         return os.path.join(self.path, name)
 
     def remember(self, name, sha256, made=None):
-        """Records a whole file by its checksum (of a small file of the Hub: Git's)."""
+        """Records a whole file by its checksum."""
         status = os.stat(self.join(name))
         entry = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": sha256}
         if made is not None:

@@ -6,7 +6,6 @@ sends more than is published is cut off there.
 
 Standard library only.
 """
-import email.utils
 import hashlib
 import http.client
 import json
@@ -21,8 +20,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from common import (BLOCK, Problem, Progress, Stopped, note, read_json, remove, show_bytes, show_path, show_seconds,
-                    sync_folder, write_json)
+from common import (BLOCK, Problem, Progress, Stopped, file_sha256, note, read_json, remove, show_bytes, show_path,
+                    show_seconds, sync_folder, write_json)
 import guard
 
 HUB = "https://huggingface.co"
@@ -51,16 +50,13 @@ class Remote:
     """A file to fetch: its address on the real host, its name in our folder, and what is published about its bytes.
     Where no size is: about, for progress and disk, and most, the bytes at which it is cut off."""
 
-    def __init__(self, url, name, size=None, sha256=None, git_sha1=None, about=None, most=None):
-        self.url, self.name, self.size, self.sha256, self.git_sha1 = url, name, size, sha256, git_sha1
+    def __init__(self, url, name, size, sha256, about=None, most=None):
+        self.url, self.name, self.size, self.sha256 = url, name, size, sha256
         self.about = size if size is not None else about
         self.most = size if size is not None else most
 
-    def checksum(self):
-        return self.sha256 or self.git_sha1
-
     def identity(self):
-        return {"size": self.size, "sha256": self.sha256, "git_sha1": self.git_sha1}
+        return {"size": self.size, "sha256": self.sha256}
 
 
 def address(options, url):
@@ -73,8 +69,8 @@ def address(options, url):
 
 
 class Redirect(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never from https to another kind of address. The token goes to no other host than the
-    first."""
+    """Follows redirects, but never from https to another kind of address. The token of the first request goes to none
+    of them."""
 
     def redirect_request(self, request, file, code, message, headers, url):
         old, to = urllib.parse.urlsplit(request.full_url), urllib.parse.urlsplit(url)
@@ -83,11 +79,7 @@ class Redirect(urllib.request.HTTPRedirectHandler):
                           "mirror")
         if file is not None:
             file.close()  # urllib would read its body to the end, which may never come
-        new = super().redirect_request(request, file, code, message, headers, url)
-        token = request.unredirected_hdrs.get("Authorization")
-        if new is not None and token and (old.scheme, old.netloc) == ("https", to.netloc):
-            new.add_unredirected_header("Authorization", token)
-        return new
+        return super().redirect_request(request, file, code, message, headers, url)
 
 
 class Answer:
@@ -111,12 +103,7 @@ def open_file(url, offset):
 
 def retry_after(headers):
     text = (headers.get("Retry-After") or "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, IndexError):
-        return None
+    return float(text) if re.fullmatch(r"\d{1,9}", text) else None
 
 
 def http_failure(url, error):
@@ -136,19 +123,9 @@ def http_failure(url, error):
     return Problem(f"{url}: unexpected answer {code} {reason}".strip())
 
 
-def host_of(url):
-    """The host that a request goes to, for people: also the proxy that stands between."""
-    parts = urllib.parse.urlsplit(url)
-    proxy = urllib.parse.urlsplit(urllib.request.getproxies().get(parts.scheme, ""))
-    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
-        return parts.netloc
-    port = f":{proxy.port}" if proxy.port else ""
-    return f"{parts.netloc} by the proxy {proxy.hostname}{port} ({parts.scheme}_proxy)"
-
-
 def connection_failure(url, error):
     reason = getattr(error, "reason", None) or error
-    host = host_of(url)
+    host = urllib.parse.urlsplit(url).netloc
     if isinstance(reason, ssl.SSLCertVerificationError):
         return Problem(f"{host}: its certificate is not valid here ({reason.verify_message}); check the clock and the "
                        "proxy")
@@ -320,37 +297,17 @@ def hub_files(options, repository, folder=""):
 
 
 def hub_remote(repository, path, entry, name):
-    """A file of a data set. Large files have a SHA-256 there, small ones only Git's SHA-1 of the content."""
+    """A file of a data set. All that is fetched here is large enough that the list has its SHA-256."""
     url = f"{HUB}/datasets/{repository}/resolve/main/{urllib.parse.quote(path)}"
     lfs = entry.get("lfs") if isinstance(entry.get("lfs"), dict) else {}
-    sha256 = str(lfs.get("oid", "")).replace("sha256:", "")
-    size, git_sha1 = lfs.get("size", entry.get("size")), entry.get("oid")
-    good = isinstance(size, int) and size >= 0
-    if good and re.fullmatch(r"[0-9a-f]{64}", sha256):
+    sha256, size = str(lfs.get("oid", "")).replace("sha256:", ""), lfs.get("size")
+    if isinstance(size, int) and size >= 0 and re.fullmatch(r"[0-9a-f]{64}", sha256):
         return Remote(url, name, size, sha256)
-    if good and not lfs and re.fullmatch(r"[0-9a-f]{40}", str(git_sha1)):
-        return Remote(url, name, size, None, git_sha1)
     raise Problem(f"{repository}: the Hub's list of files has no size and checksum for {path}; nothing unverified is "
                   "fetched, try again later")
 
 
 # ---- Fetching ----
-
-
-class Digest:
-    """Hashes a file as it comes in, in the way its checksum was published."""
-
-    def __init__(self, remote):
-        self.remote = remote
-        self.hash = hashlib.sha1(b"blob %d\0" % remote.size) if remote.git_sha1 else hashlib.sha256()
-
-    def update(self, block):
-        self.hash.update(block)
-
-    def check(self):
-        """What is wrong, None if it is right."""
-        found, expected = self.hash.hexdigest(), self.remote.checksum()
-        return None if found == expected else f"checksum {found}, published is {expected}"
 
 
 class Part:
@@ -456,7 +413,7 @@ class Fetch:
                       "again later, or another mirror")
 
     def hash_part(self, size):
-        digest = Digest(self.remote)
+        digest = hashlib.sha256()
         if size > 0:
             with guard.open_file(self.part.path, buffering=0) as file:
                 while True:
@@ -487,8 +444,9 @@ class Fetch:
     def finish(self, digest, resumed):
         """Verifies and gives the file its name. What was continued and is wrong is fetched once more from the start."""
         remote, part = self.remote, self.part
-        size = part.size()
-        wrong = digest.check()
+        size, sha256, wrong = part.size(), digest.hexdigest(), None
+        if sha256 != remote.sha256:
+            wrong = f"checksum {sha256}, published is {remote.sha256}"
         if remote.size is not None and size != remote.size:
             wrong = f"{size} bytes, published are {remote.size}"
         if wrong:
@@ -501,7 +459,7 @@ class Fetch:
         os.replace(part.path, self.folder.join(remote.name))
         remove(part.facts)
         sync_folder(self.folder.path)
-        self.folder.remember(remote.name, remote.checksum())
+        self.folder.remember(remote.name, sha256)
 
 
 def is_here(folder, remote, verify):
@@ -515,29 +473,19 @@ def is_here(folder, remote, verify):
         raise Problem(f"{show_path(path)}: is a folder, a file is to be written")
     entry = folder.entry(remote.name)
     if entry and not verify and "made" not in entry:
-        if entry.get("sha256") == remote.checksum() and remote.size in (None, size):
+        if entry.get("sha256") == remote.sha256 and remote.size in (None, size):
             return True
     if remote.size not in (None, size):
         note(f"{remote.name}: {size} bytes here, published are {remote.size}; it is fetched again")
         return False
-    if hash_file(path, remote).check():
+    progress = Progress(f"checking {remote.name}", size)
+    sha256 = file_sha256(path, progress)
+    progress.finish()
+    if sha256 != remote.sha256:
         note(f"{remote.name}: its checksum is not the published one; it is fetched again")
         return False
-    folder.remember(remote.name, remote.checksum())
+    folder.remember(remote.name, sha256)
     return True
-
-
-def hash_file(path, remote):
-    digest, progress = Digest(remote), Progress(f"checking {remote.name}", os.path.getsize(path))
-    with guard.open_file(path, buffering=0) as file:
-        while True:
-            block = file.read(BLOCK)
-            if not block:
-                progress.finish()
-                return digest
-            digest.update(block)
-            progress.add(len(block))
-            progress.draw()
 
 
 def check_disk(folder, needed, hint=""):

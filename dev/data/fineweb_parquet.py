@@ -180,7 +180,7 @@ class State:
         """Keeps what is true: the beginning of the list whose tokens are in the shards."""
         good = 0
         for entry, remote in zip(self.files, remotes):
-            if entry["path"] != remote.name or entry["sha256"] != remote.checksum():
+            if entry["path"] != remote.name or entry["sha256"] != remote.sha256:
                 break
             if not self.shards.holds(entry["tokens"]):
                 break
@@ -191,7 +191,7 @@ class State:
         return self.files[-1]["tokens"] if self.files else 0
 
     def add(self, remote, tokens):
-        self.files.append({"path": remote.name, "sha256": remote.checksum(), "tokens": tokens})
+        self.files.append({"path": remote.name, "sha256": remote.sha256, "tokens": tokens})
         self.write()
 
     def write(self):
@@ -303,7 +303,7 @@ def make(options, folder, repository):
     remotes = parquet_remotes(options, repository)
     shards = Shards(folder, options.prefix, options.shard_size)
     most = None if options.limit is None else (options.limit + 1) * options.shard_size
-    goal = {"most": most, "files": [remote.checksum() for remote in remotes]}
+    goal = {"most": most, "files": [remote.sha256 for remote in remotes]}
     state = State(folder, shards)
     if options.verify:
         shards.check()

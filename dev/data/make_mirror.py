@@ -109,8 +109,7 @@ class Mirror:
             self.write(f"datasets/{repository}/resolve/main/{path}", data)
             digest = hashlib.sha256(data).hexdigest()
             lfs = {"oid": digest, "size": len(data), "pointerSize": 134}
-            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-            entries.append({"type": "file", "path": path, "size": len(data), "oid": git, "lfs": lfs})
+            entries.append({"type": "file", "path": path, "size": len(data), "lfs": lfs})
         tree = f"api/datasets/{repository}/tree/main" + (f"/{folder}" if folder else "")
         self.write(tree, json.dumps(entries, indent=1).encode())
 

@@ -150,7 +150,7 @@ def main():
             raise Problem(f"{REPOSITORY}: {ARCHIVE} is not in the Hub's list of files")
         source = download.hub_remote(REPOSITORY, ARCHIVE, listed[ARCHIVE], ARCHIVE)
         vocab = text.find_vocab(options, folder)
-        made = {"source": source.checksum(), "vocab": common.file_sha256(vocab)}
+        made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
         here = folder.is_made([TRAIN, VAL], made, options.verify)
         if not here:
             download.fetch(options, folder, [source], extra_disk=PRODUCT_BYTES * source.size // 100)
