@@ -1,6 +1,7 @@
 """How dev/find_libraries.sh finds nvcc, cuBLASLt, NCCL, cuDNN and NVRTC, in folders with the layouts of NVIDIA's
 packages, of conda and of pip. nvcc is a stand-in, and each library has one function. What the Makefile makes of it:
 test_build.py. What comes of it with the real libraries: test_nvcc.sh."""
+import functools
 import os
 import platform
 import shutil
@@ -10,20 +11,15 @@ import tempfile
 
 import pytest
 
-import tools
-from tools import ROOT, WORK, stand_ins
+from tools import ROOT, WORK, path, read, stand_ins, write
 
 SCRIPT = os.path.join(ROOT, "dev", "find_libraries.sh")
-TOOLS = tools.path("tools")
+TOOLS = path("tools")
 MACHINE = platform.machine()
 TRIPLET = f"{MACHINE}-linux-gnu"
 TARGET = f"targets/{MACHINE}-linux"
 CXX = shutil.which("g++") or shutil.which("clang++")
 NEEDED = "bash env awk grep sed tr sort readlink dirname mktemp rm cat uname as ld".split()
-
-
-def write(path, text="", mode=0o644):
-    return tools.write(path, text, mode)
 
 
 def setup_module():
@@ -35,58 +31,55 @@ def setup_module():
     os.rename(stand_ins(programs, only=NEEDED), TOOLS)
 
 
-def compile_library(path, source):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    command = [CXX, "-shared", "-fPIC", "-w", "-x", "c++", "-", "-o", path]
+@functools.lru_cache(None)
+def compiled(source):
+    command = [CXX, "-shared", "-fPIC", "-w", "-x", "c++", "-", "-o", path("compiled.so")]
     subprocess.run(command, input=source, text=True, check=True)
-    return path
+    return read("compiled.so")
 
 
-COMPILED = {}
+# Each makes a library in a place, and returns its path.
 
 
-def library(path, key, source):
-    """A library at this path. Each source is compiled once."""
-    if (key, source) not in COMPILED:
-        COMPILED[key, source] = compile_library(os.path.join(WORK, "compiled", f"{len(COMPILED)}.so"), source)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return shutil.copy(COMPILED[key, source], path)
+def nvcc(place, release="13.0", include="include", lib=None):
+    write(f"{place}/{include}/cuda_runtime.h", "")
+    return write(f"{place}/bin/nvcc", f"#!/bin/sh\necho 'release {release}, V{release}.88'\necho sm_80\n", 0o755)
 
 
-def nvcc(folder, release="13.0", include="include"):
-    write(os.path.join(folder, include, "cuda_runtime.h"))
-    script = f"#!/bin/sh\necho 'release {release}, V{release}.88'\necho sm_80\n"
-    return write(os.path.join(folder, "bin", "nvcc"), script, 0o755)
+def cublaslt(place, major=13, include="include", lib="lib"):
+    write(f"{place}/{include}/cublasLt.h", "")
+    write(f"{place}/{include}/cublas_api.h", f"#define CUBLAS_VER_MAJOR {major}\n#define CUBLAS_VER_MINOR 1\n")
+    return write(f"{place}/{lib}/libcublasLt.so{'.13' * (major == 13)}", "never opened here")
 
 
-def cublaslt(folder, major=13, include="include", lib="lib", name=None):
-    write(os.path.join(folder, include, "cublasLt.h"))
-    version = f"#define CUBLAS_VER_MAJOR {major}\n#define CUBLAS_VER_MINOR 1\n"
-    write(os.path.join(folder, include, "cublas_api.h"), version)
-    return write(os.path.join(folder, lib, name or f"libcublasLt.so.{major}"), "never opened here")
+def nvrtc(place, major=13, include=None, lib="lib"):
+    write(f"{place}/{lib}/libnvrtc-builtins.so.{major}.0", "never opened here")
+    return write(f"{place}/{lib}/libnvrtc.so.{major}", "never opened here")
 
 
-def nvrtc(folder, major=13, lib="lib"):
-    write(os.path.join(folder, lib, f"libnvrtc-builtins.so.{major}.0"), "never opened here")
-    return write(os.path.join(folder, lib, f"libnvrtc.so.{major}"), "never opened here")
-
-
-def cudnn(folder, cuda=13, include="include", lib="lib", name="libcudnn.so.9", version="9.10.2"):
-    major, minor, patch = version.split(".")
-    write(os.path.join(folder, include, "cudnn.h"))
-    write(os.path.join(folder, include, "cudnn_version.h"),
-          f"#define CUDNN_MAJOR {major}\n#define CUDNN_MINOR {minor}\n#define CUDNN_PATCHLEVEL {patch}\n"
-          "#define CUDNN_VERSION (CUDNN_MAJOR * 10000)\n")
+def cudnn(place, cuda=13, include="include", lib="lib", version=9):
+    write(f"{place}/{include}/cudnn.h", "")
+    write(f"{place}/{include}/cudnn_version.h", f"#define CUDNN_MAJOR {version}\n#define CUDNN_MINOR 7\n"
+          "#define CUDNN_PATCHLEVEL 2\n#define CUDNN_VERSION (CUDNN_MAJOR * 10000)\n")
     source = f'extern "C" unsigned long cudnnGetCudartVersion() {{ return {cuda}010; }}'
-    return library(os.path.join(folder, lib, name), "cudnn", source)
+    return write(f"{place}/{lib}/libcudnn.so.9", compiled(source))
 
 
-def nccl(folder, cuda=13, include="include", lib="lib", name="libnccl.so.2"):
-    write(os.path.join(folder, include, "nccl.h"),
-          "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n#define NCCL_SUFFIX \"\"\n")
+def nccl(place, cuda=13, include="include", lib="lib"):
+    write(f"{place}/{include}/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n"
+          '#define NCCL_SUFFIX ""\n')
     source = f"""extern "C" const char banner[] = "NCCL version 2.28.9+cuda{cuda}.0";
 extern "C" int ncclGetVersion(int *version) {{ *version = 22809; return 0; }}"""
-    return library(os.path.join(folder, lib, name), "nccl", source)
+    return write(f"{place}/{lib}/libnccl.so.2", compiled(source))
+
+
+def toolkit(place=None, release="13.0"):
+    """nvcc with cuBLASLt and NVRTC, as every CUDA toolkit has them."""
+    place, major = place or new_folder("toolkit"), int(release.split(".")[0])
+    nvcc(place, release)
+    cublaslt(place, major, lib="lib64")
+    nvrtc(place, major, lib="lib64")
+    return place
 
 
 def new_folder(name="place"):
@@ -124,13 +117,6 @@ def linked(libs):
     return folders, [word[3:] for word in libs if word.startswith("-l:")]
 
 
-ALL_FILES = ["libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0"]
-
-
-def has_all(libs, *folders):
-    return linked(libs) == (list(folders), ALL_FILES) and "--no-as-needed" in libs
-
-
 def doctor(**arguments):
     """{name: [(state, text), ...]}"""
     lines = {}
@@ -140,44 +126,49 @@ def doctor(**arguments):
     return lines
 
 
-def toolkit(folder=None, release="13.0"):
-    """nvcc with cuBLASLt and NVRTC, as every CUDA toolkit has them."""
-    folder = folder or new_folder("toolkit")
-    nvcc(folder, release)
-    cublaslt(folder, int(release.split(".")[0]), lib="lib64")
-    nvrtc(folder, int(release.split(".")[0]), lib="lib64")
-    return folder
+# ---- The layouts of packages ----
+
+CUDA, DEBIAN = ("usr/local/cuda", "include", "lib64"), f"lib/{TRIPLET}"
+LAYOUTS = (
+    # NVIDIA's runfile
+    (dict.fromkeys((nvcc, cublaslt, nccl, cudnn, nvrtc), CUDA), {}),
+    # apt. nvcc may be a link into the toolkit. From cuDNN 9.10 on, the header lies in the machine's own folder, too.
+    ({**dict.fromkeys((nvcc, cublaslt, nvrtc), CUDA), nccl: ("usr", "include", DEBIAN),
+      cudnn: ("usr", f"include/{TRIPLET}", DEBIAN)}, dict(PATH="{system}/link")),
+    # conda
+    ({**dict.fromkeys((nvcc, cublaslt), ("c", f"{TARGET}/include", f"{TARGET}/lib")),
+      **dict.fromkeys((nccl, cudnn, nvrtc), ("c", "include", "lib"))}, dict(CONDA_PREFIX="{system}/c")),
+    # Modules name the folders of headers and of libraries to the compiler.
+    ({make: (name, "include", "lib") for make, name in zip((nvcc, cublaslt, nccl, cudnn, nvrtc), "abcda")},
+     dict(CUDA_PATH="{system}/a", CPATH="{system}/b/include:{system}", LIBRARY_PATH="{system}/c/lib/",
+          LD_LIBRARY_PATH=":{system}/d/lib")),
+    # nvcc alone, beside what comes with PyTorch.
+    ({nvcc: ("cuda", "include", "lib"), nccl: ("nvidia/nccl", "include", "lib"),
+      cudnn: ("nvidia/cudnn", "include", "lib"), **dict.fromkeys((cublaslt, nvrtc), ("nvidia/cu13", "include", "lib"))},
+     dict(CUDA_HOME="{system}/cuda", PYTHONPATH="{system}")),
+)
 
 
-def test_runfile():
-    """All under /usr/local/cuda, and nothing is named that nvcc finds by itself."""
+@pytest.mark.parametrize("places, environment", LAYOUTS, ids=("runfile", "apt", "conda", "modules", "pip"))
+def test_layouts(places, environment):
+    """All is found, once, and nothing is named that nvcc finds by itself."""
     system = new_folder("system")
-    cuda = toolkit(f"{system}/usr/local/cuda-13.0")
-    os.symlink("cuda-13.0", f"{system}/usr/local/cuda")
-    cudnn(cuda, lib="lib64")
-    nccl(cuda, lib="lib64")
-    libs, link = words(system=system), f"{system}/usr/local/cuda"
-    assert has_all(libs, f"{link}/lib64"), libs
-    assert words("NVCC", system=system) == [f"{link}/bin/nvcc"] and words("CUDA_RELEASE", system=system) == ["13.0"]
-    assert words("CUDA_FLAGS", system=system) == ["-DUSE_NCCL", "-DUSE_CUDNN"]
-    for name in "cuBLASLt", "NCCL", "cuDNN", "NVRTC":
-        assert [state for state, _ in doctor(system=system)[name]] == ["found"], "two names of a folder are one place"
-
-
-def test_apt():
-    """From cuDNN 9.10 on, the header lies in the machine's own folder, too. nvcc may be a link into the toolkit."""
-    system = new_folder("system")
-    cuda = toolkit(f"{system}/usr/local/cuda-13.0")
-    os.makedirs(f"{system}/usr/bin")
-    os.symlink(f"{cuda}/bin/nvcc", f"{system}/usr/bin/nvcc")
-    cudnn(f"{system}/usr", include=f"include/{TRIPLET}", lib=f"lib/{TRIPLET}")
-    nccl(f"{system}/usr", lib=f"lib/{TRIPLET}", name="libnccl.so.2")
-    arguments = dict(system=system, PATH=f"{TOOLS}:{system}/usr/bin")
-    libs = words(**arguments)
-    assert has_all(libs, f"{cuda}/lib64", f"{system}/usr/lib/{TRIPLET}"), libs
-    assert words("CUDA_FLAGS", **arguments) == ["-DUSE_NCCL", "-isystem", f"{system}/usr/include", "-DUSE_CUDNN",
-                                                "-isystem", f"{system}/usr/include/{TRIPLET}"]
-    assert words("NVCC", **arguments) == [f"{system}/usr/bin/nvcc"]
+    files = {make: make(f"{system}/{place}", include=include, lib=lib) for make, (place, include, lib) in places.items()}
+    os.symlink(f"{system}/usr/local/cuda/bin", f"{system}/link")
+    arguments = {name: value.format(system=system) for name, value in environment.items()}
+    if "PATH" in arguments:
+        arguments["PATH"] = f"{TOOLS}:{arguments['PATH']}"
+    out, complaints = find(system=system, **arguments)
+    found = [files[make] for make in (cublaslt, nccl, cudnn, nvrtc)]
+    folders, names = linked(values_of(out, "CUDA_LIBS"))
+    assert folders == list(dict.fromkeys(map(os.path.dirname, found))) and complaints == "", (out, complaints)
+    assert names == [*map(os.path.basename, found), "libnvrtc-builtins.so.13.0"] and "--no-as-needed" in out, out
+    headers = {make: f"{system}/{place}/{include}" for make, (place, include, _) in places.items()}
+    flags = {make: ["-isystem", headers[make]] * (headers[make] != headers[nvcc]) for make in places}
+    assert values_of(out, "CUDA_FLAGS") == [*flags[cublaslt], "-DUSE_NCCL", *flags[nccl], "-DUSE_CUDNN", *flags[cudnn]]
+    assert values_of(out, "CUDA_RELEASE") == ["13.0"]
+    lines = doctor(system=system, **arguments)
+    assert [[state for state, _ in lines[name]] for name in ("cuBLASLt", "NCCL", "cuDNN", "NVRTC")] == [["found"]] * 4
 
 
 def test_headers_of_the_system_are_not_named():
@@ -190,34 +181,24 @@ def test_headers_of_the_system_are_not_named():
         assert subprocess.check_output(["bash", "-c", command], text=True).strip() == flags, folder
 
 
-def test_conda():
-    """The toolkit's headers lie under targets/, libraries in lib."""
-    conda = new_folder("conda")
-    nvcc(conda, include=f"{TARGET}/include")
-    cublaslt(conda, include=f"{TARGET}/include")
-    nvrtc(conda)
-    nccl(conda)
-    cudnn(conda)
-    for arguments in (dict(CONDA_PREFIX=conda), dict(PATH=f"{TOOLS}:{conda}/bin"), dict(CUDA_HOME=conda)):
-        libs = words(**arguments)
-        assert has_all(libs, f"{conda}/lib"), (arguments, libs)
-        assert words("CUDA_FLAGS", **arguments) == [
-            "-DUSE_NCCL", "-isystem", f"{conda}/include", "-DUSE_CUDNN", "-isystem", f"{conda}/include"], arguments
-    os.rename(f"{conda}/lib", f"{conda}/{TARGET}/lib")
-    assert has_all(words(CONDA_PREFIX=conda), f"{conda}/{TARGET}/lib")
+# ---- What is chosen, and what is refused ----
 
 
-def test_modules_without_a_variable_of_their_own():
-    """Modules name the folders of headers and of libraries to the compiler. cuBLASLt need not be beside nvcc."""
-    cuda, blas, dnn, ccl = new_folder("cuda"), new_folder("math"), new_folder("cudnn"), new_folder("nccl")
-    nvcc(cuda)
-    nvrtc(cuda)
-    cublaslt(blas, lib="lib64")
-    cudnn(dnn)
-    nccl(ccl)
-    libs = words(PATH=f"{TOOLS}:{cuda}/bin", CPATH=f"{blas}/include:{blas}", LIBRARY_PATH=f"{dnn}/lib/",
-                 LD_LIBRARY_PATH=f":{ccl}/lib")
-    assert has_all(libs, f"{blas}/lib64", f"{ccl}/lib", f"{dnn}/lib", f"{cuda}/lib"), libs
+def test_order_of_places():
+    """What was not taken is said, with the reason."""
+    system, conda, path, cuda, site = (new_folder(name) for name in ("system", "conda", "path", "cuda", "site"))
+    places = [cuda, path, conda] + [f"{system}/{name}" for name in ("usr/local/cuda", "opt/cuda", "usr", "usr/local")]
+    places.append(f"{site}/nvidia/nccl")
+    for place in places:
+        nccl(place)
+    arguments = dict(CUDA_HOME=cuda, CUDA_PATH=path, CONDA_PREFIX=conda, system=system, PYTHONPATH=site)
+    for i, place in enumerate(places):
+        toolkit(cuda)
+        lines = doctor(**arguments)["NCCL"]
+        assert lines == [("passed", f"{other}/lib/libnccl.so.2: an earlier place has it") for other in places[i + 1:]
+                         ] + [("found", f"2.28.9 {place}/lib/libnccl.so.2")], lines
+        shutil.rmtree(f"{place}/lib")
+        shutil.rmtree(f"{place}/include")
 
 
 def test_a_folder_that_is_named_is_taken_or_refused():
@@ -226,174 +207,84 @@ def test_a_folder_that_is_named_is_taken_or_refused():
     for make in cudnn, nccl:
         make(cuda, lib="lib64")
     nccl(named)
-    folders, _ = linked(words(CUDA_HOME=cuda, NCCL_HOME=named))
-    assert folders == [f"{named}/lib", f"{cuda}/lib64"], folders
+    assert linked(words(CUDA_HOME=cuda, NCCL_HOME=named))[0] == [f"{named}/lib", f"{cuda}/lib64"]
     cudnn(named)
     complaint = find(status=1, CUDA_HOME=cuda, NCCL_HOME=named)[1]
     assert f"{cuda}/lib64/libnccl.so.2 would be linked instead of {named}/lib/libnccl.so.2" in complaint, complaint
-    assert linked(words(CUDA_HOME=cuda, NCCL_HOME=named, CUDNN_HOME=named))[0] == [f"{named}/lib", f"{cuda}/lib64"]
     for name in "NCCL", "CUDNN":
         out, complaint = find(status=1, CUDA_HOME=cuda, **{f"{name}_HOME": empty})
         message = f"in {name}_HOME={empty} that {CXX} builds with: expected include/{name.lower()}.h"
-        assert out == "" and message in complaint, complaint
-        assert f"{name}=0 leaves it out" in complaint, complaint
-    assert "No nvcc in CUDA_HOME=" in find(status=1, CUDA_HOME=empty, PATH=f"{TOOLS}:{cuda}/bin")[1]
+        assert out == "" and message in complaint and f"{name}=0 leaves it out" in complaint, complaint
     lines = doctor(CUDA_HOME=cuda, NCCL_HOME=empty)
     assert lines["NCCL"] == [("missing", f"NCCL_HOME={empty} has none that fits")], lines
     assert lines["cuDNN"][0][0] == "found", lines
 
 
-def test_nvcc_that_is_named():
+def test_nvcc():
     """NVCC comes before CUDA_HOME, whose libraries are then found all the same."""
-    cuda, other = toolkit(), toolkit(release="12.4")
-    assert words("CUDA_RELEASE", NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, QUIET="1") == ["12.4"]
-    assert words("NVCC", NVCC=f"{other}/bin/nvcc", QUIET="1") == []
-    assert linked(words(NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, QUIET="1"))[0] == [f"{other}/lib64"]
+    cuda, other, odd = toolkit(), toolkit(release="12.4"), os.path.join(new_folder(), "a b")
+    named = dict(NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, QUIET="1")
+    assert words("CUDA_RELEASE", **named) == ["12.4"] and words("NVCC", **named) == []
+    assert linked(words(**named))[0] == [f"{other}/lib64"]
+    assert words("NVCC", CUDA_HOME=cuda, QUIET="1") == [f"{cuda}/bin/nvcc"]
     nvcc(other, "11.8")
-    assert "is of CUDA release 11.8, expected 12 or later" in find(status=1, CUDA_HOME=other)[1]
-    assert "No nvcc, which builds the GPU programs: install the CUDA toolkit" in find(status=1)[1]
+    toolkit(odd)
+    for environment, says in ((dict(CUDA_HOME=other), "is of CUDA release 11.8, expected 12 or later"),
+                              (dict(CUDA_HOME=odd), "no path with a blank or another special character"),
+                              (dict(CUDA_HOME=WORK, PATH=f"{TOOLS}:{cuda}/bin"), "No nvcc in CUDA_HOME="),
+                              ({}, "No nvcc, which builds the GPU programs: install the CUDA toolkit")):
+        assert says in find(status=1, **environment)[1], environment
 
 
-def packages(cuda=13, folder="cu13"):
-    """What pip installs with PyTorch, and nothing else: no libcudnn.so and no libnccl.so."""
-    site = new_folder("site-packages")
-    cudnn(f"{site}/nvidia/cudnn", cuda)
-    nccl(f"{site}/nvidia/nccl", cuda)
-    cublaslt(f"{site}/nvidia/{folder or 'cublas'}", cuda)
-    nvrtc(f"{site}/nvidia/{folder or 'cuda_nvrtc'}", cuda)
-    return site
+OTHER_RELEASE = "made for CUDA 12, but nvcc is of CUDA 13"
 
 
-def test_pip():
-    """nvcc alone, for example from a distribution, beside PyTorch's packages for CUDA 13, and for CUDA 12."""
-    for release, folder in (("13.0", "cu13"), ("12.4", None)):
-        major = int(release.split(".")[0])
-        site, cuda = packages(major, folder), new_folder("cuda")
-        nvcc(cuda, release)
-        folders, files = linked(words(CUDA_HOME=cuda, PYTHONPATH=site))
-        assert f"{site}/nvidia/cudnn/lib" in folders and f"{site}/nvidia/nccl/lib" in folders, folders
-        assert f"{site}/nvidia/{folder or 'cublas'}/lib" in folders, folders
-        assert f"{site}/nvidia/{folder or 'cuda_nvrtc'}/lib" in folders, folders
-        assert files == [name.replace("13", str(major)) for name in ALL_FILES], files
-        flags = words("CUDA_FLAGS", CUDA_HOME=cuda, PYTHONPATH=site)
-        for name in "cudnn", "nccl", folder or "cublas":
-            assert f"{site}/nvidia/{name}/include" in flags, flags
+@pytest.mark.parametrize("name, make, damage, why", (
+    ("cuBLASLt", lambda place: cublaslt(place, 12), None, OTHER_RELEASE),
+    ("NCCL", lambda place: nccl(place, 12), None, OTHER_RELEASE),
+    ("NCCL", nccl, "include/nccl.h", "nccl.h is not in this place"),
+    ("NCCL", lambda place: write(nccl(place), "no library\n"), None, f"{CXX} builds no program with it that runs"),
+    ("cuDNN", lambda place: cudnn(place, 12), None, OTHER_RELEASE),
+    ("cuDNN", lambda place: cudnn(place, version=8), None, "version 8.7.2, expected 9"),
+    ("cuDNN", cudnn, "lib/libcudnn.so.9", "include/cudnn.h: libcudnn.so.9 is not in this place")))
+def test_a_misfit_is_passed_over(name, make, damage, why):
+    """The next that fits is taken, and nothing links the misfit."""
+    cuda, other = new_folder("cuda"), new_folder("conda")
+    nvcc(cuda)
+    make(cuda)
+    if damage:
+        os.remove(f"{cuda}/{damage}")
+    for fits in (cublaslt, nvrtc, {"NCCL": nccl, "cuDNN": cudnn}.get(name, nvrtc)):
+        fits(other)
+    out, lines = find(CUDA_HOME=cuda, CONDA_PREFIX=other)[0], doctor(CUDA_HOME=cuda, CONDA_PREFIX=other)[name]
+    assert linked(values_of(out, "CUDA_LIBS"))[0] == [f"{other}/lib"], out
+    assert [state for state, _ in lines] == ["passed", "found"] and other in lines[1][1], lines
+    assert lines[0][1].startswith(cuda) and why in lines[0][1], lines
 
 
-def test_a_misfit_is_passed_over():
-    """A library for CUDA 12 with nvcc of CUDA 13 is not taken: the next that fits is, and neither links the misfit."""
-    cuda, site = toolkit(), packages()
-    cublaslt(cuda, 12, lib="lib64", name="libcublasLt.so.12")
-    cublaslt(cuda, 13, lib="lib64")
-    cudnn(cuda, 12, lib="lib64")
-    nccl(cuda, 12, lib="lib64")
-    arguments = dict(CUDA_HOME=cuda, PYTHONPATH=site)
-    folders, files = linked(words(**arguments))
-    assert folders == [f"{site}/nvidia/nccl/lib", f"{site}/nvidia/cudnn/lib", f"{cuda}/lib64"], folders
-    assert files == ALL_FILES, files
-    lines = doctor(**arguments)
-    for name, file in (("NCCL", "libnccl.so.2"), ("cuDNN", "libcudnn.so.9")):
-        assert lines[name][0] == ("passed", f"{cuda}/lib64/{file}: made for CUDA 12, but nvcc is of CUDA 13"), lines
-        assert lines[name][-1][0] == "found" and site in lines[name][-1][1], lines
-
-
-def test_a_misfit_alone():
-    """The build goes without it and says why. If it was asked for, there is no build."""
-    cuda = toolkit()
+def test_without_a_library():
+    """The build goes without NCCL, cuDNN and NVRTC, and says why. If one was asked for, there is no build."""
+    cuda, spaced = toolkit(), new_folder("a b")
     misfits = cudnn(cuda, 12), nccl(cuda, 12)
     out, notes = find(CUDA_HOME=cuda)
     assert linked(values_of(out, "CUDA_LIBS"))[1] == ["libcublasLt.so.13"] and values_of(out, "CUDA_FLAGS") == [], out
-    assert "--no-as-needed" not in out, out
+    assert "--no-as-needed" not in out and find(CUDA_HOME=cuda, QUIET="1")[1] == "", out
     for misfit, start, switch in zip(misfits, ("No cuDNN 9 here", "No NCCL here"), ("CUDNN", "NCCL")):
-        reason = f" ({misfit}: made for CUDA 12, but nvcc is of CUDA 13)"
+        reason = f" ({misfit}: {OTHER_RELEASE})"
         assert start + reason in notes and f"{switch}=0 silences this" in notes, notes
         for asked in ({switch: "1"}, {f"{switch}_HOME": cuda}):
             assert reason in find(status=1, CUDA_HOME=cuda, **asked)[1], asked
         assert start not in find(CUDA_HOME=cuda, **{switch: "0"})[1]
-    assert find(CUDA_HOME=cuda, QUIET="1")[1] == ""
-
-
-def test_cublaslt_of_another_release():
-    cuda = new_folder("cuda")
-    nvcc(cuda)
-    cublaslt(cuda, 12, name="libcublasLt.so")
-    complaint = find(status=1, CUDA_HOME=cuda)[1]
-    assert "No cuBLASLt that fits CUDA 13.0" in complaint and "made for CUDA 12, but nvcc is of CUDA 13" in complaint
-    assert "apt-get install libcublas-dev-13-0" in complaint, complaint
-
-
-def test_an_old_cudnn():
-    cuda = toolkit()
-    old = cudnn(cuda, version="8.9.7", name="libcudnn.so")
-    assert f"No cuDNN 9 here ({old}: version 8.9.7, expected 9)" in find(CUDA_HOME=cuda, NCCL="0")[1]
-
-
-def test_halves():
-    """A library without its header, as packages without -dev leave it, and a header without its library."""
-    cuda, system = toolkit(), new_folder("system")
-    lib, header = nccl(f"{system}/usr", lib="lib64"), f"{cuda}/include/cudnn.h"
+    nccl(spaced)
+    assert "make takes no path with a blank" in find(status=1, CUDA_HOME=cuda, NCCL_HOME=spaced)[1]
     cudnn(cuda)
-    os.remove(f"{system}/usr/include/nccl.h")
-    shutil.rmtree(f"{cuda}/lib")
-    notes = find(CUDA_HOME=cuda, system=system)[1]
-    assert f"({lib}: nccl.h is not in this place)" in notes, notes
-    assert f"({header}: libcudnn.so.9 is not in this place)" in notes, notes
-
-
-def test_what_does_not_link_is_passed_over():
-    """The next place is tried. The reason is the linker's."""
-    cuda, conda = toolkit(), new_folder("conda")
-    broken = write(nccl(cuda), "no library\n")
-    nccl(conda)
-    lines = doctor(CUDA_HOME=cuda, CONDA_PREFIX=conda)["NCCL"]
-    assert lines[0][0] == "passed" and lines[0][1].startswith(f"{broken}: {CXX} builds no program with it"), lines
-    assert lines[1] == ("found", f"2.28.9 {conda}/lib/libnccl.so.2"), lines
-    source = '#include <stdlib.h>\nextern "C" unsigned long cudnnGetCudartVersion() { exit(1); }'
-    library(cudnn(cuda), "cudnn", source)
-    assert "builds no program with it that runs" in doctor(CUDA_HOME=cuda)["cuDNN"][0][1]
-
-
-def test_no_nvrtc():
-    """cuDNN is taken without it, and the build says what is then missing when the program runs."""
-    cuda = toolkit()
-    cudnn(cuda)
-    nvrtc(cuda, 12, lib="lib64")
     os.remove(f"{cuda}/lib64/libnvrtc.so.13")
     out, notes = find(CUDA_HOME=cuda, NCCL="0")
     assert linked(values_of(out, "CUDA_LIBS"))[1] == ["libcublasLt.so.13", "libcudnn.so.9"], out
     assert "No NVRTC for CUDA 13 here: cuDNN needs it when the program runs" in notes, notes
-    assert doctor(CUDA_HOME=cuda)["NVRTC"] == [("missing", "")]
-
-
-def test_odd_paths():
-    """make takes no path with a blank: such a folder is refused if it was named, and passed over otherwise."""
-    for odd in "a b", "a$b", "a'b", "a#b":
-        folder = os.path.join(new_folder(), odd)
-        toolkit(folder)
-        assert "no path with a blank or another special character" in find(status=1, CUDA_HOME=folder)[1], odd
-        nccl(folder)
-        cuda = toolkit()
-        assert "no path with a blank" in find(status=1, CUDA_HOME=cuda, NCCL_HOME=folder)[1], odd
-        assert "no path with a blank" in find(CUDA_HOME=cuda, CONDA_PREFIX=folder)[1], odd
-
-
-def test_order_of_places():
-    """What was not taken is said, with the reason."""
-    system, conda, path, cuda = new_folder("system"), new_folder("conda"), new_folder("path"), toolkit()
-    places = [cuda, path, conda] + [f"{system}/{name}" for name in ("usr/local/cuda", "opt/cuda", "usr", "usr/local")]
-    for place in places:
-        nccl(place)
-    site = packages()
-    places.append(f"{site}/nvidia/nccl")
-    arguments = dict(CUDA_HOME=cuda, CUDA_PATH=path, CONDA_PREFIX=conda, system=system, PYTHONPATH=site)
-    lines = doctor(**arguments)["NCCL"]
-    assert lines == [("passed", f"{place}/lib/libnccl.so.2: an earlier place has it") for place in places[1:]] + [
-        ("found", f"2.28.9 {cuda}/lib/libnccl.so.2")], lines
-    for place, following in zip(places, places[1:]):
-        shutil.rmtree(f"{place}/lib")
-        shutil.rmtree(f"{place}/include")
-        nvcc(cuda), cublaslt(cuda)
-        assert doctor(**arguments)["NCCL"][-1] == ("found", f"2.28.9 {following}/lib/libnccl.so.2"), following
+    os.remove(f"{cuda}/lib64/libcublasLt.so.13")
+    complaint = find(status=1, CUDA_HOME=cuda)[1]
+    assert "No cuBLASLt that fits CUDA 13.0" in complaint and "apt-get install libcublas-dev-13-0" in complaint
 
 
 @pytest.mark.parametrize("nvidia_smi, says", [

@@ -13,7 +13,7 @@ import pytest
 
 import shell
 from shell import end, until
-from tools import ROOT, WORK, Terminal, new_folder, path, wait_until, write
+from tools import ROOT, WORK, Terminal, new_folder, path, read, text_of, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves
@@ -105,22 +105,10 @@ exit $status
 SCONTROL = r"""#!/bin/sh
 if [ "$1" = requeue ]; then echo "$2" >>"$FAKE/requeued"; else printf 'first\nsecond\n'; fi
 """
-STAND_INS = {
-    "train_gpt2cu": TRAINER,
-    "nvidia-smi": NVIDIA_SMI,
-    "mpirun": MPIRUN,
-    "ssh": SSH,
-    "srun": SRUN,
-    "scontrol": SCONTROL,
-    "python3": "#!/bin/sh\nexit 1\n"  # nothing here is fetched or drawn
-}
-SLURM = {
-    "SLURM_SUBMIT_DIR": ROOT,
-    "SLURM_JOB_ID": "31007",
-    "SLURM_JOB_NUM_NODES": "2",
-    "SLURM_JOB_NODELIST": "node[1-2]",
-    "SLURM_CPUS_ON_NODE": "10"
-}
+STAND_INS = {"train_gpt2cu": TRAINER, "nvidia-smi": NVIDIA_SMI, "mpirun": MPIRUN, "ssh": SSH, "srun": SRUN,
+             "scontrol": SCONTROL, "python3": "#!/bin/sh\nexit 1\n"}  # nothing here is fetched or drawn
+SLURM = {"SLURM_SUBMIT_DIR": ROOT, "SLURM_JOB_ID": "31007", "SLURM_JOB_NUM_NODES": "2",
+         "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_CPUS_ON_NODE": "10"}
 
 
 @pytest.fixture(autouse=True)
@@ -152,11 +140,7 @@ def ran(status, *command, **changes):
 
 
 def noted(name):
-    try:
-        with open(os.path.join(FAKE, name)) as file:
-            return file.read().splitlines()
-    except FileNotFoundError:
-        return []
+    return read(f"fake/{name}").decode().splitlines() if os.path.exists(os.path.join(FAKE, name)) else []
 
 
 def started():
@@ -224,8 +208,6 @@ def test_mpirun_as_root():
     """Open MPI refuses root: restart.sh says so before any start, and make doctor names the option."""
     write("fake/bin/id", "#!/bin/sh\necho $FAKE_ID\n", 0o755)
     write("fake/bin/mpicc", "#!/bin/sh\nexec cc \"$@\"\n", 0o755)
-    for name in ("clang", "clang++") if shutil.which("gcc") and shutil.which("g++") else ():  # gcc is enough here
-        write(f"fake/bin/{name}", "#!/bin/sh\nexit 1\n", 0o755)
     command = ["mpirun", "-np", "2", *TRAIN]
     said = ("restart.sh: mpirun: refuses to run as root; in a container, give it --allow-run-as-root, elsewhere use "
             "another account\n")
@@ -234,10 +216,7 @@ def test_mpirun_as_root():
                            (command, dict(FAKE_ID="0", OMPI_ALLOW_RUN_AS_ROOT="1")), (TRAIN, dict(FAKE_ID="0")),
                            (["mpirun", "--allow-run-as-root", *TRAIN], dict(FAKE_ID="0"))):
         assert said not in ran(0, RESTART, *words, **changes), (words, changes)
-    option = "as root, as in a container: mpirun --allow-run-as-root"
-    for user in ("0", "1000"):
-        out = ran(0, "dev/doctor.sh", FAKE_ID=user)
-        assert (option in out) == (user == "0") and "mpirun (Open MPI) 4.1.4" in out, (user, out)
+    assert "as root, as in a container: mpirun --allow-run-as-root" in ran(0, "dev/doctor.sh", FAKE_ID="0")
 
 
 @pytest.mark.parametrize("number", (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -286,10 +265,6 @@ def words_of(line, option):
     return re.search(rf" --{option} (\S+)", " " + line).group(1)
 
 
-def option_names(words):
-    return [word for word in words if word.startswith("--")]
-
-
 def test_mpi():
     ran(0, MULTI_NODE + "run_mpi.sh", "--prompt", "it's", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
     words = noted("mpirun")
@@ -299,6 +274,7 @@ def test_mpi():
     assert train[-5:] == ["--prompt", "it's", "--nccl-init", "mpi", "--resume"], train
     assert train[train.index("--out-dir") + 1] == OUT and train[train.index("--train-data") + 1] == "it's/train*.bin"
     assert "--num-processes" not in train and "--process-rank" not in train, train
+    assert " --init d12 --seq-len 1024 --total-batch 524288 " in " ".join(train), train
 
 
 def check_secret(count, lines, given=None):
@@ -309,41 +285,14 @@ def check_secret(count, lines, given=None):
     assert not any(secrets[0] in line for line in lines), lines
 
 
-GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6e-4", "warmup": "700",
-             "schedule": "cosine", "final-lr-frac": "0", "weight-decay": "0.1"}
-
-
-@pytest.mark.parametrize("settings, expected", (
-    (dict(HOSTS="a", GPUS_PER_NODE="1"), GPT2_124M),
-    (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), GPT2_124M),
-    (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh"),
-     {"init": "d48", "total-batch": "1048576", "seq-len": "1024", "final-lr-frac": "0.1"}),
-), ids=("1", "4 x 16", "another"))
-def test_recipe(settings, expected):
-    """A recipe as it is; each option once, and one of the trainer's."""
-    ran(0, MULTI_NODE + "run_mpi.sh", FAKE_GPUS="16", **settings)
-    words = noted("mpirun")
-    assert {option: words_of(" ".join(words), option) for option in expected} == expected
-    train = option_names(words[words.index(TRAINER_PATH):])
-    assert len(train) == len(set(train)), train
-    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
-        table = re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)
-    assert {name[2:] for name in train} <= set(table), train
-
-
 def test_refusals():
     script = MULTI_NODE + "run_tcp.sh"
-    no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
     for message, changes in (
-        ("run_tcp.sh: GPUS_PER_NODE is '0', expected 1 to 4, as many as nvidia-smi finds\n", dict(GPUS_PER_NODE="0")),
         ("run_tcp.sh: GPUS_PER_NODE is '5', expected 1 to 4, as many as nvidia-smi finds\n", dict(GPUS_PER_NODE="5")),
-        (no_gpu, dict(FAKE_GPUS="0")),
         ("run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n", dict(HOSTS="a b", NODE="2")),
         ("run_tcp.sh: NODE is 'two', expected 0 to 1\n", dict(HOSTS="a b", NODE="two")),
         ("run_tcp.sh: RECIPE: ./nothing: no such file; expected scripts/run_gpt2_124M.sh or one beside it\n",
          dict(RECIPE="./nothing")),
-        ("run_tcp.sh: ./nothing: no such program (PROGRAM names it; without it, one is built)\n",
-         dict(PROGRAM="./nothing", STAGES="build plan train")),
         (f"run_tcp.sh: the data are not complete in {WORK}: STAGES=fetch scripts/multi_node/run_tcp.sh "
          "fetches them\n", dict(DATA_ROOT=WORK)),
     ):
@@ -364,19 +313,16 @@ def check_ranks(ranks, times=1, total=8):
     return lines.pop()
 
 
-def test_tcp_over_ssh():
-    ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO")
+@pytest.mark.parametrize("secret", (None, "of my own, \"it's\" long"))
+def test_tcp_over_ssh(secret):
+    ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO",
+        GPT2C_SECRET=secret)
     line = check_ranks(range(8))
     assert noted("ssh") == ["two"] and " --prompt it's --nccl-init" in line, (noted("ssh"), line)
     assert f"--train-data it's/train*.bin --val-data {DATA}/fineweb10B/fineweb_val_*.bin " in line, line
     assert words_of(line, "nccl-init") == "tcp" and words_of(line, "server-ip") == "one:4321", line
     assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
-    check_secret(8, [line, *noted("ssh_lines")])
-
-
-def test_tcp_secret_is_given():
-    ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", GPT2C_SECRET="of my own, \"it's\" long")
-    check_secret(8, [check_ranks(range(8)), *noted("ssh_lines")], given="of my own, \"it's\" long")
+    check_secret(8, [line, *noted("ssh_lines")], secret)
 
 
 def test_tcp_restarts():
@@ -406,16 +352,16 @@ def test_tcp_on_each_node(node):
     secret = os.path.join(OUT, "start", "secret")
     assert f" --secret-file {secret} " in line and os.stat(secret).st_mode & 0o777 == 0o600, line
     assert os.listdir(os.path.dirname(secret)) == ["secret"]
-    with open(secret, encoding="ascii") as file:
-        before = file.read()
+    before = read(secret)
     ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(1 - node))  # the other node takes what is there
-    with open(secret, encoding="ascii") as file:
-        assert file.read() == before and re.fullmatch("[0-9a-f]{64}", before), before
+    assert read(secret) == before and re.fullmatch(b"[0-9a-f]{64}", before), before
 
 
 def test_one_machine():
-    ran(0, MULTI_NODE + "run_tcp.sh")
-    assert words_of(check_ranks(range(4), total=4), "server-ip") == "localhost:29500" and noted("ssh") == []
+    ran(0, MULTI_NODE + "run_tcp.sh", RECIPE="scripts/run_gpt2_1558M.sh")
+    line = check_ranks(range(4), total=4)
+    assert words_of(line, "server-ip") == "localhost:29500" and noted("ssh") == [], line
+    assert " --init d48 --seq-len 1024 --total-batch 1048576 " in line, line
 
 
 @pytest.mark.parametrize("words", (["local_ranks.sh", "3", "2"], ["on_hosts.sh", "one two", "1"]))
@@ -470,8 +416,7 @@ def test_slurm_gives_up():
 def test_slurm_headers():
     """Slurm reads them up to the first command."""
     for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*.sbatch")):
-        with open(path) as file:
-            lines = file.read().splitlines()
+        lines = text_of(path).splitlines()
         headers = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
         first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
         assert headers and max(headers) < first_command, path
