@@ -38,8 +38,8 @@ def read_members(name, file, mode, wanted, most_file, most_all):
             if not member.isreg() or not wanted(member.name):
                 continue
             if member.size > most_file:
-                raise Problem(f"{name}: {member.name} has {member.size} bytes, expected at most {most_file}; remove the "
-                              "archive and run this again, or choose another mirror")
+                raise Problem(f"{name}: {member.name} has {member.size} bytes, expected at most {most_file}; remove "
+                              "the archive and run this again, or choose another mirror")
             yield member.name, archive.extractfile(member)
 
 

@@ -407,8 +407,9 @@ def mmlu_questions():
                 yield f"Question: {row[0]}\n\nAnswer:", [" " + answer for answer in row[1:5]], "ABCD".index(row[5])
 
 
-@pytest.mark.parametrize("name, asked, says", (("hellaswag", hellaswag_questions, "30 questions, the longest \\d+ bytes"),
-                                               ("mmlu", mmlu_questions, "60 questions, .* bytes, 2 subjects")))
+@pytest.mark.parametrize("name, asked, says", (
+    ("hellaswag", hellaswag_questions, "30 questions, the longest \\d+ bytes"),
+    ("mmlu", mmlu_questions, "60 questions, the longest \\d+ bytes, 2 subjects")))
 def test_questions(name, asked, says):
     questions, words = list(asked()), (f"{name}.py", "--out", in_work(name))
     assert name != "mmlu" or '"Which" word follows,\n' in questions[0][0]

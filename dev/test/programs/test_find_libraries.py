@@ -153,7 +153,8 @@ LAYOUTS = (
 def test_layouts(places, environment):
     """All is found, once, and nothing is named that nvcc finds by itself."""
     system = new_folder("system")
-    files = {make: make(f"{system}/{place}", include=include, lib=lib) for make, (place, include, lib) in places.items()}
+    files = {make: make(f"{system}/{place}", include=include, lib=lib)
+             for make, (place, include, lib) in places.items()}
     os.symlink(f"{system}/usr/local/cuda/bin", f"{system}/link")
     arguments = {name: value.format(system=system) for name, value in environment.items()}
     if "PATH" in arguments:
