@@ -1,10 +1,10 @@
-"""Prints the two tables of doc/several_gpus.md: python3 dev/test/programs/ranks_table.py [losses|faults]
+"""Prints the two tables of doc/several_gpus.md: python3 dev/test/programs/ranks_table.py losses|faults
 
 losses: 20 steps with every number of ranks, stage and length of accumulation of test_gpu_ranks.py, in bf16 and fp32.
 faults: its tests of faults, which note how each fault ends.
 """
 import argparse
-import os
+import inspect
 import re
 import socket
 import sys
@@ -14,25 +14,6 @@ import pytest
 import cli
 
 STEPS = 20
-
-
-def tests_of_ranks():
-    """Imports the tests, which need the trainer that they run."""
-    try:
-        import test_gpu_ranks  # pylint: disable=import-outside-toplevel
-    except pytest.skip.Exception as skip:
-        raise SystemExit(f"ranks_table.py: {skip}") from None
-    return test_gpu_ranks
-
-
-def faults(tests):
-    """Returns the tests of faults."""
-    return [tests.test_killed_in_a_step, tests.test_killed_under_mpirun, tests.test_disk_full_on_one_rank,
-            tests.test_late_rank, tests.test_not_a_number_on_one_rank, tests.test_preempted,
-            tests.test_preempted_in_a_validation_and_a_sample, tests.test_vanished_data,
-            tests.test_damaged_replicas_are_found, tests.test_unlike_ranks, tests.test_wrong_starts,
-            tests.test_unfit_for_the_machine, tests.test_second_run_in_a_folder, tests.test_batches_that_do_not_fit,
-            tests.test_hanging_collective, tests.test_stopped, tests.test_cut_network]
 
 
 def results(tests, program):
@@ -49,13 +30,10 @@ def results(tests, program):
 
 
 def print_losses(tests):
-    tables = [results(tests, tests.PROGRAM)]
-    if os.path.exists(tests.FP32):
-        tables.append(results(tests, tests.FP32))
-    names = ["bf16", "fp32"][:len(tables)]
+    tables = [results(tests, program) for program in (tests.PROGRAM, tests.FP32)]
     print("| ranks | micro-batches | `--zero-stage` |" + "".join(
-        f" {name}: loss of step {STEPS} | largest difference | weights hash |" for name in names))
-    print("|---|---|---|" + "---|---|---|" * len(tables))
+        f" {name}: loss of step {STEPS} | largest difference | weights hash |" for name in ("bf16", "fp32")))
+    print("|---|---|---|---|---|---|---|---|---|")
     for count, accumulation, stages in tables[0]:
         row = f"| {count} | {accumulation} | {', '.join(map(str, stages)) if count > 1 else 'any'} |"
         for table in tables:
@@ -72,11 +50,12 @@ def plain(message):
 
 
 def print_faults(tests):
-    for test in faults(tests):
-        try:
-            test()
-        except pytest.skip.Exception as skip:
-            print(f"{test.__name__}: left out: {skip}", file=sys.stderr)
+    for name, test in vars(tests).items():
+        if name.startswith("test_") and "record(" in inspect.getsource(test):
+            try:
+                test()
+            except pytest.skip.Exception as skip:
+                print(f"{name}: left out: {skip}", file=sys.stderr)
     print("| fault | all have ended after | what they print |")
     print("|---|---|---|")
     for fault, seconds, message, end in tests.RECORDS:
@@ -84,16 +63,9 @@ def print_faults(tests):
         print(f"| {fault} | {after}{', ' + end if end != 'status 1' else ''} | {plain(message)} |", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=("losses", "faults"), help="one of the two (without: both)")
-    wanted = parser.parse_args().table
-    tests = tests_of_ranks()
-    if wanted != "faults":
-        print_losses(tests)
-    if wanted != "losses":
-        print_faults(tests)
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("losses", "faults"))
+    wanted = parser.parse_args().table
+    import test_gpu_ranks  # needs the trainers that it runs
+    (print_losses if wanted == "losses" else print_faults)(test_gpu_ranks)
