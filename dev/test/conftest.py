@@ -92,7 +92,7 @@ def pytest_configure(config):
     os.chdir(ROOT)
     if not hasattr(config, "workerinput"):
         remove_openmp_files()
-    # All that tests leave behind. Some tests run programs as another user, who must come through.
+    # All that tests leave behind. A test becomes another user, who must come through.
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.chmod(folder, 0o755)
@@ -107,10 +107,6 @@ def pytest_configure(config):
 # ---- Programs ----
 
 
-class Failed(Exception):
-    """A program that ended badly: what it printed."""
-
-
 def run_program(command, node):
     """Runs a program that prints a line for each test, and notes the counts in the report of the node. A fuzzer prints
     no counts: its status says all."""
@@ -119,9 +115,9 @@ def run_program(command, node):
                                start_new_session=True, encoding="utf-8", errors="replace")
     try:
         output = process.communicate(timeout=LIMIT)[0]
-    except BaseException as error:
+    except BaseException:
         os.killpg(process.pid, signal.SIGKILL)  # and what it has started
-        raise Failed(f"{words}: no end\n{process.communicate()[0]}") from error
+        pytest.fail(f"{words}: no end\n{process.communicate()[0]}", pytrace=False)
     closing, bad = CLOSING.findall(output), process.returncode != 0
     if closing:
         passed, failed, skipped = map(int, closing[-1])
@@ -129,7 +125,7 @@ def run_program(command, node):
         bad = bad or failed > 0
     node.user_properties += [("skip", line) for line in output.splitlines() if line.startswith("skip ")]
     if bad or not closing and "/fuzz_" not in command[0]:
-        raise Failed(f"{words}: status {process.returncode}\n{output}")
+        pytest.fail(f"{words}: status {process.returncode}\n{output}", pytrace=False)
 
 
 class Program(pytest.Item):
@@ -141,9 +137,6 @@ class Program(pytest.Item):
 
     def runtest(self):
         run_program(self.command, self)
-
-    def repr_failure(self, excinfo, style=None):
-        return str(excinfo.value) if isinstance(excinfo.value, Failed) else super().repr_failure(excinfo)
 
     def reportinfo(self):
         return self.path, None, self.name
@@ -216,9 +209,8 @@ def suites_of(program):
 
 
 def pytest_collect_file(file_path, parent):
-    name, suffix = file_path.stem, file_path.suffix
-    wanted = {".c": ("test_", "fuzz_"), ".cuh": ("kernels_",), ".cu": ("emu_",), ".sh": ("test_",)}.get(suffix, ())
-    if name.startswith(wanted) and wanted and name != "fuzz_main":
+    wanted = {".c": ("test_", "fuzz_"), ".cuh": "kernels_", ".cu": "emu_", ".sh": "test_"}.get(file_path.suffix)
+    if wanted and file_path.stem.startswith(wanted) and file_path.stem != "fuzz_main":
         return ProgramFile.from_parent(parent, path=file_path)
     return None
 
