@@ -1,5 +1,7 @@
 """Starts the GPU trainer as several ranks, waits for them, and ends them."""
 import atexit
+import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -13,16 +15,7 @@ from gpu_program import GPU, PROGRAM
 from tools import LIMIT, free_port
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-ALIVE = set()
-COUNT = [0]
-
-
-def kill_all():
-    for ranks in list(ALIVE):
-        ranks.kill()
-
-
-atexit.register(kill_all)
+COUNT = itertools.count(1)
 
 
 def has_mpi():
@@ -41,12 +34,11 @@ class Ranks:
     started."""
 
     def __init__(self, count, *arguments, how="fs", address=None, only=None, folder=None, **environment):
-        COUNT[0] += 1
         self.how = how
-        self.name = cli.path(f"ranks_{COUNT[0]}")
+        self.name = cli.path(f"ranks_{next(COUNT)}")
         self.processes, self.ended = {}, {}
         self.began, self.wall = time.monotonic(), time.time()
-        ALIVE.add(self)
+        atexit.register(self.kill)
         if how == "mpi":
             self.start(0, [*MPIRUN, "-np", str(count), PROGRAM], arguments, {"environment": environment}, folder)
             return
@@ -135,17 +127,13 @@ class Ranks:
         """The end of all, however they are: mpirun is given time to end its own."""
         if self.how == "mpi" and self.processes[0].poll() is None:
             self.processes[0].terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.processes[0].wait(10)
-            except subprocess.TimeoutExpired:
-                pass
         for process in self.processes.values():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
-        ALIVE.discard(self)
+        atexit.unregister(self.kill)
 
     def finish(self):
         """Waits for a run that must succeed, without a word on stderr; returns what rank 0 prints."""
