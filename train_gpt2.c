@@ -29,7 +29,6 @@
 #include "llmc/cpu/packed_weights.h"
 #include "llmc/cpu/rows.h"
 #include "llmc/cpu/simd.h"
-#include "llmc/run/outlier.h"
 #include "llmc/run/one_rank.h"
 #include "llmc/run/train_loop.h"
 
@@ -332,7 +331,6 @@ typedef struct {
     float *m, *v;      // AdamW's moments. m is the momentum of Muon's matrices, v (gpt2_length_of_v) leaves them out
     float *muon;       // scratch
     double *norm_sums; // sums of the squares of NORM_BLOCK gradients each
-    Outliers outliers; // statistics of loss and norm so far
 } Optimizer;
 
 // Generation passes a few new rows at a time through the model, beside the keys and values of all earlier rows.
@@ -782,16 +780,6 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     gpt2_update(model, &adamw, &muon);
 }
 
-// Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
-static bool skips_update(Model *model, TrainRun *run, StepInfo *info) {
-    char why[96];
-    info->usual_norm = outlier_median(&model->optimizer.outliers.norm);
-    bool skip = outliers_skip(&model->optimizer.outliers, info->loss, info->norm, run->options->skip_loss_z,
-                              run->options->skip_grad_z, why, sizeof(why));
-    if (skip) { run_report_skip(run, info->step, why); }
-    return skip;
-}
-
 // Refuses a norm that is not a number or is too large to clip.
 static bool check_norm(const Model *model, TrainRun *run, double norm, Error *error) {
     char place[64] = "the sum of squares";
@@ -810,7 +798,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
     if (!check_norm(model, run, info.norm, error)) { return false; }
-    if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
+    if (!run_skips_update(run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
     info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
     run_advance(run);
@@ -901,10 +889,7 @@ static void plan_run(Trainer *t, const TrainRun *run) {
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
 }
 
-static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
-    Outliers *outliers = &t->model.optimizer.outliers;
-    run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss), outlier_is_sound);
-    run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm), outlier_is_sound);
+static bool open_trainer(Trainer *t, Error *error) {
     if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
     t->peak_flops = 1e9 * kernel_peak(&t->kernel, gemm_max_threads());
     return true;
@@ -931,7 +916,7 @@ static void print_run(const Trainer *t, TrainRun *run) {
 // Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine = {0};
-    if (!open_trainer(t, run, error) || !run_claim_folder(run, error) || !run_load(run, error) ||
+    if (!open_trainer(t, error) || !run_claim_folder(run, error) || !run_load(run, error) ||
         !run_begin_log(run, error) || !run_record_start(run, &machine, error)) {
         return false;
     }

@@ -53,7 +53,6 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/muon.cuh"
-#include "llmc/run/outlier.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
@@ -218,7 +217,6 @@ struct StepStats {
     cudaEvent_t begun[NUM_STEPS], reduced[NUM_STEPS], done[NUM_STEPS];
     int64_t steps_begun;
     PendingStep pending;
-    Outliers outliers;
 };
 
 // Holds the losses of validations and of questions.
@@ -939,16 +937,6 @@ static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *err
     return true;
 }
 
-// Adds a step's loss and norm to the statistics of outliers. True if the step is an outlier whose update is skipped.
-static bool is_outlier(Trainer *t, TrainRun *run, StepInfo *info) {
-    char why[96];
-    info->usual_norm = outlier_median(&t->stats.outliers.norm);
-    double loss_limit = run->options->skip_loss_z, norm_limit = run->options->skip_grad_z;
-    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
-    if (skip) { run_report_skip(run, info->step, why); }
-    return skip;
-}
-
 // Returns the seconds of a step. They count from the end of an adjoining step before it, which includes gaps, or else
 // from the step's beginning.
 static double measured_seconds(const StepStats *stats, const PendingStep *step) {
@@ -966,7 +954,7 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     step->waiting = false;
     if (!step->is_read) {
         if (!read_result(t, run, step, error)) { return false; }
-        is_outlier(t, run, &step->info); // no limits are set, so this only keeps the statistics
+        run_skips_update(run, &step->info); // no limits are set, so this only keeps the statistics
     }
     wait_for_event(&t->shards, t->stats.done[step->slot]);
     step->info.seconds = measured_seconds(&t->stats, step);
@@ -983,7 +971,7 @@ static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *sk
     *skip = false;
     if (run->options->skip_loss_z <= 0.0 && run->options->skip_grad_z <= 0.0) { return true; }
     if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
-    *skip = is_outlier(t, run, &step->info);
+    *skip = run_skips_update(run, &step->info);
     return true;
 }
 

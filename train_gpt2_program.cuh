@@ -912,8 +912,6 @@ static void set_threads(const TrainRun *run) {
 
 // Opens GPU and NCCL.
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
-    run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss), outlier_is_sound);
-    run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm), outlier_is_sound);
     set_threads(run);
     Comm *comm = run->comm;
     bool ok = gpt2_open(t, comm, run->options->tf32, error);

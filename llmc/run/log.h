@@ -30,7 +30,6 @@ typedef struct {
     double seconds;       // time that this step took
     int64_t tokens;       // in this step
     double peak_fraction; // of the machine's arithmetic peak; 0: unknown, not shown
-    double usual_norm;    // the running median of the norm before this step, not shown; NaN: unknown
 } StepInfo;
 
 typedef struct {

@@ -332,7 +332,7 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
 // run->num_ranks are set. Several ranks stop together from here on.
 static inline bool run_open_inputs(TrainRun *run, TrainOptions *options, Error *error) {
     run->folder.newest = run->folder.resumes = run->folder.saved = -1;
-    run_keep_section(run, "divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound);
+    run_keep_statistics(run);
     logger_init(&run->logger);
     ranks_slow(run->comm, true);
     bool ok = openmp_set_threads(options->threads, error) && run_open_model(run, error) &&

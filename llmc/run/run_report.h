@@ -179,7 +179,7 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
 
 // Begins the line of the current step in the log. The caller fills in loss, norm and time.
 static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
-    StepInfo info = {run->step, 0.0, 0.0, lr, 0.0, run->options->total_batch, 0.0, 0.0};
+    StepInfo info = {run->step, 0.0, 0.0, lr, 0.0, run->options->total_batch, 0.0};
     return info;
 }
 
@@ -189,8 +189,15 @@ static inline double run_peak_fraction(const TrainRun *run, double seconds, doub
     return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / seconds / peak;
 }
 
-static inline void run_report_skip(TrainRun *run, int64_t step, const char *why) {
-    logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
+// Takes a step's loss and norm into the statistics. Returns true, and says why, if its update must be skipped.
+static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
+    const TrainOptions *o = run->options;
+    char why[96];
+    divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm,
+                    outlier_median(&run->outliers.norm));
+    bool skip = outliers_skip(&run->outliers, info->loss, info->norm, o->skip_loss_z, o->skip_grad_z, why, sizeof(why));
+    if (skip) { logger_event(&run->logger, "step %lld: update skipped, %s", (long long)info->step + 1, why); }
+    return skip;
 }
 
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
@@ -198,7 +205,6 @@ static inline void run_report_skip(TrainRun *run, int64_t step, const char *why)
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
     char what[160];
     if (!logger_step(&run->logger, info, error)) { return false; }
-    divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm, info->usual_norm);
     int64_t steps = divergence_steps(&run->divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }
     divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));

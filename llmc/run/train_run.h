@@ -18,11 +18,12 @@
 #include "llmc/model/muon.h"
 #include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
+#include "llmc/run/outlier.h"
 #include "llmc/run/ranks_api.h"
 #include "llmc/run/train_options.h"
 #include "llmc/run/trainer.h"
 
-#define RUN_MAX_SECTIONS 4
+#define RUN_SECTIONS 3
 #define RUN_TOKENIZER_NAME "tokenizer.bin" // in the run folder: a copy of the tokenizer
 
 // The evaluations: a name for people, a name for main.log, and the command that fetches the questions.
@@ -54,12 +55,6 @@ typedef struct {
     uint16_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
     int64_t prompt_count;
 } RunTexts;
-
-// The data that a trainer keeps in a training state beside its arrays.
-typedef struct {
-    StateSection sections[RUN_MAX_SECTIONS];
-    int count;
-} RunKept;
 
 typedef struct {
     char **arguments; // (num_arguments): the command line
@@ -96,10 +91,11 @@ struct TrainRun {
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
     Schedule schedule;                // of the learning rate
-    Divergence divergence;            // up to the last step that was logged
+    Outliers outliers;                // statistics of losses and norms
+    Divergence divergence;
+    StateSection sections[RUN_SECTIONS]; // these statistics, as a training state keeps them beside the arrays
 
     RunFolder folder;
-    RunKept kept;
     Logger logger;
     RunRecord record;
 };
@@ -130,11 +126,12 @@ static inline const char *run_shape_origin(const TrainRun *run) {
     return o->channels != 0 ? "--channels" : "--init";
 }
 
-// Keeps data in each training state, under this name.
-static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes,
-                                    bool (*is_sound)(const void *data)) {
-    StateSection section = {name, data, (int64_t)bytes, is_sound};
-    run->kept.sections[run->kept.count++] = section;
+static inline void run_keep_statistics(TrainRun *run) {
+    const StateSection sections[RUN_SECTIONS] = {
+        {"loss_outliers", &run->outliers.loss, sizeof(run->outliers.loss), outlier_is_sound},
+        {"norm_outliers", &run->outliers.norm, sizeof(run->outliers.norm), outlier_is_sound},
+        {"divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound}};
+    memcpy(run->sections, sections, sizeof(sections));
 }
 
 // ---- Ranks ----
