@@ -114,10 +114,15 @@ static bool tiny_open_for(Test *t, Tiny *tiny, const char *init, int recompute, 
     ModelFile file;
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return false; }
     tiny->want = debug_state_open(&file.config);
-    RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len, 0, 0, optimizer};
+    RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, 0, 0, optimizer};
     gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape, &gemm_portable);
-    bool ok = gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
-    if (!ok) { tiny_close(tiny); }
+    bool ok = plan_allocate(&tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
+    if (ok) {
+        clear_moments(&tiny->gpt2);
+        clear_rows(tiny->gpt2.grads, gpt2_num_params(&file.config));
+    } else {
+        tiny_close(tiny);
+    }
     return CHECK(t, ok, "%s", error.text);
 }
 

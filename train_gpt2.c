@@ -319,9 +319,8 @@ static float *of_layer(Activation a, int layer) { return a.data == NULL ? NULL :
 
 typedef struct {
     RunKind kind;
-    int B, T;               // the largest batch
+    int B, T;               // the largest batch; generation sees T positions
     int recompute;          // the level of --recompute
-    int window;             // positions that generation sees
     int eval_T;             // the longest sequence of an evaluation, which may exceed T. 0: none
     int64_t eval_sequences; // the most completions of an evaluation
     GPT2Optimizer optimizer;
@@ -335,10 +334,10 @@ typedef struct {
 
 // Generation passes a few new rows at a time through the model, beside the keys and values of all earlier rows.
 typedef struct {
-    int32_t *history;      // (window): the tokens so far
+    int32_t *history;      // (T): the tokens so far
     int length;            // tokens in the history
     int cached;            // tokens of the history whose keys and values are in the cache
-    float *cache;          // (L,2,window,C): keys and values
+    float *cache;          // (L,2,T,C): keys and values
     float *rows;           // the activations of GENERATE_ROWS rows, of one layer at a time
     float *logits, *probs; // (V), of the last row
     float *packed;         // the weights in bf16; NULL: the run multiplies in fp32
@@ -392,11 +391,11 @@ static void plan_activations(Model *model, MemoryPlan *plan) {
 
 static void plan_generation(Model *model, MemoryPlan *plan) {
     int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, at = GENERATE;
-    int window = model->shape.window;
+    int T = model->shape.T;
     PlanCategory act = PLAN_ACTIVATION, work = PLAN_WORKSPACE;
     Generation *g = &model->generation;
-    plan_add(plan, &g->history, "history", PLAN_DATA, PLAN_I32, shape1(window), at, at);
-    plan_add(plan, &g->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, window, C), at, at);
+    plan_add(plan, &g->history, "history", PLAN_DATA, PLAN_I32, shape1(T), at, at);
+    plan_add(plan, &g->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, T, C), at, at);
     plan_add(plan, &g->rows, "new_rows", act, PLAN_F32, shape2(GENERATE_ROWS, 10 * C + 2), at, at); // generate_rows
     plan_add(plan, &g->logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
     int64_t packed = packed_weights_floats(&model->config, model->mm.kernel);
@@ -425,27 +424,20 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
     plan_add(plan, &model->optimizer.muon, "muon_scratch", work, PLAN_F32, shape1(muon), UPDATE, UPDATE);
     plan_generation(model, plan);
     plan_add(plan, &model->eval_means, "eval_means", work, PLAN_F64, shape1(shape.eval_sequences), FORWARD, GENERATE);
-    int64_t longest = max_i64(activation_shape(model).rows > 0 ? shape.T : 0, max_i64(shape.eval_T, shape.window));
     plan_add(plan, &model->mm.workspace, "gemm_workspace", work, PLAN_F32,
              shape1(gemm_workspace_floats(gemm_max_threads())), FORWARD, GENERATE);
-    int64_t scratch = attention_scratch_floats(longest, config->channels / config->num_heads, model->mm.kernel);
+    int64_t scratch = attention_scratch_floats(max_i64(shape.T, shape.eval_T), config->channels / config->num_heads,
+                                               model->mm.kernel);
     plan_add(plan, &model->attention_scratch, "attention_tiles", work, PLAN_F32, shape2(gemm_max_threads(), scratch),
              FORWARD, GENERATE);
     plan_layout(plan);
 }
 
-static void clear_state(Model *model) {
-    int64_t n = gpt2_num_params(&model->config);
-    clear_rows(model->grads, n);
-    clear_rows(model->optimizer.m, n);
+// Sets the moments of the optimizer to zero. A run that does not train has none.
+static void clear_moments(Model *model) {
+    if (model->optimizer.m == NULL) { return; }
+    clear_rows(model->optimizer.m, gpt2_num_params(&model->config));
     clear_rows(model->optimizer.v, gpt2_length_of_v(&model->config, model->shape.optimizer));
-}
-
-// Allocates the plan. The caller fills the parameters. Gradients and optimizer state are zero.
-static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
-    if (!plan_allocate(plan, error)) { return false; }
-    if (model->grads != NULL) { clear_state(model); }
-    return true;
 }
 
 // Finds the tensors of a layer in an array of all parameters, or of all gradients.
@@ -524,13 +516,12 @@ static double gpt2_forward(Model *model, int B, int T, float dloss, bool wants_g
 }
 
 // Recomputes the activations of this layer that --recompute did not keep. It calls the forward's functions on the
-// forward's inputs, which gives equal bits. The last layer's activations are still there.
+// forward's inputs, which gives equal bits.
 static void recompute_layer(Model *model, int layer, int B, int T) {
     int C = model->config.channels, level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
     Tensors p = params_of(model, layer);
     LayerActs a = acts_of(model, layer);
-    if (layer == model->config.num_layers - 1) { return; }
     if (level == RECOMPUTE_BLOCK) {
         block_forward(model, layer, B, T);
         return;
@@ -577,7 +568,7 @@ static void gpt2_backward(Model *model, int B, int T) {
     clear_rows(a.dresidual, N * C);
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, outside.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
-        recompute_layer(model, layer, B, T);
+        if (layer < L - 1) { recompute_layer(model, layer, B, T); } // the last layer's activations are still there
         block_backward_mlp(model, layer, N);
         block_backward_attention(model, layer, B, T);
     }
@@ -632,8 +623,7 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(config, i), at_v = gpt2_place_in_v(config, model->shape.optimizer, at);
         float *param = model->params + at, *grad = model->grads + at, *m = model->optimizer.m + at;
-        bool by_muon = muon_takes(model->shape.optimizer, i);
-        if (by_muon) {
+        if (muon_takes(model->shape.optimizer, i)) {
             muon_tensor(param, m, grad, config, i, muon, model->optimizer.muon, &model->mm);
         } else {
             adamw_tensor(param, m, model->optimizer.v + at_v, grad, gpt2_param_size(config, i), a,
@@ -651,9 +641,9 @@ static void generate_rows(Model *model, int first, int rows) {
     Generation *g = &model->generation;
     const GPT2Config *config = &model->config;
     int C = config->channels, NH = config->num_heads, HS = C / NH;
-    int64_t half = (int64_t)model->shape.window * C; // the keys or the values of one layer
-    int64_t scratch = attention_scratch_floats(model->shape.window, HS, model->mm.kernel); // for each thread
-    int64_t each = (int64_t)GENERATE_ROWS * C;                                             // floats in C columns
+    int64_t half = (int64_t)model->shape.T * C; // the keys or the values of one layer
+    int64_t scratch = attention_scratch_floats(model->shape.T, HS, model->mm.kernel); // for each thread
+    int64_t each = (int64_t)GENERATE_ROWS * C;                                        // floats in C columns
     float *x = g->rows, *ln = x + each, *att = ln + each, *qkv = att + each, *fc = qkv + 3 * each;
     float *mean = fc + 4 * each, *rstd = mean + GENERATE_ROWS;
     Tensors outside = params_of(model, 0);
@@ -699,7 +689,7 @@ static float *generate_begin(Model *model) {
 // Adds a token to the history. If the window is full, the tokens move, and the cache is void.
 static void generate_append(Model *model, int token) {
     Generation *g = &model->generation;
-    if (sampler_append(g->history, &g->length, model->shape.window, token)) { g->cached = 0; }
+    if (sampler_append(g->history, &g->length, model->shape.T, token)) { g->cached = 0; }
 }
 
 // Returns the logits (V) of the token after the history, which must not be empty. The cache changes no bit, since a row
@@ -849,10 +839,8 @@ const float *trainer_next_logits(Trainer *t) { return generate_logits(&t->model)
 bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     Model *model = &t->model;
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
-    if (reader != NULL) {
-        clear_state(model);
-        return checkpoint_read_whole(reader, arrays, error);
-    }
+    clear_moments(model);
+    if (reader != NULL) { return checkpoint_read_whole(reader, arrays, error); }
     if (run->model_file != NULL) { return model_file_read(run->model_file, model->params, error); }
     gpt2_init_params(model->params, &run->config, (uint64_t)run->options->seed);
     return true;
@@ -882,17 +870,10 @@ static void plan_run(Trainer *t, const TrainRun *run) {
                       .B = (int)o->batch_size,
                       .T = (int)o->seq_len,
                       .recompute = (int)o->recompute,
-                      .window = (int)o->seq_len,
                       .eval_T = run_eval_length(run),
                       .eval_sequences = run_eval_sequences(run),
                       .optimizer = train_options_optimizer(o)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape, &t->kernel);
-}
-
-static bool open_trainer(Trainer *t, Error *error) {
-    if (!gpt2_allocate(&t->model, &t->plan, error)) { return false; }
-    t->peak_flops = 1e9 * kernel_peak(&t->kernel, gemm_max_threads());
-    return true;
 }
 
 // Trains from the run's step to its last, or until a signal stops it.
@@ -916,8 +897,10 @@ static void print_run(const Trainer *t, TrainRun *run) {
 // Opens the machine, loads the model, and begins the logs.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine = {0};
-    if (!open_trainer(t, error) || !run_claim_folder(run, error) || !run_load(run, error) ||
-        !run_begin_log(run, error) || !run_record_start(run, &machine, error)) {
+    if (!plan_allocate(&t->plan, error)) { return false; }
+    t->peak_flops = 1e9 * kernel_peak(&t->kernel, gemm_max_threads());
+    if (!run_claim_folder(run, error) || !run_load(run, error) || !run_begin_log(run, error) ||
+        !run_record_start(run, &machine, error)) {
         return false;
     }
     say(stdout, "machine     %d threads, matrix multiply in %s by %s, measured peak %.0f GFLOP/s\n", gemm_max_threads(),

@@ -75,7 +75,7 @@ static void evaluate(Trainer *t, TrainRun *run, TrainOptions *options) {
     Error error;
     require(settle(t, run, options, &error));
     plan_run(t, run);
-    require(gpt2_allocate(&t->model, &t->plan, &error));
+    require(plan_allocate(&t->plan, &error));
     gpt2_init_params(t->model.params, &config, 7);
     rewind(run->logger.out);
     require(loop_evaluate(run, EVAL_HELLASWAG, &error));

@@ -53,12 +53,14 @@ static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int
     static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     use_threads(model_threads);
-    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0, model_optimizer};
+    RunShape shape = {RUN_TRAINS, B, T, recompute, 0, 0, model_optimizer};
     gpt2_plan(&instance->model, &instance->plan, config, shape,
               model_kernel.name != NULL ? &model_kernel : &gemm_portable);
-    if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
+    if (!CHECK(t, plan_allocate(&instance->plan, &error), "%s", error.text)) { exit(1); }
     float *params = instance->model.params;
     gpt2_init_params(params, config, 7);
+    clear_moments(&instance->model);
+    clear_rows(instance->model.grads, gpt2_num_params(config));
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (gpt2_param_specs[i].rows != DIM_NONE) { continue; }
         for (int64_t j = 0; j < gpt2_param_size(config, i); j++) {
@@ -162,13 +164,13 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     static TrainRun run;
     static TrainOptions options;
     static Error error;
-    RunShape shape = {RUN_EVALUATES, B, T, 0, T, 0, 0, OPTIMIZER_ADAMW};
+    RunShape shape = {RUN_EVALUATES, B, T, 0, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
     run.num_ranks = run.connected = 1;
     run.options = &options;
     options.batch_size = B, options.seq_len = T, options.val_sequences = sequences;
     gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
-    bool ok = gpt2_allocate(&trainer.model, &trainer.plan, &error) &&
+    bool ok = plan_allocate(&trainer.plan, &error) &&
               dataloader_open_tokens(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
     gpt2_init_params(trainer.model.params, &small, 7);
@@ -404,14 +406,14 @@ TEST(test_plan_overflow_is_refused) {
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
     Model model;
     MemoryPlan plan;
-    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0, OPTIMIZER_ADAMW};
+    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 0, 0, OPTIMIZER_ADAMW};
     gpt2_plan(&model, &plan, &config, shape, &gemm_portable);
-    CHECK(t, !gpt2_allocate(&model, &plan, &error), "an impossible plan was allocated");
+    CHECK(t, !plan_allocate(&plan, &error), "an impossible plan was allocated");
     CHECK(t, strstr(error.text, "overflows 64 bits") != NULL, "message: %s", error.text);
     GPT2Config large = {1024, 50257, 50304, 96, 96, 12288};
-    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0, OPTIMIZER_ADAMW};
+    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 0, 0, OPTIMIZER_ADAMW};
     gpt2_plan(&model, &plan, &large, large_shape, &gemm_portable);
-    CHECK(t, !gpt2_allocate(&model, &plan, &error), "a plan of terabytes was allocated");
+    CHECK(t, !plan_allocate(&plan, &error), "a plan of terabytes was allocated");
     CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);
 }
 

@@ -15,10 +15,10 @@ typedef struct {
 
 static bool load_model(Tool *tool, const char *init, int T, Error *error) {
     if (!model_file_open(&tool->file, init, error)) { return false; }
-    RunShape shape = {RUN_EVALUATES, 1, T, 0, tool->file.config.max_seq_len};
+    RunShape shape = {RUN_EVALUATES, 1, T, 0};
     if (T > tool->file.config.max_seq_len) { return fail(error, "%d tokens are too many", T); }
     gpt2_plan(&tool->model, &tool->plan, &tool->file.config, shape, &gemm_portable);
-    return gpt2_allocate(&tool->model, &tool->plan, error) && model_file_read(&tool->file, tool->model.params, error);
+    return plan_allocate(&tool->plan, error) && model_file_read(&tool->file, tool->model.params, error);
 }
 
 static bool write_logits(const char *init, const char *path, char **tokens, int T, Error *error) {
