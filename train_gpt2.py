@@ -608,7 +608,7 @@ class Run:
         peak = self.flops * tokens / seconds / self.peak if self.peak else 0
         self.ranks.say(run_folder.step_line(done["step"], self.steps, loss, norm, done["lr"], seconds, tokens, peak,
                                             mean * (self.steps - done["step"] - 1)))
-        self.folder.log_step(done["step"], loss, norm, done["lr"], seconds, tokens, since)
+        self.folder.log_step(done["step"], loss, norm, done["lr"], seconds, tokens)
 
     def run(self):
         gpus = self.gpus()
@@ -625,7 +625,7 @@ class Run:
             self.finish()
 
     def end(self, status, **more):
-        self.folder.end(self.step, status, time.perf_counter() - self.began, **more)
+        self.folder.end(self.step, status, **more)
 
     def finish(self):
         if self.ranks.on_gpu:

@@ -26,9 +26,9 @@ ROOMS = {
     "ranks": (3891, 2000, "base model cuda"),
     "data": (1562, 1450, "base model"),
     "files": (1113, 1050, "base model"),
-    "run": (3339, 2800, "base model data files"),
+    "run": (3310, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 967, "train_gpt2.cu": 1195, "train_gpt2_program.cuh": 983, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 1183, "train_gpt2_program.cuh": 981, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

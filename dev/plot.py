@@ -35,7 +35,7 @@ PANELS = {"loss": "Loss (marks: validation)", "hellaswag": "HellaSwag accuracy",
 def points(run, name, options):
     """x and y of a series."""
     series = getattr(run, name)
-    if options.x == "hours" and not run.sec:
+    if options.x == "hours" and not run.ms:
         raise LogError(f"{run.path}: has no {run_logs.SPEED_LOG} with a line, so its hours are not known; use -x steps")
     if options.x == "tokens" and not run.tokens_per_step:
         raise LogError(f"{run.path}: has no {run_logs.RECORD} that says how many tokens a step has; use -x steps")

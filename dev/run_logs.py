@@ -2,12 +2,13 @@
 
     run = read_run("log124M")    a run's folder, a folder of llm.c's (main.log alone), or a log file
     run.loss[7]                  the training loss of update 7, counted from 0
-    run.hours([7, 8])            the hours of training before these updates, by speed.log
+    run.hours([7, 8])            the hours that the updates before these took, by speed.log
 
 A killed run leaves a last line without its end, which is left out. A resumed run appends, so steps come twice: the
 later line counts, and what was logged beyond it is forgotten, because the run went back to that step.
 """
 import bisect
+import itertools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ MAX_DEPTH = 8        # of objects and lists within each other in run.jsonl
 NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf))"  # as printf writes it
 MAIN_LINE = re.compile(rf"s:(\d{{1,15}}) (?:trl:{NUMBER}(?: lr:{NUMBER})?(?: norm:{NUMBER})?"
                        rf"|tel:{NUMBER}|eval:{NUMBER}|mmlu:{NUMBER})")
-SPEED_LINE = re.compile(rf"s:(\d{{1,15}}) ms:{NUMBER} tps:{NUMBER} sec:{NUMBER}")
+SPEED_LINE = re.compile(rf"s:(\d{{1,15}}) ms:{NUMBER} tps:{NUMBER}")
 
 # OpenAI's four sizes by their numbers of layers and channels.
 GPT2_SIZES = {(12, 768): "124M", (24, 1024): "350M", (36, 1280): "774M", (48, 1600): "1558M"}
@@ -39,7 +40,7 @@ class Run:
         self.path = path                                # as it was given
         self.loss, self.lr, self.norm = {}, {}, {}      # of the update `step`, counted from 0
         self.val, self.hellaswag, self.mmlu = {}, {}, {}  # after `step` updates; accuracies as fractions of 1
-        self.ms, self.tps, self.sec = {}, {}, {}        # of the update `step`; sec: training so far, at its end
+        self.ms, self.tps = {}, {}                      # of the update `step`
         self.starts, self.end = [], {}                  # run.jsonl's events; end: how the last start ended
         self.notes = []                                 # sentences that a person should see
 
@@ -73,9 +74,9 @@ class Run:
         return "fineweb" if "fineweb" in names else None
 
     def hours(self, steps):
-        """The hours of training before each step: at the end of the last update before it that speed.log has."""
-        known, seconds = list(self.sec), [0.0, *self.sec.values()]
-        return [seconds[bisect.bisect_left(known, step)] / 3600 for step in steps]
+        """The hours that the updates before each step took, without validations and saving."""
+        known, sums = list(self.ms), [0.0, *itertools.accumulate(self.ms.values())]
+        return [sums[bisect.bisect_left(known, step)] / 3.6e6 for step in steps]
 
 
 def last(series):
@@ -126,9 +127,9 @@ def read_main_log(run, path):
 
 def read_speed_log(run, path):
     for line in filter(None, map(SPEED_LINE.fullmatch, whole_lines(path))):
-        if math.isfinite(value_of(line[4])):
-            forget_from(int(line[1]), run.ms, run.tps, run.sec)
-            for series, text in zip((run.ms, run.tps, run.sec), line.groups()[1:]):
+        if math.isfinite(value_of(line[2])):
+            forget_from(int(line[1]), run.ms, run.tps)
+            for series, text in zip((run.ms, run.tps), line.groups()[1:]):
                 series[int(line[1])] = value_of(text)
 
 

@@ -5,8 +5,8 @@
     tensorboard --logdir tb
 
 A run is its folder (--out-dir of the trainers, or a log folder of llm.c's) or a log file. A point has its step and,
-where speed.log and run.jsonl say it, the run's first start plus the time of training before the step. Called again, the
-program replaces a run's files. Needs the tensorboard package.
+where speed.log and run.jsonl say it, the run's first start plus the time of the updates before the step. Called again,
+the program replaces a run's files. Needs the tensorboard package.
 """
 import calendar
 import glob

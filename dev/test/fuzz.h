@@ -3,8 +3,8 @@
 // A target is one reader: dev/test/<room>/fuzz_<reader>.c. Its require() ends the program when the reader accepts an
 // input and then hands out something out of range. The sanitizers find crashes, leaks and undefined behaviour. Two ways
 // to run one:
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/run/fuzz_log.c -o build/fuzz_log -lm
-//   cc -g -O1 -fsanitize=address,undefined -I. dev/test/run/fuzz_log.c dev/test/fuzz_main.c -o build/fuzz_log -lm
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/run/fuzz_args.c -o build/fuzz_args -lm
+//   cc -g -O1 -fsanitize=address,undefined -I. dev/test/run/fuzz_args.c dev/test/fuzz_main.c -o build/fuzz_args -lm
 #ifndef FUZZ_H
 #define FUZZ_H
 

@@ -90,7 +90,7 @@ class RunFolder:
     FILES = ("main.log", "speed.log", "run.jsonl")
 
     def __init__(self, folder):
-        self.folder, self.overwrite, self.files, self.seconds_before = folder, False, {}, 0.0
+        self.folder, self.overwrite, self.files = folder, False, {}
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -122,9 +122,6 @@ class RunFolder:
             text = file.read()
             if text and not text.endswith("\n"):  # of a run that was killed while it wrote
                 file.write("\n")
-            if name == "speed.log":
-                seconds = re.findall(r" sec:(\d+\.\d+)\n", text)
-                self.seconds_before = float(seconds[-1]) if seconds else 0.0
         self.log_event("start", first_step, format=2, program="train_gpt2.py", version=version(), revision=revision(),
                        command=sys.argv, directory=os.getcwd(), **record)
 
@@ -137,15 +134,14 @@ class RunFolder:
         known = {name: fact for name, fact in facts.items() if fact not in (None, "")}
         self.log("run.jsonl", json.dumps({"event": event, "time": now(), "step": step, **known}))
 
-    def log_step(self, step, loss, norm, lr, seconds, tokens, since_start):
+    def log_step(self, step, loss, norm, lr, seconds, tokens):
         self.log("main.log", f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}")
-        self.log("speed.log", f"s:{step} ms:{1e3 * seconds:.3f} tps:{tokens / max(seconds, 1e-9):.0f} "
-                              f"sec:{self.seconds_before + since_start:.3f}")
+        self.log("speed.log", f"s:{step} ms:{1e3 * seconds:.3f} tps:{tokens / max(seconds, 1e-9):.0f}")
 
     def log_val(self, step, loss):
         self.log("main.log", f"s:{step} tel:{loss:.4f}")
 
-    def end(self, step, status, seconds, **more):
+    def end(self, step, status, **more):
         """status: done, stopped or failed."""
         if self.files:
-            self.log_event("end", step, status=status, **more, seconds=round(self.seconds_before + seconds, 3))
+            self.log_event("end", step, status=status, **more)

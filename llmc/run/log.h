@@ -7,8 +7,7 @@
 //   s:<step> eval:<accuracy on HellaSwag>                                 after <step> updates
 //   s:<step> mmlu:<accuracy on MMLU>                                      after <step> updates; not in llm.c's log
 // speed.log holds one line per update, with the numbers that differ each time a run is made:
-//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, including everything done in
-//   them>
+//   s:<step> ms:<of this step> tps:<tokens per second>
 // Logs only grow. A run that was killed and goes on from an earlier checkpoint writes the steps after it again: of two
 // lines for a step, the later one counts.
 #ifndef LLMC_LOGGER_H
@@ -20,7 +19,6 @@
 
 #define MAIN_LOG_NAME "main.log"
 #define SPEED_LOG_NAME "speed.log"
-#define LOG_MOST_SECONDS 1e10 // 300 years
 
 typedef struct {
     int64_t step;         // updates before this step: 0 for the first
@@ -42,22 +40,16 @@ typedef struct {
     bool terminal;       // `out` can redraw a line in place
     int64_t total_steps; // of the run
     LogFile main, speed;
-    double opened;         // when this process began to train, in seconds_now()
-    double seconds_before; // the training time of earlier processes
-    int64_t steps_seen;    // by this process
-    double first_start;    // start of this process's first step, in seconds_now()
-    bool shows_line;       // a line that the next one replaces, on a terminal
+    int64_t steps_seen; // by this process
+    double first_start; // start of this process's first step, in seconds_now()
+    bool shows_line;    // a line that the next one replaces, on a terminal
 } Logger;
 
 // ---- Texts ----
 
 // Writes a duration for people: "0:31", "12:05", "3:07:44", "51:00:59".
 static inline void format_duration(char *text, size_t size, double seconds) {
-    if (!(seconds >= 0.0 && seconds < LOG_MOST_SECONDS)) {
-        snprintf(text, size, "?");
-        return;
-    }
-    long long s = (long long)(seconds + 0.5);
+    long long s = (long long)(fmin(fmax(seconds, 0.0), 1e10) + 0.5); // 300 years are shown at most
     if (s < 3600) {
         snprintf(text, size, "%lld:%02lld", s / 60, s % 60);
     } else {
@@ -99,22 +91,15 @@ static inline bool log_append(const LogFile *file, const char *line, size_t byte
                 cut ? "" : " (its last line is damaged)");
 }
 
-// Reads the last bytes of a log, at most size - 1, as a string.
-static inline void log_tail(const LogFile *file, char *tail, size_t size) {
-    off_t end = lseek(file->fd, 0, SEEK_END);
-    ssize_t bytes = pread(file->fd, tail, size - 1, (off_t)max_i64(0, end - (off_t)(size - 1)));
-    tail[bytes > 0 ? bytes : 0] = '\0';
-}
-
 // Opens a log of the run folder and goes on behind its last line. Completes a last line that a crash of the
 // machine has cut: readers skip it. anew: removes what is there.
 static inline bool log_open(LogFile *file, const char *dir, const char *name, bool anew, Error *error) {
-    char last[2];
+    char last = '\n';
     if (!path_join(file->path, dir, name, error) || (anew && !files_remove(file->path, error))) { return false; }
     file->fd = files_open_own(file->path, O_RDWR | O_APPEND | O_CREAT, 0666, error);
     if (file->fd < 0) { return false; }
-    log_tail(file, last, sizeof(last));
-    return last[0] == '\0' || last[0] == '\n' || log_append(file, "\n", 1, error);
+    off_t end = lseek(file->fd, 0, SEEK_END);
+    return end <= 0 || pread(file->fd, &last, 1, end - 1) != 1 || last == '\n' || log_append(file, "\n", 1, error);
 }
 
 static inline void log_close(LogFile *file) {
@@ -161,28 +146,11 @@ PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *fo
     fflush(logger->out);
 }
 
-// Returns the seconds of training so far, including those before a resume.
-static inline double logger_seconds(const Logger *logger) {
-    return logger->seconds_before + seconds_now() - logger->opened;
-}
-
 // Makes a logger without files.
 static inline void logger_init(Logger *logger) {
     memset(logger, 0, sizeof(*logger));
     logger->out = stdout;
     logger->main.fd = logger->speed.fd = -1;
-}
-
-// Returns the last seconds of speed.log that make sense, 0 if there are none.
-static inline double logger_seconds_of(const LogFile *speed) {
-    char tail[256];
-    double last = 0.0;
-    log_tail(speed, tail, sizeof(tail));
-    for (const char *at = strstr(tail, " sec:"); at != NULL; at = strstr(at + 1, " sec:")) {
-        double seconds = atof(at + 5);
-        if (seconds >= 0.0 && seconds < LOG_MOST_SECONDS) { last = seconds; }
-    }
-    return last;
 }
 
 // Begins the log of a run whose next step is first_step of total_steps. Step 0 begins dir/main.log and dir/speed.log
@@ -192,14 +160,9 @@ static inline bool logger_open(Logger *logger, const char *dir, int64_t first_st
     logger_init(logger);
     logger->terminal = isatty(STDOUT_FILENO) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
     logger->total_steps = total_steps;
-    logger->opened = seconds_now();
     if (dir == NULL) { return true; }
-    if (!log_open(&logger->main, dir, MAIN_LOG_NAME, first_step == 0, error) ||
-        !log_open(&logger->speed, dir, SPEED_LOG_NAME, first_step == 0, error)) {
-        return false;
-    }
-    logger->seconds_before = logger_seconds_of(&logger->speed);
-    return true;
+    return log_open(&logger->main, dir, MAIN_LOG_NAME, first_step == 0, error) &&
+           log_open(&logger->speed, dir, SPEED_LOG_NAME, first_step == 0, error);
 }
 
 static inline void logger_close(Logger *logger) {
@@ -226,8 +189,8 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
     }
     return log_write(&logger->main, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss,
                      info->lr, info->norm) &&
-           log_write(&logger->speed, error, "s:%lld ms:%.3f tps:%.0f sec:%.3f\n", (long long)info->step,
-                     1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
+           log_write(&logger->speed, error, "s:%lld ms:%.3f tps:%.0f\n", (long long)info->step, 1e3 * info->seconds,
+                     (double)info->tokens / fmax(info->seconds, 1e-9));
 }
 
 // Shows and records the validation loss after `step` updates. Fails as logger_step does.

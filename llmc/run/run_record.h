@@ -3,7 +3,7 @@
 //   start   event, format, time, step, program, version, revision (of the source), command, directory, options (all,
 //           and what the run has settled, as texts), model, tokens_per_step, steps, sequences_per_epoch, data,
 //           hardware, versions
-//   end     event, time, step, status ("done", "stopped" or "failed"), message, weights_hash, seconds of training
+//   end     event, time, step, status ("done", "stopped" or "failed"), message, weights_hash
 // A start without an end was killed, or still runs. Unknown values are left out. --overwrite begins a new file.
 #ifndef LLMC_RUN_RECORD_H
 #define LLMC_RUN_RECORD_H
@@ -128,7 +128,6 @@ static inline bool record_end(const TrainRun *run, const char *status, const cha
     json_put_text(&line, "status", status);
     if (message[0] != '\0') { json_put_text(&line, "message", message); }
     if (hash != NULL) { json_put(&line, "weights_hash", "\"%016llx\"", (unsigned long long)*hash); }
-    json_put(&line, "seconds", "%.3f", logger_seconds(&run->logger));
     return record_append(run, &line, error);
 }
 

@@ -193,9 +193,10 @@ static inline double run_peak_fraction(const TrainRun *run, double seconds, doub
 static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = run->options;
     char why[96];
-    divergence_take(&run->divergence, run->config.vocab_size, info->loss, info->norm,
-                    outlier_median(&run->outliers.norm));
-    bool skip = outliers_skip(&run->outliers, info->loss, info->norm, o->skip_loss_z, o->skip_grad_z, why, sizeof(why));
+    divergence_take(&run->kept.divergence, run->config.vocab_size, info->loss, info->norm,
+                    outlier_median(&run->kept.outliers.norm));
+    bool skip =
+        outliers_skip(&run->kept.outliers, info->loss, info->norm, o->skip_loss_z, o->skip_grad_z, why, sizeof(why));
     if (skip) { logger_event(&run->logger, "step %lld: update skipped, %s", (long long)info->step + 1, why); }
     return skip;
 }
@@ -205,9 +206,9 @@ static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
     char what[160];
     if (!logger_step(&run->logger, info, error)) { return false; }
-    int64_t steps = divergence_steps(&run->divergence);
+    int64_t steps = divergence_steps(&run->kept.divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }
-    divergence_text(&run->divergence, run->config.vocab_size, what, sizeof(what));
+    divergence_text(&run->kept.divergence, run->config.vocab_size, what, sizeof(what));
     if (run->options->stop_on_divergence) {
         fail(error, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z", (long long)info->step + 1,
              what);

@@ -84,7 +84,7 @@ static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
 // Returns about the bytes of a checkpoint, -1 if the run saves none.
 static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
     if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
-    return checkpoint_size(&run->config, train_options_optimizer(run->options), run->sections, RUN_SECTIONS);
+    return checkpoint_size(&run->config, train_options_optimizer(run->options), run->kept.sections, RUN_SECTIONS);
 }
 
 // Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
@@ -121,7 +121,7 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
         bool mine = run_leads(run) == (leader != 0);
         bool ok = !mine || ((leader == 0 || directory_check_lock(&run->folder.lock, error)) &&
                             checkpoint_write_begin(writer, run->options->out_dir, run->step, &run->config, &header,
-                                                   run->sections, RUN_SECTIONS, leader != 0, error));
+                                                   run->kept.sections, RUN_SECTIONS, leader != 0, error));
         if (!ranks_agree(run->comm, ok, error)) { return false; }
     }
     bool ok = trainer_write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
@@ -238,7 +238,7 @@ static inline bool run_read_checkpoint(TrainRun *run, CheckpointReader *reader, 
     if (!ranks_agree(run->comm, ok, error) || !ranks_sum(run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
         return false;
     }
-    ok = checkpoint_read_end(reader, &sums, run->sections, RUN_SECTIONS, error);
+    ok = checkpoint_read_end(reader, &sums, run->kept.sections, RUN_SECTIONS, error);
     if (!ranks_agree(run->comm, ok, error)) { return false; }
     run->folder.saved = run->folder.resumes;
     if (reader->skips_moments) { // another optimizer begins anew

@@ -56,6 +56,13 @@ typedef struct {
     int64_t prompt_count;
 } RunTexts;
 
+// The statistics of losses and norms, which a training state keeps beside its arrays.
+typedef struct {
+    Outliers outliers;
+    Divergence divergence;
+    StateSection sections[RUN_SECTIONS];
+} RunKept;
+
 typedef struct {
     char **arguments; // (num_arguments): the command line
     int num_arguments;
@@ -91,11 +98,9 @@ struct TrainRun {
     int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
     Schedule schedule;                // of the learning rate
-    Outliers outliers;                // statistics of losses and norms
-    Divergence divergence;
-    StateSection sections[RUN_SECTIONS]; // these statistics, as a training state keeps them beside the arrays
 
     RunFolder folder;
+    RunKept kept;
     Logger logger;
     RunRecord record;
 };
@@ -126,12 +131,13 @@ static inline const char *run_shape_origin(const TrainRun *run) {
     return o->channels != 0 ? "--channels" : "--init";
 }
 
+// Names the statistics as sections of a training state.
 static inline void run_keep_statistics(TrainRun *run) {
     const StateSection sections[RUN_SECTIONS] = {
-        {"loss_outliers", &run->outliers.loss, sizeof(run->outliers.loss), outlier_is_sound},
-        {"norm_outliers", &run->outliers.norm, sizeof(run->outliers.norm), outlier_is_sound},
-        {"divergence", &run->divergence, sizeof(run->divergence), divergence_is_sound}};
-    memcpy(run->sections, sections, sizeof(sections));
+        {"loss_outliers", &run->kept.outliers.loss, sizeof(run->kept.outliers.loss), outlier_is_sound},
+        {"norm_outliers", &run->kept.outliers.norm, sizeof(run->kept.outliers.norm), outlier_is_sound},
+        {"divergence", &run->kept.divergence, sizeof(run->kept.divergence), divergence_is_sound}};
+    memcpy(run->kept.sections, sections, sizeof(sections));
 }
 
 // ---- Ranks ----

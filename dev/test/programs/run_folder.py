@@ -7,7 +7,7 @@ import socket
 import time
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+) sec:(\d+\.\d{3})\n")
+SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+)\n")
 
 
 def events_of(folder):
@@ -69,14 +69,13 @@ def check_times(texts, since):
 
 
 def speed_of(folder):
-    """The lines of speed.log as (step, ms, tokens a second, seconds), of two lines for a step the later one; the steps
-    follow one another, and so does the time in the file."""
+    """The lines of speed.log as (step, ms, tokens a second). Of two lines for a step the later one counts. The steps
+    follow one another."""
     with open(os.path.join(folder, "speed.log")) as file:
         lines = file.readlines()
     matches = [SPEED_LINE.fullmatch(line) for line in lines]
     assert all(matches), lines
-    rows = [(int(m[1]), float(m[2]), int(m[3]), float(m[4])) for m in matches]
-    assert all(a[3] <= b[3] for a, b in zip(rows, rows[1:])), rows
+    rows = [(int(m[1]), float(m[2]), int(m[3])) for m in matches]
     rows = sorted({row[0]: row for row in rows}.values())
     assert [row[0] for row in rows] == list(range(len(rows))), rows
     return rows

@@ -72,14 +72,14 @@ def test_steps_twice():
 
 
 def test_hours():
-    """2 s for each update, and 10 s for each validation that was before it. A resumed run goes on in speed.log."""
+    """2 s for each update. A resumed run goes on in speed.log."""
     run = run_logs.read_run(make_run("hours", steps=40, every=20))
-    assert [round(3600 * hour) for hour in run.hours([0, 1, 20, 21, 40])] == [0, 12, 50, 62, 100]
-    rows = [f"s:{step} ms:1000 tps:1 sec:{step + 1}.0\n" for step in range(10)]
+    assert [round(3600 * hour) for hour in run.hours([0, 1, 20, 21, 40])] == [0, 2, 40, 42, 80]
+    rows = [f"s:{step} ms:1000 tps:1\n" for step in range(10)]
     write("resumed/main.log", "".join(train_line(step, 5) for step in range(8)))
-    write("resumed/speed.log", "".join(rows) + "s:6 ms:1 tps:1 sec:20.0\njunk\ns:7 ms:1 tps:nan sec:nan\ns:9 ms:1 tp")
+    write("resumed/speed.log", "".join(rows) + "s:6 ms:20 tps:1\njunk\ns:7 ms:nan tps:1\ns:9 ms:1 tp")
     run = run_logs.read_run(path("resumed"))
-    assert list(run.sec) == list(range(7)) and list(run.sec.values())[5:] == [6.0, 20.0], run.sec
+    assert list(run.ms) == list(range(7)) and list(run.ms.values())[5:] == [1000.0, 20.0], run.ms
 
 
 def start(**more):
@@ -195,7 +195,7 @@ def test_what_is_drawn():
 def test_x_axes():
     run = make_run("axes", steps=40, every=20)
     for axis, expected, label in (("steps", [0, 20, 40], "steps"), ("tokens", [0, 20000, 40000], "tokens"),
-                                  ("hours", [0, 50 / 3600, 100 / 3600], "hours of training")):
+                                  ("hours", [0, 40 / 3600, 80 / 3600], "hours of training")):
         axes = panels_of(run, "-x", axis)["HellaSwag"]
         assert list(curves(axes)[0].get_xdata()) == pytest.approx(expected) and axes.get_xlabel() == label
     for axis, says in (("tokens", "log: has no run.jsonl"), ("hours", "log: has no speed.log")):
@@ -239,7 +239,7 @@ def test_real_run():
         cli.ran(*words, *more)
     run = run_logs.read_run(path("real"))
     assert list(run.loss) == list(range(60)) and max(run.val) == 60 and run.notes == []
-    assert list(run.sec) == list(range(60)) and list(run.sec.values()) == sorted(run.sec.values())
+    assert list(run.ms) == list(range(60)) and run.hours([60])[0] > 0.0
     assert run.tokens_per_step == 32 and len(run.starts) == 2 and run.end["step"] == 60
     assert python("plot.py", "real", "-o", "real.png", "-x", "tokens") == ("real.png: real at step 60\n", "")
     assert read("real.png").startswith(b"\x89PNG")

@@ -70,13 +70,13 @@ def test_describes_the_run():
     assert all(re.fullmatch("[0-9a-f]{16}", text) for text in prints) and prints[0] != prints[1], prints
     check_machine(record, 1)
     assert "gpus" not in record["hardware"] and not {"cuda_runtime", "nccl", "mpi"} & set(record["versions"])
-    assert list(end) == ["event", "time", "step", "status", "weights_hash", "seconds"], end
+    assert list(end) == ["event", "time", "step", "status", "weights_hash"], end
     assert end["event"] == "end" and end["status"] == "done", end
     assert end["step"] == 4 and end["weights_hash"] == weights_hash(out), end
     check_times([record["time"], end["time"]], since)
     rows = speed_of(folder)
-    assert len(rows) == 4 and rows[-1][3] <= end["seconds"] <= time.time() - since, (rows, end)
-    for _, milliseconds, speed, _ in rows:
+    assert len(rows) == 4, rows
+    for _, milliseconds, speed in rows:
         assert abs(speed * 1e-3 * milliseconds / 64 - 1) <= 0.51 / speed + 0.001 / milliseconds, rows
     assert len(os.listdir(folder)) == 2 * 2 + 4, os.listdir(folder)  # no temporary file is left
 
@@ -104,20 +104,18 @@ def test_closed_standard_files():
 
 
 def test_resume_appends():
-    """Starts, ends and seconds add up; every step of a run that ended in order has one line."""
+    """Starts and ends add up; every step of a run that ended in order has one line."""
     straight = new_folder("straight")
     words = [*RUN, "-x", 9, "-n", 2, "-o"]
     since = time.time()
     ran(*words, straight)
-    seconds = speed_of(straight)[8][3]
     folder = stopped_after(4, straight)
     before = read(os.path.join(folder, "run.jsonl"))
     ran(*words, folder, "--resume", "--threads", 2)
     assert read(os.path.join(folder, "run.jsonl")).startswith(before), "a line was changed"
-    record, rows = record_of(folder), speed_of(folder)
+    record = record_of(folder)
     assert record["options"]["threads"] == "2" and record["options"]["resume"] == "1"
-    assert len(rows) == 9 and rows[4][3] >= seconds, rows  # goes on from its last line
-    assert record["end"]["seconds"] >= rows[8][3] and record["end"]["status"] == "done"
+    assert len(speed_of(folder)) == 9 and record["end"]["status"] == "done"
     assert log_of(folder) == log_of(straight), "main.log is not that of a straight run"
     ran(*words, folder, "--resume")  # nothing is left to do
     folder = stopped_after(0, folder, "begun")  # a run that never came to a checkpoint begins again, and remembers
@@ -126,7 +124,6 @@ def test_resume_appends():
     assert [start["step"] for start in starts] == [0, 4, 9, 0]
     assert [start["end"]["step"] for start in starts] == [9, 9, 9, 9]
     check_times([start["time"] for start in starts], since)
-    assert len(speed_of(folder)) == 9 and speed_of(folder)[0][3] < 1.0 + speed_of(folder)[0][1]
     ran(*words, folder, "--overwrite")
     assert [start["step"] for start in record_of(folder)["starts"]] == [0]
 

@@ -119,19 +119,17 @@ def train_line(step, loss, lr=6e-4, norm=0.5):
 
 
 def logged_run(name, loss, steps, every, accuracy=True, speed=500, record=None, change=()):
-    """The folder of a run that logs loss(step), and validates every so many steps. A step takes 2 seconds, a validation
-    10. speed: tokens a second. record: the events of run.jsonl. change: {(kind, step): line} instead of those lines."""
-    lines, fast, seconds = {}, [], 0.0
+    """The folder of a run that logs loss(step), and validates every so many steps. A step takes 2 seconds.
+    speed: tokens a second. record: the events of run.jsonl. change: {(kind, step): line} instead of those lines."""
+    lines, fast = {}, []
     for step in range(steps + 1):
         if step % every == 0:
             lines["tel", step] = f"s:{step} tel:{loss(step) + 0.1:.4f}\n"
             if accuracy:
                 lines["eval", step] = f"s:{step} eval:{0.25 + 0.0002 * step:.4f}\n"
-            seconds += 10.0
         if step < steps:
             lines["trl", step] = train_line(step, loss(step))
-            seconds += 2.0
-            fast.append(f"s:{step} ms:{1e6 / (speed or 1):.3f} tps:{speed} sec:{seconds:.3f}\n")
+            fast.append(f"s:{step} ms:2000.000 tps:{speed}\n")
     assert set(change) <= set(lines)
     lines.update(change)
     write(os.path.join(new_folder(name), "main.log"), "".join(lines.values()))

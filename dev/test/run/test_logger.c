@@ -4,7 +4,7 @@
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
-static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62, 1.0};
+static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
 
 // ---- Helpers: whole files of the test's folder ----
 
@@ -28,7 +28,7 @@ static void check_log(Test *t, const char *when, const char *want) {
 
 // ---- Texts ----
 
-// speed.log's seconds only grow, whatever becomes of the wall clock.
+// A duration is that of a clock which never goes back, whatever becomes of the wall clock.
 TEST(test_clock) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -36,9 +36,9 @@ TEST(test_clock) {
 }
 
 TEST(test_durations) {
-    const double seconds[] = {0, 30.6, 59.6, 725, 3599.4, 3599.7, 11264, 183659, -1, nan(""), HUGE_VAL};
-    const char *const texts[] = {"0:00",    "0:31",     "1:00", "12:05", "59:59", "1:00:00",
-                                 "3:07:44", "51:00:59", "?",    "?",     "?"};
+    const double seconds[] = {0, 30.6, 59.6, 725, 3599.4, 3599.7, 11264, 183659, -1, 1e300};
+    const char *const texts[] = {"0:00",    "0:31",    "1:00",     "12:05", "59:59",
+                                 "1:00:00", "3:07:44", "51:00:59", "0:00",  "2777777:46:40"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         char text[32];
         format_duration(text, sizeof(text), seconds[i]);
@@ -60,7 +60,7 @@ TEST(test_step_line) {
     odd.loss = (double)NAN;
     odd.step = 123455;
     logger_step_line(line, sizeof(line), &odd, 200000, -1, false);
-    expected = "step 123456/200000 | loss nan | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | ? left";
+    expected = "step 123456/200000 | loss nan | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 0:00 left";
     CHECK(t, strcmp(line, expected) == 0 || strstr(line, "loss -nan") != NULL, "%s", line);
 }
 
@@ -113,7 +113,7 @@ TEST(test_terminal_output) {
 
 static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *error) {
     for (int64_t step = from; step < to; step++) {
-        StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5, 1.0};
+        StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
         if (step % 2 == 0 && !logger_val(logger, step, 6.0 - (double)step, error)) { return false; }
         if (!logger_step(logger, &info, error)) { return false; }
     }
@@ -149,21 +149,6 @@ TEST(test_log_and_resume) {
     check_log(t, "cut", "s:0 tel:6.0\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n");
     run_steps(t, 0, 1);
     check_log(t, "a fresh run", "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n");
-}
-
-// The time goes on from the last one that makes sense.
-TEST(test_extreme_times) {
-    static const char *const bad[] = {"nan", "inf", "-inf", "-1", "1e308", "10000000000", "1e999"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        static const char kept[] = "s:0 ms:1.000 tps:1 sec:7.000\n";
-        char text[256];
-        snprintf(text, sizeof(text), "%ss:1 ms:1.000 tps:1 sec:%s\n", kept, bad[i]);
-        temp_write(test_path(t, SPEED_LOG_NAME), text, strlen(text));
-        run_steps(t, 2, 3);
-        read_text(t, SPEED_LOG_NAME, text, sizeof(text));
-        double seconds = atof(strrchr(text, ':') + 1);
-        CHECK(t, seconds >= 7.0 && seconds < 1e6, "%s: %s", bad[i], text);
-    }
 }
 
 // What is shown of an accuracy, and kept of it.
