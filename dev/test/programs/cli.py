@@ -116,9 +116,9 @@ def logged_steps(folder):
     return [int(step) for step in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)]
 
 
-def log_of(folder, name="main.log"):
-    """A log as its readers take it: of two lines of a kind for a step, the later one."""
-    lines = read(os.path.join(folder, name)).decode().splitlines(True)
+def log_of(folder):
+    """main.log as its readers take it: of two lines of a kind for a step, the later one."""
+    lines = read(os.path.join(folder, "main.log")).decode().splitlines(True)
     return "".join({line[:line.find(":", 2)]: line for line in lines}.values())
 
 
@@ -138,7 +138,7 @@ def planned_bytes(out):
 
 def sample_of(out):
     """The text of the last sample of a run of 0 steps, without the newline that ends it."""
-    return re.search(r"sample(?: after \d+ steps)?:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
+    return re.search(r"sample(?: after \d+ steps)?:\n(.*?)\n\Z", out, re.S).group(1)
 
 
 def logged_losses(folder):

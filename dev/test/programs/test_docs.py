@@ -8,12 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
 from formats import pair_tokenizer
-from tools import ROOT, free_port, text_of
+from tools import ROOT, free_port, new_folder, path, text_of, write
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
              "doc/muon.md",
@@ -95,49 +94,41 @@ def test_make_targets_exist():
 
 
 def test_options_exist():
-    known = {"train_gpt2": options_in(help_from(PROGRAMS["train_gpt2"], "--help", "all")),
-             "tokenize": options_in(help_from(PROGRAMS["tokenize"], "--help")),
-             "test.sh": options_in(help_from("bash", "scripts/test.sh", "--help"))}
+    """Those of train_gpt2's and tokenize's commands are tried by test_commands_run."""
+    helps = help_from(PROGRAMS["train_gpt2"], "--help", "all") + help_from("bash", "scripts/test.sh", "--help")
     rows = re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", text_of("llmc/run/train_options.h"), re.M)
-    table = {f"--{name}" for name in rows}
-    assert known["train_gpt2"] <= table | {"--help", "--version"}, known["train_gpt2"] - table
-    known.update((name, table) for name in GPU_PROGRAMS)
     of_launchers = {"--allow-run-as-root", "--bind-to", "--mpi", "--nproc-per-node", "--oversubscribe", "--rm"}
-    everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers | python_options()
+    known = options_in(helps + help_from(PROGRAMS["tokenize"], "--help")) | {f"--{name}" for name in rows}
+    known |= of_launchers | python_options()
     for document in DOCUMENTS:
-        for words in shell_lines(document):
-            program = os.path.basename(words[0])
-            if program in known:
-                for option in options_in(" ".join(words)):
-                    assert option in known[program] | {"--help"}, f"{document}: {program} has no {option}"
-        for span in code_spans(document):
-            for option in options_in(span):
-                assert option in everything, f"{document}: no program has {option}"
+        for text in (*code_spans(document), *map(" ".join, shell_lines(document))):
+            assert options_in(text) <= known, f"{document}: no program has {options_in(text) - known}"
 
 
 def python_options():
     """The options that the Python programs declare."""
     found = set()
-    for path in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
-        text = text_of(path)
+    for name in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
+        text = text_of(name)
         found |= set(re.findall(r"\(\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
-        found |= {f"--{name}" for name in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
+        found |= {f"--{word}" for word in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
     return found
 
 
 TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
 
 
-def prepare(folder):
-    """Small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary, a model."""
-    with open(os.path.join(folder, "book.txt"), "w") as file:
-        file.write(" ".join(f"This is sentence {i} of a book." for i in range(2000)))
-    os.mkdir(os.path.join(folder, "shards"))
-    with open(os.path.join(folder, "gpt2_tokenizer.bin"), "wb") as file:
-        file.write(pair_tokenizer())
+def prepare():
+    """A folder of small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary, a
+    model."""
+    folder = new_folder("docs")
+    write("docs/book.txt", " ".join(f"This is sentence {i} of a book." for i in range(2000)))
+    write("docs/gpt2_tokenizer.bin", pair_tokenizer())
+    os.mkdir(path("docs", "shards"))
     train = ["--train-data", "book.txt", "--tokenizer", "gpt2_tokenizer.bin", "--steps", "1", "--out-dir", "made"]
     subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
-    os.rename(os.path.join(folder, "made", "model_00000001.bin"), os.path.join(folder, "gpt2.bin"))
+    os.rename(path("docs", "made", "model_00000001.bin"), path("docs", "gpt2.bin"))
+    return folder
 
 
 def with_value(words, option, value, add=True):
@@ -188,32 +179,29 @@ def run_together(commands, folder):
 def run_commands(programs):
     """Runs the documents' commands of these programs (name -> path), in their order, so that a command finds what the
     ones before it left. Returns how many."""
-    ran = 0
-    with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
-        prepare(folder)
-        for document in DOCUMENTS:
-            for group in groups_of_commands(document):
-                launcher, name = [], group[0][0][2:] if group[0][0].startswith("./") else ""
-                if group[0][:2] == ["mpirun", "-np"] and shutil.which("mpirun"):
-                    launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
-                    group, name = [group[0][3:]], group[0][3][2:]
-                if name not in programs:
-                    continue
-                port, commands = free_port(), []
-                for words in group:
-                    arguments = words[1:] if name == "tokenize" else shrunk(words[1:])
-                    if name in GPU_PROGRAMS:
-                        for option, value in (("--seq-len", "8"), ("--batch-size", "2"), ("--val-every", "0"),
-                                              ("--sample-every", "0")):
-                            arguments = with_value(arguments, option, value)
-                        arguments = with_value(arguments, "--server-ip", f"127.0.0.1:{port}", add=False)
-                        arguments = with_value(arguments, "--total-batch", "32", add=False)
-                    if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
-                        shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
-                    commands.append([*launcher, programs[name], *arguments])
-                for error, status in run_together(commands, folder):
-                    assert status == 0 and error == b"", (document, group, status, error)
-                ran += name != "tokenize"
+    ran, folder = 0, prepare()
+    for document, group in ((document, group) for document in DOCUMENTS for group in groups_of_commands(document)):
+        launcher, name = [], group[0][0][2:] if group[0][0].startswith("./") else ""
+        if group[0][:2] == ["mpirun", "-np"] and shutil.which("mpirun"):
+            launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+            group, name = [group[0][3:]], group[0][3][2:]
+        if name not in programs:
+            continue
+        port, commands = free_port(), []
+        for words in group:
+            arguments = words[1:] if name == "tokenize" else shrunk(words[1:])
+            if name in GPU_PROGRAMS:
+                for option, value in (("--seq-len", "8"), ("--batch-size", "2"), ("--val-every", "0"),
+                                      ("--sample-every", "0")):
+                    arguments = with_value(arguments, option, value)
+                arguments = with_value(arguments, "--server-ip", f"127.0.0.1:{port}", add=False)
+                arguments = with_value(arguments, "--total-batch", "32", add=False)
+            if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
+                shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
+            commands.append([*launcher, programs[name], *arguments])
+        for error, status in run_together(commands, folder):
+            assert status == 0 and error == b"", (document, group, status, error)
+        ran += name != "tokenize"
     return ran
 
 
@@ -258,10 +246,10 @@ def test_lines_of_the_debugger():
     """Every place that the example shows is there: the quoted lines, and the functions around the lines of a frame."""
     places = re.findall(r"(\w+)(?:<\w+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()))
     assert len(places) == 4, places
-    for name, path, number in places:
-        lines = text_of(path).splitlines()
+    for name, file, number in places:
+        lines = text_of(file).splitlines()
         head = max(i for i in range(int(number)) if re.match(r"\w.*\(", lines[i]))
-        assert re.search(rf"\b{name}\(", lines[head]), (name, path, number, lines[head])
+        assert re.search(rf"\b{name}\(", lines[head]), (name, file, number, lines[head])
     source = text_of(places[0][1]).splitlines()
     quoted = [line.split("\t") for line in debugger_session() if "\t" in line]
     assert len(quoted) == 2 and all(source[int(number) - 1] == text for number, text in quoted), quoted

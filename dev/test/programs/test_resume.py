@@ -37,8 +37,8 @@ def train(*arguments, **changes):
     return cli.ran(*words(*arguments, **changes))
 
 
-def refused(*arguments, says, out_says=(), **changes):
-    return cli.refused(*words(*arguments, **changes), says=says, out_says=out_says)
+def refused(*arguments, says, **changes):
+    return cli.refused(*words(*arguments, **changes), says=says)
 
 
 REFERENCE = {}  # the uninterrupted run: the hash of its weights, its log
