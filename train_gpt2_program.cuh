@@ -25,7 +25,7 @@
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
 #include "llmc/ranks/start.h"
-#include "llmc/run/gpu_choices.h"
+#include "llmc/trainer/gpu_choices.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The plan of all memory: every buffer is a row

@@ -70,7 +70,7 @@ typedef struct {
     char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
 } RunRecord;
 
-// What a run leaves to the memory of its GPUs (gpu_choices.h).
+// What a run leaves to the memory of its GPUs (llmc/trainer/gpu_choices.h).
 typedef struct {
     int64_t gpu_bytes; // that the run may take of each GPU, with what no plan counts
     char note[256];    // the choices and their reason; "": none

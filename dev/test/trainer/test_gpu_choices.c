@@ -1,5 +1,5 @@
 // Unit tests of --auto: its choice fits to the byte, and follows its rule. The memory of a run is made up.
-#include "llmc/run/gpu_choices.h"
+#include "llmc/trainer/gpu_choices.h"
 #include "llmc/run/one_rank.h"
 #include "dev/test/refused.h"
 #include "llmc/base/rand.h"
