@@ -84,7 +84,7 @@ static inline bool run_trains_on_text(const TrainRun *run) {
 
 // Finds the tokenizer of a model: the copy in a run's folder, or for m.bin what dev/hf.py calls m_tokenizer.bin. model:
 // the folder of a run, a checkpoint's model in it, or another .bin file.
-static inline bool run_finds_tokenizer_of(const char *model, char name[MAX_PATH_BYTES]) {
+static inline bool run_finds_tokenizer_of_model(const char *model, char name[MAX_PATH_BYTES]) {
     char dir[MAX_PATH_BYTES];
     Error ignored;
     bool folder = path_is_directory(model), of_run = checkpoint_step_of_name(path_name(model), "model", "") >= 0;
@@ -98,28 +98,14 @@ static inline bool run_finds_tokenizer_of(const char *model, char name[MAX_PATH_
     return path_join(name, dir, RUN_TOKENIZER_NAME, &ignored) && path_exists(name);
 }
 
-// Finds the tokenizer that made the run's model: in the folder of a resumed run, otherwise where --init is.
-static inline bool run_finds_model_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const TrainOptions *o = run->options;
-    GPT2Config size;
-    if (run_resumes(run) && run_finds_tokenizer_of(o->out_dir, name)) { return true; }
-    return !gpt2_config_from_size(&size, o->init) && run_finds_tokenizer_of(o->init, name);
-}
-
-// Finds the copy that `tokenize` has left beside the shards.
-static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const char *const patterns[] = {run->options->train_data, run->options->val_data};
-    bool found = false;
-    for (int i = 0; i < 2 && !found; i++) {
-        glob_t files;
-        Error ignored; // opening the data reports it
-        if (patterns[i][0] == '\0' || !data_is_shards(patterns[i])) { continue; }
-        bool listed = list_glob(patterns[i], "", &files, &ignored);
-        for (int k = 0; listed && k < (int)files.gl_pathc && !found; k++) {
-            found = tokenizer_beside_shard(name, files.gl_pathv[k]) && path_exists(name);
-        }
-        globfree(&files);
-    }
+// Finds the copy that `tokenize` has left beside the first of these shards.
+static inline bool run_finds_tokenizer_of_data(const char *pattern, char name[MAX_PATH_BYTES]) {
+    glob_t files;
+    Error ignored; // opening the data reports it
+    if (!data_is_shards(pattern)) { return false; }
+    bool found = list_glob(pattern, "", &files, &ignored) && tokenizer_beside_shard(name, files.gl_pathv[0]) &&
+                 path_exists(name);
+    globfree(&files);
     return found;
 }
 
@@ -127,29 +113,28 @@ static inline bool run_finds_data_tokenizer(const TrainRun *run, char name[MAX_P
 // bytes has bytes, and all else llm.c's file in the working directory. Writes a file, "byte" or "" (none). Returns
 // whose it is, for people.
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
-    const char *given = run->options->tokenizer;
-    if (given[0] == '\0' && run_finds_model_tokenizer(run, name)) { return ", the model's own"; }
-    if (given[0] == '\0' && run_finds_data_tokenizer(run, name)) { return ", the data's own"; }
-    bool bytes = run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE;
-    const char *usual = bytes ? "byte" : path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
-    const char *other = given[0] != '\0' ? given : usual;
-    path_copy(name, other, strlen(other));
+    const TrainOptions *o = run->options;
+    const char *usual = path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
+    GPT2Config size;
+    if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { usual = "byte"; }
+    if (o->tokenizer[0] != '\0') {
+        usual = o->tokenizer;
+    } else if ((run_resumes(run) && run_finds_tokenizer_of_model(o->out_dir, name)) ||
+               (!gpt2_config_from_size(&size, o->init) && run_finds_tokenizer_of_model(o->init, name))) {
+        return ", the model's own";
+    } else if (run_finds_tokenizer_of_data(o->train_data, name) || run_finds_tokenizer_of_data(o->val_data, name)) {
+        return ", the data's own";
+    }
+    path_copy(name, usual, strlen(usual));
     return "";
 }
 
-// Computes the number by which a resumed run knows its tokenizer again.
-static inline bool run_identify_tokenizer(RunTokenizer *t, Error *error) {
-    Text text = {NULL, 0, 0, false};
-    bool ok = tokenizer_write(&t->tokenizer, &text, error);
-    t->fingerprint = ok ? hash64(text.data, text.used) : 0;
-    text_free(&text);
-    return ok;
-}
-
-// Opens the tokenizer. Training on shards needs none: samples are then token ids.
+// Opens the tokenizer, and computes the number by which a resumed run knows it again. Training on shards needs no
+// tokenizer: samples are then token ids.
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     char name[MAX_PATH_BYTES];
     RunTokenizer *t = &run->tokenizer;
+    Text text = {NULL, 0, 0, false};
     const char *whose = run_choose_tokenizer(run, name);
     bool prompts = run->options->prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
     t->is_found = whose[0] != '\0';
@@ -157,16 +142,18 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
         return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; " VOCAB_HINT,
                     run->config.vocab_size);
     }
-    bool missing = !t->is_found && name[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed;
-    if (missing || name[0] == '\0') {
-        snprintf(t->note, sizeof(t->note), "none%s%.4000s%s, samples are token ids; " VOCAB_HINT, missing ? " (" : "",
-                 name, missing ? ": not found)" : "");
+    bool missing = !needed && strcmp(name, "byte") != 0 && !path_exists(name);
+    if (missing) {
+        snprintf(t->note, sizeof(t->note), name[0] == '\0' ? "none%s%s" : "none (%.4000s: not found)%s", name,
+                 ", samples are token ids; " VOCAB_HINT);
         return true;
     }
     snprintf(t->note, sizeof(t->note), "%.4000s%s", name, whose);
     t->is_open = tokenizer_open(&t->tokenizer, name, error);
-    if (!t->is_open || !run_identify_tokenizer(t, error)) { return false; }
-    if (!needed || tokenizer_can_encode(&t->tokenizer)) { return true; }
+    bool ok = t->is_open && tokenizer_write(&t->tokenizer, &text, error);
+    if (ok) { t->fingerprint = hash64(text.data, text.used); }
+    text_free(&text);
+    if (!ok || !needed || tokenizer_can_encode(&t->tokenizer)) { return ok; }
     return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; " VOCAB_HINT, name,
                 prompts ? "--prompt" : "training on text");
 }
@@ -219,10 +206,9 @@ static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char
 static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tokens, int64_t *count, Error *error) {
     *count = 0;
     if (name[0] == '\0' || data_is_shards(name)) { return true; }
-    if (!run->tokenizer.is_open) { // training has one
-        return fail(error, "--val-data (-j): a text needs a tokenizer; " VOCAB_HINT);
-    }
-    return text_load(name, &run->tokenizer.tokenizer, tokens, count, error);
+    // Training has a tokenizer.
+    return run->tokenizer.is_open ? text_load(name, &run->tokenizer.tokenizer, tokens, count, error)
+                                  : fail(error, "--val-data (-j): a text needs a tokenizer; " VOCAB_HINT);
 }
 
 // Opens the training and validation data. A text without --val-data gives its last part to validation.
