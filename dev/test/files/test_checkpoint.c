@@ -1,5 +1,6 @@
-// Model files, training states and checkpoints: exact round trips, and damage in each part. (Damage at any
-// byte: fuzz_checkpoint.c and fuzz_model_bin.c. What a kill leaves: test_kill.c. Pieces of arrays: test_pieces.c.)
+// The headers of model files, training states and checkpoints, and damage in each part. (Damage at any byte:
+// fuzz_checkpoint.c and fuzz_model_bin.c. What a kill leaves: test_kill.c. Pieces of arrays: test_pieces.c. Exact round
+// trips: test_formats.py.)
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -10,116 +11,7 @@
 
 enum { TINY_PARAMS = 90, TINY_BYTES = 1024 + 4 * TINY_PARAMS };
 
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-static void fill_params(float *params, const GPT2Config *config, float first) {
-    for (int64_t i = 0; i < gpt2_num_params(config); i++) { params[i] = first + 0.25f * (float)i; }
-    model_zero_padding(params, config);
-}
-
-// ---- Floats ----
-
-TEST(test_floats) {
-    for (int i = 0; i < 65536; i++) {
-        CHECK(t, bits_of(float_from_bf16((uint16_t)i)) == (uint32_t)i << 16, "bf16 %04x", i);
-    }
-    static const float odd[] = {0.0f, -0.0f, 1e-45f, 3.4e38f, NAN, INFINITY, -INFINITY};
-    for (int i = 0; i < 7; i++) { CHECK(t, float_is_finite(odd[i]) == (i < 4), "finite? %g", (double)odd[i]); }
-    float *many = (float *)calloc(10000, sizeof(float));
-    CHECK(t, first_outside(many, 10000, -FLT_MAX) == 10000 && first_outside(many, 0, -FLT_MAX) == 0, "all finite");
-    many[9999] = INFINITY, many[5000] = NAN;
-    CHECK(t, first_outside(many, 10000, -FLT_MAX) == 5000, "the first one");
-    free(many);
-}
-
 // ---- Model files ----
-
-// The header as it is documented, and a NaN in the padding row of wte, where nobody looks: it is read as zero.
-TEST(test_model_file) {
-    static const int32_t want[9] = {20240326, 3, 2, 3, 1, 1, 2, 4, 0};
-    Error error;
-    GPT2Config config = tiny_config(), found;
-    float params[TINY_PARAMS], loaded[TINY_PARAMS];
-    const char *path = test_path(t, "m.bin");
-    CHECK(t, gpt2_num_params(&config) == TINY_PARAMS, "%lld parameters", (long long)gpt2_num_params(&config));
-    fill_params(params, &config, -3.0f);
-    params[7] = NAN;
-    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
-    CHECK(t, model_bin_read_config(path, &found, &error), "%s", error.text);
-    CHECK(t, model_configs_equal(&config, &found), "config");
-    CHECK(t, model_bin_read(path, &found, loaded, &error), "%s", error.text);
-    params[7] = 0.0f;
-    CHECK(t, memcmp(params, loaded, sizeof(params)) == 0, "other bits");
-    size_t bytes;
-    uint8_t *data = temp_read(path, &bytes);
-    CHECK(t, bytes == TINY_BYTES && memcmp(data, want, sizeof(want)) == 0, "header as documented");
-    free(data);
-    config.num_heads = 2;
-    CHECK_REFUSED(t, model_bin_read(path, &config, loaded, &error), &error, path, ": holds a model of another shape");
-}
-
-TEST(test_model_bf16) {
-    Error error;
-    GPT2Config config = {300, 37, 40, 2, 3, 24}; // more elements than one buffer holds
-    int64_t n = gpt2_num_params(&config);
-    uint8_t *file = (uint8_t *)malloc((size_t)(1024 + 2 * n));
-    float *params = (float *)malloc((size_t)n * sizeof(float));
-    int32_t header[256];
-    model_bin_make_header(header, &config, MODEL_BIN_BF16);
-    memcpy(file, header, 1024);
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t bits = (uint16_t)(i * 37);
-        if ((bits & 0x7f80) == 0x7f80) { bits = 0x3f80; } // no NaN, no infinity
-        memcpy(file + 1024 + 2 * i, &bits, 2);
-    }
-    const char *path = test_path(t, "m.bin");
-    temp_write(path, file, (size_t)(1024 + 2 * n));
-    CHECK(t, model_bin_read_config(path, &config, &error), "%s", error.text);
-    CHECK(t, model_bin_read(path, &config, params, &error), "%s", error.text);
-    int64_t used = 37 * 24, padded = 40 * 24;
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t bits;
-        memcpy(&bits, file + 1024 + 2 * i, 2);
-        uint32_t want = i >= used && i < padded ? 0 : (uint32_t)bits << 16;
-        CHECK(t, bits_of(params[i]) == want, "element %lld: %08x", (long long)i, bits_of(params[i]));
-    }
-    free(file), free(params);
-}
-
-// Makes a valid tiny file of 1384 bytes.
-static void tiny_file(uint8_t *bytes) {
-    GPT2Config config = tiny_config();
-    float params[TINY_PARAMS];
-    int32_t header[256];
-    fill_params(params, &config, 1.0f);
-    model_bin_make_header(header, &config, MODEL_BIN_FP32);
-    memcpy(bytes, header, 1024);
-    memcpy(bytes + 1024, params, sizeof(params));
-}
-
-// The last length is a byte too many.
-TEST(test_model_cut) {
-    static const int lengths[] = {0, 3, 4, 1023, 1024, TINY_BYTES - 1, TINY_BYTES + 1};
-    const char *path = test_path(t, "m.bin");
-    uint8_t bytes[TINY_BYTES + 1] = {0};
-    tiny_file(bytes);
-    for (int i = 0; i < 7; i++) {
-        Error error;
-        GPT2Config config;
-        char want[200];
-        int n = lengths[i];
-        temp_write(path, bytes, (size_t)n);
-        const char *why = n < TINY_BYTES ? "truncated? fetch it again" : "damaged?";
-        snprintf(want, sizeof(want), ": header asks for %d bytes, file has %d (%s)", TINY_BYTES, n, why);
-        if (n < 1024) { snprintf(want, sizeof(want), ": %d bytes, less than the header of a model, 1024", n); }
-        CHECK(t, !model_bin_read_config(path, &config, &error), "%d bytes were read", n);
-        CHECK(t, strstr(error.text, want) != NULL, "said %s, expected %s", error.text, want);
-    }
-}
 
 TEST(test_model_header_fields) {
     static const struct {
@@ -128,49 +20,40 @@ TEST(test_model_header_fields) {
         const char *message;
     } cases[] = {
         {0, 0, ": is not a model: magic 0, expected 20240326; --init takes a size, a model's file or a run's folder"},
-        {0, 20240520,
-         ": is a token shard, expected a model; give it to --train-data or --val-data, under a name that ends with "
-         ".bin"},
-        {1, 1, ": model of version 1, expected 3 or 5"},
-        {1, 2, ": model of version 2, expected 3 or 5"},
         {1, 4, ": model of version 4, expected 3 or 5"},
         {1, -1, ": model of version -1, expected 3 or 5"},
         {1, 5, ": header asks for 1204 bytes, file has 1384 (damaged?)"},
         {2, 0, ": context length is 0, expected 1 to 1048576"},
-        {2, -5, ": context length is -5, expected 1 to 1048576"},
         {3, 0, ": vocabulary size is 0, expected 1 to 1048576"},
         {3, INT32_MAX, ": vocabulary size is 2147483647, expected 1 to 1048576"},
         {3, 5, ": padded vocabulary is 4, expected 5 (vocabulary size) to 1048576"},
         {4, 0, ": number of layers is 0, expected 1 to 1000"},
-        {4, INT32_MIN, ": number of layers is -2147483648, expected 1 to 1000"},
         {5, 0, ": number of heads is 0, expected 1 to 1024"},
         {5, 3, ": 2 channels cannot be divided among 3 heads; choose heads that divide channels"},
         {6, -2, ": channels is -2, expected 1 to 65536"},
         {6, 65537, ": channels is 65537, expected 1 to 65536"},
-        {7, -1, ": padded vocabulary is -1, expected 3 (vocabulary size) to 1048576"},
         {7, INT32_MAX, ": padded vocabulary is 2147483647, expected 3 (vocabulary size) to 1048576"},
     };
     const char *path = test_path(t, "m.bin");
+    GPT2Config config = tiny_config();
+    float params[TINY_PARAMS] = {0};
+    Error error;
+    size_t size;
+    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
+    uint8_t *bytes = temp_read(path, &size), copy[TINY_BYTES];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Error error;
-        GPT2Config config;
-        uint8_t bytes[TINY_BYTES];
-        tiny_file(bytes);
-        memcpy(bytes + 4 * cases[i].slot, &cases[i].value, 4);
-        temp_write(path, bytes, TINY_BYTES);
+        memcpy(copy, bytes, TINY_BYTES);
+        memcpy(copy + 4 * cases[i].slot, &cases[i].value, 4);
+        temp_write(path, copy, TINY_BYTES);
         CHECK_REFUSED(t, model_bin_read_config(path, &config, &error), &error, path, cases[i].message);
     }
     // The largest values that pass one by one: the product must not overflow into a size that fits.
-    uint8_t bytes[TINY_BYTES];
-    tiny_file(bytes);
-    int32_t largest[8] = {20240326, 3, 1 << 20, 1 << 20, 1000, 1024, 1 << 16, 1 << 20};
-    Error error;
-    GPT2Config config;
+    static const int32_t largest[8] = {20240326, 3, 1 << 20, 1 << 20, 1000, 1024, 1 << 16, 1 << 20};
     memcpy(bytes, largest, sizeof(largest));
     temp_write(path, bytes, TINY_BYTES);
-    CHECK(t, !model_bin_read_config(path, &config, &error), "206 TB in 1384 bytes");
-    CHECK(t, strstr(error.text, ": header asks for 206711594419200 bytes, file has 1384 (truncated?") != NULL, "%s",
-          error.text);
+    CHECK_REFUSED(t, model_bin_read_config(path, &config, &error), &error, path,
+                  ": header asks for 206711594419200 bytes, file has 1384 (truncated? fetch it again)");
+    free(bytes);
 }
 
 // ---- Training states ----
@@ -194,35 +77,15 @@ TEST(test_facts) {
     CHECK(t, !state_get_i64(&header, "empty", &i), "not a number");
     CHECK(t, !state_get_u64(&header, "step", &u), "a negative number is no uint64");
     CHECK(t, !state_get_i64(&header, "ste", &i) && !state_get_i64(&header, "step2", &i), "no such key");
-    static const char *const numbers[] = {"9007199254740993",
-                                          "-9007199254740993",
-                                          "9223372036854775807",
-                                          "9223372036854775808",
-                                          "-9223372036854775808",
-                                          "1e3",
-                                          "nan",
-                                          " 7",
-                                          "+7",
-                                          "7 ",
-                                          "0x10",
-                                          "-"};
-    for (size_t j = 0; j < sizeof(numbers) / sizeof(numbers[0]); j++) {
-        static StateHeader one;
-        state_init(&one);
-        state_set_text(&one, "number", numbers[j]);
-        CHECK(t, !state_get_i64(&one, "number", &i), "%s is a number", numbers[j]);
-    }
-    int count = 0;
-    for (int j = 0; j < header.length; j++) { count += header.text[j] == '\n'; }
-    CHECK(t, count == 4, "%d lines", count);
+    state_set_text(&header, "large", "9007199254740993");
+    CHECK(t, !state_get_i64(&header, "large", &i), "more than a double holds");
     static const char *const bad[][2] = {{"a b", "1"}, {"", "1"}, {"a", "1\n2"}, {"a\n", "1"}};
     for (int j = 0; j < 4; j++) {
         static StateHeader copy;
         copy = header;
         state_set_text(&copy, bad[j][0], bad[j][1]);
+        state_set_u64(&copy, "more", 1); // the failure is not forgotten
         CHECK(t, copy.length == -1, "case %d was stored", j);
-        state_set_u64(&copy, "more", 1);
-        CHECK(t, copy.length == -1, "and is forgotten later");
     }
     for (int j = 0; j < 10000; j++) {
         snprintf(text, sizeof(text), "key%d", j);
@@ -279,11 +142,8 @@ TEST(test_damage_is_named) {
         const char *text;
     } cases[] = {
         {MODEL, 1024, FLIPPED, ": is damaged: its checksum does not match"},
-        {MODEL, 1024 + array - 1, FLIPPED, ": is damaged: its checksum does not match"},
         {MODEL, 1000, FLIPPED, ": is damaged: its header is not the one its training state expects"},
-        {MODEL, 20, 2, ": is damaged: its header is not the one its training state expects"}, // heads: the same size
         {STATE, section - 2 * array, FLIPPED, ": section \"adam_m\" is damaged: its checksum does not match"},
-        {STATE, section - array - 1, FLIPPED, ": section \"adam_m\" is damaged: its checksum does not match"},
         {STATE, section - array, FLIPPED, ": section \"adam_v\" is damaged: its checksum does not match"},
         {STATE, section, FLIPPED, ": section \"generation\" is damaged: its checksum does not match"},
         {STATE, section - 2 * array - 1, FLIPPED, ": header is damaged: its checksum does not match"},
@@ -379,78 +239,51 @@ TEST(test_skipped_moments) {
     run_free(&run);
 }
 
-// Moments that no run computes with are neither saved nor loaded: place `bad`, element 2 of qkvb. With Muon, adam_v
-// leaves out the tensor before it, qkvw of (1, 6, 2).
-static void check_moments(Test *t, Run *run, int64_t bad) {
+// Values that no run computes with are neither saved nor, from a file with right checksums, loaded.
+static void check_value(Test *t, Run *run, int array, float value, const char *says) {
+    static CheckpointWriter w;
+    Error error = {""};
+    int64_t bad = gpt2_param_offset(&run->config, PARAM_qkvb) + 2;
+    bool is_model = array == CHECKPOINT_PARAMS;
+    int64_t at = checkpoint_place(&run->config, run->optimizer, array, bad);
+    int64_t offset = 4 * at;
+    run_fill(run, 8);
+    CHECK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error), "%s", error.text);
+    CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
+    CHECK(t, checkpoint_write(&w, array, bad, &value, 1, &error) == (says == NULL), "%g is saved", (double)value);
+    CHECK(t, says == NULL || strstr(error.text, says) != NULL, "%s", error.text);
+    w.sums.sums[array] -= sum64(at, &run->arrays[array][bad], 1); // checkpoint_write has not counted what it refuses
+    if (says != NULL) { w.sums.sums[array] += sum64(at, &value, 1); }
+    offset += is_model ? DATA_HEADER_BYTES : state_offset(&w.table, array);
+    CHECK(t, atomic_write_at(is_model ? &w.model : &w.state, offset, &value, 4, &error), "%s", error.text);
+    CHECK(t, run_write_end(&w, &error), "%s", error.text);
+    CHECK(t, checkpoint_verify(test_folder(t), 3, &error), "%s", error.text);
+    error.text[0] = '\0';
+    run_load(run, test_folder(t), 3, &error);
+    CHECK(t, says == NULL ? error.text[0] == '\0' : strstr(error.text, says) != NULL, "said %s", error.text);
+    CHECK(t, says == NULL || strstr(error.text, is_model ? "/model_" : "/state_") != NULL, "%s", error.text);
+}
+
+// With Muon, adam_v leaves out the tensor before qkvb.
+TEST(test_not_finite) {
     static const struct {
         int array;
         float value;
         const char *says; // NULL: it is good
-    } cases[] = {{CHECKPOINT_ADAM_M, NAN, "adam_m: tensor qkvb holds nan"},
+    } cases[] = {{CHECKPOINT_PARAMS, INFINITY, ": tensor qkvb holds inf at element 2 of (1, 6); "},
+                 {CHECKPOINT_ADAM_M, NAN, "adam_m: tensor qkvb holds nan"},
                  {CHECKPOINT_ADAM_M, -INFINITY, "adam_m: tensor qkvb holds -inf"},
                  {CHECKPOINT_ADAM_M, -3e38f, NULL},
                  {CHECKPOINT_ADAM_V, NAN, "adam_v: tensor qkvb holds nan"},
                  {CHECKPOINT_ADAM_V, INFINITY, "adam_v: tensor qkvb holds inf"},
                  {CHECKPOINT_ADAM_V, -1e-45f, "adam_v: tensor qkvb holds -1.4013e-45"},
                  {CHECKPOINT_ADAM_V, -0.0f, NULL}};
-    static CheckpointWriter w;
-    Error error = {""};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int a = cases[i].array;
-        int64_t at = a == CHECKPOINT_ADAM_V && run->optimizer == OPTIMIZER_MUON ? bad - 12 : bad;
-        const char *says = cases[i].says;
-        run_fill(run, 8);
-        CHECK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error), "%s", error.text);
-        CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
-        float value = run->arrays[a][bad];
-        CHECK(t, checkpoint_write(&w, a, bad, &cases[i].value, 1, &error) == (says == NULL), "case %zu", i);
-        CHECK(t, says == NULL || strstr(error.text, says) != NULL, "%s", error.text);
-        w.sums.sums[a] -= sum64(at, &value, 1); // checkpoint_write has not counted what it refuses
-        if (says != NULL) { w.sums.sums[a] += sum64(at, &cases[i].value, 1); }
-        int64_t offset = state_offset(&w.table, a) + 4 * at;
-        CHECK(t, atomic_write_at(&w.state, offset, &cases[i].value, 4, &error), "%s", error.text);
-        CHECK(t, run_write_end(&w, &error), "%s", error.text);
-        error.text[0] = '\0';
-        run_load(run, test_folder(t), 3, &error);
-        CHECK(t, says == NULL ? error.text[0] == '\0' : strstr(error.text, says) != NULL, "case %zu: %s", i,
-              error.text);
-        CHECK(t, says == NULL || strstr(error.text, "state_00000003.bin: ") != NULL, "%s", error.text);
-    }
-}
-
-TEST(test_not_finite) {
     static Run run;
-    static CheckpointWriter w;
-    Error error = {""};
     run_init(&run, tiny_config());
-    int64_t bad = gpt2_param_offset(&run.config, PARAM_qkvb) + 2;
-    float *params = run.arrays[CHECKPOINT_PARAMS];
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-    params[bad] = INFINITY;
-    CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
-    CHECK(t, checkpoint_write(&w, CHECKPOINT_PARAMS, 0, params, bad, &error), "%s", error.text);
-    CHECK(t, !checkpoint_write(&w, CHECKPOINT_PARAMS, bad - 1, params + bad - 1, 2, &error), "an infinity was saved");
-    CHECK(t, strstr(error.text, "the model to be saved: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
-          error.text);
-    checkpoint_write_close(&w);
-    CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "the old one: %s",
-          error.text);
-
-    // A file whose checksums are right, but which holds an infinity, as no program of ours writes it.
-    run_fill(&run, 6);
-    CHECK(t, run_write_begin(&run, &w, test_folder(t), 2, true, &error), "%s", error.text);
-    CHECK(t, run_write_arrays(&run, &w, &error), "%s", error.text);
-    float infinity = INFINITY;
-    w.sums.sums[0] += sum64(bad, &infinity, 1) - sum64(bad, params + bad, 1);
-    CHECK(t, atomic_write_at(&w.model, DATA_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
-    CHECK(t, run_write_end(&w, &error), "%s", error.text);
-    CHECK(t, checkpoint_verify(test_folder(t), 2, &error), "%s", error.text);
-    CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "an infinity was loaded");
-    CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
-          error.text);
-    check_moments(t, &run, bad);
-    run.optimizer = OPTIMIZER_MUON;
-    check_moments(t, &run, bad);
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        run.optimizer = i % 2 == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON;
+        check_value(t, &run, cases[i / 2].array, cases[i / 2].value, cases[i / 2].says);
+    }
     run_free(&run);
 }
 
@@ -530,14 +363,15 @@ TEST(test_clean_keeps_what_is_not_ours) {
     run_free(&run);
 }
 
-// Saves with a limit on the size of files, which stands for the full disk. begun: the limit comes when space has been
-// reserved, as a lowered quota does, or where none can be.
+// Begins to save generation 2 as step 1, with a limit on the size of files, which stands for the full disk. begun: the
+// limit comes when space has been reserved, as a lowered quota does, or where none can be.
 static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Error *error) {
     static CheckpointWriter w;
     struct rlimit old, tight;
     getrlimit(RLIMIT_FSIZE, &old);
     tight = old, tight.rlim_cur = limit;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    run_fill(run, 2);
     if (!begun) { setrlimit(RLIMIT_FSIZE, &tight); }
     bool ok = run_write_begin(run, &w, dir, 1, true, error);
     setrlimit(RLIMIT_FSIZE, &tight);
@@ -563,50 +397,36 @@ TEST(test_full_disk) {
     run_init(&run, config);
     CHECK(t, run_save(&run, test_folder(t), 1, 1, &error), "%s", error.text);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        run_fill(&run, 2);
         CHECK(t, !save_limited(&run, test_folder(t), cases[i].limit, cases[i].begun, &error), "case %zu: saved", i);
-        CHECK(t,
-              strstr(error.text, cases[i].message) != NULL &&
-                  ends_with(error.text, ": File too large; the partial file was removed"),
-              "case %zu: %s", i, error.text);
+        CHECK(t, strstr(error.text, cases[i].message) != NULL, "case %zu: %s", i, error.text);
         CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
         CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
     }
     run_free(&run);
 }
 
-// A state that cannot get its name leaves no temporary file, and the message says so.
-TEST(test_state_without_its_name) {
+// A state that cannot get its name leaves nothing. A model that cannot get its name when its state has one stays under
+// the temporary name, where a reader finds it.
+TEST(test_file_without_its_name) {
     static Run run;
     static CheckpointWriter w;
-    CheckpointPaths paths;
-    Error error = {""};
     run_init(&run, tiny_config());
-    run_fill(&run, 1);
-    bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
-              run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
-    CHECK(t, ok && mkdir(paths.state, 0755) == 0, "%s", error.text);
-    CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
-    CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
-    checkpoint_write_close(&w);
-    CHECK(t, !path_exists(paths.temporary_state) && !path_exists(paths.temporary_model), "a temporary file stays");
-    CHECK(t, !path_exists(paths.model), "the model has its name without a state");
-    run_free(&run);
-}
-
-// A model that cannot get its name when its state has one stays under the temporary name, where a reader finds it.
-TEST(test_model_without_its_name) {
-    static Run run;
-    static CheckpointWriter w;
-    CheckpointPaths paths;
-    Error error = {""};
-    run_init(&run, tiny_config());
-    run_fill(&run, 1);
-    bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
-              run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
-    CHECK(t, ok && mkdir(paths.model, 0755) == 0, "%s", error.text);
-    CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
-    checkpoint_write_close(&w);
-    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
+    for (int model = 0; model < 2; model++) {
+        CheckpointPaths paths;
+        Error error = {""};
+        run_fill(&run, 1);
+        bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
+                  run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
+        const char *path = model ? paths.model : paths.state;
+        CHECK(t, ok && mkdir(path, 0755) == 0, "%s", error.text);
+        CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
+        CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
+        checkpoint_write_close(&w);
+        if (model) {
+            CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
+        } else {
+            CHECK(t, count_files(test_folder(t)) == 1 && rmdir(path) == 0, "a file stays");
+        }
+    }
     run_free(&run);
 }

@@ -5,10 +5,6 @@
 #include "llmc/base/files.h"
 #include "llmc/files/model_bin.h"
 
-static inline void model_zero_padding(float *params, const GPT2Config *config) {
-    model_zero_padding_range(params, config, 0, gpt2_num_params(config));
-}
-
 // Reads all weights into params, gpt2_num_params(config) floats.
 static inline bool model_bin_read(const char *path, const GPT2Config *config, float *params, Error *error) {
     return model_bin_read_range(path, config, 0, gpt2_num_params(config), params, error);
