@@ -1,6 +1,6 @@
 // The headers of model files, training states and checkpoints, and damage in each part. (Damage at any byte:
-// fuzz_checkpoint.c and fuzz_model_bin.c. What a kill leaves: test_kill.c. Pieces of arrays: test_pieces.c. Exact round
-// trips: test_formats.py.)
+// fuzz_checkpoint.c and fuzz_model_bin.c. What a kill leaves: test_kill.c. Pieces of arrays: test_pieces.c. Whole files
+// and bf16: test_formats.py.)
 #include <signal.h>
 #include <sys/resource.h>
 

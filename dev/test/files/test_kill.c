@@ -1,6 +1,6 @@
 // Death at any moment of a save, a prune or a cleaning: before every system call that changes the disk, also twice in a
-// row, of one process and of any of several that save together. Then one of these is killed with kill -9 at random
-// moments. A quick run takes every third moment of the first death, and fewer kills.
+// row, of one process and of any of several that save together. A quick run takes every third moment of the first
+// death.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -79,6 +79,15 @@ static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int
           when, (long long)generation, (long long)found.step, (long long)lowest, (long long)highest);
 }
 
+// What must hold when the folder is cleaned: that, and no files but whole checkpoints.
+static void check_cleaned(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
+    int64_t steps[4];
+    act(run, dir, CLEAN, 0);
+    check_usable(t, run, dir, lowest, highest, when);
+    int pairs = list_steps(dir, steps, 4), files = count_files(dir);
+    CHECK(t, files == 2 * pairs, "%s: %d files for %d checkpoints", when, files, pairs);
+}
+
 // A folder with the pair of step 1 (generation 1), for prune also with step 0.
 static void make_folder(Run *run, const char *dir, Action action) {
     Error error;
@@ -104,12 +113,7 @@ static void die_twice(Test *t, Action first, Action second) {
             snprintf(when, sizeof(when), "%s dead at call %d, %s at %d", action_names[first], i, action_names[second],
                      j);
             check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
-            act(&run, dir.path, CLEAN, 0);
-            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
-            int64_t steps[4];
-            int pairs = list_steps(dir.path, steps, 4);
-            CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path),
-                  pairs);
+            check_cleaned(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
             deaths += first_died + second_died;
             temp_dir_remove(&dir);
         }
@@ -126,14 +130,6 @@ TEST(test_next_then_clean) { die_twice(t, SAVE_NEXT, CLEAN); }
 TEST(test_prune_then_clean) { die_twice(t, PRUNE, CLEAN); }
 TEST(test_prune_then_overwrite) { die_twice(t, PRUNE, SAVE_OVER); }
 
-static int count_temporary(const char *dir) {
-    DIR *folder = opendir(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) { count += ends_with(entry->d_name, ".tmp"); }
-    closedir(folder);
-    return count;
-}
-
 // ---- Several processes ----
 
 enum { GROUP_SIZE = 3, LEADER_DIED = 99, SAVED = 0, NOT_SAVED = 2 };
@@ -149,25 +145,21 @@ typedef struct {
     int victim, call; // this rank dies before this system call
 } Death;
 
-static void arm(int rank, void *context) {
-    const Death *death = (const Death *)context;
-    if (rank == death->victim) { calls_left = death->call; }
-}
+static Death death; // of the next save
+
+static void arm(int rank) { calls_left = rank == death.victim ? death.call : -1; }
 
 // A group saves generation 2, and one of its processes dies. Returns how the leader ended.
-static int save_with_a_death(Run *run, const char *dir, int64_t step, Death death) {
+static int save_with_a_death(Run *run, const char *dir, int64_t step) {
     int life[2], status = 0;
     temp_must(pipe(life) == 0, "pipe");
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        Group group;
         Error error;
-        group_open(&group, run, dir, GROUP_SIZE, arm, &death);
-        arm(0, &death);
-        bool ok = group_save(&group, step, 2, &error);
+        arm(0);
+        bool ok = group_save(run, dir, GROUP_SIZE, step, 2, arm, &error);
         calls_left = -1;
-        group_close(&group);
         _exit(ok ? SAVED : NOT_SAVED);
     }
     close(life[1]);
@@ -176,22 +168,18 @@ static int save_with_a_death(Run *run, const char *dir, int64_t step, Death deat
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static int die_once(Test *t, Run *run, int64_t step, Death death) {
+static int die_once(Test *t, Run *run, int64_t step) {
     char when[100];
     TempDir dir = temp_dir_make();
     Error error;
     CHECK(t, run_save(run, dir.path, 1, 1, &error), "%s", error.text);
-    int end = save_with_a_death(run, dir.path, step, death);
+    int end = save_with_a_death(run, dir.path, step);
     snprintf(when, sizeof(when), "step %d, rank %d dead at call %d", (int)step, death.victim, death.call);
     CHECK(t, end == SAVED || end == (death.victim == 0 ? LEADER_DIED : NOT_SAVED), "%s: the leader ended with %d", when,
           end);
     check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
-    if (end == NOT_SAVED) { CHECK(t, count_temporary(dir.path) == 0, "%s: the leader left something", when); }
-    act(run, dir.path, CLEAN, 0);
-    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
-    int64_t steps[4];
-    int pairs = list_steps(dir.path, steps, 4);
-    CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path), pairs);
+    if (end == NOT_SAVED) { CHECK(t, count_files(dir.path) == 2, "%s: the leader left something", when); }
+    check_cleaned(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
     temp_dir_remove(&dir);
     return end;
 }
@@ -203,70 +191,10 @@ TEST(test_one_of_a_group_dies) {
     for (int64_t step = 1; step <= 2; step++) {
         for (int victim = 0; victim < GROUP_SIZE; victim++) {
             int deaths = 0;
-            Death death = {victim, 0};
-            while (t->failures == 0 && die_once(t, &run, step, death) != SAVED) { deaths++, death.call++; }
+            death.victim = victim, death.call = 0;
+            while (t->failures == 0 && die_once(t, &run, step) != SAVED) { deaths++, death.call++; }
             CHECK(t, deaths > 5, "rank %d: only %d deaths: the system calls are not seen", victim, deaths);
         }
     }
-    run_free(&run);
-}
-
-// The leader of a group that saves one generation after the other until one of them is killed.
-static void group_save_until_killed(Run *run, const char *dir, int64_t generation, int report) {
-    Group group;
-    Error error;
-    group_open(&group, run, dir, GROUP_SIZE, NULL, NULL);
-    group.pids[0] = getpid();
-    if (write(report, group.pids, sizeof(group.pids)) != sizeof(group.pids)) { _exit(1); }
-    // Followers that have ended are not waited for: their ids stay theirs as long as this process lives.
-    for (; group_save(&group, 1 + generation % 2, generation, &error); generation++) {
-        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
-    }
-    _exit(1);
-}
-
-// A busy machine may not come to a save in the time that it is given: then on, with more time.
-static bool goes_on(int i, int kills, int64_t interrupted) { return i < kills || (interrupted == 0 && i < 20 * kills); }
-
-static void wait_before_kill(int i, int kills) {
-    usleep((useconds_t)(rand_u64(2, 0, (uint64_t)i) % (20000 * (1 + (uint64_t)(i / kills)))));
-}
-
-TEST(test_one_of_a_group_is_killed) {
-    const int kills = test_is_quick() ? 5 : 15;
-    GPT2Config config = {64, 500, 512, 2, 2, 64};
-    static Run run;
-    int64_t complete = 1, generation = 1, interrupted = 0;
-    run_init(&run, config);
-    Error error = {""};
-    CHECK(t, run_save(&run, test_folder(t), 2, 1, &error), "%s", error.text);
-    for (int i = 0; goes_on(i, kills, interrupted) && t->failures == 0; i++) {
-        int report[2];
-        pid_t pids[GROUP_MAX];
-        temp_must(pipe(report) == 0, "pipe");
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) { group_save_until_killed(&run, test_folder(t), generation + 1, report[1]); }
-        close(report[1]);
-        CHECK(t, read(report[0], pids, sizeof(pids)) == (ssize_t)sizeof(pids), "the group has begun");
-        wait_before_kill(i, kills);
-        kill(pids[i % GROUP_SIZE], SIGKILL);
-        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; } // until all have ended
-        close(report[0]);
-        waitpid(child, NULL, 0);
-        interrupted += count_temporary(test_folder(t)) > 0;
-        if (i % 2 == 0) { CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text); }
-        generation = run_load(&run, test_folder(t), 1 + complete % 2, &error);
-        int64_t newer = run_load(&run, test_folder(t), 1 + (complete + 1) % 2, &error);
-        bool one_more = newer == complete + 1;
-        CHECK(t, generation == complete && (one_more || newer == complete - 1 || complete == 1),
-              "kill %d: %lld and %lld are there, complete was %lld: %s", i, (long long)generation, (long long)newer,
-              (long long)complete, error.text);
-        complete = generation = one_more ? newer : complete;
-    }
-    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
-    int want = complete > 1 ? 4 : 2; // of two checkpoints, or of the first where every save was killed
-    CHECK(t, count_files(test_folder(t)) == want, "%d files left, expected %d", count_files(test_folder(t)), want);
-    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
     run_free(&run);
 }
