@@ -1,5 +1,5 @@
-// Random numbers: published values, uniformity, the normal distribution and its tails, independence between
-// seeds, streams and neighbours, and the permutation.
+// Random numbers: published values, uniformity, the normal distribution, independence between seeds, streams and
+// neighbours, and the permutation.
 //
 // All inputs are fixed, so every statistic below is one number that either passes always or fails always. Bounds are
 // five standard deviations of the statistic, which a sound generator misses once in two million.
@@ -36,18 +36,12 @@ TEST(test_splitmix_vectors) {
 TEST(test_uniform) {
     enum { BINS = 1000 };
     static int counts[BINS];
-    double sum = 0.0, squares = 0.0, low = 1.0, high = 0.0;
     for (uint64_t i = 0; i < DRAWS; i++) {
         double u = uniform(42, RAND_SAMPLER, i);
         if (!CHECK(t, u >= 0.0 && u < 1.0, "draw %d is %.17g", (int)i, u)) { return; }
         counts[(int)(u * BINS)]++;
-        sum += u, squares += u * u;
-        low = fmin(low, u), high = fmax(high, u);
     }
     check_even(t, "uniform", counts, BINS, DRAWS);
-    check_sigma(t, "mean", sum / DRAWS, 0.5, sqrt(1.0 / 12 / DRAWS));
-    check_sigma(t, "mean square", squares / DRAWS, 1.0 / 3, sqrt((1.0 / 5 - 1.0 / 9) / DRAWS));
-    CHECK(t, low <= 20.0 / DRAWS && high >= 1.0 - 20.0 / DRAWS, "range %g to 1 - %g", low, 1.0 - high);
 }
 
 // Pairs of neighbours in any coordinate fill the unit square evenly.
@@ -73,28 +67,11 @@ TEST(test_neighbours_are_independent) {
     }
 }
 
-// Changing one bit of any coordinate changes half of the result's bits on average.
-TEST(test_avalanche) {
-    enum { ROUNDS = 2000 };
-    for (int coordinate = 0; coordinate < 3; coordinate++) {
-        for (int bit = 0; bit < 64; bit++) {
-            int changed = 0;
-            for (uint64_t i = 0; i < ROUNDS; i++) {
-                uint64_t x[3] = {i, 3 * i, i * i}, before = rand_u64(x[0], x[1], x[2]);
-                x[coordinate] ^= 1ULL << bit;
-                changed += __builtin_popcountll(before ^ rand_u64(x[0], x[1], x[2]));
-            }
-            check_sigma(t, "changed bits", changed, 32.0 * ROUNDS, sqrt(16.0 * ROUNDS));
-        }
-    }
-}
-
-// The share beyond k standard deviations is erfc(k / sqrt 2), and values lie evenly between quantiles. The halves of a
-// pair do not depend on each other: neither they nor their squares are correlated.
+// Values lie evenly between quantiles. The halves of a pair do not depend on each other: neither they nor their squares
+// are correlated.
 TEST(test_normal_distribution) {
-    enum { BINS = 200, LEVELS = 5 };
+    enum { BINS = 200 };
     static int counts[BINS];
-    int beyond[LEVELS + 1] = {0};
     double largest = 0.0, products = 0.0, squares = 0.0;
     for (uint64_t i = 0; i < DRAWS; i++) {
         float x[2];
@@ -105,17 +82,12 @@ TEST(test_normal_distribution) {
             if (!CHECK(t, isfinite(x[h]), "draw %d is %g", (int)i, (double)x[h])) { return; }
             double cumulative = 0.5 * erfc(-(double)x[h] / sqrt(2.0));
             counts[(int)fmin(cumulative * BINS, BINS - 1)]++;
-            for (int k = 1; k <= LEVELS; k++) { beyond[k] += fabsf(x[h]) > (float)k; }
             largest = fmax(largest, fabs((double)x[h]));
         }
     }
     check_even(t, "normal quantiles", counts, BINS, 2.0 * DRAWS);
     check_sigma(t, "correlation of the halves", products / DRAWS, 0.0, sqrt(1.0 / DRAWS));
     check_sigma(t, "correlation of their squares", squares / DRAWS, 0.0, sqrt(4.0 / DRAWS));
-    for (int k = 1; k <= LEVELS; k++) {
-        double expected = 2.0 * DRAWS * erfc(k / sqrt(2.0));
-        check_sigma(t, "values beyond k sigma", beyond[k], expected, sqrt(expected) + 0.2);
-    }
     CHECK(t, largest > 4.5 && largest < 6.0, "the largest of two million is %g", largest); // 24 bits end at 5.9
 }
 
@@ -146,7 +118,6 @@ static void check_bijection(Test *t, uint64_t seed, uint64_t n) {
 
 TEST(test_permute_is_a_bijection) {
     for (uint64_t n = 1; n <= 1030; n++) { check_bijection(t, n * n, n); }
-    for (uint64_t seed = 0; seed < 200; seed++) { check_bijection(t, seed, 1 + seed % 20); }
     const uint64_t sizes[] = {4093, 4096, 4097, 65521, 65535, 65536, 65537, 99991, 262144, 262145, 1000003};
     for (int i = 0; i < 11; i++) { check_bijection(t, 5, sizes[i]); }
 }
@@ -164,14 +135,11 @@ TEST(test_permute_large) {
     uint64_t *places = (uint64_t *)malloc(SAMPLES * sizeof(uint64_t));
     for (int s = 0; s < 9; s++) {
         uint64_t n = sizes[s], step = n / SAMPLES / 2;
-        double sum = 0.0;
         for (uint64_t i = 0; i < SAMPLES; i++) {
             uint64_t index = i % 3 == 0 ? i : i % 3 == 1 ? n - 1 - i : 2 * SAMPLES + i * step;
             places[i] = rand_permute(3, RAND_WINDOWS, index, n);
             CHECK(t, places[i] < n, "n %llu: out of range", (unsigned long long)n);
-            sum += (double)places[i] / (double)n;
         }
-        check_sigma(t, "mean place", sum / SAMPLES, 0.5, sqrt(1.0 / 12 / SAMPLES));
         qsort(places, SAMPLES, sizeof(uint64_t), compare_u64);
         for (int i = 1; i < SAMPLES; i++) {
             CHECK(t, places[i] != places[i - 1], "n %llu: %llu is hit twice", (unsigned long long)n,
@@ -199,21 +167,4 @@ TEST(test_permute_is_fair) {
         check_even(t, "place of the last", last, (int)n, SEEDS);
         if (n > 2) { check_even(t, "distance of neighbours", distance, (int)n - 1, SEEDS); }
     }
-}
-
-// Another seed or stream gives another permutation: as many places in common as chance gives, about one.
-TEST(test_permute_depends_on_seed_and_stream) {
-    enum { N = 100003 };
-    int same_seed = 0, same_stream = 0, fixed = 0, near = 0;
-    for (uint64_t i = 0; i < N; i++) {
-        uint64_t p = rand_permute(1, 1, i, N), next = rand_permute(1, 1, (i + 1) % N, N);
-        same_seed += p == rand_permute(2, 1, i, N);
-        same_stream += p == rand_permute(1, 2, i, N);
-        fixed += p == i;
-        near += (p > next ? p - next : next - p) <= 50; // neighbours that stay within 50: 100 by chance
-    }
-    CHECK(t, same_seed < 10, "%d places in common with another seed", same_seed);
-    CHECK(t, same_stream < 10, "%d places in common with another stream", same_stream);
-    CHECK(t, fixed < 10, "%d indices stay where they are", fixed);
-    check_sigma(t, "neighbours that stay together", near, 100.0, 10.0);
 }
