@@ -34,6 +34,24 @@ static float *random_floats(int64_t n, float scale, int stream) {
     return x;
 }
 
+static float *ones(int64_t n) {
+    float *x = (float *)malloc((size_t)n * sizeof(float));
+    for (int64_t i = 0; i < n; i++) { x[i] = 1.0f; }
+    return x;
+}
+
+typedef struct {
+    float *in, *weights, *out, *din; // weights: of the outputs, in the sum whose gradient is taken
+} Arrays;
+
+static Arrays new_arrays(const Layer *layer, float scale, int stream) {
+    Arrays a = {random_floats(layer->num_inputs, scale, stream), random_floats(layer->num_outputs, 1.0f, stream + 1),
+                ones(layer->num_outputs), ones(layer->num_inputs)};
+    return a;
+}
+
+static void free_arrays(Arrays *a) { free(a->in), free(a->weights), free(a->out), free(a->din); }
+
 static double largest_double(const double *x, int n) {
     double max = 0.0;
     for (int i = 0; i < n; i++) { max = fmax(max, fabs(x[i])); }
@@ -69,33 +87,23 @@ static void finite_differences(const Layer *layer, const float *inputs, const fl
         x[i] = inputs[i];
         gradient[i] = (loss[1] - loss[0]) / (2.0 * h);
     }
-    free(x);
-    free(y);
+    free(x), free(y);
 }
 
 // Compares a forward's outputs, and a backward's gradients (which were written over ones or added to ones), with the
 // formula.
-static void check_layer(Test *t, const Layer *layer, const float *inputs, const float *outputs, const float *weights,
-                        const float *gradients) {
+static void check_layer(Test *t, const Layer *layer, const Arrays *a) {
     double *x = (double *)malloc((size_t)layer->num_inputs * sizeof(double));
     double *y = (double *)malloc((size_t)layer->num_outputs * sizeof(double));
     double *gradient = (double *)malloc((size_t)layer->num_inputs * sizeof(double));
-    for (int i = 0; i < layer->num_inputs; i++) { x[i] = inputs[i]; }
+    for (int i = 0; i < layer->num_inputs; i++) { x[i] = a->in[i]; }
     layer->forward(layer, x, y);
-    close_to(t, layer, "forward", outputs, y, layer->num_outputs);
-    finite_differences(layer, inputs, weights, gradient);
+    close_to(t, layer, "forward", a->out, y, layer->num_outputs);
+    finite_differences(layer, a->in, a->weights, gradient);
     CHECK(t, largest_double(gradient, layer->num_inputs) > 1e-3, "%s: the gradient is all zero", layer->name);
     for (int i = layer->written; i < layer->num_inputs; i++) { gradient[i] += 1.0; }
-    close_to(t, layer, "backward", gradients, gradient, layer->num_inputs);
-    free(x);
-    free(y);
-    free(gradient);
-}
-
-static float *ones(int64_t n) {
-    float *x = (float *)malloc((size_t)n * sizeof(float));
-    for (int64_t i = 0; i < n; i++) { x[i] = 1.0f; }
-    return x;
+    close_to(t, layer, "backward", a->din, gradient, layer->num_inputs);
+    free(x), free(y), free(gradient);
 }
 
 // ---- Embedding: inputs wte (V,C), wpe (T,C) ----
@@ -113,12 +121,11 @@ TEST(test_embedding) {
     enum { B = 2, T = 5, C = 70, V = 7 };
     const int32_t ids[B * T] = {3, 0, 3, 6, 3, 1, 1, 0, 6, 3}; // tokens repeat
     Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T, 0};
-    float *in = random_floats(layer.num_inputs, 1.0f, 1), *weights = random_floats(layer.num_outputs, 1.0f, 2);
-    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
-    embedding_forward(out, ids, in, in + V * C, B, T, C, 0);
-    embedding_backward(din, din + V * C, weights, ids, B, T, C);
-    check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din);
+    Arrays a = new_arrays(&layer, 1.0f, 1);
+    embedding_forward(a.out, ids, a.in, a.in + V * C, B, T, C, 0);
+    embedding_backward(a.din, a.din + V * C, a.weights, ids, B, T, C);
+    check_layer(t, &layer, &a);
+    free_arrays(&a);
 }
 
 // ---- LayerNorm: inputs x (N,C), weight (C), bias (C) ----
@@ -138,13 +145,12 @@ static void layernorm_formula(const Layer *l, const double *in, double *out) {
 TEST(test_layernorm) {
     enum { B = 3, T = 5, C = 67, N = B * T };
     Layer layer = {"layernorm", layernorm_formula, B, T, C, 0, 0, 0, NULL, N * C + 2 * C, N * C, C, 0};
-    float *in = random_floats(layer.num_inputs, 1.5f, 3), *weights = random_floats(layer.num_outputs, 1.0f, 4);
-    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), mean[N], rstd[N];
-    float *weight = in + N * C, *bias = weight + C, *dweight = din + N * C, *dbias = dweight + C;
-    layernorm_forward(out, mean, rstd, in, weight, bias, N, C);
-    layernorm_backward(din, dweight, dbias, weights, in, mean, rstd, weight, N, C);
-    check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din);
+    Arrays a = new_arrays(&layer, 1.5f, 3);
+    float mean[N], rstd[N], *weight = a.in + N * C, *dweight = a.din + N * C;
+    layernorm_forward(a.out, mean, rstd, a.in, weight, weight + C, N, C);
+    layernorm_backward(a.din, dweight, dweight + C, a.weights, a.in, mean, rstd, weight, N, C);
+    check_layer(t, &layer, &a);
+    free_arrays(&a);
 }
 
 // ---- Linear: inputs x (N,C), weight (OC,C), bias (OC), residual (N,OC) ----
@@ -164,15 +170,15 @@ static void matmul_formula(const Layer *l, const double *in, double *out) {
 TEST(test_matmul) {
     enum { B = 2, T = 7, C = 19, OC = 35, N = B * T };
     Layer layer = {"matmul", matmul_formula, B, T, C, OC, 0, 0, NULL, N * C + OC * C + OC + N * OC, N * OC, OC, N * C};
-    float *in = random_floats(layer.num_inputs, 1.0f, 5), *weights = random_floats(layer.num_outputs, 1.0f, 6);
-    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
+    Arrays a = new_arrays(&layer, 1.0f, 5);
+    float *in = a.in, *din = a.din;
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
     int weight = N * C, bias = weight + OC * C, residual = bias + OC;
-    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, &mm);
-    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, &mm);
-    for (int i = 0; i < N * OC; i++) { din[residual + i] += weights[i]; } // the residual's gradient is the output's
-    check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din), free(mm.workspace);
+    matmul_forward(a.out, in + residual, in, in + weight, in + bias, N, C, OC, &mm);
+    matmul_backward(din, din + weight, din + bias, a.weights, in, in + weight, N, C, OC, &mm);
+    for (int i = 0; i < N * OC; i++) { din[residual + i] += a.weights[i]; } // the residual's gradient is the output's
+    check_layer(t, &layer, &a);
+    free_arrays(&a), free(mm.workspace);
 }
 
 // ---- GELU ----
@@ -191,19 +197,18 @@ TEST(test_gelu) {
     const float scales[] = {1e-3f, 1.0f, 30.0f};
     for (int s = 0; s < 3; s++) {
         Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1, N};
-        float *in = random_floats(N, scales[s], 7), *weights = random_floats(N, 1.0f, 8);
-        float *out = ones(N), *din = ones(N);
+        Arrays a = new_arrays(&layer, scales[s], 7);
         double x[N], want[N];
-        gelu_forward(out, in, N);
-        gelu_backward(din, in, weights, N);
-        check_layer(t, &layer, in, out, weights, din);
-        for (int i = 0; i < N; i++) { x[i] = in[i]; }
+        gelu_forward(a.out, a.in, N);
+        gelu_backward(a.din, a.in, a.weights, N);
+        check_layer(t, &layer, &a);
+        for (int i = 0; i < N; i++) { x[i] = a.in[i]; }
         gelu_formula(&layer, x, want);
         for (int i = 0; i < N; i++) {
-            CHECK(t, fabs(out[i] - want[i]) <= 4.0 * FLT_EPSILON * fabs(x[i]), "gelu(%.9g) is %.9g, want %.9g", x[i],
-                  (double)out[i], want[i]);
+            CHECK(t, fabs(a.out[i] - want[i]) <= 4.0 * FLT_EPSILON * fabs(x[i]), "gelu(%.9g) is %.9g, want %.9g", x[i],
+                  (double)a.out[i], want[i]);
         }
-        free(in), free(weights), free(out), free(din);
+        free_arrays(&a);
     }
 }
 
@@ -233,14 +238,14 @@ static void attention_formula(const Layer *l, const double *in, double *out) {
 
 static void attention_case(Test *t, int B, int T, int C, int NH) {
     Layer layer = {"attention", attention_formula, B, T, C, 0, NH, 0, NULL, B * T * 3 * C, B * T * C, T + C / NH, 0};
-    float *in = random_floats(layer.num_inputs, 1.0f, 9), *weights = random_floats(layer.num_outputs, 1.0f, 10);
-    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), *lse = ones(B * NH * T);
+    Arrays a = new_arrays(&layer, 1.0f, 9);
+    float *lse = ones(B * NH * T);
     float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T, C / NH, &gemm_portable));
     Gemm mm = {&gemm_portable, ones(gemm_workspace_floats(gemm_max_threads()))};
-    attention_forward(out, lse, in, B, T, C, NH, scratch, &mm);
-    attention_backward(din, weights, in, out, lse, B, T, C, NH, scratch, &mm);
-    check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din), free(lse), free(scratch), free(mm.workspace);
+    attention_forward(a.out, lse, a.in, B, T, C, NH, scratch, &mm);
+    attention_backward(a.din, a.weights, a.in, a.out, lse, B, T, C, NH, scratch, &mm);
+    check_layer(t, &layer, &a);
+    free_arrays(&a), free(lse), free(scratch), free(mm.workspace);
 }
 
 TEST(test_attention) {
@@ -284,7 +289,8 @@ TEST(test_cross_entropy) {
     cross_entropy(losses, logits, targets, N, V, Vp, 0.25f, true);
     for (int i = 0; i < N * V; i++) { gradient[i] = 1.0f + logits[i / V * Vp + i % V]; }
     for (int i = 0; i < N; i++) { CHECK(t, logits[i * Vp + V] == 1.0f, "cross_entropy: wrote into the padding"); }
-    check_layer(t, &layer, in, losses, weights, gradient);
+    Arrays a = {in, weights, losses, gradient};
+    check_layer(t, &layer, &a);
     free(in), free(logits);
 }
 
@@ -295,31 +301,4 @@ TEST(test_cross_entropy_extreme_logits) {
     CHECK(t, fabsf(losses[0] - 20000.3133f) <= 0.01f, "loss %.9g, want 20000.3133", (double)losses[0]);
     CHECK(t, fabsf(losses[1] - logf(3.0f)) <= 0.001f, "loss %.9g, want ln 3", (double)losses[1]);
     CHECK(t, row_is_finite(logits, 6), "the gradient is not finite");
-}
-
-// ---- AdamW, against the formula in double over a few updates ----
-
-TEST(test_adamw) {
-    enum { N = 40000 }; // more than one block, and a remainder
-    float *param = random_floats(N, 1.0f, 14), *m = ones(N), *v = ones(N);
-    double *want = (double *)malloc(N * sizeof(double)), *dm = (double *)calloc(N, sizeof(double));
-    double *dv = (double *)calloc(N, sizeof(double));
-    memset(m, 0, N * sizeof(float)), memset(v, 0, N * sizeof(float));
-    for (int i = 0; i < N; i++) { want[i] = param[i]; }
-    for (int update = 1; update <= 3; update++) {
-        float *grad = random_floats(N, 1.0f, 20 + update);
-        AdamW a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.0f, 0.5f, update};
-        adamw_tensor(param, m, v, grad, N, &a, 0.1f);
-        for (int i = 0; i < N; i++) {
-            double g = 0.5 * (double)grad[i], b1 = 0.9, b2 = 0.95;
-            dm[i] = b1 * dm[i] + (1 - b1) * g;
-            dv[i] = b2 * dv[i] + (1 - b2) * g * g;
-            double step = dm[i] / (1 - pow(b1, update)) / (sqrt(dv[i] / (1 - pow(b2, update))) + 1e-8);
-            want[i] -= 1e-2 * (step + 0.1 * want[i]);
-        }
-        free(grad);
-    }
-    Layer layer = {"adamw", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 3, 0};
-    close_to(t, &layer, "parameters", param, want, N);
-    free(param), free(m), free(v), free(want), free(dm), free(dv);
 }
