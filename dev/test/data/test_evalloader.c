@@ -166,19 +166,15 @@ TEST(test_fields) {
                  {false, 1, 49, "example 2: says it has 49 bytes, expected an even number from 10 to 56 " AGAIN},
                  {false, 1, 8, "example 2: says it has 8 bytes, expected an even number from 10 to 56 " AGAIN},
                  {false, 1, 58, "example 2: says it has 58 bytes, expected an even number from 10 to 56 " AGAIN},
-                 {false, 1, 65534, "example 2: says it has 65534 bytes, expected an even number from 10 to 56 " AGAIN},
                  {false, 1, 54, "example 2: completion 2 has 6 tokens, room is for 5 " AGAIN},
                  {false, 1, 10, "example 2: the context has 0 tokens, room is for 0 " AGAIN},
                  {false, 2, 3, "example 2: says it is number 3 " AGAIN},
                  {false, 3, 3, "example 2: label 3, but there are 3 completions (counted from 0)"},
-                 {false, 3, 65535, "example 2: label 65535, but there are 3 completions (counted from 0)"},
-                 {false, 4, 0, "example 2: 0 completions, expected 2 to 256"},
                  {false, 4, 1, "example 2: 1 completions, expected 2 to 256"},
                  {false, 4, 257, "example 2: 257 completions, expected 2 to 256"},
                  {false, 4, 4, "example 2: completion 3 has 0 tokens, room is for 0 " AGAIN},
                  {false, 5, 0, "example 2: the context is empty, expected 1 token or more"},
                  {false, 5, 23, "example 2: the context has 23 tokens, room is for 22 " AGAIN},
-                 {false, 5, 65535, "example 2: the context has 65535 tokens, room is for 22 " AGAIN},
                  {false, 15, 0, "example 2: completion 0 is empty, expected 1 token or more"},
                  {false, 21, 5, "example 2: 2 bytes behind its last completion " AGAIN},
                  {false, 6, 1000,
@@ -198,14 +194,10 @@ TEST(test_fields) {
     }
 }
 
-// Cut after any number of bytes, or longer by some; a vocabulary and a context that are too small.
+// A file that is longer; a vocabulary and a context that are too small. (Files that are cut: fuzz_evalloader.c.)
 TEST(test_sizes) {
     Error error;
     make_file();
-    for (size_t bytes = 1000; bytes < file.bytes; bytes++) {
-        CHECK(t, !open_bytes(t, bytes, V, &error), "cut to %zu bytes: accepted", bytes);
-        CHECK(t, strstr(error.text, test_path(t, "eval.bin")) == error.text, "%s", error.text);
-    }
     check_open_refused(t, file.bytes + 1, V, "141 bytes, expected an even number " AGAIN);
     check_open_refused(t, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
     check_open_refused(t, file.bytes, 114,

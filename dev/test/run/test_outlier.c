@@ -97,18 +97,13 @@ TEST(test_spikes) {
 
 TEST(test_not_finite) {
     const double broken[] = {NAN, INFINITY, -INFINITY};
-    for (int full = 0; full < 2; full++) {
-        OutlierDetector d;
-        outlier_init(&d);
-        if (full) { d = filled(3.0); }
-        OutlierDetector before = d;
+    OutlierDetector d = filled(3.0), before = d;
+    for (int i = 0; i < 3 * 20; i++) {
         double z = 0.0;
-        for (int i = 0; i < 3 * 20; i++) {
-            CHECK(t, outlier_check(&d, broken[i % 3], 3.0, &z) && isnan(z), "%g is not skipped", broken[i % 3]);
-            CHECK(t, !outlier_check(&d, broken[i % 3], 0.0, &z), "%g is skipped although off", broken[i % 3]);
-        }
-        CHECK(t, memcmp(&d, &before, sizeof(d)) == 0, "NaN or Inf changed the detector, full %d", full);
+        CHECK(t, outlier_check(&d, broken[i % 3], 3.0, &z) && isnan(z), "%g is not skipped", broken[i % 3]);
+        CHECK(t, !outlier_check(&d, broken[i % 3], 0.0, &z), "%g is skipped although off", broken[i % 3]);
     }
+    CHECK(t, memcmp(&d, &before, sizeof(d)) == 0, "NaN or Inf changed the detector");
 }
 
 // The level jumps from 3 to 6 for good: 16 updates are lost, then training goes on and the new level is learned.
@@ -120,16 +115,6 @@ TEST(test_new_level) {
     CHECK(t, skipped == OUTLIER_MAX_REJECTED, "%d updates skipped at the new level", skipped);
     CHECK(t, fabs(outlier_zscore(&d, 6.0)) <= 1.0, "6 has z %g at the level of 6", outlier_zscore(&d, 6.0));
     CHECK(t, outlier_check(&d, 9.0, 6.0, &z), "an outlier passes after the restart");
-}
-
-// Streaks of 15 outliers with a usual value between them: no restart.
-TEST(test_streak_must_be_unbroken) {
-    OutlierDetector d = filled(3.0);
-    double z;
-    for (int i = 0; i < 160; i++) {
-        bool spike = i % 16 != 15;
-        CHECK(t, outlier_check(&d, spike ? 50.0 : 3.0, 6.0, &z) == spike, "value %d", i);
-    }
 }
 
 // A run that is level to the last bit has no spread to measure with: equal values pass, real changes do not.
