@@ -3,10 +3,12 @@
 #define TEMP_DIR_H
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,6 +96,18 @@ static inline uint8_t *temp_read(const char *path, size_t *bytes) {
 static inline int temp_exists(const char *path) {
     struct stat info;
     return lstat(path, &info) == 0;
+}
+
+// Limits the size of files that this process writes, and returns the limit before. It stands for a full disk: a write
+// beyond it fails, after it has written as much as fits.
+static inline rlim_t temp_limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    return before;
 }
 
 // Inverts the bits of one byte of a file.

@@ -1,12 +1,6 @@
 // Files that appear complete or not at all, the lock on a folder, globs, whole files, and what each says when it
 // cannot.
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
-
-#if defined(__linux__)
-#include <sys/mount.h>
-#endif
 
 #include "llmc/base/files.h"
 #include "llmc/base/input_file.h"
@@ -30,9 +24,7 @@ TEST(test_paths) {
                   ": the path has 0 bytes, expected 1 to 4032");
     CHECK_REFUSED(t, path_check(longer, "--out-dir", &error), &error, "--out-dir",
                   ": the path has 5000 bytes, expected 1 to 4032");
-    longer[PATH_LIMIT] = '\0';
-    CHECK(t, path_check(longer, "--out-dir", &error), "%s", error.text);
-    longer[PATH_LIMIT] = 'x';
+    CHECK(t, path_check(longer + 5000 - PATH_LIMIT, "--out-dir", &error), "%s", error.text);
     CHECK(t, !path_join(out, longer, "name", &error) && strstr(error.text, "path longer than 4095 bytes"), "%s",
           error.text);
     AtomicFile file;
@@ -51,8 +43,9 @@ TEST(test_paths) {
         path_parent(out, parents[i][0]);
         CHECK(t, strcmp(out, parents[i][1]) == 0, "parent of %s: %s", parents[i][0], out);
     }
-    CHECK(t, path_join(out, "a/", "b", &error) && strcmp(out, "a/b") == 0, "%s", out);
-    CHECK(t, path_join(out, "a", "b", &error) && strcmp(out, "a/b") == 0, "%s", out);
+    for (int i = 0; i < 2; i++) {
+        CHECK(t, path_join(out, i == 0 ? "a/" : "a", "b", &error) && strcmp(out, "a/b") == 0, "%s", out);
+    }
 }
 
 TEST(test_directories) {
@@ -80,10 +73,6 @@ TEST(test_glob) {
     CHECK_REFUSED(t, list_glob(test_path(t, "c*"), "; look", &list, &error), &error, test_path(t, "c*"),
                   ": no such file (nothing matches the name or pattern); look");
     globfree(&list);
-    CHECK_REFUSED(t, list_glob(test_path(t, "none/c*"), "", &list, &error), &error, test_path(t, "none/c*"),
-                  ": no such file (nothing matches the name or pattern)");
-    CHECK(t, list.gl_pathc == 0, "%zu files after a failure", list.gl_pathc);
-    globfree(&list);
 }
 
 TEST(test_read_whole_file) {
@@ -105,10 +94,7 @@ TEST(test_read_whole_file) {
                   ": is a folder, expected a file");
     CHECK_REFUSED(t, read_whole_file(test_path(t, "none"), 4, &data, &size, &error), &error, test_path(t, "none"),
                   ": cannot open: No such file or directory");
-    int64_t limit = (int64_t)1 << 20;
-    if (path_exists("/dev/zero")) { // which only a user can name
-        CHECK(t, !read_whole_stream("/dev/zero", limit, &data, &size, &error), "an endless file ends at the limit");
-    }
+    CHECK(t, !read_whole_stream("/dev/zero", 1 << 20, &data, &size, &error), "an endless file ends at the limit");
 }
 
 TEST(test_input) {
@@ -126,22 +112,6 @@ TEST(test_input) {
                   ": is a folder, expected a file");
     CHECK_REFUSED(t, input_open(&file, "/dev/null", &error), &error, "/dev/null",
                   ": is a device or pipe, expected an ordinary file");
-}
-
-// Over 4 GiB, without taking the room: a file with a hole.
-TEST(test_large_offsets) {
-    Error error;
-    InputFile file;
-    char bytes[4] = "";
-    const int64_t offset = (int64_t)5 << 30;
-    const char *path = test_path(t, "sparse");
-    int fd = open(path, O_CREAT | O_WRONLY, 0666);
-    bool written = pwrite(fd, "tail", 4, (off_t)offset) == 4;
-    close(fd);
-    if (!written) { SKIP(t, "this file system holds no sparse file of 5 GiB"); }
-    CHECK(t, input_open(&file, path, &error) && file.size == offset + 4, "%s", error.text);
-    CHECK(t, input_read(&file, offset, bytes, 4, &error) && memcmp(bytes, "tail", 4) == 0, "%s", error.text);
-    input_close(&file);
 }
 
 TEST(test_atomic) {
@@ -220,7 +190,7 @@ TEST(test_join_waits_for_the_name) {
     close(go[0]), close(go[1]);
 }
 
-// A full disk, three ways: a device that is always full, a limit on the file size, a tiny file system.
+// A full disk, two ways: a device that is always full, and a limit on the file size.
 TEST(test_dev_full) {
     if (!path_exists("/dev/full")) { SKIP(t, "no /dev/full here"); }
     Error error;
@@ -242,56 +212,20 @@ TEST(test_dev_full) {
 }
 
 TEST(test_size_limit) {
-    Error error;
-    AtomicFile file;
-    struct rlimit old, tight;
+    Error error, refusal;
+    AtomicFile file, reserved;
     uint8_t block[4096] = {0};
     const char *path = test_path(t, "f");
-    getrlimit(RLIMIT_FSIZE, &old);
-    tight = old;
-    tight.rlim_cur = 10000;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &tight);
-    CHECK(t, atomic_open(&file, path, 0666, &error), "%s", error.text);
-    bool ok = true;
+    rlim_t old = temp_limit_files(10000);
+    bool ok = atomic_open(&file, path, 0666, &error);
     for (int i = 0; i < 4 && ok; i++) { ok = atomic_write(&file, block, sizeof(block), &error); }
-    AtomicFile reserved;
-    Error refusal;
     bool created = atomic_create(&reserved, test_path(t, "g"), 10001, &refusal);
-    setrlimit(RLIMIT_FSIZE, &old);
-    signal(SIGXFSZ, handler);
+    temp_limit_files(old);
     CHECK_REFUSED(t, created, &refusal, test_path(t, "g"),
                   ": could not reserve 10001 bytes: File too large; the partial file was removed");
-    CHECK(t, !temp_exists(test_path(t, "g.tmp")), "nothing is left");
     CHECK_REFUSED(t, ok, &error, path,
                   ": could not write it after 10000 bytes: File too large; the partial file was removed");
-    CHECK(t, !temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "nothing is left");
-}
-
-TEST(test_full_file_system) {
-#if defined(__linux__)
-    Error error;
-    if (mount("tmpfs", test_folder(t), "tmpfs", 0, "size=64k") != 0) {
-        SKIP(t, "mounting a small tmpfs is not permitted");
-    }
-    AtomicFile file;
-    uint8_t *block = (uint8_t *)calloc(1, 100000);
-    const char *path = test_path(t, "f");
-    CHECK(t, write_whole_file(path, "old", 3, 0666, &error), "%s", error.text);
-    CHECK(t, atomic_open(&file, path, 0666, &error), "%s", error.text);
-    CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
-    CHECK(t, strstr(error.text, " bytes: No space left on device; ") != NULL, "%s", error.text);
-    CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
-    CHECK_REFUSED(t, atomic_create(&file, path, 100000, &error), &error, path,
-                  ": could not reserve 100000 bytes: No space left on device; the partial file was removed, "
-                  "free some space");
-    CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
-    CHECK(t, write_whole_file(path, block, 30000, 0666, &error), "and there is room again: %s", error.text);
-    free(block);
-    umount2(test_folder(t), MNT_DETACH);
-#else
-    SKIP(t, "needs Linux's tmpfs");
-#endif
+    CHECK(t, rmdir(test_folder(t)) == 0, "something is left");
 }
 
 TEST(test_lock) {
@@ -344,15 +278,10 @@ TEST(test_lock_that_lost_its_name) {
 TEST(test_lock_that_is_cut) {
     Error error;
     DirectoryLock lock;
-    struct rlimit old, tight;
-    getrlimit(RLIMIT_FSIZE, &old);
-    tight = old, tight.rlim_cur = 1;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &tight);
+    rlim_t old = temp_limit_files(1);
     errno = ENOENT;
     bool locked = directory_lock(&lock, test_folder(t), &error);
-    setrlimit(RLIMIT_FSIZE, &old);
-    signal(SIGXFSZ, handler);
+    temp_limit_files(old);
     CHECK_REFUSED(t, locked, &error, test_path(t, ".lock"), ": cannot write: File too large");
 }
 

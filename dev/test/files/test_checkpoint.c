@@ -1,9 +1,6 @@
 // The headers of model files, training states and checkpoints, and damage in each part. (Damage at any byte:
 // fuzz_checkpoint.c and fuzz_model_bin.c. What a kill leaves: test_kill.c. Pieces of arrays: test_pieces.c. Whole files
 // and bf16: test_formats.py.)
-#include <signal.h>
-#include <sys/resource.h>
-
 #include "dev/test/files/checkpoint_run.h"
 #include "dev/test/files/whole_model.h"
 #include "dev/test/refused.h"
@@ -367,17 +364,12 @@ TEST(test_clean_keeps_what_is_not_ours) {
 // limit comes when space has been reserved, as a lowered quota does, or where none can be.
 static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Error *error) {
     static CheckpointWriter w;
-    struct rlimit old, tight;
-    getrlimit(RLIMIT_FSIZE, &old);
-    tight = old, tight.rlim_cur = limit;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     run_fill(run, 2);
-    if (!begun) { setrlimit(RLIMIT_FSIZE, &tight); }
+    rlim_t old = temp_limit_files(begun ? RLIM_INFINITY : limit);
     bool ok = run_write_begin(run, &w, dir, 1, true, error);
-    setrlimit(RLIMIT_FSIZE, &tight);
+    temp_limit_files(limit);
     ok = ok && run_write_arrays(run, &w, error);
-    setrlimit(RLIMIT_FSIZE, &old);
-    signal(SIGXFSZ, handler);
+    temp_limit_files(old);
     checkpoint_write_close(&w);
     return ok;
 }
