@@ -29,13 +29,6 @@ static void plant(Test *t, Planted what, const char *path) {
     }
 }
 
-// Only this user may read or write the file.
-static void check_private(Test *t, const char *path) {
-    struct stat info;
-    temp_must(stat(path, &info) == 0, path);
-    CHECK(t, (info.st_mode & 0777) == 0600, "%s: mode %o", path, (unsigned)info.st_mode & 0777);
-}
-
 static void check_outside(Test *t, Planted what) {
     size_t n;
     uint8_t *data = temp_read(test_path(t, "outside"), &n);
@@ -86,25 +79,27 @@ TEST(test_planted_for_join_and_lock) {
     }
 }
 
-// Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too.
-TEST(test_lock_is_private) {
-    const char *path = test_path(t, ".lock");
-    for (int old = 0; old < 2; old++) {
-        Error error;
-        DirectoryLock lock;
-        if (old) { temp_must(chmod(path, 0644) == 0, path); }
-        CHECK(t, directory_lock(&lock, test_folder(t), &error), "%s", error.text);
-        check_private(t, path);
-        directory_unlock(&lock);
-    }
+static int mode_of(const char *path) {
+    struct stat info;
+    temp_must(stat(path, &info) == 0, path);
+    return info.st_mode & 0777;
 }
 
-TEST(test_private_file) {
+// Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too. So
+// is a file that holds a secret.
+TEST(test_private_files) {
     Error error;
-    const char *path = test_path(t, "secret");
-    temp_write(path, "old", 3);
-    CHECK(t, write_whole_file(path, "new", 3, 0600, &error), "%s", error.text);
-    check_private(t, path);
+    DirectoryLock lock;
+    const char *path = test_path(t, ".lock"), *secret = test_path(t, "secret");
+    for (int old = 0; old < 2; old++) {
+        if (old) { temp_must(chmod(path, 0644) == 0, path); }
+        CHECK(t, directory_lock(&lock, test_folder(t), &error), "%s", error.text);
+        CHECK(t, mode_of(path) == 0600, "%s: mode %o", path, (unsigned)mode_of(path));
+        directory_unlock(&lock);
+    }
+    temp_write(secret, "old", 3);
+    CHECK(t, write_whole_file(secret, "new", 3, 0600, &error), "%s", error.text);
+    CHECK(t, mode_of(secret) == 0600, "%s: mode %o", secret, (unsigned)mode_of(secret));
 }
 
 // A folder of ours: made, found, and refused if it is something else.

@@ -151,11 +151,6 @@ static void amx_dpbf16ps(int sums, int a, int b) {
     memcpy(amx_thread.data[sums], C, sizeof(C));
 }
 
-#if defined(GEMM_AMX_TARGET)
-#define AMX_IS_COMPILED 1 // gemm_amx.h has made instructions of it as well
-#else
-#define AMX_IS_COMPILED 0
-#endif
 #undef LLMC_GEMM_AMX_H
 #undef GEMM_AMX_TARGET
 #undef SYS_arch_prctl

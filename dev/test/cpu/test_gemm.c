@@ -296,26 +296,6 @@ TEST(test_nan_stays_in_its_row) {
     free_case(&c);
 }
 
-// The hardware, and the software that stands for it elsewhere, give the same bits.
-TEST(test_amx_of_this_processor) {
-#if AMX_IS_COMPILED
-    if (!has_amx()) { SKIP(t, "this machine has no AMX"); }
-    set_threads(2);
-    for (int flags = 0; flags < 16; flags++) {
-        Case hardware = new_case(37 + flags, 51, 600, 1, flags, 2),
-             software = new_case(37 + flags, 51, 600, 1, flags, 2);
-        hardware.mm.kernel = &gemm_amx, software.mm.kernel = &emulated_amx;
-        CHECK(t, emulated_has_amx(), "the emulated AMX is not here");
-        float *got = result_of(&hardware, false), *want = result_of(&software, false);
-        size_t bytes = (size_t)(2 * GUARD + hardware.M * hardware.ldc) * sizeof(float);
-        CHECK(t, memcmp(got, want, bytes) == 0, "AMX in hardware differs from AMX in software");
-        free(got), free(want), free_case(&hardware), free_case(&software);
-    }
-#else
-    SKIP(t, "this compiler knows no AMX");
-#endif
-}
-
 // AMX is taken only where the processor has all of it and Linux permits it.
 TEST(test_amx_asks_for_permission) {
     const unsigned tile = 1u << 24, bf16 = 1u << 22, edx[] = {0, tile, bf16, ~(tile | bf16), tile | bf16};

@@ -10,11 +10,11 @@ enum { V = 1000 };
 static EvalFile file;
 static EvalLoader eval;
 
-// Opens what `file` holds, cut or padded to `bytes`.
-static bool open_bytes(Test *t, size_t bytes, int vocab_size, Error *error) {
+// Writes what `file` holds, cut or padded to `bytes`, and opens it.
+static bool open_bytes(Test *t, size_t bytes, int vocab_size, int max_seq_len, int64_t max_examples, Error *error) {
     const char *path = test_path(t, "eval.bin");
     temp_write(path, file.data, bytes);
-    return eval_open(&eval, path, vocab_size, 1024, 0, error);
+    return eval_open(&eval, path, vocab_size, max_seq_len, max_examples, error);
 }
 
 // Three examples of 4, 2 and 3 completions. The tokens of an example count up, through its context and, each time anew,
@@ -37,8 +37,7 @@ static void make_file(void) {
 static bool open_file(Test *t, int max_seq_len, int64_t max_examples) {
     Error error = {""};
     make_file();
-    temp_write(test_path(t, "eval.bin"), file.data, file.bytes);
-    return CHECK(t, eval_open(&eval, test_path(t, "eval.bin"), V, max_seq_len, max_examples, &error), "%s", error.text);
+    return CHECK(t, open_bytes(t, file.bytes, V, max_seq_len, max_examples, &error), "%s", error.text);
 }
 
 // ---- Sequences ----
@@ -144,7 +143,7 @@ static void check_open_refused(Test *t, size_t bytes, int vocab_size, const char
     Error error = {""};
     char rest[512];
     snprintf(rest, sizeof(rest), ": %s", want);
-    CHECK_REFUSED(t, open_bytes(t, bytes, vocab_size, &error), &error, test_path(t, "eval.bin"), rest);
+    CHECK_REFUSED(t, open_bytes(t, bytes, vocab_size, 1024, 0, &error), &error, test_path(t, "eval.bin"), rest);
     CHECK(t, eval.words == NULL && eval.sequences == NULL && !eval_is_open(&eval), "something is left after a failure");
     eval_close(&eval);
 }
@@ -203,11 +202,9 @@ TEST(test_sizes) {
     check_open_refused(t, file.bytes, 114,
                        "example 2: token 5 of completion 2 is id 114, the model's vocabulary has 114 (made by another "
                        "tokenizer?)");
-    CHECK(t, open_bytes(t, file.bytes, 115, &error), "%s", error.text);
+    CHECK(t, open_bytes(t, file.bytes, 115, 7, 0, &error), "%s", error.text);
     eval_close(&eval);
-    CHECK_REFUSED(t, eval_open(&eval, test_path(t, "eval.bin"), V, 6, 0, &error), &error, test_path(t, "eval.bin"),
+    CHECK_REFUSED(t, open_bytes(t, file.bytes, V, 6, 0, &error), &error, test_path(t, "eval.bin"),
                   ": example 1: completion 0 has 7 tokens, and the model knows only 6 positions; leave this evaluation "
                   "out");
-    CHECK(t, eval_open(&eval, test_path(t, "eval.bin"), V, 7, 0, &error), "%s", error.text);
-    eval_close(&eval);
 }

@@ -6,24 +6,31 @@
 
 static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
 
-// ---- Helpers: whole files of the test's folder ----
+// ---- Helpers ----
 
-// Reads a file into text (cut at size - 1); "(none)" if there is no such file.
-static void read_text(Test *t, const char *name, char *text, size_t size) {
-    snprintf(text, size, "(none)");
-    if (!temp_exists(test_path(t, name))) { return; }
-    size_t bytes;
-    uint8_t *data = temp_read(test_path(t, name), &bytes);
-    snprintf(text, size, "%.*s", (int)bytes, (char *)data);
-    free(data);
+// Opens a logger whose screen is a file. dir: NULL, or the folder of the logs.
+static Logger open_logger(Test *t, const char *dir, int64_t first_step, int64_t total_steps, bool terminal) {
+    Logger logger;
+    Error error = {""};
+    CHECK(t, logger_open(&logger, dir, first_step, total_steps, &error), "%s", error.text);
+    logger.out = tmpfile();
+    logger.terminal = terminal;
+    return logger;
 }
 
-static void write_log(Test *t, const char *text) { temp_write(test_path(t, MAIN_LOG_NAME), text, strlen(text)); }
+// Closes a logger, and reads what it has shown.
+static void close_logger(Logger *logger, char *shown, size_t size) {
+    logger_close(logger);
+    rewind(logger->out);
+    shown[fread(shown, 1, size - 1, logger->out)] = '\0';
+    fclose(logger->out);
+}
 
 static void check_log(Test *t, const char *when, const char *want) {
-    char text[4096];
-    read_text(t, MAIN_LOG_NAME, text, sizeof(text));
-    CHECK(t, strcmp(text, want) == 0, "%s: %s", when, text);
+    size_t bytes;
+    uint8_t *data = temp_read(test_path(t, MAIN_LOG_NAME), &bytes);
+    CHECK(t, bytes == strlen(want) && memcmp(data, want, bytes) == 0, "%s: %.*s", when, (int)bytes, (char *)data);
+    free(data);
 }
 
 // ---- Texts ----
@@ -48,41 +55,25 @@ TEST(test_durations) {
 
 TEST(test_step_line) {
     char line[512];
-    logger_step_line(line, sizeof(line), &example, 40, 31.2, false);
-    const char *expected =
-        "step    3/40 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | "
-        "0:31 left";
-    CHECK(t, strcmp(line, expected) == 0, "%s", line);
-    logger_step_line(line, sizeof(line), &example, 40, 31.2, true);
-    CHECK(t, strcmp(line, "step    3/40 | loss 7.123456 | 315 tok/s | 62% of peak | 0:31 left") == 0, "%s", line);
     StepInfo odd = example;
     odd.peak_fraction = 0.0;
     odd.loss = (double)NAN;
     odd.step = 123455;
     logger_step_line(line, sizeof(line), &odd, 200000, -1, false);
-    expected = "step 123456/200000 | loss nan | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 0:00 left";
+    const char *expected =
+        "step 123456/200000 | loss nan | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 0:00 left";
     CHECK(t, strcmp(line, expected) == 0 || strstr(line, "loss -nan") != NULL, "%s", line);
 }
 
 // ---- Screen ----
 
-static void read_back(FILE *file, char *text, size_t size) {
-    rewind(file);
-    text[fread(text, 1, size - 1, file)] = '\0';
-    fclose(file);
-}
-
 TEST(test_plain_output) {
-    Logger logger;
     Error error;
     char text[1024];
-    if (!CHECK(t, logger_open(&logger, NULL, 0, 3, &error), "no folder is needed")) { return; }
-    logger.out = tmpfile();
-    logger.terminal = false;
+    Logger logger = open_logger(t, NULL, 0, 3, false);
     bool ok = logger_val(&logger, 2, 3.25, &error) && logger_step(&logger, &example, &error);
     logger_event(&logger, "saved %s", "x");
-    logger_close(&logger);
-    read_back(logger.out, text, sizeof(text));
+    close_logger(&logger, text, sizeof(text));
     const char *expected =
         "step    2/3 | val loss 3.250000\n"
         "step    3/3 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | 0:00 left\n"
@@ -92,44 +83,33 @@ TEST(test_plain_output) {
 
 // A step takes the place of the one before, an event removes it, and the last step stays.
 TEST(test_terminal_output) {
-    Logger logger;
     Error error;
     char text[2048];
     StepInfo last = example;
     last.step = 39;
-    if (!CHECK(t, logger_open(&logger, NULL, 0, 40, &error), "no folder is needed")) { return; }
-    logger.out = tmpfile();
-    logger.terminal = true;
+    Logger logger = open_logger(t, NULL, 0, 40, true);
     bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, &error) &&
               logger_step(&logger, &last, &error);
-    logger_close(&logger);
-    read_back(logger.out, text, sizeof(text));
-    CHECK(t, ok && strncmp(text, "\rstep    3/40 | loss 7.123456 | 315 tok/s", 41) == 0, "%s", text);
+    close_logger(&logger, text, sizeof(text));
+    CHECK(t, ok && strncmp(text, "\rstep    3/40 | loss 7.123456 | 315 tok/s | 62% of peak | ", 58) == 0, "%s", text);
     const char *after = strstr(text, " left\033[J\r\033[Jstep    3/40 | val loss 3.250000\nstep   40/40 | loss ");
     CHECK(t, after != NULL && ends_with(text, " left\n"), "%s", text);
 }
 
 // ---- main.log ----
 
-static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *error) {
+// A run whose first step is `from` takes the steps up to `to`.
+static void run_steps(Test *t, int64_t from, int64_t to) {
+    char shown[4096];
+    Error error = {""};
+    Logger logger = open_logger(t, test_folder(t), from, 10, false);
     for (int64_t step = from; step < to; step++) {
         StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
-        if (step % 2 == 0 && !logger_val(logger, step, 6.0 - (double)step, error)) { return false; }
-        if (!logger_step(logger, &info, error)) { return false; }
+        bool ok = (step % 2 != 0 || logger_val(&logger, step, 6.0 - (double)step, &error)) &&
+                  logger_step(&logger, &info, &error);
+        CHECK(t, ok, "%s", error.text);
     }
-    return true;
-}
-
-// Opens the log, as a run whose first step is `from`, and takes the steps up to `to`. Nothing is shown.
-static void run_steps(Test *t, int64_t from, int64_t to) {
-    Logger logger;
-    Error error = {""};
-    if (!CHECK(t, logger_open(&logger, test_folder(t), from, 10, &error), "%s", error.text)) { return; }
-    logger.out = fopen("/dev/null", "w");
-    logger.terminal = false;
-    CHECK(t, logger.out != NULL && log_some_steps(&logger, from, to, &error), "%s", error.text);
-    logger_close(&logger);
-    fclose(logger.out);
+    close_logger(&logger, shown, sizeof(shown));
 }
 
 static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n"
@@ -144,7 +124,7 @@ TEST(test_log_and_resume) {
     char twice[1024];
     snprintf(twice, sizeof(twice), "%ss:3 trl:2.0000 lr:0.000600 norm:1.26\n", four_steps);
     check_log(t, "resumed", twice);
-    write_log(t, "s:0 tel:6.0"); // cut by a crash
+    temp_write(test_path(t, MAIN_LOG_NAME), "s:0 tel:6.0", 11); // cut by a crash
     run_steps(t, 3, 4);
     check_log(t, "cut", "s:0 tel:6.0\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n");
     run_steps(t, 0, 1);
@@ -153,43 +133,30 @@ TEST(test_log_and_resume) {
 
 // What is shown of an accuracy, and kept of it.
 TEST(test_evaluations) {
-    char text[4096], shown[4096];
-    Logger logger;
+    char shown[4096];
     Error error = {""};
-    CHECK(t, logger_open(&logger, test_folder(t), 0, 1000, &error), "%s", error.text);
-    logger.out = tmpfile();
-    logger.terminal = true;
+    Logger logger = open_logger(t, test_folder(t), 0, 1000, true);
     logger_show(&logger, "HellaSwag 1/9");
     logger_show(&logger, "HellaSwag 2/9");
-    bool ok = logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error);
-    logger_show(&logger, "MMLU 1/9");
-    ok = ok && logger_eval(&logger, 250, "MMLU", "mmlu", 0, 7, &error);
-    CHECK(t, ok, "%s", error.text);
-    read_back(logger.out, shown, sizeof(shown));
-    CHECK(t,
-          strcmp(shown,
-                 "\rHellaSwag 1/9\033[J\rHellaSwag 2/9\033[J\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n"
-                 "\rMMLU 1/9\033[J\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n") == 0,
-          "%s", shown);
-    logger_close(&logger);
-    read_text(t, MAIN_LOG_NAME, text, sizeof(text));
-    CHECK(t, strncmp(text, "s:250 eval:0.2955\n", 18) == 0 && strstr(text, "\ns:250 mmlu:0.0000\n") != NULL, "%s",
-          text);
+    CHECK(t, logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error), "%s", error.text);
+    close_logger(&logger, shown, sizeof(shown));
+    const char *expected = "\rHellaSwag 1/9\033[J\rHellaSwag 2/9\033[J\r\033[J"
+                           "step  250/1000 | HellaSwag 0.2955 (2967/10042)\n";
+    CHECK(t, strcmp(shown, expected) == 0, "%s", shown);
+    check_log(t, "an evaluation", "s:250 eval:0.2955\n");
 }
 
 TEST(test_log_errors) {
+    char shown[1024];
     Logger logger;
     Error error = {""};
     CHECK_REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), &error, test_path(t, "none/main.log"),
                   ": cannot open: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
-    CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
-    logger.out = fopen("/dev/null", "w");
-    logger.terminal = false;
+    logger = open_logger(t, NULL, 0, 10, false);
     snprintf(logger.main.path, sizeof(logger.main.path), "run/main.log");
     logger.main.fd = open("/dev/full", O_WRONLY);
     CHECK_REFUSED(t, logger_step(&logger, &example, &error), &error, "run/main.log",
                   ": cannot write the log: no space left on device; free some space, then continue with --resume");
-    logger_close(&logger);
-    if (logger.out != NULL) { fclose(logger.out); }
+    close_logger(&logger, shown, sizeof(shown));
 }
