@@ -9,12 +9,11 @@ import struct
 import sys
 from array import array
 
-import numpy as np
 import pytest
 
 import cli
 import formats
-from cli import QUIET, TINY, model, ran, refused, tensor_shapes
+from cli import QUIET, TINY, model, ran, tensor_shapes
 from formats import CONFIG, random_model
 from tools import ROOT, SHARED, new_folder, path, python, read, text_of, write
 
@@ -52,36 +51,9 @@ def their_folder(name, tensors, dtype="F32", prefix="", more=(), **config):
 
 
 def test_a_model_of_transformers():
-    """hf_tiny was saved by transformers. What is imported has the bits of its weights, and the logits of PyTorch, here
-    computed in double precision."""
+    """transformers saved hf_tiny from the weights of tiny.bin, which test_gpt2.c compares with PyTorch's logits."""
     called("import", os.path.join(FIXTURES, "hf_tiny"), path("tiny.bin"))
     assert read("tiny.bin") == read(os.path.join(FIXTURES, "tiny.bin"))
-    config, _, tensors = formats.read_model(path("tiny.bin"))
-    state = np.fromfile(os.path.join(FIXTURES, "tiny_debug_state.bin"), np.int32)
-    B, T, V = (*state[2:4], config["V"])
-    tokens, want = state[256:256 + B * T].reshape(B, T), state[256 + 2 * B * T:][:B * T * V].view(np.float32)
-    p = {name: np.array(tensors[name], np.float64).reshape(shape) for name, shape in tensor_shapes(config).items()}
-    error = np.abs(logits(config, p, tokens) - want.reshape(B, T, V)).max()
-    assert error <= 2.0**-22 * np.abs(want).max(), error  # the expected logits are rounded to fp32
-
-
-def logits(config, p, tokens):
-    def norm(x, weight, bias):
-        x = x - x.mean(-1, keepdims=True)
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
-
-    (B, T), NH = tokens.shape, config["NH"]
-    x = p["wte"][tokens] + p["wpe"][:T]
-    for i in range(config["L"]):
-        q, k, v = np.split(norm(x, p["ln1w"][i], p["ln1b"][i]) @ p["qkvw"][i].T + p["qkvb"][i], 3, -1)
-        q, k, v = (y.reshape(B, T, NH, -1).transpose(0, 2, 1, 3) for y in (q, k, v))
-        weights = np.exp(q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])) * np.tri(T)
-        mixed = (weights / weights.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(B, T, -1)
-        x = x + mixed @ p["attprojw"][i].T + p["attprojb"][i]
-        h = norm(x, p["ln2w"][i], p["ln2b"][i]) @ p["fcw"][i].T + p["fcb"][i]
-        h = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-        x = x + h @ p["fcprojw"][i].T + p["fcprojb"][i]
-    return norm(x, p["lnfw"], p["lnfb"]) @ p["wte"][:config["V"]].T
 
 
 @pytest.mark.parametrize("dtype, prefix", (("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")))
@@ -269,14 +241,14 @@ def check_tokenizer(folder, vocab, merges, context):
     assert {settings[f"{name}_token"] for name in ("bos", "eos", "unk")} == {END}
 
 
+MERGES = [(0, 1), (256, 2), (30, 31)]  # of the small tokenizer, by the ids of their tokens
+
+
 def small_words():
-    """The tokens of three merges, and these."""
-    pairs = [(0, 1), (256, 2), (30, 31)]
     words = [bytes([byte]) for byte in formats.BYTES]
-    for left, right in pairs:
+    for left, right in MERGES:
         words.append(words[left] + words[right])
-    texts = ["".join(symbol(byte) for byte in word) for word in words]
-    return [*words, END.encode()], [*texts, END], [(texts[left], texts[right]) for left, right in pairs]
+    return [*words, END.encode()]
 
 
 def a_model(V=300):
@@ -286,13 +258,14 @@ def a_model(V=300):
 
 
 def test_tokenizer_both_ways():
-    words, texts, merges = small_words()
+    words = small_words()
+    texts = ["".join(map(symbol, word)) for word in words[:-1]] + [END]
     write("t.bin", cli.tokenizer_bytes(words))
     folder = new_folder("small_hf")
     assert f"with its tokenizer {path('t.bin')}" in called("export", a_model(), folder, "--tokenizer", path("t.bin"))
     assert sorted(os.listdir(folder)) == FILES
     check_config(folder, 300, 259, 16)
-    check_tokenizer(folder, texts, merges, 16)
+    check_tokenizer(folder, texts, [(texts[left], texts[right]) for left, right in MERGES], 16)
     assert f"{path('m_tokenizer.bin')}: its tokenizer of 260 tokens" in called("import", folder, path("m.bin"))
     assert read("m_tokenizer.bin") == read("t.bin")
     called("export", path("m.bin"), new_folder("again"))  # finds it beside the model
@@ -323,16 +296,21 @@ def test_bytes():
     assert "has 257 tokens, the model 200" in called("export", a_model(200), folder, "--tokenizer", "byte", status=1)
 
 
+def changed_tokenizer(change):
+    """The folder of an exported model whose tokenizer.json was changed."""
+    write("t.bin", cli.tokenizer_bytes(small_words()))
+    folder = new_folder("changed")
+    hf.export_model(a_model(), folder, path("t.bin"))
+    whole = json.loads(read("changed/tokenizer.json"))
+    change(whole)
+    write("changed/tokenizer.json", json.dumps(whole))
+    return folder
+
+
 def test_old_form_of_merges():
     """"a b" instead of ["a", "b"], as transformers wrote them before 5."""
-    words, _, _ = small_words()
-    write("t.bin", cli.tokenizer_bytes(words))
-    folder = new_folder("old")
-    hf.export_model(a_model(), folder, path("t.bin"))
-    whole = json.loads(read("old/tokenizer.json"))
-    whole["model"]["merges"] = [" ".join(pair) for pair in whole["model"]["merges"]]
-    write("old/tokenizer.json", json.dumps(whole))
-    hf.import_model(folder, path("m.bin"))
+    hf.import_model(changed_tokenizer(lambda t: t["model"].update(merges=list(map(" ".join, t["model"]["merges"])))),
+                    path("m.bin"))
     assert read("m_tokenizer.bin") == read("t.bin")
 
 
@@ -345,28 +323,18 @@ def test_old_form_of_merges():
     lambda t: t["model"]["vocab"].update({END: 1000}), lambda t: t["model"]["vocab"].pop("a"),
     lambda t: t["model"]["vocab"].update({"漢": 260}), lambda t: t["model"].update(vocab=[])))
 def test_other_tokenizers(change):
-    words, _, _ = small_words()
-    write("t.bin", cli.tokenizer_bytes(words))
-    folder = new_folder("kinds")
-    hf.export_model(a_model(), folder, path("t.bin"))
-    whole = json.loads(read("kinds/tokenizer.json"))
-    change(whole)
-    write("kinds/tokenizer.json", json.dumps(whole))
-    fails("tokenizer.json: not GPT-2's kind of tokenizer", hf.import_model, folder, path("never.bin"))
+    fails("tokenizer.json: not GPT-2's kind of tokenizer", hf.import_model, changed_tokenizer(change),
+          path("never.bin"))
 
 
 def test_damaged_tokenizer_file():
-    words, _, _ = small_words()
-    write("t.bin", cli.tokenizer_bytes(words))
-    data = read("t.bin")
-    for size in (0, 100, 1024, 1500, len(data) - 1):
-        write("t.bin", data[:size])
-        fails(path("t.bin"), hf.export_model, a_model(), path("no"), path("t.bin"))
-    for more in (b"\0", b"\1a"):
-        write("t.bin", data + more)
-        fails(path("t.bin"), hf.export_model, a_model(), path("no"), path("t.bin"))
-    write("t.bin", data[:12] + struct.pack("<I", 260) + data[16:])  # end-of-text
-    fails("with end-of-text among them", hf.export_model, a_model(), path("no"), path("t.bin"))
+    data, file = cli.tokenizer_bytes(small_words()), path("t.bin")
+    cut = [data[:size] for size in (0, 100, 1024, 1500, len(data) - 1)]
+    end_of_text = data[:12] + struct.pack("<I", 260) + data[16:]
+    for damaged, says in (*((bad, file) for bad in [*cut, data + b"\0", data + b"\1a"]),
+                          (end_of_text, "with end-of-text among them")):
+        write("t.bin", damaged)
+        fails(says, hf.export_model, a_model(), path("no"), file)
 
 
 # ---- Runs ----
@@ -387,12 +355,3 @@ def test_a_run():
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
     os.remove(newest)
     assert older + " for" in called("export", folder, out) and sorted(os.listdir(out)) == FILES
-
-
-def test_the_trainer_names_the_command():
-    """--init of what only hf.py reads."""
-    folder = their_folder("theirs", random_model(1))
-    for init in (folder, os.path.join(folder, "model.safetensors")):
-        refused("--init", init, "-x", 0, says=[init, f"python3 dev/hf.py import {folder} "])
-    refused("--init", "gpt2-medium", "-x", 0, says=["python3 dev/hf.py import gpt2-medium gpt2-medium.bin",
-                                                    "--init gpt2-medium.bin", "--init 350M"])
