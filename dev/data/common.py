@@ -91,8 +91,6 @@ def catch_sigterm():
         raise Stopped()
 
     signal.signal(signal.SIGTERM, stop)
-    if hasattr(signal, "SIGXFSZ"):
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a limit on the size of files shall be an error of write()
 
 
 def whole(low, high):

@@ -224,9 +224,11 @@ def test_a_folder_that_is_named_is_taken_or_refused():
 def test_nvcc():
     """NVCC comes before CUDA_HOME, whose libraries are then found all the same."""
     cuda, other, odd = toolkit(), toolkit(release="12.4"), os.path.join(new_folder(), "a b")
+    cudnn(other, 12, lib="lib64")
     named = dict(NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, QUIET="1")
     assert words("CUDA_RELEASE", **named) == ["12.4"] and words("NVCC", **named) == []
-    assert linked(words(**named))[0] == [f"{other}/lib64"]
+    assert linked(words(**named)) == ([f"{other}/lib64"], ["libcublasLt.so", "libcudnn.so.9", "libnvrtc.so.12",
+                                                           "libnvrtc-builtins.so.12.0"])
     assert words("NVCC", CUDA_HOME=cuda, QUIET="1") == [f"{cuda}/bin/nvcc"]
     nvcc(other, "11.8")
     toolkit(odd)
@@ -238,6 +240,7 @@ def test_nvcc():
 
 
 OTHER_RELEASE = "made for CUDA 12, but nvcc is of CUDA 13"
+STOPS = '#include <stdlib.h>\nextern "C" unsigned long cudnnGetCudartVersion() { exit(1); }'
 
 
 @pytest.mark.parametrize("name, make, damage, why", (
@@ -247,6 +250,7 @@ OTHER_RELEASE = "made for CUDA 12, but nvcc is of CUDA 13"
     ("NCCL", lambda place: write(nccl(place), "no library\n"), None, f"{CXX} builds no program with it that runs"),
     ("cuDNN", lambda place: cudnn(place, 12), None, OTHER_RELEASE),
     ("cuDNN", lambda place: cudnn(place, version=8), None, "version 8.7.2, expected 9"),
+    ("cuDNN", lambda place: write(cudnn(place), compiled(STOPS)), None, "builds no program with it that runs"),
     ("cuDNN", cudnn, "lib/libcudnn.so.9", "include/cudnn.h: libcudnn.so.9 is not in this place")))
 def test_a_misfit_is_passed_over(name, make, damage, why):
     """The next that fits is taken, and nothing links the misfit."""

@@ -132,9 +132,8 @@ def test_order_of_the_data():
             asked = np.arange(first, first + count)
             want = np.empty((2, count), np.int64)
             sizes = np.array(tokens, np.int64)
-            c.locate(T, int(shuffle), ctypes.c_uint64(seed), len(tokens), ctypes.c_void_p(sizes.ctypes.data),
-                                ctypes.c_int64(count), ctypes.c_void_p(asked.ctypes.data),
-                                ctypes.c_void_p(want[0].ctypes.data), ctypes.c_void_p(want[1].ctypes.data))
+            c.locate(T, int(shuffle), ctypes.c_uint64(seed), len(tokens), *map(ctypes.c_void_p, (
+                sizes.ctypes.data, count, asked.ctypes.data, want[0].ctypes.data, want[1].ctypes.data)))
             got = np.stack(ours.locate(first, count))
             assert (got == want).all(), f"shards {tokens[:9]}, shuffle {shuffle}, seed {seed}: not C's order"
             if seed == 0:
@@ -235,23 +234,19 @@ def test_options():
     o = options.parse(["-i", "x", "--device", "cuda", "-f", "0"], lambda device: device == "cuda")
     assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 20), o
     for arguments, message in (
-            ([], "--train-data (-i): missing; give a text file or token shards"),
-            (["-i", "x", "--steps", "1e3"],
-             "--steps (-x): got '1e3', expected a whole number from -1 to 1000000000 (default -1)"),
-            (["-i", "x", "--lr", "nan"], "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"),
-            (["-i", "x", "--stpes", "1"], "'--stpes': unknown option; the nearest is --steps (--help lists all)"),
-            (["-i", "x", "--frobnicate", "1"], "'--frobnicate': unknown option (--help lists all)"),
-            (["-i", "x", "--max_iters=9"], "'--max_iters': unknown option; give --steps (-x)"),
-            (["-i", "x", "--top-p", "1"],
-             "--top-p: is an option of the C trainers, and does nothing here; leave it out"),
-            (["-i", "x", "-s", "20"], "--sample-every (-s): got '20', this program takes only 0; leave it out"),
-            (["-i", "x", "-b"],
-             "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
-            (["-i", "x", "-k", "constant", "-q", "0.1"], "--final-lr-frac (-q): needs no --schedule constant"),
-            (["-i", "x", "--muon-lr", "0.1"], "--muon-lr: needs --optimizer muon"),
-            (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o)")):
+            ("", "--train-data (-i): missing; give a text file or token shards"),
+            ("--steps 1e3", "--steps (-x): got '1e3', expected a whole number from -1 to 1000000000 (default -1)"),
+            ("--lr nan", "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"),
+            ("--stpes 1", "'--stpes': unknown option; the nearest is --steps (--help lists all)"),
+            ("--frobnicate 1", "'--frobnicate': unknown option (--help lists all)"),
+            ("--max_iters=9", "'--max_iters': unknown option; give --steps (-x)"),
+            ("--top-p 1", "--top-p: is an option of the C trainers, and does nothing here; leave it out"),
+            ("-s 20", "--sample-every (-s): got '20', this program takes only 0; leave it out"),
+            ("-b", "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
+            ("-k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"),
+            ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"), ("--resume", "--resume (-y): needs --out-dir (-o)")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
-            options.parse(arguments, lambda device: False)
+            options.parse(["-i", "x"][:2 * len(arguments)] + arguments.split(), lambda device: False)
 
 
 def test_given_twice(capsys):
@@ -355,21 +350,6 @@ def compare(ours, theirs, steps, loss_tolerance, norm_tolerance, what):
     for x, y in zip(a, b):
         apart = abs(float(x[2]) - float(y[2]))
         assert x[:2] == y[:2] and apart <= 1e-6 + loss_tolerance * float(y[2]), f"{what}: {x} against {y}"
-
-
-def test_links_in_the_run_folder(folder):
-    """What a link leads to stays as it is: whoever may write to the folder put it there."""
-    from dev.twin.run_folder import RunFolder
-    os.mkdir(f"{folder}/run")
-    with open(f"{folder}/precious", "w", encoding="ascii") as file:
-        file.write("s:0 trl:1.0\n")
-    for name in RunFolder.FILES:
-        os.symlink(f"{folder}/precious", f"{folder}/run/{name}")
-        with pytest.raises(OSError, match="is a link"):
-            RunFolder(f"{folder}/run").open(1, {})
-        os.remove(f"{folder}/run/{name}")
-    with open(f"{folder}/precious", encoding="ascii") as file:
-        assert file.read() == "s:0 trl:1.0\n"
 
 
 def test_files_only_grow(folder):
@@ -548,30 +528,29 @@ def test_several_processes(folder):
 def test_resume(folder):
     """From the middle: the same weights and logs as without a break, in the same folder."""
     needs("numpy", "torch")
-    run = f"{folder}/run"
-    options = ["-i", write_text(folder), *MODEL, "--steps", "6", "--checkpoint-every", "3", "--val-every", "2", "-o",
-               run]
-    straight = weights_hash(run_twin(*options))
-    log = cli.log_of(run)
-    for path in glob.glob(f"{run}/*_00000006.*"):
-        os.remove(path)
-    out = run_twin(*options, "--resume")
-    assert "from a checkpoint" in out and len(STEP.findall(out)) == 3, out
-    assert weights_hash(out) == straight
-    assert cli.log_of(run) == log and len(run_folder.speed_of(run)) == 6
+    text, run = write_text(folder), f"{folder}/run"
+    options = ["-i", text, *MODEL, "--steps", "6", "--checkpoint-every", "3", "--val-every", "2", "-o"]
+
+    def resumed(run, *more):
+        """What a run prints that goes on from the middle of another."""
+        straight, log = weights_hash(run_twin(*options, run, *more)), cli.log_of(run)
+        for path in glob.glob(f"{run}/*_00000006.*"):
+            os.remove(path)
+        out = run_twin(*options, run, *more, "--resume")
+        assert "from a checkpoint" in out and len(STEP.findall(out)) == 3, out
+        assert weights_hash(out) == straight and cli.log_of(run) == log and len(run_folder.speed_of(run)) == 6
+        return out
+
+    resumed(f"{run}_muon", "--optimizer", "muon")
+    out = resumed(run)
     assert [start["step"] for start in run_folder.record_of(run)["starts"]] == [0, 3]
     with pytest.raises(Exception, match="--lr was 0.002, is 0.1"):
-        run_twin(*(word for word in options if word not in ("--lr", "0.002")), "--resume", "--lr", "0.1")
+        run_twin(*options, run, "--resume", "--lr", "0.1")
     with pytest.raises(Exception, match="holds an earlier run; give --resume"):
-        run_twin(*options)
-    muon = [*options[:-1], f"{run}_muon", "--optimizer", "muon"]
-    straight_muon = weights_hash(run_twin(*muon))
-    for path in glob.glob(f"{run}_muon/*_00000006.*"):
-        os.remove(path)
-    assert weights_hash(run_twin(*muon, "--resume")) == straight_muon
+        run_twin(*options, run)
     needs_program(PROGRAM)
-    model = run_c(PROGRAM, "--init", run, "-i", f"{folder}/text.txt", "-t", "33", "--steps", "1", "--lr", "0")
-    assert weights_hash(model) == straight, "the C trainer reads other weights than were written"
+    model = run_c(PROGRAM, "--init", run, "-i", text, "-t", "33", "--steps", "1", "--lr", "0")
+    assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
 
 def test_files_of_a_run(folder):
@@ -599,16 +578,18 @@ def test_files_of_a_run(folder):
 def test_as_a_user(folder):
     """One line for an error; Ctrl-C ends with status 130 and leaves a record of it."""
     needs("numpy", "torch")
+    from dev.twin import Problem
     text = write_text(folder)
-    bad = [(["-i", f"{folder}/none*"], f"{folder}/none*: no such file\n"),
-           (["-i", text.replace("text.txt", "a.bin"), "-j", text],
-            f"--val-data (-j): {text}: a text becomes 257 tokens, the model has other ones; make shards of it with "
-            "./tokenize\n"),
-           (["-i", text, "--total-batch", "100"],
-            "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; give 256\n")]
-    processes = [start_twin(*arguments, "--device", "cpu") for arguments, _ in bad]
-    for process, (_, message) in zip(processes, bad):
-        assert finish(process) == ("", f"train_gpt2.py: {message}", 1), message
+    for arguments, message in (
+            (["-i", text.replace("text.txt", "a.bin"), "-j", text],
+             f"--val-data (-j): {text}: a text becomes 257 tokens, the model has other ones; make shards of it with "
+             "./tokenize"),
+            (["-i", text, "--total-batch", "100"],
+             "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; give 256")):
+        with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
+            run_twin(*arguments)
+    out, err, status = finish(start_twin("-i", f"{folder}/none*", "--device", "cpu"))
+    assert (out, err, status) == ("", f"train_gpt2.py: {folder}/none*: no such file\n", 1)
     odd = os.path.join(folder, os.fsdecode(b"\xff"))  # a name need not be UTF-8
     command = [sys.executable, os.path.join(ROOT, "train_gpt2.py"), "-i", text, *MODEL, "--device", "cpu", "--steps",
                "1"]
