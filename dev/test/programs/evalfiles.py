@@ -11,25 +11,17 @@ CONFIG = cli.config(maxT=24, V=61, Vp=128, L=2)
 
 
 
-def example_words(number, context, completions, label):
-    words = [65535, 0, number, label, len(completions)]
-    for tokens in [context, *completions]:
-        words += [len(tokens), *tokens]
-    words[1] = 2 * len(words)
-    return words
-
-
-def eval_bytes(examples, magic=20240522, version=1, count=None, longest=None, extra=b""):
+def eval_file(name, examples):
     """examples: (context, completions, label) each."""
-    streams = [example_words(i, *example) for i, example in enumerate(examples)]
-    largest = max(2 * len(stream) for stream in streams)
-    header = struct.pack("<256i", magic, version, len(streams) if count is None else count,
-                         largest if longest is None else longest, *[0] * 252)
-    return header + b"".join(array.array("H", stream).tobytes() for stream in streams) + extra
-
-
-def eval_file(name, examples, **header):
-    return cli.write(name, eval_bytes(examples, **header))
+    streams = []
+    for number, (context, completions, label) in enumerate(examples):
+        words = [65535, 0, number, label, len(completions)]
+        for tokens in [context, *completions]:
+            words += [len(tokens), *tokens]
+        words[1] = 2 * len(words)
+        streams.append(words)
+    header = struct.pack("<256i", 20240522, 1, len(streams), max(words[1] for words in streams), *[0] * 252)
+    return cli.write(name, header + b"".join(array.array("H", words).tobytes() for words in streams))
 
 
 def completion_means(c, params, context, completions, T):
@@ -42,23 +34,18 @@ def completion_means(c, params, context, completions, T):
     return means
 
 
-def clear_question(generator, c, params, context_length, lengths, T, margin=0.1):
-    """A random question whose best completion is clear, more so than any rounding: (context, completions, answer)."""
-    while True:
-        context, *completions = [[generator.randrange(c["V"]) for _ in range(n)] for n in (context_length, *lengths)]
+def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
+    """Random questions (context, completions, answer), whose best completion is clear, more so than any rounding. Rows
+    have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
+    generator, found = random.Random(seed), []
+    while len(found) < count:
+        lengths = [generator.randrange(1, 7) for _ in range(generator.choice([4, 4, 4, 2, 3]))]
+        lengths.insert(0, generator.randrange(1, (longest or T) + 2 - max(lengths)))
+        context, *completions = [[generator.randrange(c["V"]) for _ in range(n)] for n in lengths]
         means = completion_means(c, params, context, completions, T)
         best, second = sorted(means)[:2]
         if second - best >= margin:
-            return context, completions, means.index(best)
-
-
-def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
-    """Clear questions. Rows have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
-    generator, found = random.Random(seed), []
-    for _ in range(count):
-        lengths = [generator.randrange(1, 7) for _ in range(generator.choice([4, 4, 4, 2, 3]))]
-        context_length = generator.randrange(1, (longest or T) + 2 - max(lengths))
-        found.append(clear_question(generator, c, params, context_length, lengths, T, margin))
+            found.append((context, completions, means.index(best)))
     return found
 
 

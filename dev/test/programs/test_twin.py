@@ -186,8 +186,8 @@ def test_schedules():
             assert schedule.describe(o, 3e-3) == text.value.decode()
 
 
-def test_muon_numbers():
-    """Muon's momentum and scale are C's. The summary says them."""
+def test_muon_numbers(folder):
+    """Muon's momentum and scale are C's, and the summary of a run says them in C's words."""
     c = c_functions()
     from dev.twin import muon, options
     for last, warmup in ((0.95, 300), (0.95, 0), (0.95, 1), (0.5, 10), (0.0, 3), (0.999999, 7)):
@@ -197,14 +197,11 @@ def test_muon_numbers():
         for rms, kind in enumerate(("original", "rms")):
             want = c.scale(rms, rows, cols)
             assert abs(muon.scale(kind, rows, cols) - want) <= FLT_EPSILON * want, (kind, rows, cols)
-    for words, text in (
-            ([], "learning rate 0.02, cosine to 0.002, momentum 0.85 to 0.95, scale original"),
-            (["--muon-scale", "rms", "--muon-warmup", "0"],
-             "learning rate 0.0003, cosine to 3e-05, momentum 0.95, scale rms"),
-            (["--muon-lr", "0.1", "-k", "constant", "--warmup", "1", "--muon-warmup", "9"],
-             "learning rate 0.1, constant after 1 step of warm-up, momentum 0.85 to 0.95, scale original")):
-        o = options.parse(["-i", "x", "--optimizer", "muon", *words], lambda device: False)
-        assert muon.describe(o) == f"Muon for the matrices of the blocks, {text}"
+    needs_program(PROGRAM)
+    for words in ("", "--muon-scale rms --muon-warmup 0", "--muon-lr 0.1 -k constant --warmup 1 --muon-warmup 9"):
+        words = ["-i", write_text(folder), "--optimizer", "muon", *words.split()]
+        says = muon.describe(options.parse(words, lambda device: False))
+        assert f"optimizer   {says}\n" in run_c(PROGRAM, *words, "--plan"), says
 
 
 def test_model_files():
@@ -252,16 +249,12 @@ def test_options():
 def test_given_twice(capsys):
     """As ./train_gpt2 has it: the last value counts, and a line says so if they differ. "-h 2" is no help."""
     from dev.twin import options
-    for words, size, says in (
-            (["-b", "1", "--batch-size=2"], 2,
-             "train_gpt2.py: --batch-size (-b): given more than once; the last value, '2', is taken\n"),
-            (["-b", "2", "-b", "2"], 2, "")):
-        assert options.parse(["-i", "x", *words], lambda device: False).batch_size == size, words
+    for words, says in ("-b 1 --batch-size=2", "train_gpt2.py: --batch-size (-b): given more than once; the last value, "
+                        "'2', is taken\n"), ("-b 2 -b 2", ""):
+        assert options.parse(["-i", "x", *words.split()], lambda device: False).batch_size == 2, words
         assert capsys.readouterr().err == says, words
-    for words in (["-h"], ["-h", "all"], ["-h", "--seed"], ["-b", "2", "--help"]):
-        assert options.is_help(words), words
-    for words in (["-h", "0"], ["-h", "1"], ["-h", "2"], ["-h", "-1"], ["-h", "steps"]):
-        assert not options.is_help(words), words
+    assert all(map(options.is_help, (["-h"], ["-h", "all"], ["-h", "--seed"], ["-b", "2", "--help"])))
+    assert not any(options.is_help(["-h", word]) for word in ("0", "1", "2", "-1", "steps"))
 
 
 def test_sizes():
@@ -403,22 +396,21 @@ def test_same_losses_as_c(folder):
     """Same seed, data and options: the same losses, norms, learning rates and validations."""
     needs("numpy", "torch")
     needs_program(PROGRAM)
-    text, shards = write_text(folder), shards_of(folder)
-    batch = ["--batch-size", "3", "--total-batch", "198"]
+    text, shards, tokens = write_text(folder), shards_of(folder), f"{folder}/tokens.bin"
+    write_shard(tokens, [i * i % 101 for i in range(400)])
+    model, batch = " ".join(MODEL), "--batch-size 3 --total-batch 198"
     cases = {
-        "accumulation, clipping, decay, two epochs and a half":
-            ["-i", text, *batch, "--warmup", "2", "--final-lr-frac", "0.1", "--weight-decay", "0.1", "--grad-clip",
-             "2.2", "--val-every", "4", "--val-sequences", "4", "--steps", "12"],
-        "several shards, shuffled, across an epoch's border":
-            ["-i", shards, "--vocab", "300", "--shuffle", *batch, "--val-data", f"{folder}/part_1.bin", "--val-every",
-             "5", "--val-sequences", "0", "--steps", "9"],
-        "several shards in order, once": ["-i", shards, "--vocab", "300", "--batch-size", "4", "--val-every", "0"],
-        "wsd, a large epsilon, no clipping":
-            ["-i", text, "-k", "wsd", "-q", "0.2", "--adam-eps", "1e-5", "--grad-clip", "0", "--steps", "10"],
-        "one batch again and again": ["-i", text, "--overfit", "--steps", "6"]}
-    for what, options in cases.items():
-        ours, theirs = run_c(PROGRAM, *MODEL, *options), run_twin(*MODEL, *options)
-        steps = 10 if what.endswith("once") else int(options[options.index("--steps") + 1])
+        "accumulation, clipping, decay, two epochs and a half": (12, f"{model} -i {text} {batch} --warmup 2 "
+            "--final-lr-frac 0.1 --weight-decay 0.1 --grad-clip 2.2 --val-every 4 --val-sequences 4 --steps 12"),
+        "several shards, shuffled, across an epoch's border": (9, f"{model} -i {shards} --vocab 300 --shuffle {batch} "
+            f"--val-data {folder}/part_1.bin --val-every 5 --val-sequences 0 --steps 9"),
+        "several shards in order, once": (10, f"{model} -i {shards} --vocab 300 --batch-size 4 --val-every 0"),
+        "wsd, a large epsilon, no clipping": (10, f"{model} -i {text} -k wsd -q 0.2 --adam-eps 1e-5 --grad-clip 0 "
+            "--steps 10"),
+        "one batch again and again": (6, f"{model} -i {text} --overfit --steps 6"),
+        "a given model": (4, f"-i {tokens} --init {FIXTURES}/tiny.bin --seq-len 13 --steps 4")}
+    for what, (steps, options) in cases.items():
+        ours, theirs = run_c(PROGRAM, *options.split()), run_twin(*options.split())
         compare(ours, theirs, steps, LOSS_FP32, NORM_FP32, what)
 
 
@@ -433,18 +425,13 @@ def test_muon_as_in_c(folder):
     needs_program(PROGRAM)
     text = write_text(folder)
     cases = {
-        "Jordan's scale": [],
+        "Jordan's scale": "",
         "AdamW's scale, decay, clipping, a warm-up that ends":
-            ["--muon-scale", "rms", "--weight-decay", "0.1", "--grad-clip", "0.5", "--muon-warmup", "20", "--lr",
-             "0.003", "--warmup", "5"],
-        "own rate, a batch in two parts":
-            ["--muon-lr", "0.005", "-k", "linear", "--total-batch", "256"]}
+            "--muon-scale rms --weight-decay 0.1 --grad-clip 0.5 --muon-warmup 20 --lr 0.003 --warmup 5",
+        "own rate, a batch in two parts": "--muon-lr 0.005 -k linear --total-batch 256"}
     for what, options in cases.items():
-        options = ["-i", text, *MUON_MODEL, "--steps", "50", *options]
-        ours, theirs = run_c(PROGRAM, *options), run_twin(*options)
-        compare(ours, theirs, 50, 12 * FLT_EPSILON, NORM_FP32, f"Muon, {what}")
-        said = [[line for line in out.split("\n") if "Muon" in line or "AdamW" in line] for out in (ours, theirs)]
-        assert len(said[0]) == 2 and said[0] == said[1], said
+        options = ["-i", text, *MUON_MODEL, "--steps", "50", *options.split()]
+        compare(run_c(PROGRAM, *options), run_twin(*options), 50, 12 * FLT_EPSILON, NORM_FP32, f"Muon, {what}")
 
 
 def test_muon_as_in_pytorch():
@@ -481,14 +468,6 @@ def test_muon_as_in_pytorch():
             # Both programs round 15 products in a row to bf16's 8 bits: sqrt(30) 2^-9 is the usual distance.
             apart, moved = (got - want).norm().item(), (want - before).norm().item()
             assert apart <= 2 * 30**0.5 * 2.0**-9 * moved, f"{scale}, {tuple(got.shape)}: moved {moved}, {apart} apart"
-
-
-def test_same_losses_of_a_given_model(folder):
-    needs("numpy", "torch")
-    needs_program(PROGRAM)
-    write_shard(f"{folder}/tokens.bin", [i * i % 101 for i in range(400)])
-    options = ["-i", f"{folder}/tokens.bin", "--init", f"{FIXTURES}/tiny.bin", "--seq-len", "13", "--steps", "4"]
-    compare(run_c(PROGRAM, *options), run_twin(*options), 4, LOSS_FP32, NORM_FP32, "tiny.bin")
 
 
 def test_bf16_as_in_the_gpu_trainer(folder):
