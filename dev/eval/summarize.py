@@ -2,11 +2,10 @@
 """Prints the results of run_eval.py as a table: a line for each task, a column for each model.
 
     python3 dev/eval/summarize.py hf_eval                      one model
-    python3 dev/eval/summarize.py hf_eval gpt2_eval --markdown two side by side, for a document
+    python3 dev/eval/summarize.py hf_eval gpt2_eval            two side by side
     python3 dev/eval/summarize.py hf_eval --published 124M     beside what is published of OpenAI's GPT-2
 
-Takes folders of run_eval.py and files or folders that the harness itself wrote (results_*.json). Accuracies are in
-percent, +- is one standard error. Standard library only.
+Accuracies are in percent, +- is one standard error. The files of the results have all metrics. Standard library only.
 """
 import glob
 import json
@@ -38,52 +37,38 @@ def read_json(path):
         data = json.loads(guard.read_file(path))
     except (OSError, ValueError, RecursionError) as error:
         raise Problem(f"{path}: cannot be read: {error}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("results"), dict):
-        raise Problem(f"{path}: holds no results, expected a file of run_eval.py or of lm_eval")
+    if not isinstance(data, dict) or not isinstance(data.get("results"), dict) or "task" not in data:
+        raise Problem(f"{path}: holds no results, expected a file of run_eval.py")
     return data
 
 
 def files_of(run):
-    """The result files of a folder, of the harness's own the newest of each model; or the file itself."""
+    """The result files of a folder, or the file itself."""
     if os.path.isfile(run):
         return [run]
     if not os.path.isdir(run):
         raise Problem(f"{run}: no such file or folder; give the results of run_eval.py")
     files = sorted(glob.glob(os.path.join(glob.escape(run), "*.json")))
-    ours = [file for file in files if not os.path.basename(file).startswith("results_")]
-    theirs = sorted(glob.glob(os.path.join(glob.escape(run), "**", "results_*.json"), recursive=True))
-    if not ours and not theirs:
+    if not files:
         raise Problem(f"{run}: holds no results (*.json); run dev/eval/run_eval.py first")
-    return theirs + ours
-
-
-def shots_of(data, task):
-    shots = data.get("shots")
-    if shots is None:
-        shots = data.get("n-shot", {}).get(task)
-    return shots if isinstance(shots, int) else None
+    return files
 
 
 def scores_of(data):
-    """{(task, shots, limit, metric): (value, standard error or None)} of the tasks that were asked for."""
-    results, scores = data["results"], {}
-    wanted = [data["task"]] if "task" in data else top_tasks(data)
-    limit = data["limit"] if "limit" in data else data.get("config", {}).get("limit")
-    for task in wanted:
-        for key, value in results.get(task, {}).items():
-            metric, comma, kind = key.partition(",")
-            if not comma or metric.endswith("_stderr") or not isinstance(value, (int, float)):
-                continue
-            error = results[task].get(f"{metric}_stderr,{kind}")
-            label = metric if kind in ("none", "") else f"{metric} ({kind})"
-            scores[task, shots_of(data, task), limit, label] = (value, error if isinstance(error, float) else None)
+    """{(task, shots, limit, metric): (value, standard error or None)} of the task that was asked for."""
+    task, shots, scores = data["task"], data.get("shots"), {}
+    table = data["results"].get(task, {})
+    if shots is None:
+        shots = data.get("n-shot", {}).get(task)
+    shots = shots if isinstance(shots, int) else None
+    for key, value in table.items():
+        metric, comma, kind = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, (int, float)):
+            continue
+        error = table.get(f"{metric}_stderr,{kind}")
+        label = metric if kind in ("none", "") else f"{metric} ({kind})"
+        scores[task, shots, data.get("limit"), label] = (value, error if isinstance(error, float) else None)
     return scores
-
-
-def top_tasks(data):
-    """Of a file of the harness's own: its tasks without those that are parts of a group."""
-    parts = {name for group, names in data.get("group_subtasks", {}).items() for name in names if name != group}
-    return [task for task in data["results"] if task not in parts]
 
 
 def read_run(run):
@@ -92,7 +77,7 @@ def read_run(run):
     for file in files_of(run):
         data = read_json(file)
         model = data.get("model")
-        name = model.get("name") if isinstance(model, dict) else data.get("model_name")
+        name = model.get("name") if isinstance(model, dict) else None
         names.append(str(name or os.path.basename(os.path.abspath(run))))
         found = scores_of(data)
         if not found:
@@ -116,21 +101,20 @@ def read_published(size):
 # ---- The table ----
 
 
-def is_shown(task, metric, everything):
-    plain = metric.split(" ")[0]
-    return everything or task not in METRICS or plain in METRICS[task]
+def is_shown(task, metric):
+    return task not in METRICS or metric.split(" ")[0] in METRICS[task]
 
 
 def is_percent(metric):
     return metric.split(" ")[0].split("_")[0] in PERCENT or metric.startswith("exact_match")
 
 
-def show(metric, score, plus_minus):
+def show(metric, score):
     if score is None:
         return ""
     factor = 100.0 if is_percent(metric) else 1.0
     text = f"{factor * score[0]:.2f}"
-    return text if score[1] is None else f"{text} {plus_minus} {factor * score[1]:.2f}"
+    return text if score[1] is None else f"{text} +- {factor * score[1]:.2f}"
 
 
 def order_of(key):
@@ -153,12 +137,11 @@ def label_of(key):
 
 def rows_of(columns, marks, arguments):
     keys = {key for _, scores in columns[:arguments.measured] for key in scores}
-    plus_minus = "±" if arguments.markdown else "+-"
     rows = []
     for key in sorted(keys, key=order_of):
-        if not is_shown(key[0], key[3], arguments.all):
+        if not is_shown(key[0], key[3]):
             continue
-        cells = [show(key[3], scores.get(key), plus_minus) for _, scores in columns]
+        cells = [show(key[3], scores.get(key)) for _, scores in columns]
         for i, cell in enumerate(cells):
             if cell and i >= arguments.measured:
                 cells[i] += f" [{marks[i][key]}]"
@@ -166,15 +149,14 @@ def rows_of(columns, marks, arguments):
     return rows
 
 
-def print_table(header, rows, markdown):
+def print_table(header, rows):
     header, *rows = ([guard.printable(cell) for cell in row] for row in [header, *rows])
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for row in [header, *rows]:
         cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
-        print(("| " + " | ".join(cells) + " |") if markdown else "  ".join(cells).rstrip())
+        print("  ".join(cells).rstrip())
         if row is header:
-            lines = ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-            print(("| " + " | ".join(lines) + " |") if markdown else "  ".join("-" * width for width in widths))
+            print("  ".join("-" * width for width in widths))
 
 
 def print_sources(rows, sources):
@@ -195,9 +177,7 @@ def unique_names(columns):
 
 def parse_arguments():
     parser = guard.Parser(__doc__, prog="summarize.py")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder of run_eval.py, or what the harness wrote")
-    parser.add_argument("--markdown", action="store_true", help="a table for a document")
-    parser.add_argument("--all", action="store_true", help="all metrics of each task, not only the usual one")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder of run_eval.py")
     parser.add_argument("--published", metavar="SIZE", action="append", default=[],
                         choices=["124M", "774M", "1558M"],
                         help="a column of figures published of OpenAI's model of this size (124M, 774M, 1558M), with "
@@ -214,7 +194,7 @@ def main():
         scores, marks[len(columns)], sources = read_published(size)
         columns.append((f"OpenAI {size}", scores))
     rows = rows_of(columns, marks, arguments)
-    print_table(["task", "metric", *(name for name, _ in columns)], rows, arguments.markdown)
+    print_table(["task", "metric", *(name for name, _ in columns)], rows)
     print_sources(rows, sources)
 
 

@@ -1,6 +1,6 @@
-"""The program tokenize as its users meet it: shards re-read by an independent reader, streaming, what is refused, a full
-disk, Ctrl-C. Also the Unicode tables, against Python's. Needs ./tokenize (make tokenize). The unit tests have every way
-in which a line of JSON, a tokenizer or a file can be wrong."""
+"""The program tokenize as its users meet it: shards re-read by an independent reader, streaming, what is refused, a
+full disk, Ctrl-C. Also the Unicode tables, against Python's. Needs ./tokenize (make tokenize). The unit tests have
+every way in which a line of JSON, a tokenizer or a file can be wrong."""
 import array
 import glob
 import hashlib

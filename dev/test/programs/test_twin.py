@@ -241,7 +241,8 @@ def test_options():
             ("-s 20", "--sample-every (-s): got '20', this program takes only 0; leave it out"),
             ("-b", "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
             ("-k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"),
-            ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"), ("--resume", "--resume (-y): needs --out-dir (-o)")):
+            ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"),
+            ("--resume", "--resume (-y): needs --out-dir (-o)")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             options.parse(["-i", "x"][:2 * len(arguments)] + arguments.split(), lambda device: False)
 
@@ -249,8 +250,8 @@ def test_options():
 def test_given_twice(capsys):
     """As ./train_gpt2 has it: the last value counts, and a line says so if they differ. "-h 2" is no help."""
     from dev.twin import options
-    for words, says in ("-b 1 --batch-size=2", "train_gpt2.py: --batch-size (-b): given more than once; the last value, "
-                        "'2', is taken\n"), ("-b 2 -b 2", ""):
+    note = "train_gpt2.py: --batch-size (-b): given more than once; the last value, '2', is taken\n"
+    for words, says in ("-b 1 --batch-size=2", note), ("-b 2 -b 2", ""):
         assert options.parse(["-i", "x", *words.split()], lambda device: False).batch_size == 2, words
         assert capsys.readouterr().err == says, words
     assert all(map(options.is_help, (["-h"], ["-h", "all"], ["-h", "--seed"], ["-b", "2", "--help"])))
