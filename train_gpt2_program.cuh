@@ -856,9 +856,6 @@ bool ranks_are_broken(const Comm *comm) { return comm_is_broken(comm); }
 void ranks_all_know(Comm *comm, const Error *error) { comm_all_know(comm, error); }
 void ranks_slow(Comm *comm, bool slow) { comm_slow(comm, slow); }
 void ranks_resumable(Comm *comm, bool resumable) { comm_resumable(comm, resumable); }
-void ranks_on_failure(Comm *comm, void (*note)(void *context, const char *words), void *context) {
-    comm_on_failure(comm, note, context);
-}
 void ranks_fail(Comm *comm, const Error *error) { comm_fail(comm, error); }
 bool ranks_print(const Comm *comm) { return comm_prints(comm); }
 void ranks_close(Comm *comm) { comm_close(comm); }

@@ -73,8 +73,8 @@ typedef void (*CommLastAct)(void *context, const char *words);
 typedef struct {
     pthread_mutex_t mutex;
     CommHealthy healthy;
-    CommLastAct abort, note;
-    void *guarded, *note_context;
+    CommLastAct abort;
+    void *guarded;
 } CommCallbacks;
 
 // Holds the thread of the watch.
@@ -222,15 +222,6 @@ static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort
     if (comm->links == NULL) { return; }
     pthread_mutex_lock(&c->mutex);
     c->healthy = healthy, c->abort = abort, c->guarded = context;
-    pthread_mutex_unlock(&c->mutex);
-}
-
-// Names what that thread calls first: `note` writes down the words that the watch ends this process with.
-static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) {
-    CommCallbacks *c = &comm->callbacks;
-    if (comm->links == NULL) { return; }
-    pthread_mutex_lock(&c->mutex);
-    c->note = note, c->note_context = context;
     pthread_mutex_unlock(&c->mutex);
 }
 

@@ -73,7 +73,6 @@ static inline void *watch_last_acts(void *argument) {
     __atomic_fetch_add(&w->acts_done, 1, __ATOMIC_SEQ_CST);
     fflush(stdout);
     pthread_mutex_lock(&c->mutex);
-    if (c->note != NULL) { c->note(c->note_context, w->words.text); }
     if (c->abort != NULL) { c->abort(c->guarded, w->words.text); }
     pthread_mutex_unlock(&c->mutex);
     __atomic_fetch_add(&w->acts_done, 1, __ATOMIC_SEQ_CST);

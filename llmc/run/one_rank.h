@@ -25,9 +25,6 @@ ONE_RANK bool ranks_are_broken(const Comm *comm) { return (void)comm, false; }
 ONE_RANK void ranks_all_know(Comm *comm, const Error *error) { (void)comm, (void)error; }
 ONE_RANK void ranks_slow(Comm *comm, bool slow) { (void)comm, (void)slow; }
 ONE_RANK void ranks_resumable(Comm *comm, bool resumable) { (void)comm, (void)resumable; }
-ONE_RANK void ranks_on_failure(Comm *comm, void (*note)(void *context, const char *words), void *context) {
-    (void)comm, (void)note, (void)context;
-}
 ONE_RANK void ranks_fail(Comm *comm, const Error *error) { (void)comm, (void)error; }
 ONE_RANK bool ranks_print(const Comm *comm) { return (void)comm, launcher_shows(); }
 ONE_RANK void ranks_close(Comm *comm) { (void)comm; }

@@ -18,9 +18,8 @@ bool ranks_are_broken(const Comm *comm);                                     // 
 void ranks_all_know(Comm *comm, const Error *error); // all ranks have this error
 void ranks_slow(Comm *comm, bool slow);              // tells the watch that this may take long
 void ranks_resumable(Comm *comm, bool resumable);    // tells the watch of a checkpoint, so that it may name --resume
-void ranks_on_failure(Comm *comm, void (*note)(void *context, const char *words), void *context); // NULL: no more
-void ranks_fail(Comm *comm, const Error *error); // the other ranks end with this error
-bool ranks_print(const Comm *comm);              // this process prints an error that all ranks have
+void ranks_fail(Comm *comm, const Error *error);     // the other ranks end with this error
+bool ranks_print(const Comm *comm);                  // this process prints an error that all ranks have
 void ranks_close(Comm *comm);
 
 #endif // LLMC_RANKS_API_H

@@ -4,7 +4,8 @@
 //           and what the run has settled, as texts), model, tokens_per_step, steps, sequences_per_epoch, data,
 //           hardware, versions
 //   end     event, time, step, status ("done", "stopped" or "failed"), message, weights_hash
-// A start without an end was killed, or still runs. Unknown values are left out. --overwrite begins a new file.
+// A start without an end was killed, ended because another rank was lost, or still runs. Unknown values are left out.
+// --overwrite begins a new file.
 #ifndef LLMC_RUN_RECORD_H
 #define LLMC_RUN_RECORD_H
 
@@ -120,40 +121,27 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     return record_append(run, &line, error);
 }
 
-// status: "done", "stopped" or "failed". message: one line, or "". hash: of the weights, or NULL.
-static inline bool record_end(const TrainRun *run, const char *status, const char *message, const uint64_t *hash,
-                              Error *error) {
-    Text line = {NULL, 0, 0, false};
-    record_event(&line, run, "end");
-    json_put_text(&line, "status", status);
-    if (message[0] != '\0') { json_put_text(&line, "message", message); }
-    if (hash != NULL) { json_put(&line, "weights_hash", "\"%016llx\"", (unsigned long long)*hash); }
-    return record_append(run, &line, error);
-}
-
-// The watch of several ranks calls this before it ends the process.
-static inline void record_note_failure(void *run, const char *message) {
-    Error ignored;
-    record_end((const TrainRun *)run, "failed", message, NULL, &ignored);
-}
-
 // Records the start of a run, when its log has begun (run_begin_log). All ranks call this. Frees *machine.
 static inline bool run_record_start(TrainRun *run, RunMachine *machine, Error *error) {
     record_machine(machine, run);
     bool writes = run_writes_files(run) && run_leads(run);
     bool ok = !writes || record_start(run, machine, error);
-    if (ok && writes) { ranks_on_failure(run->comm, record_note_failure, run); }
     text_free(&machine->hardware);
     text_free(&machine->versions);
     return ranks_agree(run->comm, ok, error);
 }
 
-// Records how the run has ended (record_end). Does nothing for a run that has not begun, or the second time.
+// Records how the run has ended. status: "done", "stopped" or "failed". message: one line, or "". hash: of the weights,
+// or NULL. Does nothing for a run that has not begun, or the second time.
 static inline bool run_record_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                   Error *error) {
+    Text line = {NULL, 0, 0, false};
     if (run->record.file.fd < 0) { return true; }
-    ranks_on_failure(run->comm, NULL, run);
-    bool ok = record_end(run, status, message, hash, error);
+    record_event(&line, run, "end");
+    json_put_text(&line, "status", status);
+    if (message[0] != '\0') { json_put_text(&line, "message", message); }
+    if (hash != NULL) { json_put(&line, "weights_hash", "\"%016llx\"", (unsigned long long)*hash); }
+    bool ok = record_append(run, &line, error);
     log_close(&run->record.file);
     return ok;
 }

@@ -226,14 +226,6 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
                 (long long)total, ranks, (long long)micro, (long long)near);
 }
 
-// Returns the next micro-batch that --auto may choose, in descending order: a divisor of `sequences`, a rank's share of
-// a step. The first call has batch_size 0. The result 0 is the end.
-static inline int64_t train_options_next_batch(int64_t sequences, int64_t batch_size) {
-    int64_t next = batch_size == 0 ? min_i64(sequences, TRAIN_MAX_BATCH) : batch_size - 1;
-    while (next > 0 && sequences % next != 0) { next--; }
-    return next;
-}
-
 // Gives a new model the context of its sequences, as no step trains a later position, unless --context says otherwise.
 // Checks that the model knows as many positions as a sequence has.
 static inline bool train_options_settle_context(const TrainOptions *o, bool is_new, GPT2Config *config, Error *error) {

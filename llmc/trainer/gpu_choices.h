@@ -37,14 +37,22 @@ static inline void run_gpu_budget_text(const TrainRun *run, char *text, size_t s
     snprintf(text, size, "%s (%s less an assumed %s for CUDA and its libraries)", budget, all, reserve);
 }
 
+// Returns the next micro-batch that --auto may choose, in descending order: a divisor of `sequences`, a rank's share of
+// a step. The first call has batch_size 0. The result 0 is the end.
+static inline int64_t run_next_batch(int64_t sequences, int64_t batch_size) {
+    int64_t next = batch_size == 0 ? min_i64(sequences, TRAIN_MAX_BATCH) : batch_size - 1;
+    while (next > 0 && sequences % next != 0) { next--; }
+    return next;
+}
+
 // Returns the largest micro-batch that fits at a level: of those that divide a rank's share of a step, or the one that
 // is given. 0: none fits.
 static inline int64_t run_largest_batch(const TrainRun *run, int level) {
     const TrainOptions *o = run->options;
     int64_t share = o->total_batch / (o->seq_len * run->num_ranks);
-    int64_t B = run_chooses_batch(run) ? train_options_next_batch(share, 0) : o->batch_size;
+    int64_t B = run_chooses_batch(run) ? run_next_batch(share, 0) : o->batch_size;
     while (B > 0 && trainer_plan_bytes(run, B, level) > run_gpu_budget(run)) {
-        B = run_chooses_batch(run) ? train_options_next_batch(share, B) : 0;
+        B = run_chooses_batch(run) ? run_next_batch(share, B) : 0;
     }
     return B;
 }

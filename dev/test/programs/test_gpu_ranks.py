@@ -420,16 +420,14 @@ REMEDY = "start again with --resume to go on from the last checkpoint"
 
 
 def test_killed_in_a_step():
-    """The others end within some seconds, whoever it was. run.jsonl says which rank was lost; rank 0 itself cannot."""
+    """The others end within some seconds, whoever it was. run.jsonl has no end of such a run."""
     for rank, how in ((1, "fs"), (0, "tcp")):
         folder = cli.new_folder("killed")
         ranks = Ranks(3, *fault_options(folder), how=how, EMU_NCCL_FAULT=f"die@{rank}:{collective(8, 3)}")
         line = ranks.fail([f"rank {rank} (", "ended without a word", REMEDY], lost=[rank])
         ranks.kill()
         record(f"rank {rank} is killed in a step", ranks.all_ended() - ranks.ended[rank], line)
-        end = record_of(folder).get("end")
-        assert end is None if rank == 0 else (end["status"], end["message"]) == ("failed", line), end
-        assert rank == 0 or 6 <= end["step"] < 8 and "weights_hash" not in end, end
+        assert "end" not in record_of(folder)
         goes_on(folder, 6)
 
 

@@ -111,12 +111,12 @@ TEST(test_no_room) {
 TEST(test_batches) {
     for (int64_t sequences = 1; sequences <= 600; sequences++) {
         int64_t found = 0, divisors = 0, before = sequences + 1;
-        for (int64_t B = 0; (B = train_options_next_batch(sequences, B)) > 0;) {
+        for (int64_t B = 0; (B = run_next_batch(sequences, B)) > 0;) {
             CHECK(t, sequences % B == 0 && B < before, "%lld of %lld", (long long)B, (long long)sequences);
             before = B, found++;
         }
         for (int64_t i = 1; i <= sequences; i++) { divisors += sequences % i == 0; }
         CHECK(t, found == divisors, "%lld: %lld of %lld", (long long)sequences, (long long)found, (long long)divisors);
     }
-    CHECK(t, train_options_next_batch(3 * TRAIN_MAX_BATCH, 0) == TRAIN_MAX_BATCH, "the largest");
+    CHECK(t, run_next_batch(3 * TRAIN_MAX_BATCH, 0) == TRAIN_MAX_BATCH, "the largest");
 }
