@@ -172,15 +172,19 @@ def commands_of(path, build):
     name, suite = path.stem, path.stem.partition("_")[2]
     is_quick = "TEST_QUICK" in os.environ
     if path.suffix == ".sh":
+        if build != "build":
+            return []
         script = os.path.relpath(path, ROOT)
         if name == "test_nvcc" and not is_quick:
-            return [(precision, [script, precision]) for precision in ("BF16", "FP32") if build == "build"]
-        return [(build, [script])] if build == "build" else []
+            return [(precision, [script, precision]) for precision in ("BF16", "FP32")]
+        return [(build, [script])]
     if name.startswith("fuzz_"):
         return [(build, [f"{build}/{name}", "500" if is_quick else FUZZ_RUNS])]
     if name.startswith("emu_"):
-        unchecked = (build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"])
-        return [(build, [f"{build}/emu/{name}"])] + [unchecked] * (name in UNCHECKED and not is_quick)
+        commands = [(build, [f"{build}/emu/{name}"])]
+        if name in UNCHECKED and not is_quick:
+            commands.append((build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"]))
+        return commands
     found = suite_commands(name, suite, build)
     if path.parent.name == "cpu" and is_sanitized(build):
         # clang 14 looks for leaks when a program ends, and dies itself where OpenMP's threads wait (4 of 12 runs).
