@@ -418,7 +418,7 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
     Error error;
     bool ok = true;
     state_init(&header);
-    if (ranks[0]->trainer.model.shape.optimizer == OPTIMIZER_MUON) { state_set_text(&header, "--optimizer", "muon"); }
+    if (ranks[0]->trainer.model.shape.optimizer == OPTIMIZER_MUON) { state_add(&header, "--optimizer muon\n"); }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ok = checkpoint_write_begin(&writers[r], dir, step, &narrow, &header, NULL, 0, r == 0, &error);
     }

@@ -107,14 +107,18 @@ static inline int64_t checkpoint_before(const char *dir, const char *kind, const
 // ---- Values ----
 
 // Refuses values that no run computes with: parameters and moments are finite, and the second moment, a mean of
-// squares, is not negative. data: n values of an array, of the parameters from `first` on. where: the file.
-static inline bool checkpoint_check_values(const GPT2Config *config, int array, int64_t first, const float *data,
-                                           int64_t n, const char *where, Error *error) {
+// squares, is not negative. data: n values of an array, from its place `at` on. where: the file.
+static inline bool checkpoint_check_values(const GPT2Config *config, GPT2Optimizer optimizer, int array, int64_t at,
+                                           const float *data, int64_t n, const char *where, Error *error) {
     char moment[MAX_PATH_BYTES + 16];
     int64_t bad = first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
+    int i = 0; // of the tensor with the bad value
     if (bad == n) { return true; }
+    while (checkpoint_place(config, optimizer, array, gpt2_param_offset(config, i + 1)) <= at + bad) { i++; }
+    int64_t first = gpt2_param_offset(config, i), before = checkpoint_place(config, optimizer, array, first);
     snprintf(moment, sizeof(moment), "%s: %s", where, checkpoint_array_names[array]);
-    return model_fail_not_finite(config, first + bad, data[bad], array == CHECKPOINT_PARAMS ? where : moment, error);
+    return model_fail_not_finite(config, first + (at + bad - before), data[bad],
+                                 array == CHECKPOINT_PARAMS ? where : moment, error);
 }
 
 // ---- Opening ----
@@ -127,7 +131,6 @@ typedef struct CheckpointReader {
     GPT2Optimizer optimizer;
     bool skips_moments; // the caller reads the parameters only: another optimizer goes on with them
     CheckpointSums sums;
-    Error not_finite; // the first value that no run computes with; empty: none seen
 } CheckpointReader;
 
 // Closes both files. Harmless after a failure of the functions below, and after checkpoint_read_end.
@@ -136,25 +139,22 @@ static inline void checkpoint_read_close(CheckpointReader *r) {
     input_close(&r->model);
 }
 
-// Compares the hash of an array that was read with its record.
-static inline bool checkpoint_check_sum(const CheckpointReader *r, int array, uint64_t found, Error *error) {
-    if (array != CHECKPOINT_PARAMS) { return state_check_sum(&r->state, array, found, error); }
-    return found == r->state.table.records[array].checksum ||
-           fail(error, "%s: is damaged: its checksum does not match", r->model.path);
-}
-
 static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
     uint64_t found;
     return input_checksum(&r->model, DATA_HEADER_BYTES, r->model.size - DATA_HEADER_BYTES, &found, error) &&
-           checkpoint_check_sum(r, CHECKPOINT_PARAMS, found, error);
+           state_check_sum(&r->state.table.records[CHECKPOINT_PARAMS], r->model.path, found, error);
 }
 
-// Opens a model and reads its config. Its header must have the hash `expected`.
-static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, uint64_t expected, Error *error) {
+// Opens a model and reads its config. The facts hold the hash of its header.
+static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, const StateHeader *header,
+                                        Error *error) {
     BinFile bin;
+    char expected[32] = "", found[32];
     if (!model_bin_open(&bin, path, &r->config, error)) { return false; }
     r->model = bin.file;
-    if (hash64(bin.header, sizeof(bin.header)) == expected) { return true; }
+    snprintf(found, sizeof(found), "%llu", (unsigned long long)hash64(bin.header, sizeof(bin.header)));
+    state_get_text(header, "model_header", expected, sizeof(expected));
+    if (strcmp(found, expected) == 0) { return true; }
     input_close(&r->model);
     return fail(error, "%s: is damaged: its header is not the one its training state expects", path);
 }
@@ -162,37 +162,34 @@ static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, u
 // Checks that the open state is of this step, and opens the model that belongs to it.
 static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPaths *paths, const StateHeader *header,
                                          int64_t step, Error *error) {
-    const char *path = r->state.file.path;
-    uint64_t expected;
     int64_t found = -1;
     Error ignored;
-    bool right =
-        state_get_number(header, path, "step", 0, LARGEST_WHOLE, &found, error) &&
-        (found == step || fail(error, "%s: is the training state of step %lld, renamed?", path, (long long)found));
-    if (!right) { return false; }
-    if (r->state.table.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
-        return fail(error, "%s: does not say which model file it belongs to", path);
+    if (!state_get_number(header, paths->state, "step", 0, LARGEST_WHOLE, &found, error)) { return false; }
+    if (found != step) {
+        return fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
     }
-    if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored)) {
+    if (checkpoint_try_model(r, paths->temporary_model, header, &ignored)) {
         if (checkpoint_verify_params(r, &ignored)) { return true; }
         input_close(&r->model);
     }
-    return checkpoint_try_model(r, paths->model, expected, error);
+    return checkpoint_try_model(r, paths->model, header, error);
 }
 
-// Opens both files of a checkpoint and reads its facts and its model's config. Verifies names, sizes and headers. No
-// file stays open after a failure.
-static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t step, StateHeader *header,
-                                   Error *error) {
+// Opens a checkpoint to be read in pieces, and reads its facts into header and its model's config. Verifies names,
+// sizes and headers. config: the model must have this one; NULL: any. No file stays open after this or a following
+// function fails.
+static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
+                                         StateHeader *header, Error *error) {
     CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
     r->model.fd = -1;
-    r->not_finite.text[0] = '\0';
     if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
         return false;
     }
     r->optimizer = checkpoint_optimizer(header), r->skips_moments = false;
-    bool ok = checkpoint_open_model(r, &paths, header, step, error);
+    bool ok = checkpoint_open_model(r, &paths, header, step, error) &&
+              (config == NULL || model_configs_equal(config, &r->config) ||
+               fail(error, "%s: holds a model of another shape", r->model.path));
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
         ok = state_expect(&r->state, a, checkpoint_record(&r->config, r->optimizer, a), error);
     }
@@ -202,15 +199,15 @@ static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t
 
 // ---- The newest good checkpoint ----
 
-// What a checkpoint is for. A run that resumes needs the facts of its state, and verifies the arrays when it loads
-// them. Whoever takes the model only needs every byte verified first; then a model without a state will do.
+// What a checkpoint is for. A run that resumes verifies the arrays when it loads them. Whoever takes the model only
+// needs its parameters verified first.
 typedef enum { CHECKPOINT_TO_RESUME, CHECKPOINT_AS_MODEL } CheckpointUse;
 
 typedef struct CheckpointFound {
     int64_t step;               // -1: the folder holds none; -2: it cannot be read
     char model[MAX_PATH_BYTES]; // the file with the weights; it may have its temporary name
     GPT2Config config;
-    StateHeader header; // the facts; empty for a model without a state
+    StateHeader header; // the facts
     Error passed;       // what is wrong with the newest checkpoint; empty: nothing, it was found
 } CheckpointFound;
 
@@ -218,19 +215,11 @@ typedef struct CheckpointFound {
 static inline bool checkpoint_look(CheckpointFound *found, const char *dir, int64_t step, CheckpointUse use,
                                    Error *error) {
     CheckpointReader r;
-    CheckpointPaths paths;
     found->step = step;
-    state_init(&found->header);
-    if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
-    if (use == CHECKPOINT_AS_MODEL && !path_exists(paths.state)) {
-        path_copy(found->model, paths.model, strlen(paths.model));
-        return model_bin_read_config(paths.model, &found->config, error);
-    }
-    if (!checkpoint_open(&r, dir, step, &found->header, error)) { return false; }
+    if (!checkpoint_read_begin(&r, dir, step, NULL, &found->header, error)) { return false; }
     found->config = r.config;
     path_copy(found->model, r.model.path, strlen(r.model.path));
-    bool ok =
-        use == CHECKPOINT_TO_RESUME || (state_verify_sections(&r.state, error) && checkpoint_verify_params(&r, error));
+    bool ok = use == CHECKPOINT_TO_RESUME || checkpoint_verify_params(&r, error);
     checkpoint_read_close(&r);
     return ok;
 }
@@ -241,10 +230,7 @@ static inline bool checkpoint_newest(CheckpointFound *found, const char *dir, in
                                      Error *error) {
     Error problem;
     found->passed.text[0] = '\0';
-    for (;;) {
-        int64_t model = use == CHECKPOINT_AS_MODEL ? checkpoint_before(dir, "model", "", before) : -1;
-        before = max_i64(checkpoint_before(dir, "state", "", before), model);
-        if (before < 0) { break; }
+    while ((before = checkpoint_before(dir, "state", "", before)) >= 0) {
         if (checkpoint_look(found, dir, before, use, &problem)) { return true; }
         if (found->passed.text[0] == '\0') { found->passed = problem; }
     }
@@ -256,48 +242,39 @@ static inline bool checkpoint_newest(CheckpointFound *found, const char *dir, in
 
 // ---- Loading in pieces ----
 
-// Opens a checkpoint to be read in pieces and reads its facts into header. Its model must have this config. No
-// file stays open after this or a following function fails.
-static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
-                                         StateHeader *header, Error *error) {
-    if (!checkpoint_open(r, dir, step, header, error)) { return false; }
-    if (model_configs_equal(config, &r->config)) { return true; }
-    checkpoint_read_close(r);
-    return fail(error, "%s: holds a model of another shape", r->model.path);
-}
-
-// Reads the elements of parameters first .. first + n - 1 from an array that has them, in chunks that stay in the cache
-// until they are checked. They are good only when checkpoint_read_end succeeds.
+// Reads what an array has of parameters first .. first + n - 1, without gaps, in chunks that stay in the cache until
+// they are checked. No end of the range lies in a tensor that the array leaves out. The values are good only when
+// checkpoint_read_end succeeds.
 static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                    Error *error) {
     bool params = array == CHECKPOINT_PARAMS, ok = model_check_range(&r->config, first, n, r->state.file.path, error);
     const InputFile *file = params ? &r->model : &r->state.file;
     int64_t offset = params ? DATA_HEADER_BYTES : state_offset(&r->state.table, array);
     int64_t at = ok ? checkpoint_place(&r->config, r->optimizer, array, first) : 0;
-    for (int64_t count; ok && n > 0; first += count, at += count, data += count, n -= count) {
-        count = min_i64(n, SUM_CHUNK_BYTES / 4);
+    int64_t end = ok ? checkpoint_place(&r->config, r->optimizer, array, first + n) : 0;
+    for (int64_t count; ok && at < end; at += count, data += count) {
+        count = min_i64(end - at, SUM_CHUNK_BYTES / 4);
         ok = input_read(file, offset + 4 * at, data, 4 * count, error);
         if (!ok) { break; }
         r->sums.sums[array] += sum64(at, data, count);
-        if (params) { model_zero_padding_range(data, &r->config, first, count); }
-        if (r->not_finite.text[0] != '\0') { continue; }
-        checkpoint_check_values(&r->config, array, first, data, count, file->path, &r->not_finite);
+        if (params) { model_zero_padding_range(data, &r->config, at, count); }
+        ok = checkpoint_check_values(&r->config, r->optimizer, array, at, data, count, file->path, error);
     }
     if (!ok) { checkpoint_read_close(r); }
     return ok;
 }
 
+static inline int checkpoint_num_arrays(const CheckpointReader *r) {
+    return r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS;
+}
+
 // Reads all arrays in one process. arrays: where each array goes, without gaps.
 static inline bool checkpoint_read_whole(CheckpointReader *r, float *const arrays[CHECKPOINT_ARRAYS], Error *error) {
-    for (int k = 0; k < (r->skips_moments ? 1 : CHECKPOINT_ARRAYS) * NUM_PARAM_TENSORS; k++) {
-        int array = k / NUM_PARAM_TENSORS, i = k % NUM_PARAM_TENSORS;
-        int64_t first = gpt2_param_offset(&r->config, i), at = checkpoint_place(&r->config, r->optimizer, array, first);
-        if (array == CHECKPOINT_ADAM_V && muon_takes(r->optimizer, i)) { continue; }
-        if (!checkpoint_read(r, array, first, arrays[array] + at, gpt2_param_size(&r->config, i), error)) {
-            return false;
-        }
+    bool ok = true;
+    for (int a = 0; ok && a < checkpoint_num_arrays(r); a++) {
+        ok = checkpoint_read(r, a, 0, arrays[a], gpt2_num_params(&r->config), error);
     }
-    return true;
+    return ok;
 }
 
 // Ends the reading. All processes together have read every element of the arrays once, and `all` holds their sums,
@@ -305,11 +282,12 @@ static inline bool checkpoint_read_whole(CheckpointReader *r, float *const array
 static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
                                        int count, Error *error) {
     bool ok = true;
-    for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        ok = checkpoint_check_sum(r, a, hash64_end(all->sums[a], r->state.table.records[a].bytes), error);
+    for (int a = 0; ok && a < checkpoint_num_arrays(r); a++) {
+        const StateRecord *record = &r->state.table.records[a];
+        const char *path = a == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
+        ok = state_check_sum(record, path, hash64_end(all->sums[a], record->bytes), error);
     }
-    ok = ok && (r->not_finite.text[0] == '\0' || fail(error, "%s", r->not_finite.text)) &&
-         state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
+    ok = ok && state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
     checkpoint_read_close(r);
     return ok;
 }
@@ -324,7 +302,7 @@ static inline bool checkpoint_settle(const char *dir, int64_t step, const Checkp
     Error ignored;
     if (!path_exists(paths->temporary_model)) { return true; }
     if (!path_exists(paths->state)) { return files_remove(paths->temporary_model, error); }
-    if (!checkpoint_open(&r, dir, step, &header, &ignored)) { return true; }
+    if (!checkpoint_read_begin(&r, dir, step, NULL, &header, &ignored)) { return true; }
     bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
     checkpoint_read_close(&r);
     if (!belongs) { return files_remove(paths->temporary_model, error); }
@@ -369,12 +347,9 @@ static inline void checkpoint_write_close(CheckpointWriter *w) {
 }
 
 // Lays out the state: adds the facts step and model_header, and makes the records.
-static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
-                                       Error *error) {
-    int32_t model_header[DATA_HEADER_INTS];
-    model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
-    state_set_u64(&w->header, "step", (uint64_t)step);
-    state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
+static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, uint64_t model_header,
+                                       const StateSection *sections, int count, Error *error) {
+    state_add(&w->header, "step %lld\nmodel_header %llu\n", (long long)step, (unsigned long long)model_header);
     w->table.text_bytes = w->header.length, w->table.count = CHECKPOINT_ARRAYS + count;
     if (w->header.length < 0 || w->table.count > STATE_MAX_SECTIONS) {
         return fail(error, "%s: the facts or the %d sections do not fit into a state file", w->paths.state,
@@ -399,51 +374,51 @@ static inline int64_t checkpoint_size(const GPT2Config *config, GPT2Optimizer op
     return bytes;
 }
 
-// Creates both temporary files at their full size, so that a full disk shows here.
-static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
-    int32_t header[DATA_HEADER_INTS];
-    model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
-    return atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
-           atomic_create(&w->state, w->paths.state, state_offset(&w->table, w->table.count), error) &&
-           atomic_write_at(&w->model, 0, header, DATA_HEADER_BYTES, error);
-}
-
-// Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of
-// equal names and sizes. The commit stores what the leader's sections then hold. The leader calls this first, because
-// it creates the files that the other processes open. After a failure of this function no file is open. When a
-// following function fails, the caller calls checkpoint_write_close.
+// Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of equal names
+// and sizes. The commit stores what the leader's sections then hold. The leader creates the files at their full size,
+// so that a full disk shows here, and the other processes open them. After a failure of this function no file is open.
+// When a following function fails, the caller calls checkpoint_write_close.
 static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
+    int32_t start[DATA_HEADER_INTS];
     memset(&w->sums, 0, sizeof(w->sums));
     atomic_init(&w->model);
     atomic_init(&w->state);
-    w->config = *config;
-    w->leader = leader;
-    w->header = *header;
-    w->optimizer = checkpoint_optimizer(header);
-    if (!checkpoint_paths(&w->paths, dir, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
+    w->config = *config, w->optimizer = checkpoint_optimizer(header);
+    w->leader = leader, w->header = *header;
+    model_bin_make_header(start, config, MODEL_BIN_FP32);
+    if (!checkpoint_paths(&w->paths, dir, step, error) ||
+        !checkpoint_describe(w, step, hash64(start, sizeof(start)), sections, count, error)) {
         return false;
     }
-    bool ok = leader ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, error)
-                     : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
-                           atomic_join(&w->state, w->paths.state, state_offset(&w->table, w->table.count), error);
+    const char *model = w->paths.model, *state = w->paths.state;
+    int64_t model_bytes = model_bin_bytes(config, MODEL_BIN_FP32),
+            state_bytes = state_offset(&w->table, w->table.count);
+    bool ok =
+        leader
+            ? checkpoint_settle(dir, step, &w->paths, error) && atomic_create(&w->model, model, model_bytes, error) &&
+                  atomic_create(&w->state, state, state_bytes, error) &&
+                  atomic_write_at(&w->model, 0, start, DATA_HEADER_BYTES, error)
+            : atomic_join(&w->model, model, model_bytes, error) && atomic_join(&w->state, state, state_bytes, error);
     if (!ok) { checkpoint_write_close(w); }
     return ok;
 }
 
-// Writes the elements of parameters first .. first + n - 1 to an array that has them, in chunks that stay in the cache
-// after they are checked. All processes together write every element once. Values that loading would refuse are refused
-// here, too: the good checkpoints would be gone by then.
+// Writes what an array has of parameters first .. first + n - 1, as checkpoint_read reads it. All processes together
+// write every element once. Values that loading would refuse are refused here, too: the good checkpoints would be gone
+// by then.
 static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                     Error *error) {
     bool params = array == CHECKPOINT_PARAMS, ok = model_check_range(&w->config, first, n, w->paths.state, error);
     int64_t offset = params ? DATA_HEADER_BYTES : state_offset(&w->table, array);
     int64_t at = ok ? checkpoint_place(&w->config, w->optimizer, array, first) : 0;
-    for (int64_t count; ok && n > 0; first += count, at += count, data += count, n -= count) {
-        count = min_i64(n, SUM_CHUNK_BYTES / 4);
-        ok = checkpoint_check_values(&w->config, array, first, data, count, "the model to be saved", error) &&
-             atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * count, error);
+    int64_t end = ok ? checkpoint_place(&w->config, w->optimizer, array, first + n) : 0;
+    for (int64_t count; ok && at < end; at += count, data += count) {
+        count = min_i64(end - at, SUM_CHUNK_BYTES / 4);
+        ok =
+            checkpoint_check_values(&w->config, w->optimizer, array, at, data, count, "the model to be saved", error) &&
+            atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * count, error);
         if (ok) { w->sums.sums[array] += sum64(at, data, count); }
     }
     return ok;
@@ -452,15 +427,11 @@ static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t firs
 // Writes all arrays in one process, as checkpoint_read_whole reads them.
 static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *const arrays[CHECKPOINT_ARRAYS],
                                           Error *error) {
-    for (int k = 0; k < CHECKPOINT_ARRAYS * NUM_PARAM_TENSORS; k++) {
-        int array = k / NUM_PARAM_TENSORS, i = k % NUM_PARAM_TENSORS;
-        int64_t first = gpt2_param_offset(&w->config, i), at = checkpoint_place(&w->config, w->optimizer, array, first);
-        if (array == CHECKPOINT_ADAM_V && muon_takes(w->optimizer, i)) { continue; }
-        if (!checkpoint_write(w, array, first, arrays[array] + at, gpt2_param_size(&w->config, i), error)) {
-            return false;
-        }
+    bool ok = true;
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+        ok = checkpoint_write(w, a, 0, arrays[a], gpt2_num_params(&w->config), error);
     }
-    return true;
+    return ok;
 }
 
 // Flushes what this process has written to the disk. The save ends here for all processes but the leader, which

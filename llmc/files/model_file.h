@@ -21,7 +21,7 @@ static inline bool model_file_fail_published(const char *init, Error *error) {
     path_copy(folder, init, strlen(init));
     if (found) { path_parent(folder, init); }
     for (int i = 0; i < 3 && !found; i++) { found = path_join(path, folder, names[i], error) && path_exists(path); }
-    if (!found) { return fail(error, "--init %s: this folder holds no model: no model_<step>.bin", init); }
+    if (!found) { return fail(error, "--init %s: this folder holds no checkpoint; give a model's .bin file", init); }
     return fail(error,
                 "--init %.4000s: is a model of Hugging Face; `python3 dev/hf.py import %.4000s model.bin` makes a file "
                 "for --init model.bin",
@@ -41,7 +41,7 @@ static inline bool model_file_fail_name(const char *init, Error *error) {
                 GPT2_SIZE_NAMES);
 }
 
-// Opens the newest good model_<step>.bin of a run folder.
+// Opens the model of the newest good checkpoint of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     CheckpointFound found;
     if (!checkpoint_newest(&found, dir, INT64_MAX, CHECKPOINT_AS_MODEL, error)) {
@@ -53,7 +53,7 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
 }
 
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12, 124M), a .bin file,
-// or a run folder (its newest good model).
+// or a run folder (its newest good checkpoint).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
     memset(file, 0, sizeof(*file));
     if (gpt2_config_from_size(&file->config, init)) { return true; }

@@ -84,34 +84,20 @@ static inline const char *state_find(const StateHeader *header, const char *key)
     return NULL;
 }
 
-// Adds a fact. The key is new and has no spaces, and the value is one line.
-static inline void state_set_text(StateHeader *header, const char *key, const char *value) {
+// Adds facts: lines "key value\n" of new keys.
+PRINTF_LIKE(2, 3) static inline void state_add(StateHeader *header, const char *format, ...) {
     if (header->length < 0) { return; }
-    size_t room = sizeof(header->text) - (size_t)header->length, n = strlen(key) + strlen(value) + 2;
-    bool storable = key[0] != '\0' && strpbrk(key, " \n") == NULL && strchr(value, '\n') == NULL && n < room;
-    if (!storable) {
-        header->length = -1;
-        return;
-    }
-    snprintf(header->text + header->length, room, "%s %s\n", key, value);
-    header->length += (int)n;
+    int room = STATE_TEXT_BYTES - header->length;
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(header->text + header->length, (size_t)room, format, arguments);
+    va_end(arguments);
+    bool fits = n >= 0 && n < room;
+    header->text[header->length + (fits ? n : 0)] = '\0'; // whole lines only
+    header->length = fits ? header->length + n : -1;
 }
 
-// Adds lines "key value\n" of new keys.
-static inline void state_add_lines(StateHeader *header, const Text *lines) {
-    if (header->length < 0) { return; }
-    bool fits = !lines->failed && header->length + lines->used < sizeof(header->text);
-    if (fits && lines->used > 0) { memcpy(header->text + header->length, lines->data, lines->used + 1); }
-    header->length = fits ? header->length + (int)lines->used : -1;
-}
-
-static inline void state_set_u64(StateHeader *header, const char *key, uint64_t value) {
-    char text[32];
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    state_set_text(header, key, text);
-}
-
-// The getters return false if the key is missing, or if its value has another type or does not fit.
+// Copies the value of a fact. Returns false if there is none, or if it does not fit.
 static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
     const char *found = state_find(header, key);
     size_t n = found == NULL ? size : strcspn(found, "\n");
@@ -121,23 +107,14 @@ static inline bool state_get_text(const StateHeader *header, const char *key, ch
     return true;
 }
 
-static inline bool state_get_i64(const StateHeader *header, const char *key, int64_t *value) {
-    char text[32];
-    return state_get_text(header, key, text, sizeof(text)) && read_whole(text, value);
-}
-
-static inline bool state_get_u64(const StateHeader *header, const char *key, uint64_t *value) {
-    char text[32], *end;
-    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t+-", text[0]) != NULL) { return false; }
-    errno = 0;
-    *value = strtoull(text, &end, 10);
-    return errno == 0 && *end == '\0';
-}
-
 // Reads a number that a run computes with, from least to most. path: of the state.
 static inline bool state_get_number(const StateHeader *header, const char *path, const char *key, int64_t least,
                                     int64_t most, int64_t *value, Error *error) {
-    if (state_get_i64(header, key, value) && *value >= least && *value <= most) { return true; }
+    char text[32];
+    if (state_get_text(header, key, text, sizeof(text)) && read_whole(text, value) && *value >= least &&
+        *value <= most) {
+        return true;
+    }
     const char *found = state_find(header, key);
     if (found == NULL) { return fail(error, "%s: the training state does not say %s", path, key); }
     return fail(error, "%s: the training state says %s %.*s, expected a whole number from %lld to %lld", path, key,
@@ -268,59 +245,44 @@ static inline bool state_check_size(const StateFile *state, Error *error) {
 // Opens a state file and checks everything but the contents of its sections. The file stays open only after success.
 static inline bool state_open(StateFile *state, const char *path, StateHeader *header, Error *error) {
     state_init(header);
+    memset(&state->table, 0, sizeof(state->table));
     if (!input_open(&state->file, path, error)) { return false; }
     bool ok = state_read_head(state, header, error) && state_check_size(state, error);
     if (!ok) { input_close(&state->file); }
     return ok;
 }
 
-// Compares the hash of section i with its record.
-static inline bool state_check_sum(const StateFile *state, int i, uint64_t found, Error *error) {
-    const StateRecord *record = &state->table.records[i];
+// Compares the hash of a section with its record. path: of the file that it lies in.
+static inline bool state_check_sum(const StateRecord *record, const char *path, uint64_t found, Error *error) {
     return found == record->checksum ||
-           fail(error, "%s: section \"%s\" is damaged: its checksum does not match", state->file.path, record->name);
+           fail(error, "%s: section \"%s\" is damaged: its checksum does not match", path, record->name);
 }
 
 // Checks that section i has the name, kind and size of `expected`.
 static inline bool state_expect(const StateFile *state, int i, StateRecord expected, Error *error) {
     const StateRecord *record = &state->table.records[i];
-    if (strcmp(record->name, expected.name) != 0 || record->kind != expected.kind) {
-        return fail(error, "%s: section %d is \"%s\" (kind %u), expected \"%s\" (kind %u)", state->file.path, i,
-                    record->name, record->kind, expected.name, expected.kind);
-    }
-    return record->bytes == expected.bytes ||
-           fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", state->file.path, record->name,
-                (long long)record->bytes, (long long)expected.bytes);
-}
-
-static inline bool state_read_section(const StateFile *state, int i, const StateSection *section, Error *error) {
-    return state_expect(state, i, state_record(section->name, STATE_SECTION, section->bytes), error) &&
-           input_read(&state->file, state_offset(&state->table, i), section->data, section->bytes, error) &&
-           state_check_sum(state, i, hash64(section->data, (size_t)section->bytes), error) &&
-           (section->is_sound == NULL || section->is_sound(section->data) ||
-            fail(error, "%s: section \"%s\" holds numbers that no run writes", state->file.path, section->name));
+    return (strcmp(record->name, expected.name) == 0 && record->kind == expected.kind &&
+            record->bytes == expected.bytes) ||
+           fail(error, "%s: section %d is \"%s\" (kind %u, %lld bytes), expected \"%s\" (kind %u, %lld bytes)",
+                state->file.path, i, record->name, record->kind, (long long)record->bytes, expected.name, expected.kind,
+                (long long)expected.bytes);
 }
 
 // Reads all sections from number `first` on. They must have these names and sizes.
 static inline bool state_read_sections(const StateFile *state, int first, const StateSection *sections, int count,
                                        Error *error) {
+    const char *path = state->file.path;
     bool ok = state->table.count == first + count ||
-              fail(error, "%s: has %d sections, expected %d", state->file.path, state->table.count, first + count);
-    for (int i = 0; ok && i < count; i++) { ok = state_read_section(state, first + i, &sections[i], error); }
-    return ok;
-}
-
-// Verifies all sections without keeping them. The caller verifies a section that lies in another file.
-static inline bool state_verify_sections(const StateFile *state, Error *error) {
-    for (int i = 0; i < state->table.count; i++) {
-        const StateRecord *record = &state->table.records[i];
-        uint64_t found;
-        if (record->kind == STATE_ELSEWHERE) { continue; }
-        bool ok = input_checksum(&state->file, state_offset(&state->table, i), record->bytes, &found, error) &&
-                  state_check_sum(state, i, found, error);
-        if (!ok) { return false; }
+              fail(error, "%s: has %d sections, expected %d", path, state->table.count, first + count);
+    for (int i = 0; ok && i < count; i++) {
+        const StateSection *s = &sections[i];
+        ok = state_expect(state, first + i, state_record(s->name, STATE_SECTION, s->bytes), error) &&
+             input_read(&state->file, state_offset(&state->table, first + i), s->data, s->bytes, error) &&
+             state_check_sum(&state->table.records[first + i], path, hash64(s->data, (size_t)s->bytes), error) &&
+             (s->is_sound == NULL || s->is_sound(s->data) ||
+              fail(error, "%s: section \"%s\" holds numbers that no run writes", path, s->name));
     }
-    return true;
+    return ok;
 }
 
 #endif // LLMC_STATE_FILE_H

@@ -22,9 +22,9 @@ static inline bool run_check_use(const TrainRun *run, Error *error) {
     bool is_used = run->folder.newest >= 0 || path_exists(log);
     if (o->resume && run->folder.newest < 0 && checkpoint_before(o->out_dir, "model", "", INT64_MAX) >= 0) {
         return fail(error,
-                    "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; --init %.4000s "
-                    "with another --out-dir trains the newest model, --overwrite starts afresh in its place",
-                    o->out_dir, o->out_dir);
+                    "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; give one of "
+                    "them to --init with another --out-dir, --overwrite starts afresh in its place",
+                    o->out_dir);
     }
     if (o->resume || o->overwrite || !is_used) { return true; }
     return fail(error,

@@ -70,12 +70,14 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     Text options = {NULL, 0, 0, false};
     state_init(header);
-    state_set_u64(header, "next_sequence", (uint64_t)run->next_sequence);
-    state_set_u64(header, "updates", (uint64_t)run->updates);
-    state_set_u64(header, RUN_DATA_KEY, run->train.fingerprint);
-    if (run->tokenizer.is_open) { state_set_u64(header, RUN_TOKENIZER_KEY, run->tokenizer.fingerprint); }
+    state_add(header, "next_sequence %lld\nupdates %lld\n", (long long)run->next_sequence, (long long)run->updates);
+    state_add(header, RUN_DATA_KEY " %llu\n", (unsigned long long)run->train.fingerprint);
+    if (run->tokenizer.is_open) {
+        state_add(header, RUN_TOKENIZER_KEY " %llu\n", (unsigned long long)run->tokenizer.fingerprint);
+    }
     run_list_options(run, false, ' ', '\n', &options);
-    state_add_lines(header, &options);
+    if (options.failed) { header->length = -1; } // out of memory: writing refuses the header
+    state_add(header, "%s", options.data);
     text_free(&options);
 }
 

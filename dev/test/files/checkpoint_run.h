@@ -65,14 +65,15 @@ static inline void run_fill(Run *run, int64_t generation) {
         for (int64_t i = 0; i < n; i++) { run->arrays[a][i] = run_value(run, a, i, generation); }
     }
     state_init(&run->header);
-    state_set_u64(&run->header, "generation", (uint64_t)generation);
-    if (run->optimizer == OPTIMIZER_MUON) { state_set_text(&run->header, "--optimizer", "muon"); }
+    state_add(&run->header, "generation %lld\n", (long long)generation);
+    if (run->optimizer == OPTIMIZER_MUON) { state_add(&run->header, "--optimizer muon\n"); }
 }
 
 // The generation that everything in memory belongs to; -2 if its parts disagree.
 static inline int64_t run_generation(const Run *run) {
-    int64_t generation = -2, n = gpt2_num_params(&run->config);
-    if (!state_get_i64(&run->header, "generation", &generation)) { return -2; }
+    int64_t generation, n = gpt2_num_params(&run->config);
+    Error ignored;
+    if (!state_get_number(&run->header, "", "generation", 0, LARGEST_WHOLE, &generation, &ignored)) { return -2; }
     for (int i = 0; i < RUN_GENERATIONS; i++) {
         if (run->generation[i] != generation) { return -2; }
     }

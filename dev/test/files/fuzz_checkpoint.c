@@ -25,19 +25,8 @@ static void repair(uint8_t *data, size_t size) {
     memcpy(data + head, &checksum, sizeof(checksum));
 }
 
-// Is section i, whose bytes are given, what its record says?
-static bool read_section(const StateFile *state, int i, const uint8_t *want, int64_t bytes) {
-    const StateRecord *record = &state->table.records[i];
-    Error error;
-    if (record->kind == STATE_ELSEWHERE) { return true; }
-    StateSection section = {record->name, malloc((size_t)bytes + 1), bytes, NULL};
-    bool ok = state_read_section(state, i, &section, &error) && memcmp(section.data, want, (size_t)bytes) == 0;
-    free(section.data);
-    return ok;
-}
-
 // Whatever opens has its text and its sections inside the file.
-static void read_state(const uint8_t *data, size_t size) {
+static void read_state(size_t size) {
     static StateHeader header;
     static StateFile state;
     int64_t step;
@@ -47,13 +36,11 @@ static void read_state(const uint8_t *data, size_t size) {
     const char *found = state_find(&header, "step");
     require((int)strlen(header.text) == header.length);
     require(found == NULL || (found > header.text && found < header.text + header.length));
-    state_get_i64(&header, "step", &step);
+    state_get_number(&header, "", "step", 0, LARGEST_WHOLE, &step, &error);
     state_get_text(&header, "generation", file, sizeof(file));
-    bool whole = state_verify_sections(&state, &error);
     for (int i = 0; i < state.table.count; i++) {
         int64_t offset = state_offset(&state.table, i), bytes = state_bytes_here(&state.table.records[i]);
         require(bytes >= 0 && offset >= (int64_t)sizeof(StatePreamble) && offset + bytes <= (int64_t)size);
-        require(!whole || read_section(&state, i, data + offset, bytes));
     }
     require(state_offset(&state.table, state.table.count) == (int64_t)size);
     input_close(&state.file);
@@ -64,15 +51,15 @@ static void load(const uint8_t *data, size_t size) {
     static CheckpointFound found;
     Error error;
     fuzz_put("state_00000001.bin", data, size);
-    read_state(data, size);
-    bool whole = checkpoint_verify(fuzz_folder()->path, 1, &error);
+    read_state(size);
+    bool sound = checkpoint_verify(fuzz_folder()->path, 1, &error);
     bool known = checkpoint_look(&found, fuzz_folder()->path, 1, CHECKPOINT_TO_RESUME, &error);
-    require(known || !whole);
+    require(known || !sound);
     require(!known || model_configs_equal(&found.config, &good.config));
     if (known) { loaded.optimizer = checkpoint_optimizer(&found.header); }
     if (run_load(&loaded, fuzz_folder()->path, 1, &error) == -1) { return; }
     size_t bytes = (size_t)gpt2_num_params(&good.config) * sizeof(float);
-    require(whole && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
+    require(sound && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

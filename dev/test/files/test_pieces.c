@@ -250,7 +250,7 @@ TEST(test_cannot_begin) {
     CHECK(t, run_write_begin(&run, &leader, test_folder(t), 1, true, &error), "%s", error.text);
     other = run, other.config.max_seq_len++;
     check_cannot_begin(t, &other, false, "model_00000001.bin.tmp: does not have the ");
-    other = run, state_set_text(&other.header, "more", "facts");
+    other = run, state_add(&other.header, "more facts\n");
     check_cannot_begin(t, &other, false, "state_00000001.bin.tmp: does not have the ");
     CHECK(t, count_files(test_folder(t)) == 2, "a follower removes nothing");
     checkpoint_write_close(&leader);

@@ -327,7 +327,7 @@ def test_models_without_states():
     for name in glob.glob(f"{folder}/state_*"):
         os.remove(name)
     before = sorted(os.listdir(folder))
-    refused(*run, "--resume", says=["has models, but no state file (state_*.bin)", f"--init {folder} with another"])
+    refused(*run, "--resume", says=["has models, but no state file (state_*.bin)", "to --init with another"])
     assert sorted(os.listdir(folder)) == before
     ran(*run, "--overwrite")
 
