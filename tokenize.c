@@ -293,7 +293,7 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
     Text text = {NULL, 0, 0, false};
     in->tokens[start] = (uint16_t)t->eot_token;
     bool ok = json_line_find((const char *)in->text + start, end - start, field, &value, error) &&
-              json_line_text(&value, &text) &&
+              json_line_string(&value, &text) &&
               tokenizer_encode(t, (const uint8_t *)text.data, text.used, in->tokens + start + 1, count, error);
     text_free(&text);
     ++*count;

@@ -53,44 +53,19 @@ static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examp
 
 enum { EVAL_START, EVAL_BYTES, EVAL_INDEX, EVAL_LABEL, EVAL_COMPLETIONS, EVAL_FIELDS }; // an example begins with these
 
-// Walks through the words of one example.
-typedef struct {
-    const uint16_t *word, *end;
-    int vocab_size;
-} EvalCursor;
-
 #define EVAL_DAMAGED "(damaged? fetch the file again)"
-
-// Takes a count and so many tokens. what: "the context".
-static inline bool eval_take_tokens(EvalCursor *c, const char *what, const uint16_t **tokens, int *length,
-                                    Error *error) {
-    int64_t room = c->end - c->word - 1;
-    *length = room < 0 ? 0 : *c->word;
-    if (room < *length) {
-        return fail(error, "%s has %d tokens, room is for %lld " EVAL_DAMAGED, what, *length,
-                    (long long)max_i64(room, 0));
-    }
-    if (*length == 0) { return fail(error, "%s is empty, expected 1 token or more", what); }
-    *tokens = c->word + 1;
-    c->word += 1 + *length;
-    int64_t bad = data_find_bad_token(*tokens, *length, c->vocab_size);
-    if (bad == *length) { return true; }
-    char where[64];
-    snprintf(where, sizeof(where), "token %d of %s", (int)bad, what);
-    return data_fail_token(where, (*tokens)[bad], c->vocab_size, error);
-}
 
 // Checks the fields at the beginning of example number e, of which `left` words are there.
 static inline bool eval_check_fields(const uint16_t *field, int64_t left, int64_t e, Error *error) {
     int bytes = field[EVAL_BYTES], label = field[EVAL_LABEL], completions = field[EVAL_COMPLETIONS];
-    if (field[EVAL_START] != EVAL_EXAMPLE_START) {
-        return fail(error, "begins with %d, expected %d " EVAL_DAMAGED, field[EVAL_START], EVAL_EXAMPLE_START);
+    if (field[EVAL_START] != EVAL_EXAMPLE_START || field[EVAL_INDEX] != e) {
+        return fail(error, "begins with %d, its number is %d, expected %d and %lld " EVAL_DAMAGED, field[EVAL_START],
+                    field[EVAL_INDEX], EVAL_EXAMPLE_START, (long long)e);
     }
     if (bytes % 2 != 0 || bytes < 2 * EVAL_FIELDS || bytes > 2 * left) {
         return fail(error, "says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED, bytes,
                     2 * EVAL_FIELDS, (long long)min_i64(2 * left, 65534));
     }
-    if (field[EVAL_INDEX] != e) { return fail(error, "says it is number %d " EVAL_DAMAGED, field[EVAL_INDEX]); }
     if (completions < 2 || completions > EVAL_MAX_COMPLETIONS) {
         return fail(error, "%d completions, expected 2 to %d", completions, EVAL_MAX_COMPLETIONS);
     }
@@ -98,42 +73,55 @@ static inline bool eval_check_fields(const uint16_t *field, int64_t left, int64_
            fail(error, "label %d, but there are %d completions (counted from 0)", label, completions);
 }
 
-// Checks what follows the fields of an example, and adds its sequences.
-static inline bool eval_parse_sequences(EvalLoader *eval, const uint16_t *field, int vocab_size, Error *error) {
-    EvalCursor c = {field + EVAL_FIELDS, field + field[EVAL_BYTES] / 2, vocab_size};
+// Checks what follows the fields of an example, and adds its sequences: the tokens of the context and of each
+// completion, behind their number.
+static inline bool eval_parse_texts(EvalLoader *eval, const uint16_t *field, int vocab_size, Error *error) {
+    const uint16_t *word = field + EVAL_FIELDS, *end = field + field[EVAL_BYTES] / 2;
     EvalSequence s;
-    if (!eval_take_tokens(&c, "the context", &s.context, &s.context_length, error)) { return false; }
-    for (int i = 0; i < field[EVAL_COMPLETIONS]; i++) {
-        char what[32];
-        snprintf(what, sizeof(what), "completion %d", i);
-        if (!eval_take_tokens(&c, what, &s.completion, &s.completion_length, error)) { return false; }
-        if (s.completion_length > eval->max_seq_len) {
-            return fail(error, "%s has %d tokens, and the model knows only %d positions; leave this evaluation out",
-                        what, s.completion_length, eval->max_seq_len);
+    for (int i = -1; i < field[EVAL_COMPLETIONS]; i++) { // -1: the context
+        char name[32] = "the context", where[64];
+        if (i >= 0) { snprintf(name, sizeof(name), "completion %d", i); }
+        int64_t room = max_i64(end - word - 1, 0);
+        int length = word < end ? *word++ : 0;
+        if (length == 0 || length > room) {
+            return fail(error, "%s has %d tokens, expected 1 to %lld, as many as there is room for " EVAL_DAMAGED, name,
+                        length, (long long)room);
         }
-        eval->sequences[eval->num_sequences++] = s;
+        int64_t bad = data_find_bad_token(word, length, vocab_size);
+        snprintf(where, sizeof(where), "token %d of %s", (int)bad, name);
+        if (bad < length) { return data_fail_token(where, word[bad], vocab_size, error); }
+        if (i < 0) {
+            s.context = word, s.context_length = length;
+        } else if (length > eval->max_seq_len) {
+            return fail(error, "%s has %d tokens, and the model knows only %d positions; leave this evaluation out",
+                        name, length, eval->max_seq_len);
+        } else {
+            s.completion = word, s.completion_length = length;
+            eval->sequences[eval->num_sequences++] = s;
+        }
+        word += length;
     }
-    return c.word == c.end ||
-           fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)(2 * (c.end - c.word)));
+    return word == end ||
+           fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)(2 * (end - word)));
 }
 
-// Checks all examples of the file, num_words words, and its end. Keeps the examples in use.
-static inline bool eval_parse(EvalLoader *eval, int64_t num_words, int vocab_size, Error *error) {
-    const uint16_t *word = eval->words, *end = word + num_words;
+// Checks all examples, which are `bytes` bytes, and their end. Keeps the examples in use.
+static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, Error *error) {
+    const uint16_t *word = eval->words, *end = word + bytes / 2;
     Error reason;
     for (int64_t e = 0; e < eval->in_file; e++) {
         if (end - word < EVAL_FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, (long long)e); }
         EvalExample example = {eval->num_sequences, word[EVAL_COMPLETIONS], word[EVAL_LABEL]};
-        if (!eval_check_fields(word, end - word, e, &reason) ||
-            !eval_parse_sequences(eval, word, vocab_size, &reason)) {
+        if (!eval_check_fields(word, end - word, e, &reason) || !eval_parse_texts(eval, word, vocab_size, &reason)) {
             return fail(error, "example %lld: %s", (long long)e, reason.text);
         }
         eval->examples[e] = example;
         word += word[EVAL_BYTES] / 2;
     }
     if (eval->num_examples < eval->in_file) { eval->num_sequences = eval->examples[eval->num_examples].first_sequence; }
-    return word == end || fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED,
-                               (long long)(2 * (end - word)), (long long)eval->in_file);
+    bytes -= 2 * (word - eval->words);
+    return bytes == 0 || fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED, (long long)bytes,
+                              (long long)eval->in_file);
 }
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
@@ -183,8 +171,7 @@ static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size,
     eval->sequences = (EvalSequence *)calloc((size_t)bytes / 4 + 1, sizeof(EvalSequence));
     bool ok =
         (eval->examples != NULL && eval->sequences != NULL) || fail(&reason, "out of memory for a list of examples");
-    ok = ok && (bytes % 2 == 0 || fail(&reason, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes));
-    if (ok && eval_parse(eval, bytes / 2, vocab_size, &reason)) {
+    if (ok && eval_parse(eval, bytes, vocab_size, &reason)) {
         eval_set_length(eval);
         return true;
     }
@@ -219,22 +206,14 @@ static inline void eval_scored(const EvalLoader *eval, int64_t sequence, int *be
     *begin = *end - s->completion_length;
 }
 
-// Sets inputs (T) and targets (T) of a sequence: its last tokens, as many as fit, and zeros behind them.
-static inline void eval_read_one(const EvalLoader *eval, int64_t sequence, int32_t *inputs, int32_t *targets) {
-    const EvalSequence *s = &eval->sequences[sequence];
-    int64_t n = eval_inputs(s), first = max_i64(0, n - eval->T);
-    for (int t = 0; t < eval->T; t++) {
-        int64_t i = first + t, after = i + 1 - s->context_length;
-        inputs[t] = i >= n ? 0 : i < s->context_length ? s->context[i] : s->completion[i - s->context_length];
-        targets[t] = i >= n ? 0 : after < 0 ? s->context[i + 1] : s->completion[after];
-    }
-}
-
-// Sets inputs and targets, (batch.sequences, T) each, to a batch.
+// Sets inputs and targets, (batch.sequences, T) each: the last tokens of each sequence, as many as fit, and zeros
+// behind them.
 static inline void eval_read(const EvalLoader *eval, EvalBatch batch, int32_t *inputs, int32_t *targets) {
-    int64_t T = eval->T;
-    for (int64_t i = 0; i < batch.sequences; i++) {
-        eval_read_one(eval, batch.first + i, inputs + i * T, targets + i * T);
+    for (int64_t k = 0; k < batch.sequences * (int64_t)eval->T; k++) {
+        const EvalSequence *s = &eval->sequences[batch.first + k / eval->T];
+        int64_t n = eval_inputs(s), i = max_i64(0, n - eval->T) + k % eval->T, after = i + 1 - s->context_length;
+        inputs[k] = i >= n ? 0 : i < s->context_length ? s->context[i] : s->completion[i - s->context_length];
+        targets[k] = i >= n ? 0 : after < 0 ? s->context[i + 1] : s->completion[after];
     }
 }
 

@@ -18,7 +18,7 @@ static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uin
     Text text = {NULL, 0, 0, false};
     int64_t count = 0;
     size_t start = place->at;
-    bool ok = json_line_text(place, &text) &&
+    bool ok = json_line_string(place, &text) &&
               tokenizer_encode(t, (const uint8_t *)text.data, text.used, *out + 1, &count, error) &&
               (count > 0 || json_line_fail(place, start, "the text is empty, so it has no loss"));
     text_free(&text);
@@ -30,15 +30,15 @@ static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uin
 // Encodes the list of completions at the place.
 static inline bool question_encode_list(const Tokenizer *t, JsonLine *list, uint16_t **out, Error *error) {
     int count = 0;
-    if (json_line_peek(list) != '[') { return json_line_fail(list, list->at, "expected a list ([...])"); }
+    if (json_line_peek(list, 0) != '[') { return json_line_fail(list, list->at, "expected a list ([...])"); }
     do {
         list->at++; // the bracket or a comma
         json_line_space(list);
-        if (json_line_peek(list) == ']') { break; }
+        if (json_line_peek(list, 0) == ']') { break; }
         if (!question_encode_text(t, list, out, error)) { return false; }
         json_line_space(list);
         count++;
-    } while (json_line_peek(list) == ',');
+    } while (json_line_peek(list, 0) == ',');
     return count == QUESTION_COMPLETIONS ||
            fail(error, "JSON line: %d completions, expected %d", count, QUESTION_COMPLETIONS);
 }
@@ -55,7 +55,7 @@ static inline bool question_encode(const Tokenizer *t, const char *line, size_t 
         !question_encode_list(t, &completions, &out, error)) {
         return false;
     }
-    int right = json_line_peek(&label) - '0';
+    int right = json_line_peek(&label, 0) - '0';
     bool ends = label.at + 1 < n && strchr(", }\t\r\n", line[label.at + 1]) != NULL;
     if (!ends || right < 0 || right >= QUESTION_COMPLETIONS) {
         return json_line_fail(&label, label.at, "expected a whole number from 0 to 3");

@@ -26,7 +26,8 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
 static void check_sequence(const EvalLoader *eval, int64_t sequence) {
     int32_t inputs[MAX_T], targets[MAX_T];
     int begin, end, T = eval->T;
-    eval_read_one(eval, sequence, inputs, targets);
+    EvalBatch one = {sequence, 1};
+    eval_read(eval, one, inputs, targets);
     eval_scored(eval, sequence, &begin, &end);
     require(0 <= begin && begin < end && end <= T && end - begin == eval->sequences[sequence].completion_length);
     for (int t = 0; t < T; t++) {

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(line, data, size);
     if (json_line_find(line, size, "text", &value, &error)) {
         require(value.at > 0 && value.at < size);
-        if (json_line_text(&value, &text)) { require(text.used < size && value.at <= size); }
+        if (json_line_string(&value, &text)) { require(text.used < size && value.at <= size); }
     }
     text_free(&text);
     free(line);
