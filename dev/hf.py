@@ -2,12 +2,12 @@
 """Converts models between Hugging Face's files and the .bin files of the trainers.
 
     python3 dev/hf.py import gpt2 gpt2.bin      OpenAI's weights from the Hub; also gpt2-medium, gpt2-large, gpt2-xl
-    python3 dev/hf.py import FOLDER model.bin   a folder with model.safetensors, or with several such files
+    python3 dev/hf.py import FOLDER model.bin   a folder with config.json and model.safetensors
     python3 dev/hf.py export run hf             what transformers loads, from a run's newest checkpoint
-    python3 dev/hf.py export model.bin hf --tokenizer gpt2_tokenizer.bin
+    python3 dev/hf.py export model.bin hf       the same of a file
 
-import writes the tokenizer beside MODEL.bin, as MODEL_tokenizer.bin, and --init MODEL.bin finds it there. Files need
-numpy, names of the Hub also huggingface_hub (pip install numpy huggingface_hub).
+The tokenizer of MODEL.bin lies beside it as MODEL_tokenizer.bin: import writes it there, --init MODEL.bin and export find
+it. A run keeps its own. Files need numpy, names of the Hub also huggingface_hub (pip install numpy huggingface_hub).
 """
 import json
 import math
@@ -32,15 +32,9 @@ MOST_HEADER, MOST_JSON = 100_000_000, 1 << 26
 
 
 def parse_json(data, path):
-    """An object of JSON. A name that is given twice is refused."""
-
-    def members(pairs):
-        if len(dict(pairs)) != len(pairs):
-            raise ValueError("a name is given twice")
-        return dict(pairs)
-
+    """An object of JSON."""
     try:
-        found = json.loads(data, object_pairs_hook=members)
+        found = json.loads(data)
         if isinstance(found, dict):
             return found
         raise ValueError("not an object")
@@ -101,24 +95,6 @@ def read_safetensors(path):
     return found
 
 
-def read_folder(folder):
-    """All tensors of a folder: of model.safetensors, or of the files that its index names."""
-    names, found, index = ["model.safetensors"], {}, os.path.join(folder, "model.safetensors.index.json")
-    if os.path.exists(index):
-        places = read_json(index).get("weight_map")
-        names = sorted(set(map(str, places.values()))) if isinstance(places, dict) else [""]
-    for name in names:
-        path = os.path.join(folder, os.path.basename(name))
-        if not name.endswith(".safetensors") or not os.path.isfile(path):
-            raise Problem(f"{path}: no such file of weights; fetch it, or save the model again with transformers "
-                          "(save_pretrained)")
-        part = read_safetensors(path)
-        if found.keys() & part.keys():
-            raise Problem(f"{path}: tensor {min(found.keys() & part.keys())} is in another file, too; fetch them again")
-        found.update(part)
-    return found
-
-
 def to_float32(values):
     return widen(values) if values.dtype == np.uint16 else values.astype(np.float32, copy=False)
 
@@ -134,7 +110,7 @@ def shapes_there(config):
     return {**shapes, "wte.weight": (config.V, config.C)}  # without padding
 
 
-def model_tensors(config, found, folder):
+def model_tensors(config, found, path):
     """(name, values as a .bin file has them) of the model's tensors. They must all be there, and nothing else."""
     shapes = shapes_there(config)
     head = {"lm_head.weight": shapes["wte.weight"]} if "lm_head.weight" in found else {}
@@ -142,15 +118,15 @@ def model_tensors(config, found, folder):
         kind, values = found.get(name, ("", np.zeros(0)))
         if kind not in ("F32", "F16", "BF16") or values.shape != shape:
             got = f"is {kind} of shape {list(values.shape)}" if kind else "is missing"
-            raise Problem(f"{folder}: tensor {name} {got}, expected F32, F16 or BF16 of shape {list(shape)}")
+            raise Problem(f"{path}: tensor {name} {got}, expected F32, F16 or BF16 of shape {list(shape)}")
     others = [name for name in found if name not in shapes and name not in head and not MASK.match(name)]
     if others:
-        raise Problem(f"{folder}: tensor {others[0]} does not belong to a GPT-2 of {config.L} layers")
+        raise Problem(f"{path}: tensor {others[0]} does not belong to a GPT-2 of {config.L} layers")
     if head and not np.array_equal(to_float32(found["lm_head.weight"][1]), to_float32(found["wte.weight"][1])):
-        raise Problem(f"{folder}: lm_head.weight differs from wte.weight; only models with a tied head are supported")
+        raise Problem(f"{path}: lm_head.weight differs from wte.weight; only models with a tied head are supported")
     for name in shapes:
         values = to_float32(found[name][1])
-        check_finite(values, name, folder)
+        check_finite(values, name, path)
         yield name, np.ascontiguousarray(values.T if TRANSPOSED.search(name) else values)
 
 
@@ -164,15 +140,19 @@ def fetch(name):
     repository = f"openai-community/{name}" if re.fullmatch(r"gpt2(-medium|-large|-xl)?", name) else name
     try:
         return huggingface_hub.snapshot_download(repository, allow_patterns=[
-            "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json"])
+            "config.json", "model.safetensors", "tokenizer.json"])
     except Exception as error:  # of many kinds: names, networks, disks
         raise Problem(f"{name}: cannot be fetched: {(str(error) or repr(error)).splitlines()[0]}") from None
 
 
 def import_model(source, path):
     folder = source if os.path.isdir(source) else fetch(source)
-    config, tokenizer, tokens = read_config(folder), os.path.join(folder, "tokenizer.json"), None
-    parts = model_tensors(config, read_folder(folder), folder)
+    weights, tokenizer = (os.path.join(folder, name) for name in ("model.safetensors", "tokenizer.json"))
+    config, tokens = read_config(folder), None
+    if not os.path.exists(weights):
+        raise Problem(f"{weights}: no such file; save the model in this one file, with transformers' "
+                      "save_pretrained(FOLDER, max_shard_size='100GB')")
+    parts = model_tensors(config, read_safetensors(weights), weights)
     if os.path.exists(tokenizer):
         tokens = hf_tokenizer.tokens_of(read_json(tokenizer), tokenizer)
         check_room(tokens, tokenizer, config)
@@ -192,22 +172,18 @@ def import_model(source, path):
 
 
 def tokenizer_beside(path):
-    return path.removesuffix(".bin") + "_tokenizer.bin"
+    """The tokenizer of a model's file: what lies beside it, or the copy that its run keeps."""
+    kept = os.path.join(os.path.dirname(path), "tokenizer.bin")
+    of_run = re.match(r"model_\d{8}\.bin", os.path.basename(path))
+    return kept if of_run else path.removesuffix(".bin") + "_tokenizer.bin"
 
 
 def check_room(tokens, tokenizer, config):
     if len(tokens) > config.V:
-        raise Problem(f"{tokenizer}: has {len(tokens)} tokens, the model {config.V}; give the model's own")
+        raise Problem(f"{tokenizer}: has {len(tokens)} tokens, the model {config.V}; put the model's own there")
 
 
 # ---- Weights out ----
-
-
-def tokenizer_of(path):
-    """The tokenizer of a model file: the copy that its run keeps, or what lies beside it. None: there is none."""
-    kept = os.path.join(os.path.dirname(path), "tokenizer.bin")
-    beside = kept if re.match(r"model_\d{8}\.bin", os.path.basename(path)) else tokenizer_beside(path)
-    return beside if os.path.exists(beside) else None
 
 
 def write_safetensors(path, config, flat):
@@ -227,25 +203,12 @@ def write_safetensors(path, config, flat):
             file.write(np.ascontiguousarray(values.T if TRANSPOSED.search(name) else values))
 
 
-def empty(folder):
-    """Makes the folder, or removes an earlier export from it, the weights first. Others' files are not touched."""
-    ours = ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-    os.makedirs(folder, exist_ok=True)
-    others = sorted(name for name in os.listdir(folder) if name not in ours and not name.endswith(".tmp"))
-    if others:
-        raise Problem(f"{folder}: holds '{others[0]}', which no export wrote; give a new or an empty folder")
-    for name in ours:
-        if os.path.lexists(os.path.join(folder, name)):
-            os.remove(os.path.join(folder, name))
-
-
-def export_model(source, folder, tokenizer):
+def export_model(source, folder):
     path = newest(source, "model_*.bin") if os.path.isdir(source) else source
     if path is None:
         raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
-    config, form = bin_config(path)
-    tokenizer = tokenizer or tokenizer_of(path)
-    tokens, end = hf_tokenizer.load(tokenizer) if tokenizer else ([], min(50257, config.V) - 1)
+    (config, form), tokenizer = bin_config(path), tokenizer_beside(path)
+    tokens, end = hf_tokenizer.load(tokenizer) if os.path.exists(tokenizer) else ([], min(50257, config.V) - 1)
     check_room(tokens, tokenizer, config)
     merges = hf_tokenizer.recovered_merges(tokens) if tokens else None
     ends = {"bos_token_id": end, "eos_token_id": end}
@@ -257,7 +220,9 @@ def export_model(source, folder, tokenizer):
                         "resid_pdrop": 0.0, "tie_word_embeddings": True, "torch_dtype": "float32", **ends},
         "generation_config.json": {**ends, "pad_token_id": end},  # GPT-2 has no token to fill short texts with
         **(hf_tokenizer.files(tokens, merges, config.context) if merges is not None else {})}
-    empty(folder)
+    os.makedirs(folder, exist_ok=True)
+    if os.listdir(folder):
+        raise Problem(f"{folder}: is not empty; give a new or an empty folder")
     for name, content in files.items():
         with guard.new_file(os.path.join(folder, name), "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -265,26 +230,17 @@ def export_model(source, folder, tokenizer):
     write_safetensors(os.path.join(folder, "model.safetensors"), config, flat)  # last: a folder that has it is whole
     print(f"{folder}: {path} for Hugging Face transformers, " + (
         f"with its tokenizer {tokenizer}" if merges is not None else
-        f"without a tokenizer ({tokenizer} only decodes)" if tokens else "without a tokenizer (--tokenizer names one)"))
+        f"without a tokenizer: {tokenizer} " + ("only decodes" if tokens else "is not there")))
 
 
 def main():
     parser = guard.Parser(__doc__, prog="hf.py")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="import|export", parser_class=guard.Parser)
-    command = commands.add_parser("import", description="Writes a model of Hugging Face's as a .bin file.")
-    command.add_argument("source", metavar="NAME-OR-FOLDER", help="a name on the Hub, or a folder of files")
-    command.add_argument("model", metavar="MODEL.bin", help="what to write")
-    command = commands.add_parser("export", description="Writes a folder that Hugging Face transformers loads.")
-    command.add_argument("source", metavar="RUN-OR-MODEL.bin", help="a run's folder, or a model's file")
-    command.add_argument("folder", metavar="FOLDER", help="a new folder, an empty one, or an earlier export")
-    command.add_argument("--tokenizer", metavar="FILE", help="a file such as gpt2_tokenizer.bin, or byte; without it, "
-                         "the copy that the run keeps, or MODEL_tokenizer.bin beside MODEL.bin")
+    parser.add_argument("command", choices=("import", "export"))
+    parser.add_argument("source", help="import: a name on the Hub, or a folder; export: a run's folder, or MODEL.bin")
+    parser.add_argument("target", help="import: MODEL.bin; export: a new or an empty folder")
     options = parser.parse_args()
     try:
-        if options.command == "import":
-            import_model(options.source, options.model)
-        else:
-            export_model(options.source, options.folder, options.tokenizer)
+        (import_model if options.command == "import" else export_model)(options.source, options.target)
     except Problem as problem:
         sys.exit(f"hf.py: {problem}")
     except OSError as error:

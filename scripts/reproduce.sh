@@ -368,6 +368,7 @@ stage_export() {
     elif [ -z "$python" ]; then
         say "no python3 with numpy, which exports (apt-get install python3-numpy): left out"
     else
+        rm -rf "$OUT_DIR/hf" # of an earlier checkpoint, or cut short
         run_child "$python" dev/hf.py export "$model" "$OUT_DIR/hf"
         [ "$status" -eq 0 ] || stop "the export failed"
     fi

@@ -77,56 +77,32 @@ def test_import(dtype, prefix):
 def test_export_and_back(version):
     tensors = random_model(9)
     file, folder = model("in.bin", CONFIG, tensors, version), new_folder("out")
-    assert "without a tokenizer (--tokenizer names one)" in called("export", file, folder)
+    assert f"without a tokenizer: {path('in_tokenizer.bin')} is not there" in called("export", file, folder)
     metadata, found = formats.read_safetensors(os.path.join(folder, "model.safetensors"))
     assert metadata == {"format": "pt"} and found == formats.hugging_face_tensors(CONFIG, tensors)
     check_config(folder, 150, 149, 7)
     config = json.loads(read("out/config.json"))
     assert {name: config.get(name) for name in JSON} == JSON
-    before = read("out/model.safetensors")
     assert "holds no tokenizer.json" in called("import", folder, path("back.bin"))
     assert formats.read_model(path("back.bin")) == (CONFIG, 3, tensors)
-    called("export", path("back.bin"), folder)  # over the first
-    assert read("out/model.safetensors") == before and sorted(os.listdir(folder)) == WEIGHTS
-
-
-def test_several_files():
-    """An index names the files. Each tensor is in one of them."""
-    tensors = random_model(3)
-    items = list(formats.hugging_face_tensors(CONFIG, tensors).items())
-    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    folder = their_folder("parts", tensors)
-    os.remove(path("parts/model.safetensors"))
-    for i, name in enumerate(names):
-        formats.write_safetensors(f"parts/{name}", dict(items[i::2]))
-    places = {name: names[i % 2] for i, (name, _) in enumerate(items)}
-    index = write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
-    hf.import_model(folder, path("out.bin"))
-    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
-    formats.write_safetensors(f"parts/{names[1]}", dict(items[1::2] + items[:1]))
-    fails(f"{names[1]}: tensor wte.weight is in another file, too", hf.read_folder, folder)
-    os.remove(path(f"parts/{names[1]}"))
-    fails(f"{names[1]}: no such file of weights", hf.read_folder, folder)
-    for text in ('{"weight_map": 7}', '{}', '{"weight_map": {"a": "pytorch_model.bin"}}'):
-        write(index, text)
-        fails("no such file of weights", hf.read_folder, folder)
+    assert sorted(os.listdir(folder)) == WEIGHTS
 
 
 # ---- What is refused ----
 
 
 def test_cut_anywhere():
-    folder = their_folder("cut", random_model(1))
+    weights = os.path.join(their_folder("cut", random_model(1)), "model.safetensors")
     whole = read("cut/model.safetensors")
     start = 8 + struct.unpack("<Q", whole[:8])[0]
     for size in [*range(0, 300), *range(300, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
         write("cut/model.safetensors", whole[:size])
-        fails(path("cut/model.safetensors"), hf.read_folder, folder)
+        fails(weights, hf.read_safetensors, weights)
     write("cut/model.safetensors", whole + b"\0")
-    fails("its tensors cover", hf.read_folder, folder)
+    fails("its tensors cover", hf.read_safetensors, weights)
     for length in (2**64 - 1, 2**63, 100_000_001, 0):
         write("cut/model.safetensors", struct.pack("<Q", length) + whole[8:])
-        fails(path("cut/model.safetensors"), hf.read_folder, folder)
+        fails(weights, hf.read_safetensors, weights)
 
 
 PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
@@ -136,7 +112,7 @@ PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
     ('"wte.weight"', '"wtf.weight"', "wte.weight is missing"),
     ('"h.0.ln_1.bias"', '"h.0.attn.masked_bias"', "tensor h.0.ln_1.bias is missing, expected F32, F16 or BF16 of"),
     ('"h.0.ln_1.bias"', '"transformer.h.0.ln_1.weight"', "or it is there twice"),
-    ('"wpe.weight"', '"wte.weight"', "is no sound JSON (a name is given twice)"),
+    ('"wpe.weight"', '"wte.weight"', "tensor wte.weight: its type"),  # its first place is a gap
     (PLACE, PLACE.replace("150, 15", "15, 150"), "wte.weight is F32 of shape [15, 150], expected F32, F16 or BF16 of"),
     (PLACE, PLACE.replace("150, 15", "150, 14"), "tensor wte.weight: its type, shape and place do not fit"),
     (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
@@ -205,8 +181,7 @@ def test_one_line():
     for source in (path("nothing.bin"), folder):
         assert source in called("export", source, path("no"), status=1)
     write("other/thesis.txt", "years of work")
-    err = called("export", f"{FIXTURES}/tiny.bin", path("other"), status=1)
-    assert "holds 'thesis.txt', which no export wrote" in err
+    assert "other: is not empty; give a new" in called("export", f"{FIXTURES}/tiny.bin", path("other"), status=1)
     assert os.listdir(path("other")) == ["thesis.txt"] and not os.path.exists(path("no"))
 
 
@@ -257,22 +232,24 @@ def a_model(V=300):
                                        for name, shape in tensor_shapes(config).items()})
 
 
+def export_small(words, folder):
+    """Exports a model with this tokenizer beside it. Returns what the program prints."""
+    write("small_tokenizer.bin", cli.tokenizer_bytes(words))
+    return called("export", a_model(), folder)
+
+
 def test_tokenizer_both_ways():
     words = small_words()
     texts = ["".join(map(symbol, word)) for word in words[:-1]] + [END]
-    write("t.bin", cli.tokenizer_bytes(words))
     folder = new_folder("small_hf")
-    assert f"with its tokenizer {path('t.bin')}" in called("export", a_model(), folder, "--tokenizer", path("t.bin"))
+    assert f"with its tokenizer {path('small_tokenizer.bin')}" in export_small(words, folder)
     assert sorted(os.listdir(folder)) == FILES
     check_config(folder, 300, 259, 16)
     check_tokenizer(folder, texts, [(texts[left], texts[right]) for left, right in MERGES], 16)
     assert f"{path('m_tokenizer.bin')}: its tokenizer of 260 tokens" in called("import", folder, path("m.bin"))
-    assert read("m_tokenizer.bin") == read("t.bin")
-    called("export", path("m.bin"), new_folder("again"))  # finds it beside the model
-    assert [read(f"again/{name}") for name in FILES] == [read(f"small_hf/{name}") for name in FILES]
+    assert read("m_tokenizer.bin") == read("small_tokenizer.bin")
     words[257], words[258] = words[258], words[257] + b"?"  # no merge makes this
-    write("t.bin", cli.tokenizer_bytes(words))
-    assert "without a tokenizer" in called("export", path("m.bin"), folder, "--tokenizer", path("t.bin"))
+    assert "small_tokenizer.bin only decodes" in export_small(words, new_folder("small_hf"))
     assert sorted(os.listdir(folder)) == WEIGHTS
 
 
@@ -287,20 +264,20 @@ def test_gpt2_to_the_byte():
 
 
 def test_bytes():
-    folder = new_folder("bytes_hf")
-    called("export", a_model(257), folder, "--tokenizer", "byte")
+    folder, words = new_folder("bytes_hf"), [bytes([byte]) for byte in range(256)] + [END.encode()]
+    write("small_tokenizer.bin", cli.tokenizer_bytes(words))
+    called("export", a_model(257), folder)
     check_config(folder, 257, 256, 16)
     check_tokenizer(folder, [symbol(byte) for byte in range(256)] + [END], [], 16)
     called("import", folder, path("b.bin"))
     assert "tokenizer   " + path("b_tokenizer.bin") + ", the model's own\n" in ran("--init", path("b.bin"), "-x", 0)
-    assert "has 257 tokens, the model 200" in called("export", a_model(200), folder, "--tokenizer", "byte", status=1)
+    assert "has 257 tokens, the model 200" in called("export", a_model(200), path("no"), status=1)
 
 
 def changed_tokenizer(change):
     """The folder of an exported model whose tokenizer.json was changed."""
-    write("t.bin", cli.tokenizer_bytes(small_words()))
     folder = new_folder("changed")
-    hf.export_model(a_model(), folder, path("t.bin"))
+    export_small(small_words(), folder)
     whole = json.loads(read("changed/tokenizer.json"))
     change(whole)
     write("changed/tokenizer.json", json.dumps(whole))
@@ -311,7 +288,7 @@ def test_old_form_of_merges():
     """"a b" instead of ["a", "b"], as transformers wrote them before 5."""
     hf.import_model(changed_tokenizer(lambda t: t["model"].update(merges=list(map(" ".join, t["model"]["merges"])))),
                     path("m.bin"))
-    assert read("m_tokenizer.bin") == read("t.bin")
+    assert read("m_tokenizer.bin") == read("small_tokenizer.bin")
 
 
 @pytest.mark.parametrize("change", (
@@ -334,7 +311,7 @@ def test_damaged_tokenizer_file():
     for damaged, says in (*((bad, file) for bad in [*cut, data + b"\0", data + b"\1a"]),
                           (end_of_text, "with end-of-text among them")):
         write("t.bin", damaged)
-        fails(says, hf.export_model, a_model(), path("no"), file)
+        fails(says, hf.hf_tokenizer.load, file)
 
 
 # ---- Runs ----
@@ -348,10 +325,10 @@ def test_a_run():
     before = read(newest)
     for source in (folder, newest):
         assert f"{out}: {newest} for Hugging Face transformers, with its tokenizer {folder}/tokenizer.bin\n" == \
-            called("export", source, out)
+            called("export", source, new_folder("run_hf"))
         hf.import_model(out, path("back.bin"))
         assert read("back.bin") == before
     train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
     os.remove(newest)
-    assert older + " for" in called("export", folder, out) and sorted(os.listdir(out)) == FILES
+    assert older + " for" in called("export", folder, new_folder("run_hf")) and sorted(os.listdir(out)) == FILES
