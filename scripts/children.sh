@@ -2,7 +2,7 @@
 # For scripts that start the trainer; they source this file: waiting for children while signals arrive, and the secret
 # that they share. Their traps count in `signals`.
 
-signals=0
+signals=0 first_signal=TERM child="" child_began=0 passed_on=0
 
 # wait_for PID: sets status to how the child has ended. A trap ends bash's wait before the child has.
 wait_for() {
@@ -30,6 +30,44 @@ signal_children() {
     local name=$1 child
     shift
     for child in "$@"; do kill -s "$name" "$child" 2>/dev/null || true; done
+}
+
+# take_signals: they count, are told to the script's on_signal, and go on to the child of run_child: a first one as
+# $first_signal, others as TERM.
+take_signals() {
+    local name
+    for name in HUP INT TERM USR1; do
+        # shellcheck disable=SC2064 # the name of now
+        trap "signals=\$((signals + 1)); on_signal $name; pass_on" $name
+    done
+}
+
+# A child that has just been forked still has the script's traps, in which a signal would be lost: it gets a second.
+pass_on() {
+    if [ -z "$child" ] || [ "$passed_on" -eq "$signals" ]; then return; fi
+    [ $((SECONDS - child_began)) -ge 2 ] || sleep 1
+    passed_on=$signals
+    signal_children "$([ "$signals" -eq 1 ] && echo "$first_signal" || echo TERM)" "$child"
+}
+
+# run_child COMMAND...: sets status. The child has a group of its own: Ctrl-C reaches it through the script only, as
+# mpirun would kill what is still saving.
+run_child() {
+    child_began=$SECONDS
+    set -m
+    "$@" </dev/null &
+    child=$!
+    set +m
+    pass_on # a signal that came before the command did
+    wait_for $child
+    child=""
+}
+
+newest_step() { # FOLDER: the step of its last checkpoint, 0 without one
+    local step
+    step=$(find "$1" -maxdepth 1 -name 'state_*.bin' 2>/dev/null | sed -n 's/.*state_0*\([0-9][0-9]*\)\.bin$/\1/p' |
+        sort -n | tail -n 1)
+    echo "${step:-0}"
 }
 
 new_secret() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }

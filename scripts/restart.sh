@@ -52,42 +52,11 @@ checkpoints() {
     find "$out_dir" -maxdepth 1 -name 'state_*.bin' -exec ls -li {} + 2>/dev/null | sort
 }
 
-newest_step() { # of what checkpoints prints
-    local step
-    step=$(sed -n 's/.*state_0*\([0-9][0-9]*\)\.bin$/\1/p' <<<"$1" | sort -n | tail -n 1)
-    echo "${step:-0}"
-}
-
-# A child that has just been forked still has this script's traps, in which a signal would be lost: it gets a second.
-child="" child_began=0 passed_on=0
-pass_on() {
-    if [ -z "$child" ] || [ "$passed_on" -eq "$signals" ]; then return; fi
-    [ $((SECONDS - child_began)) -ge 2 ] || sleep 1
-    passed_on=$signals
-    signal_children "$([ "$signals" -eq 1 ] && echo USR1 || echo TERM)" "$child"
-}
-
-# shellcheck disable=SC2317 # called by trap
-on_signal() {
-    signals=$((signals + 1))
-    say "SIG$1: stopping $([ "$signals" -eq 1 ] && echo 'in order; once more: at once' || echo 'at once')"
-    pass_on
-}
-for name in HUP INT TERM USR1; do
-    # shellcheck disable=SC2064 # the name of now
-    trap "on_signal $name" $name
-done
-
-run() { # COMMAND...: sets status
-    child_began=$SECONDS
-    set -m # a group of its own: Ctrl-C reaches it through this script only, as mpirun would kill what is still saving
-    "$@" </dev/null &
-    child=$!
-    set +m
-    pass_on # a signal that came before the command did
-    wait_for $child
-    child=""
-}
+# shellcheck disable=SC2034 # read in children.sh
+first_signal=USR1
+# shellcheck disable=SC2317 # called by a trap
+on_signal() { say "SIG$1: stopping $([ "$signals" -eq 1 ] && echo 'in order; once more: at once' || echo 'at once')"; }
+take_signals
 
 case ${1:-} in
     "" | -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit $(($# == 0)) ;;
@@ -102,9 +71,9 @@ set -- "$@" --resume
 status=1 failures=0
 for ((start = 1; start <= max_starts; start++)); do
     saved=$(checkpoints)
-    say "start $start of $max_starts, from step $(newest_step "$saved"): $*"
+    say "start $start of $max_starts, from step $(newest_step "$out_dir"): $*"
     began=$SECONDS
-    run "$@"
+    run_child "$@"
     [ $status -ne 0 ] || exit 0
     say "status $status after $((SECONDS - began)) s"
     [ "$signals" -eq 0 ] || exit $status

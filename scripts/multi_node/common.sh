@@ -11,7 +11,3 @@ if [ ! -e "$RECIPE" ]; then
 fi
 # shellcheck source=scripts/run_gpt2_124M.sh
 . "$RECIPE"
-
-stages_unless_given() { # by the environment
-    is_given STAGES || STAGES=$1
-}

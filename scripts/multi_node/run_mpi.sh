@@ -18,5 +18,16 @@ HOSTS=${HOSTS:-localhost} # in the order of their ranks, this one first
 
 read -r -a hosts <<<"$HOSTS"
 NUM_NODES=${#hosts[@]}
-launch_command() { mpirun_on "${hosts[@]}"; }
+
+# Sets launch. Processes may use all cores of their node: they read data and watch each other in threads.
+launch_command() {
+    launch=(mpirun -np "$num_gpus" --host "$(printf "%s:$GPUS_PER_NODE\n" "${hosts[@]}" | paste -sd, -)" --bind-to none)
+    for name in $(compgen -e NCCL_) LD_LIBRARY_PATH; do
+        [ -z "${!name:-}" ] || launch+=(-x "$name")
+    done
+    if [ "$(id -u)" -eq 0 ]; then # as in most containers
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    fi
+    launch+=(${MPIRUN_OPTIONS[@]+"${MPIRUN_OPTIONS[@]}"} "${train[@]}" --nccl-init mpi)
+}
 run_stages "$@"

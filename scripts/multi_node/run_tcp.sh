@@ -23,9 +23,9 @@ read -r -a hosts <<<"$HOSTS"
 NUM_NODES=${#hosts[@]}
 case $NODE in
     "") ;;
-    0) stages_unless_given "plan train export plot summary" ;;
+    0) STAGES=${STAGES:-plan train export plot summary} ;;
     *[!0-9]*) stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1))" ;;
-    *) stages_unless_given "plan train" ;;
+    *) STAGES=${STAGES:-plan train} ;;
 esac
 [ "${NODE:-0}" -lt "$NUM_NODES" ] || stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1)): HOSTS names $NUM_NODES"
 
