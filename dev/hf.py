@@ -6,8 +6,9 @@
     python3 dev/hf.py export run hf             what transformers loads, from a run's newest checkpoint
     python3 dev/hf.py export model.bin hf       the same of a file
 
-The tokenizer of MODEL.bin lies beside it as MODEL_tokenizer.bin: import writes it there, --init MODEL.bin and export find
-it. A run keeps its own. Files need numpy, names of the Hub also huggingface_hub (pip install numpy huggingface_hub).
+The tokenizer of MODEL.bin lies beside it as MODEL_tokenizer.bin: import writes it there, --init MODEL.bin and export
+find it. A run keeps its own. Files need numpy, names of the Hub also huggingface_hub (pip install numpy
+huggingface_hub).
 """
 import json
 import math

@@ -255,6 +255,7 @@ launch_command() {
 }
 
 stage_train() {
+    local at
     [ -n "${num_gpus:-}" ] || find_gpus
     ! needs_fetch || stop "the data are not complete in $DATA_ROOT: the stage fetch fetches them"
     train=("$PROGRAM" "${train[@]}")
@@ -263,9 +264,10 @@ stage_train() {
     [ -z "${WRAP[*]-}" ] || [ -e "${WRAP[1]}" ] ||
         say "SMOKE=1 kills a process here, once, to show that the run starts again"
     TERM=dumb run_and_wait scripts/restart.sh ${WRAP[@]+"${WRAP[@]}"} "${launch[@]}"
-    [ "$status" -eq 0 ] || stop "the training ended with status $status at step $(newest_step "$OUT_DIR") of $STEPS; the lines" \
-        "above say why. When that is mended, the same command goes on from there"
-    is_trained || stop "the training was told to end at step $(newest_step "$OUT_DIR") of $STEPS; the same command goes on"
+    at="step $(newest_step "$OUT_DIR") of $STEPS"
+    [ "$status" -eq 0 ] || stop "the training ended with status $status at $at; the lines above say why. When that is" \
+        "mended, the same command goes on from there"
+    is_trained || stop "the training was told to end at $at; the same command goes on"
     say "step $STEPS of $STEPS is saved in $OUT_DIR"
 }
 

@@ -264,14 +264,10 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
     return ok;
 }
 
-static inline int checkpoint_num_arrays(const CheckpointReader *r) {
-    return r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS;
-}
-
 // Reads all arrays in one process. arrays: where each array goes, without gaps.
 static inline bool checkpoint_read_whole(CheckpointReader *r, float *const arrays[CHECKPOINT_ARRAYS], Error *error) {
     bool ok = true;
-    for (int a = 0; ok && a < checkpoint_num_arrays(r); a++) {
+    for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
         ok = checkpoint_read(r, a, 0, arrays[a], gpt2_num_params(&r->config), error);
     }
     return ok;
@@ -282,7 +278,7 @@ static inline bool checkpoint_read_whole(CheckpointReader *r, float *const array
 static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
                                        int count, Error *error) {
     bool ok = true;
-    for (int a = 0; ok && a < checkpoint_num_arrays(r); a++) {
+    for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
         const StateRecord *record = &r->state.table.records[a];
         const char *path = a == CHECKPOINT_PARAMS ? r->model.path : r->state.file.path;
         ok = state_check_sum(record, path, hash64_end(all->sums[a], record->bytes), error);

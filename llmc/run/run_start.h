@@ -50,9 +50,10 @@ static inline bool run_keep_tokenizer(const TrainRun *run, Error *error) {
 // Begins the log, when everything else has proved to be in order. A fresh run that may overwrite an older run removes
 // its checkpoints here. A resumed run removes those that --keep does not want: the disk may need their space.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
-    const char *dir = run->options->out_dir;
-    if (run_resumes(run)) { run_prune(run); }
-    if (run->options->overwrite) { checkpoint_delete_all(dir); }
+    const TrainOptions *o = run->options;
+    const char *dir = o->out_dir;
+    if (run_resumes(run)) { checkpoint_prune(dir, run->step, o->keep, o->keep_major); }
+    if (o->overwrite) { checkpoint_delete_all(dir); }
     if (run_writes_files(run) && !run_check_disk(run, error)) { return false; }
     if (!run_keep_tokenizer(run, error) ||
         !logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {

@@ -135,15 +135,10 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     return ranks_agree(run->comm, ok, error);
 }
 
-// Removes the checkpoints up to the current step that --keep no longer wants.
-static inline void run_prune(const TrainRun *run) {
-    const TrainOptions *o = run->options;
-    checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major);
-}
-
 // Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next
 // start would refuse.
 static inline bool run_save(TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
     CheckpointWriter writer;
     Error full;
     if (!run_writes_files(run) || run->folder.saved == run->step) { return true; }
@@ -159,8 +154,8 @@ static inline bool run_save(TrainRun *run, Error *error) {
     }
     run->folder.saved = run->step;
     ranks_resumable(run->comm, true);
-    if (run_leads(run)) { run_prune(run); }
-    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options->out_dir);
+    if (run_leads(run)) { checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major); }
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
     if (run_leads(run) && !run_check_disk(run, &full)) { logger_event(&run->logger, "warning: %s", full.text); }
     return true;
 }

@@ -224,8 +224,9 @@ TEST(test_skipped_moments) {
         CHECK(t, damaged || read, "the parameters and the section");
         CHECK(t, run.arrays[CHECKPOINT_ADAM_M][0] == -7.0f && run.arrays[CHECKPOINT_ADAM_V][0] == -7.0f, "moments");
     }
-    CHECK(t, strstr(error.text, "model_00000001.bin: section \"params\" is damaged: its checksum does not match") != NULL, "%s",
-          error.text);
+    CHECK(t,
+          strstr(error.text, "model_00000001.bin: section \"params\" is damaged: its checksum does not match") != NULL,
+          "%s", error.text);
     run_free(&run);
 }
 

@@ -36,7 +36,8 @@ TEST(test_init_refused) {
                   ": cannot open: No such file or directory");
     CHECK(t, make_directories(folder, &error), "%s", error.text);
     CHECK(t, !model_file_open(&file, folder, &error), "an empty folder");
-    CHECK(t, strstr(error.text, "/hf: this folder holds no checkpoint; give a model's .bin file") != NULL, "%s", error.text);
+    CHECK(t, strstr(error.text, "/hf: this folder holds no checkpoint; give a model's .bin file") != NULL, "%s",
+          error.text);
     snprintf(rest, sizeof(rest), "is a model of Hugging Face; `python3 dev/hf.py import %s model.bin` makes a file",
              folder);
     static const char *const names[] = {"hf/pytorch_model.bin", "hf/model.safetensors.index.json",

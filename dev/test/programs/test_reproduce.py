@@ -114,7 +114,7 @@ def test_124M_finished_before():
 
 @pytest.mark.long
 def test_350M_interrupted_on_a_terminal():
-    """Ctrl-C; then the same command finishes the run. A busy machine hands Ctrl-C over late, so there are more steps."""
+    """Ctrl-C; then the same command finishes the run. A busy machine hands Ctrl-C over late: so many steps."""
     command, settings = ["bash", script_of("gpt2_350M"), "--steps", "20"], environment(**emulated())
     with Terminal(command, cwd=WORK, env=settings) as terminal:
         terminal.until(r"step +1/20 \|")
