@@ -2,11 +2,10 @@
 """Says where two training runs part: in what they were told, and from which step on in what they logged.
 
     dev/compare.py log124M other
-    dev/compare.py ours theirs --tolerance 0.01     losses that are closer count as alike
+    dev/compare.py ours theirs --tolerance 0.01     numbers that are closer count as alike
 
 A run is its folder (--out-dir of the trainers, or a log folder of llm.c's, which says less), or a main.log. Compared
-are the steps that both have logged, as main.log has them: losses to 4 decimals. With a tolerance T, norms may be T
-times the norm and 0.01 apart, rates 1e-6. Standard library only.
+are the steps that both have logged, as main.log has them: losses to 4 decimals. Standard library only.
 
 exit status: 0 logs and weights are alike, 1 they differ, 2 an error.
 """
@@ -44,29 +43,22 @@ def print_told(runs):
             print(guard.printable(f"  {name.replace('options.', '--', 1)}: {values}"))
 
 
-def alike(series, a, b, tolerance):
-    """NaN is like NaN, and like nothing else. Decimal fractions are not exact."""
-    if a == b or (math.isnan(a) and math.isnan(b)):
-        return True
-    within = {"norm": tolerance * max(1.0, abs(a), abs(b)) + 0.01, "lr": 1e-6}.get(series, tolerance)
-    return tolerance > 0 and abs(a - b) <= within + 1e-9
-
-
 def distance(a, b):
-    return 0.0 if alike("", a, b, 0.0) else abs(a - b) if math.isfinite(a - b) else math.inf
+    """NaN is like NaN, and far from all else."""
+    return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b) if math.isfinite(a - b) else math.inf
 
 
 def print_column(runs, series, title, first, tolerance):
     """Returns how many steps both runs have, and the first one at which they part, or None."""
     a, b = (getattr(run, series) for run in runs)
-    steps = [step for step in a if step in b]
-    differ = [step for step in steps if not alike(series, a[step], b[step], tolerance)]
-    if steps:
-        says = f"parts at step {first + differ[0]:,}, {len(differ):,} of" if differ else "alike in all"
-        far = max(steps, key=lambda step: distance(a[step], b[step]))
-        most = f"; furthest at step {first + far:,}: {a[far]:g} and {b[far]:g}" if distance(a[far], b[far]) else ""
-        print(f"{title:15}  {says} {len(steps):,} common steps{most}")
-    return len(steps), first + differ[0] if differ else None
+    far = {step: distance(a[step], b[step]) for step in a if step in b}
+    differ = [step for step, apart in far.items() if apart > tolerance + 1e-9]  # decimal fractions are not exact
+    if far:
+        most = max(far, key=far.get)
+        where = f"parts at step {first + differ[0]:,}, {len(differ):,} of" if differ else "alike in all"
+        furthest = f"; furthest at step {first + most:,}: {a[most]:g} and {b[most]:g}" if far[most] else ""
+        print(f"{title:15}  {where} {len(far):,} common steps{furthest}")
+    return len(far), first + differ[0] if differ else None
 
 
 def weights_differ(runs):

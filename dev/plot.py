@@ -6,7 +6,6 @@
 
 A run is its folder (--out-dir of the trainers, or a log folder of llm.c's) or a log file. Needs matplotlib.
 """
-import argparse
 import os
 import sys
 import warnings
@@ -35,12 +34,10 @@ PANELS = {"loss": "Loss (marks: validation)", "hellaswag": "HellaSwag accuracy",
 def points(run, name, options):
     """x and y of a series."""
     series = getattr(run, name)
-    if options.x == "hours" and not run.ms:
-        raise LogError(f"{run.path}: has no {run_logs.SPEED_LOG} with a line, so its hours are not known; use -x steps")
     if options.x == "tokens" and not run.tokens_per_step:
         raise LogError(f"{run.path}: has no {run_logs.RECORD} that says how many tokens a step has; use -x steps")
-    x = np.array(run.hours(series) if options.x == "hours" else list(series), float)
-    return x * run.tokens_per_step if options.x == "tokens" else x, np.array(list(series.values()))
+    steps, y = np.array(list(series), float), np.array(list(series.values()))
+    return steps * run.tokens_per_step if options.x == "tokens" else steps, y
 
 
 def smoothed(y, window):
@@ -54,18 +51,16 @@ def smoothed(y, window):
     return np.where(finite, (sums[high] - sums[low]) / np.maximum(counts[high] - counts[low], 1), np.nan)
 
 
-def references(runs, sizes):
-    """(panel, height, text) of OpenAI's models: of the runs' own sizes (sizes None), or of those that were asked for.
-    Losses are drawn on the data they are about; a run without a record then counts as FineWeb's."""
+def references(runs):
+    """(panel, height, text) of OpenAI's models of the runs' sizes. Losses are drawn on the data they are about."""
     lines = set()
     for run in runs:
-        data = run.data or ("fineweb" if sizes and not run.starts else None)
-        for size in {run.size} & set(REFERENCES) if sizes is None else sizes:
-            figures = REFERENCES[size]
-            if run.hellaswag and run.part("options", "eval-examples") in (None, "0"):
-                lines.add(("hellaswag", figures["hellaswag"], f"GPT-2 {size}: {100 * figures['hellaswag']:.1f} %"))
-            if data in figures:
-                lines.add(("loss", figures[data], f"GPT-2 {size}, {data}: {figures[data]:.2f}"))
+        figures = REFERENCES.get(run.size, {})
+        if "hellaswag" in figures and run.hellaswag and run.part("options", "eval-examples") in (None, "0"):
+            percent = 100 * figures["hellaswag"]
+            lines.add(("hellaswag", figures["hellaswag"], f"GPT-2 {run.size}: {percent:.1f} %"))
+        if run.data in figures:
+            lines.add(("loss", figures[run.data], f"GPT-2 {run.size}, {run.data}: {figures[run.data]:.2f}"))
     return sorted(lines)
 
 
@@ -123,14 +118,14 @@ def picture(runs, options):
     figure = matplotlib.figure.Figure(figsize=(11, 4 * len(rows)), dpi=150, layout="constrained")
     styles = [{"color": COLORS[i % len(COLORS)], "linewidth": max(2.4 - 0.6 * i, 0.9)} for i in range(len(runs))]
     for panel, axes in figure.subplot_mosaic(rows).items():
-        lines = [line for line in references(runs, options.reference) if line[0] == panel]
+        lines = [line for line in references(runs) if line[0] == panel]
         for run, style in zip(runs, styles):
             draw_run(axes, panel, run, style, options)
         if panel == "loss":
             limit_loss(axes, runs, lines, options)
         draw_lines(axes, lines + ([("", 0.25, "chance")] if panel in ("hellaswag", "mmlu") else []))
         axes.set_title(PANELS[panel], loc="left", fontsize=10)
-        axes.set_xlabel("hours of training" if options.x == "hours" else options.x)
+        axes.set_xlabel(options.x)
         axes.grid(color="#E7E7E7")
         axes.locator_params(axis="x", nbins=10 if panel == "loss" else 4)
     handles = [matplotlib.lines.Line2D([], [], **style) for style in styles]
@@ -156,22 +151,12 @@ def draw(options):
 # ---- Options ----
 
 
-def sizes_of(text):
-    """None for auto: the runs' own."""
-    sizes = [] if text == "none" else text.split(",")
-    if text != "auto" and not set(sizes) <= set(REFERENCES):
-        raise argparse.ArgumentTypeError(f"'{text}': expected is auto, none, or some of {','.join(REFERENCES)}")
-    return None if text == "auto" else sizes
-
-
 def parse_options(parser, arguments):
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="a run's folder, or its main.log")
     add("-o", "--output", default="curves.png", metavar="FILE", help="the picture, .png, .pdf or .svg (curves.png)")
-    add("-x", choices=("steps", "tokens", "hours"), default="steps",
-        help="what the curves are drawn against (steps); tokens needs run.jsonl, hours needs speed.log")
-    add("--reference", type=sizes_of, metavar="SIZES",
-        help=f"lines of OpenAI's GPT-2: auto (of the runs' sizes), none, or some of {','.join(REFERENCES)}")
+    add("-x", choices=("steps", "tokens"), default="steps",
+        help="what the curves are drawn against (steps); tokens needs run.jsonl")
     options = parser.parse_args(arguments)
     if not options.output.endswith((".png", ".pdf", ".svg")):
         parser.error(f"--output {options.output}: expected is a name that ends in .png, .pdf or .svg")

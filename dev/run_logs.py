@@ -2,13 +2,10 @@
 
     run = read_run("log124M")    a run's folder, a folder of llm.c's (main.log alone), or a log file
     run.loss[7]                  the training loss of update 7, counted from 0
-    run.hours([7, 8])            the hours that the updates before these took, by speed.log
 
 A killed run leaves a last line without its end, which is left out. A resumed run appends, so steps come twice: the
 later line counts, and what was logged beyond it is forgotten, because the run went back to that step.
 """
-import bisect
-import itertools
 import json
 import math
 import os
@@ -40,7 +37,7 @@ class Run:
         self.path = path                                # as it was given
         self.loss, self.lr, self.norm = {}, {}, {}      # of the update `step`, counted from 0
         self.val, self.hellaswag, self.mmlu = {}, {}, {}  # after `step` updates; accuracies as fractions of 1
-        self.ms, self.tps = {}, {}                      # of the update `step`
+        self.tps = {}                                   # tokens per second, of the update `step`
         self.starts, self.end = [], {}                  # run.jsonl's events; end: how the last start ended
         self.notes = []                                 # sentences that a person should see
 
@@ -72,11 +69,6 @@ class Run:
         if re.search("edu_fineweb|fineweb[-_]edu", names):
             return "fineweb-edu"
         return "fineweb" if "fineweb" in names else None
-
-    def hours(self, steps):
-        """The hours that the updates before each step took, without validations and saving."""
-        known, sums = list(self.ms), [0.0, *itertools.accumulate(self.ms.values())]
-        return [sums[bisect.bisect_left(known, step)] / 3.6e6 for step in steps]
 
 
 def last(series):
@@ -128,9 +120,8 @@ def read_main_log(run, path):
 def read_speed_log(run, path):
     for line in filter(None, map(SPEED_LINE.fullmatch, whole_lines(path))):
         if math.isfinite(value_of(line[2])):
-            forget_from(int(line[1]), run.ms, run.tps)
-            for series, text in zip((run.ms, run.tps), line.groups()[1:]):
-                series[int(line[1])] = value_of(text)
+            forget_from(int(line[1]), run.tps)
+            run.tps[int(line[1])] = value_of(line[3])
 
 
 # ---- run.jsonl ----

@@ -4,15 +4,12 @@
     dev/tensorboard.py log124M other           into tb/log124M and tb/other
     tensorboard --logdir tb
 
-A run is its folder (--out-dir of the trainers, or a log folder of llm.c's) or a log file. A point has its step and,
-where speed.log and run.jsonl say it, the run's first start plus the time of the updates before the step. Called again,
-the program replaces a run's files. Needs the tensorboard package.
+A run is its folder (--out-dir of the trainers, or a log folder of llm.c's) or a log file. Called again, the program
+replaces a run's files. Needs the tensorboard package.
 """
-import calendar
 import glob
 import os
 import sys
-import time
 
 import guard
 import run_logs
@@ -22,23 +19,14 @@ TAGS = {"loss/val": "val", "accuracy/hellaswag": "hellaswag", "accuracy/mmlu": "
         "optimizer/learning_rate": "lr", "optimizer/gradient_norm": "norm", "speed/tokens_per_second": "tps"}
 
 
-def began(run):
-    """When the run began, in seconds since 1970; now, where run.jsonl does not say it."""
-    try:
-        return calendar.timegm(time.strptime(run.starts[0]["time"], "%Y-%m-%dT%H:%M:%SZ"))
-    except (IndexError, KeyError, TypeError, ValueError):
-        return time.time()
-
-
 def write_run(run, folder, writer_class):
     os.close(guard.own_folder(folder))
     for old in glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*")):
         os.remove(old)
-    writer, start = writer_class(folder), began(run)
+    writer = writer_class(folder)
     for tag, name in TAGS.items():
-        series = getattr(run, name)
-        for (step, value), hours in zip(series.items(), run.hours(series)):
-            writer.add_scalar(tag, value, step, wall_time=start + 3600 * hours)
+        for step, value in getattr(run, name).items():
+            writer.add_scalar(tag, value, step)
     writer.close()
 
 

@@ -71,15 +71,12 @@ def test_steps_twice():
     assert read_lines(*lines[:2], "s:1 eval:0.3", "s:1 eval:0.4").hellaswag == {1: 0.4}
 
 
-def test_hours():
-    """2 s for each update. A resumed run goes on in speed.log."""
-    run = run_logs.read_run(make_run("hours", steps=40, every=20))
-    assert [round(3600 * hour) for hour in run.hours([0, 1, 20, 21, 40])] == [0, 2, 40, 42, 80]
+def test_speed_log():
+    """A resumed run goes on in it."""
     rows = [f"s:{step} ms:1000 tps:1\n" for step in range(10)]
     write("resumed/main.log", "".join(train_line(step, 5) for step in range(8)))
-    write("resumed/speed.log", "".join(rows) + "s:6 ms:20 tps:1\njunk\ns:7 ms:nan tps:1\ns:9 ms:1 tp")
-    run = run_logs.read_run(path("resumed"))
-    assert list(run.ms) == list(range(7)) and list(run.ms.values())[5:] == [1000.0, 20.0], run.ms
+    write("resumed/speed.log", "".join(rows) + "s:6 ms:20 tps:2\njunk\ns:7 ms:nan tps:1\ns:9 ms:1 tp")
+    assert run_logs.read_run(path("resumed")).tps == {**dict.fromkeys(range(6), 1.0), 6: 2.0}
 
 
 def start(**more):
@@ -132,15 +129,11 @@ REFERENCED = {"tiny": {"size": "other"}, "classic": {}, "edu": {"data": "edu_fin
 
 @pytest.mark.parametrize("words, wanted", (
     ("tiny", []), ("classic", [HELLASWAG, FINEWEB]), ("edu", [HELLASWAG, EDU]), ("shakespeare", ["GPT-2 350M: 37.5 %"]),
-    ("classic edu", [HELLASWAG, EDU, FINEWEB]), ("classic --reference none", []),
-    ("tiny --reference 1558M", ["GPT-2 1558M: 48.9 %", "GPT-2 1558M, fineweb: 2.83"]),
-    ("classic --reference 124M,774M", [HELLASWAG, "GPT-2 774M: 43.2 %", "GPT-2 774M, fineweb: 3.00", FINEWEB]),
-    ("part", [FINEWEB]), ("whole", [HELLASWAG, FINEWEB]), ("unscored", [FINEWEB]),
-    ("log", []), ("log --reference 124M", [HELLASWAG, FINEWEB])))
+    ("classic edu", [HELLASWAG, EDU, FINEWEB]), ("part", [FINEWEB]), ("whole", [HELLASWAG, FINEWEB]),
+    ("unscored", [FINEWEB]), ("log", [])))
 def test_references_fit_the_runs(words, wanted):
     """Each line exactly where it should be: by the run's size, the data of its loss, and all of HellaSwag."""
-    options = options_of([make_run(word, **REFERENCED[word]) if word in REFERENCED else word for word in words.split()])
-    lines = plot.references(list(map(run_logs.read_run, options.runs)), options.reference)
+    lines = plot.references([run_logs.read_run(make_run(word, **REFERENCED[word])) for word in words.split()])
     assert [text for _, _, text in lines] == wanted
 
 
@@ -194,18 +187,16 @@ def test_what_is_drawn():
 
 def test_x_axes():
     run = make_run("axes", steps=40, every=20)
-    for axis, expected, label in (("steps", [0, 20, 40], "steps"), ("tokens", [0, 20000, 40000], "tokens"),
-                                  ("hours", [0, 40 / 3600, 80 / 3600], "hours of training")):
+    for axis, expected in (("steps", [0, 20, 40]), ("tokens", [0, 20000, 40000])):
         axes = panels_of(run, "-x", axis)["HellaSwag"]
-        assert list(curves(axes)[0].get_xdata()) == pytest.approx(expected) and axes.get_xlabel() == label
-    for axis, says in (("tokens", "log: has no run.jsonl"), ("hours", "log: has no speed.log")):
-        with pytest.raises(run_logs.LogError, match=says):
-            panels_of(make_run("log", record=False, speed=None), "-x", axis)
+        assert list(curves(axes)[0].get_xdata()) == expected and axes.get_xlabel() == axis
+    with pytest.raises(run_logs.LogError, match="log: has no run.jsonl"):
+        panels_of(make_run("log", record=False, speed=None), "-x", "tokens")
 
 
 def test_limits_of_the_loss():
     """A steep start does not flatten the rest, and what goes up and stays there is no spike that may be cut off."""
-    low, high = panels_of(make_run("steep", steps=2000, every=100), "--reference", "none")["Loss"].get_ylim()
+    low, high = panels_of(make_run("steep", steps=2000, every=100))["Loss"].get_ylim()
     assert 2.5 < low < 3.0 and 3.05 < high < 5.0, (low, high)
     folder = make_run("diverged", steps=1000, every=100)
     write("diverged/main.log", "".join(train_line(step, falling(step) if step < 800 else 7.5) for step in range(1000)))
@@ -239,14 +230,14 @@ def test_real_run():
         cli.ran(*words, *more)
     run = run_logs.read_run(path("real"))
     assert list(run.loss) == list(range(60)) and max(run.val) == 60 and run.notes == []
-    assert list(run.ms) == list(range(60)) and run.hours([60])[0] > 0.0
+    assert list(run.tps) == list(range(60))
     assert run.tokens_per_step == 32 and len(run.starts) == 2 and run.end["step"] == 60
     assert python("plot.py", "real", "-o", "real.png", "-x", "tokens") == ("real.png: real at step 60\n", "")
     assert read("real.png").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("arguments, says", (
-    ("", ["RUN", "--help"]), ("user --reference 117M", ["'117M'", "124M"]), ("user -o a.jpg", ["a.jpg", ".png"]),
+    ("", ["RUN", "--help"]), ("user -x hours", ["'hours'", "tokens"]), ("user -o a.jpg", ["a.jpg", ".png"]),
     ("nowhere", ["nowhere", "no such"]),
     ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]), ("blank", ["nothing to draw"])))
 def test_refusals(arguments, says):

@@ -11,15 +11,13 @@ import pytest
 
 from tools import WORK, logged_run, new_folder, path, python, read, train_line, write
 
-RECORD = [{"event": "start", "time": "2026-01-02T03:04:05Z"}, {"event": "start", "time": "2026-02-02T03:04:05Z"}]
-BEGAN = 1767323045
 STAND_IN = """
 import json, os
 class Writer:
     def __init__(self, folder):
         self.file = open(os.path.join(folder, "events.out.tfevents.1"), "w")
-    def add_scalar(self, tag, data, step, *, wall_time=None):
-        self.file.write(json.dumps([tag, step, data, wall_time]) + "\\n")
+    def add_scalar(self, tag, data, step):
+        self.file.write(json.dumps([tag, step, data]) + "\\n")
     def close(self):
         self.file.close()
 """
@@ -42,17 +40,16 @@ def points(folder):
 
 
 def test_points():
-    """Every number of the logs, by its step; times from run.jsonl and speed.log: a validation takes 10 seconds, a step
-    2."""
-    new_folder("tb"), logged_run("a", loss, 20, 10, record=RECORD), logged_run("x/b", loss, 10, 10, accuracy=False)
+    """Every number of the logs, by its step."""
+    new_folder("tb"), logged_run("a", loss, 20, 10), logged_run("x/b", loss, 10, 10, accuracy=False)
     write("a/main.log", read("a/main.log") + b"s:20 mmlu:0.2700\n")
     out, err = run("a", "x/b")
     assert (out, err) == ("To see them: tensorboard --logdir tb\n", "") and len(points("tb/b")) == 4 * 10 + 2
     found = points("tb/a")
-    for point in (["loss/val", 0, 5.1, BEGAN], ["accuracy/hellaswag", 0, 0.25, BEGAN], ["loss/train", 0, 5.0, BEGAN],
-                  ["optimizer/learning_rate", 0, 6e-4, BEGAN], ["optimizer/gradient_norm", 0, 0.5, BEGAN],
-                  ["speed/tokens_per_second", 0, 500.0, BEGAN], ["loss/train", 1, 4.99, BEGAN + 12],
-                  ["accuracy/mmlu", 20, 0.27, BEGAN + 60]):
+    for point in (["loss/val", 0, 5.1], ["accuracy/hellaswag", 0, 0.25], ["loss/train", 0, 5.0],
+                  ["optimizer/learning_rate", 0, 6e-4], ["optimizer/gradient_norm", 0, 0.5],
+                  ["speed/tokens_per_second", 0, 500.0], ["loss/train", 1, 4.99],
+                  ["accuracy/mmlu", 20, 0.27]):
         assert point in found, (point, found)
     assert len(found) == 4 * 20 + 2 * 3 + 1
     write("tb/a/notes.txt", "mine"), write("tb/a/events.out.tfevents.0", "an old one")
