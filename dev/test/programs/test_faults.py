@@ -15,7 +15,7 @@ import signal
 
 import pytest
 
-from cli import (BATCH, CONFIG, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
+from cli import (BATCH, CONFIG, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
                  divergence, finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
                  new_folder, path, ran, random_tokens, read, reference_losses, refused, shard, start,
                  stopped_after, text_file, tokenizer_bytes, val_losses, weights_hash, write)
@@ -27,15 +27,11 @@ SAMPLE = ["--steps", "0", "--sample-tokens", "4"]
 FP32_MAX = 3e38
 
 
-def train(*arguments, **keywords):
-    return ran("-i", TEXT, *BATCH, *QUIET, *arguments, **keywords)
+def model_sample(init):
+    return ran("--init", init, *SAMPLE)
 
 
-def model_sample(init, **keywords):
-    return ran("--init", init, *SAMPLE, **keywords)
-
-
-# ---- Rows 1 to 3: model files ----
+# ---- Rows 1 and 2: model files ----
 
 
 @pytest.mark.plain
@@ -49,18 +45,6 @@ def test_bad_models():
         limits = limit_memory(1 << 28) if MEMORY_LIMITS else None
         refused("--init", name, *SAMPLE, says=[name, *says], preexec_fn=limits)
         refused("-i", TEXT, *BATCH, "-e", name, "-o", path("bad_run"), says=[name, *says], no_files=path("bad_run"))
-
-
-def test_states_of_another_version():
-    """Row 3: one line says so, and its advice is good."""
-    folder = new_folder("versions")
-    train("--steps", 2, *MODEL, "-o", folder)
-    data = read("versions/state_00000002.bin")
-    write("versions/state_00000002.bin", data[:8] + bytes([2]) + data[9:])
-    line = refused("-i", TEXT, *BATCH, *QUIET, "--steps", 5, *MODEL, "-o", folder, "--resume", "--allow-changes",
-                   says=["state_00000002.bin", "version is 2, expected 3", "--init"])
-    assert "--overwrite" not in line and "damaged" not in read("versions/main.log").decode()
-    model_sample(os.path.join(folder, "model_00000002.bin"))
 
 
 # ---- Rows 6 and 7: data ----
