@@ -11,7 +11,7 @@ import time
 import pytest
 
 from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of, logged_steps, losses, new_folder,
-                 path, ran, random_tokens, read, refused, shard, start, stopped_after, text_file, weights_hash, write)
+                 path, ran, random_tokens, read, refused, shard, start, stopped_after, text_file, weights_hash)
 from run_folder import check_machine, check_options, check_times, events_of, record_of, speed_of
 from tools import Terminal, run_closed, wait_until
 
@@ -128,20 +128,6 @@ def test_resume_appends():
     assert [start["step"] for start in record_of(folder)["starts"]] == [0]
 
 
-def test_cut_lines():
-    """A last line that a crash of the machine has cut keeps its place, and the next one begins a line of its own."""
-    whole = new_folder("cut")
-    words = [*RUN, "-n", 3, "-x", 6, "-o"]
-    ran(*words, whole)
-    for name in ("main.log", "speed.log", "run.jsonl"):
-        folder = stopped_after(3, whole)
-        text = read(f"{os.path.basename(folder)}/{name}")
-        write(f"{os.path.basename(folder)}/{name}", text[:-5])
-        ran(*words, folder, "--resume")
-        assert read(f"{os.path.basename(folder)}/{name}").startswith(text[:-5] + b"\n"), name
-        assert len(logged_steps(folder)) == 6, name
-
-
 def test_ends():
     """A stopped, a failed and a killed run; and one that was refused leaves what is there as it was."""
     folder = new_folder("ends")
@@ -173,24 +159,6 @@ def test_ends():
 
 
 # ---- Signals and terminals ----
-
-
-def test_ignored_signals():
-    """What was ignored at the start stays ignored: SIGINT by a shell that starts a run in the background."""
-    folder = new_folder("ignored")
-
-    def ignore():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    process = begin(folder, preexec_fn=ignore)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGINT):
-        process.send_signal(number)
-        reached = trained_steps(folder) + 3
-        wait_until(lambda: trained_steps(folder) >= reached, process, "3 steps more")
-    process.terminate()
-    finish(process)
-    assert record_of(folder)["end"]["status"] == "stopped"
 
 
 @pytest.mark.parametrize("ignore, steps, status", (([], 1000000, "stopped"), ([signal.SIGHUP], 300, "done")))
