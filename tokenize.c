@@ -521,11 +521,9 @@ static void print_summary(const Run *run) {
     int threads = omp_get_max_threads();
     double seconds = seconds_now() - run->start;
     int first = run->options->val_tokens > 0 || run->options->val_fraction > 0 ? 0 : 1;
-    char bytes[32];
-    format_bytes(bytes, sizeof(bytes), run->in.read);
     say(stdout, "%lld tokens from %lld document%s (%s) in %d shard%s: %s_*.bin\n", (long long)run->in.tokens_out,
-        (long long)run->in.documents, run->in.documents == 1 ? "" : "s", bytes, run->shards.next - first,
-        run->shards.next - first == 1 ? "" : "s", run->options->output);
+        (long long)run->in.documents, run->in.documents == 1 ? "" : "s", bytes_text(run->in.read).text,
+        run->shards.next - first, run->shards.next - first == 1 ? "" : "s", run->options->output);
     say(stdout, "training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n",
         (long long)run->shards.train_tokens, (long long)(run->in.tokens_out - run->shards.train_tokens), seconds,
         1e-6 * (double)run->in.read / seconds, threads, threads == 1 ? "" : "s");

@@ -17,17 +17,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1377, 1150, ""),
-    "model": (1469, 850, "base"),
+    "base": (1367, 1150, ""),
+    "model": (1466, 850, "base"),
     "cpu": (1549, 1450, "base model"),
-    "cuda": (2003, 850, "base model"),
+    "cuda": (1998, 850, "base model"),
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
     "ranks": (3881, 2000, "base model cuda"),
     "data": (1515, 1450, "base model"),
     "files": (1042, 1050, "base model"),
-    "trainer": (126, 1000, "base model cuda layers optim ranks data files run"),
-    "run": (3152, 2800, "base model data files"),
+    "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),
+    "run": (3142, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 1183, "train_gpt2_program.cuh": 978, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -11,9 +11,6 @@
 #include <sys/statvfs.h>
 #include <sys/types.h>
 #include <unistd.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
 
 #include "llmc/base/utils.h"
 
@@ -158,25 +155,11 @@ static inline bool atomic_write(AtomicFile *file, const void *data, int64_t byte
     return atomic_write_at(file, file->bytes, data, bytes, error);
 }
 
-// Gives an open file its size and, where the file system can, reserves its place on the disk. Returns 0 or an errno.
-// posix_fallocate is not used, because it writes into every block where the file system cannot reserve blocks.
-static inline int files_reserve(int fd, int64_t bytes) {
-    int status;
-#if defined(SYS_fallocate) && defined(__LP64__)
-    do { status = (int)syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)bytes); } while (status != 0 && errno == EINTR);
-    if (status == 0) { return 0; }
-    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) { return errno; }
-#endif
-    do { status = ftruncate(fd, (off_t)bytes); } while (status != 0 && errno == EINTR);
-    return status == 0 ? 0 : errno;
-}
-
 // Begins a file of known size that several processes, maybe on several machines, write with atomic_write_at. One
-// creates it, the others join it, all flush it, and then the first commits it. A full disk shows here.
+// creates it, the others join it, all flush it, and then the first commits it.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     if (!atomic_open(file, path, 0666, error)) { return false; }
-    int code = files_reserve(file->fd, bytes);
-    if (code != 0) { return atomic_fail(file, "reserve", bytes, code, error); }
+    if (ftruncate(file->fd, (off_t)bytes) != 0) { return atomic_fail(file, "extend it to", bytes, errno, error); }
     if (sync_parent(path, error)) { return true; }
     atomic_close(file);
     return false;

@@ -228,11 +228,18 @@ static inline const char *bytes_unit(int64_t bytes, double *scale) {
     return units[unit];
 }
 
-// Writes a byte count for people into text, e.g. "1.86 GiB" or "512 B".
-static inline void format_bytes(char *text, size_t size, int64_t bytes) {
+// A few words to print. A function returns them whole, so that a message can be made of several calls.
+typedef struct {
+    char text[160];
+} ShortText;
+
+// Returns a byte count for people, e.g. "1.86 GiB" or "512 B".
+static inline ShortText bytes_text(int64_t bytes) {
+    ShortText text;
     double scale;
     const char *unit = bytes_unit(bytes, &scale);
-    snprintf(text, size, scale == 1.0 ? "%.0f %s" : "%.2f %s", (double)bytes / scale, unit);
+    snprintf(text.text, sizeof(text.text), scale == 1.0 ? "%.0f %s" : "%.2f %s", (double)bytes / scale, unit);
+    return text;
 }
 
 // Writes a double with the fewest digits that give it back exactly.

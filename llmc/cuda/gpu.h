@@ -146,13 +146,10 @@ static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
         plan_set_pointers(plan, memory);
         return true;
     }
-    char need[32], have[32], all[32];
     cudaGetLastError(); // the failure is reported here, not by the next check
-    format_bytes(need, sizeof(need), plan->total);
-    format_bytes(have, sizeof(have), (int64_t)available);
-    format_bytes(all, sizeof(all), (int64_t)installed);
-    return fail(error, "memory plan: needs %s of GPU memory, %s of %s are free (%s); " MEMORY_REMEDY PLAN_HINT, need,
-                have, all, cudaGetErrorString(status));
+    return fail(error, "memory plan: needs %s of GPU memory, %s of %s are free (%s); " MEMORY_REMEDY PLAN_HINT,
+                bytes_text(plan->total).text, bytes_text((int64_t)available).text, bytes_text((int64_t)installed).text,
+                cudaGetErrorString(status));
 }
 
 static inline void plan_free_device(MemoryPlan *plan) {
@@ -169,10 +166,8 @@ static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
         plan_set_pointers(plan, memory);
         return true;
     }
-    char need[32];
     cudaGetLastError();
-    format_bytes(need, sizeof(need), plan->total);
-    return fail(error, "memory plan: cannot pin %s of host memory (%s); see ulimit -l", need,
+    return fail(error, "memory plan: cannot pin %s of host memory (%s); see ulimit -l", bytes_text(plan->total).text,
                 cudaGetErrorString(status));
 }
 

@@ -191,17 +191,14 @@ static inline void plan_print(const MemoryPlan *plan, FILE *out) {
         "category", "live during");
     for (int i = 0; i < plan->count; i++) {
         const PlanRow *row = &plan->rows[i];
-        char lifetime[64], size[32];
+        char lifetime[64];
         plan_lifetime(lifetime, sizeof(lifetime), plan, row);
-        format_bytes(size, sizeof(size), row->bytes);
         say(out, "%-16s %-24s %-4s %14lld %11s %14lld  %-10s %s\n", row->name, row->shape, plan_types[row->type].name,
-            (long long)row->bytes, size, (long long)row->offset, plan_categories[row->category], lifetime);
+            (long long)row->bytes, bytes_text(row->bytes).text, (long long)row->offset, plan_categories[row->category],
+            lifetime);
     }
-    char total[32], unshared[32];
-    format_bytes(total, sizeof(total), plan->total);
-    format_bytes(unshared, sizeof(unshared), plan_total_unshared(plan));
     say(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n", (long long)plan->total,
-        total, unshared);
+        bytes_text(plan->total).text, bytes_text(plan_total_unshared(plan)).text);
 }
 
 // Sets every row's pointer into memory of plan->total bytes.
@@ -304,16 +301,16 @@ static inline void *plan_take_memory(int64_t bytes) {
 // killer would end the run later.
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
-    char need[32], have[32];
     MachineMemory machine = machine_memory("");
-    format_bytes(need, sizeof(need), plan->total);
-    format_bytes(have, sizeof(have), machine.all);
+    ShortText need = bytes_text(plan->total);
     if (machine.all > 0 && plan->total > machine.all) {
-        return fail(error, "memory plan: needs %s, this machine has %s%s; " MEMORY_REMEDY PLAN_HINT, need, have,
-                    machine_limit_text(&machine));
+        return fail(error, "memory plan: needs %s, this machine has %s%s; " MEMORY_REMEDY PLAN_HINT, need.text,
+                    bytes_text(machine.all).text, machine_limit_text(&machine));
     }
     plan->memory = plan_take_memory(max_i64(plan->total, PLAN_ALIGNMENT));
-    if (plan->memory == NULL) { return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY PLAN_HINT, need); }
+    if (plan->memory == NULL) {
+        return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY PLAN_HINT, need.text);
+    }
     plan_set_pointers(plan, plan->memory);
     return true;
 }

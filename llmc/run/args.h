@@ -65,16 +65,21 @@ typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; //
 #define ARGS_MAX_PATH 4000 // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
 #define ARGS_MAX_TEXT 4096 // bytes of a value in a message
 
-// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many.
-static inline void args_quote(char *text, size_t size, const char *argument, size_t length) {
-    snprintf(text, size, "'%.*s%s'", length < 41 ? (int)length : 41, argument, length > 41 ? "..." : "");
+// Returns `length` bytes of an argument for an error message: in quotes, cut if they are many.
+static inline ShortText args_quote(const char *argument, size_t length) {
+    ShortText text;
+    snprintf(text.text, sizeof(text.text), "'%.*s%s'", length < 41 ? (int)length : 41, argument,
+             length > 41 ? "..." : "");
+    return text;
 }
 
-// Writes an option's name for an error message: "--batch-size (-b)".
-static inline void args_label(char *text, size_t size, const ArgSpec *spec) {
+// Returns an option's name for an error message: "--batch-size (-b)".
+static inline ShortText args_label(const ArgSpec *spec) {
+    ShortText text;
     int alias = (int)strcspn(spec->aliases, " ");
-    snprintf(text, size, "--%s%s%.*s%s", spec->name, alias > 0 ? " (-" : "", alias, spec->aliases,
+    snprintf(text.text, sizeof(text.text), "--%s%s%.*s%s", spec->name, alias > 0 ? " (-" : "", alias, spec->aliases,
              alias > 0 ? ")" : "");
+    return text;
 }
 
 // Returns true if a list, whose words are divided by `separator`, contains word.
@@ -256,42 +261,42 @@ static inline bool args_need_holds(const ArgsProgram *program, const void *optio
     bool negated = need[0] == '!';
     const char *name = need + negated, *wanted = strchr(name, '=');
     const ArgSpec *spec = &program->specs[args_find_name(program, name, strcspn(name, "="))];
-    char value[ARGS_MAX_TEXT], label[128];
+    char value[ARGS_MAX_TEXT];
     size_t used = strlen(names);
+    ShortText label = args_label(spec);
     args_value_text(spec, options, value, sizeof(value));
-    args_label(label, sizeof(label), spec);
     bool is_zero = strcmp(value, "0") == 0, holds = value[0] != '\0' && !is_zero;
     if (wanted != NULL) {
-        snprintf(label, sizeof(label), "--%s %s", spec->name, wanted + 1);
+        snprintf(label.text, sizeof(label.text), "--%s %s", spec->name, wanted + 1);
         holds = strcmp(value, wanted + 1) == 0;
     }
     const char *joint = used > 0 ? " or " : negated ? "no " : "";
     const char *other = wanted == NULL && is_zero && spec->type == ARG_INT ? " other than 0" : "";
-    snprintf(names + used, size - used, "%s%s%s", joint, label, other);
+    snprintf(names + used, size - used, "%s%s%s", joint, label.text, other);
     return holds != negated;
 }
 
 // Checks what an option that is given needs.
 static inline bool args_check_needs(const ArgsProgram *program, const void *options, const ArgSpec *spec,
                                     Error *error) {
-    char value[ARGS_MAX_TEXT], terms[256], label[128], *rest, *further;
+    char value[ARGS_MAX_TEXT], terms[256], *rest, *further;
     args_value_text(spec, options, value, sizeof(value));
     if (strcmp(value, spec->fallback) == 0 && args_is_off(value)) { return true; }
     snprintf(terms, sizeof(terms), "%s", spec->needs);
     for (char *term = strtok_r(terms, " ", &rest); term != NULL; term = strtok_r(NULL, " ", &rest)) {
         char *colon = strchr(term, ':'), names[256] = "";
         bool holds = isupper((unsigned char)term[0]);
-        args_label(label, sizeof(label), spec);
+        ShortText label = args_label(spec);
         if (colon != NULL) {
             *colon = '\0';
             holds = strcmp(value, term) != 0;
-            snprintf(label, sizeof(label), "--%s %s", spec->name, term);
+            snprintf(label.text, sizeof(label.text), "--%s %s", spec->name, term);
             term = colon + 1;
         }
         for (char *need = strtok_r(term, "|", &further); need != NULL && !holds; need = strtok_r(NULL, "|", &further)) {
             holds = args_need_holds(program, options, need, names, sizeof(names));
         }
-        if (!holds) { return fail(error, "%s: needs %s", label, names); }
+        if (!holds) { return fail(error, "%s: needs %s", label.text, names); }
     }
     return true;
 }
@@ -301,17 +306,17 @@ static inline bool args_check_needs(const ArgsProgram *program, const void *opti
 // Fills the error for an argument that begins with a dash and names no option: other programs have it, or it resembles
 // one of ours. "learning_rate" is "learning-rate".
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
-    char typed[64], name[64];
+    char name[64];
+    ShortText typed = args_quote(argument, length);
     size_t dashes = strspn(argument, "-");
     snprintf(name, sizeof(name), "%.*s", (int)(length > dashes ? length - dashes : 0), argument + dashes);
     for (char *c = name; *c != '\0'; c++) { *c = *c == '_' ? '-' : *c; }
-    args_quote(typed, sizeof(typed), argument, length);
     for (int i = 0; program->foreign != NULL && program->foreign[i][0] != NULL; i++) {
         if (!args_list_has(program->foreign[i][0], ' ', name, strlen(name))) { continue; }
-        return fail(error, "%s: unknown option; %s", typed, program->foreign[i][1]);
+        return fail(error, "%s: unknown option; %s", typed.text, program->foreign[i][1]);
     }
     const char *near = args_guess(program, name);
-    return fail(error, "%s: unknown option%s%s (%s lists all)", typed, near != NULL ? "; the nearest is --" : "",
+    return fail(error, "%s: unknown option%s%s (%s lists all)", typed.text, near != NULL ? "; the nearest is --" : "",
                 near != NULL ? near : "", program->common != NULL ? "--help all" : "--help");
 }
 
@@ -340,32 +345,33 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
 // Takes the option in argv[*i]. Moves *i to its last argument. Says so if it replaces another value.
 static inline bool args_take_option(const ArgsProgram *program, void *options, char **argv, int *i, bool *given,
                                     Error *error) {
-    char label[128], expected[512], typed[64], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
+    char expected[512], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
     size_t length = strcspn(argv[*i], "=");
     int index = args_find(program, argv[*i], length);
     if (index < 0) { return args_fail_unknown(program, argv[*i], length, error); }
     const ArgSpec *spec = &program->specs[index];
-    args_label(label, sizeof(label), spec);
+    ShortText label = args_label(spec);
     args_expected(expected, sizeof(expected), spec);
-    if (args_lacks(program, spec)) { return fail(error, "%s: %s", label, program->refusal); }
+    if (args_lacks(program, spec)) { return fail(error, "%s: %s", label.text, program->refusal); }
     const char *value = args_take_value(program, spec, argv, i);
-    if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
-    args_quote(typed, sizeof(typed), value, strlen(value));
+    if (value == NULL) { return fail(error, "%s: value missing, expected %s", label.text, expected); }
+    ShortText typed = args_quote(value, strlen(value));
     args_value_text(spec, options, before, sizeof(before));
     if (!args_store(spec, options, value)) {
-        if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
-        return fail(error, "%s: got %s, expected %s", label, typed, expected);
+        if (spec->type == ARG_TEXT) { snprintf(typed.text, sizeof(typed.text), "%zu bytes", strlen(value)); }
+        return fail(error, "%s: got %s, expected %s", label.text, typed.text, expected);
     }
     args_value_text(spec, options, after, sizeof(after));
     if (given[index] && strcmp(before, after) != 0 && !program->silent) {
-        say(stderr, "%s: %s: given more than once; the last value, %s, is taken\n", program->name, label, typed);
+        say(stderr, "%s: %s: given more than once; the last value, %s, is taken\n", program->name, label.text,
+            typed.text);
     }
     given[index] = true;
     return true;
 }
 
 // Sets `options` from the defaults and the command line, which ends with a NULL. --help and --version print to standard
-// output and set *outcome. Words that are not options (a lone "-", and everything after "--") move to
+// output and set *outcome. ShortText that are not options (a lone "-", and everything after "--") move to
 // argv[1 ... *num_positionals], which may be NULL if the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
@@ -382,11 +388,9 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
     for (int i = 1; i < argc; i++) {
         const char *next = argv[i + 1];
         if (only_words || argv[i][0] != '-' || argv[i][1] == '\0') {
-            char typed[64];
-            args_quote(typed, sizeof(typed), argv[i], strlen(argv[i]));
             if (!program->takes_positionals) {
                 return fail(error, "%s: unexpected word; options begin with a dash, patterns ('x*.bin') need quotes",
-                            typed);
+                            args_quote(argv[i], strlen(argv[i])).text);
             }
             argv[++words] = argv[i];
         } else if (strcmp(argv[i], "--") == 0) {

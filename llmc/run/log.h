@@ -47,35 +47,37 @@ typedef struct {
 
 // ---- Texts ----
 
-// Writes a duration for people: "0:31", "12:05", "3:07:44", "51:00:59".
-static inline void format_duration(char *text, size_t size, double seconds) {
+// Returns a duration for people: "0:31", "12:05", "3:07:44", "51:00:59".
+static inline ShortText duration_text(double seconds) {
+    ShortText text;
     long long s = (long long)(fmin(fmax(seconds, 0.0), 1e10) + 0.5); // 300 years are shown at most
     if (s < 3600) {
-        snprintf(text, size, "%lld:%02lld", s / 60, s % 60);
+        snprintf(text.text, sizeof(text.text), "%lld:%02lld", s / 60, s % 60);
     } else {
-        snprintf(text, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+        snprintf(text.text, sizeof(text.text), "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     }
+    return text;
 }
 
-static inline void logger_step_number(char *text, size_t size, int64_t step, int64_t total) {
+static inline ShortText step_text(int64_t step, int64_t total) {
+    ShortText text;
     int width = snprintf(NULL, 0, "%lld", (long long)total);
-    snprintf(text, size, "step %*lld/%lld", width < 4 ? 4 : width, (long long)step, (long long)total);
+    snprintf(text.text, sizeof(text.text), "step %*lld/%lld", width < 4 ? 4 : width, (long long)step, (long long)total);
+    return text;
 }
 
 // Writes "step    3/40 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | 0:31 left".
 // brief: for a line of a terminal, which may have 80 columns, without norm, learning rate and milliseconds.
 static inline void logger_step_line(char *text, size_t size, const StepInfo *info, int64_t total, double seconds_left,
                                     bool brief) {
-    char number[64], details[96] = "", peak[48] = "", left[32];
-    format_duration(left, sizeof(left), seconds_left);
-    logger_step_number(number, sizeof(number), info->step + 1, total);
+    char details[96] = "", peak[48] = "";
     if (!brief) {
         snprintf(details, sizeof(details), " | norm %.4f | lr %.2e | %.2f ms", info->norm, info->lr,
                  1e3 * info->seconds);
     }
     if (info->peak_fraction > 0.0) { snprintf(peak, sizeof(peak), " | %.0f%% of peak", 100.0 * info->peak_fraction); }
-    snprintf(text, size, "%s | loss %.6f%s | %.0f tok/s%s | %s left", number, info->loss, details,
-             (double)info->tokens / fmax(info->seconds, 1e-9), peak, left);
+    snprintf(text, size, "%s | loss %.6f%s | %.0f tok/s%s | %s left", step_text(info->step + 1, total).text, info->loss,
+             details, (double)info->tokens / fmax(info->seconds, 1e-9), peak, duration_text(seconds_left).text);
 }
 
 // ---- Files to which a run appends ----
@@ -195,9 +197,7 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
 
 // Shows and records the validation loss after `step` updates. Fails as logger_step does.
 static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *error) {
-    char number[64];
-    logger_step_number(number, sizeof(number), step, logger->total_steps);
-    logger_event(logger, "%s | val loss %.6f", number, loss);
+    logger_event(logger, "%s | val loss %.6f", step_text(step, logger->total_steps).text, loss);
     return log_write(&logger->main, error, "s:%lld tel:%.4f\n", (long long)step, loss);
 }
 
@@ -205,10 +205,9 @@ static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *
 // evaluation's name in main.log. Fails as logger_step does.
 static inline bool logger_eval(Logger *logger, int64_t step, const char *name, const char *key, int64_t correct,
                                int64_t total, Error *error) {
-    char number[64];
     double accuracy = (double)correct / (double)max_i64(total, 1);
-    logger_step_number(number, sizeof(number), step, logger->total_steps);
-    logger_event(logger, "%s | %s %.4f (%lld/%lld)", number, name, accuracy, (long long)correct, (long long)total);
+    logger_event(logger, "%s | %s %.4f (%lld/%lld)", step_text(step, logger->total_steps).text, name, accuracy,
+                 (long long)correct, (long long)total);
     return log_write(&logger->main, error, "s:%lld %s:%.4f\n", (long long)step, key, accuracy);
 }
 

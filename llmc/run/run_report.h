@@ -58,20 +58,18 @@ static inline void run_print_inputs(const TrainRun *run) {
 
 static inline void run_print_muon(const TrainRun *run) {
     const TrainOptions *o = run->options;
-    char rate[160], rise[64] = "";
+    char rise[64] = "";
     Schedule schedule = train_options_schedule(o, o->muon_lr, run->num_steps);
-    schedule_text(&schedule, rate, sizeof(rate));
     if (o->muon_warmup > 0) {
         snprintf(rise, sizeof(rise), "%g to ", (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0));
     }
-    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s%g, scale %s\n", rate,
-        rise, (double)MUON_MOMENTUM, o->muon_scale);
+    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s%g, scale %s\n",
+        schedule_text(&schedule).text, rise, (double)MUON_MOMENTUM, o->muon_scale);
 }
 
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = run->options;
-    char rate[160];
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     char ranks[32] = "";
     if (run->num_ranks > 1) { snprintf(ranks, sizeof(ranks), " x %d ranks", run->num_ranks); }
@@ -80,21 +78,19 @@ static inline void run_print_training(const TrainRun *run) {
         (long long)o->total_batch);
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
-    schedule_text(&run->schedule, rate, sizeof(rate));
     bool muon = train_options_optimizer(o) == OPTIMIZER_MUON;
     if (muon) { run_print_muon(run); }
     say(stdout, "%s, learning rate %s, weight decay %g\n",
-        muon ? "            AdamW for the rest" : "optimizer   AdamW", rate, o->weight_decay);
+        muon ? "            AdamW for the rest" : "optimizer   AdamW", schedule_text(&run->schedule).text,
+        o->weight_decay);
 }
 
 // Prints the memory of a plan, then the sum that it is: its categories, less what buffers of different lifetimes share.
 // where: "" on the CPU, " on the GPU" beside other plans.
 static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
-    char bytes[32];
     double scale, shared = (double)(plan_total_unshared(plan) - plan->total);
     bytes_unit(plan->total, &scale);
-    format_bytes(bytes, sizeof(bytes), plan->total);
-    say(stdout, "memory      %s%s, planned\n", bytes, where);
+    say(stdout, "memory      %s%s, planned\n", bytes_text(plan->total).text, where);
     say(stdout, "           ");
     for (int c = PLAN_PARAMETER; c <= PLAN_DATA; c++) {
         double part = (double)plan_category_bytes(plan, (PlanCategory)c);
@@ -122,29 +118,20 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     run_print_memory(plan, trainer_facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options->out_dir); }
     int64_t checkpoint_bytes = run_checkpoint_bytes(run);
-    if (checkpoint_bytes >= 0) {
-        char each[32];
-        format_bytes(each, sizeof(each), checkpoint_bytes);
-        say(stdout, "checkpoints about %s each\n", each);
-    }
+    if (checkpoint_bytes >= 0) { say(stdout, "checkpoints about %s each\n", bytes_text(checkpoint_bytes).text); }
 }
 
 // Prints whether the plan of a CPU run fits into this machine, and which program plans for GPUs.
 static inline void run_print_machine_fit(const MemoryPlan *plan) {
-    char takes[32], has[32], left[32];
     MachineMemory memory = machine_memory("");
-    format_bytes(takes, sizeof(takes), plan->total);
-    format_bytes(has, sizeof(has), memory.all);
-    format_bytes(left, sizeof(left), memory.available);
     bool fits = plan->total <= memory.available, possible = plan->total <= memory.all;
     say(stdout, "fits        %s: %s of %s%s, %s available\n",
         fits       ? "yes"
         : possible ? "not beside other programs"
                    : "no",
-        takes, has, machine_limit_text(&memory), left);
-    say(stdout,
-        "            train_gpt2cu --plan plans for GPUs; so does train_gpt2emu --plan, which needs no GPU and no "
-        "CUDA\n");
+        bytes_text(plan->total).text, bytes_text(memory.all).text, machine_limit_text(&memory),
+        bytes_text(memory.available).text);
+    say(stdout, "            train_gpt2cu --plan plans for GPUs, and so does train_gpt2emu, which needs no GPU\n");
 }
 
 // Prints for --plan all the tensors in the plan's row "params", and the buffers of the machine that computes.

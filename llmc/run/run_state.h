@@ -92,21 +92,19 @@ static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
 // Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
 // whole before an old one goes.
 static inline bool run_check_disk(TrainRun *run, Error *error) {
-    char each[32], there[32];
     const char *dir = run->options->out_dir;
     int64_t bytes = run_checkpoint_bytes(run), free_bytes = disk_free_bytes(dir);
     if (bytes < 0 || free_bytes < 0 || run->step >= run->num_steps) { return true; }
-    format_bytes(each, sizeof(each), bytes);
-    format_bytes(there, sizeof(there), free_bytes);
+    ShortText each = bytes_text(bytes), there = bytes_text(free_bytes);
     if (free_bytes < bytes) {
         return fail(error,
                     "--out-dir (-o): %.4000s: not enough space: a checkpoint takes %s, %s are free; free some space, "
                     "keep fewer checkpoints (--keep), or choose another folder",
-                    dir, each, there);
+                    dir, each.text, there.text);
     }
     if (free_bytes < 2 * bytes && !run->folder.disk_is_short) {
         logger_event(&run->logger, "warning: the disk of %.4000s has %s free, less than two checkpoints of %s", dir,
-                     there, each);
+                     there.text, each.text);
         run->folder.disk_is_short = true;
     }
     return true;

@@ -60,14 +60,16 @@ static inline float schedule_lr(const Schedule *s, int64_t step) {
     return (float)(s->peak * fraction);
 }
 
-// Writes the schedule: "0.0003, cosine to 3e-05 after 100 steps of warm-up".
-static inline void schedule_text(const Schedule *s, char *text, size_t size) {
+// Returns the schedule for people: "0.0003, cosine to 3e-05 after 100 steps of warm-up".
+static inline ShortText schedule_text(const Schedule *s) {
+    ShortText text;
     char end[40] = "", warmup[64] = "";
     if (schedule_falls(s->kind)) { snprintf(end, sizeof(end), " to %g", (double)s->peak * (double)s->final_fraction); }
     if (s->warmup > 0) {
         snprintf(warmup, sizeof(warmup), " after %lld step%s of warm-up", (long long)s->warmup, &"s"[s->warmup == 1]);
     }
-    snprintf(text, size, "%g, %s%s%s", (double)s->peak, schedule_names[s->kind], end, warmup);
+    snprintf(text.text, sizeof(text.text), "%g, %s%s%s", (double)s->peak, schedule_names[s->kind], end, warmup);
+    return text;
 }
 
 #endif // LLMC_SCHEDULERS_H

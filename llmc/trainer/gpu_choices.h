@@ -29,12 +29,12 @@ static inline int64_t run_gpu_budget(const TrainRun *run) {
 }
 
 // "77.50 GiB (79.00 GiB less an assumed 1.50 GiB for CUDA and its libraries)"
-static inline void run_gpu_budget_text(const TrainRun *run, char *text, size_t size) {
-    char budget[32], all[32], reserve[32];
-    format_bytes(budget, sizeof(budget), run_gpu_budget(run));
-    format_bytes(all, sizeof(all), run->choices.gpu_bytes);
-    format_bytes(reserve, sizeof(reserve), run_gpu_reserve(run));
-    snprintf(text, size, "%s (%s less an assumed %s for CUDA and its libraries)", budget, all, reserve);
+static inline ShortText run_gpu_budget_text(const TrainRun *run) {
+    ShortText text;
+    snprintf(text.text, sizeof(text.text), "%.32s (%.32s less an assumed %.32s for CUDA and its libraries)",
+             bytes_text(run_gpu_budget(run)).text, bytes_text(run->choices.gpu_bytes).text,
+             bytes_text(run_gpu_reserve(run)).text);
+    return text;
 }
 
 // Returns the next micro-batch that --auto may choose, in descending order: a divisor of `sequences`, a rank's share of
@@ -63,18 +63,18 @@ static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
     int first = (int)max_i64(o->recompute, 0), last = o->recompute < 0 ? NUM_RECOMPUTE_LEVELS - 1 : first;
     int level = last;
     int64_t most = 0;
-    char where[160], batch[40] = "";
+    char batch[40] = "";
+    ShortText where = run_gpu_budget_text(run);
     for (int i = first; i <= last && most * o->seq_len < AUTO_TOKENS; i++) {
         int64_t B = run_largest_batch(run, i);
         if (B > most) { most = B, level = i; }
     }
     bool must_fit = o->auto_plan || (o->gpu_memory > 0.0 && !train_options_plan(o));
-    run_gpu_budget_text(run, where, sizeof(where));
     if (most == 0 && must_fit) {
         fail(error,
              "%s: nothing fits: --batch-size %lld --recompute %d takes more than %s; %suse more GPUs with --zero-stage "
              "3, or choose a smaller model",
-             o->auto_plan ? "--auto" : "--gpu-memory", (long long)o->batch_size, level, where,
+             o->auto_plan ? "--auto" : "--gpu-memory", (long long)o->batch_size, level, where.text,
              o->batch_size > 1 ? "lower --batch-size, " : "");
         return run_fail_together(run, error);
     }
@@ -84,7 +84,7 @@ static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
         snprintf(batch, sizeof(batch), "--batch-size %lld ", (long long)most);
     }
     snprintf(run->choices.note, sizeof(run->choices.note), "%s--recompute %d: %s %s", batch, level,
-             most > 0 ? "fits into" : "takes the least memory, but more than", where);
+             most > 0 ? "fits into" : "takes the least memory, but more than", where.text);
     return true;
 }
 
@@ -103,8 +103,8 @@ static inline bool run_settle_gpu_choices(TrainRun *run, TrainOptions *o, int64_
 static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_t gradient_bytes,
                                       int64_t parameter_bytes) {
     const TrainOptions *o = run->options;
-    char takes[32], missing[32], where[160];
-    int64_t budget = run_gpu_budget(run);
+    ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
+    int64_t missing = bytes - run_gpu_budget(run);
     if (run_kind(run) == RUN_TRAINS) {
         say(stdout, "a step      %.4g FLOPs on each GPU\n",
             flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks);
@@ -113,13 +113,10 @@ static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_
         say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n",
             (long long)gradient_bytes, (long long)parameter_bytes);
     }
-    format_bytes(takes, sizeof(takes), bytes);
-    format_bytes(missing, sizeof(missing), bytes - budget);
-    run_gpu_budget_text(run, where, sizeof(where));
-    if (bytes <= budget) {
-        say(stdout, "fits        yes, %s of %s\n", takes, where);
+    if (missing <= 0) {
+        say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);
     } else {
-        say(stdout, "fits        no, %s are missing: %s of %s\n", missing, takes, where);
+        say(stdout, "fits        no, %s are missing: %s of %s\n", bytes_text(missing).text, takes.text, where.text);
     }
 }
 

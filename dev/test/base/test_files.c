@@ -222,7 +222,7 @@ TEST(test_size_limit) {
     bool created = atomic_create(&reserved, test_path(t, "g"), 10001, &refusal);
     temp_limit_files(old);
     CHECK_REFUSED(t, created, &refusal, test_path(t, "g"),
-                  ": could not reserve 10001 bytes: File too large; the partial file was removed");
+                  ": could not extend it to 10001 bytes: File too large; the partial file was removed");
     CHECK_REFUSED(t, ok, &error, path,
                   ": could not write it after 10000 bytes: File too large; the partial file was removed");
     CHECK(t, rmdir(test_folder(t)) == 0, "something is left");

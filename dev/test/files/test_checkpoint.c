@@ -374,8 +374,8 @@ TEST(test_full_disk) {
         rlim_t limit;
         bool begun;
         const char *message;
-    } cases[] = {{4000, false, "/model_00000001.bin: could not reserve 12952 bytes"},
-                 {13000, false, "/state_00000001.bin: could not reserve 24965 bytes"},
+    } cases[] = {{4000, false, "/model_00000001.bin: could not extend it to 12952 bytes"},
+                 {13000, false, "/state_00000001.bin: could not extend it to 24965 bytes"},
                  {4000, true, "/model_00000001.bin: could not write it"},
                  {13000, true, "/state_00000001.bin: could not write it"}};
     const GPT2Config config = {5, 11, 128, 3, 1, 7}; // the model and each moment: 12 kB

@@ -89,7 +89,7 @@ uint64_t fingerprint(const char *pattern, int T) {
 float rate(const char *name, float peak, int64_t warmup, int64_t total, float final_fraction, int64_t step,
            char *text) {
     Schedule s = {schedule_kind(name), peak, warmup, total, final_fraction};
-    schedule_text(&s, text, 160);
+    strcpy(text, schedule_text(&s).text);
     return schedule_lr(&s, step);
 }
 

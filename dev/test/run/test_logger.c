@@ -47,9 +47,8 @@ TEST(test_durations) {
     const char *const texts[] = {"0:00",    "0:31",    "1:00",     "12:05", "59:59",
                                  "1:00:00", "3:07:44", "51:00:59", "0:00",  "2777777:46:40"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        char text[32];
-        format_duration(text, sizeof(text), seconds[i]);
-        CHECK(t, strcmp(text, texts[i]) == 0, "%g s is %s, expected %s", seconds[i], text, texts[i]);
+        ShortText text = duration_text(seconds[i]);
+        CHECK(t, strcmp(text.text, texts[i]) == 0, "%g s is %s, expected %s", seconds[i], text.text, texts[i]);
     }
 }
 

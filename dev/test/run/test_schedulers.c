@@ -35,9 +35,8 @@ TEST(test_text) {
                  {make(SCHEDULE_WSD, 1, 1000, 1.0f), "0.0003, wsd to 0.0003 after 1 step of warm-up"},
                  {make(SCHEDULE_CONSTANT, 2, 1000, 1.0f), "0.0003, constant after 2 steps of warm-up"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[160];
-        schedule_text(&cases[i].schedule, text, sizeof(text));
-        CHECK(t, strcmp(text, cases[i].text) == 0, "'%s', expected '%s'", text, cases[i].text);
+        ShortText text = schedule_text(&cases[i].schedule);
+        CHECK(t, strcmp(text.text, cases[i].text) == 0, "'%s', expected '%s'", text.text, cases[i].text);
     }
 }
 
