@@ -840,7 +840,7 @@ TEST(test_validation_does_not_depend_on_its_batches) {
     if (!rig_init(t, &m)) { return; }
     for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
     m.run->num_ranks = 1, m.options.seq_len = T;
-    bool ok = dataloader_open_tokens(&m.run->val, "tokens", tokens, SEQUENCES * T + 1, T, 50, false, 0, &error);
+    bool ok = dataloader_open(&m.run->val, "tokens", tokens, SEQUENCES * T + 1, T, 50, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     for (int sequences : {7, 0}) {
         m.options.val_sequences = sequences;

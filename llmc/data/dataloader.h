@@ -140,12 +140,9 @@ static inline void dataloader_close(DataLoader *dl) {
 
 static inline void dataloader_init(DataLoader *dl, int seq_len, int vocab_size, bool shuffle, uint64_t seed) {
     memset(dl, 0, sizeof(*dl));
-    dl->seq_len = seq_len;
-    dl->vocab_size = vocab_size;
-    dl->shuffle = shuffle;
-    dl->seed = seed;
-    dl->file.fd = -1;
-    dl->open_shard = -1;
+    dl->seq_len = seq_len, dl->vocab_size = vocab_size;
+    dl->shuffle = shuffle, dl->seed = seed;
+    dl->file.fd = dl->open_shard = -1;
     dl->epoch = -1;
 }
 
@@ -233,30 +230,18 @@ static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
     return bad == 0;
 }
 
-// Opens the token shards that a pattern (* ? [...]) matches, in the order of their names. Checks the header and the
-// exact size of each; one message names all bad files. T = seq_len and vocab_size must be positive. Close with
+// Opens tokens in memory as one shard, or, if `tokens` is NULL, the shards that the pattern `name` (* ? [...]) matches,
+// in the order of their names. Checks the header and the exact size of each; one message names all bad files. T =
+// seq_len and vocab_size must be positive. Name and tokens (count) must stay until the loader is closed. Close with
 // dataloader_close. After a failure the loader is closed.
-static inline bool dataloader_open(DataLoader *dl, const char *pattern, int seq_len, int vocab_size, bool shuffle,
-                                   uint64_t seed, Error *error) {
-    dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
-    bool ok = list_glob(pattern, data_hint(pattern), &dl->files, error) &&
-              dataloader_allocate(dl, (int)dl->files.gl_pathc, error) && dataloader_set_files(dl, error) &&
-              dataloader_finish(dl, pattern, error);
-    if (!ok) { dataloader_close(dl); }
-    return ok;
-}
-
-// Opens tokens in memory as one shard. Messages name `name` as the file. Name and tokens must stay until the loader is
-// closed.
-static inline bool dataloader_open_tokens(DataLoader *dl, const char *name, const uint16_t *tokens, int64_t count,
-                                          int seq_len, int vocab_size, bool shuffle, uint64_t seed, Error *error) {
+static inline bool dataloader_open(DataLoader *dl, const char *name, const uint16_t *tokens, int64_t count, int seq_len,
+                                   int vocab_size, bool shuffle, uint64_t seed, Error *error) {
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
     dl->memory = tokens;
-    bool ok = dataloader_allocate(dl, 1, error);
-    if (ok) {
-        dataloader_set_shard(dl, 0, name, count);
-        ok = dataloader_finish(dl, name, error);
-    }
+    bool ok = tokens != NULL || list_glob(name, data_hint(name), &dl->files, error);
+    ok = ok && dataloader_allocate(dl, tokens != NULL ? 1 : (int)dl->files.gl_pathc, error);
+    if (ok && tokens != NULL) { dataloader_set_shard(dl, 0, name, count); }
+    ok = ok && (tokens != NULL || dataloader_set_files(dl, error)) && dataloader_finish(dl, name, error);
     if (!ok) { dataloader_close(dl); }
     return ok;
 }
@@ -283,15 +268,12 @@ static inline bool dataloader_read_window(DataLoader *dl, int shard, int64_t win
 }
 
 // Reads sequences first_sequence .. first_sequence + count - 1 into inputs (count, T) and targets (count, T), where
-// targets[b, t] follows inputs[b, t] in the text. Sequence g is number g % num_sequences of epoch g / num_sequences. A
-// read may cross from one shard or epoch to the next. Fails if a file cannot be read or has changed, and on a token id
-// outside the vocabulary (with shard, position and id). After a failure the arrays hold nothing of use.
+// targets[b, t] follows inputs[b, t] in the text. Sequence g >= 0 is number g % num_sequences of epoch g /
+// num_sequences. A read may cross from one shard or epoch to the next. Fails if a file cannot be read or has changed,
+// and on a token id outside the vocabulary (with shard, position and id). After a failure the arrays hold nothing of
+// use.
 static inline bool dataloader_read(DataLoader *dl, int64_t first_sequence, int count, int32_t *inputs, int32_t *targets,
                                    Error *error) {
-    if (first_sequence < 0 || first_sequence > LARGEST_WHOLE) {
-        return fail(error, "data: sequence %lld asked for, expected 0 to %lld", (long long)first_sequence,
-                    (long long)LARGEST_WHOLE);
-    }
     for (int i = 0; i < count; i++) {
         int shard;
         int64_t window, at = (int64_t)i * dl->seq_len;

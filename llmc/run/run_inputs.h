@@ -194,10 +194,8 @@ static inline bool run_settle_seq_len(TrainRun *run, TrainOptions *o, Error *err
 static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint16_t *tokens,
                                    int64_t count, bool shuffle, Error *error) {
     const TrainOptions *o = run->options;
-    int T = (int)o->seq_len, V = run->config.vocab_size;
-    uint64_t seed = (uint64_t)o->seed;
-    bool ok = tokens == NULL ? dataloader_open(loader, name, T, V, shuffle, seed, error)
-                             : dataloader_open_tokens(loader, name, tokens, count, T, V, shuffle, seed, error);
+    bool ok = dataloader_open(loader, name, tokens, count, (int)o->seq_len, run->config.vocab_size, shuffle,
+                              (uint64_t)o->seed, error);
     if (!ok) { memset(loader, 0, sizeof(*loader)); }
     return ok;
 }

@@ -37,7 +37,8 @@ static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t sequence) {
     Model *model = &t->model;
     int n = (int)min_i64(eval_inputs(&eval->sequences[sequence]), eval->T), begin, end;
     double sum = 0.0;
-    eval_read_one(eval, sequence, model->tokens, model->targets);
+    EvalBatch one = {sequence, 1};
+    eval_read(eval, one, model->tokens, model->targets);
     gpt2_forward(model, 1, n, 0.0f, false);
     eval_scored(eval, sequence, &begin, &end);
     for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }

@@ -177,7 +177,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     options.batch_size = B, options.seq_len = T, options.val_sequences = sequences;
     gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
     bool ok = plan_allocate(&trainer.plan, &error) &&
-              dataloader_open_tokens(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
+              dataloader_open(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
     gpt2_init_params(trainer.model.params, &small, 7);
     Round round = loop_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));

@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         DataLoader dl;
         Error error = {""};
-        if (!dataloader_open(&dl, path, T, V, shuffle, size, &error)) {
+        if (!dataloader_open(&dl, path, NULL, 0, T, V, shuffle, size, &error)) {
             if (strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL) { abort(); }
             continue;
         }

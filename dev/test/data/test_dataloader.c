@@ -42,7 +42,7 @@ static void write_shards(Test *t, const int *sizes, int count) {
 static DataLoader open_ok(Test *t, int T, bool shuffle, uint64_t seed) {
     DataLoader dl;
     Error error;
-    CHECK(t, dataloader_open(&dl, test_path(t, "*.bin"), T, V, shuffle, seed, &error), "%s", error.text);
+    CHECK(t, dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, T, V, shuffle, seed, &error), "%s", error.text);
     return dl;
 }
 
@@ -50,7 +50,7 @@ static DataLoader open_ok(Test *t, int T, bool shuffle, uint64_t seed) {
 static void check_open_refused(Test *t, int T, const char *name, const char *rest) {
     DataLoader dl;
     Error error = {""};
-    bool ok = dataloader_open(&dl, test_path(t, name != NULL ? name : "*.bin"), T, V, false, 1, &error);
+    bool ok = dataloader_open(&dl, test_path(t, name != NULL ? name : "*.bin"), NULL, 0, T, V, false, 1, &error);
     CHECK_REFUSED(t, ok, &error, name != NULL ? test_path(t, name) : "", rest);
     CHECK(t, dl.shards == NULL && dl.window == NULL && dl.file.fd == -1, "something is left after a failure");
     dataloader_close(&dl); // harmless
@@ -149,7 +149,7 @@ TEST(test_memory_equals_file) {
     for (int i = 0; i < 1000; i++) { tokens[i] = (uint16_t)i; }
     write_shard(t, "a.bin", 1000, 0);
     DataLoader file = open_ok(t, 9, true, 4);
-    CHECK(t, dataloader_open_tokens(&memory, "text", tokens, 1000, 9, V, true, 4, &error), "%s", error.text);
+    CHECK(t, dataloader_open(&memory, "text", tokens, 1000, 9, V, true, 4, &error), "%s", error.text);
     read_firsts(t, &file, 0, 300, 8, a);
     read_firsts(t, &memory, 0, 300, 8, b);
     CHECK(t, memcmp(a, b, sizeof(a)) == 0, "file and memory give another order");
@@ -258,7 +258,7 @@ TEST(test_a_long_list_is_cut) {
     }
     DataLoader dl;
     Error error;
-    CHECK(t, !dataloader_open(&dl, test_path(t, "*.bin"), 4, V, false, 1, &error), "accepted");
+    CHECK(t, !dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, 4, V, false, 1, &error), "accepted");
     CHECK(t, strncmp(error.text, "30 of 60 files are unusable: ", 29) == 0, "%s", error.text);
     CHECK(t, strstr(error.text, "/15.bin: ") != NULL && strstr(error.text, "/17.bin") == NULL, "not 8 files named");
     CHECK(t, ends_with(error.text, "fetch it again); and 22 more"), "%s", error.text);
@@ -282,7 +282,7 @@ TEST(test_token_outside_vocabulary) {
         DataLoader dl;
         Error error;
         int32_t inputs[8 * 10], targets[8 * 10];
-        CHECK(t, dataloader_open(&dl, test_path(t, "*.bin"), 10, vocab, false, 1, &error), "%s", error.text);
+        CHECK(t, dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, 10, vocab, false, 1, &error), "%s", error.text);
         CHECK(t, dl.num_sequences == 8, "%lld windows", (long long)dl.num_sequences);
         bool ok = dataloader_read(&dl, 0, 8, inputs, targets, &error);
         CHECK(t, ok == (vocab > 80), "vocabulary of %d: %s", vocab, ok ? "accepted" : error.text);
@@ -321,23 +321,6 @@ TEST(test_files_that_change) {
     dataloader_close(&dl);
 }
 
-// A sequence number may come from a damaged training state.
-TEST(test_numbers_of_sequences) {
-    static const int64_t bad[] = {-1, INT64_MIN, LARGEST_WHOLE + 1, INT64_MAX};
-    write_shard(t, "a.bin", 50, 0);
-    DataLoader dl = open_ok(t, 7, true, 5);
-    int32_t inputs[3 * 7], targets[3 * 7];
-    Error error = {""};
-    CHECK(t, dataloader_read(&dl, LARGEST_WHOLE, 3, inputs, targets, &error), "%s", error.text);
-    for (int i = 0; i < 4; i++) {
-        char says[128];
-        snprintf(says, sizeof(says), "data: sequence %lld asked for, expected 0 to 9007199254740992",
-                 (long long)bad[i]);
-        CHECK_REFUSED(t, dataloader_read(&dl, bad[i], 3, inputs, targets, &error), &error, "", says);
-    }
-    dataloader_close(&dl);
-}
-
 // ---- Fingerprint ----
 
 static uint64_t fingerprint_of(DataLoader *dl) {
@@ -371,7 +354,7 @@ TEST(test_fingerprint) {
     for (int i = 0; i < IN_MEMORY; i++) { // there every token counts
         Error error;
         tokens[1234 * i]++;
-        CHECK(t, dataloader_open_tokens(&dl, "text", tokens, 5000, 8, V, false, 1, &error), "%s", error.text);
+        CHECK(t, dataloader_open(&dl, "text", tokens, 5000, 8, V, false, 1, &error), "%s", error.text);
         hashes[CHANGES + i] = fingerprint_of(&dl);
     }
     for (int i = 0; i < ALL; i++) {

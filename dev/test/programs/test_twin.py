@@ -79,7 +79,7 @@ void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *to
 uint64_t fingerprint(const char *pattern, int T) {
     DataLoader dl;
     Error error;
-    if (!dataloader_open(&dl, pattern, T, 65536, false, 0, &error)) { return 0; }
+    if (!dataloader_open(&dl, pattern, NULL, 0, T, 65536, false, 0, &error)) { return 0; }
     uint64_t value = dl.fingerprint;
     dataloader_close(&dl);
     return value;
