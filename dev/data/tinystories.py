@@ -4,9 +4,9 @@
     python3 dev/data/tinystories.py
 
 Fetches TinyStories_all_data.tar.gz (1.6 GB) of roneneldan/TinyStories from the Hub. The archive is read as a stream and
-never unpacked; each of its 50 files goes through tokenize on all cores. Each story, without blanks around it, is a
-document. The first file (data00.json) is for validation, the others, in order, for training. What is encoded stays if
-this is stopped; the same command goes on.
+never unpacked; each of its 50 files goes through tokenize on all cores, in some minutes. Each story, without blanks
+around it, is a document. The first file (data00.json) is for validation, the others, in order, for training. What was
+fetched stays if this is stopped; the same command goes on.
 """
 import json
 import os
@@ -21,7 +21,6 @@ from common import Problem
 
 REPOSITORY, ARCHIVE = "roneneldan/TinyStories", "TinyStories_all_data.tar.gz"
 TRAIN, VAL = "TinyStories_train.bin", "TinyStories_val.bin"
-PARTS = ".parts"
 BLOCK_CHARACTERS, STORY_CHARACTERS = 1 << 20, 16 << 20
 MOST_RATIO = 32  # of the archive's files to the archive
 PRODUCT_BYTES = 250  # per 100 bytes of the archive: the tokens, twice while the parts are joined
@@ -63,34 +62,16 @@ def read_stories(name, stream):
             raise Problem(f'{ARCHIVE}: {name}: expected objects with a text "story"') from None
 
 
-def part_path(folder, name):
+def part_path(work, name):
     """Where the tokens of a file of the archive lie until all are there."""
-    return os.path.join(folder.join(PARTS), name[:-len(".json")] + ".bin")
-
-
-def encode_member(folder, vocab, name, stream):
-    path = part_path(folder, name)
-    if os.path.exists(path):
-        return
-    with text.Work(folder) as work:
-        text.tokenize_documents(vocab, work.prefix, read_stories(name, stream), "--shard-size", str(text.MOST_TOKENS))
-        os.replace(work.prefix + "_train_000001.bin", path)
-
-
-def prepare_parts(folder, made):
-    """Keeps the parts of an earlier run if they were made from the same input."""
-    facts = os.path.join(folder.join(PARTS), "made.json")
-    os.close(guard.own_folder(folder.join(PARTS)))
-    if common.read_json(facts) != made:
-        guard.empty_folder(folder.join(PARTS))
-        common.write_json(facts, made)
+    return f"{work.prefix}_{name[:-len('.json')]}_train_000001.bin"
 
 
 def is_story_file(name):
     return re.fullmatch(r"data[0-9]+\.json", os.path.basename(name)) is not None
 
 
-def encode_archive(folder, vocab):
+def encode_archive(folder, vocab, work):
     """Encodes all files of the archive, each into a part. Returns their names in order."""
     path = folder.join(ARCHIVE)
     size = os.path.getsize(path)
@@ -102,7 +83,8 @@ def encode_archive(folder, vocab):
                 name = os.path.basename(member)
                 progress.what = f"encoding {name}"
                 names.append(name)
-                encode_member(folder, vocab, name, stream)
+                text.tokenize_documents(vocab, f"{work.prefix}_{name[:-len('.json')]}", read_stories(name, stream),
+                                        "--shard-size", str(text.MOST_TOKENS))
     finally:
         progress.finish()
     if len(names) < 2:
@@ -110,34 +92,25 @@ def encode_archive(folder, vocab):
     return sorted(names)
 
 
-def join_parts(folder, names, out):
+def join_parts(work, names, out):
     """Writes the tokens of several parts as one shard beside them. Returns its path."""
-    path = os.path.join(folder.join(PARTS), out)
-    tokens = sum(text.shard_tokens(part_path(folder, name)) for name in names)
+    path = os.path.join(work.path, out)
+    tokens = sum(text.shard_tokens(part_path(work, name)) for name in names)
     if tokens > text.MOST_TOKENS:
         raise Problem(f"{out}: {tokens} tokens, a shard holds at most {text.MOST_TOKENS}")
     with guard.new_file(path, buffering=0) as file:
         file.write(text.shard_header(tokens))
         for name in names:
-            text.append_tokens(file, part_path(folder, name))
+            text.append_tokens(file, part_path(work, name))
     return path
 
 
-def check_disk(folder):
-    """Before hours are spent: the parts and what they are joined to must fit."""
-    parts = sum(os.path.getsize(os.path.join(folder.join(PARTS), name)) for name in os.listdir(folder.join(PARTS)))
-    download.check_disk(folder, max(0, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100 - parts))
-
-
 def make(folder, vocab, made):
-    prepare_parts(folder, made)
-    check_disk(folder)
-    names = encode_archive(folder, vocab)
-    val = text.Product(VAL, join_parts(folder, names[:1], VAL))
-    train = text.Product(TRAIN, join_parts(folder, names[1:], TRAIN))
-    text.publish(folder, [val, train], made)
-    guard.empty_folder(folder.join(PARTS))
-    os.rmdir(folder.join(PARTS))
+    download.check_disk(folder, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100)
+    with text.Work(folder) as work:
+        names = encode_archive(folder, vocab, work)
+        text.publish(folder, [text.Product(VAL, join_parts(work, names[:1], VAL)),
+                              text.Product(TRAIN, join_parts(work, names[1:], TRAIN))], made)
 
 
 def main():
