@@ -85,8 +85,8 @@ class Redirect(urllib.request.HTTPRedirectHandler):
 class Answer:
     """An open file or response: the bytes from `offset` to the end, `total` of the whole where known."""
 
-    def __init__(self, stream, offset, total, etag=None, link=None):
-        self.stream, self.offset, self.total, self.etag, self.link = stream, offset, total, etag, link
+    def __init__(self, stream, offset, total, link=None):
+        self.stream, self.offset, self.total, self.link = stream, offset, total, link
 
 
 def open_file(url, offset):
@@ -141,12 +141,10 @@ TRANSIENT = (urllib.error.URLError, http.client.HTTPException, ConnectionError, 
              ssl.SSLError)
 
 
-def open_http(options, url, offset, etag):
+def open_http(options, url, offset):
     request = urllib.request.Request(url, headers={"User-Agent": "gpt2.c", "Accept-Encoding": "identity"})
     if offset > 0:
         request.add_header("Range", f"bytes={offset}-")
-        if etag and not etag.startswith("W/"):  # a weak tag does not promise the same bytes
-            request.add_header("If-Range", etag)
     token = os.environ.get("HF_TOKEN", "").strip()
     if token and url.startswith(HUB + "/"):
         request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -156,7 +154,7 @@ def open_http(options, url, offset, etag):
     except urllib.error.HTTPError as error:
         if error.code == 416 and offset > 0:
             error.close()
-            return open_http(options, url, 0, None)
+            return open_http(options, url, 0)
         raise http_failure(url, error) from None
     except TRANSIENT as error:
         raise connection_failure(url, error) from None
@@ -164,22 +162,19 @@ def open_http(options, url, offset, etag):
 
 
 def http_answer(response, offset):
-    etag, link = response.headers.get("ETag"), response.headers.get("Link")
-    length = response.headers.get("Content-Length")
+    link, length = response.headers.get("Link"), response.headers.get("Content-Length")
     if response.status == 206:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", (response.headers.get("Content-Range") or "").strip())
         if not found or int(found.group(1)) != offset:
             response.close()
             raise TryAgain("the server sent another part of the file than was asked for")
         total = None if found.group(2) == "*" else int(found.group(2))
-        return Answer(response, offset, total, etag, link)
-    return Answer(response, 0, int(length) if length and length.isdigit() else None, etag, link)
+        return Answer(response, offset, total, link)
+    return Answer(response, 0, int(length) if length and length.isdigit() else None, link)
 
 
-def open_address(options, url, offset=0, etag=None):
-    if url.startswith("file:"):
-        return open_file(url, offset)
-    return open_http(options, url, offset, etag)
+def open_address(options, url, offset=0):
+    return open_file(url, offset) if url.startswith("file:") else open_http(options, url, offset)
 
 
 def read_block(url, stream):
@@ -311,17 +306,14 @@ def hub_remote(repository, path, entry, name):
 
 
 class Part:
-    """FILE.part, what was fetched of a file so far, and FILE.part.json, which says of which file."""
+    """FILE.part, what was fetched of a file so far, and FILE.part.json, which says of which file by what is published.
+    If a server has changed it meanwhile, the checksum of the whole tells."""
 
     def __init__(self, folder, remote):
         self.path = folder.join(remote.name + ".part")
         self.facts = self.path + ".json"
         self.remote = remote
-        self.etag = None
-        known = read_json(self.facts)
-        if known.get("of") == remote.identity():
-            self.etag = known.get("etag")
-        else:
+        if read_json(self.facts) != remote.identity():
             self.discard()
 
     def size(self):
@@ -333,12 +325,10 @@ class Part:
     def discard(self):
         remove(self.path)
         remove(self.facts)
-        self.etag = None
 
-    def begin(self, etag):
+    def begin(self):
         """Before the first byte: says what the bytes will belong to."""
-        self.etag = etag
-        write_json(self.facts, {"of": self.remote.identity(), "etag": etag})
+        write_json(self.facts, self.remote.identity())
 
 
 class Fetch:
@@ -390,7 +380,7 @@ class Fetch:
     def transfer(self, offset):
         """Fetches what is missing. Returns where it began, and the digest of the whole."""
         remote, part = self.remote, self.part
-        answer = open_address(self.options, self.url, offset, part.etag)
+        answer = open_address(self.options, self.url, offset)
         with answer.stream as stream:
             total = answer.total if answer.total is not None else remote.size
             if remote.size is not None and total != remote.size:
@@ -399,7 +389,7 @@ class Fetch:
                               "since); try again later, or another mirror")
             if answer.offset == 0:
                 part.discard()
-                part.begin(answer.etag)
+                part.begin()
             digest = self.hash_part(answer.offset)
             self.receive(stream, digest)
         if total is not None and self.part.size() < total:
