@@ -276,12 +276,12 @@ def test_mpi():
     assert " --init d12 --seq-len 1024 --total-batch 524288 " in " ".join(train), train
 
 
-def check_secret(count, lines, given=None):
-    """All processes have one secret, which is no word of a command."""
+def check_secret(lines, given=None):
+    """All 8 processes have one secret at each of two starts. It is no word of a command."""
     secrets = noted("secrets")
-    assert len(secrets) == count and len(set(secrets)) == 1, secrets
-    assert secrets[0] == given if given else re.fullmatch("[0-9a-f]{64}", secrets[0]), secrets
-    assert not any(secrets[0] in line for line in lines), lines
+    assert len(secrets) == 16 and len(set(secrets[:8])) == len(set(secrets[8:])) == 1, secrets
+    assert set(secrets) == {given} if given else all(re.fullmatch("[0-9a-f]{64}", secret) for secret in secrets)
+    assert not any(secret in line for line in lines for secret in secrets), lines
 
 
 def test_refusals():
@@ -313,22 +313,16 @@ def check_ranks(ranks, times=1, total=8):
 
 @pytest.mark.parametrize("secret", (None, "of my own, \"it's\" long"))
 def test_tcp_over_ssh(secret):
-    ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO",
-        GPT2C_SECRET=secret)
-    line = check_ranks(range(8))
-    assert noted("ssh") == ["two"] and " --prompt it's --nccl-init" in line, (noted("ssh"), line)
+    """All nodes start again when one process failed, here each process once."""
+    out = ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO",
+              FAKE_STATUS="5 0", FAKE_SAVES="yes", GPT2C_SECRET=secret)
+    line = check_ranks(range(8), times=2)
+    assert "start 2 of 20, from step 10: " in out and noted("ssh") == ["two", "two"], out
     assert f" --val-data {DATA}/fineweb10B/fineweb_val_*.bin " in line, line
     assert words_of(line, "train-data") == "it's/train*.bin", line
-    assert words_of(line, "nccl-init") == "tcp" and words_of(line, "server-ip") == "one:4321", line
+    assert " --prompt it's --nccl-init tcp --server-ip one:4321 " in line, line
     assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
-    check_secret(8, [line, *noted("ssh_lines")], secret)
-
-
-def test_tcp_restarts():
-    """All nodes again when one process failed, here each process once."""
-    out = ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", FAKE_STATUS="5 0", FAKE_SAVES="yes")
-    check_ranks(range(8), times=2)
-    assert "start 2 of 20, from step 10: " in out and noted("ssh") == ["two", "two"], out
+    check_secret([line, *noted("ssh_lines")], secret)
 
 
 def test_tcp_signal():
@@ -345,7 +339,7 @@ def test_tcp_signal():
 def test_tcp_on_each_node(node):
     ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(node))
     line = check_ranks(range(4 * node, 4 * node + 4))
-    assert noted("ssh") == [] and words_of(line, "server-ip") == "one:29500", line
+    assert noted("ssh") == [] and " --server-ip one:29500 " in line, line
     secret = os.path.join(OUT, "start", "secret")
     assert f" --secret-file {secret} " in line and os.stat(secret).st_mode & 0o777 == 0o600, line
     assert os.listdir(os.path.dirname(secret)) == ["secret"]
@@ -357,7 +351,7 @@ def test_tcp_on_each_node(node):
 def test_one_machine():
     ran(0, MULTI_NODE + "run_tcp.sh", RECIPE="scripts/run_gpt2_1558M.sh")
     line = check_ranks(range(4), total=4)
-    assert words_of(line, "server-ip") == "localhost:29500" and noted("ssh") == [], line
+    assert " --server-ip localhost:29500 " in line and noted("ssh") == [], line
     assert " --init d48 --seq-len 1024 --total-batch 1048576 " in line, line
 
 
@@ -369,25 +363,20 @@ def test_first_status_that_failed(words):
 # ---- Slurm ----
 
 
-@pytest.mark.parametrize("kind, mpi", (("mpi", "pmix"), ("tcp", "none"), ("folder", "none")))
+@pytest.mark.parametrize("kind, mpi", (("mpi", "pmix"), ("tcp", "none")))
 def test_slurm(kind, mpi):
+    """Over a folder: test_reproduce.py."""
     out = ran(0, MULTI_NODE + "run.sbatch", "--prompt", "it's", START=kind, FAKE_STATUS="5 0", FAKE_SAVES="yes",
               **SLURM)
     launch = noted("srun")[0].split(TRAINER_PATH)[0]
     for word in (f"--mpi={mpi}", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2", "--distribution=block"):
         assert f"{word} " in launch, launch
-    if kind == "mpi":
-        assert list(started()) == list(range(8)), started()
-        line = started()[0][0]
-    else:
-        line = check_ranks(range(8), times=2)
-    assert " --prompt it's --nccl-init " in line and line.endswith(" --resume"), line
-    assert words_of(line, "nccl-init") == {"folder": "fs"}.get(kind, kind), line
+    assert list(started()) == list(range(8)), started()
+    line = started()[0][0]
+    assert f" --prompt it's --nccl-init {kind} " in line and " --resume" in line, line
     if kind == "tcp":
-        assert words_of(line, "server-ip") == "first:21007", line
-        check_secret(16, [line, *noted("srun")])
-    if kind == "folder":
-        assert f" --nccl-fs-path {OUT}/start " in line and os.path.isdir(OUT + "/start"), line
+        assert " --server-ip first:21007 " in check_ranks(range(8), times=2), line
+        check_secret([line, *noted("srun")])
     assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)
 
 
@@ -412,12 +401,11 @@ def test_slurm_gives_up():
 
 def test_slurm_headers():
     """Slurm reads them up to the first command."""
-    for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*.sbatch")):
-        lines = text_of(path).splitlines()
-        headers = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
-        first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-        assert headers and max(headers) < first_command, path
-        assert "#SBATCH --signal=B:USR1@300" in lines and "#SBATCH --requeue" in lines, path
+    for name in glob.glob(os.path.join(ROOT, MULTI_NODE, "*.sbatch")):
+        first_command = re.search(r"^[^#\n]", text_of(name), re.M).start()
+        headers = re.findall("^#SBATCH .*", text_of(name)[:first_command], re.M)
+        assert len(headers) == text_of(name).count("#SBATCH") and "#SBATCH --requeue" in headers, name
+        assert "#SBATCH --signal=B:USR1@300" in headers, name
 
 
 @pytest.mark.long
