@@ -499,6 +499,7 @@ def test_skips_what_is_there(server):
     differs = f"{OURS}: its checksum is not the published one; it is fetched again\n"
     for change, arguments, says in (
             (lambda: None, (), ""),
+            (lambda: overwrite(path, b"??", BLOCK), (), differs),
             (lambda: overwrite(path, b"??", BLOCK, unnoticed=True), ("--verify",), differs),
             (lambda: os.truncate(path, 5000), (), f"{OURS}: 5000 bytes here, published are {BIG_BYTES}; it is fetched "
              "again\n"),

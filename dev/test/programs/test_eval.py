@@ -60,14 +60,6 @@ def test_contexts_that_are_cut():
         assert out.count(f"{len(longer)} of them are longer, up to {max(longer)}, and lose the beginning of their") == 1
 
 
-def test_first_examples_only():
-    model, examples = right_answers()
-    name = eval_file("first_val.bin", [*relabelled(examples[:5], lambda i: 0), *relabelled(examples[5:], lambda i: 1)])
-    for limit, used in ((1, 1), (9, 9), (65536, 40)):
-        out = evaluate(model, "--hellaswag-data", name, "-b", 3, "-t", 24, "--eval-examples", limit)
-        assert f"{used} of 40 questions" in out and results(out) == [(0, min(used, 5), used)], out
-
-
 def test_both_evaluations():
     """HellaSwag and MMLU, each with its own file and line."""
     model, examples = right_answers()
@@ -160,9 +152,9 @@ PROGRESS = r"\rHellaSwag (\d+) of (\d+) sequences\x1b\[J"
 
 def test_progress():
     """A line redrawn in place, of which nothing is left."""
-    model, name = long_evaluation(150)
-    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24, "--eval-examples"]
     examples = 150
+    model, name = long_evaluation(examples)
+    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24, "--eval-examples"]
     with on_a_terminal(*run, examples) as terminal:
         shown = terminal.finish()
     bars = re.findall(PROGRESS, shown)
@@ -171,7 +163,7 @@ def test_progress():
     assert {bar[1] for bar in bars} == {str(4 * examples)} and done[-1] <= 4 * examples, bars
     assert re.search(rf"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
     out = ran(*run, 50)
-    assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2, out
+    assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2 and "(50/50)" in out, out
 
 
 def test_stopped_in_the_middle():
@@ -201,15 +193,10 @@ def test_stopped_in_the_middle():
 def test_bad_files():
     """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every damage.)"""
     model, _ = right_answers()
-    for options, examples, says in (
-            (["--hellaswag", "--hellaswag-data"], [([1], [[2], [61]], 0)], "id 61, the model's vocabulary has 61"),
-            (["--mmlu"], [([1, 2], [[3] * 25, [4]], 0)],
-             "completion 0 has 25 tokens, and the model knows only 24 positions")):
-        name = eval_file("bad_val.bin", examples)
-        refused("--init", model, "-x", 0, "-b", 2, "-t", 24, *options, name, says=[name, says])
-    folder = new_folder("bad")
-    refused(*toy()[:-2], "--hellaswag-data", path("bad_val.bin"), "-x", 3, "-o", folder,
-            says=["bad_val.bin: example 0"], no_files=folder)
+    name, folder = eval_file("bad_val.bin", [([1], [[2], [61]], 0)]), new_folder("bad")
+    refused("--init", model, "-x", 0, "-b", 2, "-t", 24, "--mmlu", name, says=[name, "the model's vocabulary has 61"])
+    refused(*toy()[:-2], "--hellaswag-data", name, "-x", 3, "-o", folder, says=["bad_val.bin: example 0"],
+            no_files=folder)
 
 
 def test_missing_files():
@@ -219,13 +206,3 @@ def test_missing_files():
         refused("--init", model, "-x", 0, *options, name,
                 says=[f"{name}: no such file; `{command}` fetches it", f"{options[-1]} names another"])
     refused("--init", model, "-x", 0, "-h", 1, cwd=cli.FOLDER, says=["dev/data/hellaswag/", "dev/data/hellaswag.py"])
-
-
-def test_planned():
-    """--plan counts what an evaluation takes."""
-    model, examples = right_answers()
-    name = eval_file("planned_val.bin", examples)
-    sequences = sum(len(completions) for _, completions, _ in examples)
-    out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan", "all")
-    assert re.search(rf"^eval_means +\({sequences}\) +f64 +{8 * sequences} ", out, re.M), out
-    assert results(out) == []
