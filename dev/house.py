@@ -25,7 +25,7 @@ ROOMS = {
     "optim": (806, 700, "base model cuda"),
     "ranks": (3881, 2000, "base model cuda"),
     "data": (1489, 1450, "base model"),
-    "files": (1042, 1050, "base model"),
+    "files": (1033, 1050, "base model"),
     "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3140, 2800, "base model data files"),
 }

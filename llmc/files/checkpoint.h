@@ -30,7 +30,7 @@
 #include "llmc/files/state_file.h"
 
 // The arrays of floats. The parameters follow the header of the model file. The moments are sections of the state. All
-// three come first in the state's table. A place in an array always counts all parameters, as gpt2_param_offset does.
+// three come first in the state's table. Parameters are counted as gpt2_param_offset counts them.
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
@@ -108,17 +108,13 @@ static inline int64_t checkpoint_before(const char *dir, const char *kind, const
 
 // Refuses values that no run computes with: parameters and moments are finite, and the second moment, a mean of
 // squares, is not negative. data: n values of an array, from its place `at` on. where: the file.
-static inline bool checkpoint_check_values(const GPT2Config *config, GPT2Optimizer optimizer, int array, int64_t at,
-                                           const float *data, int64_t n, const char *where, Error *error) {
-    char moment[MAX_PATH_BYTES + 16];
+static inline bool checkpoint_check_values(const GPT2Config *config, int array, int64_t at, const float *data,
+                                           int64_t n, const char *where, Error *error) {
     int64_t bad = first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
-    int i = 0; // of the tensor with the bad value
     if (bad == n) { return true; }
-    while (checkpoint_place(config, optimizer, array, gpt2_param_offset(config, i + 1)) <= at + bad) { i++; }
-    int64_t first = gpt2_param_offset(config, i), before = checkpoint_place(config, optimizer, array, first);
-    snprintf(moment, sizeof(moment), "%s: %s", where, checkpoint_array_names[array]);
-    return model_fail_not_finite(config, first + (at + bad - before), data[bad],
-                                 array == CHECKPOINT_PARAMS ? where : moment, error);
+    if (array == CHECKPOINT_PARAMS) { return model_fail_not_finite(config, at + bad, data[bad], where, error); }
+    return fail(error, "%s: %s holds %g at element %lld; the file is damaged or its training diverged", where,
+                checkpoint_array_names[array], (double)data[bad], (long long)(at + bad));
 }
 
 // ---- Opening ----
@@ -162,16 +158,12 @@ static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, c
 // Checks that the open state is of this step, and opens the model that belongs to it.
 static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPaths *paths, const StateHeader *header,
                                          int64_t step, Error *error) {
-    int64_t found = -1;
     Error ignored;
-    if (!state_get_number(header, paths->state, "step", 0, LARGEST_WHOLE, &found, error)) { return false; }
-    if (found != step) {
-        return fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
+    if (!state_get_number(header, paths->state, "step", step, step, &step, error)) { return false; } // renamed
+    if (checkpoint_try_model(r, paths->temporary_model, header, &ignored) && checkpoint_verify_params(r, &ignored)) {
+        return true;
     }
-    if (checkpoint_try_model(r, paths->temporary_model, header, &ignored)) {
-        if (checkpoint_verify_params(r, &ignored)) { return true; }
-        input_close(&r->model);
-    }
+    input_close(&r->model);
     return checkpoint_try_model(r, paths->model, header, error);
 }
 
@@ -258,7 +250,7 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
         if (!ok) { break; }
         r->sums.sums[array] += sum64(at, data, count);
         if (params) { model_zero_padding_range(data, &r->config, at, count); }
-        ok = checkpoint_check_values(&r->config, r->optimizer, array, at, data, count, file->path, error);
+        ok = checkpoint_check_values(&r->config, array, at, data, count, file->path, error);
     }
     if (!ok) { checkpoint_read_close(r); }
     return ok;
@@ -412,9 +404,8 @@ static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t firs
     int64_t end = ok ? checkpoint_place(&w->config, w->optimizer, array, first + n) : 0;
     for (int64_t count; ok && at < end; at += count, data += count) {
         count = min_i64(end - at, SUM_CHUNK_BYTES / 4);
-        ok =
-            checkpoint_check_values(&w->config, w->optimizer, array, at, data, count, "the model to be saved", error) &&
-            atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * count, error);
+        ok = checkpoint_check_values(&w->config, array, at, data, count, "the model to be saved", error) &&
+             atomic_write_at(params ? &w->model : &w->state, offset + 4 * at, data, 4 * count, error);
         if (ok) { w->sums.sums[array] += sum64(at, data, count); }
     }
     return ok;
