@@ -363,9 +363,10 @@ def test_first_status_that_failed(words):
 # ---- Slurm ----
 
 
-@pytest.mark.parametrize("kind, mpi", (("mpi", "pmix"), ("tcp", "none")))
-def test_slurm(kind, mpi):
-    """Over a folder: test_reproduce.py."""
+@pytest.mark.parametrize("kind, mpi, words", (
+    ("mpi", "pmix", "mpi"), ("tcp", "none", "tcp --server-ip first:21007"),
+    ("folder", "none", f"fs --nccl-fs-path {OUT}/start")), ids=("mpi", "tcp", "folder"))
+def test_slurm(kind, mpi, words):
     out = ran(0, MULTI_NODE + "run.sbatch", "--prompt", "it's", START=kind, FAKE_STATUS="5 0", FAKE_SAVES="yes",
               **SLURM)
     launch = noted("srun")[0].split(TRAINER_PATH)[0]
@@ -373,10 +374,9 @@ def test_slurm(kind, mpi):
         assert f"{word} " in launch, launch
     assert list(started()) == list(range(8)), started()
     line = started()[0][0]
-    assert f" --prompt it's --nccl-init {kind} " in line and " --resume" in line, line
+    assert f" --prompt it's --nccl-init {words} " in line and " --resume" in line, line
     if kind == "tcp":
-        assert " --server-ip first:21007 " in check_ranks(range(8), times=2), line
-        check_secret([line, *noted("srun")])
+        check_secret([check_ranks(range(8), times=2), *noted("srun")])
     assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)
 
 
