@@ -121,27 +121,21 @@ def test_labels():
 
 
 HELLASWAG, FINEWEB, EDU = "GPT-2 124M: 29.4 %", "GPT-2 124M, fineweb: 3.42", "GPT-2 124M, fineweb-edu: 3.29"
-REFERENCED = {"tiny": {"size": "other"}, "classic": {}, "edu": {"data": "edu_fineweb10B/edu_fineweb"},
-              "shakespeare": {"size": "350M", "data": "tinyshakespeare/tiny_shakespeare"},
-              "part": {"eval-examples": "10"}, "whole": {"eval-examples": "0"}, "unscored": {"hellaswag": False},
-              "log": {"record": False, "speed": None}}
+EDU_DATA = "edu_fineweb10B/edu_fineweb"
 
 
-@pytest.mark.parametrize("words, wanted", (
-    ("tiny", []), ("classic", [HELLASWAG, FINEWEB]), ("edu", [HELLASWAG, EDU]), ("shakespeare", ["GPT-2 350M: 37.5 %"]),
-    ("classic edu", [HELLASWAG, EDU, FINEWEB]), ("part", [FINEWEB]), ("whole", [HELLASWAG, FINEWEB]),
-    ("unscored", [FINEWEB]), ("log", [])))
-def test_references_fit_the_runs(words, wanted):
+@pytest.mark.parametrize("runs, wanted", (
+    ([{"size": "other"}], []), ([{}], [HELLASWAG, FINEWEB]), ([{"data": EDU_DATA}], [HELLASWAG, EDU]),
+    ([{"size": "350M", "data": "tinyshakespeare/tiny_shakespeare"}], ["GPT-2 350M: 37.5 %"]),
+    ([{}, {"data": EDU_DATA}], [HELLASWAG, EDU, FINEWEB]), ([{"eval-examples": "10"}], [FINEWEB]),
+    ([{"eval-examples": "0"}], [HELLASWAG, FINEWEB]), ([{"hellaswag": False}], [FINEWEB]), ([{"record": False}], [])))
+def test_references_fit_the_runs(runs, wanted):
     """Each line exactly where it should be: by the run's size, the data of its loss, and all of HellaSwag."""
-    lines = plot.references([run_logs.read_run(make_run(word, **REFERENCED[word])) for word in words.split()])
+    lines = plot.references([run_logs.read_run(make_run("referenced", **changes)) for changes in runs])
     assert [text for _, _, text in lines] == wanted
 
 
 # ---- Pictures ----
-
-
-def options_of(arguments):
-    return plot.parse_options(plot.guard.Parser("", prog="plot.py"), list(map(str, arguments)))
 
 
 def panels_of(*arguments):
@@ -151,7 +145,7 @@ def panels_of(*arguments):
     import matplotlib.lines
     import numpy
     plot.matplotlib, plot.np = matplotlib, numpy
-    options = options_of(arguments)
+    options = plot.parse_options(plot.guard.Parser("", prog="plot.py"), list(map(str, arguments)))
     figure = plot.picture(list(map(run_logs.read_run, options.runs)), options)
     return {axes.get_title("left").split()[0]: axes for axes in figure.axes}
 
@@ -215,13 +209,6 @@ def test_smoothing():
 # ---- As a user ----
 
 
-def refused(*arguments, says, **environment):
-    """One line on stderr, which holds each text of `says`, and no picture."""
-    err = python("plot.py", *arguments, status=1, **environment)[1]
-    assert re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
-    assert not os.path.exists(path("curves.png"))
-
-
 def test_real_run():
     """What ./train_gpt2 writes, a resume included, is read and drawn."""
     pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
@@ -238,15 +225,13 @@ def test_real_run():
 
 @pytest.mark.parametrize("arguments, says", (
     ("", ["RUN", "--help"]), ("user -x hours", ["'hours'", "tokens"]), ("user -o a.jpg", ["a.jpg", ".png"]),
-    ("nowhere", ["nowhere", "no such"]),
-    ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]), ("blank", ["nothing to draw"])))
+    ("nowhere", ["nowhere", "no such"]), ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]),
+    ("blank", ["nothing to draw"]), ("user", ["no matplotlib", "apt-get install python3-matplotlib"])))
 def test_refusals(arguments, says):
-    pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
+    """One line on stderr, and no picture. The last row: where there is no matplotlib."""
+    without = arguments == "user" or not pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
     make_run("user"), write("blank/main.log", "")
-    refused(*arguments.split(), says=says)
-
-
-def test_without_matplotlib():
-    make_run("user")
     write("fake/matplotlib/__init__.py", "raise ImportError('none here')\n")
-    refused("user", PYTHONPATH=path("fake"), says=["no matplotlib", "apt-get install python3-matplotlib"])
+    err = python("plot.py", *arguments.split(), status=1, PYTHONPATH=path("fake") if without else "")[1]
+    assert re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
+    assert not os.path.exists(path("curves.png"))
