@@ -89,17 +89,13 @@ def compare(paths, tolerance):
     return 1 if parts or other_weights else 0
 
 
-def tolerance_of(text):
-    if not 0 <= float(text) < math.inf:
-        raise ValueError
-    return float(text)
-
-
 def main():
     parser = guard.Parser(__doc__, status=2, prog="compare.py")
     parser.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its main.log")
-    parser.add_argument("--tolerance", type=tolerance_of, default=0.0, metavar="T", help="what counts as alike (0)")
+    parser.add_argument("--tolerance", type=float, default=0.0, metavar="T", help="what counts as alike (0)")
     options = parser.parse_args()
+    if not 0 <= options.tolerance < math.inf:
+        parser.error(f"--tolerance {options.tolerance}: expected 0 or more")
     try:
         status = compare(options.runs, options.tolerance)
         print(end="", flush=True)

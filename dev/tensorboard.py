@@ -14,7 +14,6 @@ import sys
 import guard
 import run_logs
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 TAGS = {"loss/val": "val", "accuracy/hellaswag": "hellaswag", "accuracy/mmlu": "mmlu", "loss/train": "loss",
         "optimizer/learning_rate": "lr", "optimizer/gradient_norm": "norm", "speed/tokens_per_second": "tps"}
 
@@ -35,7 +34,7 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its main.log")
     parser.add_argument("--out", default="tb", metavar="DIR", help="the folder of a folder for each run (tb)")
     options = parser.parse_args()
-    sys.path[:] = [place for place in sys.path if os.path.abspath(place) != HERE]  # this file has the package's name
+    del sys.path[0]  # of this file, which has the package's name
     try:
         from tensorboard.summary import Writer
         for run, label in zip(map(run_logs.read_run, options.runs), run_logs.labels(options.runs)):

@@ -132,7 +132,7 @@ def test_logs_of_other_programs():
 def test_errors():
     make("a")
     for arguments, says in ((["a"], "RUN"), (["a", "nowhere"], "no such"), (["a", "a", "--tolerance", "x"], "'x'"),
-                            (["a", "a", "--tolerance", "nan"], "'nan'"), (["a", "a", "--tolerance", "-1"], "")):
+                            (["a", "a", "--tolerance", "nan"], "nan"), (["a", "a", "--tolerance", "-1"], "")):
         out, err = run(*arguments, status=2)
         assert out == "" and re.fullmatch(r"compare\.py: [^\n]+\n", err) and says in err, (arguments, err)
     with open("/dev/full", "w", encoding="ascii") as full:  # a disk that is full is no difference
