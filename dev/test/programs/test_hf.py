@@ -118,12 +118,9 @@ PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
     (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("150, 15", "9223372036854775808, 9223372036854775808"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[0]"), "its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "[-9000, 0]"), "its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[4, 9004]"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[0, 18000]"), "tensor wte.weight: its type"),
     ('"dtype": "F32", ' + PLACE, '"dtype": "F33", ' + PLACE, "tensor wte.weight: its type"),
-    ('"dtype": "F32", ' + PLACE, '"dtype": "F16", ' + PLACE, "tensor wte.weight: its type"),
-    ('"dtype": "F32", ' + PLACE, PLACE, "tensor wte.weight: its type"),
     ('{"__metadata__"', '["__metadata__"', "is no sound JSON"),
     ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON"),
     ('{"__metadata__": {"format": "pt"}', '{"__metadata__": {"format": "pt"}, "a": 7', "its type")))
