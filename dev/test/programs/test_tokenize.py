@@ -3,7 +3,6 @@ full disk, Ctrl-C. Also the Unicode tables, against Python's. Needs ./tokenize (
 every way in which a line of JSON, a tokenizer or a file can be wrong."""
 import array
 import glob
-import hashlib
 import json
 import os
 import random
@@ -16,15 +15,16 @@ import unicodedata
 
 import pytest
 
-from formats import BYTES, pair_tokenizer, read_tokens
-from tools import ROOT, SHARED, WORK, path, python, read, run_closed, small_disk, text_of, wait_until, write
+from evalfiles import eval_file
+from formats import pair_tokenizer, pair_words, read_tokens
+from tools import ROOT, WORK, path, read, run_closed, small_disk, text_of, wait_until, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import gen_unicode_tables  # noqa: E402 (its folder had to be named first)
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 EOT = 50256
-VOCAB = write("gpt2_tokenizer.bin", pair_tokenizer())
+VOCAB, WORDS = write("gpt2_tokenizer.bin", pair_tokenizer()), pair_words()
 
 
 def tokenize(*arguments, stdin=None, vocab=VOCAB, **keywords):
@@ -64,12 +64,6 @@ def read_all(prefix):
     return [token for name in ordered for token in read_shard(os.path.join(os.path.dirname(prefix), name))]
 
 
-def token_bytes(token):
-    if token < 256:
-        return bytes([BYTES[token]])
-    return bytes([BYTES[(token - 256) // 256], BYTES[(token - 256) % 256]])
-
-
 def documents(tokens):
     """The texts behind the end-of-text tokens, of which the first token must be one."""
     assert tokens[0] == EOT, tokens[:3]
@@ -78,7 +72,7 @@ def documents(tokens):
         if token == EOT:
             found.append([])
         else:
-            found[-1].append(token_bytes(token))
+            found[-1].append(WORDS[token])
     return list(map(b"".join, found))
 
 
@@ -118,27 +112,15 @@ def test_unicode_tables():
 
 # ---- Shards ----
 
-def test_shakespeare():
-    text, merges = os.path.join(SHARED, "tinyshakespeare.txt"), os.path.join(SHARED, "vocab.bpe")
-    if not (os.path.exists(text) and os.path.exists(merges)):
-        pytest.skip("../shared/data is not here")
-    python("data/vocab.py", "--merges", merges, "--out", "gpt2")
-    summary = accepted("--output", "new/folder/shakespeare", "--val-fraction", "0.1", text,
-                       vocab="gpt2/gpt2_tokenizer.bin")
-    tokens = read_all("new/folder/shakespeare")
-    digest = hashlib.sha256(array.array("H", tokens[1:]).tobytes()).hexdigest()
-    assert digest == "25c01b32b32f41897a6359dd222ec114992dc30c357bcafbfe6c56672f76cd31" and tokens[0] == EOT, digest
-    assert len(read_shard("new/folder/shakespeare_val_000000.bin")) == 33803
-    assert re.fullmatch(r"338026 tokens from 1 document \(1.06 MiB\) in 2 shards: new/folder/shakespeare_\*.bin\n"
-                        r"training 304223, validation 33803; .* MB/s on .*\n", summary), summary
-
-
 def test_documents():
     """Several files and standard input: each a document, whatever the bytes."""
     every, third = bytes(range(1, 256)) * 5 + bytes(range(256)) * 15, b"no newline at the end <|endoftext|>"
-    accepted("--output", "documents", write("a.txt", mixed_text(1, 5000)), "-", write("b.txt", every), stdin=third)
-    assert shards("documents") == ["documents_train_000001.bin"]
-    assert documents(read_all("documents")) == [mixed_text(1, 5000), third, every]
+    summary = accepted("--output", "new/folder/documents", write("a.txt", mixed_text(1, 5000)), "-",
+                       write("b.txt", every), stdin=third)
+    tokens = read_all("new/folder/documents")
+    assert documents(tokens) == [mixed_text(1, 5000), third, every]
+    assert re.fullmatch(rf"{len(tokens)} tokens from 3 documents \([\d.]+ KiB\) in 1 shard: new/folder/documents_\*.bin"
+                        rf"\ntraining {len(tokens)}, validation 0; .* MB/s on .*\n", summary), summary
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
@@ -174,8 +156,7 @@ def test_one_long_word():
     accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
     data = read("long_train_000001.bin")
     os.remove(path("long_train_000001.bin"))
-    pair = 256 + 256 * BYTES.index(97) + BYTES.index(97)
-    assert data[1024:] == struct.pack("<H", EOT) + struct.pack("<H", pair) * (10 << 20)
+    assert data[1024:] == struct.pack("<H", EOT) + struct.pack("<H", WORDS.index(b"aa")) * (10 << 20)
 
 
 def test_shard_sizes():
@@ -239,28 +220,20 @@ def question(context, completions, label):
 
 
 def read_questions(name):
-    """The examples of an eval file as (context, completions, label) of token lists."""
-    data = read(name)
-    header = struct.unpack("<256i", data[:1024])
-    assert header[:2] == (20240522, 1) and not any(header[4:]), header
-    stream, at, found, sizes = array.array("H", data[1024:]).tolist(), 0, [], []
+    """The examples of an eval file as (context, completions, label) of token lists. Its bytes follow from them."""
+    stream, at, found = array.array("H", read(name)[1024:]).tolist(), 0, []
     while at < len(stream):
-        start, size, index, label, count = stream[at:at + 5]
-        assert start == 65535 and index == len(found) % 65536 and size % 2 == 0, (at, stream[at:at + 5])
-        lists, place = [], at + 5
+        label, count, lists, at = stream[at + 3], stream[at + 4], [], at + 5
         for _ in range(count + 1):
-            lists.append(stream[place + 1:place + 1 + stream[place]])
-            place += 1 + stream[place]
-        assert place == at + size // 2 and len(lists[-1]) == stream[place - 1 - len(lists[-1])], (at, place)
+            lists.append(stream[at + 1:at + 1 + stream[at]])
+            at += 1 + stream[at]
         found.append((lists[0], lists[1:], label))
-        sizes.append(size)
-        at = place
-    assert header[2] == len(found) and header[3] == max(sizes), (header[:4], len(found))
+    assert read(name) == read(eval_file("again.bin", found))
     return found
 
 
 def text_of_tokens(tokens):
-    return b"".join(token_bytes(token) for token in tokens).decode()
+    return b"".join(WORDS[token] for token in tokens).decode()
 
 
 @pytest.mark.long
