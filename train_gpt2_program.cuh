@@ -964,14 +964,12 @@ static void print_run(Trainer *t, TrainRun *run) {
 static bool start(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));
-    ranks_slow(run->comm, true); // libraries may load over a network, and hundreds of ranks connect
-    bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error);
+    ranks_slow(run->comm, true); // libraries and files may come over a network, and hundreds of ranks connect
+    bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error) && run_load(run, error);
+    if (ok) { share_state(t, run); }
+    ok = ok && run_begin_log(run, error) && describe(t, run, &machine, error) && run_record_start(run, &machine, error);
     ranks_slow(run->comm, false);
-    if (!ok || !run_load(run, error)) { return false; }
-    share_state(t, run);
-    if (!run_begin_log(run, error) || !describe(t, run, &machine, error) || !run_record_start(run, &machine, error)) {
-        return false;
-    }
+    if (!ok) { return false; }
     print_machine(t, run);
     run_catch_signals(run);
     return true;

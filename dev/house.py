@@ -27,9 +27,9 @@ ROOMS = {
     "data": (1489, 1450, "base model"),
     "files": (1033, 1050, "base model"),
     "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),
-    "run": (3140, 2800, "base model data files"),
+    "run": (3122, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 1183, "train_gpt2_program.cuh": 978, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 1183, "train_gpt2_program.cuh": 976, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

@@ -23,8 +23,5 @@ def momentum(last, warmup, step):
 
 def describe(o):
     """What the summary of a run says."""
-    first, momentums = momentum(MOMENTUM, o.muon_warmup, 0), f"{MOMENTUM:g}"
-    if first < MOMENTUM:
-        momentums = f"{first:g} to {momentums}"
     return (f"Muon for the matrices of the blocks, learning rate {schedule.describe(o, o.muon_lr)}, "
-            f"momentum {momentums}, scale {o.muon_scale}")
+            f"momentum {MOMENTUM:g}, scale {o.muon_scale}")

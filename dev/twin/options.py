@@ -264,7 +264,7 @@ def parse(arguments, on_gpu):
         if argument.split("=")[0] == "--device":
             device = (argument.split("=") + arguments[i + 1:i + 2] + [""])[1]
     gpu = on_gpu(device)
-    values, given, changed, left = {}, set(), [], list(arguments)
+    values, given, left = {}, set(), list(arguments)
     while left:
         if not left[0].startswith("-") or left[0] == "-":
             raise Problem(f"'{left[0][:42]}': unexpected word; options begin with a dash, patterns ('x*.bin') need "
@@ -273,13 +273,8 @@ def parse(arguments, on_gpu):
         if row is None:
             fail_unknown(rows, others, left[0])
         value = take(rows, row, left, gpu)
-        if row.name in given and value != values[row.field]:
-            changed.append(row)
         given.add(row.name)
         values[row.field] = value
-    for row in dict.fromkeys(changed if os.environ.get("RANK", "0") == "0" else ()):
-        print(f"train_gpt2.py: {label(row)}: given more than once; the last value, "
-              f"{str(values[row.field])[:42]!r}, is taken", file=sys.stderr)
     for row in rows:
         default = OFF.get(row.name, of_device(row.default, gpu))
         values.setdefault(row.field, convert(row, str(default)) if row.type != "TEXT" else default)

@@ -4,7 +4,7 @@
 // "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag a bare "--name".
 // It refuses everything else in one line that names the option, its range and its default: an unknown option, a missing
 // or malformed value, a value out of range, a stray word. Of an option given twice it takes the last value, because
-// people append to the command lines of scripts, and says so if the values differ.
+// people append to the command lines of scripts.
 #ifndef LLMC_ARGS_H
 #define LLMC_ARGS_H
 
@@ -342,10 +342,10 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
     return argv[++*i];
 }
 
-// Takes the option in argv[*i]. Moves *i to its last argument. Says so if it replaces another value.
+// Takes the option in argv[*i]. Moves *i to its last argument.
 static inline bool args_take_option(const ArgsProgram *program, void *options, char **argv, int *i, bool *given,
                                     Error *error) {
-    char expected[512], before[ARGS_MAX_TEXT], after[ARGS_MAX_TEXT];
+    char expected[512];
     size_t length = strcspn(argv[*i], "=");
     int index = args_find(program, argv[*i], length);
     if (index < 0) { return args_fail_unknown(program, argv[*i], length, error); }
@@ -356,15 +356,9 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, c
     const char *value = args_take_value(program, spec, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label.text, expected); }
     ShortText typed = args_quote(value, strlen(value));
-    args_value_text(spec, options, before, sizeof(before));
     if (!args_store(spec, options, value)) {
         if (spec->type == ARG_TEXT) { snprintf(typed.text, sizeof(typed.text), "%zu bytes", strlen(value)); }
         return fail(error, "%s: got %s, expected %s", label.text, typed.text, expected);
-    }
-    args_value_text(spec, options, after, sizeof(after));
-    if (given[index] && strcmp(before, after) != 0 && !program->silent) {
-        say(stderr, "%s: %s: given more than once; the last value, %s, is taken\n", program->name, label.text,
-            typed.text);
     }
     given[index] = true;
     return true;

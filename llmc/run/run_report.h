@@ -56,17 +56,6 @@ static inline void run_print_inputs(const TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
 }
 
-static inline void run_print_muon(const TrainRun *run) {
-    const TrainOptions *o = run->options;
-    char rise[64] = "";
-    Schedule schedule = train_options_schedule(o, o->muon_lr, run->num_steps);
-    if (o->muon_warmup > 0) {
-        snprintf(rise, sizeof(rise), "%g to ", (double)muon_momentum_of_step(MUON_MOMENTUM, o->muon_warmup, 0));
-    }
-    say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %s%g, scale %s\n",
-        schedule_text(&schedule).text, rise, (double)MUON_MOMENTUM, o->muon_scale);
-}
-
 // Prints the steps and the optimizer of a run that trains.
 static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = run->options;
@@ -79,7 +68,11 @@ static inline void run_print_training(const TrainRun *run) {
     say(stdout, "steps       %lld, %.2f epochs\n", (long long)run->num_steps,
         (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
     bool muon = train_options_optimizer(o) == OPTIMIZER_MUON;
-    if (muon) { run_print_muon(run); }
+    if (muon) {
+        Schedule schedule = train_options_schedule(o, o->muon_lr, run->num_steps);
+        say(stdout, "optimizer   Muon for the matrices of the blocks, learning rate %s, momentum %g, scale %s\n",
+            schedule_text(&schedule).text, (double)MUON_MOMENTUM, o->muon_scale);
+    }
     say(stdout, "%s, learning rate %s, weight decay %g\n",
         muon ? "            AdamW for the rest" : "optimizer   AdamW", schedule_text(&run->schedule).text,
         o->weight_decay);

@@ -73,18 +73,13 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
 
 // Fills the parameters of a fresh run, or parameters, moments and position of a resumed run.
 static inline bool run_load(TrainRun *run, Error *error) {
-    ranks_slow(run->comm, true);
-    bool ok = run_resumes(run) ? run_resume(run, error)
-                               : ranks_agree(run->comm, trainer_read_state(run->trainer, run, NULL, error), error);
-    ranks_slow(run->comm, false);
-    return ok;
+    return run_resumes(run) ? run_resume(run, error)
+                            : ranks_agree(run->comm, trainer_read_state(run->trainer, run, NULL, error), error);
 }
 
 // Begins the log, when everything else has proved to be in order.
 static inline bool run_begin_log(TrainRun *run, Error *error) {
-    ranks_slow(run->comm, true);
     bool ok = run_lead(run, run_begin_folder, error) && run_check_shared_folder(run, error);
-    ranks_slow(run->comm, false);
     ranks_resumable(run->comm, run_resumes(run));
     return ok && trainer_check_state(run->trainer, run, error);
 }

@@ -74,7 +74,7 @@ def test_clipped_gradients():
 
 
 def test_settings_on_the_screen():
-    for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.85 to 0.95, scale original"),
+    for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.95, scale original"),
                         (["--optimizer", "muon", "--muon-warmup", 0, "--muon-scale", "rms"],
                          "0.0003, cosine to 3e-05, momentum 0.95, scale rms")):
         out = ran(*RUN, *words, "--plan")

@@ -238,36 +238,13 @@ TEST(test_accepted) {
          "val-every=250 sample-every=20000 sample-tokens=144 seq-len=1024 total-batch=524288 weight-decay=0.1 "
          "lr=0.0006 final-lr-frac=0 warmup=700 checkpoint-every=5000 keep=5 keep-major=50000 steps=18865 skip-loss-z=7 "
          "skip-grad-z=6 val-sequences=1280"},
+        {ON_BOTH, "-i x --total-batch 512 -i y -d 1024", "train-data=y total-batch=1024"},
         {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9",
          "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 gpu-log-every=9 init=d12 recompute=-1"},
         {ON_GPU_ONLY, "-i x -pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4", "nccl-init=tcp process-rank=15"},
         {ON_GPU_ONLY, "--plan -np 512 -z 3", "num-processes=512"},
     };
     check_rows(t, rows, sizeof(rows) / sizeof(rows[0]), true);
-}
-
-// Of an option given twice the last value counts. A note says so if the values differ.
-TEST(test_given_twice) {
-    static const char *const rows[][2] = {
-        {"-i x -l 3e-4 --lr 0.0003", ""},
-        {"-i x --lr 1 -i y -l 1",
-         "train_gpt2: --train-data (-i): given more than once; the last value, 'y', is taken\n"},
-    };
-    static Parsed p;
-    for (int i = 0; i < 2; i++) {
-        char notes[1024];
-        FILE *file = tmpfile();
-        int errors = dup(STDERR_FILENO);
-        if (!CHECK(t, file != NULL, "no temporary file")) { return; }
-        dup2(fileno(file), STDERR_FILENO);
-        bool ok = parse(&p, false, rows[i][0]);
-        dup2(errors, STDERR_FILENO);
-        close(errors);
-        rewind(file);
-        notes[fread(notes, 1, sizeof(notes) - 1, file)] = '\0';
-        fclose(file);
-        CHECK(t, ok && strcmp(notes, rows[i][1]) == 0, "%s said: %s%s", rows[i][0], notes, p.error.text);
-    }
 }
 
 // ---- Help ----
