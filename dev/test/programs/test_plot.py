@@ -229,9 +229,11 @@ def test_real_run():
     ("blank", ["nothing to draw"]), ("user", ["no matplotlib", "apt-get install python3-matplotlib"])))
 def test_refusals(arguments, says):
     """One line on stderr, and no picture. The last row: where there is no matplotlib."""
-    without = arguments == "user" or not pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
+    python_path = path("fake") if arguments == "user" else ""
+    if not python_path:
+        pytest.importorskip("matplotlib", reason="this Python has no matplotlib")
     make_run("user"), write("blank/main.log", "")
     write("fake/matplotlib/__init__.py", "raise ImportError('none here')\n")
-    err = python("plot.py", *arguments.split(), status=1, PYTHONPATH=path("fake") if without else "")[1]
+    err = python("plot.py", *arguments.split(), status=1, PYTHONPATH=python_path)[1]
     assert re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
     assert not os.path.exists(path("curves.png"))
