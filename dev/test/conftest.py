@@ -225,7 +225,10 @@ def pytest_collect_file(file_path, parent):
 class PythonFile(pytest.Module):
     """A test file with helper modules of its own, since each has its own program and folder. These read the names of
     the programs when they are imported."""
-    build = "build"
+
+    def __init__(self, build, **keywords):
+        super().__init__(**keywords)
+        self.build = build
 
     def _getobj(self):
         for name in (*HELPERS, self.path.stem):
@@ -251,7 +254,8 @@ class Builds(pytest.File):
     """A Python file whose tests run in several builds."""
 
     def collect(self):
-        return [python_file(self, self.path, build) for build in builds_of(self.path, self.config)]
+        return [PythonFile.from_parent(self, path=self.path, nodeid=f"{self.nodeid}[{build}]", build=build)
+                for build in builds_of(self.path, self.config)]
 
 
 def builds_of(path, config):
@@ -259,18 +263,11 @@ def builds_of(path, config):
     return [build for build in config.builds if build == "build" or is_sanitized(build) and path.stem in sanitized]
 
 
-def python_file(parent, path, build):
-    nodeid = parent.nodeid + f"[{build}]" if isinstance(parent, Builds) else None
-    file = PythonFile.from_parent(parent, path=path, nodeid=nodeid)
-    file.build = build
-    return file
-
-
 def pytest_pycollect_makemodule(module_path, parent):
     builds = builds_of(module_path, parent.config)
     if len(builds) > 1:
         return Builds.from_parent(parent, path=module_path)
-    return python_file(parent, module_path, *builds or parent.config.builds[:1])
+    return PythonFile.from_parent(parent, path=module_path, build=(builds or parent.config.builds)[0])
 
 
 # ---- Order and counts ----
