@@ -59,12 +59,6 @@ static inline void fixture_close(Fixture *fixture) {
     fixture->data = NULL;
 }
 
-static inline int64_t fixture_count(const FixtureArray *array) {
-    int64_t count = 1;
-    for (int i = 0; i < 4; i++) { count *= array->shape[i]; }
-    return count;
-}
-
 // The elements of an array of the given type and number of elements.
 static inline const void *fixture_elements(const Fixture *fixture, const char *name, int32_t type, int64_t count) {
     int64_t at = 12;
@@ -72,7 +66,8 @@ static inline const void *fixture_elements(const Fixture *fixture, const char *n
         FixtureArray array;
         memcpy(&array, fixture->data + at, sizeof(array));
         at += (int64_t)sizeof(array);
-        int64_t bytes = 4 * fixture_count(&array);
+        int64_t bytes = 4;
+        for (int i = 0; i < 4; i++) { bytes *= array.shape[i]; }
         if (bytes < 0 || bytes > fixture->size - at) { break; }
         if (strncmp(array.name, name, sizeof(array.name)) == 0) {
             if (array.type != type || bytes != 4 * count) { fixture_fail(fixture->path, "another shape of ", name); }
