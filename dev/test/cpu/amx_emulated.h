@@ -100,9 +100,12 @@ static void amx_stored(int tile, void *base, int64_t stride) {
 
 static float amx_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; } // a denormal is zero
 
-static float amx_float(uint32_t bits) {
+// The bf16 at a byte of a tile's row.
+static float amx_float(int tile, int row, int byte) {
+    uint16_t half[2] = {0, 0}; // the lower half comes first
     float x;
-    memcpy(&x, &bits, 4);
+    memcpy(&half[1], &amx_thread.data[tile][row][byte], 2);
+    memcpy(&x, half, 4);
     return amx_flush(x);
 }
 
@@ -116,34 +119,18 @@ static bool amx_shapes_match(int sums, int a, int b) {
            amx_require(bytes[a] / 4 == rows[b], "dpbf16ps: operands of different depths");
 }
 
-// The elements at even and at odd k of a tile of pairs.
-typedef struct {
-    float even[16][16], odd[16][16];
-} AmxPairs;
-
-static void amx_unpack(AmxPairs *pairs, int tile) {
-    uint32_t words[16][16];
-    memcpy(words, amx_thread.data[tile], sizeof(words));
-    for (int i = 0; i < 16 * 16; i++) {
-        pairs->even[i / 16][i % 16] = amx_float(words[i / 16][i % 16] << 16);
-        pairs->odd[i / 16][i % 16] = amx_float(words[i / 16][i % 16] & 0xffff0000);
-    }
-}
-
 // sums (m, n) += a (m, k) b (k, n), where each k is a pair. Even and odd elements are added up apart, each step fused;
 // then both are added, then the tile's element.
 static void amx_dpbf16ps(int sums, int a, int b) {
     if (!amx_usable(sums) || !amx_usable(a) || !amx_usable(b) || !amx_shapes_match(sums, a, b)) { return; }
-    AmxPairs x, y;
     float C[16][16];
-    amx_unpack(&x, a), amx_unpack(&y, b);
     memcpy(C, amx_thread.data[sums], sizeof(C));
     for (int m = 0; m < amx_thread.config.rows[sums]; m++) {
         for (int n = 0; n < amx_thread.config.row_bytes[sums] / 4; n++) {
             float even = 0.0f, odd = 0.0f;
             for (int k = 0; k < amx_thread.config.rows[b]; k++) {
-                even = amx_flush(fmaf(x.even[m][k], y.even[k][n], even));
-                odd = amx_flush(fmaf(x.odd[m][k], y.odd[k][n], odd));
+                even = amx_flush(fmaf(amx_float(a, m, 4 * k), amx_float(b, k, 4 * n), even));
+                odd = amx_flush(fmaf(amx_float(a, m, 4 * k + 2), amx_float(b, k, 4 * n + 2), odd));
             }
             C[m][n] = amx_flush(amx_flush(C[m][n]) + amx_flush(even + odd));
         }
