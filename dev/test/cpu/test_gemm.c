@@ -47,14 +47,6 @@ static GemmMatrix matrix_of(const float *data, int64_t rows, int64_t cols, bool 
 static GemmMatrix a_of(const Case *c) { return matrix_of(c->A, c->M, c->K, c->transpose_a, c->spread); }
 static GemmMatrix b_of(const Case *c) { return matrix_of(c->B, c->K, c->N, c->transpose_b, c->spread); }
 
-static void set_threads(int threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 // Does this kernel fuse s + a b? The portable one depends on the machine, the compiler and its flags. The exact value
 // of -1 + (1 + 2^-12)^2 is 2^-11 + 2^-24; the last bit is lost if the product is rounded first.
 static bool kernel_fuses(const GemmKernel *kernel) {
@@ -212,7 +204,7 @@ static void check_kernel(Test *t, Case *c, int threads, int64_t step) {
 
 // check_kernel with all kernels that run here, and frees the case.
 static void check_case(Test *t, Case c, int threads, int64_t step) {
-    set_threads(threads);
+    omp_set_num_threads(threads);
     for (int i = 0; i < NUM_TESTED; i++) {
         if (tested_kernel(i) == NULL) { continue; }
         c.kernel = *tested_kernel(i);
@@ -273,7 +265,7 @@ TEST(test_shapes) {
 }
 
 TEST(test_nan_stays_in_its_row) {
-    set_threads(2);
+    omp_set_num_threads(2);
     Case c = new_case(19, 50, 70, 1, 0, 2);
     const uint32_t quiet = 0x7f800001; // only its lower half says that it is no infinity
     memcpy(&c.A[11 * 70 + 33], &quiet, 4);
@@ -328,7 +320,7 @@ TEST(test_emulated_amx_can_refuse) {
 }
 
 TEST(test_comparison_can_fail) {
-    set_threads(1);
+    omp_set_num_threads(1);
     Case c = new_case(5, 6, 7, 1, 0, 1);
     c.mm.kernel = &c.kernel;
     float *out = result_of(&c, false);
