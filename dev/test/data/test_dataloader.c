@@ -385,6 +385,7 @@ TEST(test_text_refused) {
     decoder.kind = TOKENIZER_DECODE_ONLY;
     temp_write(test_path(t, "good.txt"), "good", 4);
     temp_write(test_path(t, "empty.txt"), "", 0);
+    temp_write(test_path(t, "packed.txt"), "\x1f\x8b\x08\0", 4);
     mkdir(test_path(t, "folder.txt"), 0777);
     char folder[1200];
     snprintf(folder, sizeof(folder),
@@ -395,9 +396,10 @@ TEST(test_text_refused) {
         const Tokenizer *tokenizer;
     } cases[] = {{"good.txt", ": is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", &decoder},
                  {"empty.txt", ": the file is empty, expected text to train on", &tokenizer},
+                 {"packed.txt", ": is packed with gzip, expected plain text; unpack it: gunzip -k FILE", &tokenizer},
                  {"folder.txt", folder, &tokenizer},
                  {"none*", ": no such file (nothing matches the name or pattern)", &tokenizer}};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         Error error = {""};
         uint16_t *tokens = (uint16_t *)&error;
         int64_t count = 1;

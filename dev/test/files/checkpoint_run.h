@@ -112,14 +112,11 @@ static inline bool run_write_end(CheckpointWriter *w, Error *error) {
     return checkpoint_write_flush(w, error) && checkpoint_write_commit(w, &w->sums, error);
 }
 
-// Saves what is in memory from one process. A failure (a full disk) and a kill at any moment leave what was there
-// before usable.
+// Saves what is in memory from one process.
 static inline bool run_write(const Run *run, const char *dir, int64_t step, Error *error) {
     static CheckpointWriter w;
-    if (!run_write_begin(run, &w, dir, step, true, error)) { return false; }
-    bool ok = run_write_arrays(run, &w, error) && run_write_end(&w, error);
-    if (!ok) { checkpoint_write_close(&w); }
-    return ok;
+    return run_write_begin(run, &w, dir, step, true, error) && run_write_arrays(run, &w, error) &&
+           run_write_end(&w, error);
 }
 
 // Saves a checkpoint all of whose values tell its generation.

@@ -83,6 +83,14 @@ TEST(test_facts) {
 
 // ---- Checkpoints ----
 
+// Makes a run of the tiny model, and saves generation 5 as step 1.
+static void save_tiny(Test *t, Run *run, GPT2Optimizer optimizer) {
+    Error error;
+    run_init(run, tiny_config());
+    run->optimizer = optimizer;
+    CHECK(t, run_save(run, test_folder(t), 1, 5, &error), "%s", error.text);
+}
+
 // The section behind the arrays has another size or name than it is asked for, or nobody asks.
 TEST(test_other_sections) {
     static Run run;
@@ -90,8 +98,7 @@ TEST(test_other_sections) {
     Error error;
     uint64_t sum = 0;
     size_t bytes;
-    run_init(&run, tiny_config());
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    save_tiny(t, &run, OPTIMIZER_ADAMW);
     const char *state = test_path(t, "state_00000001.bin");
     uint8_t *all = temp_read(state, &bytes);
     CHECK(t, file_checksum(state, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
@@ -114,8 +121,7 @@ TEST(test_other_sections) {
 TEST(test_damage_is_named) {
     static Run run;
     Error error;
-    run_init(&run, tiny_config());
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    save_tiny(t, &run, OPTIMIZER_ADAMW);
     char paths[2][1024];
     snprintf(paths[0], sizeof(paths[0]), "%s", test_path(t, "model_00000001.bin"));
     snprintf(paths[1], sizeof(paths[1]), "%s", test_path(t, "state_00000001.bin"));
@@ -204,9 +210,7 @@ TEST(test_skipped_moments) {
     static Run run;
     static CheckpointReader r;
     Error error = {""};
-    run_init(&run, tiny_config());
-    run.optimizer = OPTIMIZER_MUON;
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    save_tiny(t, &run, OPTIMIZER_MUON);
     size_t bytes;
     const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
     free(temp_read(state, &bytes));

@@ -1,19 +1,9 @@
 // Death at any moment of a save, a prune or a cleaning: before every system call that changes the disk, also twice in a
 // row, of one process and of any of several that save together. A quick run takes every third moment of the first
 // death.
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "dev/test/temp_dir.h"
-#include "dev/test/test.h"
 
 static int calls_left = -1; // system calls until this process dies; negative: it lives
 
