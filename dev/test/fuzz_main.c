@@ -78,7 +78,9 @@ static void damage(FuzzInput *input, FuzzRandom *random, const FuzzInput *source
     }
 }
 
-static int make_seeds(FuzzInput *seeds) {
+static FuzzInput seeds[FUZZ_MAX_SEEDS]; // the valid inputs
+
+static int make_seeds(void) {
     int count = 0;
     uint8_t *buffer = (uint8_t *)malloc(FUZZ_CAPACITY);
     for (size_t size; count < FUZZ_MAX_SEEDS && (size = fuzz_seed_input(count, buffer, FUZZ_CAPACITY)) > 0; count++) {
@@ -90,8 +92,7 @@ static int make_seeds(FuzzInput *seeds) {
     return count;
 }
 
-// Writes the valid inputs to a folder.
-static int write_seeds(const FuzzInput *seeds, int count, const char *folder) {
+static int write_seeds(int count, const char *folder) {
     for (int i = 0; i < count; i++) {
         char path[1024];
         snprintf(path, sizeof(path), "%s/seed_%02d", folder, i);
@@ -104,27 +105,19 @@ static int write_seeds(const FuzzInput *seeds, int count, const char *folder) {
     return EXIT_SUCCESS;
 }
 
-static void free_seeds(FuzzInput *seeds, int count) {
-    for (int i = 0; i < count; i++) { free(seeds[i].data); }
-}
-
 int main(int argc, char **argv) {
     openmp_wait_briefly(argv);
     bool only_seeds = argc == 3 && strcmp(argv[1], "--seeds") == 0;
     long iterations = argc > 1 && !only_seeds ? strtol(argv[1], NULL, 10) : 3000;
     FuzzRandom random = {argc > 2 && !only_seeds ? strtoull(argv[2], NULL, 10) : 1, 0};
-    FuzzInput seeds[FUZZ_MAX_SEEDS];
-    int count = make_seeds(seeds);
-    if (only_seeds) {
-        int status = write_seeds(seeds, count, argv[2]);
-        free_seeds(seeds, count);
-        return status;
-    }
+    int count = make_seeds();
+    if (only_seeds) { return write_seeds(count, argv[2]); }
     if (count == 0 || iterations < 0) {
         fprintf(stderr, "%s: no valid inputs to begin with, or a bad number of iterations\n", argv[0]);
         return EXIT_FAILURE;
     }
-    FuzzInput input = {(uint8_t *)malloc(FUZZ_CAPACITY), 0};
+    static uint8_t damaged[FUZZ_CAPACITY];
+    FuzzInput input = {damaged, 0};
     for (int i = 0; i < count; i++) { LLVMFuzzerTestOneInput(seeds[i].data, seeds[i].size); }
     LLVMFuzzerTestOneInput(input.data, 0);
     for (long i = 0; i < iterations; i++) {
@@ -137,8 +130,6 @@ int main(int argc, char **argv) {
         LLVMFuzzerTestOneInput(exact, input.size);
         free(exact);
     }
-    free_seeds(seeds, count);
-    free(input.data);
     printf("%s: %ld damaged inputs of %d valid ones: all refused or read within bounds\n", argv[0], iterations, count);
     return EXIT_SUCCESS;
 }
