@@ -175,24 +175,19 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     return loss;
 }
 
-// A validation has equal bits in any batches, also if the last batch is not full, and if the data have fewer sequences
-// than are asked for.
+// A validation has equal bits in any batches, also if the last batch is not full.
 TEST(test_validation_does_not_depend_on_its_batches) {
     enum { T = 23 };
     uint16_t tokens[9 * T + 1];
-    double losses[10];
     for (int i = 0; i <= 9 * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 101); }
     for (int sequences = 1; sequences <= 9; sequences++) {
-        losses[sequences] = validate_in_batches(t, tokens, T, sequences, 1);
-        CHECK(t, fabs(losses[sequences] - log(101)) < 0.1, "%d sequences: %.17g", sequences, losses[sequences]);
+        double alone = validate_in_batches(t, tokens, T, sequences, 1);
+        CHECK(t, fabs(alone - log(101)) < 0.1, "%d sequences: %.17g", sequences, alone);
         for (int B = 2; B <= 9; B++) {
             double loss = validate_in_batches(t, tokens, T, sequences, B);
-            CHECK(t, loss == losses[sequences], "%d sequences in batches of %d: %.17g, one by one %.17g", sequences, B,
-                  loss, losses[sequences]);
+            CHECK(t, loss == alone, "%d sequences in batches of %d: %.17g, not %.17g", sequences, B, loss, alone);
         }
     }
-    CHECK(t, validate_in_batches(t, tokens, T, 0, 4) == losses[9], "all");
-    CHECK(t, validate_in_batches(t, tokens, T, 80, 4) == losses[9], "more than there are");
 }
 
 // B = 4 against 2 x B = 2 accumulated: every gradient equal within rounding, which for a sum over 4*T rows is at most

@@ -6,7 +6,7 @@
 #include "llmc/data/text_data.h"
 #include <sys/resource.h>
 
-enum { V = 65536, MAX_SHARDS = 16 };
+enum { V = 65536 };
 
 // ---- Shards in the test's folder ----
 
