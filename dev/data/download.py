@@ -69,8 +69,7 @@ def address(options, url):
 
 
 class Redirect(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but never from https to another kind of address. The token of the first request goes to none
-    of them."""
+    """Follows redirects, but never from https to another kind of address."""
 
     def redirect_request(self, request, file, code, message, headers, url):
         old, to = urllib.parse.urlsplit(request.full_url), urllib.parse.urlsplit(url)
@@ -113,12 +112,11 @@ def http_failure(url, error):
     if code in (404, 410):
         return Missing(f"{url}: not found ({code}); was it moved or renamed? --mirror names another server")
     if code in (401, 403):
-        return Problem(f"{url}: refused ({code}); it may need a token of the Hub in HF_TOKEN, or this one is not valid")
+        return Problem(f"{url}: refused ({code}); try again later, or another mirror")
     if code in (408, 425, 429) or code >= 500:
         after = retry_after(error.headers)
         if after is not None and after > MAX_WAIT:
-            return Problem(f"{host}: asks to wait {show_seconds(after)} ({code}); the same command goes on later"
-                           " (HF_TOKEN raises the Hub's limits)")
+            return Problem(f"{host}: asks to wait {show_seconds(after)} ({code}); the same command goes on later")
         return TryAgain(f"{host} answers {code} {reason}".strip(), after)
     return Problem(f"{url}: unexpected answer {code} {reason}".strip())
 
@@ -145,9 +143,6 @@ def open_http(options, url, offset):
     request = urllib.request.Request(url, headers={"User-Agent": "gpt2.c", "Accept-Encoding": "identity"})
     if offset > 0:
         request.add_header("Range", f"bytes={offset}-")
-    token = os.environ.get("HF_TOKEN", "").strip()
-    if token and url.startswith(HUB + "/"):
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
     opener = urllib.request.build_opener(Redirect)
     try:
         response = opener.open(request, timeout=options.timeout)
