@@ -222,14 +222,9 @@ def test_too_little_memory():
 def test_arguments_are_planned():
     """What is wrong with them is found before the data are fetched, which takes hours; the plan follows them."""
     settings = large(gpus(8, 80000))
-    for arguments, message in (
-        (["--prompt", "it's", "--top_p=1"],
-         "'--top_p': unknown option; the nearest is --top-p (--help all lists all)"),
-        (["--lr", "6e-4x"], "--lr (-l): got '6e-4x', expected a number from 0 to 100 (default 3e-4)"),
-        (["stray"], "'stray': unexpected word; options begin with a dash, patterns ('x*.bin') need quotes"),
-    ):
-        out = ran(1, script_of("gpt2_124M"), *arguments, **dict(settings, STAGES="plan fetch"))
-        assert out.endswith(f"run_gpt2_124M.sh: ./train_gpt2emu --plan: {message}\n") and " fetch " not in out, out
+    out = ran(1, script_of("gpt2_124M"), "--prompt", "it's", "--top_p=1", **dict(settings, STAGES="plan fetch"))
+    assert out.endswith("run_gpt2_124M.sh: ./train_gpt2emu --plan: '--top_p': unknown option; the nearest is --top-p "
+                        "(--help all lists all)\n") and " fetch " not in out, out
 
     def planned(*arguments):
         out = ran(0, script_of("gpt2_124M"), *arguments, **settings)
