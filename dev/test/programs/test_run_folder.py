@@ -4,7 +4,6 @@ terminals that go. What one finds there of a GPU and of several ranks: test_gpu_
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -178,14 +177,14 @@ def test_terminal_that_goes(ignore, steps, status):
 
 
 def test_into_a_file():
-    """Whole lines, each as it comes, the beginning included: a run that is killed has no time to write them later."""
+    """Whole lines, each as it comes, the beginning included: a run that is killed has no time to write them later.
+    Nothing in them steers the terminal from which the run is started."""
     folder, out = new_folder("file"), path("out")
-    with open(out, "wb") as file:
-        process = subprocess.Popen([PROGRAM, *map(str, RUN), "-o", folder, "-x", "1000000"], stdout=file,
-                                   env=ENVIRONMENT)
-    wait_until(lambda: trained_steps(folder) >= 3, process, "3 steps")
-    process.kill()
-    process.wait()
+    words = ["sh", "-c", f'exec "$@" >{out}', "sh", PROGRAM, *RUN, "-o", folder, "-x", 1000000]
+    with Terminal(words, env=ENVIRONMENT) as terminal:
+        terminal.until(lambda: trained_steps(folder) >= 3)
+        terminal.process.kill()
+        terminal.process.wait()
     logged, text = trained_steps(folder), read(out).decode()
-    assert text.endswith("\n") and re.search("^machine ", text, re.M), text
+    assert text.endswith("\n") and re.search("^machine ", text, re.M) and not re.search("[\r\x1b]", text), text
     assert logged - 1 <= len(losses(text)) <= logged + 1, (logged, text)
