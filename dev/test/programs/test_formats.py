@@ -11,8 +11,9 @@ from tools import new_folder, path, read, write
 
 @pytest.mark.parametrize("version, optimizer", ((3, "adamw"), (5, "adamw"), (3, "muon")))
 def test_checkpoint(version, optimizer):
-    """With a learning rate of 0, AdamW leaves the weights as they were. After one update the moments of each element
-    belong to one gradient g: m = 0.1 g and v = 0.05 g^2. In half the bytes, a model is the same."""
+    """With a learning rate of 0, AdamW leaves the weights as they were: those of an fp32 model (version 3) and those of
+    a bf16 model (version 5). After one update the moments of an element belong to one gradient g: m = 0.1 g and
+    v = 0.05 g^2, so v = 5 m^2."""
     tensors, run = random_model(version), new_folder("a run")
     ran("-i", shard("tokens.bin", random_tokens(100, CONFIG["V"])), "-e", model("in.bin", CONFIG, tensors, version),
         "-t", 7, "-b", 2, "-x", 1, "--lr", 0, *QUIET, "--optimizer", optimizer, "-o", run)

@@ -55,19 +55,6 @@ def test_copies_under_mpirun():
         assert ran(*words, **launched("0", "2")) == ran(*words) and ran(*words, **launched("1", "2")) == "", words
 
 
-def test_llmc_command_line():
-    """The flags of an llm.c script, as they are, for a CPU."""
-    shard("llmc_train_000001.bin", random_tokens(3000, 257))
-    shard("llmc_val_000000.bin", random_tokens(300, 257))
-    folder = new_folder("llmc")
-    out = ran("-i", path("llmc_train_*.bin"), "-j", path("llmc_val_*.bin"), "-o", folder, "-e", model("llmc.bin"), "-v",
-              "5", "-s", "10", "-g", "8", "-h", "0", "-b", "2", "-t", "16", "-d", "64", "-r", "0", "-c", "0.1", "-l",
-              "0.0006", "-q", "0.0", "-u", "2", "-n", "5", "-y", "0", "-x", "10", "-a", "0", "-k", "cosine", "-sl", "0",
-              "-sg", "0", "-nk", "1", "-nm", "5", "-m", "3")
-    assert len(losses(out)) == 10 and len(val_losses(out)) == 3 and checkpoints(folder) == [5, 10]
-    assert "64 tokens a step" in out and "2 micro-batches" in out and "cosine to 0 after 2 steps of warm-up" in out
-
-
 def test_sequences_of_a_validation():
     """--val-sequences counts sequences, whatever the batches; -m counts batches, as in llm.c."""
     data = shard("validated_val.bin", random_tokens(16 * 99 + 1, 257))
@@ -173,7 +160,7 @@ def test_log():
     out = ran(*RUN, "-x", 23, "-v", 10, "-s", 5, "-g", 2, "-n", 7, "-o", folder, "-l", 1e-3, "-u", 5, "-q", 0.1)
     assert re.findall(r"sample after (\d+) steps", out) == ["5", "10", "15", "20", "23"]
     assert re.findall(r"^step +(\d+)/23 \| val loss", out, re.M) == ["0", "10", "20", "23"]
-    assert checkpoints(folder) == [7, 14, 21, 23]
+    assert checkpoints(folder) == [7, 14, 21, 23] and "cosine to 0.0001 after 5 steps of warm-up" in out, out
     for row in ("model", "parameters", "tokenizer", "train data", "val data", "batch", "steps", "optimizer", "memory",
                 "machine"):
         assert re.search(rf"^{row} ", out, re.M), row
