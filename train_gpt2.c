@@ -890,7 +890,7 @@ static void print_run(const Trainer *t, TrainRun *run) {
     run_print_config(run);
     run_print_needs(run, &t->plan);
     if (!train_options_plan(run->options)) { return; }
-    if (train_options_plans_all(run->options)) { run_print_buffers(run, &t->plan); }
+    if (train_options_plans_all(run->options)) { run_print_buffers(&t->plan); }
     run_print_machine_fit(&t->plan);
 }
 

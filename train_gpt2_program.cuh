@@ -956,7 +956,7 @@ static void print_run(Trainer *t, TrainRun *run) {
     print_config(t, run);
     run_print_needs(run, &t->device_plan);
     if (!train_options_plan(run->options)) { return; }
-    if (train_options_plans_all(run->options)) { run_print_buffers(run, &t->device_plan); }
+    if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }
     print_plan(t, run);
 }
 

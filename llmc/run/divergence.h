@@ -40,15 +40,15 @@ static inline void divergence_take(Divergence *d, int vocab_size, double loss, d
 // Returns the length of the longer streak. The run has diverged from DIVERGENCE_STEPS on.
 static inline int64_t divergence_steps(const Divergence *d) { return max_i64(d->loss_steps, d->norm_steps); }
 
-// Writes what is too high, for how long: "the loss has been above 6.70, that of an untrained model + 1, for 20 steps".
-static inline void divergence_text(const Divergence *d, int vocab_size, char *text, size_t size) {
-    if (d->loss_steps >= d->norm_steps) {
-        snprintf(text, size, "the loss has been above %.2f, that of an untrained model + %g, for %lld steps",
-                 divergence_loss_limit(vocab_size), DIVERGENCE_LOSS_MARGIN, (long long)d->loss_steps);
-    } else {
-        snprintf(text, size, "the gradient norm has been above %.3g, %g times its median, for %lld steps",
-                 d->norm_limit, DIVERGENCE_NORM_FACTOR, (long long)d->norm_steps);
-    }
+// Says what is too high, for how long: "the loss has been above 6.7, that of an untrained model + 1, for 20 steps".
+static inline ShortText divergence_text(const Divergence *d, int vocab_size) {
+    ShortText text;
+    bool loss = d->loss_steps >= d->norm_steps;
+    snprintf(text.text, sizeof(text.text), "the %s has been above %.3g, %g %s, for %lld steps",
+             loss ? "loss" : "gradient norm", loss ? divergence_loss_limit(vocab_size) : d->norm_limit,
+             loss ? DIVERGENCE_LOSS_MARGIN : DIVERGENCE_NORM_FACTOR,
+             loss ? "more than that of an untrained model" : "times its median", (long long)divergence_steps(d));
+    return text;
 }
 
 #endif // LLMC_DIVERGENCE_H

@@ -26,7 +26,6 @@ static const char *const foreign_options[][2] = {
     {"sequence-length seq-length max-length", "give --seq-len (-t)"},
     {"vocab-size n-vocab", "give --vocab"},
     {"dropout attn-dropout hidden-dropout attention-dropout", "leave it out: the model has no dropout"},
-    {"bias", "leave it out: all linear layers and LayerNorms have a bias"},
     {"micro-batch micro-batch-size device-batch-size per-device-batch-size per-device-train-batch-size "
      "train-batch-size mbs",
      "give --batch-size (-b), the sequences of a micro-batch"},
@@ -66,7 +65,6 @@ static const char *const foreign_options[][2] = {
     {"node-rank local-rank rank", "give --process-rank (-pr), or start with mpirun (doc/several_gpus.md)"},
     {"master-addr master-port rdzv-endpoint rdzv-backend backend",
      "give --nccl-init tcp with --server-ip (doc/several_gpus.md)"},
-    {"compile torch-compile", "leave it out: make has compiled the program"},
     {"device cuda cpu use-cpu no-cuda", "leave it out: train_gpt2 runs on the CPU, train_gpt2cu on GPUs"},
     {"dtype bf16 fp16 fp32 mixed-precision amp torch-dtype",
      "train_gpt2 takes --precision fp32 or bf16; train_gpt2cu computes in bf16 (in fp32 after make PRECISION=FP32)"},

@@ -88,9 +88,10 @@ static inline bool log_append(const LogFile *file, const char *line, size_t byte
     do { written = write(file->fd, line, bytes); } while (written < 0 && errno == EINTR);
     if (written == (ssize_t)bytes) { return true; }
     const char *why = written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno);
-    bool cut = written <= 0 || ftruncate(file->fd, lseek(file->fd, 0, SEEK_END) - written) == 0;
-    return fail(error, "%s: cannot write the log: %s%s; free some space, then continue with --resume", file->path, why,
-                cut ? "" : " (its last line is damaged)");
+    if (written > 0 && ftruncate(file->fd, lseek(file->fd, 0, SEEK_END) - written) != 0) {
+        why = "its last line is cut";
+    }
+    return fail(error, "%s: cannot write the log: %s; free some space, then continue with --resume", file->path, why);
 }
 
 // Opens a log of the run folder and goes on behind its last line. Completes a last line that a crash of the

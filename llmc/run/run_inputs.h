@@ -1,5 +1,6 @@
 // Opens the inputs that the options name: the checkpoint or the model, the tokenizer, the data, the questions.
-// Completes what they decide: the vocabulary and the length of a sequence. Writes nothing.
+// Completes the options: the vocabulary and the length of a sequence first, the rest when a trainer settles. Writes
+// nothing.
 #ifndef LLMC_RUN_INPUTS_H
 #define LLMC_RUN_INPUTS_H
 
@@ -37,10 +38,6 @@ static inline bool run_check_use(const TrainRun *run, Error *error) {
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
     if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
-    if (path_exists(o->out_dir) && !path_is_directory(o->out_dir)) {
-        return fail(error, "--out-dir (-o): %.4000s is a file; give the name of a folder for the run's files",
-                    o->out_dir);
-    }
     run->folder.newest = checkpoint_before(o->out_dir, "state", "", INT64_MAX);
     if (!train_options_plan(o) && !run_check_use(run, error)) { return false; }
     return !o->resume || run->folder.newest < 0 || run_find_checkpoint(run, INT64_MAX, error);
@@ -328,6 +325,37 @@ static inline bool run_open_inputs(TrainRun *run, TrainOptions *options, Error *
     trainer_facts.stop->by_agreement = run->connected > 1;
     catch_stop_signal(SIGUSR1, trainer_facts.on_signal); // its sender wants the run to end in order, and has time
     return ok;
+}
+
+// ---- What a run computes, when its inputs are open ----
+
+// Settles the tokens of a step, and checks that micro-batches add up to them. Any divisor of them is then possible.
+static inline bool run_settle_batch(const TrainRun *run, TrainOptions *o, Error *error) {
+    if (run_chooses_batch(run)) { o->batch_size = 1; }
+    return train_options_check_batch(o, run->num_ranks, error);
+}
+
+// Settles the rest, when micro-batch and level of recomputation are known: the number of steps, the schedules, the
+// batches of evaluations. A resumed run must be like the run that was saved.
+static inline bool run_settle_steps(TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    int64_t sequences = run_step_sequences(run), tokens = o->batch_size * o->seq_len;
+    run->micro_batches = o->total_batch / (tokens * run->num_ranks);
+    run->num_steps = o->steps;
+    if (o->steps < 0 && run_has_train(run)) { run->num_steps = run->train.num_sequences / sequences; }
+    if (train_options_plan(o) && !run_has_train(run)) { run->num_steps = 0; }
+    if (o->steps < 0 && run->num_steps < 1 && run_has_train(run)) {
+        return fail(error,
+                    "--steps (-x): one epoch is %lld sequences, less than the %lld of one step; give --steps, a "
+                    "smaller --total-batch or more data",
+                    (long long)run->train.num_sequences, (long long)sequences);
+    }
+    run->schedule = train_options_schedule(o, o->lr, run->num_steps);
+    for (int i = 0; i < NUM_EVALS; i++) {
+        EvalLoader *eval = &run->evals[i];
+        if (eval_is_open(eval)) { eval->B = eval_batch_sequences(eval, tokens); }
+    }
+    return run_compare_options(run, error);
 }
 
 #endif // LLMC_RUN_INPUTS_H

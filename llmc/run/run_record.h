@@ -55,28 +55,9 @@ static inline void record_options(Text *out, const TrainRun *run) {
     text_free(&list);
 }
 
-static inline void record_model(Text *out, const GPT2Config *c) {
-    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    json_put(out, "model",
-             "{\"layers\": %d, \"heads\": %d, \"channels\": %d, \"context\": %d, \"vocab\": %d, \"padded_vocab\": %d, "
-             "\"parameters\": %lld}",
-             c->num_layers, c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size,
-             (long long)(gpt2_num_params(c) - padding));
-}
-
 static inline void record_loader(Text *out, const char *key, const DataLoader *loader) {
     json_put(out, key, "{\"files\": %d, \"tokens\": %lld, \"fingerprint\": \"%016llx\"}", (int)loader->num_shards,
              (long long)loader->num_tokens, (unsigned long long)loader->fingerprint);
-}
-
-static inline void record_data(Text *out, const TrainRun *run) {
-    json_put(out, "tokens_per_step", "%lld", (long long)run->options->total_batch);
-    json_put(out, "steps", "%lld", (long long)run->num_steps);
-    if (run_has_train(run)) { json_put(out, "sequences_per_epoch", "%lld", (long long)run->train.num_sequences); }
-    json_put(out, "data", "{");
-    if (run_has_train(run)) { record_loader(out, "train", &run->train); }
-    if (run_has_val(run)) { record_loader(out, "val", &run->val); }
-    text_words(out, "}");
 }
 
 static inline void record_event(Text *out, const TrainRun *run, const char *event) {
@@ -101,6 +82,8 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     char directory[MAX_PATH_BYTES];
     Text line = {NULL, 0, 0, false};
     const RunRecord *record = &run->record;
+    const GPT2Config *c = &run->config;
+    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     if (!log_open(&run->record.file, run->options->out_dir, RUN_RECORD_NAME, run->options->overwrite, error)) {
         return false;
     }
@@ -113,8 +96,18 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     text_words(&line, "]");
     if (getcwd(directory, sizeof(directory)) != NULL) { json_put_text(&line, "directory", directory); }
     record_options(&line, run);
-    record_model(&line, &run->config);
-    record_data(&line, run);
+    json_put(&line, "model",
+             "{\"layers\": %d, \"heads\": %d, \"channels\": %d, \"context\": %d, \"vocab\": %d, \"padded_vocab\": %d, "
+             "\"parameters\": %lld}",
+             c->num_layers, c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size,
+             (long long)(gpt2_num_params(c) - padding));
+    json_put(&line, "tokens_per_step", "%lld", (long long)run->options->total_batch);
+    json_put(&line, "steps", "%lld", (long long)run->num_steps);
+    if (run_has_train(run)) { json_put(&line, "sequences_per_epoch", "%lld", (long long)run->train.num_sequences); }
+    json_put(&line, "data", "{");
+    if (run_has_train(run)) { record_loader(&line, "train", &run->train); }
+    if (run_has_val(run)) { record_loader(&line, "val", &run->val); }
+    text_words(&line, "}");
     json_put(&line, "hardware", "{%s}", machine->hardware.data);
     json_put(&line, "versions", "{%s}", machine->versions.data);
     line.failed = line.failed || machine->hardware.failed || machine->versions.failed;

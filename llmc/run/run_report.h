@@ -98,11 +98,7 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
 // Prints the run before it starts. A trainer then adds its own lines.
 static inline void run_print_config(const TrainRun *run) {
     run_print_inputs(run);
-    if (run->choices.note[0] != '\0') {
-        say(stdout, "auto        ");
-        say_lines(stdout, run->choices.note);
-        say(stdout, "\n");
-    }
+    if (run->choices.note[0] != '\0') { say(stdout, "auto        %s\n", run->choices.note); }
     run_print_training(run);
 }
 
@@ -127,15 +123,8 @@ static inline void run_print_machine_fit(const MemoryPlan *plan) {
     say(stdout, "            train_gpt2cu --plan plans for GPUs, and so does train_gpt2emu, which needs no GPU\n");
 }
 
-// Prints for --plan all the tensors in the plan's row "params", and the buffers of the machine that computes.
-static inline void run_print_buffers(TrainRun *run, const MemoryPlan *plan) {
-    say(stdout, "\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        char shape[64];
-        gpt2_param_shape(shape, sizeof(shape), &run->config, i);
-        say(stdout, "%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape,
-            (long long)gpt2_param_size(&run->config, i), gpt2_param_specs[i].decay ? "yes" : "no");
-    }
+// Prints for --plan all the buffers of the machine that computes.
+static inline void run_print_buffers(const MemoryPlan *plan) {
     say_lines(stdout, trainer_facts.on_gpu ? "\nOn the GPU\n" : "\n");
     plan_print(plan, stdout);
 }
@@ -184,25 +173,24 @@ static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
 // Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
 // equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
-    char what[160];
     if (!logger_step(&run->logger, info, error)) { return false; }
     int64_t steps = divergence_steps(&run->kept.divergence);
     if (steps < DIVERGENCE_STEPS) { return true; }
-    divergence_text(&run->kept.divergence, run->config.vocab_size, what, sizeof(what));
+    ShortText what = divergence_text(&run->kept.divergence, run->config.vocab_size);
     if (run->options->stop_on_divergence) {
         fail(error, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z", (long long)info->step + 1,
-             what);
+             what.text);
         return run_fail_together(run, error);
     }
     if (steps == DIVERGENCE_STEPS) {
         logger_event(&run->logger,
                      "warning: step %lld: %s; " RUN_REMEDY "; --stop-on-divergence would end the run here",
-                     (long long)info->step + 1, what);
+                     (long long)info->step + 1, what.text);
     }
     return true;
 }
 
-// ---- Evaluations ----
+// ---- Evaluations and samples ----
 
 // Shows on a terminal how far an evaluation is, after so many batches.
 static inline void run_show_eval(TrainRun *run, int which, int64_t batches) {
@@ -212,8 +200,6 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches) {
              (long long)min_i64(batches * eval->B, eval->num_sequences), (long long)eval->num_sequences);
     logger_show(&run->logger, text);
 }
-
-// ---- Samples ----
 
 // Writes a token's text to the screen, or its id if there is no tokenizer.
 static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {

@@ -10,9 +10,10 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
     if (!run_writes_files(run)) { return true; }
     if (run->folder.newest < 0 && !run_check_disk(run, error)) { return false; }
-    if (!make_directories(o->out_dir, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) { return false; }
-    run->folder.locked = true;
-    if (!checkpoint_clean(o->out_dir, error)) { return false; }
+    if (!make_directories(o->out_dir, error) || !directory_lock(&run->folder.lock, o->out_dir, error) ||
+        !checkpoint_clean(o->out_dir, error)) {
+        return false;
+    }
     return checkpoint_before(o->out_dir, "state", "", INT64_MAX) == max_i64(run->folder.newest, -1) ||
            fail(error, "--out-dir (-o): another process has saved in %.4000s just now; start again", o->out_dir);
 }
@@ -91,7 +92,7 @@ static inline void run_close(TrainRun *run) {
     if (run_has_val(run)) { dataloader_close(&run->val); }
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
-    if (run->folder.locked) { directory_unlock(&run->folder.lock); }
+    directory_unlock(&run->folder.lock);
     free(run->model_file);
     free(run->texts.prompt);
     free(run->texts.train);

@@ -160,8 +160,7 @@ static inline bool run_save(TrainRun *run, Error *error) {
 
 // ---- Comparison with the saved run ----
 
-// Adds "--lr was 0.1, is 0.2" to a list if the saved run has another value of this fact. A tokenizer is no fact of a
-// run without one, and the kernels are no fact of a GPU.
+// Adds "--lr was 0.1, is 0.2" to a list if the saved run has another value of this fact.
 static inline void run_list_change(const StateHeader *saved, const StateHeader *own, const char *name, Text *list) {
     char was[MAX_PATH_BYTES], is[MAX_PATH_BYTES];
     if (!state_get_text(saved, name, was, sizeof(was)) || !state_get_text(own, name, is, sizeof(is))) { return; }

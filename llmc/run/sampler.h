@@ -8,11 +8,6 @@
 #include <float.h>
 #include <math.h>
 
-typedef struct {
-    float temperature; // divides the logits; 0: always the most probable token
-    float top_p;       // only the smallest set of tokens with at least this probability together; 1: all
-} SamplerOptions;
-
 // Returns the id of the largest logit, the lowest id on ties. Returns -1 when a logit is NaN or +inf, or none is
 // finite: the model is then broken, not certain.
 static inline int sampler_argmax(const float *logits, int vocab_size) {
@@ -59,19 +54,20 @@ static inline void sampler_keep(float *probs, int vocab_size, double target) {
     }
 }
 
-// Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V), after top-p.
+// Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V). temperature 0: always the most
+// probable token. top_p: only from the smallest set of tokens with at least this probability together; 1: from all.
 // Returns its id, or -1 when a logit is NaN or +inf or all are -inf. probs (V) is scratch. Tokens keep their places in
 // id order, whatever top-p excludes. So if it excludes nothing that matters, `uniform` draws the token that it draws
 // without top-p.
-static inline int sample_token(const float *logits, int vocab_size, const SamplerOptions *options, double uniform,
+static inline int sample_token(const float *logits, int vocab_size, float temperature, float top_p, double uniform,
                                float *probs) {
     int best = sampler_argmax(logits, vocab_size);
-    if (best < 0 || options->temperature <= 0.0f) { return best; }
+    if (best < 0 || temperature <= 0.0f) { return best; }
     for (int i = 0; i < vocab_size; i++) { // exp never sees more than 0; the best token has 1 before normalisation
-        probs[i] = expf((logits[i] - logits[best]) / options->temperature);
+        probs[i] = expf((logits[i] - logits[best]) / temperature);
     }
     double all = sampler_sum(probs, vocab_size, 0.0f);
-    if (options->top_p < 1.0f) { sampler_keep(probs, vocab_size, fmax(options->top_p * all, DBL_MIN)); }
+    if (top_p < 1.0f) { sampler_keep(probs, vocab_size, fmax(top_p * all, DBL_MIN)); }
     double target = uniform * sampler_sum(probs, vocab_size, 0.0f), sum = 0.0;
     for (int i = 0; i < vocab_size; i++) {
         sum += probs[i];

@@ -39,8 +39,7 @@ static inline void stop_say(const char *words) {
 }
 
 // The first signal is answered at a terminal, because the computation under way may take long. A second signal ends the
-// process at once, without saving. SIGHUP never counts as the second, because a closing
-// terminal may send it several times.
+// process at once, without saving. SIGHUP never counts as the second: a closing terminal may send it several times.
 static inline void stop_on_signal(StopRequest *stop, int number) {
     double now = seconds_now(),
            least = stop->by_agreement ? STOP_SECOND_SIGNAL_SECONDS_RANKS : STOP_SECOND_SIGNAL_SECONDS;

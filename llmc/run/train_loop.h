@@ -11,7 +11,6 @@
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_record.h"
 #include "llmc/run/run_report.h"
-#include "llmc/run/run_settle.h"
 #include "llmc/run/run_start.h"
 
 // ---- Stopping ----
@@ -97,7 +96,7 @@ static inline void loop_begin_sample(TrainRun *run, TextOut *out) {
 // All ranks compute a sample together, because sharded parameters need every rank.
 static inline bool loop_sample(TrainRun *run) {
     const TrainOptions *o = run->options;
-    SamplerOptions options = {(float)o->temperature, (float)o->top_p};
+    float temperature = (float)o->temperature, top_p = (float)o->top_p;
     float *probs = trainer_begin_sample(run->trainer);
     Error ignored; // another place ends the run if a rank is gone
     TextOut out = {stdout, {0}, 0};
@@ -106,7 +105,7 @@ static inline bool loop_sample(TrainRun *run) {
     for (int64_t i = 0; i < o->sample_tokens && loop_ask_to_stop(run, &ignored) && !run_is_stopping(); i++) {
         double uniform = rand_uniform((uint64_t)o->seed, RAND_SAMPLER, ((uint64_t)run->step << 32) + (uint64_t)i);
         const float *logits = trainer_next_logits(run->trainer);
-        token = sample_token(logits, run->config.vocab_size, &options, uniform, probs);
+        token = sample_token(logits, run->config.vocab_size, temperature, top_p, uniform, probs);
         if (token < 0) { break; }
         trainer_append_token(run->trainer, token);
         run_print_token(run, &out, token);
@@ -192,7 +191,7 @@ static inline bool run_parse(TrainRun *run, TrainOptions *options, int argc, cha
     run->options = options;
     run->record.arguments = argv;
     run->record.num_arguments = argc;
-    run->record.file.fd = -1;
+    run->record.file.fd = run->folder.lock.fd = -1;
     run->connected = run->num_ranks = 1;
     *status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
     return ok && outcome == ARGS_RUN && (!train_options_plan(run->options) || shows);

@@ -34,8 +34,7 @@ static const struct {
                           {"MMLU", "mmlu", "--mmlu", "python3 dev/data/mmlu.py"}};
 
 typedef struct {
-    bool locked; // by this process
-    DirectoryLock lock;
+    DirectoryLock lock; // open once the run has claimed the folder
     bool disk_is_short; // a warning has said so
     int64_t newest;     // step of the newest checkpoint that was in the folder at the start, -1: none
     int64_t resumes;    // step of the checkpoint that the run goes on from, -1: it starts afresh

@@ -1,12 +1,7 @@
 // What a run calls of the trainer that computes: plain functions, which the trainer's main file defines.
 //
-// Three things stay apart in the trainers, each for a reason:
-// - Recomputation. The GPU fuses layers into kernels and recomputes these, the CPU calls the layers one by one. Both
-//   take the levels from the table of activations (llmc/model/activations.h).
-// - A batch of an evaluation. The GPU works on it while the host queues the next one, and its results lie in the
-//   memory of the rank that had the batch. The CPU has the losses at once.
-// - The logits of a sample. The CPU keeps keys and values, because each row of the window costs it time. The GPU
-//   computes the whole window, which needs no further kernels and no cache.
+// The trainers differ in a batch of an evaluation: the GPU works on it while the host queues the next one. And in the
+// logits of a sample: the CPU keeps keys and values, the GPU computes the whole window, which needs no other kernels.
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H
 

@@ -345,10 +345,9 @@ TEST(test_one_allocation) {
         gpt2_forward(model, 1, 16, 0.0f, false);
         generate_begin(model);
         for (int i = 0; i < 60; i++) {
-            SamplerOptions options = {0.8f, 0.9f};
             generate_append(model, i);
             if (i % 2 != 0) { model->generation.cached = 0; }
-            sample_token(generate_logits(model), small.vocab_size, &options, 0.5, model->generation.probs);
+            sample_token(generate_logits(model), small.vocab_size, 0.8f, 0.9f, 0.5, model->generation.probs);
         }
         CHECK(t, allocations == allocations_before, "allocations after the plan's");
         free_model(instance);

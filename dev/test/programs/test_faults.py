@@ -284,7 +284,8 @@ def test_folders_that_cannot_be():
     write("in_the_way", b"")
     for folder in (path("in_the_way"), path("in_the_way/run"), "/dev/null", "/proc/nothing"):
         refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder.split("/run")[0]])
-    refused("-i", TEXT, *TINY, "-x", 1, "-o", path("in_the_way"), "--plan", says=["in_the_way is a file; give"])
+    refused("-i", TEXT, *TINY, "-x", 1, "-o", path("in_the_way"),
+            says=["in_the_way: cannot be used as a folder: a file is in"])
     if os.getuid() != 0:
         folder = new_folder("forbidden")
         os.makedirs(folder, mode=0o555)

@@ -8,8 +8,7 @@ enum { MAX_V = 300 };
 
 static int draw(const float *logits, int V, float temperature, float top_p, double uniform) {
     float probs[MAX_V];
-    SamplerOptions options = {temperature, top_p};
-    return sample_token(logits, V, &options, uniform, probs);
+    return sample_token(logits, V, temperature, top_p, uniform, probs);
 }
 
 static void random_logits(float *logits, int V, uint64_t seed, float scale, bool coarse) {
@@ -75,30 +74,30 @@ static int compare_tokens(const void *a, const void *b) {
     return x - y;
 }
 
-static void reference_filter(const float *logits, int V, SamplerOptions options, double *probs) {
+static void reference_filter(const float *logits, int V, float temperature, float top_p, double *probs) {
     int order[MAX_V];
     float top = logits[0];
     for (int i = 0; i < V; i++) { top = fmaxf(top, logits[i]), order[i] = i; }
-    for (int i = 0; i < V; i++) { probs[i] = (double)expf((logits[i] - top) / options.temperature); }
+    for (int i = 0; i < V; i++) { probs[i] = (double)expf((logits[i] - top) / temperature); }
     reference_probs = probs;
     qsort(order, (size_t)V, sizeof(int), compare_tokens);
     double all = 0.0, sum = 0.0;
     for (int i = 0; i < V; i++) { all += probs[order[i]]; }
     int share = 0;
-    while (share < V && (share == 0 || sum < options.top_p * all)) { sum += probs[order[share++]]; }
-    if (options.top_p >= 1.0f) { share = V; }
+    while (share < V && (share == 0 || sum < top_p * all)) { sum += probs[order[share++]]; }
+    if (top_p >= 1.0f) { share = V; }
     for (int i = 0; i < V; i++) { probs[order[i]] = i < share ? probs[order[i]] / sum : 0.0; }
 }
 
 // Each token is drawn just inside both ends of its interval of the cumulative distribution.
-static void check_draws(Test *t, const float *logits, int V, SamplerOptions o, const double *probs) {
+static void check_draws(Test *t, const float *logits, int V, float temperature, float top_p, const double *probs) {
     double below = 0.0;
     for (int i = 0; i < V; below += probs[i++]) {
         if (probs[i] < 1e-9) { continue; } // an interval must be wider than its roundings
         for (int end = 0; end < 2; end++) {
             double uniform = below + probs[i] * (end ? 1.0 - 1e-3 : 1e-3);
-            int token = draw(logits, V, o.temperature, o.top_p, uniform);
-            CHECK(t, token == i, "V %d top-p %g: uniform %g draws %d, want %d", V, (double)o.top_p, uniform, token, i);
+            int token = draw(logits, V, temperature, top_p, uniform);
+            CHECK(t, token == i, "V %d top-p %g: uniform %g draws %d, want %d", V, (double)top_p, uniform, token, i);
         }
     }
 }
@@ -109,19 +108,19 @@ TEST(test_against_reference) {
     const float temperatures[] = {1.0f, 0.3f, 1.0f, 0.7f, 2.5f};
     for (uint64_t round = 0; round < 6 * 8 * 20; round++) {
         int V = sizes[round % 6];
-        SamplerOptions options = {temperatures[round % 5], top_ps[round / 6 % 8]};
+        float temperature = temperatures[round % 5], top_p = top_ps[round / 6 % 8];
         float logits[MAX_V] = {0};
         random_logits(logits, V, round, 2.0f, round % 2 == 0);
         double want[MAX_V];
         float got[MAX_V];
-        reference_filter(logits, V, options, want);
-        sample_token(logits, V, &options, 0.5, got);
+        reference_filter(logits, V, temperature, top_p, want);
+        sample_token(logits, V, temperature, top_p, 0.5, got);
         double total = sampler_sum(got, V, 0.0f);
         for (int i = 0; i < V; i++) {
-            CHECK(t, fabs(got[i] / total - want[i]) <= 1e-12, "V %d top-p %g: p(%d) is %g, want %g", V,
-                  (double)options.top_p, i, got[i] / total, want[i]);
+            CHECK(t, fabs(got[i] / total - want[i]) <= 1e-12, "V %d top-p %g: p(%d) is %g, want %g", V, (double)top_p,
+                  i, got[i] / total, want[i]);
         }
-        if (V <= 64) { check_draws(t, logits, V, options, want); }
+        if (V <= 64) { check_draws(t, logits, V, temperature, top_p, want); }
     }
 }
 
@@ -135,8 +134,7 @@ TEST(test_large_vocabulary) {
             float x = 1e-5f * (float)(shape == 0 ? i : shape == 1 ? V - i : shape == 2 ? 0 : i < V / 2 ? i : V - i);
             logits[i] = x;
         }
-        SamplerOptions options = {1.0f, 0.0025f};
-        int token = sample_token(logits, V, &options, 0.7, probs);
+        int token = sample_token(logits, V, 1.0f, 0.0025f, 0.7, probs);
         int kept = 0;
         for (int i = 0; i < V; i++) { kept += probs[i] > 0.0f; }
         CHECK(t, kept >= 200 && kept <= 500, "shape %d: %d tokens kept, not 200 to 500", shape, kept);
