@@ -747,7 +747,7 @@ REFUSED = (
         (listed(oid="1" * 40), f"no size and checksum for {SHARD}"), (listed(size=None), "no size and checksum for "),
         (listed(size=10**17), "200 PB are to be written, but "), (listed(), ".bin: no such file in the mirror"))),
     ("fineweb.py", f"{BIG_SHARD} {BIG_FOLDER}{VAL_SHARD}", (
-        (b"no shard at all", f"{OURS}: is not a shard of GPT-2 tokens"),
+        (b"x" + shard([1, 2])[1:], f"{OURS}: is not a shard of GPT-2 tokens"),
         (shard([1, 2])[:-2], f"{OURS}: is not a shard of GPT-2 tokens"))),
     ("vocab.py", "/SHA256SUMS", ((b"no sums\n", "SHA256SUMS: line 1: expected 64 hexadecimal"),
                                  (None, "vocab.bpe: has 257540 bytes, 456318 are published"))),
@@ -809,7 +809,7 @@ def test_a_link_in_the_folder():
     os.makedirs(in_work("links"))
     os.symlink(os.path.dirname(precious), in_work("links", ".work"))
     refused("hellaswag.py", "--out", in_work("links"), says=[".work: is a link, expected a folder"])
-    assert os.listdir(in_work("outside")) == ["precious"]
+    assert os.listdir(in_work("outside")) == ["precious"] and "hellaswag_val.bin" not in visible(in_work("links"))
 
 
 def test_damaged_records():
