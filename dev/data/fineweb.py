@@ -8,10 +8,11 @@ edu_fineweb100B.
     python3 dev/data/fineweb.py --source parquet         # the same from the text; needs pyarrow
 
 --source shards fetches shards that others have tokenised and published on the Hub. --source parquet fetches the sample
-of the data set itself and encodes it with tokenize on all cores: documents in the order of the files, each preceded by
-end-of-text. The first shard is for validation (fineweb_val_000000.bin), the others for training
-(fineweb_train_000001.bin and so on). Either goes on where it was stopped.
+of the data set itself and then encodes it with tokenize on all cores: documents in the order of the files, each
+preceded by end-of-text. The first shard is for validation (fineweb_val_000000.bin), the others for training
+(fineweb_train_000001.bin and so on). What was fetched stays where either is stopped.
 """
+import glob
 import os
 import re
 
@@ -30,6 +31,7 @@ SHARDS = {
 PARQUET = {"classic": "HuggingFaceFW/fineweb", "edu": "HuggingFaceFW/fineweb-edu"}
 PREFIX = {"classic": "fineweb", "edu": "edu_fineweb"}
 SHARD_SIZE = 100000000
+TOKEN_BYTES = 75  # of shards, per 100 bytes of parquet: 20.7 GB from 30.6 GB of FineWeb's sample, and some more
 
 
 def parse_options():
@@ -54,6 +56,8 @@ def parse_options():
                      "parquet makes others")
     if options.source == "shards" and options.vocab:
         parser.error("--vocab: only --source parquet needs it")
+    if options.source == "parquet" and options.limit:
+        parser.error("--limit: only --source shards takes it")
     return options
 
 
@@ -84,16 +88,85 @@ def fetch_shards(options, folder):
           f"tokens, validation {tokens['val']}")
 
 
+# ---- From the text ----
+
+
+def import_pyarrow():
+    """The module, or how to get it."""
+    try:
+        import pyarrow.parquet
+        return pyarrow
+    except ImportError:
+        raise Problem("--source parquet reads parquet files with pyarrow, which is not installed here: "
+                      "python3 -m pip install pyarrow; or take --source shards, which needs nothing") from None
+
+
+def parquet_remotes(options, repository):
+    folder = f"sample/{options.version}T"
+    entries = download.hub_files(options, repository, folder)
+    remotes = [download.hub_remote(repository, path, entry, os.path.basename(path))
+               for path, entry in entries.items() if path.endswith(".parquet")]
+    if not remotes:
+        raise Problem(f"{repository}: no parquet files in {folder} of the Hub's list of files")
+    return remotes
+
+
+def documents(paths):
+    """The texts of parquet files, in order."""
+    progress, pyarrow = common.Progress("", 0), import_pyarrow()
+    try:
+        for path in paths:
+            progress.what = f"encoding {os.path.basename(path)}"
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=1000, columns=["text"]):
+                    texts = [document for document in batch.column(0).to_pylist() if document is not None]
+                    yield from texts
+                    progress.add(sum(map(len, texts)))
+                    progress.draw()
+    except (pyarrow.ArrowException, OSError, IndexError) as error:  # IndexError: it has no column text
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise Problem(f"{common.show_path(path)}: {reason}; remove the file and run this again") from None
+    finally:
+        progress.finish()
+
+
+def encode_parquet(options, folder, vocab, remotes, made):
+    download.fetch(options, folder, remotes, TOKEN_BYTES * sum(remote.size for remote in remotes) // 100)
+    size = str(options.shard_size)
+    with text.Work(folder) as work:
+        text.tokenize_documents(vocab, work.prefix, documents([folder.join(remote.name) for remote in remotes]),
+                                "--shard-size", size, "--val-tokens", size)
+        parts = sorted(glob.glob(glob.escape(work.prefix) + "_*.bin"))  # validation comes last: then all are recorded
+        text.publish(folder, [text.Product(options.prefix + path[len(work.prefix):], path) for path in parts], made)
+    for remote in remotes:
+        common.remove(folder.join(remote.name))
+    folder.forget(*(remote.name for remote in remotes))
+
+
+def make_shards(options, folder):
+    import_pyarrow()
+    repository, vocab = PARQUET[options.type], text.find_vocab(options, folder)
+    source = {"source": "parquet", "repository": repository, "version": options.version,
+              "shard_size": options.shard_size, "vocab": common.file_sha256(vocab)}
+    folder.set_source(source)
+    remotes = parquet_remotes(options, repository)
+    made = {**source, "files": [remote.sha256 for remote in remotes]}
+
+    def names():
+        return [name for name, entry in folder.record.get("files", {}).items() if entry.get("made") == made]
+
+    here = f"{options.prefix}_val_000000.bin" in names() and folder.is_made(names(), made, options.verify)
+    if not here:
+        encode_parquet(options, folder, vocab, remotes, made)
+    tokens = sum(text.shard_tokens(folder.join(name)) for name in names())
+    print(f"{common.show_path(folder.path)}: {len(names())} shards{', already there' if here else ''}; training "
+          f"{tokens - options.shard_size} tokens, validation {options.shard_size}")
+
+
 def main():
     options = parse_options()
-    if options.source == "parquet":
-        import fineweb_parquet  # only here: it needs pyarrow
-        fineweb_parquet.check_pyarrow()
     with common.Folder(options.out) as folder:
-        if options.source == "parquet":
-            fineweb_parquet.make(options, folder, PARQUET[options.type])
-        else:
-            fetch_shards(options, folder)
+        (make_shards if options.source == "parquet" else fetch_shards)(options, folder)
     print(f"train with: --train-data '{common.show_path(options.out)}/{options.prefix}_train_*.bin' "
           f"--val-data '{common.show_path(options.out)}/{options.prefix}_val_*.bin'")
 

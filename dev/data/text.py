@@ -238,11 +238,11 @@ def shard_header(tokens):
     return struct.pack("<256i", SHARD_MAGIC, SHARD_VERSION, tokens, *[0] * 253)
 
 
-def append_tokens(file, path, first=0, count=None):
-    """Copies tokens of a shard to the end of an open, unbuffered file."""
+def append_tokens(file, path):
+    """Copies the tokens of a shard to the end of an open, unbuffered file."""
     with guard.open_file(path, buffering=0) as part:
-        part.seek(SHARD_HEADER_BYTES + 2 * first)
-        left = 2 * (shard_tokens(path) - first if count is None else count)
+        part.seek(SHARD_HEADER_BYTES)
+        left = 2 * shard_tokens(path)
         while left > 0:
             block = memoryview(part.read(min(left, 8 << 20)))
             left -= len(block)

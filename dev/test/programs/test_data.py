@@ -443,53 +443,34 @@ def parquet_documents():
 
 
 def test_parquet():
-    """Shards from parquet: exact, the same when stopped after a file, when a shard is damaged, and after a trial."""
+    """Shards from parquet: exact, and the same again when one is damaged."""
+    arguments, size = ["fineweb.py", "-t", "edu", "--source", "parquet", "--out", in_work("parquet"), "-s"], 9000
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        refused("fineweb.py", "--source", "parquet",
-                says=["pyarrow", "not installed", "pip install pyarrow", "--source shards"])
+        refused(*arguments, size, says=["pyarrow", "not installed", "pip install pyarrow", "--source shards"])
         pytest.skip("pyarrow is not installed")
-    tokens, size = encoded(parquet_documents()), 9000
+    tokens = encoded(parquet_documents())
     pieces = [tokens[i:i + size] for i in range(0, len(tokens), size)]
     names = [f"edu_fineweb_{'train' if i else 'val'}_{i:06d}.bin" for i in range(len(pieces))]
-    folder, trial = in_work("parquet"), in_work("trial")
 
-    def make(*more, out=folder, count=len(pieces)):
-        outputs = ran("fineweb.py", "-t", "edu", "--source", "parquet", "-s", size, "--out", out, *more)
-        found = sorted(name for name in os.listdir(out) if name.endswith((".bin", ".open", ".parquet")))
-        assert found == sorted([*names[:count], "gpt2_tokenizer.bin"]), found
-        assert [read(os.path.join(out, name)) for name in names[:count]] == list(map(shard, pieces[:count]))
-        return outputs
+    def make(*more):
+        out, err = ran(*arguments, size, *more)
+        assert visible(in_work("parquet")) == sorted([*names, "gpt2_tokenizer.bin", "vocab.bpe"])
+        assert [read(in_work("parquet", name)) for name in names] == list(map(shard, pieces))
+        assert f"training {len(tokens) - size} tokens, validation {size}\n" in out, out
+        return "already there" in out, err
 
-    assert f": {len(pieces)} shards; training {len(tokens) - size} tokens, validation {size}\n" in make()[0]
-    assert "already there" in make("--verify")[0]
-    # A shard of the last file is gone: only that file is fetched and encoded again.
-    os.remove(os.path.join(folder, names[-2]))
-    _, err = make()
-    assert "going on after 001_00000.parquet" in err and "\n000_" not in err and "\n002_00000.parquet: " in err, err
-    # A changed byte: --verify finds it, and only it.
-    overwrite(os.path.join(folder, names[1]), b"xy", 2000, unnoticed=True)
-    assert "already there" in ran("fineweb.py", "-t", "edu", "--source", "parquet", "-s", size, "--out", folder)[0]
+    assert not make()[0] and make("--verify")[0]
+    os.remove(in_work("parquet", names[-2]))
+    assert not make()[0]
+    overwrite(in_work("parquet", names[1]), b"xy", 2000, unnoticed=True)
     assert f"{names[1]}: has changed since it was made" in make("--verify")[1]
-    # Stopped while appending: a shard closed too early, an open one with more than progress.json says.
-    state = json.loads(read(os.path.join(folder, "progress.json")))
-    state["files"], state["ended"] = state["files"][:1], None
-    write(os.path.join(folder, "progress.json"), json.dumps(state))
-    os.rename(os.path.join(folder, names[-1]), os.path.join(folder, names[-1] + ".open"))
-    assert "going on after 000_00000.parquet" in make()[1]
-    # A trial of two shards, then the whole.
-    make("--limit", 2, out=trial, count=3)
-    assert "already there" in make("--limit", 2, out=trial, count=3)[0]
-    make(out=trial)
+    refused(*arguments, size + 1, says=["another kind (shard_size 9000, now 9001)"])
     bad, files = in_work("bad_parquet"), {"sample/10BT/000_00000.parquet": b"PAR1 no parquet"}
     fill(bad, {})
     load("make_mirror").Mirror(bad).hub("HuggingFaceFW/fineweb-edu", files, "sample/10BT")
-    for shard_size, out, mirror, says in ((size + 1, trial, MIRROR, "another kind (shard_size 9000, now 9001)"),
-                                          (10**6, in_work("one_shard"), MIRROR, "choose a smaller --shard_size"),
-                                          (size, in_work("bad_out"), bad, "000_00000.parquet: ")):
-        refused("fineweb.py", "-t", "edu", "--source", "parquet", "-s", shard_size, "--out", out, mirror=mirror,
-                says=[says])
+    refused(*arguments, size, "--out", in_work("bad_out"), mirror=bad, says=["000_00000.parquet: "])
 
 
 # ---- Faults of mirrors and servers ----
@@ -813,9 +794,8 @@ def test_a_link_in_the_folder():
 
 
 def test_damaged_records():
-    """A record that says nothing of use is written anew, and means that nothing is fetched or encoded yet."""
-    parquet, common = load("fineweb_parquet"), load("common")
-    path, good = in_work("records"), {"path": "a", "sha256": "b", "tokens": 5}
+    """A record that says nothing of use is written anew, and means that nothing is fetched yet."""
+    common, path = load("common"), in_work("records")
     for record in ("[]", '{"files": [7], "source": 7}', '{"files": {".lock": 7}}', "[" * 100000):
         write(os.path.join(path, ".fetched.json"), record)
         with common.Folder(path) as folder:
@@ -826,15 +806,6 @@ def test_damaged_records():
             assert folder.entry(".lock")["sha256"] == "sum"
             with pytest.raises(common.Problem, match=r"another kind \(kind a, now b\)"):
                 folder.set_source({"kind": "b"})
-    with common.Folder(path) as folder:
-        shards = parquet.Shards(folder, "x", 100)
-        for record in ("[]", '{"files": [7]}', '{"files": [{"path": "a"}]}', '{"ended": {"goal": 1, "tokens": "x"}}'):
-            write(folder.join("progress.json"), record)
-            state = parquet.State(folder, shards)
-            assert (state.files, state.ended, state.is_ended({})) == ([], None, False), record
-        write(folder.join("progress.json"), json.dumps({"files": [good], "ended": {"goal": 1, "tokens": 9}}))
-        state = parquet.State(folder, shards)
-        assert state.files == [good] and state.ended == {"goal": 1, "tokens": 9} and not state.is_ended(1)
 
 
 def test_full_disk():
@@ -862,7 +833,8 @@ BAD_OPTIONS = (
     (["--mirror", "/a b"], "for a folder: file:///a%20b"),
     (["--out", ""], "--out: is empty"), (["--shard_size", "5000"], "--shard_size 5000: the published shards "),
     (["--vocab", "none.bpe"], "argument --vocab: none.bpe: no such file"),
-    (["--vocab", __file__], "--vocab: only --source parquet needs it"))
+    (["--vocab", __file__], "--vocab: only --source parquet needs it"),
+    (["--source", "parquet", "--limit", "1"], "--limit: only --source shards takes it"))
 
 
 def test_options():
