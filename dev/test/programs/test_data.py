@@ -324,8 +324,9 @@ def test_vocab():
     for merges, says in ((symbols + "x", "line 2: ends in mid-line"), ("ab c\n", "line 1: a symbol is neither"),
                          (symbols * 2, "line 2: makes a token that is there"), ("a\n", "line 1: expected two symbols"),
                          ("#version: 0.2\n", "has 0 merges")):
-        refused("vocab.py", "--out", folder, "--merges", write(in_work("bad.bpe"), merges.encode()),
-                says=["bad.bpe: " + says])
+        assert ["bad.bpe: is not GPT-2's vocab.bpe (checksum)"] == refused(
+            "vocab.py", "--out", folder, "--merges", write(in_work("bad.bpe"), merges.encode()),
+            says=["bad.bpe: " + says])
     assert read(os.path.join(folder, "gpt2_tokenizer.bin")) == tokenizer
     root = write(in_work("repository", "gpt2_tokenizer.bin"), tokenizer)
     refused("hellaswag.py", "--out", in_work("wrong_vocab"),

@@ -4,34 +4,30 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 import cli
 from cli import new_folder, path, ran, write
-from tools import ROOT, text_of
+from tools import python, text_of
 
-RUN_EVAL, SUMMARIZE, HF = (os.path.join(ROOT, "dev", name)
-                           for name in ("eval/run_eval.py", "eval/summarize.py", "hf.py"))
+RUN_EVAL, SUMMARIZE = "eval/run_eval.py", "eval/summarize.py"
 INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "torch", "transformers", "accelerate"))
-OFFLINE = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=path("hub"), OMP_NUM_THREADS="1",
+OFFLINE = dict(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=path("hub"), OMP_NUM_THREADS="1",
                TOKENIZERS_PARALLELISM="false")
 
 
-def called(program, *arguments, status=0):
-    done = subprocess.run([sys.executable, program, *map(str, arguments)], capture_output=True, text=True, env=OFFLINE)
-    assert done.returncode == status, f"{arguments}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+def called(program, *arguments):
+    """What a program prints."""
+    return python(program, *arguments, **OFFLINE)[0]
 
 
 def says(program, *arguments):
-    """The one line of a call that is refused."""
-    done = called(program, *arguments, status=1)
-    last = done.stderr.strip().split("\n")[-1]
-    assert "Traceback" not in done.stderr and last.startswith(os.path.basename(program)[:-3] + ": "), done.stderr
-    return last.split(": ", 1)[1]
+    """The last line of a call that is refused, without the program's name."""
+    err = python(program, *arguments, status=1, **OFFLINE)[1]
+    name, _, line = err.strip().split("\n")[-1].partition(": ")
+    assert "Traceback" not in err and name in (os.path.basename(program), os.path.basename(program)[:-3]), err
+    return line
 
 
 # ---- The table ----
@@ -53,7 +49,7 @@ def test_table():
     result("a", "wikitext", {"word_perplexity": (37.3698, "N/A"), "bits_per_byte": (0.9, "N/A")})
     result("a", "zz_own", {"acc": (0.5, 0.05), "f1": (0.25, 0.01)}, shots=3, limit=10)
     result("b", "hellaswag", {"acc": (0.5, 0.005), "acc_norm": (0.6123, 0.0049)})
-    assert called(SUMMARIZE, path("a"), path("b")).stdout == """\
+    assert called(SUMMARIZE, path("a"), path("b")) == """\
 task                      metric                   small      small (2)
 ------------------------  ---------------  -------------  -------------
 hellaswag, 0-shot         acc_norm         31.13 +- 0.46  61.23 +- 0.49
@@ -67,7 +63,7 @@ def test_published_figures():
     """They appear only beside the same task, number of examples and metric, with their source."""
     result("p", "hellaswag", {"acc_norm": (0.3, 0.0046)}, shots=10)
     result("p", "hellaswag", {"acc_norm": (0.29, 0.0046)}, file="zero")
-    out = called(SUMMARIZE, path("p"), "--published", "124M", "--published", "1558M").stdout
+    out = called(SUMMARIZE, path("p"), "--published", "124M", "--published", "1558M")
     rows = dict(re.findall(r"^(hellaswag, \d+-shot) +acc_norm +(.*)$", out, re.M))
     assert rows["hellaswag, 10-shot"].split() == ["30.00", "+-", "0.46", "31.53", "[1]"], rows
     assert rows["hellaswag, 0-shot"].split() == ["29.00", "+-", "0.46", "50.90", "[4]"], rows
@@ -96,7 +92,7 @@ def exported():
     run, folder = new_folder("model"), new_folder("model_hf")
     ran("-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 24, "--context", 64, "--seq-len", 64, "-b", 4,
         "-x", 25, "-l", 0.01, *cli.QUIET, "-o", run)
-    called(HF, "export", run, folder)
+    called("hf.py", "export", run, folder)
     return folder
 
 
@@ -114,8 +110,8 @@ def test_runner_refuses():
     write("model_hf/config.json", b'{"cut": ')
     assert f"{folder}/config.json: cannot be read" in says(RUN_EVAL, folder)
     assert not os.path.exists(folder + "_eval")
-    assert "argument --batch-size: '0' is not" in called(RUN_EVAL, folder, "--batch-size", "0", status=1).stderr
-    assert "leaderboard" in called(RUN_EVAL, "--help").stdout
+    assert "argument --batch-size: '0' is not" in says(RUN_EVAL, folder, "--batch-size", "0")
+    assert "leaderboard" in called(RUN_EVAL, "--help")
 
 
 # ---- With the harness ----
@@ -166,11 +162,11 @@ def test_with_the_harness():
     done = called(RUN_EVAL, *options, "tiny_choice")
     table = json.loads(text_of(os.path.join(out, "tiny_choice.json")))["results"]["tiny_choice"]
     assert [table["acc,none"], table["acc_norm,none"]] == [0.625, 1.0], table
-    assert "acc 0.6250 +- " in done.stdout and "[1/1]" in done.stdout, done.stdout
-    assert "62.50 +- " in called(SUMMARIZE, out).stdout
+    assert "acc 0.6250 +- " in done and "[1/1]" in done, done
+    assert "62.50 +- " in called(SUMMARIZE, out)
     before = os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns
-    assert "1 of 1 tasks are done" in called(RUN_EVAL, *options, "tiny_choice").stdout
+    assert "1 of 1 tasks are done" in called(RUN_EVAL, *options, "tiny_choice")
     assert os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns == before
     ran("--init", path("model"), "-i", cli.text_file(), "-x", 1, *cli.QUIET, "-o", path("more"))
-    called(HF, "export", path("more"), folder)  # another model there
+    called("hf.py", "export", path("more"), new_folder("model_hf"))  # another model in its place
     assert "is the result of another model" in says(RUN_EVAL, *options, "tiny_choice")
