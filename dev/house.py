@@ -17,13 +17,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1367, 1150, ""),
+    "base": (1237, 1150, ""),
     "model": (1466, 850, "base"),
     "cpu": (1549, 1450, "base model"),
     "cuda": (1998, 850, "base model"),
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
-    "ranks": (3881, 2000, "base model cuda"),
+    "ranks": (4011, 2000, "base model cuda"),
     "data": (1489, 1450, "base model"),
     "files": (1033, 1050, "base model"),
     "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),

@@ -13,7 +13,7 @@
 #define LLMC_SECRET_H
 
 #include "llmc/base/input_file.h"
-#include "llmc/base/hmac.h"
+#include "llmc/ranks/hmac.h"
 
 #define SECRET_VARIABLE "GPT2C_SECRET"
 #define SECRET_LEAST 32  // characters

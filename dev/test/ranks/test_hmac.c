@@ -1,5 +1,5 @@
 // SHA-256 against the digests of FIPS 180-4's examples and RFC 6234, HMAC-SHA256 against RFC 4231.
-#include "llmc/base/hmac.h"
+#include "llmc/ranks/hmac.h"
 #include "dev/test/test.h"
 
 typedef struct {
