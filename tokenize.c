@@ -79,13 +79,6 @@ static bool check_options(const Options *o, int num_files, Error *error) {
     return true;
 }
 
-static bool open_tokenizer(Tokenizer *t, const char *path, Error *error) {
-    if (!tokenizer_load(t, path, error)) { return false; }
-    if (tokenizer_can_encode(t)) { return true; }
-    tokenizer_free(t);
-    return fail(error, "%s: can only decode; " VOCAB_HINT, path);
-}
-
 // ---- Ctrl-C ----
 
 static volatile sig_atomic_t stop_signal = 0;
@@ -547,7 +540,7 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     if (options->val_fraction > 0 && run.total_bytes < 0) {
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
     }
-    if (!open_tokenizer(&tokenizer, options->tokenizer, error)) { return false; }
+    if (!tokenizer_load(&tokenizer, options->tokenizer, error)) { return false; }
     bool ok = make_directories(run.shards.folder, error) &&
               (options->eval ? questions_begin(&run, error) : clear_old_shards(&run.shards, options->overwrite, error));
     if (ok) {

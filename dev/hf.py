@@ -212,6 +212,8 @@ def export_model(source, folder):
     tokens, end = hf_tokenizer.load(tokenizer) if os.path.exists(tokenizer) else ([], min(50257, config.V) - 1)
     check_room(tokens, tokenizer, config)
     merges = hf_tokenizer.recovered_merges(tokens) if tokens else None
+    if tokens and merges is None:
+        raise Problem(f"{tokenizer}: is not GPT-2's kind of tokenizer; move it away to export the model alone")
     ends = {"bos_token_id": end, "eos_token_id": end}
     files = {
         "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "gpt2c_version": version(),
@@ -220,7 +222,7 @@ def export_model(source, folder):
                         "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
                         "resid_pdrop": 0.0, "tie_word_embeddings": True, "torch_dtype": "float32", **ends},
         "generation_config.json": {**ends, "pad_token_id": end},  # GPT-2 has no token to fill short texts with
-        **(hf_tokenizer.files(tokens, merges, config.context) if merges is not None else {})}
+        **(hf_tokenizer.files(tokens, merges, config.context) if tokens else {})}
     os.makedirs(folder, exist_ok=True)
     if os.listdir(folder):
         raise Problem(f"{folder}: is not empty; give a new or an empty folder")
@@ -230,8 +232,7 @@ def export_model(source, folder):
     flat = np.memmap(path, np.uint16 if form == BF16 else np.float32, "r", 1024)
     write_safetensors(os.path.join(folder, "model.safetensors"), config, flat)  # last: a folder that has it is whole
     print(f"{folder}: {path} for Hugging Face transformers, " + (
-        f"with its tokenizer {tokenizer}" if merges is not None else
-        f"without a tokenizer: {tokenizer} " + ("only decodes" if tokens else "is not there")))
+        f"with its tokenizer {tokenizer}" if tokens else f"without a tokenizer: {tokenizer} is not there"))
 
 
 def main():

@@ -40,17 +40,16 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
 }
 
 // Tokenises the text files that a pattern (* ? [...]) matches, in the order of their names. End-of-text comes before
-// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder, a file of
-// another kind and a tokenizer that only decodes are errors.
+// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder and a file of
+// another kind are errors.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
                              Error *error) {
     glob_t files;
     memset(&files, 0, sizeof(files));
     *tokens = NULL;
     *count = 0;
-    bool ok = tokenizer_can_encode(tokenizer) ||
-              fail(error, "%s: is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", pattern);
-    if (ok && path_is_directory(pattern)) {
+    bool ok = true;
+    if (path_is_directory(pattern)) {
         ok = fail(error, "%s: is a folder, expected text; give texts as '%s/*.txt', or shards as '%s/*_train_*.bin'",
                   pattern, pattern, pattern);
     }

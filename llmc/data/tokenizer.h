@@ -1,10 +1,10 @@
 // Text to token ids and back.
 //
-// There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. A file is llm.c's
+// There are two kinds. The built-in byte tokenizer has one id per byte and needs no file. A file is llm.c's
 // `gpt2_tokenizer.bin`, which lists the tokens but not the merges. For the tokens of GPT-2 or of another byte-pair
-// encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are the byte tokenizer. For
-// any other vocabulary the tokenizer only decodes. Runs and shards keep their copies in this form. dev/data/vocab.py
-// writes it from GPT-2's merges, and dev/hf.py from a tokenizer.json.
+// encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are the byte tokenizer. Other
+// lists of tokens are refused. Runs and shards keep their copies in this form. dev/data/vocab.py writes it from GPT-2's
+// merges, and dev/hf.py from a tokenizer.json.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
@@ -20,7 +20,7 @@
 #include "llmc/base/text.h"
 #include "llmc/data/unicode_tables.h"
 
-typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE, TOKENIZER_DECODE_ONLY } TokenizerKind;
+typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE } TokenizerKind;
 
 // The class of a character in the pre-tokenisation rule. MULTIBYTE: the bytes that follow decide.
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
@@ -55,15 +55,14 @@ typedef struct {
     uint8_t byte_values[256]; // id -> byte, for the ids that are single bytes
     uint8_t byte_ids[256];    // byte -> id
     uint8_t byte_class[256];  // CharClass of ASCII characters, CHAR_MULTIBYTE for bytes above
-    // BPE and decode-only:
+    // BPE only:
     uint8_t *token_bytes;    // token i is token_bytes[token_offsets[i] .. token_offsets[i+1])
     uint32_t *token_offsets; // (vocab_size+1)
-    // BPE only:
-    int table_bits;        // the hash tables have 2^table_bits slots, so that they are at most half full
-    MergeSlot *merges;     // (1 << table_bits), the id of a merged pair is also its rank: lower ids merge first
-    WordSlot *words;       // (1 << table_bits), tokens whose bytes encode to just that token
-    uint16_t *byte_pairs;  // (256,256), what two bytes merge to
-    uint8_t *char_classes; // (UNICODE_CODE_POINTS / 4), 2 bits each
+    int table_bits;          // the hash tables have 2^table_bits slots, so that they are at most half full
+    MergeSlot *merges;       // (1 << table_bits), the id of a merged pair is also its rank: lower ids merge first
+    WordSlot *words;         // (1 << table_bits), tokens whose bytes encode to just that token
+    uint16_t *byte_pairs;    // (256,256), what two bytes merge to
+    uint8_t *char_classes;   // (UNICODE_CODE_POINTS / 4), 2 bits each
 } Tokenizer;
 
 // ---- Characters ----
@@ -353,7 +352,6 @@ static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t
 // Allocates an empty BPE tokenizer of at most max_tokens tokens, which have at most token_bytes bytes together, and
 // adds the 256 bytes.
 static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t max_tokens, int64_t token_bytes, Error *error) {
-    max_tokens = min_i64(max_tokens, MAX_VOCAB);
     t->kind = TOKENIZER_BPE;
     for (t->table_bits = 10; (int64_t)1 << t->table_bits < 2 * max_tokens;) { t->table_bits++; }
     const size_t slots = (size_t)1 << t->table_bits;
@@ -402,33 +400,29 @@ static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
         tokenizer_add_merge(b, tokens[0], tokens[1], (uint32_t)id);
         tokenizer_add_word(b, bytes, (size_t)n);
     }
+    b->eot_token = t->vocab_size - 1;
+    tokenizer_add_token(b, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
     return true;
 }
 
-// Lets a decode-only tokenizer encode too, if it is the byte tokenizer or the merges follow from its tokens.
-static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
-    int last = t->vocab_size - 1;
-    const uint8_t *end = t->token_bytes + t->token_offsets[last];
-    bool named = tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
-                 memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
-    if (last < 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
-    if (last == 256) {
-        int i = 0;
-        while (i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
-        if (i == 256) { tokenizer_free(t), tokenizer_init_byte(t); }
-        return true;
-    }
+// Makes the byte tokenizer, or the byte-pair encoding, of the tokens of `t`.
+static inline bool tokenizer_recover(Tokenizer *t, Error *error) {
     Tokenizer b;
+    int last = t->vocab_size - 1, i = 0;
+    const uint8_t *end = t->token_bytes + t->token_offsets[last];
+    bool fits = last >= 256 && last < MAX_VOCAB && t->eot_token == last &&
+                tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
+                memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
+    while (fits && i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
+    bool is_byte = i == 256 && last == 256;
+    fail(error, "its tokens are not those of a byte-pair encoding (256 bytes, one for each merge, " END_OF_TEXT
+                "); " MAKE_TOKENIZER); // unless they are
     memset(&b, 0, sizeof(b));
-    bool ok = tokenizer_init_bpe(&b, t->vocab_size, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
-    if (ok && tokenizer_rebuild_merges(t, &b)) {
-        b.eot_token = last;
-        tokenizer_add_token(&b, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
-        tokenizer_free(t);
-        *t = b;
-        return true;
-    }
-    tokenizer_free(&b);
+    if (is_byte) { tokenizer_init_byte(&b); }
+    bool ok = is_byte || (fits && tokenizer_init_bpe(&b, t->vocab_size, t->token_offsets[last + 1] + 256, error) &&
+                          tokenizer_rebuild_merges(t, &b));
+    tokenizer_free(ok ? t : &b);
+    if (ok) { *t = b; }
     return ok;
 }
 
@@ -462,11 +456,10 @@ static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) 
     if (!bin_open(&bin, path, BIN_TOKENIZER, error)) { return false; }
     int tokens = bin.header[2], eot = bin.header[1] == 1 ? 50256 : bin.header[3];
     if (!bin_read_rest(&bin, (int64_t)tokens * (1 + MAX_TOKEN_BYTES), &data, &size, error)) { return false; }
-    t->kind = TOKENIZER_DECODE_ONLY;
     t->eot_token = eot;
     bool ok = (eot >= 0 && eot < tokens) ||
               fail(&reason, "end-of-text id %d is outside the vocabulary of %d tokens", eot, tokens);
-    ok = ok && tokenizer_take_tokens(t, data, size, tokens, &reason) && tokenizer_recover_merges(t, &reason);
+    ok = ok && tokenizer_take_tokens(t, data, size, tokens, &reason) && tokenizer_recover(t, &reason);
     free(data);
     if (!ok) { tokenizer_free(t); }
     return ok || fail(error, "%s: %s", path, reason.text);
@@ -481,8 +474,6 @@ static inline bool tokenizer_open(Tokenizer *t, const char *name, Error *error) 
 
 // ---- Use ----
 
-static inline bool tokenizer_can_encode(const Tokenizer *t) { return t->kind != TOKENIZER_DECODE_ONLY; }
-
 // Returns the bytes of an id, and writes their number (1 or more). Returns NULL for an id outside the vocabulary. No
 // NUL follows them. They may be a part of a UTF-8 character.
 static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int *bytes) {
@@ -496,12 +487,10 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
 }
 
 // Encodes text. tokens must have room for `bytes` ids; *count is the number of ids written. Thread-safe. With
-// a trained vocabulary the time is proportional to the length, whatever the text. Fails if the tokenizer only decodes
-// and when out of memory.
+// a trained vocabulary the time is proportional to the length, whatever the text. Fails when out of memory.
 static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
                                     int64_t *count, Error *error) {
     *count = 0;
-    if (!tokenizer_can_encode(t)) { return fail(error, "this gpt2_tokenizer.bin can only decode; " VOCAB_HINT); }
     if (t->kind == TOKENIZER_BYTE) {
         for (size_t i = 0; i < bytes; i++) { tokens[i] = text[i]; }
         *count = (int64_t)bytes;

@@ -150,9 +150,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     bool ok = t->is_open && tokenizer_write(&t->tokenizer, &text, error);
     if (ok) { t->fingerprint = hash64(text.data, text.used); }
     text_free(&text);
-    if (!ok || !needed || tokenizer_can_encode(&t->tokenizer)) { return ok; }
-    return fail(error, "--tokenizer: %s can only decode, and %s needs encoding; " VOCAB_HINT, name,
-                prompts ? "--prompt" : "training on text");
+    return ok;
 }
 
 // Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer that was found,

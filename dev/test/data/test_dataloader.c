@@ -379,11 +379,8 @@ TEST(test_text_load) {
 }
 
 TEST(test_text_refused) {
-    Tokenizer tokenizer, decoder;
+    Tokenizer tokenizer;
     tokenizer_init_byte(&tokenizer);
-    tokenizer_init_byte(&decoder);
-    decoder.kind = TOKENIZER_DECODE_ONLY;
-    temp_write(test_path(t, "good.txt"), "good", 4);
     temp_write(test_path(t, "empty.txt"), "", 0);
     temp_write(test_path(t, "packed.txt"), "\x1f\x8b\x08\0", 4);
     mkdir(test_path(t, "folder.txt"), 0777);
@@ -393,18 +390,16 @@ TEST(test_text_refused) {
              test_path(t, "folder.txt"), test_path(t, "folder.txt"));
     const struct {
         const char *name, *says;
-        const Tokenizer *tokenizer;
-    } cases[] = {{"good.txt", ": is text, but the tokenizer only decodes; " VOCAB_HINT ", or byte", &decoder},
-                 {"empty.txt", ": the file is empty, expected text to train on", &tokenizer},
-                 {"packed.txt", ": is packed with gzip, expected plain text; unpack it: gunzip -k FILE", &tokenizer},
-                 {"folder.txt", folder, &tokenizer},
-                 {"none*", ": no such file (nothing matches the name or pattern)", &tokenizer}};
-    for (int i = 0; i < 5; i++) {
+    } cases[] = {{"empty.txt", ": the file is empty, expected text to train on"},
+                 {"packed.txt", ": is packed with gzip, expected plain text; unpack it: gunzip -k FILE"},
+                 {"folder.txt", folder},
+                 {"none*", ": no such file (nothing matches the name or pattern)"}};
+    for (int i = 0; i < 4; i++) {
         Error error = {""};
         uint16_t *tokens = (uint16_t *)&error;
         int64_t count = 1;
         const char *path = test_path(t, cases[i].name);
-        CHECK_REFUSED(t, text_load(path, cases[i].tokenizer, &tokens, &count, &error), &error, path, cases[i].says);
+        CHECK_REFUSED(t, text_load(path, &tokenizer, &tokens, &count, &error), &error, path, cases[i].says);
         CHECK(t, tokens == NULL, "%s: tokens after a failure", path);
     }
 }

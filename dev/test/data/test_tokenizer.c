@@ -23,18 +23,18 @@ static bool load_bytes(Test *t, const void *data, int64_t size, Tokenizer *tok, 
     return tokenizer_load(tok, test_path(t, "tokenizer"), error);
 }
 
-// Loads the byte-pair encoding of these tokens, which `|` separates. It only decodes if no merges make them.
-static bool load_tokens(Test *t, Tokenizer *tok, const char *tokens) {
+// Loads the byte-pair encoding of these tokens, which `|` separates. Fails if no merges make them.
+static bool load_tokens(Test *t, Tokenizer *tok, const char *tokens, Error *error) {
     Text file = {NULL, 0, 0, false};
-    Error error;
     small_bpe_file(&file, tokens);
-    bool ok = load_bytes(t, file.data, (int64_t)file.used, tok, &error);
+    bool ok = load_bytes(t, file.data, (int64_t)file.used, tok, error);
     text_free(&file);
-    return CHECK(t, ok, "%s", error.text);
+    return ok;
 }
 
 static bool load_bpe(Test *t, Tokenizer *tok, const char *tokens) {
-    return load_tokens(t, tok, tokens) && CHECK(t, tokenizer_can_encode(tok), "%s: no merges found", tokens);
+    Error error;
+    return CHECK(t, load_tokens(t, tok, tokens, &error), "%s", error.text);
 }
 
 // Writes count tokens over the letters a, b, c: each joins two earlier tokens.
@@ -126,13 +126,14 @@ TEST(test_merging) {
     Random r = {11, 0};
     char tokens[8192];
     uint8_t word[4096];
+    Error error;
     int encode = 0;
     for (int round = 0; round < 600; round++) {
         Tokenizer tok;
         random_tokens(&r, 1 + draw(&r, 50), tokens);
-        if (!load_tokens(t, &tok, tokens)) { continue; }
-        encode += tokenizer_can_encode(&tok); // the others hold tokens that merging does not arrive at
-        for (int k = 0; k < 20 && tokenizer_can_encode(&tok); k++) {
+        if (!load_tokens(t, &tok, tokens, &error)) { continue; } // it holds tokens that merging does not arrive at
+        encode++;
+        for (int k = 0; k < 20; k++) {
             int n = 1 + draw(&r, k < 15 ? 40 : 1500), letters = 1 + draw(&r, 3), period = 1 + draw(&r, 8);
             for (int i = 0; i < n; i++) {
                 bool repeat = k % 4 == 3 && i >= period;
@@ -300,27 +301,12 @@ static Text twenty_tokens(uint32_t version, uint32_t vocab, uint32_t eot) {
     return file;
 }
 
-TEST(test_decode_only) {
-    Tokenizer tok;
-    Error error;
-    uint16_t tokens[4];
-    int64_t count = -1;
-    int bytes = 0;
-    Text file = twenty_tokens(2, 20, 19);
-    CHECK(t, load_bytes(t, file.data, (int64_t)file.used, &tok, &error), "%s", error.text);
-    CHECK(t, tok.vocab_size == 20 && tok.eot_token == 19, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
-    const uint8_t *piece = tokenizer_decode(&tok, 2, &bytes);
-    CHECK(t, piece != NULL && bytes == 3 && memcmp(piece, "ccc", 3) == 0, "%d bytes", bytes);
-    CHECK(t, tokenizer_decode(&tok, -1, &bytes) == NULL, "outside the vocabulary");
-    CHECK(t, !tokenizer_encode(&tok, (const uint8_t *)"abc", 3, tokens, &count, &error) && count == 0, "it encoded");
-    CHECK(t, strstr(error.text, "can only decode") != NULL, "%s", error.text);
-    text_free(&file);
-    tokenizer_free(&tok);
-}
-
 // Damaged files, files of another kind, and no files.
 TEST(test_refused) {
 #define AGAIN "(truncated? fetch it again)"
+#define MISFIT                                                                                                         \
+    ": its tokens are not those of a byte-pair encoding (256 bytes, one for each merge, "                              \
+    "<|endoftext|>); " MAKE_TOKENIZER
     static const struct {
         uint32_t version, vocab, eot;
         int more; // bytes behind the tokens; fewer than 0: so many are missing
@@ -344,6 +330,7 @@ TEST(test_refused) {
         text_free(&file);
     }
     Text file = twenty_tokens(2, 20, 19);
+    check_load_refused(t, file.data, (int64_t)file.used, MISFIT);
     file.data[DATA_HEADER_BYTES + 2] = 0;
     check_load_refused(t, file.data, (int64_t)file.used, ": token 1 is empty");
     text_free(&file);
@@ -355,23 +342,17 @@ TEST(test_refused) {
     CHECK_REFUSED(t, tokenizer_open(&tok, "no/such", &error), &error, "no/such", ": no such file; " MAKE_TOKENIZER);
 }
 
-// Lists of tokens in which two have changed places: no merges make them, so they only decode.
+// Lists of tokens in which two have changed places: no merges make them.
 TEST(test_swapped_tokens) {
     static const char *const swapped[] = {"he|hell|ll|\xc3\xa9", "hell|ll|he|\xc3\xa9"};
     Text file = {NULL, 0, 0, false};
     Tokenizer tok;
     Error error;
-    for (int i = 0; i < 2; i++) {
-        if (!load_tokens(t, &tok, swapped[i])) { return; }
-        CHECK(t, !tokenizer_can_encode(&tok) && tok.vocab_size == 261, "%s encodes", swapped[i]);
-        tokenizer_free(&tok);
-    }
+    for (int i = 0; i < 2; i++) { CHECK(t, !load_tokens(t, &tok, swapped[i], &error), "%s: loads", swapped[i]); }
     small_bpe_file(&file, "he");
     file.data[DATA_HEADER_BYTES + 1] = '"', file.data[DATA_HEADER_BYTES + 3] = '!'; // the first two bytes
-    CHECK(t, load_bytes(t, file.data, (int64_t)file.used, &tok, &error), "%s", error.text);
-    CHECK(t, !tokenizer_can_encode(&tok), "swapped bytes encode");
+    check_load_refused(t, file.data, (int64_t)file.used, MISFIT);
     text_free(&file);
-    tokenizer_free(&tok);
 }
 
 // The bytes, 65,278 merges and end-of-text are all that fits into uint16. Each merge joins two bytes.
@@ -389,7 +370,9 @@ TEST(test_largest_vocabulary) {
     }
     small_bpe_token(&file, END_OF_TEXT, strlen(END_OF_TEXT));
     CHECK(t, load_bytes(t, file.data, (int64_t)file.used, &tok, &error), "%s", error.text);
-    CHECK(t, tok.vocab_size == 65535 && tokenizer_can_encode(&tok), "%d ids", tok.vocab_size);
+    int bytes;
+    CHECK(t, tok.vocab_size == 65535 && tok.eot_token == 65534, "%d ids", tok.vocab_size);
+    CHECK(t, tokenizer_decode(&tok, -1, &bytes) == NULL, "outside the vocabulary");
     text_free(&file);
     tokenizer_free(&tok);
 }

@@ -15,6 +15,7 @@ import signal
 
 import pytest
 
+import formats
 from cli import (BATCH, CONFIG, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
                  divergence, finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
                  new_folder, path, ran, random_tokens, read, reference_losses, refused, shard, start,
@@ -111,7 +112,7 @@ def test_odd_lengths():
 
 # ---- Row 10: tokenizers ----
 
-TOKENS = [bytes([255 - i]) for i in range(256)] + [b"<|endoftext|>"]  # no merges follow from this order
+BYTES, END = [bytes([i]) for i in range(256)], b"<|endoftext|>"
 
 
 def test_tokenizers():
@@ -122,13 +123,14 @@ def test_tokenizers():
     out = ran(*base, "--tokenizer", path("no_such.bin"))
     assert "not found" in out and re.search(ids, out), out
     assert re.findall(r"^sample after (\d+)", out, re.M) == ["1"], out  # no sample of the untrained model
-    name = write("place/gpt2_tokenizer.bin", tokenizer_bytes(TOKENS))
+    name = write("place/gpt2_tokenizer.bin", tokenizer_bytes([*BYTES, END]))
     assert not re.search(ids, ran(*base, "--tokenizer", name))
     assert not re.search(ids, ran(*base, cwd=path("place")))
-    other = write("other_size.bin", tokenizer_bytes(TOKENS + [b"x"]))
+    other = write("other_size.bin", tokenizer_bytes([*formats.pair_words()[:257], END]))
     refused("-i", data, "--init", model("byte.bin"), *BATCH, "-x", 1, "--tokenizer", other, "-o", folder,
             says=[other, "has 258 tokens, the model 257"], no_files=folder)
-    refused("-i", TEXT, *TINY, "--tokenizer", name, says=[name, "only decode", "give --tokenizer gpt2_tokenizer.bin"])
+    backward = write("backward.bin", tokenizer_bytes([*BYTES[::-1], END]))
+    refused("-i", TEXT, *TINY, "--tokenizer", backward, says=[backward, "are not those of a byte-pair encoding (256 "])
     refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe: no such file", "dev/data/vocab.py"])
     refused("-i", TEXT, *BATCH, "-e", model("other.bin", config(V=300)), says=["byte has 257 tokens, the model 300"])
 

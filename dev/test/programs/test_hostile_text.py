@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from cli import TINY, config, finish, model, path, ran, random_tokens, shard_bytes, start, tokenizer_bytes
-from formats import rewrite_state
+from formats import BYTES, rewrite_state
 from tools import read, write
 
 # ESC, BEL, CR, DEL, U+009B as UTF-8 and as a raw byte, an override and an isolate of the direction of writing, half a
@@ -39,15 +39,16 @@ def put(name, data, hostile=HIGH):
     return file
 
 
-TOKENS = [bytes([i]) for i in range(248)] + [HOSTILE, FRIENDLY, b"\n\t", b"\x9b", b"\xe2\x80", b"\xae", b"\x1b["]
-RUN = [*TINY, "--vocab", 256, "-x", 2, "-s", 2, "-g", 60, "--temperature", 9, "-v", 1]
+TOKENS = [bytes([byte]) for byte in BYTES] + [  # and the beginnings of these texts, as merges make them
+    text[:n] for text in (HOSTILE, FRIENDLY, b"\n\t", b"\xe2\x80", b"\x1b[") for n in range(2, len(text) + 1)]
+RUN = [*TINY, "--vocab", len(TOKENS) + 1, "-x", 2, "-s", 2, "-g", 60, "--temperature", 9, "-v", 1]
 
 
 def test_a_whole_run():
     """Every path of a run, its samples and all that it writes; a resume with everything that it reads of the folder."""
-    data = put("tokens", shard_bytes(random_tokens(600, 256)))
-    put("shard_of_many", shard_bytes(random_tokens(600, 256)), HOSTILE)
-    tokenizer = put("tokenizer", tokenizer_bytes(TOKENS + [b"<|endoftext|>"], count=256))
+    data = put("tokens", shard_bytes(random_tokens(600, len(TOKENS) + 1)))
+    put("shard_of_many", shard_bytes(random_tokens(600, len(TOKENS) + 1)), HOSTILE)
+    tokenizer = put("tokenizer", tokenizer_bytes(TOKENS + [b"<|endoftext|>"]))
     folder = hostile_path("run")
     words = ["-i", data, "-j", path("shard_of_many*.bin"), "--tokenizer", tokenizer, *RUN]
     out = plain(ran(*words, "-o", folder), "stdout")
@@ -76,7 +77,7 @@ REFUSALS = {
     "folder": lambda: ["-i", write("plain.txt", "some text " * 400), *TINY, "-o", "/proc/" + ARGUMENT],
     "init": lambda: ["--init", ARGUMENT, "-x", 0],
     "tokenizer": lambda: ["--init", model("m.bin", config(V=257)), "-x", 0, "--tokenizer",
-                          put("t", tokenizer_bytes(TOKENS, count=300))],
+                          put("t", tokenizer_bytes(TOKENS, count=999))],
 }
 
 

@@ -323,7 +323,8 @@ REFUSED = (  # the tokenizer, the words, what is said
     (VOCAB, "t.txt none.txt", "none.txt: cannot open: No such file or directory"),
     (VOCAB, "t.txt empty.txt", "empty.txt: is empty"), (VOCAB, "-", "standard input: is empty"),
     ("cut.bin", "t.txt", "cut.bin: ends inside token 50256 of 50257 (truncated? fetch it again)"),
-    ("letters.bin", "t.txt", f"letters.bin: can only decode; {HINT}"),
+    ("letters.bin", "t.txt", "letters.bin: its tokens are not those of a byte-pair encoding (256 bytes, one for each "
+     "merge, <|endoftext|>); `python3 dev/data/vocab.py` makes GPT-2's"),
     ("byte", "t.txt", f"--tokenizer: shards hold GPT-2 tokens, not bytes; {HINT}; for bytes, give train_gpt2 the text "
      "itself"))
 
