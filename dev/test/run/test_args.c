@@ -2,14 +2,12 @@
 #include "llmc/run/train_options.h"
 #include "dev/test/refused.h"
 
-#include <unistd.h>
-
 #define MAX_WORDS 64
 
 enum { ON_CPU_ONLY = 1, ON_GPU_ONLY = 2, ON_BOTH = 3 }; // the trainers of a case
 
 // Parses a command line given as words separated by single spaces ("~" stands for an empty word). The words are kept in
-// `memory`, into which text options point. Help and version go to /dev/null. For the CPU trainer, the batch is settled.
+// `memory`, into which text options point. For the CPU trainer, the batch is settled.
 typedef struct {
     char memory[8192];
     TrainOptions options;
@@ -25,14 +23,8 @@ static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
         argv[argc++] = strcmp(word, "~") == 0 ? word + 1 : word;
     }
     argv[argc] = NULL;
-    fflush(stdout);
-    int screen = dup(STDOUT_FILENO);
-    if (freopen("/dev/null", "w", stdout) == NULL) { return false; }
     p->error.text[0] = '\0';
     bool ok = train_options_parse(&p->options, argv[0], argc, argv, gpu_trainer, &p->outcome, &p->error);
-    fflush(stdout);
-    dup2(screen, STDOUT_FILENO);
-    close(screen);
     if (!ok || gpu_trainer || p->outcome != ARGS_RUN) { return ok; }
     if (p->options.seq_len == 0) { p->options.seq_len = 64; } // as a trainer does, when it knows the model
     return train_options_check_batch(&p->options, 1, &p->error);
