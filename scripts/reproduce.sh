@@ -58,7 +58,7 @@ query_gpus() { # name, MiB of free memory
 
 # SMOKE=1: the same on the CPU with a tiny model, a tiny corpus and few steps. All that is different is set here.
 smoke_settings() {
-    train+=(--layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32 --steps 4 --warmup 2 \
+    train+=(--layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32 --steps 4 --warmup 2
         --val-every 1000 --val-sequences 2 --eval-examples 1 --sample-every 0 --checkpoint-every 2 --keep-major 4)
     MIRROR=${MIRROR:-file://$(absolute "$OUT_DIR")/mirror} target=train_gpt2emu
     shards_at_most=2 SHARD_TOKENS=20000
@@ -71,10 +71,10 @@ smoke_settings() {
     query_gpus() { for ((i = 0; i < GPUS_PER_NODE; i++)); do echo "no GPU but the CPU, 4096"; done; }
 }
 
-value_of() { # --option -letter: its value in `train`, of which the trainer takes the last
+value_of() { # --option [-letter]: its value in `train`, of which the trainer takes the last
     local word before="" value=""
     for word in "${train[@]}"; do
-        case $before in "$1" | "$2") value=$word ;; esac
+        case $before in "$1" | "${2:-$1}") value=$word ;; esac
         before=$word
     done
     echo "$value"
@@ -98,7 +98,7 @@ settle() { # further options of the trainer...
     built_here=no
     [ -n "$PROGRAM" ] || built_here=yes PROGRAM=./$target
     OUT_DIR=$(value_of --out-dir -o) STEPS=$(value_of --steps -x)
-    TRAIN_DATA=$(value_of --train-data -i) VOCAB=$(value_of --tokenizer "") QUESTIONS=$(value_of --hellaswag-data "")
+    TRAIN_DATA=$(value_of --train-data -i) VOCAB=$(value_of --tokenizer) QUESTIONS=$(value_of --hellaswag-data)
     mkdir -p "$OUT_DIR" 2>/dev/null || stop "$OUT_DIR: this folder cannot be made (OUT_DIR names another)"
 }
 
