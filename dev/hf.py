@@ -2,9 +2,9 @@
 """Converts models between Hugging Face's files and the .bin files of the trainers.
 
     python3 dev/hf.py import gpt2 gpt2.bin      OpenAI's weights from the Hub; also gpt2-medium, gpt2-large, gpt2-xl
-    python3 dev/hf.py import FOLDER model.bin   a folder with config.json and model.safetensors
+    python3 dev/hf.py import FOLDER model.bin   a folder with model.safetensors, or with several such files
     python3 dev/hf.py export run hf             what transformers loads, from a run's newest checkpoint
-    python3 dev/hf.py export model.bin hf       the same of a file
+    python3 dev/hf.py export model.bin hf --tokenizer gpt2_tokenizer.bin
 
 The tokenizer of MODEL.bin lies beside it as MODEL_tokenizer.bin: import writes it there, --init MODEL.bin and export
 find it. A run keeps its own. Files need numpy, names of the Hub also huggingface_hub (pip install numpy
@@ -96,6 +96,24 @@ def read_safetensors(path):
     return found
 
 
+def read_folder(folder):
+    """All tensors of a folder: of model.safetensors, or of the files that its index names."""
+    names, found, index = {"model.safetensors"}, {}, os.path.join(folder, "model.safetensors.index.json")
+    if os.path.exists(index):
+        places = read_json(index).get("weight_map")
+        names = {str(name) for name in places.values()} if isinstance(places, dict) else {""}
+    for name in sorted(names):
+        path = os.path.join(folder, os.path.basename(name))
+        if not name.endswith(".safetensors") or not os.path.isfile(path):
+            raise Problem(f"{path}: no such file of weights; fetch it, or save the model again with transformers "
+                          "(save_pretrained)")
+        part = read_safetensors(path)
+        if found.keys() & part.keys():
+            raise Problem(f"{path}: tensor {min(found.keys() & part.keys())} is in another file, too; fetch them again")
+        found.update(part)
+    return found
+
+
 def to_float32(values):
     return widen(values) if values.dtype == np.uint16 else values.astype(np.float32, copy=False)
 
@@ -141,19 +159,15 @@ def fetch(name):
     repository = f"openai-community/{name}" if re.fullmatch(r"gpt2(-medium|-large|-xl)?", name) else name
     try:
         return huggingface_hub.snapshot_download(repository, allow_patterns=[
-            "config.json", "model.safetensors", "tokenizer.json"])
+            "config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json"])
     except Exception as error:  # of many kinds: names, networks, disks
         raise Problem(f"{name}: cannot be fetched: {(str(error) or repr(error)).splitlines()[0]}") from None
 
 
 def import_model(source, path):
     folder = source if os.path.isdir(source) else fetch(source)
-    weights, tokenizer = (os.path.join(folder, name) for name in ("model.safetensors", "tokenizer.json"))
-    config, tokens = read_config(folder), None
-    if not os.path.exists(weights):
-        raise Problem(f"{weights}: no such file; save the model in this one file, with transformers' "
-                      "save_pretrained(FOLDER, max_shard_size='100GB')")
-    parts = model_tensors(config, read_safetensors(weights), weights)
+    config, tokenizer, tokens = read_config(folder), os.path.join(folder, "tokenizer.json"), None
+    parts = model_tensors(config, read_folder(folder), folder)
     if os.path.exists(tokenizer):
         tokens = hf_tokenizer.tokens_of(read_json(tokenizer), tokenizer)
         check_room(tokens, tokenizer, config)
@@ -181,7 +195,7 @@ def tokenizer_beside(path):
 
 def check_room(tokens, tokenizer, config):
     if len(tokens) > config.V:
-        raise Problem(f"{tokenizer}: has {len(tokens)} tokens, the model {config.V}; put the model's own there")
+        raise Problem(f"{tokenizer}: has {len(tokens)} tokens, the model {config.V}; give the model's own")
 
 
 # ---- Weights out ----
@@ -204,12 +218,15 @@ def write_safetensors(path, config, flat):
             file.write(np.ascontiguousarray(values.T if TRANSPOSED.search(name) else values))
 
 
-def export_model(source, folder):
+def export_model(source, folder, tokenizer=None):
     path = newest(source, "model_*.bin") if os.path.isdir(source) else source
     if path is None:
         raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
-    (config, form), tokenizer = bin_config(path), tokenizer_beside(path)
-    tokens, end = hf_tokenizer.load(tokenizer) if os.path.exists(tokenizer) else ([], min(50257, config.V) - 1)
+    (config, form), beside = bin_config(path), tokenizer_beside(path)
+    tokens, end = [], min(50257, config.V) - 1
+    if tokenizer or os.path.exists(beside):
+        tokenizer = tokenizer or beside
+        tokens, end = hf_tokenizer.load(tokenizer)
     check_room(tokens, tokenizer, config)
     merges = hf_tokenizer.recovered_merges(tokens) if tokens else None
     if tokens and merges is None:
@@ -232,7 +249,7 @@ def export_model(source, folder):
     flat = np.memmap(path, np.uint16 if form == BF16 else np.float32, "r", 1024)
     write_safetensors(os.path.join(folder, "model.safetensors"), config, flat)  # last: a folder that has it is whole
     print(f"{folder}: {path} for Hugging Face transformers, " + (
-        f"with its tokenizer {tokenizer}" if tokens else f"without a tokenizer: {tokenizer} is not there"))
+        f"with its tokenizer {tokenizer}" if tokens else "without a tokenizer (--tokenizer names one)"))
 
 
 def main():
@@ -240,9 +257,16 @@ def main():
     parser.add_argument("command", choices=("import", "export"))
     parser.add_argument("source", help="import: a name on the Hub, or a folder; export: a run's folder, or MODEL.bin")
     parser.add_argument("target", help="import: MODEL.bin; export: a new or an empty folder")
+    parser.add_argument("--tokenizer", metavar="FILE", help="of an export: byte, or a file such as gpt2_tokenizer.bin; "
+                        "without it, what lies beside the model")
     options = parser.parse_args()
+    if options.command == "import" and options.tokenizer is not None:
+        parser.error("--tokenizer: is for an export; an import takes the folder's tokenizer.json")
     try:
-        (import_model if options.command == "import" else export_model)(options.source, options.target)
+        if options.command == "import":
+            import_model(options.source, options.target)
+        else:
+            export_model(options.source, options.target, options.tokenizer)
     except Problem as problem:
         sys.exit(f"hf.py: {problem}")
     except OSError as error:

@@ -64,7 +64,9 @@ def tokens_of(whole, path):
 
 
 def load(path):
-    """The tokens of a tokenizer file, and the id of end-of-text."""
+    """The tokens of a tokenizer file, or of "byte", and the id of end-of-text."""
+    if path == "byte":
+        return [*BYTES, END.encode()], 256
     data, tokens, at = guard.read_file(path, MOST_BYTES), [], 1024
     magic, form, count, end = struct.unpack("<4I", data[:16]) if len(data) >= at else (0, 0, 0, 0)
     if magic != MAGIC or form not in (1, 2):

@@ -77,7 +77,7 @@ def test_import(dtype, prefix):
 def test_export_and_back(version):
     tensors = random_model(9)
     file, folder = model("in.bin", CONFIG, tensors, version), new_folder("out")
-    assert f"without a tokenizer: {path('in_tokenizer.bin')} is not there" in called("export", file, folder)
+    assert "without a tokenizer (--tokenizer names one)" in called("export", file, folder)
     metadata, found = formats.read_safetensors(os.path.join(folder, "model.safetensors"))
     assert metadata == {"format": "pt"} and found == formats.hugging_face_tensors(CONFIG, tensors)
     check_config(folder, 150, 149, 7)
@@ -86,6 +86,28 @@ def test_export_and_back(version):
     assert "holds no tokenizer.json" in called("import", folder, path("back.bin"))
     assert formats.read_model(path("back.bin")) == (CONFIG, 3, tensors)
     assert sorted(os.listdir(folder)) == WEIGHTS
+
+
+def test_several_files():
+    """An index names the files. Each tensor is in one of them."""
+    tensors = random_model(3)
+    items = list(formats.hugging_face_tensors(CONFIG, tensors).items())
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    folder = their_folder("parts", tensors)
+    os.remove(path("parts/model.safetensors"))
+    for i, name in enumerate(names):
+        formats.write_safetensors(f"parts/{name}", dict(items[i::2]))
+    places = {name: names[i % 2] for i, (name, _) in enumerate(items)}
+    index = write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
+    hf.import_model(folder, path("out.bin"))
+    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
+    formats.write_safetensors(f"parts/{names[1]}", dict(items[1::2] + items[:1]))
+    fails(f"{names[1]}: tensor wte.weight is in another file, too", hf.read_folder, folder)
+    os.remove(path(f"parts/{names[1]}"))
+    fails(f"{names[1]}: no such file of weights", hf.read_folder, folder)
+    for text in ('{"weight_map": 7}', '{}', '{"weight_map": {"a": "pytorch_model.bin"}}'):
+        write(index, text)
+        fails("no such file of weights", hf.read_folder, folder)
 
 
 # ---- What is refused ----
@@ -261,14 +283,15 @@ def test_gpt2_to_the_byte():
 
 
 def test_bytes():
-    folder, words = new_folder("bytes_hf"), [bytes([byte]) for byte in range(256)] + [END.encode()]
-    write("small_tokenizer.bin", cli.tokenizer_bytes(words))
-    called("export", a_model(257), folder)
+    folder = new_folder("bytes_hf")
+    called("export", a_model(257), folder, "--tokenizer", "byte")
     check_config(folder, 257, 256, 16)
     check_tokenizer(folder, [symbol(byte) for byte in range(256)] + [END], [], 16)
     called("import", folder, path("b.bin"))
     assert "tokenizer   " + path("b_tokenizer.bin") + ", the model's own\n" in ran("--init", path("b.bin"), "-x", 0)
-    assert "has 257 tokens, the model 200" in called("export", a_model(200), path("no"), status=1)
+    assert "has 257 tokens, the model 200" in called("export", a_model(200), path("no"), "--tokenizer", "byte",
+                                                    status=1)
+    assert "is for an export" in called("import", folder, path("no"), "--tokenizer", "byte", status=1)
 
 
 def changed_tokenizer(change):
