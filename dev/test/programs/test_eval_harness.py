@@ -33,13 +33,13 @@ def says(program, *arguments):
 # ---- The table ----
 
 
-def result(folder, task, scores, name="small", shots=None, limit=None, file=None, **more):
+def result(folder, task, scores, name="small", shots=None, limit=None, file=None):
     """A result as run_eval.py writes it. scores: {metric: (value, standard error)}."""
     table = {}
     for metric, (value, error) in scores.items():
         table[f"{metric},none"], table[f"{metric}_stderr,none"] = value, error
     data = {"format": 1, "task": task, "shots": shots, "limit": limit, "model": {"name": name}, "n-shot": {task: 0},
-            "results": {task: table, task + "_part": {"acc,none": 0.9}}, **more}
+            "results": {task: table, task + "_part": {"acc,none": 0.9}}}
     write(f"{folder}/{file or task}.json", json.dumps(data))
 
 

@@ -501,7 +501,7 @@ def test_resume(folder):
     with pytest.raises(Exception, match="holds an earlier run; give --resume"):
         run_twin(*options, run)
     needs_program(PROGRAM)
-    model = run_c(PROGRAM, "--init", run, "-i", text, "-t", "33", "--steps", "1", "--lr", "0")
+    model = run_c(PROGRAM, "--init", f"{run}/model_00000006.bin", "-i", text, "-t", 33, "--steps", 1, "--lr", 0)
     assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
 
