@@ -227,15 +227,12 @@ def server():
 # ---- Running ----
 
 FAST = ["--retry-wait", "0.01"]
-NOTES = re.compile("not the published file|is not GPT-2's|trying again|fetched again|tokens, .* in all|^building")
+NOTES = re.compile("not the published file|is not GPT-2's|trying again|fetched again|^building")
 
 
 def command(program, *arguments, mirror=MIRROR):
-    """mirror: a folder, a server, an address, or None."""
-    address = mirror.url if isinstance(mirror, Server) else mirror
-    if address and address.startswith("/"):
-        address = "file://" + urllib.request.pathname2url(address)
-    source = ["--mirror", address] if address else []
+    """mirror: a folder, a server, or None."""
+    source = ["--mirror", getattr(mirror, "url", f"file://{mirror}")] if mirror else []
     return [sys.executable, os.path.join(PROGRAMS, program), *source, *map(str, arguments)]
 
 
@@ -548,26 +545,18 @@ IGNORED = ("bytes=3000000-", BIG_BYTES)
 def change_list(server, folder):
     tokens = array.array("H", range(50000)).tobytes() * 50
     server.mirror = in_work(folder + "_mirror")
-    shards = (BIG_SHARD, struct.pack("<256i", 20240520, 1, 2500000, *[0] * 253) + tokens), (
-        BIG_FOLDER + VAL_SHARD, published(BIG_FOLDER + VAL_SHARD))
-    fill(server.mirror, dict(shards))
+    fill(server.mirror, {BIG_SHARD: struct.pack("<256i", 20240520, 1, 2500000, *[0] * 253) + tokens,
+                         BIG_FOLDER + VAL_SHARD: published(BIG_FOLDER + VAL_SHARD)})
 
 
 @pytest.mark.parametrize("change, wanted, says", (
-    # The same bytes.
-    (lambda server, folder: None, [REST], ""),
-    # A server that knows no ranges sends all.
-    (lambda server, folder: setattr(server, "ranges", False), [IGNORED], ""),
-    # Another file by the list: nothing is asked for with a range.
-    (change_list, [ALL], ""),
-    # What is there is damaged, and the server notices nothing.
+    (lambda server, folder: None, [REST], ""),  # the same bytes
+    (lambda server, folder: setattr(server, "ranges", False), [IGNORED], ""),  # a server that knows no ranges sends all
+    (change_list, [ALL], ""),  # another file by the list
     (lambda server, folder: overwrite(part(folder), b"damaged"), [REST, ALL], "the parts do not fit together"),
-    # A part without a word of whose it is.
-    (lambda server, folder: os.remove(part(folder) + ".json"), [ALL], ""),
-    # A part that is too long.
+    (lambda server, folder: os.remove(part(folder) + ".json"), [ALL], ""),  # a part without a word of whose it is
     (lambda server, folder: os.truncate(part(folder), BIG_BYTES + 1), [ALL], ""),
-    # All is there: nothing but the check is left.
-    (lambda server, folder: write(part(folder), published(BIG_SHARD)), [], "")),
+    (lambda server, folder: write(part(folder), published(BIG_SHARD)), [], "")),  # all: only the check is left
     ids=["same", "no_ranges", "list", "bytes", "no_name", "long", "whole"])
 def test_broken_fetch_goes_on(server, request, change, wanted, says):
     """The part of an earlier run is continued if it is of the same file, whether the list or only the bytes tell."""
@@ -755,8 +744,6 @@ REFUSED = (
         (tar_of((DATA, b'[{"story": 7}]'), mode="w:gz"), 'expected objects with a text "story"'),
         (tar_of((DATA, stories("a")), mode="w:gz"), "holds 1 files data*.json, expected 50"))),
 )
-
-
 CASES = [(program, files.split(), *row) for program, files, rows in REFUSED for row in rows]
 
 
@@ -825,7 +812,6 @@ def test_folders():
 
 
 # ---- The options, the screen ----
-
 
 BAD_OPTIONS = (
     (["--limit", "0"], "argument --limit: got '0', expected a whole number"),
