@@ -541,12 +541,13 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
     }
     if (!tokenizer_load(&tokenizer, options->tokenizer, error)) { return false; }
+    tokenizer.stop = &stop_signal;
     bool ok = make_directories(run.shards.folder, error) &&
               (options->eval ? questions_begin(&run, error) : clear_old_shards(&run.shards, options->overwrite, error));
     if (ok) {
         run.start = seconds_now();
         ok = input_grow(&run.in, CHUNK_BYTES, error) && encode_files(&run, files, num_files, error);
-        ok = check_signal(error) && ok;
+        ok = check_signal(error) && ok; // a signal also ends the encoding of a word
         if (!ok) { shards_remove(&run.shards); }
     }
     atomic_close(&run.questions);

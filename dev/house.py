@@ -24,7 +24,7 @@ ROOMS = {
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),
     "ranks": (4011, 2000, "base model cuda"),
-    "data": (1477, 1450, "base model"),
+    "data": (1486, 1450, "base model"),
     "files": (1033, 1050, "base model"),
     "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3078, 2800, "base model data files"),

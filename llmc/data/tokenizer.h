@@ -14,6 +14,8 @@
 #ifndef LLMC_TOKENIZER_H
 #define LLMC_TOKENIZER_H
 
+#include <signal.h>
+
 #include "llmc/base/files.h"
 #include "llmc/base/input_file.h"
 #include "llmc/base/hash.h"
@@ -63,6 +65,8 @@ typedef struct {
     WordSlot *words;         // (1 << table_bits), tokens whose bytes encode to just that token
     uint16_t *byte_pairs;    // (256,256), what two bytes merge to
     uint8_t *char_classes;   // (UNICODE_CODE_POINTS / 4), 2 bits each
+    // Encoding fails soon after a signal has made this other than 0. NULL: nothing stops it.
+    const volatile sig_atomic_t *stop;
 } Tokenizer;
 
 // ---- Characters ----
@@ -232,13 +236,16 @@ static inline void tokenizer_add_merge(Tokenizer *t, uint32_t left, uint32_t rig
     }
 }
 
+static inline bool tokenizer_is_stopped(const Tokenizer *t) { return t->stop != NULL && *t->stop != 0; }
+
 // Byte-pair encoding itself. Begins with single bytes and merges the pair of the lowest rank, the leftmost of equals,
-// until no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory.
+// until no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory. Gives up
+// when it is stopped.
 static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens,
                                             uint16_t *ranks) {
     for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[bytes[i]]; }
     for (int64_t i = 0; i + 1 < n; i++) { ranks[i] = t->byte_pairs[bytes[i] * 256 + bytes[i + 1]]; }
-    while (n > 1) {
+    while (n > 1 && !tokenizer_is_stopped(t)) {
         uint16_t lowest = NO_TOKEN;
         for (int64_t i = 0; i + 1 < n; i++) { lowest = ranks[i] < lowest ? ranks[i] : lowest; }
         if (lowest == NO_TOKEN) { break; }
@@ -288,7 +295,7 @@ static inline int64_t tokenizer_extend(const Tokenizer *t, const uint8_t *word, 
     }
 }
 
-// Encodes one word. Returns the number of tokens, or -1 when out of memory. With a trained vocabulary the
+// Encodes one word. Returns the number of tokens, or -1 when out of memory or stopped. With a trained vocabulary the
 // time is proportional to n, also for a word of megabytes: a new byte changes few tokens before it. A vocabulary made
 // for the purpose lets a byte change all of them.
 static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
@@ -300,12 +307,12 @@ static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *w
         }
     }
     int64_t done = min_i64(n, BPE_WINDOW), count = tokenizer_merge_window(t, word, done, tokens);
-    while (done < n && count >= 0) {
+    while (done < n && count >= 0 && !tokenizer_is_stopped(t)) {
         int64_t more = min_i64(n - done, BPE_WINDOW);
         count = tokenizer_extend(t, word, done, more, tokens, count);
         done += more;
     }
-    return count;
+    return tokenizer_is_stopped(t) ? -1 : count;
 }
 
 // ---- Loading ----
@@ -487,7 +494,8 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
 }
 
 // Encodes text. tokens must have room for `bytes` ids; *count is the number of ids written. Thread-safe. With
-// a trained vocabulary the time is proportional to the length, whatever the text. Fails when out of memory.
+// a trained vocabulary the time is proportional to the length, whatever the text. Fails when out of memory, and when it
+// is stopped.
 static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
                                     int64_t *count, Error *error) {
     *count = 0;
@@ -499,6 +507,7 @@ static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, siz
     for (size_t i = 0; i < bytes;) {
         size_t end = tokenizer_word_end(t, text, i, bytes);
         int64_t fresh = tokenizer_encode_word(t, text + i, (int64_t)(end - i), tokens + *count);
+        if (fresh < 0 && tokenizer_is_stopped(t)) { return fail(error, "encoding was stopped"); }
         if (fresh < 0) { return fail(error, "out of memory for encoding a word of %zu bytes", end - i); }
         *count += fresh;
         i = end;

@@ -246,6 +246,28 @@ TEST(test_hostile) {
     tokenizer_free(&tok);
 }
 
+// A chain makes encoding slow, and a signal must end it within a word.
+TEST(test_stop) {
+    enum { N = 1 << 19 };
+    static volatile sig_atomic_t stop = 0;
+    Tokenizer tok;
+    Error error;
+    if (!load_chain(t, &tok)) { return; }
+    uint8_t *word = (uint8_t *)malloc(N);
+    uint16_t *tokens = (uint16_t *)malloc(N * sizeof(uint16_t));
+    int64_t count;
+    for (int i = 0; i < N; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % 52]; } // one word of letters
+    tok.stop = &stop;
+    CHECK(t, tokenizer_encode(&tok, word, 1000, tokens, &count, &error), "%s", error.text);
+    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 500, "not merged");
+    stop = 1;
+    CHECK_REFUSED(t, tokenizer_encode_parallel(&tok, word, N, tokens, &count, &error), &error, "encoding was stopped",
+                  "");
+    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 1000, "merges on after the signal");
+    free(word), free(tokens);
+    tokenizer_free(&tok);
+}
+
 // ---- Unicode ----
 
 // Is c among the code points that a table takes?
