@@ -139,7 +139,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/data/tokenizer.h", "!(text[i - 1] == '\\'' && behind == CHAR_LETTER)", "true", UNIT, "tokenizer"),
     ("llmc/data/tokenizer.h", "while (n > 1 && !tokenizer_is_stopped(t)) {", "while (n > 1) {", UNIT, "tokenizer"),
     ("llmc/data/tokenizer.h", "eot < tokens)", "eot <= tokens)", UNIT, "tokenizer"),
-    ("llmc/data/dataloader.h", "dl->first[middle] <= in_epoch", "dl->first[middle] < in_epoch", UNIT, "dataloader"),
+    ("llmc/data/dataloader.h", "in_epoch = sequence % ", "in_epoch = (sequence + 1) % ", UNIT, "dataloader"),
     ("llmc/data/dataloader.h", "(n - count) / (NUM_SAMPLES - 1) * i", "0", UNIT, "dataloader"),
     ("llmc/data/text_data.h", "count - validation >= window ?", "count > validation ?", UNIT, "dataloader"),
     ("llmc/data/evalloader.h", "*begin = *end - s->completion_length", "*begin = *end - s->completion_length + 1",
