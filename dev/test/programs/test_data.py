@@ -120,10 +120,56 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        self.server.serve(self)
+        parts, server = urllib.parse.urlsplit(self.path), self.server
+        path = urllib.parse.unquote(parts.path)
+        self.entry = {"path": path, "query": parts.query, "sent": 0, "time": time.monotonic(),
+                      "range": self.headers.get("Range")}
+        server.log.append(self.entry)
+        faults = server.faults.get(path)
+        if faults and not faults.pop(0)(self):
+            self.close_connection = True
+        elif os.path.isfile(server.mirror + path):
+            self.answer()
+        else:
+            self.send_error(404)
+
+    def answer(self, most=None):
+        """Sends a file, or the part asked for; of the body only `most` bytes."""
+        data, wanted = read(self.server.mirror + self.entry["path"]), self.entry["range"]
+        code, begin, headers = 200, 0, {}
+        if wanted and self.server.ranges:
+            code, begin = 206, int(re.fullmatch(r"bytes=(\d+)-", wanted).group(1))
+            headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
+        self.send(code, {**headers, "Content-Length": len(data) - begin}, data[begin:][:most])
+
+    def send(self, code, headers, *pieces):
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                self.wfile.write(piece)
+                self.entry["sent"] += len(piece)
+            self.wfile.flush()
 
     def log_message(self, *_):
         pass
+
+
+def status(code, body=b"", **headers):
+    """A fault: answers so."""
+    return lambda handler: handler.send(code, {**headers, "Content_Length": len(body)}, body)
+
+
+def drop(most):
+    """A fault: breaks off after so many bytes of the body."""
+    return lambda handler: handler.answer(most)
+
+
+def endless(code=200, **headers):
+    """A fault: sends zeros without a word of how many, until the other side has enough, or ENDLESS of them."""
+    return lambda handler: handler.send(code, headers, *[bytes(BLOCK)] * (ENDLESS // BLOCK))
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -153,53 +199,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.log.clear()
         return found
 
-    def serve(self, handler):
-        parts = urllib.parse.urlsplit(handler.path)
-        path = urllib.parse.unquote(parts.path)
-        handler.entry = {"path": path, "query": parts.query, "sent": 0, "time": time.monotonic(),
-                         "range": handler.headers.get("Range")}
-        self.log.append(handler.entry)
-        faults = self.faults.get(path)
-        if faults and not faults.pop(0)(handler):
-            handler.close_connection = True
-        elif os.path.isfile(self.mirror + path):
-            self.answer(handler)
-        else:
-            handler.send_error(404)
-
-    def answer(self, handler, most=None):
-        """Sends a file, or the part asked for; of the body only `most` bytes."""
-        path, wanted, code, begin = handler.entry["path"], handler.entry["range"], 200, 0
-        data, headers = read(self.mirror + path), {}
-        if wanted and self.ranges:
-            code, begin = 206, int(re.fullmatch(r"bytes=(\d+)-", wanted).group(1))
-            headers["Content-Range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
-        self.send(handler, code, {**headers, "Content-Length": len(data) - begin}, data[begin:][:most])
-
-    def send(self, handler, code, headers, *pieces):
-        handler.send_response(code)
-        for name, value in headers.items():
-            handler.send_header(name.replace("_", "-"), str(value))
-        handler.end_headers()
-        with contextlib.suppress(ConnectionError):
-            for piece in pieces:
-                handler.wfile.write(piece)
-                handler.entry["sent"] += len(piece)
-            handler.wfile.flush()
-
-    # Faults
-
-    def status(self, code, body=b"", **headers):
-        return lambda handler: self.send(handler, code, {**headers, "Content_Length": len(body)}, body)
-
-    def drop(self, most):
-        """Breaks off after so many bytes of the body."""
-        return lambda handler: self.answer(handler, most)
-
-    def endless(self, code=200, **headers):
-        """Sends zeros without a word of how many, until the other side has enough, or ENDLESS of them."""
-        return lambda handler: self.send(handler, code, headers, *[bytes(BLOCK)] * (ENDLESS // BLOCK))
-
     @contextlib.contextmanager
     def stalled(self, most):
         """The next request for the big shard gets so many bytes, and nothing more until the block ends. Gives an event
@@ -207,7 +206,7 @@ class Server(http.server.ThreadingHTTPServer):
         reached, released = threading.Event(), threading.Event()
 
         def fault(handler):
-            self.answer(handler, most)
+            handler.answer(most)
             reached.set()
             released.wait(120)
 
@@ -499,7 +498,7 @@ def test_skips_what_is_there(server):
 def test_transient_failures(server):
     """What may pass is tried again, and nothing else. What a server says reaches no terminal as it is."""
     server.faults[BIG_SHARD] = [lambda handler: handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x9b2J\r\n\r\n") == 0,
-                                server.status(503), server.status(429, Retry_After="1")]
+                                status(503), status(429, Retry_After="1")]
     _, err = big("transient", mirror=server)
     times = [entry["time"] for entry in server.requests()]
     assert len(times) == 4 and times[3] - times[2] >= 1.0, times
@@ -508,18 +507,18 @@ def test_transient_failures(server):
     assert "answers 500 \\x1b[2J\\u009b2J; trying again in a moment (1 of 6)" in lines[0], err
     assert "answers 429 Too Many Requests; trying again in 1s (3 of 6)" in lines[2], err
     for faults, says in (
-            ([server.status(502)] * 10, ["answers 502 Bad Gateway; gave up after 3 attempts", "same command goes on"]),
-            ([server.status(429, Retry_After="7200")], ["asks to wait 2h 00m (429)"]),
-            ([server.status(403)], ["refused (403)"]),
-            ([server.status(404)], [f"{SHARD}: not found (404)"]),
-            ([server.status(302, Location="ftp://127.0.0.1/a")], ["sends on to ftp://127.0.0.1/a"]),
-            ([server.status(200, b"short")], [f"{SHARD}: has 5 bytes, {BIG_BYTES} are published"]),
-            ([server.status(200, bytes(BIG_BYTES))], [f"{SHARD}: checksum ", ", published is "])):
+            ([status(502)] * 10, ["answers 502 Bad Gateway; gave up after 3 attempts", "same command goes on"]),
+            ([status(429, Retry_After="7200")], ["asks to wait 2h 00m (429)"]),
+            ([status(403)], ["refused (403)"]),
+            ([status(404)], [f"{SHARD}: not found (404)"]),
+            ([status(302, Location="ftp://127.0.0.1/a")], ["sends on to ftp://127.0.0.1/a"]),
+            ([status(200, b"short")], [f"{SHARD}: has 5 bytes, {BIG_BYTES} are published"]),
+            ([status(200, bytes(BIG_BYTES))], [f"{SHARD}: checksum ", ", published is "])):
         server.faults, server.log[:] = {BIG_SHARD: list(faults)}, []
         notes = big("gave_up", "--retries", 2, mirror=server, run=refused, says=says)
         assert len(server.requests()) == 1 + len(notes) == min(3, len(faults))
         assert not [name for name in os.listdir(in_work("gave_up")) if "train" in name]
-    server.faults = {BIG_LIST: [server.status(500), server.status(429, Retry_After="0")]}
+    server.faults = {BIG_LIST: [status(500), status(429, Retry_After="0")]}
     assert len(big("gave_up", mirror=server)[1].splitlines()) == 2
     with Server(MIRROR) as gone:
         pass
@@ -529,12 +528,12 @@ def test_transient_failures(server):
 
 def test_broken_connection_resumes(server):
     """Only what is missing is sent again, in one run and in the next."""
-    server.faults[BIG_SHARD] = [server.drop(3000000), server.drop(1000000)]
+    server.faults[BIG_SHARD] = [drop(3000000), drop(1000000)]
     _, err = big("dropped", mirror=server)
     assert server.asked() == [(None, 3000000), ("bytes=3000000-", 1000000), ("bytes=4000000-", BIG_BYTES - 4000000)]
     assert "broke off after 3.0 MB of 5.0 MB; trying again" in err, err
     # Progress is no failure: with two attempts allowed, four breaks in a row are survived.
-    server.faults[BIG_SHARD] = [server.drop(1000000) for _ in range(4)]
+    server.faults[BIG_SHARD] = [drop(1000000) for _ in range(4)]
     big("dropped_often", "--retries", 1, mirror=server)
 
 
@@ -561,7 +560,7 @@ def change_list(server, folder):
 def test_broken_fetch_goes_on(server, request, change, wanted, says):
     """The part of an earlier run is continued if it is of the same file, whether the list or only the bytes tell."""
     folder = request.node.callspec.id + "_part"
-    server.faults[BIG_SHARD] = [server.drop(3000000)]
+    server.faults[BIG_SHARD] = [drop(3000000)]
     big(folder, "--retries", 0, mirror=server, run=refused, says=["broke off", "goes on"])
     assert os.path.getsize(part(folder)) == 3000000
     server.log.clear()
@@ -637,7 +636,7 @@ def test_more_than_is_published(server):
             (BIG_SHARD, lambda **more: big("longer", **more), f"is longer than {BIG_BYTES} bytes, the published size"),
             (VOCAB, lambda run, **more: run("vocab.py", "--out", in_work("longer_vocab"), **more),
              f"is longer than {4 * 456318 + BLOCK} bytes, the most that is taken")):
-        server.faults[path] = [server.endless()]
+        server.faults[path] = [endless()]
         program(run=refused, mirror=server, says=[says, "what was fetched is removed"])
         assert server.requests(path)[-1]["sent"] < ENDLESS, path
     left = [name for folder in ("longer", "longer_vocab") for name in os.listdir(in_work(folder))]
@@ -648,7 +647,7 @@ def test_redirects(server):
     """The Hub sends large files from other hosts, but not away from https. The body of a redirect is of no interest."""
     with Server(MIRROR) as elsewhere:
         moved = elsewhere.url.replace("127.0.0.1", "localhost") + BIG_SHARD
-        server.faults[BIG_SHARD] = [server.drop(3000000), server.endless(302, Location=moved)]
+        server.faults[BIG_SHARD] = [drop(3000000), endless(302, Location=moved)]
         big("redirected", mirror=server)
         assert elsewhere.asked() == [REST] and server.requests()[-1]["sent"] < ENDLESS, server.log
     for url in ("http://huggingface.co/b", "ftp://huggingface.co/b"):
@@ -661,8 +660,8 @@ def test_lists_of_several_pages(server, monkeypatch):
     """All pages of a list of files are taken, but not without end."""
     entries = json.loads(read(MIRROR + BIG_LIST))
     link = f'<https://huggingface.co{BIG_LIST}?recursive=true&cursor=Q%3D%3D>; rel="next"'
-    pages = [server.status(200, json.dumps(page).encode(), Link=link) for page in (entries[:1], [])]
-    server.faults[BIG_LIST] = [pages[0], server.status(200, json.dumps(entries[1:3]).encode())]
+    pages = [status(200, json.dumps(page).encode(), Link=link) for page in (entries[:1], [])]
+    server.faults[BIG_LIST] = [pages[0], status(200, json.dumps(entries[1:3]).encode())]
     big("pages", mirror=server)
     queries = [entry["query"] for entry in server.requests(BIG_LIST)]
     assert queries == ["recursive=true", "recursive=true&cursor=Q%3D%3D"], queries

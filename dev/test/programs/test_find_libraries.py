@@ -97,20 +97,14 @@ def find(mode="make", status=0, system=None, **variables):
     return result.stdout, result.stderr
 
 
-def words(variable="CUDA_LIBS", **arguments):
-    """The words that the Makefile gets of this variable, with nothing complained of."""
-    out, complaints = find(**arguments)
-    assert complaints == "", complaints
-    return values_of(out, variable)
-
-
 def values_of(out, variable):
     return [value for name, _, value in (line.partition("=") for line in out.splitlines())
             if name.rstrip("+") == variable]
 
 
-def linked(libs):
+def linked(out):
     """The folders in the order in which the linker searches them, and the files."""
+    libs = values_of(out, "CUDA_LIBS")
     folders = [word[2:] for word in libs if word.startswith("-L")]
     rpath = [folder for before, folder in zip(libs, libs[2:]) if before == "-rpath"]
     assert folders == rpath, libs
@@ -161,7 +155,7 @@ def test_layouts(places, environment):
         arguments["PATH"] = f"{TOOLS}:{arguments['PATH']}"
     out, complaints = find(system=system, **arguments)
     found = [files[make] for make in (cublaslt, nccl, cudnn, nvrtc)]
-    folders, names = linked(values_of(out, "CUDA_LIBS"))
+    folders, names = linked(out)
     assert folders == list(dict.fromkeys(map(os.path.dirname, found))) and complaints == "", (out, complaints)
     assert names == [*map(os.path.basename, found), "libnvrtc-builtins.so.13.0"] and "--no-as-needed" in out, out
     headers = {make: f"{system}/{place}/{include}" for make, (place, include, _) in places.items()}
@@ -208,7 +202,7 @@ def test_a_folder_that_is_named_is_taken_or_refused():
     for make in cudnn, nccl:
         make(cuda, lib="lib64")
     nccl(named)
-    assert linked(words(CUDA_HOME=cuda, NCCL_HOME=named))[0] == [f"{named}/lib", f"{cuda}/lib64"]
+    assert linked(find(CUDA_HOME=cuda, NCCL_HOME=named)[0])[0] == [f"{named}/lib", f"{cuda}/lib64"]
     cudnn(named)
     complaint = find(status=1, CUDA_HOME=cuda, NCCL_HOME=named)[1]
     assert f"{cuda}/lib64/libnccl.so.2 would be linked instead of {named}/lib/libnccl.so.2" in complaint, complaint
@@ -225,11 +219,11 @@ def test_nvcc():
     """NVCC comes before CUDA_HOME, whose libraries are then found all the same."""
     cuda, other, odd = toolkit(), toolkit(release="12.4"), os.path.join(new_folder(), "a b")
     cudnn(other, 12, lib="lib64")
-    named = dict(NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, QUIET="1")
-    assert words("CUDA_RELEASE", **named) == ["12.4"] and words("NVCC", **named) == []
-    assert linked(words(**named)) == ([f"{other}/lib64"], ["libcublasLt.so", "libcudnn.so.9", "libnvrtc.so.12",
-                                                           "libnvrtc-builtins.so.12.0"])
-    assert words("NVCC", CUDA_HOME=cuda, QUIET="1") == [f"{cuda}/bin/nvcc"]
+    out = find(NVCC=f"{other}/bin/nvcc", CUDA_HOME=cuda, NCCL="0")[0]
+    assert values_of(out, "CUDA_RELEASE") == ["12.4"] and values_of(out, "NVCC") == []
+    assert linked(out) == ([f"{other}/lib64"], ["libcublasLt.so", "libcudnn.so.9", "libnvrtc.so.12",
+                                                "libnvrtc-builtins.so.12.0"])
+    assert values_of(find(CUDA_HOME=cuda, QUIET="1")[0], "NVCC") == [f"{cuda}/bin/nvcc"]
     nvcc(other, "11.8")
     toolkit(odd)
     for environment, says in ((dict(CUDA_HOME=other), "is of CUDA release 11.8, expected 12 or later"),
@@ -262,7 +256,7 @@ def test_a_misfit_is_passed_over(name, make, damage, why):
     for fits in (cublaslt, nvrtc, {"NCCL": nccl, "cuDNN": cudnn}.get(name, nvrtc)):
         fits(other)
     out, lines = find(CUDA_HOME=cuda, CONDA_PREFIX=other)[0], doctor(CUDA_HOME=cuda, CONDA_PREFIX=other)[name]
-    assert linked(values_of(out, "CUDA_LIBS"))[0] == [f"{other}/lib"], out
+    assert linked(out)[0] == [f"{other}/lib"], out
     assert [state for state, _ in lines] == ["passed", "found"] and other in lines[1][1], lines
     assert lines[0][1].startswith(cuda) and why in lines[0][1], lines
 
@@ -272,7 +266,7 @@ def test_without_a_library():
     cuda, spaced = toolkit(), new_folder("a b")
     misfits = cudnn(cuda, 12), nccl(cuda, 12)
     out, notes = find(CUDA_HOME=cuda)
-    assert linked(values_of(out, "CUDA_LIBS"))[1] == ["libcublasLt.so.13"] and values_of(out, "CUDA_FLAGS") == [], out
+    assert linked(out)[1] == ["libcublasLt.so.13"] and values_of(out, "CUDA_FLAGS") == [], out
     assert "--no-as-needed" not in out and find(CUDA_HOME=cuda, QUIET="1")[1] == "", out
     for misfit, start, switch in zip(misfits, ("No cuDNN 9 here", "No NCCL here"), ("CUDNN", "NCCL")):
         reason = f" ({misfit}: {OTHER_RELEASE})"
@@ -285,7 +279,7 @@ def test_without_a_library():
     cudnn(cuda)
     os.remove(f"{cuda}/lib64/libnvrtc.so.13")
     out, notes = find(CUDA_HOME=cuda, NCCL="0")
-    assert linked(values_of(out, "CUDA_LIBS"))[1] == ["libcublasLt.so.13", "libcudnn.so.9"], out
+    assert linked(out)[1] == ["libcublasLt.so.13", "libcudnn.so.9"], out
     assert "No NVRTC for CUDA 13 here: cuDNN needs it when the program runs" in notes, notes
     os.remove(f"{cuda}/lib64/libcublasLt.so.13")
     complaint = find(status=1, CUDA_HOME=cuda)[1]

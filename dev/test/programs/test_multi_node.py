@@ -72,7 +72,7 @@ if [ "$status" = 0 ] && [ -n "$steps" ]; then save $(printf %08d "$steps"); fi
 exit $status
 """
 NVIDIA_SMI = """#!/bin/sh
-for i in $(seq $FAKE_GPUS); do echo "NVIDIA H100, 80000"; done
+for i in 1 2 3 4; do echo "NVIDIA H100, 80000"; done
 """
 MPIRUN = r"""#!/usr/bin/env bash
 if [ "$1" = --version ]; then echo "$FAKE_MPI"; exit 0; fi
@@ -122,8 +122,7 @@ def fresh():
 
 def environment(**changes):
     settings = dict(FAKE=FAKE, FAKE_STATUS="0", FAKE_SAVES="no", FAKE_WAITS="", FAKE_MPI="mpirun (Open MPI) 4.1.4",
-                    FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0",
-                    DATA_ROOT=DATA, STAGES="plan train",
+                    PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", DATA_ROOT=DATA, STAGES="plan train",
                     PATH=PROGRAMS + os.pathsep + os.environ["PATH"])
     return shell.environment(**{**settings, **changes})
 
