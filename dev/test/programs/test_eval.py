@@ -50,10 +50,8 @@ def test_contexts_that_are_cut():
     model = cli.model("cut.bin", CONFIG, params)
     examples = questions(CONFIG, params, 12, 24, longest=40)
     name = eval_file("cut_val.bin", examples)
-    longer = [len(context) + len(completion) - 1
-              for context, completions, _ in examples
-              for completion in completions
-              if len(context) + len(completion) - 1 > 24]
+    lengths = [len(context) + len(completion) - 1 for context, completions, _ in examples for completion in completions]
+    longer = [length for length in lengths if length > 24]
     for batch, length in ((3, 24), (1, 9), (2, 3)):
         out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length)
         assert results(out) == [(0, 12, 12)], out

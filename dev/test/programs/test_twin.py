@@ -273,26 +273,24 @@ def write_shard(path, tokens):
     cli.shard(path, [int(token) for token in tokens])
 
 
+def quiet(arguments):
+    """These arguments, without validations unless they ask for some."""
+    words = list(map(str, arguments))
+    return words if "--val-every" in words else [*words, "--val-every", "0"]
+
+
 def run_c(program, *arguments):
     """What a C trainer prints."""
-    command = [program, *map(str, arguments), "--sample-every", "0"]
-    if "--val-every" not in command:
-        command += ["--val-every", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=LIMIT)
-    assert done.returncode == 0, f"{arguments}: {done.stderr}"
-    return done.stdout
+    return cli.Trainer(program, "", **ENVIRONMENT).ran(*quiet(arguments), "--sample-every", "0")
 
 
 def run_twin(*arguments):
     """What the twin prints, in this process: it takes seconds to start another."""
     import train_gpt2
     from dev.twin import options
-    command = [*map(str, arguments), "--device", "cpu"]
-    if "--val-every" not in command:
-        command += ["--val-every", "0"]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        train_gpt2.train(options.parse(command, lambda device: False))
+        train_gpt2.train(options.parse([*quiet(arguments), "--device", "cpu"], lambda device: False))
     return out.getvalue()
 
 
