@@ -13,6 +13,7 @@ preceded by end-of-text. The first shard is for validation (fineweb_val_000000.b
 (fineweb_train_000001.bin and so on). What was fetched stays where either is stopped.
 """
 import glob
+import hashlib
 import os
 import re
 
@@ -150,7 +151,8 @@ def make_shards(options, folder):
               "shard_size": options.shard_size, "vocab": common.file_sha256(vocab)}
     folder.set_source(source)
     remotes = parquet_remotes(options, repository)
-    made = {**source, "files": [remote.sha256 for remote in remotes]}
+    # One short word for each shard's record, of all that the shards follow from.
+    made = hashlib.sha256(repr([source, [remote.sha256 for remote in remotes]]).encode()).hexdigest()
 
     def names():
         return [name for name, entry in folder.record.get("files", {}).items() if entry.get("made") == made]
