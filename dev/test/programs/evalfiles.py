@@ -1,5 +1,5 @@
 """Evaluation files as FORMATS describes them, and the answers a model gives, computed number by number in double
-precision: for test_eval.py and test_gpu_eval.py. Standard library only; shares nothing with the C side."""
+precision: for the tests of evaluations and of tokenize. Standard library only; shares nothing with the C side."""
 import array
 import random
 import re
@@ -8,7 +8,6 @@ import struct
 import cli
 
 CONFIG = cli.config(maxT=24, V=61, Vp=128, L=2)
-
 
 
 def eval_file(name, examples):
@@ -24,25 +23,20 @@ def eval_file(name, examples):
     return cli.write(name, header + b"".join(array.array("H", words).tobytes() for words in streams))
 
 
-def completion_means(c, params, context, completions, T):
-    """The mean loss of each completion over its own tokens, of the last T + 1 tokens as many as there are."""
-    means = []
-    for completion in completions:
-        tokens = (context + completion)[-(T + 1):]
-        losses = cli.reference_losses(c, params, tokens[:-1], tokens[1:])
-        means.append(sum(losses[-len(completion):]) / len(completion))
-    return means
-
-
-def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
-    """Random questions (context, completions, answer), whose best completion is clear, more so than any rounding. Rows
-    have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
-    generator, found = random.Random(seed), []
+def questions(c, params, count, T, longest=None, margin=0.1):
+    """Random questions (context, completions, answer), whose best completion is clear, more so than any rounding: the
+    one whose own tokens have the least mean loss. Rows have up to `longest` inputs (T, if it is not given), of which
+    the last T are seen."""
+    generator, found = random.Random(5), []
     while len(found) < count:
         lengths = [generator.randrange(1, 7) for _ in range(generator.choice([4, 4, 4, 2, 3]))]
         lengths.insert(0, generator.randrange(1, (longest or T) + 2 - max(lengths)))
         context, *completions = [[generator.randrange(c["V"]) for _ in range(n)] for n in lengths]
-        means = completion_means(c, params, context, completions, T)
+        means = []
+        for completion in completions:
+            tokens = (context + completion)[-(T + 1):]
+            losses = cli.reference_losses(c, params, tokens[:-1], tokens[1:])
+            means.append(sum(losses[-len(completion):]) / len(completion))
         best, second = sorted(means)[:2]
         if second - best >= margin:
             found.append((context, completions, means.index(best)))
@@ -88,9 +82,9 @@ def chain(count, seed):
     return tokens
 
 
-def chain_questions(count=16, seed=4):
+def chain_questions(count=16):
     """How a chain goes on, of four ways."""
-    generator, found = random.Random(seed), []
+    generator, found = random.Random(4), []
     for _ in range(count):
         tokens = [generator.randrange(CONFIG["V"])]
         while len(tokens) < 8:
