@@ -123,6 +123,7 @@ TEST(test_refusals) {
         {ON_BOTH, "-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
         {ON_CPU_ONLY, "-i x -r -1", "--recompute (-r): got '-1', expected a whole number from 0 to 3 (default 0)"},
         // names that are not ours
+        {ON_BOTH, "--batch=4", "'--batch" UNKNOWN "the nearest is --batch-size" LISTS}, // a beginning is near
         {ON_BOTH, "--batch_size 4", "'--batch_size" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--stpes=4", "'--stpes" UNKNOWN "the nearest is --steps" LISTS},
         {ON_BOTH, "-lr 4", "'-lr" UNKNOWN "the nearest is --lr" LISTS},
