@@ -790,7 +790,7 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!run_skips_update(run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
-    info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
+    info.peak_fraction = run_step_flops(run) / info.seconds / t->peak_flops;
     run_advance(run);
     return run_log_step(run, &info, error);
 }
@@ -891,7 +891,7 @@ static void print_run(const Trainer *t, TrainRun *run) {
     run_print_needs(run, &t->plan);
     if (!train_options_plan(run->options)) { return; }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->plan); }
-    run_print_machine_fit(&t->plan);
+    run_print_machine_fit(run, &t->plan);
 }
 
 // Opens the machine, loads the model, and begins the logs.

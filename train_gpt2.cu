@@ -961,7 +961,7 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
     if (t->gpu.device.peak_flops > 0.0) {
         double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
-        step->info.peak_fraction = run_peak_fraction(run, step->info.seconds, peak);
+        step->info.peak_fraction = run_step_flops(run) / step->info.seconds / peak;
     }
     return run_log_step(run, &step->info, error);
 }

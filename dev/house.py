@@ -26,8 +26,8 @@ ROOMS = {
     "ranks": (4011, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1033, 1050, "base model"),
-    "trainer": (123, 1000, "base model cuda layers optim ranks data files run"),
-    "run": (3078, 2800, "base model data files"),
+    "trainer": (120, 1000, "base model cuda layers optim ranks data files run"),
+    "run": (3075, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 1183, "train_gpt2_program.cuh": 976, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

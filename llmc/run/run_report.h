@@ -110,16 +110,14 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     if (checkpoint_bytes >= 0) { say(stdout, "checkpoints about %s each\n", bytes_text(checkpoint_bytes).text); }
 }
 
-// Prints whether the plan of a CPU run fits into this machine, and which program plans for GPUs.
-static inline void run_print_machine_fit(const MemoryPlan *plan) {
+// Prints the work of a CPU run's step, whether its plan fits into this machine, and which program plans for GPUs.
+static inline void run_print_machine_fit(const TrainRun *run, const MemoryPlan *plan) {
     MachineMemory memory = machine_memory("");
     bool fits = plan->total <= memory.available, possible = plan->total <= memory.all;
-    say(stdout, "fits        %s: %s of %s%s, %s available\n",
-        fits       ? "yes"
-        : possible ? "not beside other programs"
-                   : "no",
-        bytes_text(plan->total).text, bytes_text(memory.all).text, machine_limit_text(&memory),
-        bytes_text(memory.available).text);
+    const char *answer = fits ? "yes" : possible ? "not beside other programs" : "no";
+    if (run_kind(run) == RUN_TRAINS) { say(stdout, "a step      %.4g FLOPs\n", run_step_flops(run)); }
+    say(stdout, "fits        %s: %s of %s%s, %s available\n", answer, bytes_text(plan->total).text,
+        bytes_text(memory.all).text, machine_limit_text(&memory), bytes_text(memory.available).text);
     say(stdout, "            train_gpt2cu --plan plans for GPUs, and so does train_gpt2emu, which needs no GPU\n");
 }
 
@@ -150,12 +148,6 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
 static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
     StepInfo info = {run->step, 0.0, 0.0, lr, 0.0, run->options->total_batch, 0.0};
     return info;
-}
-
-// Returns the operations of a step that took so long, as a fraction of a peak in operations a second.
-static inline double run_peak_fraction(const TrainRun *run, double seconds, double peak) {
-    const TrainOptions *o = run->options;
-    return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / seconds / peak;
 }
 
 // Takes a step's loss and norm into the statistics. Returns true, and says why, if its update must be skipped.

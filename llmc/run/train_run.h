@@ -117,6 +117,11 @@ static inline int64_t run_step_sequences(const TrainRun *run) {
     return run->options->total_batch / run->options->seq_len;
 }
 
+// Returns the operations of a step.
+static inline double run_step_flops(const TrainRun *run) {
+    return flops_per_token(&run->config, run->options->seq_len) * (double)run->options->total_batch;
+}
+
 // Tells whether --auto chooses the micro-batch.
 static inline bool run_chooses_batch(const TrainRun *run) {
     return run->options->auto_plan && !run->options->given[OPTION_batch_size];

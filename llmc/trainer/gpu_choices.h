@@ -102,14 +102,11 @@ static inline bool run_settle_gpu_choices(TrainRun *run, TrainOptions *o, int64_
 // Prints the work and the traffic of a step on each GPU, and whether the plan fits. bytes: of the plan.
 static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_t gradient_bytes,
                                       int64_t parameter_bytes) {
-    const TrainOptions *o = run->options;
     ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
     int64_t missing = bytes - run_gpu_budget(run);
-    if (run_kind(run) == RUN_TRAINS) {
-        say(stdout, "a step      %.4g FLOPs on each GPU\n",
-            flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks);
-    }
-    if (run_kind(run) == RUN_TRAINS && run->num_ranks > 1) {
+    bool trains = run_kind(run) == RUN_TRAINS;
+    if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
+    if (trains && run->num_ranks > 1) {
         say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n",
             (long long)gradient_bytes, (long long)parameter_bytes);
     }

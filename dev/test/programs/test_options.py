@@ -101,7 +101,7 @@ def test_plan_says_whether_this_machine_fits():
     for size, says in (([*TINY], "yes"), (["-e", "gpt3:c12288", "-x", 9], "no")):
         out = ran("-i", TEXT, *size, "--plan")
         shown = re.search(r"^memory +(\S+ \w+), planned$", out, re.M)[1]
-        assert re.search(rf"^fits        {says}: {shown} of .*, .* available$", out, re.M), out
+        assert re.search(rf"^a step      \S+ FLOPs\nfits        {says}: {shown} of .*, .* available$", out, re.M), out
         assert "train_gpt2emu, which needs no GPU" in out and "\nbuffer " not in out, out
 
 
