@@ -133,7 +133,7 @@ knows${known% }; a newer GPU runs what its driver translates" ;;
         done
     fi
     if [ -z "$archs" ]; then
-        for arch in 80 90 100; do [ "${known#* $arch }" = "$known" ] || archs="${archs:+$archs }$arch"; done
+        for arch in 80 90 100; do [ "${known#* "$arch" }" = "$known" ] || archs="${archs:+$archs }$arch"; done
         archs=${archs:-80}
         go_without GPU "No GPU that CUDA $release knows is visible here: building for sm_${archs// / sm_}. \
 GPU_ARCH=90 builds for sm_90 only, in less time"
