@@ -17,8 +17,8 @@
 // files. One process, the leader, creates, names and removes the files. In a save the leader calls
 // checkpoint_write_begin first, then every other process calls it. All call checkpoint_write and
 // checkpoint_write_flush. The leader calls checkpoint_write_commit when all have flushed. When a process fails or is
-// killed before the commit, the leader removes them, and the folder is as before. The caller synchronises the processes
-// and passes on their failures.
+// killed before the commit, the leader removes the new files, and the folder is as before. The caller synchronises the
+// processes and passes on their failures.
 //
 // One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
@@ -364,8 +364,8 @@ static inline int64_t checkpoint_size(const GPT2Config *config, GPT2Optimizer op
 
 // Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of equal names
 // and sizes. The commit stores what the leader's sections then hold. The leader creates the files at their full size,
-// so that a full disk shows here, and the other processes open them. After a failure of this function no file is open.
-// When a following function fails, the caller calls checkpoint_write_close.
+// and the other processes open them. After a failure of this function no file is open. When a following function fails,
+// the caller calls checkpoint_write_close.
 static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
