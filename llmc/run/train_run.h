@@ -138,9 +138,9 @@ static inline const char *run_shape_origin(const TrainRun *run) {
 // Names the statistics as sections of a training state.
 static inline void run_keep_statistics(TrainRun *run) {
     const StateSection sections[RUN_SECTIONS] = {
+        {"divergence", &run->kept.divergence, sizeof(run->kept.divergence), divergence_is_sound},
         {"loss_outliers", &run->kept.outliers.loss, sizeof(run->kept.outliers.loss), outlier_is_sound},
-        {"norm_outliers", &run->kept.outliers.norm, sizeof(run->kept.outliers.norm), outlier_is_sound},
-        {"divergence", &run->kept.divergence, sizeof(run->kept.divergence), divergence_is_sound}};
+        {"norm_outliers", &run->kept.outliers.norm, sizeof(run->kept.outliers.norm), outlier_is_sound}};
     memcpy(run->kept.sections, sections, sizeof(sections));
 }
 
