@@ -30,7 +30,7 @@ static Tokenizer tokenizer_of(const char *const *tokens, int count) {
     t.eot_token = 256 + count;
     const uint8_t *data = (const uint8_t *)file.data + DATA_HEADER_BYTES;
     if (!tokenizer_take_tokens(&t, data, (int64_t)file.used - DATA_HEADER_BYTES, 257 + count, &error) ||
-        !tokenizer_recover_merges(&t, &error)) {
+        !tokenizer_recover(&t, &error)) {
         print_error("chapter", &error);
         exit(1);
     }
