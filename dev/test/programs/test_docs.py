@@ -88,10 +88,12 @@ def test_make_targets_exist():
             targets.setdefault(switches, set()).update(set(words) - set(switches))
     assert sum(map(len, targets.values())) >= 8, targets
     makefile = text_of("Makefile") + text_of("dev/test/tests.mk")
-    build = new_folder("make")  # make notes its flags there, and a change of them builds anew
     for switches, names in targets.items():
         assert all(re.search(rf"\b{switch.partition('=')[0]}\b", makefile) for switch in switches), switches
-        help_from("make", "-n", *switches, f"BUILD={build}", *(re.sub("^build(?=/)", build, name) for name in names))
+        # make notes its flags in the build folder, and other flags would build everything anew.
+        build = dict(switch.split("=", 1) for switch in switches).get("BUILD", "build")
+        words = [re.sub(rf"(^|=){build}(?=/|$)", rf"\1{path('make')}", word) for word in (*switches, *names)]
+        help_from("make", "-n", *words, f"BUILD={new_folder('make')}")
 
 
 def test_options_exist():
