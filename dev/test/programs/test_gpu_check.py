@@ -266,7 +266,7 @@ def check_targets(result, rows, folder):
         assert rows["targets", name] == value and rows["targets", name + " target"] == verdict, (name, rows)
         assert re.search(rf"^{re.escape(name)} .* {re.escape(value)}  {verdict}$", summary, re.M), (name, summary)
     assert float(rows["targets", "GPT-2 124M peak memory off its plan"]) < 0.03, rows
-    assert 0.4 < float(rows["targets", "GPT-2 124M first step after the start"]) < 60, rows
+    assert 0.4 <= float(rows["targets", "GPT-2 124M first step after the start"]) < 60, rows
     for line in (r"d12, batch 16: one option changed, .* \(which differ by 0\.0%\)", r"A step of d12 \(bf16, attention",
                  r"A step of d48, --fp8 \(bf16, attention",
                  r" +2\.000 +5\.0% +2\.0 +1000\.00 +3\.00  gelu_forward",
