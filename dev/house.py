@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (1237, 1150, ""),
     "model": (1466, 850, "base"),
-    "cpu": (1549, 1450, "base model"),
+    "cpu": (1560, 1450, "base model"),
     "cuda": (1998, 850, "base model"),
     "layers": (3549, 3150, "base model cuda"),
     "optim": (806, 700, "base model cuda"),

@@ -280,7 +280,8 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
     bool first_block = pass->k0 + b->k == 0, add = p->accumulate || !first_block;
     const float *bias = first_block && p->bias != NULL ? p->bias + b->n : NULL;
     int64_t panel = gemm_panel_words(kernel->words, pass->depth) * GEMM_LANES; // words in a panel of A
-    bool plain = !add && bias == NULL && b->cols % GEMM_LANES == 0;            // the kernel may write a whole tile to C
+    // The kernel may write a whole tile to C, or add it.
+    bool plain = bias == NULL && b->cols % GEMM_LANES == 0 && (!add || kernel->adds);
     int64_t w = b->k / gemm_per_word(kernel->words), depth = ceil_div_i64(b->depth, gemm_per_word(kernel->words));
     for (int64_t row = 0; row < pass->rows; row += kernel->rows) {
         int64_t rows = min_i64(kernel->rows, pass->rows - row);
@@ -289,9 +290,9 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
         if (b->next.data != NULL) { gemm_prefetch_part(&b->next, row, row + rows, pass->rows); }
         const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
         if (plain && rows == kernel->rows) {
-            kernel->multiply(to, p->ldc, a, panel, b->packed, depth, rows, b->cols);
+            kernel->multiply(to, p->ldc, a, panel, b->packed, depth, rows, b->cols, add);
         } else {
-            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b->packed, depth, rows, b->cols);
+            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b->packed, depth, rows, b->cols, false);
             gemm_write(to, p->ldc, tile, bias, rows, b->cols, add);
         }
     }

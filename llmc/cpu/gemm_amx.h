@@ -41,7 +41,9 @@ GEMM_AMX_TARGET static inline void gemm_end_amx(void) { _tile_release(); }
 // Registers 0 .. 3 are C: upper left, upper right, lower left, lower right. 4 and 5 are A, 6 and 7 are B. Where one
 // tile of rows or columns is enough, the panels hold no other.
 GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, const float *a, int64_t a_panel,
-                                                     const float *b, int64_t depth, int64_t rows, int64_t cols) {
+                                                     const float *b, int64_t depth, int64_t rows, int64_t cols,
+                                                     bool add) {
+    (void)add; // false: this kernel cannot
     const bool lower = rows > 16, right = cols > 16;
     __asm__ volatile("" ::: "memory"); // the intrinsics of gcc do not say that they read memory
     _tile_zero(0);
@@ -71,7 +73,7 @@ GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, co
 }
 
 // 128 words: both panels take 32 KB, and stay in a first-level cache of 48 KB.
-static const GemmKernel gemm_amx = {"amx",        GEMM_PAIRS,        32,  32, 128, true, gemm_begin_amx,
+static const GemmKernel gemm_amx = {"amx",        GEMM_PAIRS,        32,  32, 128, true, false, gemm_begin_amx,
                                     gemm_end_amx, gemm_multiply_amx, NULL};
 
 #endif // GEMM_AMX_TARGET

@@ -55,8 +55,9 @@ __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla
 }
 
 GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, int64_t ld, const float *a, int64_t a_panel,
-                                                           const float *b, int64_t depth, int64_t rows, int64_t cols) {
-    (void)a_panel; // one panel of A is enough
+                                                           const float *b, int64_t depth, int64_t rows, int64_t cols,
+                                                           bool add) {
+    (void)a_panel, (void)add; // one panel of A is enough, and this kernel cannot add
     for (int64_t j = 0; j < cols; j += 8) {
         if (rows <= 4) {
             gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 1);
@@ -66,7 +67,8 @@ GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, int64_t 
     }
 }
 
-static const GemmKernel gemm_bfmmla = {"bfmmla", GEMM_PAIRS, 8, 48, 256, false, NULL, NULL, gemm_multiply_bfmmla, NULL};
+static const GemmKernel gemm_bfmmla = {"bfmmla", GEMM_PAIRS,           8,   48, 256, false, false, NULL,
+                                       NULL,     gemm_multiply_bfmmla, NULL};
 
 #endif // GEMM_BFMMLA_TARGET
 #endif // LLMC_GEMM_ARM_H

@@ -22,12 +22,13 @@ typedef struct {
     // AMX reads A by rows: in each square of 16 rows and 16 words, word w of row i stands at 16 i + w. Zeros then fill
     // the last square.
     bool a_by_rows;
+    bool adds; // multiply can add
     // Before and after some multiplies in a thread. NULL: nothing is to be done.
     void (*begin)(void), (*end)(void);
-    // tile[i * ld + j] = sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a: panels of
-    // GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
+    // tile[i * ld + j] = (+= if it adds) sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a:
+    // panels of GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
     void (*multiply)(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b, int64_t depth,
-                     int64_t rows, int64_t cols);
+                     int64_t rows, int64_t cols, bool add);
     // Makes b + a s of every sum s of a tile, so many times: only the arithmetic takes time. a: a word, b: a vector.
     // Returns how many words it has multiplied. NULL: this kernel has none.
     int64_t (*burn)(float *tile, const float *a, const float *b, int64_t times);

@@ -44,7 +44,7 @@ typedef float GEMM_MEMORY __attribute__((vector_size(GEMM_WIDTH * 4), aligned(4)
 // The tile for rows x vectors. Inlining makes both constants, so that the sums stay in registers.
 __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *tile, int64_t ld, const float *a,
                                                                         const float *b, int64_t depth, int rows,
-                                                                        int vectors) {
+                                                                        int vectors, bool add) {
     const GEMM_VECTOR zero = {0};
     GEMM_VECTOR sums[GEMM_ROWS][3];
     GEMM_UNROLL for (int i = 0; i < rows; i++) {
@@ -63,36 +63,40 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *t
         b += GEMM_MAX_COLS;
     }
     GEMM_UNROLL for (int i = 0; i < rows; i++) {
-        GEMM_UNROLL for (int j = 0; j < vectors; j++) { *(GEMM_MEMORY *)(tile + i * ld + j * GEMM_WIDTH) = sums[i][j]; }
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) {
+            GEMM_MEMORY *to = (GEMM_MEMORY *)(tile + i * ld + j * GEMM_WIDTH);
+            if (add) { sums[i][j] = *to + sums[i][j]; }
+            *to = sums[i][j];
+        }
     }
 }
 
 // Chooses the number of vectors.
 __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float *tile, int64_t ld, const float *a,
                                                                            const float *b, int64_t depth, int rows,
-                                                                           int64_t cols) {
+                                                                           int64_t cols, bool add) {
     if (cols > 2 * GEMM_WIDTH) {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 3);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 3, add);
     } else if (cols > GEMM_WIDTH) {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 2);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 2, add);
     } else {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 1);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 1, add);
     }
 }
 
 // GemmKernel.multiply.
 GEMM_TARGET static inline void GEMM_MULTIPLY(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b,
-                                             int64_t depth, int64_t rows, int64_t cols) {
+                                             int64_t depth, int64_t rows, int64_t cols, bool add) {
     (void)a_panel; // one panel of A is enough
     for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH) {
         if (rows == 1) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 1, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 1, cols - j, add);
         } else if (rows == 2) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 2, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 2, cols - j, add);
         } else if (rows <= 4) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 4, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 4, cols - j, add);
         } else {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, GEMM_ROWS, cols - j);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, GEMM_ROWS, cols - j, add);
         }
     }
 }
@@ -111,7 +115,8 @@ GEMM_TARGET static inline int64_t GEMM_BURN(float *tile, const float *a, const f
 }
 
 static const GemmKernel GEMM_JOIN(GEMM_NAME, ) = {
-    GEMM_STRING(GEMM_NAME), GEMM_WORDS, GEMM_ROWS, GEMM_MAX_COLS, 256, false, NULL, NULL, GEMM_MULTIPLY, GEMM_BURN};
+    GEMM_STRING(GEMM_NAME), GEMM_WORDS, GEMM_ROWS, GEMM_MAX_COLS, 256, false, true, NULL, NULL,
+    GEMM_MULTIPLY,          GEMM_BURN};
 
 #undef GEMM_NAME
 #undef GEMM_TARGET
