@@ -281,7 +281,8 @@ stage_export() {
     if [ "$OUT_DIR/hf/model.safetensors" -nt "$model" ]; then
         say "$OUT_DIR/hf is here"
     else
-        rm -rf "$OUT_DIR/hf" # of an earlier checkpoint, or cut short
+        # An earlier export goes, whole or cut short. dev/hf.py refuses a folder that holds anything else.
+        rm -f "$OUT_DIR"/hf/{model.safetensors,{config,generation_config,tokenizer,tokenizer_config}.json}{,.tmp}
         run_python numpy dev/hf.py export "$model" "$OUT_DIR/hf"
     fi
 }

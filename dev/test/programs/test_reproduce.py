@@ -102,7 +102,13 @@ def test_124M_finished_before():
     if not os.path.exists(os.path.join(folder, "state_00000004.bin")):
         pytest.skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
     log = text_of(os.path.join(folder, "main.log"))
-    shutil.rmtree(os.path.join(folder, "hf"))
+    os.remove(os.path.join(folder, "hf", "model.safetensors"))  # as an export that was killed leaves it
+    with open(os.path.join(folder, "hf", "thesis.txt"), "w", encoding="ascii") as file:
+        file.write("years of work")
+    out = ran(1, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
+    assert "run_smoke_gpt2_124M/hf: is not empty" in out, out
+    assert os.listdir(os.path.join(folder, "hf")) == ["thesis.txt"]
+    os.remove(os.path.join(folder, "hf", "thesis.txt"))
     out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
     assert "step 4 of 4 is saved in run_smoke_gpt2_124M: nothing to train\n" in out, out
     assert "start 1 of" not in out and " fetch " not in out, out
