@@ -77,7 +77,7 @@ typedef struct {
     const float *logits, *loss, *grads; // (B,T,V), one number, the 16 tensors in file order
 } DebugState;
 
-static DebugState debug_state_open(const GPT2Config *config) {
+static DebugState debug_state_open(const ModelConfig *config) {
     const char *path = FIXTURES "tiny_debug_state.bin";
     DebugState s;
     int64_t size;
@@ -91,7 +91,7 @@ static DebugState debug_state_open(const GPT2Config *config) {
     s.logits = (const float *)(s.targets + N);
     s.loss = s.logits + N * config->vocab_size;
     s.grads = s.loss + 1;
-    int64_t numbers = 256 + 2 * N + N * config->vocab_size + 1 + gpt2_num_params(config);
+    int64_t numbers = 256 + 2 * N + N * config->vocab_size + 1 + model_num_params(config);
     if (size != 4 * numbers) { fixture_fail(path, "another size than its header says", ""); }
     return s;
 }
@@ -109,7 +109,7 @@ static void tiny_close(Tiny *tiny) {
 }
 
 // Returns false and fails the test if the model cannot be loaded. Then there is nothing to close.
-static bool tiny_open_for(Test *t, Tiny *tiny, const char *init, int recompute, GPT2Optimizer optimizer) {
+static bool tiny_open_for(Test *t, Tiny *tiny, const char *init, int recompute, OptimizerKind optimizer) {
     Error error;
     ModelFile file;
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return false; }
@@ -119,7 +119,7 @@ static bool tiny_open_for(Test *t, Tiny *tiny, const char *init, int recompute, 
     bool ok = plan_allocate(&tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
     if (ok) {
         clear_moments(&tiny->gpt2);
-        clear_rows(tiny->gpt2.grads, gpt2_num_params(&file.config));
+        clear_rows(tiny->gpt2.grads, model_num_params(&file.config));
     } else {
         tiny_close(tiny);
     }
@@ -136,9 +136,9 @@ static float *load_params(Test *t, const Tiny *tiny, const char *init) {
     Error error;
     ModelFile file;
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return NULL; }
-    bool same = memcmp(&file.config, &tiny->gpt2.config, sizeof(GPT2Config)) == 0;
+    bool same = memcmp(&file.config, &tiny->gpt2.config, sizeof(ModelConfig)) == 0;
     if (!CHECK(t, same, "%s: another config than tiny.bin", init)) { return NULL; }
-    float *params = zeros(gpt2_num_params(&file.config));
+    float *params = zeros(model_num_params(&file.config));
     CHECK(t, model_file_read(&file, params, &error), "%s", error.text);
     return params;
 }
@@ -154,7 +154,7 @@ static double tiny_forward(Tiny *tiny, const int32_t *inputs, const int32_t *tar
 // weight's gradient. A block has 9 in a row: two LayerNorms, qkv, scores, softmax, weighted sum, two projections and
 // fc. The final LayerNorm, the head and the loss make 3 more. The backward pass goes through all of them again.
 static int64_t longest_reduction(const Tiny *tiny) {
-    const GPT2Config *config = &tiny->gpt2.config;
+    const ModelConfig *config = &tiny->gpt2.config;
     int64_t channels = 4 * (int64_t)config->channels, rows = (int64_t)tiny->want.B * tiny->want.T;
     return max_i64(max_i64(channels, rows), config->vocab_size);
 }
@@ -179,13 +179,13 @@ TEST(test_gradients) {
     for (int recompute = RECOMPUTE_NOTHING; recompute <= RECOMPUTE_BLOCK; recompute++) {
         Tiny tiny;
         if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", recompute)) { return; }
-        const GPT2Config *config = &tiny.gpt2.config;
+        const ModelConfig *config = &tiny.gpt2.config;
         tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, true);
         gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-            int64_t at = gpt2_param_offset(config, i);
-            check_tensor(t, gpt2_param_specs[i].name, tiny.gpt2.grads + at, tiny.want.grads + at,
-                         gpt2_param_size(config, i), longest_reduction(&tiny), backward_depth(&tiny));
+            int64_t at = param_offset(config, i);
+            check_tensor(t, param_specs[i].name, tiny.gpt2.grads + at, tiny.want.grads + at, param_size(config, i),
+                         longest_reduction(&tiny), backward_depth(&tiny));
         }
         tiny_close(&tiny);
     }
@@ -197,11 +197,11 @@ TEST(test_initialisation) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     int stride = *fixture_ints(&f, "stride", 1);
-    int64_t n = ceil_div_i64(gpt2_num_params(&tiny.gpt2.config), stride);
+    int64_t n = ceil_div_i64(model_num_params(&tiny.gpt2.config), stride);
     float *params = tiny.gpt2.params;
-    gpt2_init_params(params, &tiny.gpt2.config, (uint64_t)*fixture_ints(&f, "seed", 1));
+    param_init_all(params, &tiny.gpt2.config, (uint64_t)*fixture_ints(&f, "seed", 1));
     for (int64_t i = 0; i < n; i++) { params[i] = params[i * stride]; }
-    check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * GPT2_INIT_STD,
+    check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * PARAM_INIT_STD,
                 8 * FLT_EPSILON);
     tiny_close(&tiny);
     fixture_close(&f);
@@ -234,7 +234,7 @@ static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *nor
     int B = tiny->want.B, T = tiny->want.T, steps = *fixture_ints(f, "total", 1);
     const int32_t *inputs = fixture_ints(f, "inputs", steps * B * T) + step * B * T;
     const int32_t *targets = fixture_ints(f, "targets", steps * B * T) + step * B * T;
-    clear_rows(tiny->gpt2.grads, gpt2_num_params(&tiny->gpt2.config));
+    clear_rows(tiny->gpt2.grads, model_num_params(&tiny->gpt2.config));
     double loss = tiny_forward(tiny, inputs, targets, true);
     gpt2_backward(&tiny->gpt2, B, T);
     *norm = (float)gradient_norm(&tiny->gpt2);
@@ -257,12 +257,12 @@ static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *nor
 // AdamW can move an element. Muon moves elements farther, so this bound is strict for its matrices. AdamW divides a
 // gradient's error by sqrt(v) + epsilon. The fixture's epsilon of 1e-3 keeps the error small also for elements whose
 // gradient is nearly 0, and makes epsilon's place in the formula matter.
-static void check_movement(Test *t, const GPT2Config *config, int i, const float *got, const float *want,
+static void check_movement(Test *t, const ModelConfig *config, int i, const float *got, const float *want,
                            const float *start, double rates, double tol) {
-    int64_t at = gpt2_param_offset(config, i);
+    int64_t at = param_offset(config, i);
     double difference = 0.0, movement = 0.0, worst = 0.0;
     bool all_close = true;
-    for (int64_t j = at; j < at + gpt2_param_size(config, i); j++) {
+    for (int64_t j = at; j < at + param_size(config, i); j++) {
         double d = (double)got[j] - want[j], moved = (double)want[j] - start[j];
         double rounding = fabs((double)want[j]) * FLT_EPSILON * 10.0; // of the parameter itself, once in each update
         difference += d * d;
@@ -270,13 +270,13 @@ static void check_movement(Test *t, const GPT2Config *config, int i, const float
         worst = fmax(worst, fabs(d));
         all_close = all_close && fabs(d) <= tol * rates + rounding;
     }
-    const char *name = gpt2_param_specs[i].name;
+    const char *name = param_specs[i].name;
     CHECK(t, all_close, "%s: an element is off by %g, the learning rates add up to %g", name, worst, rates);
     CHECK(t, sqrt(difference) <= tol * sqrt(movement), "%s moved by %g in all and is off by %g", name, sqrt(movement),
           sqrt(difference));
 }
 
-static void check_ten_updates(Test *t, const char *fixture, const char *after, GPT2Optimizer optimizer) {
+static void check_ten_updates(Test *t, const char *fixture, const char *after, OptimizerKind optimizer) {
     Fixture f = fixture_open(fixture);
     Tiny tiny;
     if (!tiny_open_for(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING, optimizer)) { return; }

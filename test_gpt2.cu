@@ -36,7 +36,7 @@ static double tolerance(int64_t K, int64_t D) {
 }
 
 static int64_t longest_reduction(const Trainer *trainer) {
-    const GPT2Config *config = &trainer->model.config;
+    const ModelConfig *config = &trainer->model.config;
     return max_i64(max_i64(4 * (int64_t)config->channels, (int64_t)trainer->model.shape.B * trainer->model.shape.T),
                    config->vocab_size);
 }
@@ -90,7 +90,7 @@ template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> 
 
 // Returns an array in the order of the parameter table. There is one rank, which has all of it.
 template <class T> static std::vector<float> in_table_order(const Trainer *trainer, Buckets<T> array) {
-    std::vector<float> ordered((size_t)gpt2_num_params(&trainer->model.config), NAN);
+    std::vector<float> ordered((size_t)model_num_params(&trainer->model.config), NAN);
     take_own_part(trainer, array, &ordered);
     return ordered;
 }
@@ -103,13 +103,13 @@ struct Rig {
     std::unique_ptr<TrainRun> run{new TrainRun()};
     bool ok = false;
 
-    Rig(Test *t, const GPT2Config *config, RunShape shape);
+    Rig(Test *t, const ModelConfig *config, RunShape shape);
     ~Rig() { gpt2_close(&trainer); }
     Rig(const Rig &) = delete;
     Rig &operator=(const Rig &) = delete;
 };
 
-Rig::Rig(Test *t, const GPT2Config *config, RunShape shape) {
+Rig::Rig(Test *t, const ModelConfig *config, RunShape shape) {
     Error error;
     comm_single(&comm);
     take_ranks(run.get(), &comm);
@@ -204,7 +204,7 @@ struct Wanted {
     int B, T, N;
     const int32_t *inputs, *targets;    // (B,T)
     const float *logits, *loss, *grads; // (B,T,V), one number, the 16 tensors in file order
-    GPT2Config config;
+    ModelConfig config;
 };
 
 static Wanted wanted_open(Test *t) {
@@ -222,7 +222,7 @@ static Wanted wanted_open(Test *t) {
     w.logits = (const float *)(w.targets + w.N);
     w.loss = w.logits + (int64_t)w.N * w.config.vocab_size;
     w.grads = w.loss + 1;
-    int64_t numbers = 256 + 2 * w.N + (int64_t)w.N * w.config.vocab_size + 1 + gpt2_num_params(&w.config);
+    int64_t numbers = 256 + 2 * w.N + (int64_t)w.N * w.config.vocab_size + 1 + model_num_params(&w.config);
     if (size != 4 * numbers) { fixture_fail("small_debug_state.bin", "another size than its header says", ""); }
     return w;
 }
@@ -242,9 +242,9 @@ static void check_gradients(Test *t, Trainer *trainer, const float *want, const 
     std::vector<float> grads = in_table_order(trainer, trainer->model.grads);
     double tol = tolerance(longest_reduction(trainer), backward_depth(trainer));
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(&trainer->model.config, i), n = gpt2_param_size(&trainer->model.config, i);
+        int64_t at = param_offset(&trainer->model.config, i), n = param_size(&trainer->model.config, i);
         std::vector<float> tensor(grads.begin() + at, grads.begin() + at + n);
-        check_tensor(t, std::string(what) + ", gradient of " + gpt2_param_specs[i].name, tensor, want + at, tol);
+        check_tensor(t, std::string(what) + ", gradient of " + param_specs[i].name, tensor, want + at, tol);
     }
 }
 
@@ -322,7 +322,7 @@ TEST(test_accumulation) {
 }
 
 // Returns Muon's learning rate and momentum for a step of the fixture; zeros for a fixture of AdamW.
-static std::array<float, 2> muon_of_step(const Fixture *f, int step, GPT2Optimizer optimizer) {
+static std::array<float, 2> muon_of_step(const Fixture *f, int step, OptimizerKind optimizer) {
     if (optimizer == OPTIMIZER_ADAMW) { return {0.0f, 0.0f}; }
     int steps = *fixture_ints(f, "total", 1), warmup = *fixture_ints(f, "muon_warmup", 1);
     float of_peak = fixture_floats(f, "lr", steps)[step] / fixture_float(f, "peak");
@@ -331,7 +331,7 @@ static std::array<float, 2> muon_of_step(const Fixture *f, int step, GPT2Optimiz
 }
 
 // Checks the loss and the norm of each of ten updates with clipping, warm-up and decay.
-static void check_ten_updates(Test *t, const char *fixture, GPT2Optimizer optimizer) {
+static void check_ten_updates(Test *t, const char *fixture, OptimizerKind optimizer) {
     Wanted w = wanted_open(t);
     Fixture f = fixture_open(fixture);
     RunShape shape = trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING);
@@ -371,8 +371,8 @@ TEST(test_ten_updates_with_muon) { check_ten_updates(t, FIXTURES "small_muon_ste
 // ---------------------------------------------------------------------------------------------------------------------
 // Equal bits
 
-static const GPT2Config two_heads = {24, 257, 384, 2, 2, 128};
-static const GPT2Config narrow = {24, 257, 384, 2, 2, 32}; // where no width shows more
+static const ModelConfig two_heads = {24, 257, 384, 2, 2, 128};
+static const ModelConfig narrow = {24, 257, 384, 2, 2, 32}; // where no width shows more
 
 // Makes a batch with something to learn: each token makes one next token likely.
 static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets) {
@@ -482,7 +482,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
     std::string what = words("%d ranks, stage %d", num_ranks, stage);
     if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
         uint64_t sum = 0;
-        std::vector<float> params((size_t)gpt2_num_params(&narrow), NAN);
+        std::vector<float> params((size_t)model_num_params(&narrow), NAN);
         for (const std::unique_ptr<Rig> &rank : ranks) {
             sum += sum_of_own(rank.get());
             take_own_part(&rank->trainer, rank->trainer.model.params, &params);
@@ -502,7 +502,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
     temp_dir_remove(&again);
 }
 
-static void check_checkpoints(Test *t, GPT2Optimizer optimizer, bool has_master, int count) {
+static void check_checkpoints(Test *t, OptimizerKind optimizer, bool has_master, int count) {
     const int ranks[][2] = {
         {1, ZERO_REPLICATE}, {5, ZERO_PARAMETERS}, {2, ZERO_REPLICATE}, {3, ZERO_OPTIMIZER}, {4, ZERO_GRADIENTS}};
     RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
@@ -536,15 +536,15 @@ TEST(test_checkpoints_of_any_ranks_with_muon) {
 
 // Their buckets cover three cases: the last ranks own nothing, a bucket has fewer elements than there are ranks, and a
 // bucket is many times larger than the staging memory.
-static const GPT2Config layouts[] = {two_heads,
-                                     {1, 3, 8, 1, 1, 8},
-                                     {7, 50, 56, 3, 1, 40},
-                                     {1024, 50257, 50304, 12, 12, 768},
-                                     {1024, 50257, 50304, 2, 25, 1600}};
+static const ModelConfig layouts[] = {two_heads,
+                                      {1, 3, 8, 1, 1, 8},
+                                      {7, 50, 56, 3, 1, 40},
+                                      {1024, 50257, 50304, 12, 12, 768},
+                                      {1024, 50257, 50304, 2, 25, 1600}};
 static const int rank_counts[] = {1, 2, 3, 4, 7, 64, 3000};
 
 static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,
-                              GPT2Optimizer optimizer = OPTIMIZER_ADAMW) {
+                              OptimizerKind optimizer = OPTIMIZER_ADAMW) {
     RunShape shape = trains(2, 1, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.kind = kind;
     shape.num_ranks = num_ranks;
@@ -557,9 +557,9 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,
 }
 
 // Calls body(trainer, what) for a few ranks of each world size, in every stage. The rows have addresses without memory.
-template <class Body> static void for_each_plan(GPT2Optimizer optimizer, Body body) {
+template <class Body> static void for_each_plan(OptimizerKind optimizer, Body body) {
     std::unique_ptr<Trainer> trainer(new Trainer());
-    for (const GPT2Config &config : layouts) {
+    for (const ModelConfig &config : layouts) {
         for (int num_ranks : rank_counts) {
             for (int rank : {0, num_ranks / 2, num_ranks - 1}) {
                 for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) {
@@ -685,7 +685,7 @@ TEST(test_chunks_are_everything_once) {
     Shards *s = &trainer->shards;
     const ZeroLayout *zero = &s->layout;
     bool split = false, empty = false;
-    for (const GPT2Config &config : layouts) {
+    for (const ModelConfig &config : layouts) {
         for (int num_ranks : rank_counts) {
             std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
             gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
@@ -896,7 +896,7 @@ TEST(test_memory_is_what_was_planned) {
         for (const int *rank : ranks) {
             for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) {
                 char what[64];
-                GPT2Optimizer optimizer = run == 3 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
+                OptimizerKind optimizer = run == 3 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
                 RunShape shape = shape_of_rank(kind, rank[0], rank[1], stage, optimizer);
                 snprintf(what, sizeof(what), "run %d, rank %d of %d, stage %d", run, rank[1], rank[0], stage);
                 check_memory(t, shape, what);

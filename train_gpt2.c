@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "llmc/base/utils.h"
+#include "llmc/model/gpt2.h" // the tables of this trainer; the rooms loop over them
 #include "llmc/model/activations.h"
-#include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/muon.h"
@@ -300,19 +300,19 @@ typedef struct {
 
 #define ACTIVATION_FIELD(name, ...) Activation name;
 typedef struct {
-    GPT2_ACTIVATIONS(ACTIVATION_FIELD)
+    MODEL_ACTIVATIONS(ACTIVATION_FIELD)
 } Activations;
 
 // Holds the activations by name. A layer's activation belongs to one layer.
 #define ACTIVATION_POINTER(name, ...) float *name;
 typedef struct {
-    GPT2_ACTIVATIONS(ACTIVATION_POINTER)
+    MODEL_ACTIVATIONS(ACTIVATION_POINTER)
 } LayerActs;
 
 // Holds 16 tensors by name, of parameters or of their gradients. A tensor of a block belongs to one layer.
 #define TENSOR_POINTER(name, ...) float *name;
 typedef struct {
-    GPT2_PARAMETERS(TENSOR_POINTER)
+    MODEL_PARAMETERS(TENSOR_POINTER)
 } Tensors;
 
 static float *of_layer(Activation a, int layer) { return a.data == NULL ? NULL : a.data + layer * a.stride; }
@@ -323,11 +323,11 @@ typedef struct {
     int recompute;          // the level of --recompute
     int eval_T;             // the longest sequence of an evaluation, which may exceed T. 0: none
     int64_t eval_sequences; // the most completions of an evaluation
-    GPT2Optimizer optimizer;
+    OptimizerKind optimizer;
 } RunShape;
 
 typedef struct {
-    float *m, *v;      // AdamW's moments. m is the momentum of Muon's matrices, v (gpt2_length_of_v) leaves them out
+    float *m, *v;      // AdamW's moments. m is the momentum of Muon's matrices, v (param_length_of_v) leaves them out
     float *muon;       // scratch
     double *norm_sums; // sums of the squares of NORM_BLOCK gradients each
 } Optimizer;
@@ -344,7 +344,7 @@ typedef struct {
 } Generation;
 
 typedef struct {
-    GPT2Config config;
+    ModelConfig config;
     RunShape shape;
     float *params, *grads;     // (number of parameters) each, in the order of the table
     Activations acts;          // with the gradients of activations, for one layer at a time
@@ -365,7 +365,7 @@ typedef struct {
 static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
     int n = 0;
 #define ACTIVATION_SLOT(name, ...) slots[n++] = (ActSlot){&acts->name.data, &acts->name.stride};
-    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
+    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
 // A batch has at most (B,T) rows, or one sequence of an evaluation.
@@ -404,13 +404,13 @@ static void plan_generation(Model *model, MemoryPlan *plan) {
 }
 
 // Plans every buffer of a run that multiplies with this kernel.
-static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape,
+static void gpt2_plan(Model *model, MemoryPlan *plan, const ModelConfig *config, RunShape shape,
                       const GemmKernel *kernel) {
     memset(model, 0, sizeof(*model));
     model->config = *config, model->shape = shape, model->mm.kernel = kernel;
     bool trains = shape.kind == RUN_TRAINS;
-    int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
-    int64_t with_v = trains ? gpt2_length_of_v(config, shape.optimizer) : 0;
+    int64_t num_params = model_num_params(config), trained = trains ? num_params : 0;
+    int64_t with_v = trains ? param_length_of_v(config, shape.optimizer) : 0;
     int64_t muon = trains ? muon_most_scratch(config, shape.optimizer) : 0;
     PlanCategory work = PLAN_WORKSPACE;
     plan_init(plan, phase_names);
@@ -436,15 +436,15 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
 // Sets the moments of the optimizer to zero. A run that does not train has none.
 static void clear_moments(Model *model) {
     if (model->optimizer.m == NULL) { return; }
-    clear_rows(model->optimizer.m, gpt2_num_params(&model->config));
-    clear_rows(model->optimizer.v, gpt2_length_of_v(&model->config, model->shape.optimizer));
+    clear_rows(model->optimizer.m, model_num_params(&model->config));
+    clear_rows(model->optimizer.v, param_length_of_v(&model->config, model->shape.optimizer));
 }
 
 // Finds the tensors of a layer in an array of all parameters, or of all gradients.
-static Tensors tensors_of(const GPT2Config *config, float *all, int layer) {
+static Tensors tensors_of(const ModelConfig *config, float *all, int layer) {
     Tensors tensors;
-#define TENSOR_OF_LAYER(name, ...) tensors.name = all + gpt2_layer_offset(config, PARAM_##name, layer);
-    GPT2_PARAMETERS(TENSOR_OF_LAYER)
+#define TENSOR_OF_LAYER(name, ...) tensors.name = all + param_layer_offset(config, PARAM_##name, layer);
+    MODEL_PARAMETERS(TENSOR_OF_LAYER)
     return tensors;
 }
 
@@ -455,7 +455,7 @@ static Tensors grads_of(const Model *model, int layer) { return tensors_of(&mode
 static LayerActs acts_of(const Model *model, int layer) {
     LayerActs acts;
 #define ACTIVATION_OF_LAYER(name, ...) acts.name = of_layer(model->acts.name, layer);
-    GPT2_ACTIVATIONS(ACTIVATION_OF_LAYER)
+    MODEL_ACTIVATIONS(ACTIVATION_OF_LAYER)
     return acts;
 }
 
@@ -581,7 +581,7 @@ static void gpt2_backward(Model *model, int B, int T) {
 // Returns the Euclidean norm of all gradients. Threads sum blocks of a fixed size. The blocks' sums are added in order
 // and in double precision.
 static double gradient_norm(Model *model) {
-    int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
+    int64_t n = model_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
     double sum = 0.0, *sums = model->optimizer.norm_sums;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
@@ -619,15 +619,15 @@ static void adamw_tensor(float *param, float *m, float *v, const float *grad, in
 
 // Updates the matrices of the blocks with Muon if the run asks for it, and all other tensors with AdamW.
 static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
-    const GPT2Config *config = &model->config;
+    const ModelConfig *config = &model->config;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(config, i), at_v = gpt2_place_in_v(config, model->shape.optimizer, at);
+        int64_t at = param_offset(config, i), at_v = param_place_in_v(config, model->shape.optimizer, at);
         float *param = model->params + at, *grad = model->grads + at, *m = model->optimizer.m + at;
         if (muon_takes(model->shape.optimizer, i)) {
             muon_tensor(param, m, grad, config, i, muon, model->optimizer.muon, &model->mm);
         } else {
-            adamw_tensor(param, m, model->optimizer.v + at_v, grad, gpt2_param_size(config, i), a,
-                         gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
+            adamw_tensor(param, m, model->optimizer.v + at_v, grad, param_size(config, i), a,
+                         param_specs[i].decay ? a->weight_decay : 0.0f);
         }
     }
 }
@@ -639,7 +639,7 @@ static void gpt2_update(Model *model, const AdamW *a, const Muon *muon) {
 // from the cache, and adds those of the new tokens. Leaves the logits of the last row. rows is at most GENERATE_ROWS.
 static void generate_rows(Model *model, int first, int rows) {
     Generation *g = &model->generation;
-    const GPT2Config *config = &model->config;
+    const ModelConfig *config = &model->config;
     int C = config->channels, NH = config->num_heads, HS = C / NH;
     int64_t half = (int64_t)model->shape.T * C; // the keys or the values of one layer
     int64_t scratch = attention_scratch_floats(model->shape.T, HS, model->mm.kernel); // for each thread
@@ -734,7 +734,7 @@ const TrainerFacts trainer_facts = {
 static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
     int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
     float dloss = 1.0f / (float)run->options->total_batch;
-    clear_rows(model->grads, gpt2_num_params(&model->config));
+    clear_rows(model->grads, model_num_params(&model->config));
     *loss = 0.0;
     for (int64_t i = 0; i < run->micro_batches; i++) {
         *interrupted = is_stopping(&stop_request) && i > 0;
@@ -842,7 +842,7 @@ bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Err
     clear_moments(model);
     if (reader != NULL) { return checkpoint_read_whole(reader, arrays, error); }
     if (run->model_file != NULL) { return model_file_read(run->model_file, model->params, error); }
-    gpt2_init_params(model->params, &run->config, (uint64_t)run->options->seed);
+    param_init_all(model->params, &run->config, (uint64_t)run->options->seed);
     return true;
 }
 
@@ -926,7 +926,7 @@ int main(int argc, char **argv) {
     if (ok && !train_options_plan(&options)) {
         ok = start(t, &run, &error) &&
              (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
-             run_finish(&run, sum64(0, t->model.params, gpt2_num_params(&run.config)), &error);
+             run_finish(&run, sum64(0, t->model.params, model_num_params(&run.config)), &error);
     }
     if (!ok) { run_fail(&run, &error); }
     run_close(&run);

@@ -32,8 +32,8 @@
 #include <string.h>
 
 #include "llmc/base/utils.h"
+#include "llmc/model/gpt2.h" // the tables of this trainer; the rooms loop over them
 #include "llmc/model/activations.h"
-#include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
@@ -63,15 +63,14 @@
 
 // Holds the model's 16 tensors by name. A tensor of a block belongs to one layer.
 #define TENSOR_POINTER(name, ...) T *name;
-template <class T> struct Tensors { GPT2_PARAMETERS(TENSOR_POINTER) };
+template <class T> struct Tensors { MODEL_PARAMETERS(TENSOR_POINTER) };
 
 // Finds the tensors in two buckets. outside points to bucket 0, block points to the bucket of one layer.
 template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outside, T *block) {
     Tensors<T> tensors;
 #define TENSOR_AT(name, ...)                                                                                           \
-    tensors.name =                                                                                                     \
-        (gpt2_param_specs[PARAM_##name].per_layer ? block : outside) + zero_tensor_offset(zero, PARAM_##name);
-    GPT2_PARAMETERS(TENSOR_AT)
+    tensors.name = (param_specs[PARAM_##name].per_layer ? block : outside) + zero_tensor_offset(zero, PARAM_##name);
+    MODEL_PARAMETERS(TENSOR_AT)
     return tensors;
 }
 
@@ -94,13 +93,13 @@ template <class T> struct Activation {
 
 #define ACTIVATION_FIELD(name, type, ...) Activation<type> name;
 struct Activations {
-    GPT2_ACTIVATIONS(ACTIVATION_FIELD)
+    MODEL_ACTIVATIONS(ACTIVATION_FIELD)
 };
 
 // Holds the activations of one layer by name.
 #define ACTIVATION_POINTER(name, type, ...) type *name;
 struct LayerActs {
-    GPT2_ACTIVATIONS(ACTIVATION_POINTER)
+    MODEL_ACTIVATIONS(ACTIVATION_POINTER)
 };
 
 typedef struct {
@@ -122,7 +121,7 @@ typedef struct {
     int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
     int64_t mean_places;    // for the mean losses of a validation or an evaluation: all batches of all ranks
     int64_t eval_sequences; // the most of an evaluation
-    GPT2Optimizer optimizer;
+    OptimizerKind optimizer;
     MuonScale muon_scale;
 } RunShape;
 
@@ -160,7 +159,7 @@ typedef struct {
 
 // The model of a run holds parameters, their gradients and activations.
 struct Model {
-    GPT2Config config;
+    ModelConfig config;
     RunShape shape;
     const Shards *shards; // where this rank keeps the buckets
     Buckets<floatX> params;
@@ -274,7 +273,7 @@ static Tensors<float> grads_of_layer(const Model *model, int layer) {
 static LayerActs acts_of_layer(const Model *model, int layer) {
     LayerActs acts;
 #define ACTIVATION_OF(name, ...) acts.name = model->acts.name.of(layer);
-    GPT2_ACTIVATIONS(ACTIVATION_OF)
+    MODEL_ACTIVATIONS(ACTIVATION_OF)
     return acts;
 }
 
@@ -305,8 +304,8 @@ static Block block_of(const Model *model, int layer, LinearUse use) {
     LayerActs &a = b.acts;
     a = acts_of_layer(model, layer);
 #define FIND_LINEAR(ID, name, ...)                                                                                     \
-    b.name.C = (int)gpt2_param_cols(&model->config, PARAM_##name##w);                                                  \
-    b.name.OC = (int)gpt2_param_rows(&model->config, PARAM_##name##w);                                                 \
+    b.name.C = (int)param_cols(&model->config, PARAM_##name##w);                                                       \
+    b.name.OC = (int)param_rows(&model->config, PARAM_##name##w);                                                      \
     b.name.weight = p.name##w, b.name.bias = p.name##b, b.name.dweight = g.name##w, b.name.dbias = g.name##b;          \
     b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID, use);
     BLOCK_LINEARS(FIND_LINEAR)
@@ -726,7 +725,7 @@ template <class Visit> static void each_muon_part(const Trainer *t, Visit visit)
     }
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        int64_t first = zero_tensor_offset(zero, i), size = gpt2_param_size(&zero->config, i) / L;
+        int64_t first = zero_tensor_offset(zero, i), size = param_size(&zero->config, i) / L;
         floatX *update = o->muon_matrices + deal_batch(&t->shards.deal, i, 0).at;
         visit(muon_part(update_part(&t->model, o, 1, L, first, first + size), update, size));
     }

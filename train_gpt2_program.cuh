@@ -93,7 +93,7 @@ static void plan_muon(Trainer *t, MemoryPlan *plan) {
 static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
     int n = 0;
 #define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
-    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
+    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
 // A batch has at most (B,T) rows, or one sequence of an evaluation.
@@ -120,8 +120,8 @@ static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
     {#name "w_fp8",                                                                                                    \
      #name "w_fp8_t",                                                                                                  \
      #inp "_fp8_t",                                                                                                    \
-     (int)gpt2_param_cols(&model->config, PARAM_##name##w),                                                            \
-     (int)gpt2_param_rows(&model->config, PARAM_##name##w),                                                            \
+     (int)param_cols(&model->config, PARAM_##name##w),                                                                 \
+     (int)param_rows(&model->config, PARAM_##name##w),                                                                 \
      model->shape.recompute < level},
     const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
     const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
@@ -203,7 +203,7 @@ static const char *const host_phase_names[] = {"all"};
 
 // Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
 static void plan_host(Trainer *t) {
-    const GPT2Config *config = &t->model.config;
+    const ModelConfig *config = &t->model.config;
     const RunShape *run = &t->model.shape;
     int64_t N = activation_shape(&t->model).rows;
     MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
@@ -229,7 +229,7 @@ static void plan_host(Trainer *t) {
 }
 
 // Plans every buffer of a run.
-static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
+static void gpt2_plan(Trainer *t, const ModelConfig *config, RunShape shape) {
     memset(t, 0, sizeof(*t));
     t->model.shards = &t->shards;
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
@@ -306,7 +306,7 @@ template <class T>
 static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
     return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
         if (!find_nonfinite(t, data, piece.count)) { return true; }
-        gpt2_param_text(name, size, what, piece.tensor, piece.layer);
+        param_text(name, size, what, piece.tensor, piece.layer);
         return false;
     });
 }
@@ -390,7 +390,7 @@ static ModelState state_of(Trainer *t) {
 // has them, or GPT-2's initialisation draws them from the seed.
 static bool init_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
     if (run->model_file != NULL) { return model_file_read_range(run->model_file, first, n, out, error); }
-    gpt2_init_range(out, &run->config, (uint64_t)run->options->seed, first, n);
+    param_init_range(out, &run->config, (uint64_t)run->options->seed, first, n);
     return true;
 }
 
@@ -484,7 +484,7 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 // Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
 static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    const GPT2Config *c = &run->config;
+    const ModelConfig *c = &run->config;
     const char *where = run_shape_origin(run);
     if (!layernorm_check(where, c->channels, error) || !attention_check(where, c->channels, c->num_heads, error) ||
         !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {

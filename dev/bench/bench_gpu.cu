@@ -20,7 +20,7 @@
 #include "llmc/layers/gelu.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/muon.cuh"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/layers/layernorm.cuh"
 #include "llmc/layers/linear.cuh"
@@ -68,7 +68,7 @@ static const ArgsProgram program = {
 // ---- What is measured with ----
 
 typedef struct {
-    GPT2Config config;
+    ModelConfig config;
     int B, T;
     int64_t N;               // B * T
     bool tiny;               // a test of this program: few repetitions
@@ -562,7 +562,7 @@ static void set_factors(Bench *b, void *factors) {
 }
 
 static void bench_optimizer(Bench *b) {
-    int64_t n = min_i64(gpt2_num_params(&b->config), b->pool_bytes / 32) / 8 * 8; // a part of a very large model
+    int64_t n = min_i64(model_num_params(&b->config), b->pool_bytes / 32) / 8 * 8; // a part of a very large model
     bool has_master = sizeof(floatX) == 2;
     Kernel norm = {
         "global_norm_squared", 4.0 * (double)n, 0.0, {doubles(global_norm_scratch_doubles(n)), floats(n)}, {}, {}};
@@ -598,7 +598,7 @@ static void bench_optimizer(Bench *b) {
 
 // Muon's passes over a whole model's gradients: before the rounds, and after them.
 static void bench_muon_elements(Bench *b) {
-    int64_t n = min_i64(gpt2_num_params(&b->config), b->pool_bytes / 32) / 8 * 8;
+    int64_t n = min_i64(model_num_params(&b->config), b->pool_bytes / 32) / 8 * 8;
     bool has_master = sizeof(floatX) == 2;
     std::vector<Buffer> buffers = {floatXs(n), floats(has_master ? n : 0), floats(n), floats(n), floatXs(n), doubles(8),
                                    doubles(8)};
@@ -674,12 +674,12 @@ static bool set_shapes(Bench *b, const Options *options, Error *error) {
     b->config.vocab_size = GPT2_VOCAB_SIZE;
     b->tiny = strcmp(options->model, "tiny") == 0;
     if (b->tiny) {
-        const GPT2Config tiny = {64, 257, 0, 2, 2, 128};
+        const ModelConfig tiny = {64, 257, 0, 2, 2, 128};
         b->config = tiny;
-    } else if (!gpt2_config_from_size(&b->config, options->model)) {
-        return fail(error, "--model: no size '%s'; there are tiny" GPT2_SIZE_NAMES, options->model);
+    } else if (!model_config_from_size(&b->config, options->model)) {
+        return fail(error, "--model: no size '%s'; there are tiny" MODEL_SIZE_NAMES, options->model);
     }
-    b->config.padded_vocab_size = gpt2_pad_vocab(b->config.vocab_size);
+    b->config.padded_vocab_size = model_pad_vocab(b->config.vocab_size);
     b->T = options->seq_len > 0 ? (int)options->seq_len : b->config.max_seq_len;
     b->B = b->tiny ? (int)min_i64(options->batch_size, 2) : (int)options->batch_size;
     if (options->seq_len > b->config.max_seq_len) {

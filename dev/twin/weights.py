@@ -124,8 +124,8 @@ def initial_by_numpy(config, seed):
     return np.concatenate(out)
 
 
-C_SOURCE = '#include "llmc/model/gpt2.h"\nvoid fill(float *out, const GPT2Config *config, uint64_t seed, ' \
-           'int64_t first, int64_t n) { gpt2_init_range(out, config, seed, first, n); }\n'
+C_SOURCE = '#include "llmc/model/params.h"\nvoid fill(float *out, const ModelConfig *config, uint64_t seed, ' \
+           'int64_t first, int64_t n) { param_init_range(out, config, seed, first, n); }\n'
 
 
 @functools.lru_cache(None)
@@ -143,11 +143,11 @@ def c_library(source=C_SOURCE):
 
 
 def c_config(config):
-    return (ctypes.c_int * 6)(*config)  # as GPT2Config lays it out
+    return (ctypes.c_int * 6)(*config)  # as ModelConfig lays it out
 
 
 def initial_by_c(config, seed):
-    """The same from llmc/model/gpt2.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None
+    """The same from llmc/model/params.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None
     where there is no C compiler."""
     library, n, block = c_library(), num_values(config), 1 << 22
     if library is None:

@@ -95,16 +95,16 @@ static inline void muon_update(float *w, float *m, const float *grad, int64_t ro
 }
 
 // Updates tensor i of all layers, which Muon takes. w, m and grad point to its first element.
-static inline void muon_tensor(float *w, float *m, const float *grad, const GPT2Config *config, int i, const Muon *u,
+static inline void muon_tensor(float *w, float *m, const float *grad, const ModelConfig *config, int i, const Muon *u,
                                float *scratch, const Gemm *mm) {
-    int64_t rows = muon_rows(config, i), cols = muon_cols(config, i), n = gpt2_param_size(config, i);
+    int64_t rows = muon_rows(config, i), cols = muon_cols(config, i), n = param_size(config, i);
     for (int64_t at = 0; at < n; at += rows * cols) {
         muon_update(w + at, m + at, grad + at, rows, cols, u, scratch, mm);
     }
 }
 
 // Returns the floats of scratch for every matrix of a model. 0: the optimizer is not Muon.
-static inline int64_t muon_most_scratch(const GPT2Config *config, GPT2Optimizer optimizer) {
+static inline int64_t muon_most_scratch(const ModelConfig *config, OptimizerKind optimizer) {
     int64_t most = 0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (!muon_takes(optimizer, i)) { continue; }

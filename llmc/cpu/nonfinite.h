@@ -6,14 +6,14 @@
 #include "llmc/model/activations.h"
 
 // Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
-static inline bool find_nonfinite_tensor(const GPT2Config *config, const float *memory, const char *what, char *name,
+static inline bool find_nonfinite_tensor(const ModelConfig *config, const float *memory, const char *what, char *name,
                                          size_t size) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int layers = gpt2_param_layers(config, i);
-        int64_t n = gpt2_param_size(config, i) / layers;
+        int layers = param_layers(config, i);
+        int64_t n = param_size(config, i) / layers;
         for (int layer = 0; layer < layers; layer++) {
-            if (row_is_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
-            gpt2_param_text(name, size, what, i, layer);
+            if (row_is_finite(memory + param_offset(config, i) + layer * n, n)) { continue; }
+            param_text(name, size, what, i, layer);
             return true;
         }
     }

@@ -3,37 +3,37 @@
 #define LLMC_PACKED_WEIGHTS_H
 
 #include "llmc/cpu/gemm.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 // Is parameter i a weight (OC, C) of a linear layer, or wte, which is the weight of the head?
-static inline bool packed_is_weight(int i) { return gpt2_param_specs[i].rows != DIM_NONE && i != PARAM_wpe; }
+static inline bool packed_is_weight(int i) { return param_specs[i].rows != DIM_NONE && i != PARAM_wpe; }
 
 // Floats of parameter i in one layer.
-static inline int64_t packed_layer_floats(const GPT2Config *config, const GemmKernel *kernel, int i) {
-    return gemm_packed_floats(gpt2_param_cols(config, i), gpt2_param_rows(config, i), kernel);
+static inline int64_t packed_layer_floats(const ModelConfig *config, const GemmKernel *kernel, int i) {
+    return gemm_packed_floats(param_cols(config, i), param_rows(config, i), kernel);
 }
 
 // Where the packed parameter i of a layer begins, in floats.
-static inline int64_t packed_weight_at(const GPT2Config *config, const GemmKernel *kernel, int i, int layer) {
+static inline int64_t packed_weight_at(const ModelConfig *config, const GemmKernel *kernel, int i, int layer) {
     int64_t at = 0;
     for (int j = 0; j < i; j++) {
-        if (packed_is_weight(j)) { at += gpt2_param_layers(config, j) * packed_layer_floats(config, kernel, j); }
+        if (packed_is_weight(j)) { at += param_layers(config, j) * packed_layer_floats(config, kernel, j); }
     }
     return layer == 0 ? at : at + layer * packed_layer_floats(config, kernel, i);
 }
 
 // Floats of all packed weights. 0: packing would not save bytes.
-static inline int64_t packed_weights_floats(const GPT2Config *config, const GemmKernel *kernel) {
+static inline int64_t packed_weights_floats(const ModelConfig *config, const GemmKernel *kernel) {
     return kernel->words == GEMM_PAIRS ? packed_weight_at(config, kernel, NUM_PARAM_TENSORS, 0) : 0;
 }
 
 // Packs the weights among params (all parameters of the model).
-static inline void packed_weights_fill(float *packed, const float *params, const GPT2Config *config,
+static inline void packed_weights_fill(float *packed, const float *params, const ModelConfig *config,
                                        const GemmKernel *kernel) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t OC = gpt2_param_rows(config, i), C = gpt2_param_cols(config, i);
-        for (int layer = 0; packed_is_weight(i) && layer < gpt2_param_layers(config, i); layer++) {
-            GemmMatrix weight = transpose_of(params + gpt2_layer_offset(config, i, layer), C);
+        int64_t OC = param_rows(config, i), C = param_cols(config, i);
+        for (int layer = 0; packed_is_weight(i) && layer < param_layers(config, i); layer++) {
+            GemmMatrix weight = transpose_of(params + param_layer_offset(config, i, layer), C);
             gemm_pack_matrix(packed + packed_weight_at(config, kernel, i, layer), weight, C, OC, kernel);
         }
     }
@@ -41,7 +41,7 @@ static inline void packed_weights_fill(float *packed, const float *params, const
 
 // The weights that a sample is written with. packed NULL: they are not packed.
 typedef struct {
-    const GPT2Config *config;
+    const ModelConfig *config;
     const float *params, *packed;
     const Gemm *mm;
 } LinearWeights;
@@ -50,10 +50,10 @@ typedef struct {
 // out (N,OC), inp (N,C), bias (OC) or NULL. The head has no outputs for padding.
 static inline void linear_forward(const LinearWeights *w, float *out, bool accumulate, const float *inp, int i,
                                   int layer, const float *bias, int64_t N) {
-    int64_t C = gpt2_param_cols(w->config, i), OC = gpt2_param_rows(w->config, i);
+    int64_t C = param_cols(w->config, i), OC = param_rows(w->config, i);
     if (i == PARAM_wte) { OC = w->config->vocab_size; }
     GemmMatrix weight = w->packed == NULL
-                            ? transpose_of(w->params + gpt2_layer_offset(w->config, i, layer), C)
+                            ? transpose_of(w->params + param_layer_offset(w->config, i, layer), C)
                             : packed_of(w->packed + packed_weight_at(w->config, w->mm->kernel, i, layer), C);
     gemm(out, OC, rows_of(inp, C), weight, bias, N, OC, C, accumulate, w->mm);
 }

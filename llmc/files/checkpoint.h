@@ -30,25 +30,25 @@
 #include "llmc/files/state_file.h"
 
 // The arrays of floats. The parameters follow the header of the model file. The moments are sections of the state. All
-// three come first in the state's table. Parameters are counted as gpt2_param_offset counts them.
+// three come first in the state's table. Parameters are counted as param_offset counts them.
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
 // Returns the optimizer of a saved run: AdamW unless its training state says otherwise.
-static inline GPT2Optimizer checkpoint_optimizer(const StateHeader *header) {
+static inline OptimizerKind checkpoint_optimizer(const StateHeader *header) {
     char name[16];
     bool says = state_get_text(header, "--optimizer", name, sizeof(name));
     return says && strcmp(name, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
-// Returns where in an array the element of a parameter lies. place = gpt2_num_params: the length of the array.
-static inline int64_t checkpoint_place(const GPT2Config *config, GPT2Optimizer optimizer, int array, int64_t place) {
-    return array == CHECKPOINT_ADAM_V ? gpt2_place_in_v(config, optimizer, place) : place;
+// Returns where in an array the element of a parameter lies. place = model_num_params: the length of the array.
+static inline int64_t checkpoint_place(const ModelConfig *config, OptimizerKind optimizer, int array, int64_t place) {
+    return array == CHECKPOINT_ADAM_V ? param_place_in_v(config, optimizer, place) : place;
 }
 
 // Makes the record of an array.
-static inline StateRecord checkpoint_record(const GPT2Config *config, GPT2Optimizer optimizer, int array) {
-    int64_t bytes = checkpoint_place(config, optimizer, array, gpt2_num_params(config)) * (int64_t)sizeof(float);
+static inline StateRecord checkpoint_record(const ModelConfig *config, OptimizerKind optimizer, int array) {
+    int64_t bytes = checkpoint_place(config, optimizer, array, model_num_params(config)) * (int64_t)sizeof(float);
     return state_record(checkpoint_array_names[array], array == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_SECTION,
                         bytes);
 }
@@ -108,7 +108,7 @@ static inline int64_t checkpoint_before(const char *dir, const char *kind, const
 
 // Refuses values that no run computes with: parameters and moments are finite, and the second moment, a mean of
 // squares, is not negative. data: n values of an array, from its place `at` on. where: the file.
-static inline bool checkpoint_check_values(const GPT2Config *config, int array, int64_t at, const float *data,
+static inline bool checkpoint_check_values(const ModelConfig *config, int array, int64_t at, const float *data,
                                            int64_t n, const char *where, Error *error) {
     int64_t bad = first_outside(data, n, array == CHECKPOINT_ADAM_V ? 0.0f : -FLT_MAX);
     if (bad == n) { return true; }
@@ -123,8 +123,8 @@ static inline bool checkpoint_check_values(const GPT2Config *config, int array, 
 typedef struct CheckpointReader {
     StateFile state;
     InputFile model; // its path may be the temporary name
-    GPT2Config config;
-    GPT2Optimizer optimizer;
+    ModelConfig config;
+    OptimizerKind optimizer;
     bool skips_moments; // the caller reads the parameters only: another optimizer goes on with them
     CheckpointSums sums;
 } CheckpointReader;
@@ -170,7 +170,7 @@ static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPa
 // Opens a checkpoint to be read in pieces, and reads its facts into header and its model's config. Verifies names,
 // sizes and headers. config: the model must have this one; NULL: any. No file stays open after this or a following
 // function fails.
-static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
+static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const ModelConfig *config,
                                          StateHeader *header, Error *error) {
     CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
@@ -198,7 +198,7 @@ typedef enum { CHECKPOINT_TO_RESUME, CHECKPOINT_AS_MODEL } CheckpointUse;
 typedef struct CheckpointFound {
     int64_t step;               // -1: the folder holds none; -2: it cannot be read
     char model[MAX_PATH_BYTES]; // the file with the weights; it may have its temporary name
-    GPT2Config config;
+    ModelConfig config;
     StateHeader header; // the facts
     Error passed;       // what is wrong with the newest checkpoint; empty: nothing, it was found
 } CheckpointFound;
@@ -260,7 +260,7 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
 static inline bool checkpoint_read_whole(CheckpointReader *r, float *const arrays[CHECKPOINT_ARRAYS], Error *error) {
     bool ok = true;
     for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        ok = checkpoint_read(r, a, 0, arrays[a], gpt2_num_params(&r->config), error);
+        ok = checkpoint_read(r, a, 0, arrays[a], model_num_params(&r->config), error);
     }
     return ok;
 }
@@ -318,8 +318,8 @@ static inline bool checkpoint_clean(const char *dir, Error *error) {
 
 typedef struct CheckpointWriter {
     CheckpointPaths paths;
-    GPT2Config config;
-    GPT2Optimizer optimizer;
+    ModelConfig config;
+    OptimizerKind optimizer;
     bool leader;
     StateHeader header;
     StateTable table; // CHECKPOINT_ARRAYS arrays, then the sections
@@ -354,7 +354,7 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, uint64
 }
 
 // Returns about the bytes of a checkpoint, rather more, so that a run can look at the disk's free space.
-static inline int64_t checkpoint_size(const GPT2Config *config, GPT2Optimizer optimizer, const StateSection *sections,
+static inline int64_t checkpoint_size(const ModelConfig *config, OptimizerKind optimizer, const StateSection *sections,
                                       int count) {
     int64_t bytes = DATA_HEADER_BYTES + STATE_TEXT_BYTES;
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { bytes += checkpoint_record(config, optimizer, a).bytes; }
@@ -366,7 +366,7 @@ static inline int64_t checkpoint_size(const GPT2Config *config, GPT2Optimizer op
 // and sizes. The commit stores what the leader's sections then hold. The leader creates the files at their full size,
 // and the other processes open them. After a failure of this function no file is open. When a following function fails,
 // the caller calls checkpoint_write_close.
-static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
+static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const ModelConfig *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
     int32_t start[DATA_HEADER_INTS];
@@ -416,7 +416,7 @@ static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *cons
                                           Error *error) {
     bool ok = true;
     for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-        ok = checkpoint_write(w, a, 0, arrays[a], gpt2_num_params(&w->config), error);
+        ok = checkpoint_write(w, a, 0, arrays[a], model_num_params(&w->config), error);
     }
     return ok;
 }

@@ -8,7 +8,7 @@
 #include <float.h>
 
 #include "llmc/base/input_file.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
 
@@ -63,34 +63,33 @@ static inline bool model_bin_read_floats(const InputFile *file, int version, int
 
 // Sets the padding rows V..Vp-1 of wte to zero in `out`, which holds elements first .. first + n - 1 of all parameters.
 // A file may hold anything there, and it must never leak into a gradient.
-static inline void model_zero_padding_range(float *out, const GPT2Config *config, int64_t first, int64_t n) {
-    GPT2Overlap part = gpt2_overlap(config, PARAM_wte, first, n);
+static inline void model_zero_padding_range(float *out, const ModelConfig *config, int64_t first, int64_t n) {
+    ParamOverlap part = param_overlap(config, PARAM_wte, first, n);
     int64_t begin = max_i64(part.begin, (int64_t)config->vocab_size * config->channels);
     if (begin >= part.end) { return; }
     memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
 }
 
 // Says which parameter holds a NaN or infinity, by its index `place`. `where` begins the message. Always returns false.
-static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
+static inline bool model_fail_not_finite(const ModelConfig *config, int64_t place, float value, const char *where,
                                          Error *error) {
     int i = 0;
     char shape[96];
-    while (place >= gpt2_param_offset(config, i + 1)) { i++; }
-    gpt2_param_shape(shape, sizeof(shape), config, i);
+    while (place >= param_offset(config, i + 1)) { i++; }
+    param_shape(shape, sizeof(shape), config, i);
     return fail(error, "%s: tensor %s holds %g at element %lld of %s; the file is damaged or its training diverged",
-                where, gpt2_param_specs[i].name, (double)value, (long long)(place - gpt2_param_offset(config, i)),
-                shape);
+                where, param_specs[i].name, (double)value, (long long)(place - param_offset(config, i)), shape);
 }
 
-static inline bool model_check_range(const GPT2Config *config, int64_t first, int64_t n, const char *where,
+static inline bool model_check_range(const ModelConfig *config, int64_t first, int64_t n, const char *where,
                                      Error *error) {
-    int64_t all = gpt2_num_params(config);
+    int64_t all = model_num_params(config);
     return (first >= 0 && n >= 0 && first <= all && n <= all - first) ||
            fail(error, "%s: elements %lld to %lld of %lld do not exist", where, (long long)first,
                 (long long)(first + n), (long long)all); // a mistake of the caller
 }
 
-static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b) {
+static inline bool model_configs_equal(const ModelConfig *a, const ModelConfig *b) {
     return a->max_seq_len == b->max_seq_len && a->vocab_size == b->vocab_size && a->num_layers == b->num_layers &&
            a->padded_vocab_size == b->padded_vocab_size && a->num_heads == b->num_heads && a->channels == b->channels;
 }
@@ -98,12 +97,12 @@ static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b)
 // ---- Header ----
 
 // Returns the bytes of a whole file.
-static inline int64_t model_bin_bytes(const GPT2Config *config, int version) {
+static inline int64_t model_bin_bytes(const ModelConfig *config, int version) {
     int64_t element = version == MODEL_BIN_BF16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
-    return DATA_HEADER_BYTES + gpt2_num_params(config) * element;
+    return DATA_HEADER_BYTES + model_num_params(config) * element;
 }
 
-static inline void model_bin_config_from_header(GPT2Config *config, const int32_t *header) {
+static inline void model_bin_config_from_header(ModelConfig *config, const int32_t *header) {
     config->max_seq_len = header[2];
     config->vocab_size = header[3];
     config->num_layers = header[4];
@@ -112,7 +111,7 @@ static inline void model_bin_config_from_header(GPT2Config *config, const int32_
     config->padded_vocab_size = header[7];
 }
 
-static inline void model_bin_make_header(int32_t *header, const GPT2Config *config, int version) {
+static inline void model_bin_make_header(int32_t *header, const ModelConfig *config, int version) {
     memset(header, 0, (size_t)DATA_HEADER_BYTES);
     header[0] = MODEL_BIN_MAGIC;
     header[1] = version;
@@ -125,16 +124,16 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
 }
 
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
-static inline bool model_bin_open(BinFile *bin, const char *path, GPT2Config *config, Error *error) {
+static inline bool model_bin_open(BinFile *bin, const char *path, ModelConfig *config, Error *error) {
     if (!bin_open(bin, path, BIN_MODEL, error)) { return false; }
     model_bin_config_from_header(config, bin->header);
-    if (gpt2_check_config(config, path, error)) { return bin_check_size(bin, gpt2_num_params(config), error); }
+    if (model_check_config(config, path, error)) { return bin_check_size(bin, model_num_params(config), error); }
     input_close(&bin->file);
     return false;
 }
 
 // Reads the config of a model file, and checks what model_bin_open checks.
-static inline bool model_bin_read_config(const char *path, GPT2Config *config, Error *error) {
+static inline bool model_bin_read_config(const char *path, ModelConfig *config, Error *error) {
     BinFile bin;
     if (!model_bin_open(&bin, path, config, error)) { return false; }
     input_close(&bin.file);
@@ -145,10 +144,10 @@ static inline bool model_bin_read_config(const char *path, GPT2Config *config, E
 
 // Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file. config comes from
 // model_bin_read_config. NaN and infinity are refused. Padding rows of wte become zero.
-static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
+static inline bool model_bin_read_range(const char *path, const ModelConfig *config, int64_t first, int64_t n,
                                         float *out, Error *error) {
     BinFile bin;
-    GPT2Config found;
+    ModelConfig found;
     if (!model_check_range(config, first, n, path, error) || !model_bin_open(&bin, path, &found, error)) {
         return false;
     }

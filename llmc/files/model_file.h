@@ -4,12 +4,12 @@
 
 #include "llmc/base/input_file.h"
 #include "llmc/files/checkpoint.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 #include "llmc/files/model_bin.h"
 
 typedef struct ModelFile {
     char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
-    GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
+    ModelConfig config;        // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
@@ -30,7 +30,7 @@ static inline bool model_file_fail_published(const char *init, Error *error) {
 
 // Refuses a name that is no size. Released weights have names, too.
 static inline bool model_file_fail_name(const char *init, Error *error) {
-    const GPT2Size *release = gpt2_find_release(init);
+    const ModelSize *release = model_find_release(init);
     if (release != NULL) {
         return fail(error,
                     "--init %s: `python3 dev/hf.py import %s %s.bin` fetches these weights for --init %s.bin; --init "
@@ -38,7 +38,7 @@ static inline bool model_file_fail_name(const char *init, Error *error) {
                     init, init, init, init, release->millions);
     }
     return fail(error, "--init %s: neither a size (one of%s) nor a model's file nor the folder of a run", init,
-                GPT2_SIZE_NAMES);
+                MODEL_SIZE_NAMES);
 }
 
 // Opens the model of the newest good checkpoint of a run folder.
@@ -56,7 +56,7 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
 // or a run folder (its newest good checkpoint).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
     memset(file, 0, sizeof(*file));
-    if (gpt2_config_from_size(&file->config, init)) { return true; }
+    if (model_config_from_size(&file->config, init)) { return true; }
     if (!path_check(init, "--init", error)) { return false; }
     if (ends_with(init, ".safetensors")) { return model_file_fail_published(init, error); }
     if (!path_exists(init) && !ends_with(init, ".bin")) { return model_file_fail_name(init, error); }
@@ -70,18 +70,18 @@ static inline bool model_file_check(const ModelFile *file, Error *error) {
     bool ok = memchr(file->path, '\0', sizeof(file->path)) != NULL &&
               memchr(file->note.text, '\0', sizeof(file->note.text)) != NULL;
     if (!ok) { return fail(error, "rank 0 has not sent what --init is, but something else"); }
-    return file->path[0] == '\0' || gpt2_check_config(&file->config, "the model that rank 0 has sent", error);
+    return file->path[0] == '\0' || model_check_config(&file->config, "the model that rank 0 has sent", error);
 }
 
-// Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config)) of a model opened from a file.
+// Reads elements first .. first + n - 1 of all weights (model_num_params(&file->config)) of a model opened from a file.
 // NaN and infinity are refused. Padding rows of wte become zero.
 static inline bool model_file_read_range(const ModelFile *file, int64_t first, int64_t n, float *out, Error *error) {
     return model_bin_read_range(file->path, &file->config, first, n, out, error);
 }
 
-// Reads all weights into params, gpt2_num_params(&file->config) floats.
+// Reads all weights into params, model_num_params(&file->config) floats.
 static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
-    return model_file_read_range(file, 0, gpt2_num_params(&file->config), params, error);
+    return model_file_read_range(file, 0, model_num_params(&file->config), params, error);
 }
 
 // Computes a number that tells models apart without reading all of them: from config, file size and 64 samples of

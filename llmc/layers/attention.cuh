@@ -25,7 +25,7 @@
 
 #define ATTENTION_MAX_HEAD_SIZE 256
 
-// Refuses a model whose heads the kernels cannot take. where: begins the message, as in gpt2_check_config.
+// Refuses a model whose heads the kernels cannot take. where: begins the message, as in model_check_config.
 static inline bool attention_check(const char *where, int C, int NH, Error *error) {
     return C / NH <= ATTENTION_MAX_HEAD_SIZE ||
            fail(error, "%s: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", where, C / NH,

@@ -1,12 +1,9 @@
-// The activations of GPT-2 as data: THE activation table, the phases of a step, the levels of --recompute.
-//
-// Everything that concerns activations is a loop over the table below: the struct of a trainer, the rows of the memory
-// plan, and the search for a NaN. To add an activation, add a row.
+// The activations of a model: what follows from its table of them.
 #ifndef LLMC_ACTIVATIONS_H
 #define LLMC_ACTIVATIONS_H
 
-#include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
+#include "llmc/model/params.h"
 
 // The phases of a step in time order. Buffers that never live in one phase may share memory. In the backward pass of a
 // block the MLP comes before the attention, and no half needs the scratch memory of the other.
@@ -49,59 +46,28 @@ typedef enum {
 typedef enum { ON_BOTH, ON_CPU, ON_GPU } ActPlace; // the trainers that have it
 typedef enum { ACT_float, ACT_floatX } ActType;    // floatX: the precision of a GPU run; float on the CPU
 
-// THE activation table. The first part is in the order of the computation. The names are fields of the trainers'
-// Activations and LayerActs (acts.residual).
-//  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where
-#define GPT2_ACTIVATIONS(X)                                                                                            \
-    X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(ln1_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_3C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
-    X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)     \
-    X(ln2_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_4C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)            \
-    X(gelu, floatX, LAYER, RECOMPUTE_GELU, DIM_4C, NONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)             \
-    X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU)                  \
-    X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                                     \
-    X(lnf_mean, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
-    X(lnf_rstd, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
-    X(losses, float, ONE, NEVER, DIM_NONE, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                                \
-    X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                               \
-    X(dresidual, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                      \
-    X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH)                                      \
-    X(dgelu, floatX, ONE, NEVER, DIM_4C, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_CPU)                           \
-    X(dfc, floatX, ONE, NEVER, DIM_4C, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                          \
-    X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                     \
-    X(datt, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
-    X(dqkv, floatX, ONE, NEVER, DIM_3C, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
-
-#define GPT2_ACT_ENUM(name, ...) ACT_##name,
-typedef enum { GPT2_ACTIVATIONS(GPT2_ACT_ENUM) NUM_ACTIVATIONS } GPT2Activation;
+#define ACT_ENUM(name, ...) ACT_##name,
+typedef enum { MODEL_ACTIVATIONS(ACT_ENUM) NUM_ACTIVATIONS } ActivationId;
 
 typedef struct {
     const char *name;
     ActType type;
     ActCopies copies;
-    int given_up; // the level of --recompute
-    GPT2Dim cols; // DIM_NONE: one number a row
+    int given_up;  // the level of --recompute
+    ModelDim cols; // DIM_NONE: one number a row
     ActFp8 fp8;
     int first, last; // phases
     PlanCategory category;
     ActPlace place;
 } ActivationSpec;
 
-#define GPT2_ACT_SPEC(name, type, copies, given_up, cols, fp8, first, last, category, place)                           \
+#define ACT_SPEC(name, type, copies, given_up, cols, fp8, first, last, category, place)                                \
     {#name, ACT_##type, COPIES_##copies, given_up, cols, FP8_##fp8, first, last, PLAN_##category, place},
-static const ActivationSpec gpt2_activation_specs[NUM_ACTIVATIONS] = {GPT2_ACTIVATIONS(GPT2_ACT_SPEC)};
+static const ActivationSpec activation_specs[NUM_ACTIVATIONS] = {MODEL_ACTIVATIONS(ACT_SPEC)};
 
 // Holds what the sizes of activations depend on.
 typedef struct {
-    GPT2Config config;
+    ModelConfig config;
     int64_t rows;        // N = B*T of the largest batch
     int64_t padded_rows; // rows that a linear layer writes: with --fp8 more than N, else N
     int64_t chunk_rows;  // rows of logits in a chunk
@@ -121,15 +87,15 @@ typedef struct {
 
 // Adds activation i to the plan, if the run has it.
 static inline void plan_activation(MemoryPlan *plan, const ActShape *s, int i, ActSlot slot) {
-    const ActivationSpec *a = &gpt2_activation_specs[i];
+    const ActivationSpec *a = &activation_specs[i];
     if ((s->fp8 && a->fp8 == FP8_NONE) || (a->place != ON_BOTH && a->place != s->place)) { return; }
     bool kept = s->recompute < a->given_up && !(s->fp8 && a->fp8 == FP8_ONE);
     int64_t L = s->config.num_layers, all[] = {0, L, L + 1, s->chunks > 1 ? s->chunks : 0}; // by ActCopies; 0: one
     int64_t copies = kept ? all[a->copies] : 1;
     int64_t rows = a->copies == COPIES_CHUNK ? s->chunk_rows : a->fp8 == FP8_PADDED ? s->padded_rows : s->rows;
     PlanShape shape = shape1(rows);
-    if (a->cols != DIM_NONE) { shape = shape2(rows, gpt2_dim(&s->config, a->cols)); }
-    *slot.stride = kept && copies > 0 ? rows * gpt2_dim(&s->config, a->cols) : 0;
+    if (a->cols != DIM_NONE) { shape = shape2(rows, model_dim(&s->config, a->cols)); }
+    *slot.stride = kept && copies > 0 ? rows * model_dim(&s->config, a->cols) : 0;
     if (copies > 0) { shape = shape_of_copies(copies, &shape); }
     plan_add(plan, slot.pointer, a->name, a->category, a->type == ACT_float ? PLAN_F32 : s->floatX, shape, a->first,
              a->last);
@@ -146,7 +112,7 @@ static inline bool gpt2_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], con
     int L = s->config.num_layers;
     for (int layer = 0; layer <= L; layer++) {
         for (int i = 0; i < NUM_ACTIVATIONS; i++) {
-            const ActivationSpec *a = &gpt2_activation_specs[i];
+            const ActivationSpec *a = &activation_specs[i];
             bool in_layer = a->copies == COPIES_LAYER || a->copies == COPIES_BOUNDARY;
             bool after_layers = a->copies == COPIES_ONE || a->copies == COPIES_BOUNDARY;
             bool there = layer < L ? in_layer && *slots[i].stride > 0 : after_layers;
@@ -154,7 +120,7 @@ static inline bool gpt2_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], con
             if (a->category != PLAN_ACTIVATION || !there || data == NULL) { continue; }
             PlanType type = a->type == ACT_float ? PLAN_F32 : s->floatX;
             data += layer * *slots[i].stride * plan_types[type].bytes;
-            if (!is_nonfinite(context, data, type, rows * gpt2_dim(&s->config, a->cols))) { continue; }
+            if (!is_nonfinite(context, data, type, rows * model_dim(&s->config, a->cols))) { continue; }
             snprintf(name, size, "activation %s", a->name);
             if (layer < L) { snprintf(name, size, "activation %s of layer %d", a->name, layer); }
             return true;

@@ -17,7 +17,7 @@
 
 #include <math.h>
 
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 #define MUON_ROUNDS 5
 #define MUON_A 3.4445f
@@ -44,10 +44,10 @@ static inline float muon_momentum_of_step(float last, int64_t warmup, int64_t st
 }
 
 // Return the shape of each matrix in tensor i, which Muon takes.
-static inline int64_t muon_rows(const GPT2Config *config, int i) {
-    return gpt2_param_rows(config, i) / gpt2_param_specs[i].muon;
+static inline int64_t muon_rows(const ModelConfig *config, int i) {
+    return param_rows(config, i) / param_specs[i].muon;
 }
-static inline int64_t muon_cols(const GPT2Config *config, int i) { return gpt2_param_cols(config, i); }
+static inline int64_t muon_cols(const ModelConfig *config, int i) { return param_cols(config, i); }
 
 // Returns the floating-point operations of NS5 for one matrix. With n the smaller side and m the larger one, a round
 // takes 2 n^2 m for A, 2 n^3 for A A, 2 n^2 m for the product with X.
@@ -57,11 +57,11 @@ static inline double muon_flops(int64_t rows, int64_t cols) {
 }
 
 // Returns the operations of NS5 for all matrices of a model.
-static inline double muon_model_flops(const GPT2Config *config) {
+static inline double muon_model_flops(const ModelConfig *config) {
     double flops = 0.0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        double matrices = (double)gpt2_param_layers(config, i) * gpt2_param_specs[i].muon;
+        double matrices = (double)param_layers(config, i) * param_specs[i].muon;
         flops += matrices * muon_flops(muon_rows(config, i), muon_cols(config, i));
     }
     return flops;

@@ -77,7 +77,7 @@ typedef enum { ATTENTION_PLAIN, ATTENTION_TENSOR, ATTENTION_CUDNN } StepAttentio
 
 // The shape of a run that its time depends on.
 typedef struct {
-    GPT2Config config;
+    ModelConfig config;
     int B, T, recompute; // recompute: the level of --recompute
     int gelu_fusion;     // the level of --gelu-fusion
     bool fp8;            // the blocks' linear layers multiply in 8 bits
@@ -91,7 +91,7 @@ typedef struct {
     int num_ranks;
     bool shards_state, shards_gradients, shards_parameters; // among the ranks
     int64_t micro_batches;                                  // of a step, on each rank
-    GPT2Optimizer optimizer;
+    OptimizerKind optimizer;
 } StepShape;
 
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
@@ -395,7 +395,7 @@ static inline void step_layers(StepRows *r, const StepGpu *gpu, const StepShape 
 static inline void step_muon_rounds(StepRows *r, const StepGpu *gpu, const StepShape *s, int tensor) {
     int64_t rows = muon_rows(&s->config, tensor), cols = muon_cols(&s->config, tensor);
     int64_t n = min_i64(rows, cols), m = max_i64(rows, cols), owners = s->shards_state ? s->num_ranks : 1;
-    int64_t all = gpt2_param_layers(&s->config, tensor) * gpt2_param_specs[tensor].muon;
+    int64_t all = param_layers(&s->config, tensor) * param_specs[tensor].muon;
     int64_t batch = min_i64(STEP_MUON_BATCH, ceil_div_i64(all, owners));
     int X = s->sizeof_activation;
     double batches = (double)all / (double)(owners * batch), x_bytes = (double)(batch * n * m) * X;
@@ -425,9 +425,9 @@ static inline void step_muon(StepRows *r, const StepGpu *gpu, const StepShape *s
 // writes both moments and the fp32 weights, and writes the weights of the layers. Gradients in parts have room for
 // whole buckets, which is cleared in every micro-batch.
 static inline void step_update(StepRows *r, const StepGpu *gpu, const StepShape *s) {
-    double parameters = (double)gpt2_num_params(&s->config), X = s->sizeof_activation;
+    double parameters = (double)model_num_params(&s->config), X = s->sizeof_activation;
     double own = s->shards_state ? parameters / s->num_ranks : parameters;
-    double by_adamw = (double)gpt2_length_of_v(&s->config, s->optimizer) / parameters;
+    double by_adamw = (double)param_length_of_v(&s->config, s->optimizer) / parameters;
     double buckets = s->shards_gradients ? 1 + s->config.num_layers : 1;
     bool checks = s->num_ranks > 1 && !s->shards_parameters;
     const StepMove moves[] = {

@@ -283,8 +283,8 @@ static inline void shards_create_event(cudaEvent_t *event) {
 static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
 
 // Plans the layout of a run that has no GPU yet.
-static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, int num_ranks, int stage,
-                               GPT2Optimizer optimizer) {
+static inline void shards_plan(Shards *s, const ModelConfig *config, int rank, int num_ranks, int stage,
+                               OptimizerKind optimizer) {
     memset(s, 0, sizeof(*s));
     zero_layout(&s->layout, config, num_ranks, optimizer);
     s->rank = rank;

@@ -12,7 +12,7 @@
 #include "llmc/model/muon.h"
 #include "llmc/ranks/zero.h"
 
-#define DEAL_MAX_MATRICES 6000 // gpt2_check_config allows 1000 layers, each of 6 matrices
+#define DEAL_MAX_MATRICES 6000 // model_check_config allows 1000 layers, each of 6 matrices
 
 typedef struct {
     int tensor, layer, owner;
@@ -34,8 +34,8 @@ static inline void deal_list(Deal *deal, const ZeroLayout *z) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
         int64_t size = muon_rows(&z->config, i) * muon_cols(&z->config, i);
-        for (int k = 0; k < z->config.num_layers * gpt2_param_specs[i].muon; k++) {
-            int layer = k / gpt2_param_specs[i].muon, part = k % gpt2_param_specs[i].muon;
+        for (int k = 0; k < z->config.num_layers * param_specs[i].muon; k++) {
+            int layer = k / param_specs[i].muon, part = k % param_specs[i].muon;
             DealMatrix matrix = {i, layer, 0, zero_tensor_offset(z, i) + part * size, size, 0};
             deal->matrices[deal->count++] = matrix;
         }

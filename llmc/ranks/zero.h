@@ -17,12 +17,12 @@
 
 #include <math.h>
 
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 #define ZERO_ALIGNMENT 64                     // shards begin at multiples of this: 128 bytes of bf16, 256 of fp32
 #define ZERO_BLOCK_SLOTS 2                    // slots for whole blocks that pass through: one in use, one on its way
 #define ZERO_NUM_SLOTS (1 + ZERO_BLOCK_SLOTS) // one for bucket 0; the blocks take turns with the rest
-#define ZERO_MAX_BUCKETS 1001                 // gpt2_check_config allows 1000 layers
+#define ZERO_MAX_BUCKETS 1001                 // model_check_config allows 1000 layers
 
 typedef enum {
     ZERO_REPLICATE,  // every rank holds and updates everything
@@ -32,7 +32,7 @@ typedef enum {
 } ZeroStage;
 
 typedef struct {
-    GPT2Config config;
+    ModelConfig config;
     int num_ranks, num_buckets;
     int order[NUM_PARAM_TENSORS];             // tensors as they lie in bucket 0, then in a block's bucket
     int64_t tensor_offset[NUM_PARAM_TENSORS]; // in the bucket
@@ -47,18 +47,18 @@ static inline int zero_kind(int bucket) { return bucket > 0; }
 // Returns the group of a tensor in its bucket. The groups lie in this order.
 enum { ZERO_MUON, ZERO_DECAYED, ZERO_NOT_DECAYED, ZERO_NUM_GROUPS };
 static inline int zero_group(int tensor) {
-    const GPT2ParamSpec *spec = &gpt2_param_specs[tensor];
+    const ParamSpec *spec = &param_specs[tensor];
     return spec->muon > 0 ? ZERO_MUON : spec->decay == DECAY ? ZERO_DECAYED : ZERO_NOT_DECAYED;
 }
 
 // Lays out the tensors of one kind of bucket, group by group.
-static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, GPT2Optimizer optimizer) {
+static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, OptimizerKind optimizer) {
     for (int group = 0; group < ZERO_NUM_GROUPS; group++) {
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-            if ((gpt2_param_specs[i].per_layer == PER_LAYER) != kind || zero_group(i) != group) { continue; }
+            if ((param_specs[i].per_layer == PER_LAYER) != kind || zero_group(i) != group) { continue; }
             z->order[n++] = i;
             z->tensor_offset[i] = z->size[kind];
-            z->size[kind] += gpt2_param_rows(&z->config, i) * gpt2_param_cols(&z->config, i);
+            z->size[kind] += param_rows(&z->config, i) * param_cols(&z->config, i);
         }
         if (group == ZERO_MUON && optimizer == OPTIMIZER_MUON) { z->muon[kind] = z->size[kind]; }
         if (group == ZERO_DECAYED) { z->decayed[kind] = z->size[kind]; }
@@ -66,8 +66,8 @@ static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, GPT2Optimiz
     return n;
 }
 
-// Lays out all buckets. config has passed gpt2_check_config. num_ranks is at least 1.
-static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_ranks, GPT2Optimizer optimizer) {
+// Lays out all buckets. config has passed model_check_config. num_ranks is at least 1.
+static inline void zero_layout(ZeroLayout *z, const ModelConfig *config, int num_ranks, OptimizerKind optimizer) {
     memset(z, 0, sizeof(*z));
     z->config = *config;
     z->num_ranks = num_ranks;
@@ -123,7 +123,7 @@ static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO
 // ---- Tensors ----
 
 // Returns the bucket of a tensor. layer is ignored for tensors outside the blocks.
-static inline int zero_bucket_of(int tensor, int layer) { return gpt2_param_specs[tensor].per_layer ? 1 + layer : 0; }
+static inline int zero_bucket_of(int tensor, int layer) { return param_specs[tensor].per_layer ? 1 + layer : 0; }
 
 // Returns the start of a tensor, or of one layer of it, in its bucket.
 static inline int64_t zero_tensor_offset(const ZeroLayout *z, int tensor) { return z->tensor_offset[tensor]; }
@@ -143,11 +143,11 @@ static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t
     for (int k = 0; k < NUM_PARAM_TENSORS; k++) {
         int i = z->order[k];
         if (zero_bucket_of(i, layer) != b) { continue; }
-        int64_t size = gpt2_param_rows(&z->config, i) * gpt2_param_cols(&z->config, i);
+        int64_t size = param_rows(&z->config, i) * param_cols(&z->config, i);
         int64_t first = max_i64(begin, z->tensor_offset[i]), last = min_i64(end, z->tensor_offset[i] + size);
         if (first >= last) { continue; }
         int64_t in_tensor = layer * size + first - z->tensor_offset[i];
-        ZeroPiece piece = {i, layer, first, gpt2_param_offset(&z->config, i) + in_tensor, last - first};
+        ZeroPiece piece = {i, layer, first, param_offset(&z->config, i) + in_tensor, last - first};
         pieces[n++] = piece;
     }
     return n;

@@ -112,12 +112,12 @@ static inline bool run_finds_tokenizer_of_data(const char *pattern, char name[MA
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
     const TrainOptions *o = run->options;
     const char *usual = path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
-    GPT2Config size;
+    ModelConfig size;
     if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { usual = "byte"; }
     if (o->tokenizer[0] != '\0') {
         usual = o->tokenizer;
     } else if ((run_resumes(run) && run_finds_tokenizer_of_model(o->out_dir, name)) ||
-               (!gpt2_config_from_size(&size, o->init) && run_finds_tokenizer_of_model(o->init, name))) {
+               (!model_config_from_size(&size, o->init) && run_finds_tokenizer_of_model(o->init, name))) {
         return ", the model's own";
     } else if (run_finds_tokenizer_of_data(o->train_data, name) || run_finds_tokenizer_of_data(o->val_data, name)) {
         return ", the data's own";
@@ -156,10 +156,10 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
 // Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer that was found,
 // the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
-    GPT2Config *config = &run->config;
+    ModelConfig *config = &run->config;
     int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
-    if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
+    if (run_is_new(run)) { config->padded_vocab_size = model_pad_vocab(config->vocab_size); }
     bool room = run->options->vocab != 0 || run->tokenizer.is_found; // rows that no token has
     if (run_is_new(run) && tokens > config->vocab_size && run->tokenizer.is_open) {
         return fail(error, "--vocab: %d is less than the %d tokens of %.4000s; leave it out, or give at least these",
@@ -171,7 +171,7 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
                     "(--tokenizer), or a model of its own (--init d12)",
                     run->tokenizer.note, tokens, config->vocab_size);
     }
-    return gpt2_check_config(config, run_shape_origin(run), error);
+    return model_check_config(config, run_shape_origin(run), error);
 }
 
 // A run that only samples uses its model's context. Otherwise 0 means the default, or a smaller model's context.
@@ -233,7 +233,7 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
 // Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    const GPT2Config *c = &run->config;
+    const ModelConfig *c = &run->config;
     const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : "", o->mmlu};
     for (int i = 0; i < NUM_EVALS; i++) {
         if (paths[i][0] == '\0') { continue; }

@@ -82,7 +82,7 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
     char directory[MAX_PATH_BYTES];
     Text line = {NULL, 0, 0, false};
     const RunRecord *record = &run->record;
-    const GPT2Config *c = &run->config;
+    const ModelConfig *c = &run->config;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     if (!log_open(&run->record.file, run->options->out_dir, RUN_RECORD_NAME, run->options->overwrite, error)) {
         return false;
@@ -100,7 +100,7 @@ static inline bool record_start(TrainRun *run, const RunMachine *machine, Error 
              "{\"layers\": %d, \"heads\": %d, \"channels\": %d, \"context\": %d, \"vocab\": %d, \"padded_vocab\": %d, "
              "\"parameters\": %lld}",
              c->num_layers, c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size,
-             (long long)(gpt2_num_params(c) - padding));
+             (long long)(model_num_params(c) - padding));
     json_put(&line, "tokens_per_step", "%lld", (long long)run->options->total_batch);
     json_put(&line, "steps", "%lld", (long long)run->num_steps);
     if (run_has_train(run)) { json_put(&line, "sequences_per_epoch", "%lld", (long long)run->train.num_sequences); }

@@ -31,7 +31,7 @@ static inline void run_print_eval(const TrainRun *run, int which) {
 // Prints the model and the data as options, files and defaults settle them.
 static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = run->options;
-    const GPT2Config *c = &run->config;
+    const ModelConfig *c = &run->config;
     char from[MAX_PATH_BYTES + 100];
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     if (run_resumes(run)) {
@@ -42,7 +42,7 @@ static inline void run_print_inputs(const TrainRun *run) {
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
         c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    say(stdout, "parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
+    say(stdout, "parameters  %lld, from %s\n", (long long)(model_num_params(c) - padding), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {

@@ -26,7 +26,7 @@ static inline bool run_find_checkpoint(TrainRun *run, int64_t before, Error *err
 }
 
 // Gives all ranks the step that rank 0 has found, and each reads the facts and the config of that checkpoint.
-static inline bool run_share_checkpoint(TrainRun *run, GPT2Config *config, Error *error) {
+static inline bool run_share_checkpoint(TrainRun *run, ModelConfig *config, Error *error) {
     CheckpointFound found;
     int64_t *step = &run->folder.resumes;
     if (!ranks_broadcast(run->comm, step, (int64_t)sizeof(*step), error)) { return false; }
@@ -244,7 +244,7 @@ static inline bool run_read_checkpoint(TrainRun *run, CheckpointReader *reader, 
 
 // Goes back to the checkpoint before a damaged one.
 static inline bool run_go_back(TrainRun *run, Error *error) {
-    GPT2Config config;
+    ModelConfig config;
     bool ok = !run_leads(run) || run_find_checkpoint(run, run->folder.resumes, error);
     if (!ranks_agree(run->comm, ok, error)) { return false; }
     ok = run_share_checkpoint(run, &config, error) && run_compare_options(run, error);

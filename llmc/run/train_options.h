@@ -6,7 +6,7 @@
 #define LLMC_TRAIN_OPTIONS_H
 
 #include "llmc/base/launcher.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 #include "llmc/run/args.h"
 #include "llmc/run/foreign_options.h"
 #include "llmc/run/schedulers.h"
@@ -193,7 +193,7 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
 }
 
 // Sets the sizes that options give a new model. Returns the place of the first such option, -1: none is given.
-static inline int train_options_take_sizes(const TrainOptions *o, GPT2Config *config) {
+static inline int train_options_take_sizes(const TrainOptions *o, ModelConfig *config) {
     const int64_t values[] = {o->layers, o->heads, o->channels, o->context, o->vocab}; // in the order of the table
     int *const sizes[] = {&config->num_layers, &config->num_heads, &config->channels, &config->max_seq_len,
                           &config->vocab_size};
@@ -228,7 +228,7 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
 
 // Gives a new model the context of its sequences, as no step trains a later position, unless --context says otherwise.
 // Checks that the model knows as many positions as a sequence has.
-static inline bool train_options_settle_context(const TrainOptions *o, bool is_new, GPT2Config *config, Error *error) {
+static inline bool train_options_settle_context(const TrainOptions *o, bool is_new, ModelConfig *config, Error *error) {
     if (is_new && o->context == 0 && o->seq_len > 0) { config->max_seq_len = (int)o->seq_len; }
     return o->seq_len <= config->max_seq_len ||
            fail(error, "--seq-len (-t): %lld tokens, but the model knows %d positions; give at most that many",
@@ -247,14 +247,14 @@ static inline bool train_options_plan(const TrainOptions *o) { return strcmp(o->
 // Tells whether the plan shows every buffer.
 static inline bool train_options_plans_all(const TrainOptions *o) { return strcmp(o->plan, "all") == 0; }
 
-static inline GPT2Optimizer train_options_optimizer(const TrainOptions *o) {
+static inline OptimizerKind train_options_optimizer(const TrainOptions *o) {
     return strcmp(o->optimizer, "muon") == 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
 }
 
 // Refuses options that contradict each other, or that do nothing in their combination, beyond what `needs` says. Gives
 // equal runs equal records, whichever way was taken to say so. A schedule whose rate does not fall ends at the highest.
 static inline bool train_options_settle(TrainOptions *o, Error *error) {
-    const GPT2Size *size = gpt2_find_size(o->init);
+    const ModelSize *size = model_find_size(o->init);
     bool no_data = o->train_data[0] == '\0', no_batch = !o->given[OPTION_batch_size];
     const struct {
         bool bad;

@@ -80,7 +80,7 @@ typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 struct TrainRun {
     Trainer *trainer;
     const TrainOptions *options; // run_open_inputs and settle complete them; they stay constant from then on
-    GPT2Config config;
+    ModelConfig config;
     Comm *comm;    // the ranks; NULL: this process trains alone
     int rank;      // of this process
     int connected; // ranks: those of the run, or one for a plan

@@ -10,25 +10,25 @@
 #include <float.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 // ---- The model ----
 
 enum { B = 1, T = 4, V = 5, C = 4, NH = 2, N = B * T, PARAMS = V * C + T * C + 12 * C * C + 13 * C + 2 * C };
 
-static const GPT2Config config = {T, V, V, 1, NH, C};
+static const ModelConfig config = {T, V, V, 1, NH, C};
 static const int32_t tokens[N] = {0, 1, 2, 3}, targets[N] = {1, 2, 3, 4};
 static float params[PARAMS], grads[PARAMS], m[PARAMS], v[PARAMS];
 
 #define TENSOR_POINTER(name, ...) float *name;
 typedef struct {
-    GPT2_PARAMETERS(TENSOR_POINTER)
+    MODEL_PARAMETERS(TENSOR_POINTER)
 } Tensors;
 
 static Tensors tensors_of(float *all) {
     Tensors tensors;
-#define TENSOR_AT(name, ...) tensors.name = all + gpt2_param_offset(&config, PARAM_##name);
-    GPT2_PARAMETERS(TENSOR_AT)
+#define TENSOR_AT(name, ...) tensors.name = all + param_offset(&config, PARAM_##name);
+    MODEL_PARAMETERS(TENSOR_AT)
     return tensors;
 }
 
@@ -106,7 +106,7 @@ static void example(void) {
     const int t = 2;
     const float lr = 0.0001f;
     Tensors p = tensors_of(params), g = tensors_of(grads);
-    gpt2_init_params(params, &config, 38);
+    param_init_all(params, &config, 38);
     forward(p);
     print_row("wte[2]", p.wte + 2 * C, C), print_row("wpe[2]", p.wpe + t * C, C);
     print_row("residual", a.residual + t * C, C), print_row("ln1", a.ln1 + t * C, C);
@@ -187,8 +187,8 @@ static void check_utilisation(Test *t) {
         double tokens_per_second, peak;
     } runs[] = {{"124M", 1024, 567000.0, 989.4e12}, {"1558M", 1024, 49000.0, 989.4e12}, {"124M", 8192, 1.0, 1e9}};
     for (int i = 0; i < 3; i++) {
-        GPT2Config c = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
-        gpt2_config_from_size(&c, runs[i].size);
+        ModelConfig c = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
+        model_config_from_size(&c, runs[i].size);
         float want = (float)(flops_per_token(&c, runs[i].T) * runs[i].tokens_per_second / runs[i].peak);
         float got = (float)utilisation(c.num_layers, c.channels, c.vocab_size, (int)runs[i].T,
                                        runs[i].tokens_per_second, runs[i].peak);

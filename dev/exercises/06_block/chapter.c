@@ -20,7 +20,7 @@ typedef struct {
 #include <float.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 // ---- The worked example ----
 
@@ -53,27 +53,27 @@ static void print_half(void) {
 }
 
 // The deviation of the first 65,536 weights of a tensor of GPT-2 124M, as a new model draws them.
-static double drawn_deviation(const GPT2Config *config, int tensor) {
+static double drawn_deviation(const ModelConfig *config, int tensor) {
     static float weights[65536];
     double squares = 0.0;
-    gpt2_init_range(weights, config, 1, gpt2_param_offset(config, tensor), 65536);
+    param_init_range(weights, config, 1, param_offset(config, tensor), 65536);
     for (int i = 0; i < 65536; i++) { squares += (double)weights[i] * (double)weights[i]; }
     return sqrt(squares / 65536.0);
 }
 
 static void print_counts(void) {
-    GPT2Config config = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
-    gpt2_config_from_size(&config, "124M");
+    ModelConfig config = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
+    model_config_from_size(&config, "124M");
     int64_t all = 0, matrices = 0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (!gpt2_param_specs[i].per_layer) { continue; }
-        int64_t size = gpt2_param_size(&config, i) / config.num_layers;
+        if (!param_specs[i].per_layer) { continue; }
+        int64_t size = param_size(&config, i) / config.num_layers;
         all += size;
-        if (gpt2_param_specs[i].rows != DIM_NONE) { matrices += size; }
+        if (param_specs[i].rows != DIM_NONE) { matrices += size; }
     }
     printf("a block of GPT-2 124M: %lld parameters, %lld of them in 4 matrices\n", (long long)all, (long long)matrices);
     printf("12 blocks: %lld parameters; the whole model: %lld\n", (long long)(config.num_layers * all),
-           (long long)gpt2_num_params(&config));
+           (long long)model_num_params(&config));
     printf("deviation at the start: qkvw %.4f, attprojw %.4f\n", drawn_deviation(&config, PARAM_qkvw),
            drawn_deviation(&config, PARAM_attprojw));
 }
@@ -106,14 +106,14 @@ static void check_exact_gelu_backward(Test *t) {
 }
 
 static void check_parameters(Test *t) {
-    const GPT2Config configs[] = {{1024, 50257, 50257, 12, 12, 768},
-                                  {1024, 50257, 50257, 48, 25, 1600},
-                                  {2048, 50257, 50257, 96, 96, 12288},
-                                  {64, 257, 257, 4, 4, 128},
-                                  {8, 5, 5, 1, 1, 2}};
+    const ModelConfig configs[] = {{1024, 50257, 50257, 12, 12, 768},
+                                   {1024, 50257, 50257, 48, 25, 1600},
+                                   {2048, 50257, 50257, 96, 96, 12288},
+                                   {64, 257, 257, 4, 4, 128},
+                                   {8, 5, 5, 1, 1, 2}};
     for (int i = 0; i < 5; i++) {
-        const GPT2Config *c = &configs[i];
-        int64_t want = gpt2_num_params(c), got = parameters(c->num_layers, c->channels, c->vocab_size, c->max_seq_len);
+        const ModelConfig *c = &configs[i];
+        int64_t want = model_num_params(c), got = parameters(c->num_layers, c->channels, c->vocab_size, c->max_seq_len);
         CHECK(t, got == want, "L %d, C %d, V %d, maxT %d: %lld, expected %lld", c->num_layers, c->channels,
               c->vocab_size, c->max_seq_len, (long long)got, (long long)want);
     }

@@ -8,7 +8,7 @@
 #include <float.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 #include "llmc/run/outlier.h"
 #include "llmc/run/schedulers.h"
 
@@ -46,12 +46,10 @@ static void rates_of_gpt2(void) {
 }
 
 static void parameters_that_decay(void) {
-    GPT2Config config = {1024, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
-    gpt2_config_from_size(&config, "124M");
+    ModelConfig config = {1024, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    model_config_from_size(&config, "124M");
     long long count[2] = {0, 0};
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        count[gpt2_param_specs[i].decay] += (long long)gpt2_param_size(&config, i);
-    }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) { count[param_specs[i].decay] += (long long)param_size(&config, i); }
     printf("\nnumbers with decay %lld, without %lld\n", count[DECAY], count[NO_DECAY]);
 }
 

@@ -8,7 +8,7 @@
 #include "llmc/base/rand.h"
 #include "llmc/model/activations.h"
 
-static const GPT2Config gpt2_124M = {1024, 50257, 50304, 12, 12, 768}; // maxT, V, Vp, L, NH, C
+static const ModelConfig gpt2_124M = {1024, 50257, 50304, 12, 12, 768}; // maxT, V, Vp, L, NH, C
 
 // Plans five small buffers over three phases.
 static void small_plan(void) {
@@ -27,7 +27,7 @@ static void small_plan(void) {
 }
 
 // Returns the bytes of all activations of a model with L layers and N tokens at a level of --recompute.
-static int64_t activation_bytes_of(const GPT2Config *config, int L, int64_t N, int level, PlanType type) {
+static int64_t activation_bytes_of(const ModelConfig *config, int L, int64_t N, int level, PlanType type) {
     static MemoryPlan plan;
     void *pointer;
     int64_t stride;
@@ -41,7 +41,7 @@ static int64_t activation_bytes_of(const GPT2Config *config, int L, int64_t N, i
 }
 
 // Returns what a further layer takes, for each token.
-static int64_t bytes_of_layer(const GPT2Config *config, int level, PlanType type) {
+static int64_t bytes_of_layer(const ModelConfig *config, int level, PlanType type) {
     enum { N = 256 };
     return (activation_bytes_of(config, 9, N, level, type) - activation_bytes_of(config, 8, N, level, type)) / N;
 }
@@ -61,7 +61,7 @@ static void levels(void) {
 }
 
 static void example(void) {
-    int64_t n = gpt2_num_params(&gpt2_124M);
+    int64_t n = model_num_params(&gpt2_124M);
     small_plan();
     levels();
     printf("\nnumbers of GPT-2 124M %lld: %.2f GiB at 16 bytes, %.2f GiB at 18\n", (long long)n, gib(16 * n),
@@ -69,11 +69,11 @@ static void example(void) {
 }
 
 static void check_layer_bytes(Test *t) {
-    const GPT2Config odd = {32, 101, 128, 1, 3, 21};
+    const ModelConfig odd = {32, 101, 128, 1, 3, 21};
     for (int level = RECOMPUTE_NOTHING; level < NUM_RECOMPUTE_LEVELS; level++) {
-        const GPT2Config *configs[] = {&gpt2_124M, &odd};
+        const ModelConfig *configs[] = {&gpt2_124M, &odd};
         for (int i = 0; i < 4; i++) {
-            const GPT2Config *c = configs[i / 2];
+            const ModelConfig *c = configs[i / 2];
             int64_t want = bytes_of_layer(c, level, i % 2 ? PLAN_BF16 : PLAN_F32);
             int64_t got = layer_bytes(c->channels, c->num_heads, i % 2 ? 2 : 4, level);
             CHECK(t, got == want, "C %d, NH %d, level %d: %lld, want %lld", c->channels, c->num_heads, level,

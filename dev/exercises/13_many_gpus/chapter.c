@@ -73,9 +73,9 @@ static void print_stage(const ZeroLayout *z, int stage) {
 }
 
 static void zero_example(void) {
-    GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
     ZeroLayout z;
-    gpt2_config_from_size(&config, "124M");
+    model_config_from_size(&config, "124M");
     zero_layout(&z, &config, 8, OPTIMIZER_ADAMW);
     for (int b = 0; b <= 1; b++) {
         printf("bucket %d: %lld parameters, in each of 8 parts %lld\n", b, (long long)zero_size(&z, b),
@@ -144,9 +144,9 @@ static void check_smallest_stage(Test *t) {
     const char *sizes[] = {"124M", "1558M"};
     for (int i = 0; i < 2; i++) {
         for (int ranks = 2; ranks <= 512; ranks *= 4) {
-            GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+            ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
             ZeroLayout z;
-            gpt2_config_from_size(&config, sizes[i]);
+            model_config_from_size(&config, sizes[i]);
             zero_layout(&z, &config, ranks, OPTIMIZER_ADAMW);
             int64_t params = zero_offset(&z, z.num_buckets), slots = zero_lengths(&z, ZERO_PARAMETERS).param_slots;
             for (int k = 0; k < 8; k++) {
@@ -163,7 +163,7 @@ static void check_smallest_stage(Test *t) {
 
 // Compares with the play of the trainer's calls. What a step of stage 0 takes beyond its computation is the wait.
 static void check_wait(Test *t) {
-    GPT2Config config = {16, 100, 128, 5, 1, 16};
+    ModelConfig config = {16, 100, 128, 5, 1, 16};
     ZeroLayout z;
     zero_layout(&z, &config, 4, OPTIMIZER_ADAMW);
     double send = 8.0 * (double)zero_ring(&z, 1), rest = 8.0 * (double)zero_ring(&z, 0); // at one byte a second

@@ -17,17 +17,17 @@ enum { SEQ_LEN = 1024, BATCH_SIZE = 64, TOTAL_BATCH = 524288, STEPS = 18865, WAR
 #define LR 6e-4f
 #define FLOPS_OF_GPU 989.4e12 // of an H100 in bf16, by its datasheet
 
-static GPT2Config model_124M(void) {
-    GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
-    gpt2_config_from_size(&config, "124M");
+static ModelConfig model_124M(void) {
+    ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    model_config_from_size(&config, "124M");
     return config;
 }
 
 // ---- The worked example ----
 
-static void print_flops(const GPT2Config *config) {
+static void print_flops(const ModelConfig *config) {
     double padding = (double)(config->padded_vocab_size - config->vocab_size) * config->channels;
-    double parameters = (double)gpt2_num_params(config) - padding, tokens = (double)STEPS * TOTAL_BATCH;
+    double parameters = (double)model_num_params(config) - padding, tokens = (double)STEPS * TOTAL_BATCH;
     printf("parameters                %14.0f\n", parameters);
     printf("tokens                    %14.0f, %.1f for each parameter\n", tokens, tokens / parameters);
     printf("FLOPs of a token          %14.0f, counted by layers\n", flops_per_token(config, SEQ_LEN));
@@ -38,7 +38,7 @@ static void print_flops(const GPT2Config *config) {
 }
 
 // The shape that train_gpt2cu chooses for the recipe on H100s in one machine.
-static StepShape recipe_shape(const GPT2Config *config, int num_gpus) {
+static StepShape recipe_shape(const ModelConfig *config, int num_gpus) {
     StepShape s;
     memset(&s, 0, sizeof(s));
     s.config = *config;
@@ -50,7 +50,7 @@ static StepShape recipe_shape(const GPT2Config *config, int num_gpus) {
     return s;
 }
 
-static void print_time(const GPT2Config *config, int num_gpus) {
+static void print_time(const ModelConfig *config, int num_gpus) {
     StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true);
     StepShape shape = recipe_shape(config, num_gpus);
     double seconds = step_seconds_of_rank(&gpu, &shape, ZERO_OPTIMIZER);
@@ -71,14 +71,14 @@ static void print_rates(void) {
     printf("\n");
 }
 
-// A new model's logits are sums of C products of a normalised number and a weight of deviation GPT2_INIT_STD. This
+// A new model's logits are sums of C products of a normalised number and a weight of deviation PARAM_INIT_STD. This
 // computes the mean loss of N rows of such logits, by the trainer's own function.
-static double loss_of_noise(const GPT2Config *config, int N) {
+static double loss_of_noise(const ModelConfig *config, int N) {
     int V = config->vocab_size, Vp = config->padded_vocab_size;
     size_t size = (size_t)N * (size_t)Vp;
     float *logits = (float *)calloc(size, sizeof(float)), *losses = (float *)calloc((size_t)N, sizeof(float));
     int32_t *targets = (int32_t *)calloc((size_t)N, sizeof(int32_t));
-    double deviation = (double)GPT2_INIT_STD * sqrt(config->channels), sum = 0.0;
+    double deviation = (double)PARAM_INIT_STD * sqrt(config->channels), sum = 0.0;
     if (logits == NULL || losses == NULL || targets == NULL) { abort(); }
     for (int r = 0; r < N; r++) {
         targets[r] = r;
@@ -94,8 +94,9 @@ static double loss_of_noise(const GPT2Config *config, int N) {
     return sum / N;
 }
 
-static void print_first_loss(const GPT2Config *config) {
-    double ln_v = log((double)config->vocab_size), variance = config->channels * (double)GPT2_INIT_STD * GPT2_INIT_STD;
+static void print_first_loss(const ModelConfig *config) {
+    double ln_v = log((double)config->vocab_size),
+           variance = config->channels * (double)PARAM_INIT_STD * PARAM_INIT_STD;
     printf("first loss: ln V %.4f, with the variance of the logits %.4f, of 200 random rows %.4f\n", ln_v,
            ln_v + 0.5 * variance, loss_of_noise(config, 200));
 }
@@ -159,7 +160,7 @@ static void check_find_text(Test *t) {
 }
 
 int main(void) {
-    GPT2Config config = model_124M();
+    ModelConfig config = model_124M();
     print_flops(&config);
     print_time(&config, 1);
     print_time(&config, 8);

@@ -8,7 +8,7 @@
 #include <float.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/model/gpt2.h"
+#include "llmc/model/params.h"
 
 #define SIXTH_OF_PI (3.14159265358979323846 / 6.0) // 30 degrees
 
@@ -46,7 +46,7 @@ static void caches(void) {
     } models[] = {{"124M", 4}, {"1558M", 5}};
     printf("\nMiB of keys and values of 1,024 tokens, with so many heads of them\n");
     for (int i = 0; i < 2; i++) {
-        const GPT2Size *size = gpt2_find_size(models[i].name);
+        const ModelSize *size = model_find_size(models[i].name);
         int heads[] = {size->heads, models[i].groups, 1};
         printf("%-6s", models[i].name);
         for (int j = 0; j < 3; j++) {

@@ -11,7 +11,7 @@
 #include "dev/test/data/eval_file.h"
 #include "dev/test/fuzz.h"
 
-static const GPT2Config config = {80, 101, 128, 1, 1, 4}; // maxT, V, Vp, L, NH, C
+static const ModelConfig config = {80, 101, 128, 1, 1, 4}; // maxT, V, Vp, L, NH, C
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static EvalFile file;
@@ -77,7 +77,7 @@ static void evaluate(Trainer *t, TrainRun *run, TrainOptions *options) {
     require(settle(t, run, options, &error));
     plan_run(t, run);
     require(plan_allocate(&t->plan, &error));
-    gpt2_init_params(t->model.params, &config, 7);
+    param_init_all(t->model.params, &config, 7);
     rewind(run->logger.out);
     require(loop_evaluate(run, EVAL_HELLASWAG, &error));
     check_score(run, t->model.eval_means);

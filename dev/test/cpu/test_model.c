@@ -27,7 +27,7 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 
 #include "dev/test/test.h"
 
-static const GPT2Config small = {48, 101, 128, 3, 3, 36}; // maxT, V, Vp, L, NH, C
+static const ModelConfig small = {48, 101, 128, 3, 3, 36}; // maxT, V, Vp, L, NH, C
 
 typedef struct {
     Model model;
@@ -36,12 +36,12 @@ typedef struct {
 
 static int model_threads = 2; // of the next models: a plan has room for the threads that there are when it is made
 
-static GPT2Optimizer model_optimizer; // of the models that are made
+static OptimizerKind model_optimizer; // of the models that are made
 static GemmKernel model_kernel;       // of the models that are made; none: the portable one
 
 // A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
 // them can be left out unnoticed.
-static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int recompute) {
+static Instance *make_model(Test *t, const ModelConfig *config, int B, int T, int recompute) {
     static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     omp_set_num_threads(model_threads);
@@ -50,13 +50,13 @@ static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int
               model_kernel.name != NULL ? &model_kernel : &gemm_portable);
     if (!CHECK(t, plan_allocate(&instance->plan, &error), "%s", error.text)) { exit(1); }
     float *params = instance->model.params;
-    gpt2_init_params(params, config, 7);
+    param_init_all(params, config, 7);
     clear_moments(&instance->model);
-    clear_rows(instance->model.grads, gpt2_num_params(config));
+    clear_rows(instance->model.grads, model_num_params(config));
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (gpt2_param_specs[i].rows != DIM_NONE) { continue; }
-        for (int64_t j = 0; j < gpt2_param_size(config, i); j++) {
-            params[gpt2_param_offset(config, i) + j] += (float)(0.2 * rand_uniform(5, (uint64_t)i, (uint64_t)j) - 0.1);
+        if (param_specs[i].rows != DIM_NONE) { continue; }
+        for (int64_t j = 0; j < param_size(config, i); j++) {
+            params[param_offset(config, i) + j] += (float)(0.2 * rand_uniform(5, (uint64_t)i, (uint64_t)j) - 0.1);
         }
     }
     return instance;
@@ -75,7 +75,7 @@ static void fill_batch(Model *model, int64_t first, int64_t n, uint64_t seed) {
 }
 
 // The hash of as many floats as the small model has parameters.
-static uint64_t hash_of(const float *data) { return hash64(data, (size_t)gpt2_num_params(&small) * sizeof(float)); }
+static uint64_t hash_of(const float *data) { return hash64(data, (size_t)model_num_params(&small) * sizeof(float)); }
 
 // An update as a training step makes it.
 static void update_step(Model *model, int step) {
@@ -87,7 +87,7 @@ static void update_step(Model *model, int step) {
 
 // Returns the loss of a batch of B x T, and leaves the gradients.
 static double forward_backward(Model *model, int B, int T, uint64_t seed) {
-    clear_rows(model->grads, gpt2_num_params(&model->config));
+    clear_rows(model->grads, model_num_params(&model->config));
     fill_batch(model, 0, (int64_t)B * T, seed);
     double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
     gpt2_backward(model, B, T);
@@ -163,7 +163,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     bool ok = plan_allocate(&trainer.plan, &error) &&
               dataloader_open(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
-    gpt2_init_params(trainer.model.params, &small, 7);
+    param_init_all(trainer.model.params, &small, 7);
     Round round = loop_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
@@ -204,10 +204,10 @@ TEST(test_accumulation) {
     }
     CHECK(t, fabs(loss - loss_parts) <= 1e-12, "loss %.15f in one, %.15f in parts", loss, loss_parts);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(&small, i), n = gpt2_param_size(&small, i);
+        int64_t at = param_offset(&small, i), n = param_size(&small, i);
         float largest = row_max(a->grads + at, n);
-        check_close(t, gpt2_param_specs[i].name, b->grads + at, a->grads + at, (size_t)n,
-                    4 * T * 1.2e-7 * (double)largest, 0.0);
+        check_close(t, param_specs[i].name, b->grads + at, a->grads + at, (size_t)n, 4 * T * 1.2e-7 * (double)largest,
+                    0.0);
     }
     free_model(whole), free_model(parts);
 }
@@ -250,7 +250,7 @@ TEST(test_cached_decoding_is_exact) {
 // What stands in the padding rows of a loaded wte must not matter, and their gradient is zero.
 TEST(test_padding_does_not_leak) {
     Instance *clean = make_model(t, &small, 2, 20, 0), *dirty = make_model(t, &small, 2, 20, 0);
-    int64_t used = (int64_t)small.vocab_size * small.channels, all = gpt2_param_size(&small, PARAM_wte);
+    int64_t used = (int64_t)small.vocab_size * small.channels, all = param_size(&small, PARAM_wte);
     for (int64_t i = used; i < all; i++) { params_of(&dirty->model, 0).wte[i] = 1e6f; }
     double loss = forward_backward(&clean->model, 2, 20, 1), other = forward_backward(&dirty->model, 2, 20, 1);
     CHECK(t, loss == other, "loss %.15f with clean padding, %.15f with other", loss, other);
@@ -356,7 +356,7 @@ TEST(test_one_allocation) {
 
 TEST(test_plan_that_does_not_fit) {
     static const struct {
-        GPT2Config config;
+        ModelConfig config;
         int B, T;
         const char *says;
     } cases[] = {{{1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16}, 65536, 1 << 20, "overflows 64 bits"},

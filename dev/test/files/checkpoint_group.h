@@ -15,7 +15,7 @@ typedef struct {
 
 // A rank's pieces of all arrays, the last first: pieces of a length that divides nothing, dealt out like cards.
 static inline bool group_write_pieces(const Run *run, CheckpointWriter *w, int rank, int size, Error *error) {
-    int64_t n = gpt2_num_params(&run->config), piece = n / 13 + 1;
+    int64_t n = model_num_params(&run->config), piece = n / 13 + 1;
     for (int a = CHECKPOINT_ARRAYS - 1; a >= 0; a--) {
         for (int64_t j = n / piece; j >= 0; j--) {
             if ((j * 7 + a) % size != rank) { continue; }

@@ -5,24 +5,24 @@
 #include "llmc/files/checkpoint.h"
 
 // The smallest model with a padding row: 90 parameters.
-static inline GPT2Config tiny_config(void) {
-    GPT2Config config = {2, 3, 4, 1, 1, 2}; // maxT, V, Vp, L, NH, C
+static inline ModelConfig tiny_config(void) {
+    ModelConfig config = {2, 3, 4, 1, 1, 2}; // maxT, V, Vp, L, NH, C
     return config;
 }
 
 enum { RUN_GENERATIONS = 100, RUN_READERS = 3 };
 
 typedef struct {
-    GPT2Config config;
-    GPT2Optimizer optimizer;          // OPTIMIZER_ADAMW after run_init. The facts then do not say it, as in old states
+    ModelConfig config;
+    OptimizerKind optimizer;          // OPTIMIZER_ADAMW after run_init. The facts then do not say it, as in old states
     float *arrays[CHECKPOINT_ARRAYS]; // with room for all parameters
     int64_t generation[RUN_GENERATIONS];
     StateSection section; // the one behind the arrays: generation
     StateHeader header;
 } Run;
 
-static inline void run_init(Run *run, GPT2Config config) {
-    size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
+static inline void run_init(Run *run, ModelConfig config) {
+    size_t bytes = (size_t)model_num_params(&config) * sizeof(float);
     run->config = config, run->optimizer = OPTIMIZER_ADAMW;
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { run->arrays[a] = (float *)malloc(bytes); }
     run->section.name = "generation";
@@ -38,8 +38,8 @@ static inline void run_free(Run *run) {
 static inline bool run_has(const Run *run, int array, int64_t i) {
     if (array != CHECKPOINT_ADAM_V || run->optimizer == OPTIMIZER_ADAMW) { return true; }
     int tensor = 0;
-    while (gpt2_param_offset(&run->config, tensor + 1) <= i) { tensor++; }
-    return gpt2_param_specs[tensor].muon == 0;
+    while (param_offset(&run->config, tensor + 1) <= i) { tensor++; }
+    return param_specs[tensor].muon == 0;
 }
 
 // Skips the parameters from `first` on that an array leaves out. Returns the first one that it has, and writes the end
@@ -59,7 +59,7 @@ static inline float run_value(const Run *run, int array, int64_t i, int64_t gene
 
 // Fills everything with what belongs to this generation.
 static inline void run_fill(Run *run, int64_t generation) {
-    int64_t n = gpt2_num_params(&run->config);
+    int64_t n = model_num_params(&run->config);
     for (int i = 0; i < RUN_GENERATIONS; i++) { run->generation[i] = generation; }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int64_t i = 0; i < n; i++) { run->arrays[a][i] = run_value(run, a, i, generation); }
@@ -71,7 +71,7 @@ static inline void run_fill(Run *run, int64_t generation) {
 
 // The generation that everything in memory belongs to; -2 if its parts disagree.
 static inline int64_t run_generation(const Run *run) {
-    int64_t generation, n = gpt2_num_params(&run->config);
+    int64_t generation, n = model_num_params(&run->config);
     Error ignored;
     if (!state_get_number(&run->header, "", "generation", 0, LARGEST_WHOLE, &generation, &ignored)) { return -2; }
     for (int i = 0; i < RUN_GENERATIONS; i++) {
@@ -103,7 +103,7 @@ static inline bool run_write_piece(const Run *run, CheckpointWriter *w, int arra
 
 static inline bool run_write_arrays(const Run *run, CheckpointWriter *w, Error *error) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        if (!run_write_piece(run, w, a, 0, gpt2_num_params(&run->config), error)) { return false; }
+        if (!run_write_piece(run, w, a, 0, model_num_params(&run->config), error)) { return false; }
     }
     return true;
 }
@@ -154,7 +154,7 @@ static inline bool run_read_end(Run *run, CheckpointReader *readers, int count, 
 // its parts disagree.
 static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *error) {
     static CheckpointReader readers[RUN_READERS];
-    int64_t n = gpt2_num_params(&run->config), piece = n / 11 + 1;
+    int64_t n = model_num_params(&run->config), piece = n / 11 + 1;
     bool ok = true;
     for (int i = 0; i < RUN_READERS; i++) { readers[i].model.fd = readers[i].state.file.fd = -1; }
     for (int i = 0; ok && i < RUN_READERS; i++) { ok = run_read_begin(run, &readers[i], dir, step, error); }

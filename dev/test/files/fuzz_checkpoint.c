@@ -7,7 +7,7 @@
 static Run good, loaded;
 
 // The bytes of the model file do not depend on the optimizer.
-static void save_good(GPT2Optimizer optimizer) {
+static void save_good(OptimizerKind optimizer) {
     Error error;
     if (good.arrays[0] == NULL) { run_init(&good, tiny_config()), run_init(&loaded, tiny_config()); }
     good.optimizer = optimizer;
@@ -58,7 +58,7 @@ static void load(const uint8_t *data, size_t size) {
     require(!known || model_configs_equal(&found.config, &good.config));
     if (known) { loaded.optimizer = checkpoint_optimizer(&found.header); }
     if (run_load(&loaded, fuzz_folder()->path, 1, &error) == -1) { return; }
-    size_t bytes = (size_t)gpt2_num_params(&good.config) * sizeof(float);
+    size_t bytes = (size_t)model_num_params(&good.config) * sizeof(float);
     require(sound && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
 

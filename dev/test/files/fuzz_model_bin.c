@@ -5,13 +5,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
-    GPT2Config config;
+    ModelConfig config;
     Error error;
     BinFile bin;
     if (!model_bin_open(&bin, path, &config, &error)) { return 0; }
     input_close(&bin.file);
-    require(gpt2_check_config(&config, "fuzz", &error) && model_bin_bytes(&config, bin.header[1]) == (int64_t)size);
-    int64_t n = gpt2_num_params(&config);
+    require(model_check_config(&config, "fuzz", &error) && model_bin_bytes(&config, bin.header[1]) == (int64_t)size);
+    int64_t n = model_num_params(&config);
     float *params = (float *)malloc((size_t)n * sizeof(float)); // never more than the file's size times two
     if (model_bin_read(path, &config, params, &error)) {
         require(first_outside(params, n, -FLT_MAX) == n);
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
-    GPT2Config config = {2, 3, 4, 1, 1, 2};
+    ModelConfig config = {2, 3, 4, 1, 1, 2};
     int version = which == 0 ? MODEL_BIN_FP32 : MODEL_BIN_BF16;
     size_t size = (size_t)model_bin_bytes(&config, version);
     int32_t header[DATA_HEADER_INTS];

@@ -32,7 +32,7 @@ TEST(test_model_header_fields) {
         {7, INT32_MAX, ": padded vocabulary is 2147483647, expected 3 (vocabulary size) to 1048576"},
     };
     const char *path = test_path(t, "m.bin");
-    GPT2Config config = tiny_config();
+    ModelConfig config = tiny_config();
     float params[TINY_PARAMS] = {0};
     Error error;
     size_t size;
@@ -84,7 +84,7 @@ TEST(test_facts) {
 // ---- Checkpoints ----
 
 // Makes a run of the tiny model, and saves generation 5 as step 1.
-static void save_tiny(Test *t, Run *run, GPT2Optimizer optimizer) {
+static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
     Error error;
     run_init(run, tiny_config());
     run->optimizer = optimizer;
@@ -168,7 +168,7 @@ TEST(test_damage_is_named) {
 }
 
 // Saves a checkpoint of step 1 with the arrays of an optimizer. Its header names the other one.
-static void save_misnamed(Test *t, Run *run, GPT2Optimizer optimizer) {
+static void save_misnamed(Test *t, Run *run, OptimizerKind optimizer) {
     static CheckpointWriter w;
     Error error = {""};
     const char *names[] = {"adam", "muon"}; // of equal length, so that the header keeps its size
@@ -238,7 +238,7 @@ TEST(test_skipped_moments) {
 static void check_value(Test *t, Run *run, int array, float value, const char *says) {
     static CheckpointWriter w;
     Error error = {""};
-    int64_t bad = gpt2_param_offset(&run->config, PARAM_qkvb) + 2;
+    int64_t bad = param_offset(&run->config, PARAM_qkvb) + 2;
     bool is_model = array == CHECKPOINT_PARAMS;
     int64_t at = checkpoint_place(&run->config, run->optimizer, array, bad);
     int64_t offset = 4 * at;
@@ -382,7 +382,7 @@ TEST(test_full_disk) {
                  {13000, false, "/state_00000001.bin: could not extend it to 24965 bytes"},
                  {4000, true, "/model_00000001.bin: could not write it"},
                  {13000, true, "/state_00000001.bin: could not write it"}};
-    const GPT2Config config = {5, 11, 128, 3, 1, 7}; // the model and each moment: 12 kB
+    const ModelConfig config = {5, 11, 128, 3, 1, 7}; // the model and each moment: 12 kB
     Error error;
     run_init(&run, config);
     CHECK(t, run_save(&run, test_folder(t), 1, 1, &error), "%s", error.text);

@@ -8,10 +8,10 @@
 TEST(test_init_files) {
     Error error;
     static ModelFile file;
-    GPT2Config config = {2, 3, 128, 1, 2, 2}; // maxT, V, Vp, L, NH, C
+    ModelConfig config = {2, 3, 128, 1, 2, 2}; // maxT, V, Vp, L, NH, C
     float params[338], loaded[338];
-    CHECK(t, gpt2_num_params(&config) == 338, "%lld", (long long)gpt2_num_params(&config));
-    gpt2_init_params(params, &config, 3);
+    CHECK(t, model_num_params(&config) == 338, "%lld", (long long)model_num_params(&config));
+    param_init_all(params, &config, 3);
     CHECK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error), "%s", error.text);
     CHECK(t, model_file_open(&file, test_path(t, "m.bin"), &error), "%s", error.text);
     CHECK(t, model_configs_equal(&file.config, &config) && model_file_read(&file, loaded, &error), "%s", error.text);
@@ -26,7 +26,7 @@ TEST(test_init_refused) {
     char rest[5000];
     const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
     CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
-                  ": neither a size (one of" GPT2_SIZE_NAMES ") nor a model's file nor the folder of a run");
+                  ": neither a size (one of" MODEL_SIZE_NAMES ") nor a model's file nor the folder of a run");
     CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init",
                   ": the path has 0 bytes, expected 1 to 4032");
     CHECK_REFUSED(t, model_file_open(&file, "gpt2-xl", &error), &error, "--init gpt2-xl",

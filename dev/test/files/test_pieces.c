@@ -5,8 +5,8 @@
 #include "llmc/files/model_file.h"
 #include "dev/test/refused.h"
 
-static GPT2Config odd_config(void) {
-    GPT2Config config = {5, 11, 128, 3, 1, 7}; // odd sizes, so that pairs of random numbers straddle every border
+static ModelConfig odd_config(void) {
+    ModelConfig config = {5, 11, 128, 3, 1, 7}; // odd sizes, so that pairs of random numbers straddle every border
     return config;
 }
 
@@ -19,11 +19,11 @@ static bool same_bits(const float *a, const float *b, int64_t n) {
 // ---- Ranges ----
 
 // One range into memory with marks before and behind.
-static void check_init_range(Test *t, const GPT2Config *config, const float *whole, int64_t first, int64_t n) {
+static void check_init_range(Test *t, const ModelConfig *config, const float *whole, int64_t first, int64_t n) {
     static const float mark = 123456.0f;
     float *out = new_floats(n + 2);
     for (int64_t i = 0; i < n + 2; i++) { out[i] = mark; }
-    gpt2_init_range(out + 1, config, 42, first, n);
+    param_init_range(out + 1, config, 42, first, n);
     CHECK(t, same_bits(out + 1, whole + first, n), "elements %lld to %lld", (long long)first, (long long)(first + n));
     CHECK(t, out[0] == mark && out[n + 1] == mark, "written beside %lld to %lld", (long long)first,
           (long long)(first + n));
@@ -32,10 +32,10 @@ static void check_init_range(Test *t, const GPT2Config *config, const float *who
 
 // Cuts in two, elements alone, and short ranges at random.
 TEST(test_init_range) {
-    GPT2Config config = odd_config();
-    int64_t n = gpt2_num_params(&config);
+    ModelConfig config = odd_config();
+    int64_t n = model_num_params(&config);
     float *whole = new_floats(n);
-    gpt2_init_params(whole, &config, 42);
+    param_init_all(whole, &config, 42);
     for (int64_t cut = 0; cut <= n; cut += 1 + n / 150) {
         check_init_range(t, &config, whole, 0, cut);
         check_init_range(t, &config, whole, cut, n - cut);
@@ -46,14 +46,14 @@ TEST(test_init_range) {
         check_init_range(t, &config, whole, first, (int64_t)(rand_u64(1, 2, i) % (uint64_t)(most + 1)));
     }
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) { // the values, drawn one by one
-        const GPT2ParamSpec *spec = &gpt2_param_specs[i];
-        for (int64_t j = 0; j < gpt2_param_size(&config, i); j++) {
+        const ParamSpec *spec = &param_specs[i];
+        for (int64_t j = 0; j < param_size(&config, i); j++) {
             float want = spec->init == INIT_ONE ? 1.0f : 0.0f, pair[2];
             rand_normal_pair(42, RAND_INIT + (uint64_t)i, (uint64_t)j / 2, pair);
             if (spec->init == INIT_NORMAL) { want = 0.02f * pair[j % 2]; }
             if (spec->init == INIT_RESIDUAL) { want = 0.02f / sqrtf(6.0f) * pair[j % 2]; }
             if (i == PARAM_wte && j >= 11 * 7) { want = 0.0f; }
-            float got = whole[gpt2_param_offset(&config, i) + j];
+            float got = whole[param_offset(&config, i) + j];
             CHECK(t, got == want, "%s[%lld]: %g, not %g", spec->name, (long long)j, (double)got, (double)want);
         }
     }
@@ -64,10 +64,10 @@ TEST(test_init_range) {
 TEST(test_range_not_finite) {
     static ModelFile file;
     Error error;
-    GPT2Config config = {64, 500, 512, 2, 2, 64};
-    int64_t n = gpt2_num_params(&config), bad = gpt2_param_offset(&config, PARAM_fcw) + 300, padding = 500 * 64;
+    ModelConfig config = {64, 500, 512, 2, 2, 64};
+    int64_t n = model_num_params(&config), bad = param_offset(&config, PARAM_fcw) + 300, padding = 500 * 64;
     float *params = new_floats(n), *out = new_floats(n);
-    gpt2_init_params(params, &config, 7);
+    param_init_all(params, &config, 7);
     params[bad] = params[padding] = NAN;
     const char *bin = test_path(t, "m.bin");
     CHECK(t, model_bin_write(bin, &config, params, &error), "%s", error.text);
@@ -94,10 +94,10 @@ static uint64_t fingerprint(Test *t, const char *init) {
 
 TEST(test_fingerprint) {
     Error error;
-    GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB: not all of it is looked at
-    int64_t n = gpt2_num_params(&config);
+    ModelConfig config = {64, 500, 512, 2, 2, 64}; // 0.5 MB: not all of it is looked at
+    int64_t n = model_num_params(&config);
     float *params = new_floats(n);
-    gpt2_init_params(params, &config, 7);
+    param_init_all(params, &config, 7);
     const char *path = test_path(t, "m.bin"), *copy = test_path(t, "copy.bin");
     CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
     CHECK(t, model_bin_write(copy, &config, params, &error), "%s", error.text);
@@ -129,7 +129,7 @@ static void compare_checkpoints(Test *t, const char *a, const char *b, const cha
 }
 
 TEST(test_write_by_several_processes) {
-    static const GPT2Config configs[] = {{2, 3, 4, 1, 1, 2}, {64, 500, 512, 2, 2, 64}, {5, 11, 128, 3, 1, 7}};
+    static const ModelConfig configs[] = {{2, 3, 4, 1, 1, 2}, {64, 500, 512, 2, 2, 64}, {5, 11, 128, 3, 1, 7}};
     for (int c = 0; c < 3; c++) {
         static Run run;
         TempDir alone = temp_dir_make();
@@ -163,8 +163,8 @@ static void check_whole(Test *t, Run *run) {
     int64_t lengths[CHECKPOINT_ARRAYS] = {0};
     CHECK(t, run_save(run, pieces.path, 1, 5, &error), "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        arrays[a] = new_floats(gpt2_num_params(&run->config)), found[a] = new_floats(gpt2_num_params(&run->config));
-        for (int64_t i = 0; i < gpt2_num_params(&run->config); i++) {
+        arrays[a] = new_floats(model_num_params(&run->config)), found[a] = new_floats(model_num_params(&run->config));
+        for (int64_t i = 0; i < model_num_params(&run->config); i++) {
             if (run_has(run, a, i)) { arrays[a][lengths[a]++] = run->arrays[a][i]; }
         }
         for (int64_t i = 0; i < lengths[a]; i++) { found[a][i] = NAN; }
@@ -209,7 +209,7 @@ TEST(test_pieces_missing_or_twice) {
     static CheckpointReader r;
     Error error = {""};
     run_init(&run, odd_config());
-    int64_t n = gpt2_num_params(&run.config);
+    int64_t n = model_num_params(&run.config);
     CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int twice = 0; twice < 2; twice++) {

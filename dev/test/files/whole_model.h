@@ -5,19 +5,19 @@
 #include "llmc/base/files.h"
 #include "llmc/files/model_bin.h"
 
-// Reads all weights into params, gpt2_num_params(config) floats.
-static inline bool model_bin_read(const char *path, const GPT2Config *config, float *params, Error *error) {
-    return model_bin_read_range(path, config, 0, gpt2_num_params(config), params, error);
+// Reads all weights into params, model_num_params(config) floats.
+static inline bool model_bin_read(const char *path, const ModelConfig *config, float *params, Error *error) {
+    return model_bin_read_range(path, config, 0, model_num_params(config), params, error);
 }
 
-// Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
+// Writes params (model_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
 // checkpoint.h.)
-static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, Error *error) {
+static inline bool model_bin_write(const char *path, const ModelConfig *config, const float *params, Error *error) {
     int32_t header[DATA_HEADER_INTS];
     AtomicFile file;
     model_bin_make_header(header, config, MODEL_BIN_FP32);
     return atomic_open(&file, path, 0666, error) && atomic_write(&file, header, DATA_HEADER_BYTES, error) &&
-           atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
+           atomic_write(&file, params, model_num_params(config) * (int64_t)sizeof(float), error) &&
            atomic_commit(&file, error);
 }
 

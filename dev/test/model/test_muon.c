@@ -44,7 +44,7 @@ TEST(test_momentum) {
 // attproj are (C, C): 30 C^3 each. fc and fcproj have the sides C and 4C: 90 C^3 each. A block: 4*30 + 2*90 = 300 C^3.
 // 12 blocks with C = 768: 3600 * 452,984,832.
 TEST(test_flops) {
-    const GPT2Config d12 = {1024, 50257, 50304, 12, 12, 768};
+    const ModelConfig d12 = {1024, 50257, 50304, 12, 12, 768};
     CHECK(t, muon_model_flops(&d12) == 1630745395200.0, "%.17g", muon_model_flops(&d12));
     CHECK(t, muon_flops(2, 3) == 5 * (4 * 12 + 2 * 8) && muon_flops(3, 2) == muon_flops(2, 3), "%g, %g",
           muon_flops(2, 3), muon_flops(3, 2));
@@ -54,7 +54,7 @@ TEST(test_flops) {
 
 // maxT 3, Vp 4, L 2, C 2. Muon takes 2*12 of qkvw, 2*4 of attprojw, 2*16 of fcw and of fcprojw.
 TEST(test_places_in_v) {
-    const GPT2Config config = {3, 4, 4, 2, 1, 2};
+    const ModelConfig config = {3, 4, 4, 2, 1, 2};
     static const struct {
         int tensor;
         int64_t place, in_v;
@@ -62,13 +62,13 @@ TEST(test_places_in_v) {
                  {PARAM_qkvb, 46, 22}, {PARAM_attprojb, 66, 34}, {PARAM_ln2w, 70, 38},  {PARAM_ln2b, 74, 42},
                  {PARAM_fcb, 110, 46}, {PARAM_fcprojb, 158, 62}, {PARAM_lnfw, 162, 66}, {PARAM_lnfb, 164, 68}};
     for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++) {
-        int64_t place = first[i].place, last = place + gpt2_param_size(&config, first[i].tensor) - 1;
-        CHECK(t, gpt2_param_offset(&config, first[i].tensor) == place, "case %zu", i);
-        CHECK(t, gpt2_place_in_v(&config, OPTIMIZER_MUON, place) == first[i].in_v, "case %zu", i);
-        CHECK(t, gpt2_place_in_v(&config, OPTIMIZER_MUON, last) == first[i].in_v + last - place, "case %zu: end", i);
-        CHECK(t, gpt2_place_in_v(&config, OPTIMIZER_ADAMW, last) == last, "case %zu: AdamW", i);
+        int64_t place = first[i].place, last = place + param_size(&config, first[i].tensor) - 1;
+        CHECK(t, param_offset(&config, first[i].tensor) == place, "case %zu", i);
+        CHECK(t, param_place_in_v(&config, OPTIMIZER_MUON, place) == first[i].in_v, "case %zu", i);
+        CHECK(t, param_place_in_v(&config, OPTIMIZER_MUON, last) == first[i].in_v + last - place, "case %zu: end", i);
+        CHECK(t, param_place_in_v(&config, OPTIMIZER_ADAMW, last) == last, "case %zu: AdamW", i);
     }
-    int64_t muon = gpt2_length_of_v(&config, OPTIMIZER_MUON), adamw = gpt2_length_of_v(&config, OPTIMIZER_ADAMW);
+    int64_t muon = param_length_of_v(&config, OPTIMIZER_MUON), adamw = param_length_of_v(&config, OPTIMIZER_ADAMW);
     CHECK(t, muon == 70 && adamw == 166, "lengths %lld and %lld", (long long)muon, (long long)adamw);
     CHECK(t, !muon_takes(OPTIMIZER_ADAMW, PARAM_fcw) && muon_takes(OPTIMIZER_MUON, PARAM_fcw), "fcw");
     CHECK(t, !muon_takes(OPTIMIZER_MUON, PARAM_wte) && !muon_takes(OPTIMIZER_MUON, PARAM_fcb), "wte, fcb");

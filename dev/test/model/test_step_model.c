@@ -10,7 +10,7 @@ static StepGpu h100(void) { return step_gpu(gpu_peak_of_option("h100"), GPU_BF16
 static StepShape shape_of(const char *model, int B, int recompute, int64_t micro_batches) {
     StepShape s;
     memset(&s, 0, sizeof(s));
-    gpt2_config_from_size(&s.config, model);
+    model_config_from_size(&s.config, model);
     s.config.vocab_size = V, s.config.padded_vocab_size = Vp;
     s.B = B, s.T = 1024, s.recompute = recompute, s.head_rows = 8192, s.sizeof_activation = 2;
     s.attention = ATTENTION_CUDNN, s.attention_chunk = 8, s.has_master = true;
@@ -99,7 +99,7 @@ TEST(test_muon) {
         check_sum(t, &s, "muon_momentum", 1.0, 14.0 * own, 0.0);
         check_sum(t, &s, "muon_apply", 1.0, 12.0 * own, 0.0);
         check_sum(t, &s, "muon_norm", -1.0, (1.0 + 2.0) * 2.0 * own, 0.0);
-        check_sum(t, &s, "adamw_update", 1.0, 30.0 * ((double)gpt2_num_params(&s.config) / ranks - own), 0.0);
+        check_sum(t, &s, "adamw_update", 1.0, 30.0 * ((double)model_num_params(&s.config) / ranks - own), 0.0);
         s.optimizer = OPTIMIZER_ADAMW;
         check_sum(t, &s, "muon", 0.0, 0.0, 0.0);
     }
@@ -107,7 +107,7 @@ TEST(test_muon) {
 
 TEST(test_bytes) {
     StepShape s = shape_of("d12", 16, 0, 2);
-    double N = 16 * 1024.0, C = 768.0, params = (double)gpt2_num_params(&s.config);
+    double N = 16 * 1024.0, C = 768.0, params = (double)model_num_params(&s.config);
     check_sum(t, &s, "gelu_forward", 24.0, 24 * 8 * N * C * 2, 0.0);
     check_sum(t, &s, "gelu_backward", 24.0, 24 * 12 * N * C * 2, 0.0);
     check_sum(t, &s, "fused_residual_layernorm_forward", 48.0, 48 * 4 * N * C * 2, 0.0);
@@ -131,7 +131,7 @@ TEST(test_bytes) {
 
 TEST(test_bytes_of_ranks) {
     StepShape s = shape_of("d12", 16, 0, 2);
-    double params = (double)gpt2_num_params(&s.config);
+    double params = (double)model_num_params(&s.config);
     s.num_ranks = 8;
     for (int stage = 0; stage < 4; stage++) {
         s.shards_state = stage > 0, s.shards_gradients = stage > 1, s.shards_parameters = stage > 2;

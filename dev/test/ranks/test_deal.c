@@ -7,7 +7,7 @@ typedef struct {
     Deal deal;
 } Dealt;
 
-static Dealt *deal_of(const GPT2Config *config, int num_ranks, int num_owners) {
+static Dealt *deal_of(const ModelConfig *config, int num_ranks, int num_owners) {
     Dealt *d = (Dealt *)calloc(1, sizeof(Dealt));
     if (d == NULL) { abort(); }
     zero_layout(&d->layout, config, num_ranks, OPTIMIZER_MUON);
@@ -15,18 +15,18 @@ static Dealt *deal_of(const GPT2Config *config, int num_ranks, int num_owners) {
     return d;
 }
 
-static GPT2Config config_named(const char *name) {
-    GPT2Config config = {0, GPT2_VOCAB_SIZE, gpt2_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
-    if (!gpt2_config_from_size(&config, name)) { abort(); }
+static ModelConfig config_named(const char *name) {
+    ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    if (!model_config_from_size(&config, name)) { abort(); }
     return config;
 }
 
 // Calls `check` for small and large models on few and many ranks. One owner has everything: one rank, or stage 0.
 static void for_each_deal(Test *t, void (*check)(Test *t, const Dealt *d)) {
     static const int rank_counts[] = {1, 2, 3, 5, 8, 64, 512};
-    const GPT2Config configs[] = {{1, 1, 128, 1, 1, 1},       {7, 50, 128, 2, 1, 3}, {6, 33, 128, 5, 3, 9},
-                                  {8, 64, 128, 2, 2, 16},     config_named("d12"),   config_named("d48"),
-                                  config_named("gpt3:c12288")};
+    const ModelConfig configs[] = {{1, 1, 128, 1, 1, 1},       {7, 50, 128, 2, 1, 3}, {6, 33, 128, 5, 3, 9},
+                                   {8, 64, 128, 2, 2, 16},     config_named("d12"),   config_named("d48"),
+                                   config_named("gpt3:c12288")};
     for (size_t c = 0; c < sizeof(configs) / sizeof(configs[0]); c++) {
         for (size_t k = 0; k < sizeof(rank_counts) / sizeof(rank_counts[0]); k++) {
             for (int owners = rank_counts[k]; owners > 0; owners = owners > 1 ? 1 : 0) {
@@ -167,7 +167,7 @@ TEST(test_work_is_even) { for_each_deal(t, check_balance); }
 
 // 24 matrices take 18 C^3 a round and 48 take 6 C^3. Each of 8 ranks has 3 and 6 of them.
 TEST(test_d12_on_8_ranks) {
-    GPT2Config d12 = config_named("d12");
+    ModelConfig d12 = config_named("d12");
     Dealt *d = deal_of(&d12, 8, 8);
     DealSpread spread = deal_spread(&d->deal, &d->layout);
     CHECK(t, spread.most.matrices == 9 && spread.least.matrices == 9, "%lld to %lld matrices",
@@ -184,7 +184,7 @@ TEST(test_d12_on_8_ranks) {
 
 // Six matrices on 64 ranks: six ranks have one each. With AdamW there are none.
 TEST(test_more_ranks_than_matrices) {
-    const GPT2Config config = {8, 64, 128, 1, 2, 16};
+    const ModelConfig config = {8, 64, 128, 1, 2, 16};
     Dealt *d = deal_of(&config, 64, 64);
     for (int r = 0; r < 64; r++) {
         int64_t matrices = deal_share(&d->deal, &d->layout, r).matrices;

@@ -11,33 +11,33 @@ static const int bucket0_order[] = {PARAM_wte, PARAM_wpe, PARAM_lnfw, PARAM_lnfb
 static const int block_order[] = {PARAM_qkvw, PARAM_attprojw, PARAM_fcw,  PARAM_fcprojw, PARAM_ln1w, PARAM_ln1b,
                                   PARAM_qkvb, PARAM_attprojb, PARAM_ln2w, PARAM_ln2b,    PARAM_fcb,  PARAM_fcprojb};
 
-static GPT2Config config_of(int max_seq_len, int vocab_size, int num_layers, int num_heads, int channels) {
-    GPT2Config config = {max_seq_len, vocab_size, gpt2_pad_vocab(vocab_size), num_layers, num_heads, channels};
+static ModelConfig config_of(int max_seq_len, int vocab_size, int num_layers, int num_heads, int channels) {
+    ModelConfig config = {max_seq_len, vocab_size, model_pad_vocab(vocab_size), num_layers, num_heads, channels};
     return config;
 }
 
-static GPT2Config config_named(const char *name) {
-    GPT2Config config = config_of(0, GPT2_VOCAB_SIZE, 0, 0, 0);
-    if (!gpt2_config_from_size(&config, name)) { config.num_layers = 0; }
+static ModelConfig config_named(const char *name) {
+    ModelConfig config = config_of(0, GPT2_VOCAB_SIZE, 0, 0, 0);
+    if (!model_config_from_size(&config, name)) { config.num_layers = 0; }
     return config;
 }
 
 enum { NUM_SMALL = 6, MAX_CONFIGS = 32 };
 
 // Small and odd ones first, then all sizes that have a name.
-static int all_configs(GPT2Config configs[MAX_CONFIGS]) {
-    const GPT2Config small[NUM_SMALL] = {config_of(1, 1, 1, 1, 1),   config_of(3, 10, 1, 1, 5),
-                                         config_of(7, 50, 2, 1, 3),  config_of(5, 130, 3, 1, 7),
-                                         config_of(8, 64, 2, 2, 16), config_of(6, 33, 5, 3, 9)};
+static int all_configs(ModelConfig configs[MAX_CONFIGS]) {
+    const ModelConfig small[NUM_SMALL] = {config_of(1, 1, 1, 1, 1),   config_of(3, 10, 1, 1, 5),
+                                          config_of(7, 50, 2, 1, 3),  config_of(5, 130, 3, 1, 7),
+                                          config_of(8, 64, 2, 2, 16), config_of(6, 33, 5, 3, 9)};
     int n = 0;
     for (; n < NUM_SMALL; n++) { configs[n] = small[n]; }
-    for (size_t i = 0; i < NUM_GPT2_SIZES; i++) { configs[n++] = config_named(gpt2_sizes[i].name); }
+    for (size_t i = 0; i < NUM_MODEL_SIZES; i++) { configs[n++] = config_named(model_sizes[i].name); }
     return n;
 }
 
 // Calls `check` for every config and number of ranks.
 static void for_each_layout(Test *t, int num_configs, void (*check)(Test *t, const ZeroLayout *z)) {
-    GPT2Config configs[MAX_CONFIGS];
+    ModelConfig configs[MAX_CONFIGS];
     int n = all_configs(configs);
     CHECK(t, n == NUM_SMALL + 16, "%d configs", n);
     for (int c = 0; c < n && c < num_configs; c++) {
@@ -50,7 +50,7 @@ static void for_each_layout(Test *t, int num_configs, void (*check)(Test *t, con
 }
 
 static int64_t tensor_size(const ZeroLayout *z, int i) {
-    return gpt2_param_size(&z->config, i) / gpt2_param_layers(&z->config, i);
+    return param_size(&z->config, i) / param_layers(&z->config, i);
 }
 
 // ---- Buckets ----
@@ -58,11 +58,11 @@ static int64_t tensor_size(const ZeroLayout *z, int i) {
 static void check_bucket_order(Test *t, const ZeroLayout *z, int b, const int *order, int n) {
     int64_t offset = 0, decayed = 0;
     for (int k = 0; k < n; k++) {
-        CHECK(t, zero_tensor_offset(z, order[k]) == offset, "%s at %lld, expected %lld",
-              gpt2_param_specs[order[k]].name, (long long)zero_tensor_offset(z, order[k]), (long long)offset);
-        CHECK(t, zero_bucket_of(order[k], b - 1) == b, "%s of bucket %d", gpt2_param_specs[order[k]].name, b);
+        CHECK(t, zero_tensor_offset(z, order[k]) == offset, "%s at %lld, expected %lld", param_specs[order[k]].name,
+              (long long)zero_tensor_offset(z, order[k]), (long long)offset);
+        CHECK(t, zero_bucket_of(order[k], b - 1) == b, "%s of bucket %d", param_specs[order[k]].name, b);
         offset += tensor_size(z, order[k]);
-        if (gpt2_param_specs[order[k]].decay == DECAY) { decayed = offset; }
+        if (param_specs[order[k]].decay == DECAY) { decayed = offset; }
     }
     CHECK(t, zero_size(z, b) == offset, "size of bucket %d: %lld", b, (long long)zero_size(z, b));
     CHECK(t, zero_decayed(z, b) == decayed && decayed > 0 && decayed < offset, "boundary in bucket %d: %lld", b,
@@ -96,7 +96,7 @@ static void check_alignment(Test *t, const ZeroLayout *z) {
     CHECK(t, zero_offset(z, z->num_buckets) == whole, "all: %lld", (long long)zero_offset(z, z->num_buckets));
     CHECK(t, zero_shard_offset(z, z->num_buckets) == part, "part: %lld",
           (long long)zero_shard_offset(z, z->num_buckets));
-    CHECK(t, zero_first_index(z, z->num_buckets) == gpt2_num_params(&z->config), "the buckets hold %lld elements",
+    CHECK(t, zero_first_index(z, z->num_buckets) == model_num_params(&z->config), "the buckets hold %lld elements",
           (long long)zero_first_index(z, z->num_buckets));
 }
 
@@ -108,14 +108,14 @@ TEST(test_offsets_and_alignment) { for_each_layout(t, MAX_CONFIGS, check_alignme
 static void check_inverse(Test *t, const ZeroLayout *z) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t size = tensor_size(z, i);
-        for (int64_t k = 0; k < gpt2_param_size(&z->config, i); k++) {
+        for (int64_t k = 0; k < param_size(&z->config, i); k++) {
             int layer = (int)(k / size), b = zero_bucket_of(i, layer);
             int64_t at = zero_tensor_offset(z, i) + k % size;
             ZeroPiece pieces[NUM_PARAM_TENSORS];
             int n = zero_pieces(z, b, at, at + 1, pieces);
             bool right = n == 1 && pieces[0].tensor == i && pieces[0].layer == layer && pieces[0].in_bucket == at &&
-                         pieces[0].in_file == gpt2_param_offset(&z->config, i) + k && pieces[0].count == 1;
-            if (!CHECK(t, right, "element %lld of %s", (long long)k, gpt2_param_specs[i].name)) { return; }
+                         pieces[0].in_file == param_offset(&z->config, i) + k && pieces[0].count == 1;
+            if (!CHECK(t, right, "element %lld of %s", (long long)k, param_specs[i].name)) { return; }
         }
     }
 }
@@ -160,13 +160,13 @@ static void check_cover(Test *t, const ZeroLayout *z) {
     int64_t at = 0;
     for (size_t p = 0; p < n; p++) {
         int i = all[p].tensor;
-        int64_t begin = gpt2_param_offset(&z->config, i) + all[p].layer * tensor_size(z, i);
+        int64_t begin = param_offset(&z->config, i) + all[p].layer * tensor_size(z, i);
         CHECK(t, all[p].in_file == at, "a gap at %lld of the file", (long long)at);
         CHECK(t, all[p].in_file - begin == all[p].in_bucket - zero_tensor_offset(z, i), "%s is shifted",
-              gpt2_param_specs[i].name);
+              param_specs[i].name);
         at += all[p].count;
     }
-    CHECK(t, at == gpt2_num_params(&z->config), "the file ends at %lld", (long long)at);
+    CHECK(t, at == model_num_params(&z->config), "the file ends at %lld", (long long)at);
     free(all);
 }
 
@@ -181,7 +181,7 @@ static void check_padding(Test *t, const ZeroLayout *z) {
         int n = zero_pieces(z, b, size - 1, padded + 1, pieces);
         CHECK(t, n == 1 && pieces[0].count == 1 && pieces[0].in_bucket == size - 1, "last element of bucket %d", b);
         CHECK(t, pieces[0].tensor == (b == 0 ? PARAM_lnfb : PARAM_fcprojb), "bucket %d ends with %s", b,
-              gpt2_param_specs[pieces[0].tensor].name);
+              param_specs[pieces[0].tensor].name);
     }
 }
 
@@ -310,11 +310,11 @@ TEST(test_step_bytes) { for_each_layout(t, MAX_CONFIGS, check_bytes); }
 
 // However absurd the numbers, bytes stay positive and sums of them fit.
 TEST(test_bytes_do_not_overflow) {
-    GPT2Config configs[2] = {config_named("gpt3:c12288"), config_of(1 << 20, 1 << 20, 1000, 1024, 1 << 16)};
+    ModelConfig configs[2] = {config_named("gpt3:c12288"), config_of(1 << 20, 1 << 20, 1000, 1024, 1 << 16)};
     for (int c = 0; c < 2; c++) {
         ZeroLayout z;
         zero_layout(&z, &configs[c], 1 << 30, OPTIMIZER_ADAMW);
-        CHECK(t, zero_offset(&z, z.num_buckets) >= gpt2_num_params(&configs[c]), "padded length");
+        CHECK(t, zero_offset(&z, z.num_buckets) >= model_num_params(&configs[c]), "padded length");
         for (int stage = 0; stage <= 3; stage++) {
             int64_t gradients, params;
             zero_step_bytes(&z, stage, 4, (int64_t)1 << 31, &gradients, &params);
@@ -353,7 +353,7 @@ static void check_exposed(Test *t, const ZeroLayout *z, const ZeroStep *step, do
 
 // Worked out by hand: what nothing hides, for d12 on 8 ranks at 1 GB/s.
 TEST(test_known_times) {
-    GPT2Config d12 = config_named("d12");
+    ModelConfig d12 = config_named("d12");
     ZeroLayout z;
     zero_layout(&z, &d12, 8, OPTIMIZER_ADAMW);
     const double block = 7 * 886016 * 1e-9, rest = 7 * 4927680 * 1e-9; // seconds for a byte of each element

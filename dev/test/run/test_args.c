@@ -173,7 +173,7 @@ TEST(test_batch_and_context) {
     const char *expected = "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; give 120";
     CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
     CHECK_REFUSED(t, train_options_check_batch(&p.options, 8, &p.error), &p.error, "", expected);
-    GPT2Config config = {0};
+    ModelConfig config = {0};
     CHECK(t, train_options_settle_context(&p.options, true, &config, &p.error) && config.max_seq_len == 5, "of T");
     config.max_seq_len = 4;
     expected = "--seq-len (-t): 5 tokens, but the model knows 4 positions; give at most that many";

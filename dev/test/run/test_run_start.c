@@ -38,7 +38,7 @@ static bool takes(Sent *sent, bool folder) {
 static Sent sent_model(const char *path) {
     Sent sent;
     memset(&sent, 0, sizeof(sent));
-    gpt2_config_from_size(&sent.file.config, "d12");
+    model_config_from_size(&sent.file.config, "d12");
     sent.file.config.vocab_size = 50257, sent.file.config.padded_vocab_size = 50304;
     strcpy(sent.file.path, path);
     return sent;
