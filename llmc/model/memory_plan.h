@@ -232,28 +232,23 @@ static inline void machine_read(const char *root, const char *path, char *text, 
     text[bytes] = '\0';
 }
 
-// Returns the least limit of memory of the cgroups that hold this process, in version 2 or 1. INT64_MAX: none.
+// Returns the least limit of memory of the cgroups (version 2) that hold this process. INT64_MAX: none.
 static inline int64_t machine_cgroup_limit(const char *root) {
-    static const struct {
-        const char *line, *folder, *file;
-    } versions[] = {{"0::", "", "memory.max"}, {":memory:", "/memory", "memory.limit_in_bytes"}};
     int64_t least = INT64_MAX;
-    for (int i = 0; i < 2; i++) {
-        char text[4096], path[8192], limit[64], *group, *slash, *end;
-        machine_read(root, "/proc/self/cgroup", text, sizeof(text));
-        group = strstr(text, versions[i].line);
-        if (group == NULL) { continue; }
-        group += strlen(versions[i].line);
-        group[strcspn(group, "\n")] = '\0';
-        do { // a group, then those that hold it
-            slash = strrchr(group, '/');
-            snprintf(path, sizeof(path), "/sys/fs/cgroup%s%s/%s", versions[i].folder, group, versions[i].file);
-            machine_read(root, path, limit, sizeof(limit));
-            int64_t bytes = strtoll(limit, &end, 10); // "max" is no number
-            if (end != limit) { least = min_i64(least, bytes); }
-            if (slash != NULL) { *slash = '\0'; }
-        } while (slash != NULL);
-    }
+    char text[4096], path[8192], limit[64], *slash, *end;
+    machine_read(root, "/proc/self/cgroup", text, sizeof(text));
+    char *group = strstr(text, "0::");
+    if (group == NULL) { return least; }
+    group += strlen("0::");
+    group[strcspn(group, "\n")] = '\0';
+    do { // a group, then those that hold it
+        slash = strrchr(group, '/');
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+        machine_read(root, path, limit, sizeof(limit));
+        int64_t bytes = strtoll(limit, &end, 10); // "max" is no number
+        if (end != limit) { least = min_i64(least, bytes); }
+        if (slash != NULL) { *slash = '\0'; }
+    } while (slash != NULL);
     return least;
 }
 

@@ -4,6 +4,7 @@
 #define LLMC_PARAMS_H
 
 #include "llmc/base/rand.h"
+#include "llmc/base/utils.h"
 #ifndef MODEL_PARAMETERS
 #include "llmc/model/gpt2.h"
 #endif
