@@ -188,10 +188,10 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
 static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
                          float decay, int64_t number, int64_t rows, float muon_lr, float momentum) {
     uint64_t key = rounding_key(42, number);
-    StepInput input = {
-        adamw_factors(lr, beta1, beta2, epsilon, decay, number, key), {muon_lr, momentum, decay, 0.0f, key}, 0};
-    reduce_step(trainer, 1.0 / (double)rows, grad_clip, &input, 0);
-    gpt2_update(trainer);
+    UpdateFactors factors = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, key),
+                             {muon_lr, momentum, decay, key}};
+    reduce_step(trainer, 1.0 / (double)rows, grad_clip, false, 0);
+    gpt2_update(trainer, factors);
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
     return trainer->stats.results[0];
 }

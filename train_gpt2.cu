@@ -24,8 +24,7 @@
 // - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=).
 //   Only the gradient of the residual stream is added to.
 // - Equal inputs give equal bits. Sums run in an order that follows from the shapes alone.
-// - The host never waits for the GPU inside a step, and allocates nothing after the start. Only the driver takes
-//   memory, for the CUDA graphs of a step.
+// - The host never waits for the GPU inside a step, and allocates nothing after the start.
 // - Ranks that must decide alike decide from equal bits. They need not ask each other.
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +36,6 @@
 #include "llmc/model/memory_plan.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
-#include "llmc/cuda/cuda_graph.h"
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/gpu.h"
 #include "llmc/cuda/matmul_tune.cuh"
@@ -115,7 +113,6 @@ typedef struct {
     bool fp8;         // the linear layers of the blocks multiply in 8 bits
     int head_rows;    // the most rows of logits at a time
     bool head_overlap;
-    bool cuda_graph; // launch a step's passes as CUDA graphs: only on one GPU, since collectives are queued one by one
     bool has_master; // fp32 weights beside the bf16 ones
     int rank, num_ranks;
     int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
@@ -137,15 +134,11 @@ typedef struct {
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
 
-// A training micro-batch has three passes.
-enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
-
-// A step's kernels read these inputs, which change with every step.
+// Holds the numbers of one update.
 typedef struct {
-    AdamWFactors factors;
+    AdamWFactors adamw;
     MuonFactors muon;
-    int64_t wants_to_end; // this process has been asked to stop
-} StepInput;
+} UpdateFactors;
 
 // Describes a queued step.
 typedef struct {
@@ -192,9 +185,6 @@ struct Gpu {
     bool cudnn_failed;                     // cuDNN had no plan
     Error no_cudnn;                        // why cuDNN is not used
     Tuning tuning;                         // chosen matmul algorithms and attention kernels
-    CudaGraphs graphs;
-    CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [slot][1]: for the first micro-batch of a step
-    CudaGraph norm_graph, update_graph;
 };
 
 // Brings batches to the GPU.
@@ -208,10 +198,8 @@ struct Feeder {
 // Holds the results of steps. The host reads them while the next step runs.
 struct StepStats {
     double *loss_sum, *norm_partials;
-    StepInput *input;    // on the GPU
     StepRecord *records; // (ranks)
     StepResult *result;
-    StepInput *inputs;   // (NUM_STEPS), pinned
     StepResult *results; // (NUM_STEPS), pinned
     cudaEvent_t begun[NUM_STEPS], reduced[NUM_STEPS], done[NUM_STEPS];
     int64_t steps_begun;
@@ -654,31 +642,26 @@ static NormPart norm_part(const Model *model, int bucket, int64_t repeats) {
     return part;
 }
 
-// Writes this rank's record: its loss, its sum of squared gradients, its checksum.
-static void record_gradient(Trainer *t) {
+// Writes this rank's record: its loss, its sum of squared gradients, its checksum, whether it has been asked to stop.
+static void record_gradient(Trainer *t, bool wants_to_end) {
     NormPart outside = norm_part(&t->model, 0, 1), blocks = norm_part(&t->model, 1, t->model.config.num_layers);
     global_norm_squared(t->stats.norm_partials, &outside, &blocks, t->gpu.stream);
     sum_weights(t);
     step_record(t->stats.records + t->model.shape.rank, t->stats.norm_partials,
-                norm_part_doubles(&outside) + norm_part_doubles(&blocks), t->stats.loss_sum,
-                &t->stats.input->wants_to_end, t->transfer.checksum, t->gpu.stream);
+                norm_part_doubles(&outside) + norm_part_doubles(&blocks), t->stats.loss_sum, wants_to_end,
+                t->transfer.checksum, t->gpu.stream);
 }
 
 // Reduces loss and gradient norm to t->stats.result, with equal bits on all ranks, and copies the result to the host.
-// loss_factor turns the sum of the losses into their mean. Copies the step's input to the GPU first.
-static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const StepInput *input, int slot) {
+// loss_factor turns the sum of the losses into their mean. wants_to_end: this process has been asked to stop.
+static void reduce_step(Trainer *t, double loss_factor, double grad_clip, bool wants_to_end, int slot) {
+    Range range("norm");
     StepRecord *record = t->stats.records + t->model.shape.rank;
     compute_after_communicate(&t->shards);
-    t->stats.inputs[slot] = *input; // the slot's earlier step is settled
-    cuda_check(cudaMemcpyAsync(t->stats.input, &t->stats.inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice,
-                               t->gpu.stream));
-    cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.norm_graph, "norm", t->gpu.stream, [&] {
-        Range range("norm");
-        record_gradient(t);
-        gather_results(&t->shards, t->stats.records, record, (int64_t)sizeof(*record));
-        step_finish(t->stats.result, t->stats.records, t->model.shape.num_ranks, loss_factor, (float)grad_clip,
-                    t->gpu.stream);
-    });
+    record_gradient(t, wants_to_end);
+    gather_results(&t->shards, t->stats.records, record, (int64_t)sizeof(*record));
+    step_finish(t->stats.result, t->stats.records, t->model.shape.num_ranks, loss_factor, (float)grad_clip,
+                t->gpu.stream);
     cuda_check(cudaMemcpyAsync(&t->stats.results[slot], t->stats.result, sizeof(StepResult), cudaMemcpyDeviceToHost,
                                t->gpu.stream));
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
@@ -733,10 +716,9 @@ template <class Visit> static void each_muon_part(const Trainer *t, Visit visit)
 
 // Updates this rank's part of Muon's matrices. If the state is sharded, the matrices are put together on their owners,
 // which run the rounds.
-static void update_with_muon(Trainer *t) {
+static void update_with_muon(Trainer *t, const MuonFactors &factors) {
     Range range("muon");
     const Optimizer *o = &t->optimizer;
-    const MuonFactors *factors = &t->stats.input->muon;
     cudaStream_t stream = t->gpu.stream;
     each_muon_part(t, [&](const MuonPart &part) { muon_momentum(&part, factors, t->stats.result, stream); });
     if (o->m.parts) { move_matrices(&t->shards, o->muon_parts, o->muon_matrices, true); }
@@ -753,40 +735,38 @@ static void update_with_muon(Trainer *t) {
 }
 
 // Updates all buckets, or this rank's parts of them.
-static void update_all(Trainer *t) {
+static void update_all(Trainer *t, const UpdateFactors &factors) {
+    Range range("update");
     AdamWPart outside = adamw_part_of(&t->model, &t->optimizer, 0, 1),
               blocks = adamw_part_of(&t->model, &t->optimizer, 1, t->model.config.num_layers);
-    cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.update_graph, "update", t->gpu.stream, [&] {
-        Range range("update");
-        if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t); }
-        adamw_update(&outside, &blocks, &t->stats.input->factors, t->stats.result, t->gpu.stream);
-        quantize_all_weights(&t->model, &t->gpu);
-    });
+    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, factors.muon); }
+    adamw_update(&outside, &blocks, factors.adamw, t->stats.result, t->gpu.stream);
+    quantize_all_weights(&t->model, &t->gpu);
 }
 
 // Updates this rank's parts and sends them to the other ranks: each bucket while the next one is updated.
 // Nothing waits here: the next forward pass waits for each bucket before it reads it (await_bucket), and all other
 // readers wait for all parameters (await_parameters).
-static void update_and_share(Trainer *t) {
+static void update_and_share(Trainer *t, const UpdateFactors &factors) {
     Range range("update");
-    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t); }
+    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, factors.muon); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
         AdamWPart part = adamw_part_of(&t->model, &t->optimizer, b, 1);
-        adamw_update(&part, NULL, &t->stats.input->factors, t->stats.result, t->gpu.stream);
+        adamw_update(&part, NULL, factors.adamw, t->stats.result, t->gpu.stream);
         share_updated_bucket(&t->shards, t->model.params, b);
     }
     t->shards.gathering = true;
 }
 
-// Runs the optimizer with the factors of reduce_step's input. The kernels read the gradient's scale from
-// t->stats.result. They change nothing if it says that the loss or the norm is not a number, or that the ranks' weights
-// differ. Later steps change nothing either, until the host has read the result.
-static void gpt2_update(Trainer *t) {
+// Runs the optimizer after reduce_step. The kernels read the gradient's scale from t->stats.result. They change nothing
+// if it says that the loss or the norm is not a number, or that the ranks' weights differ. Later steps change nothing
+// either, until the host has read the result.
+static void gpt2_update(Trainer *t, const UpdateFactors &factors) {
     if (t->optimizer.m.parts && !t->model.params.parts) {
-        update_and_share(t);
+        update_and_share(t, factors);
         return;
     }
-    update_all(t);
+    update_all(t, factors);
     if (t->model.params.parts) {
         communicate_after_compute(&t->shards);
         forget_fetched(&t->shards);
@@ -820,31 +800,17 @@ static void order_tokens(Trainer *t, BatchSlot *slot, int64_t N) {
 static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecord(slot->no_longer_used, gpu->stream)); }
 
 // Runs the forward, and the backward if role->trains, of the N = B*T rows in a slot's staging memory. The caller has
-// written tokens and targets there, and for mean losses the flags of the losses that count. With --cuda-graph each
-// pass of a training micro-batch is a CUDA graph.
+// written tokens and targets there, and for mean losses the flags of the losses that count.
 static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
     const int32_t *tokens = slot->device, *targets = tokens + N;
     const int32_t *order = targets + N, *counts = order; // the third array: the order of the tokens, or flags for means
-    CudaGraph *graphs = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
-    auto run_pass = [&](int pass, const char *name, auto queue) {
-        if (!role->trains) { return queue(); }
-        cuda_graph_launch_or_queue(&t->gpu.graphs, &graphs[pass], name, t->gpu.stream, queue);
-    };
-    bool has_shape = B == t->model.shape.B && T == t->model.shape.T;
-    cuda_require(!role->trains || !t->gpu.graphs.wanted || has_shape); // a graph has one shape
     comm_waits(t->shards.ranks, true); // the host waits here if the GPU's queue is full: see nccl_queued
     if (role->means == NULL) { order_tokens(t, slot, N); }
     upload_batch(&t->feeder, &t->gpu, slot, N);
-    run_pass(PASS_FORWARD, "forward", [&] {
-        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T,
-                      role->trains ? LINEAR_FOR_GRADIENTS : LINEAR_FOR_LOSS);
-    });
-    run_pass(PASS_LM_HEAD, "lm_head", [&] { model_loss(&t->model, &t->gpu, &t->shards, targets, N, role); });
-    if (role->trains) {
-        run_pass(PASS_BACKWARD, "backward",
-                 [&] { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
-    }
+    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, role->trains ? LINEAR_FOR_GRADIENTS : LINEAR_FOR_LOSS);
+    model_loss(&t->model, &t->gpu, &t->shards, targets, N, role);
+    if (role->trains) { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); }
     if (role->means != NULL) { mean_losses(role->means, t->model.acts.losses.data, counts, B, T, t->gpu.stream); }
     release_batch(&t->gpu, slot);
 }
@@ -884,13 +850,6 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
 
 // Returns the weight of one row's loss in the mean loss, for reduce_step.
 static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options->total_batch; }
-
-// Logs once that the driver refused to make graphs.
-static void report_refusal(Trainer *t, TrainRun *run) {
-    if (t->gpu.graphs.refusal[0] == '\0') { return; }
-    logger_event(&run->logger, "%s", t->gpu.graphs.refusal);
-    t->gpu.graphs.refusal[0] = '\0';
-}
 
 static void print_gpu_state(Trainer *t, TrainRun *run) {
     char text[160];
@@ -977,7 +936,6 @@ static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *sk
 // Logs the step before while the GPU works on the queued step, which becomes the pending step.
 static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
     cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
-    report_refusal(t, run);
     if (!settle_step(t, run, error)) { return false; }
     t->stats.pending = *step;
     return true;
@@ -985,16 +943,15 @@ static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Er
 
 // ---- The step ----
 
-// Returns the input of a step that makes the next update.
-static StepInput step_input(const TrainRun *run, double lr) {
+// Returns the numbers of the next update.
+static UpdateFactors update_factors(const TrainRun *run, double lr) {
     const TrainOptions *o = run->options;
     int64_t update = run->updates + 1;
     uint64_t key = rounding_key((uint64_t)o->seed, update);
-    StepInput input;
-    input.factors = adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key);
-    input.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, 0.0f, key};
-    input.wants_to_end = stop_request.asked != 0;
-    return input;
+    UpdateFactors factors;
+    factors.adamw = adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key);
+    factors.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, key};
+    return factors;
 }
 
 // Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
@@ -1004,10 +961,9 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     PendingStep step = begin_step(t, run);
     if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(t, run, error); }
-    StepInput input = step_input(run, step.info.lr);
-    reduce_step(t, loss_factor(run), o->grad_clip, &input, step.slot);
+    reduce_step(t, loss_factor(run), o->grad_clip, stop_request.asked != 0, step.slot);
     if (!decide_update(t, run, &step, &skip, error)) { return false; }
-    if (!skip) { gpt2_update(t); }
+    if (!skip) { gpt2_update(t, update_factors(run, step.info.lr)); }
     run->updates += !skip;
     if (!queue_results(t, run, &step, error)) { return false; }
     run_advance(run);

@@ -182,7 +182,6 @@ static void plan_device(Trainer *t) {
     plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
     if (trains) { plan_backward(t, plan, N), plan_muon(t, plan); }
     plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
-    plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
     plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
     plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
     plan_row(plan, &t->evaluation.means, "eval_means", work, shape1(run->mean_places));
@@ -212,7 +211,6 @@ static void plan_host(Trainer *t) {
     plan_init(pinned, host_phase_names);
     plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
     plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
-    plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
     plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
     plan_row(pinned, &t->evaluation.host_means, "eval_means", data, shape1(run->mean_places), 0, 0);
     plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
@@ -266,7 +264,6 @@ static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
     shape.head_overlap = o->head_overlap;
-    shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
     bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
     shape.repeats = o->deterministic;
     shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
@@ -546,7 +543,6 @@ static bool open_attention(Trainer *t, Error *error) {
 // Opens this rank's GPU and allocates the memory plans.
 static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     t->shards.ranks = ranks;
-    t->gpu.graphs.wanted = t->model.shape.cuda_graph;
     if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) ||
         (t->model.shape.fp8 && !fp8_check_gpu(&t->gpu.device.properties, error))) {
         return false;
@@ -649,21 +645,10 @@ static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
     return ranks_agree(run->comm, attention_use(&tuner, choice, error), error);
 }
 
-static void free_graphs(Gpu *gpu) {
-    for (auto &slot : gpu->pass_graphs) {
-        for (auto &passes : slot) {
-            for (CudaGraph &graph : passes) { cuda_graph_free(&graph); }
-        }
-    }
-    cuda_graph_free(&gpu->norm_graph);
-    cuda_graph_free(&gpu->update_graph);
-}
-
 // Frees everything that gpt2_open took, even if gpt2_open failed halfway.
 static void gpt2_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
-    free_graphs(&t->gpu); // first, since the graphs launch kernels of the libraries
     nccl_close(&t->shards.nccl);
     gpu_close(&t->gpu.device);
     tuning_close(&t->gpu.tuning);
@@ -711,7 +696,7 @@ static void explain_attention(Trainer *t, const TrainRun *run) {
     }
 }
 
-static void print_config(Trainer *t, TrainRun *run) {
+static void print_config(Trainer *t) {
     char attention[128];
     AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
                              t->model.shape.cudnn, t->model.shape.times_cudnn, t->model.shape.repeats};
@@ -721,12 +706,6 @@ static void print_config(Trainer *t, TrainRun *run) {
         t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
         t->model.config.channels / t->model.config.num_heads);
     if (t->gpu.no_cudnn.text[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
-    if (t->model.shape.kind == RUN_TRAINS) {
-        say(stdout, "launches    %s\n",
-            t->model.shape.cuda_graph ? "a step is CUDA graphs"
-            : run->num_ranks > 1      ? "kernel by kernel: CUDA graphs are for one GPU"
-                                      : "kernel by kernel");
-    }
     if (t->model.shape.head_overlap && t->model.acts.logits.stride == 0) {
         say(stdout,
             "            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
@@ -953,7 +932,7 @@ static void plan(Trainer *t, const TrainRun *run) {
 
 static void print_run(Trainer *t, TrainRun *run) {
     run_print_config(run);
-    print_config(t, run);
+    print_config(t);
     run_print_needs(run, &t->device_plan);
     if (!train_options_plan(run->options)) { return; }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }

@@ -51,7 +51,7 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # are left out by parts of their names, which no kernel of ours has. initcheck does not see what a left-out kernel
 # writes, so it does not run the groups of test_kernels that call a library.
 LIBRARY_KERNELS = "cublas cutlass xmma nvjet gemm gemv splitK cudnn fmha".split()
-LIBRARY_GROUPS = "matmul tune fp8 cudnn graph".split()
+LIBRARY_GROUPS = "matmul tune fp8 cudnn".split()
 
 
 # What the emulator's meter counts, and the hardware's counters for it (Nsight Compute's documentation).

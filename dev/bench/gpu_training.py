@@ -23,7 +23,7 @@ MODELS = {"d12": Model("d12", 12, 768, 50257, 1024, 30, 20, 64, 5, (2, 1.5)),
 TINY = Model("tiny", 2, 64, 257, 32, 3, 3, 2, 1, (0, 0))
 CONTEXT = Model("context", 1, 64, 50257, 64, 1000, 0, 1, 0, (0, 0))  # shows what CUDA itself takes of the memory
 
-VARIANTS = ("--cuda-graph 0", "--attention own", "--deterministic 0", "--matmul-tune 0", "--matmul-tune 2",
+VARIANTS = ("--attention own", "--deterministic 0", "--matmul-tune 0", "--matmul-tune 2",
             "--gelu-fusion 1", "--gelu-fusion 2", "--fp8 1", "--head-overlap 1", "--head-rows 16384", "--recompute 1",
             "--recompute 2", "--recompute 3", "--optimizer muon")
 EMULATED_VARIANTS = ("--gelu-fusion 1", "--recompute 3")

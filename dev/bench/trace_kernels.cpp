@@ -1,5 +1,5 @@
 // A library that the CUDA driver loads into any program and that writes down what the GPU does in a training step: each
-// kernel's time and the gaps between them, also inside CUDA graphs, by NVIDIA's profiling interface (CUPTI). The
+// kernel's time and the gaps between them, by NVIDIA's profiling interface (CUPTI). The
 // program needs no change and no rebuilding. dev/gpu_check.py builds and uses it:
 //
 //   g++ -shared -fPIC -I. -I$CUDA/include -o libtrace_kernels.so dev/bench/trace_kernels.cpp -L$CUDA/lib64 -lcupti

@@ -12,18 +12,17 @@ struct Update {
     AdamWFactors f = adamw_factors(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, UPDATE, rounding_key(77, UPDATE));
     DeviceArray<floatX> params;
     DeviceArray<float> w, m, v, grads;
-    DeviceArray<AdamWFactors> factors; // for the trainer's kernel
     DeviceArray<StepResult> result;
 
     Update()
         : weights(random_values(n, 0.5f, 1)), m0(random_values(n, 0.1f, 2)), v0(random_values(n, 0.1f, 3)),
-          gradient(random_values(n, 0.2f, 4)), params(n), w(n), m(n), v(n), grads(gradient), factors(1), result(1) {
+          gradient(random_values(n, 0.2f, 4)), params(n), w(n), m(n), v(n), grads(gradient), result(1) {
         StepResult goes_on = {0.0, 0.0, GRAD_SCALE, STEP_GOES_ON, 0, 0};
         for (float &x : v0) { x = x * x + 0.01f; }
         want_w = weights, want_m = m0, want_v = v0;
         cpu_adamw(want_w.data(), want_m.data(), want_v.data(), gradient.data(), n, f.lr, f.beta1, f.beta2, f.epsilon,
                   f.weight_decay, GRAD_SCALE, UPDATE);
-        factors.put(f), result.put(goes_on);
+        result.put(goes_on);
     }
     void clear() { w.set(weights), m.set(m0), v.set(v0), params.poison(); }
     void check(Test *t) const;
@@ -156,12 +155,10 @@ static void update4(Update &p) {
 }
 
 // Version 5. The trainer's: version 4 with accesses that do not fill the caches, for shards that begin anywhere, and
-// for all layers of a model in one launch. Each thread reads lr and its kind from device memory, because they change
-// from step to step and the arguments of a CUDA graph's kernels do not: all lanes read one address, which lowers
-// `sectors`.
+// for all layers of a model in one launch.
 static void update5(Update &p) {
     AdamWPart part = adamw_part(p.params.data, p.w.data, p.m.data, p.v.data, p.grads.data, p.n, 0);
-    adamw_update(&part, NULL, p.factors.data, p.result.data, 0);
+    adamw_update(&part, NULL, p.f, p.result.data, 0);
 }
 
 static void update_ladder(Ladder &ladder, Update &p) {

@@ -12,15 +12,14 @@ struct Norm {
     DeviceArray<float> grads;
     DeviceArray<double> partials, loss_sum;
     DeviceArray<StepRecord> record; // the sum is record->squares
-    DeviceArray<int64_t> wants_to_end;
     DeviceArray<uint64_t> checksum;
     double *sum = &record.data->squares;
 
     Norm()
         : gradients(random_values(n, 0.1f, 1)), grads(gradients), partials(n / BLOCK), loss_sum(1), record(1),
-          wants_to_end(1), checksum(1) {
+          checksum(1) {
         for (float g : gradients) { want += (double)g * (double)g; }
-        loss_sum.clear(), wants_to_end.clear(), checksum.clear();
+        loss_sum.clear(), checksum.clear();
     }
     // All terms are positive. Rounding errors of random sign grow as the square root of their number.
     void check(Test *t) const {
@@ -119,8 +118,7 @@ static void squares4(Norm &p) {
 static void squares5(Norm &p) {
     NormPart part = {p.grads.data, p.n, 1, 0};
     global_norm_squared(p.partials.data, &part, NULL, 0);
-    step_record(p.record.data, p.partials.data, norm_part_doubles(&part), p.loss_sum.data, p.wants_to_end.data,
-                p.checksum.data, 0);
+    step_record(p.record.data, p.partials.data, norm_part_doubles(&part), p.loss_sum.data, 0, p.checksum.data, 0);
 }
 
 static void norm_ladder(Ladder &ladder, Norm &p) {

@@ -35,8 +35,6 @@ static inline const char *cuda_remedy(cudaError_t status) {
     case cudaErrorUnsupportedPtxVersion:
         return "the program has no code for this GPU, and the driver is too old to translate it; build it again on "
                "this machine, or with GPU_ARCH=..";
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated: return "--cuda-graph 0 goes without CUDA graphs";
     default: return "CUDA_LAUNCH_BLOCKING=1 shows which kernel, compute-sanitizer which line of it";
     }
 }

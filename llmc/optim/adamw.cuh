@@ -17,8 +17,7 @@
 
 // ---- The formula ----
 
-// Holds the numbers of one update. Kernels read them from device memory, because they change from step to step and the
-// arguments of a kernel in a CUDA graph do not.
+// Holds the numbers of one update.
 typedef struct {
     float lr, beta1, beta2, epsilon;
     float weight_decay;             // of elements that decay
@@ -182,11 +181,10 @@ __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, c
 // Updates block number `block` of a part. A thread updates one group. If the group is not whole or not aligned, it
 // updates one element after the other.
 template <bool WITH_MASTER>
-__device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors *factors,
+__device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors &f,
                                             float grad_scale) {
     int64_t begin = ((int64_t)(block % launch.blocks) * blockDim.x + threadIdx.x) * ADAMW_GROUP - launch.lead;
     AdamWPart a = adamw_repetition<WITH_MASTER>(launch.part, block / launch.blocks);
-    AdamWFactors f = *factors;
     if (launch.vectors && begin >= 0 && begin + ADAMW_GROUP <= a.n) {
         adamw_group<WITH_MASTER, ADAMW_GROUP>(a, begin, f, grad_scale);
         return;
@@ -200,7 +198,7 @@ __device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned 
 // reads the arguments in place and they take no registers.
 template <bool WITH_MASTER>
 static __global__ void __launch_bounds__(ADAMW_BLOCK)
-    adamw_update_kernel(AdamWLaunch first, AdamWLaunch second, const AdamWFactors *factors, const StepResult *result) {
+    adamw_update_kernel(AdamWLaunch first, AdamWLaunch second, AdamWFactors factors, const StepResult *result) {
     if (result->stopped != STEP_GOES_ON) { return; }
     float grad_scale = result->grad_scale;
     unsigned in_first = first.blocks * (unsigned)first.part.repeats;
@@ -212,13 +210,13 @@ static __global__ void __launch_bounds__(ADAMW_BLOCK)
 }
 
 // Updates two parts (second: NULL for none) in place: params, m, v and, if there is a master copy, master. grads are
-// read only. factors and result are in device memory. The kernel multiplies gradients by result->grad_scale. It changes
+// read only. result is in device memory. The kernel multiplies gradients by result->grad_scale. It changes
 // nothing if result->stopped is set. It is fast if all arrays have one offset from a multiple of 4 elements. Slices
 // [a,b) of whole arrays have it, and so do shards that begin at a multiple of 4. Repetitions must be multiples of 4
 // apart. Bytes moved for each parameter in bf16: 30 (reads grad, m, v, master: 16; writes m, v, master, params: 14), or
 // 24 without a master copy (reads 14, writes 10). In fp32 without a master copy: 28 (reads 16, writes 12).
 // Deterministic, and independent of the block size, because no element depends on another.
-static inline void adamw_update(const AdamWPart *first, const AdamWPart *second, const AdamWFactors *factors,
+static inline void adamw_update(const AdamWPart *first, const AdamWPart *second, const AdamWFactors &factors,
                                 const StepResult *result, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
     AdamWPart none = *first;
     none.repeats = 0;

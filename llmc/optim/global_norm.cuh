@@ -94,7 +94,7 @@ static inline void global_norm_squared(double *partials, const NormPart *first, 
 // Runs in one block. Each thread sums every 1024th partial, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                       const int64_t *wants_to_end, const uint64_t *checksum) {
+                       int64_t wants_to_end, const uint64_t *checksum) {
     __shared__ double partial[WARP_SIZE];
     double sum = 0.0;
 #pragma unroll 8
@@ -103,14 +103,14 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
     if (threadIdx.x == 0) {
         record->loss_sum = *loss_sum;
         record->squares = sum;
-        record->wants_to_end = *wants_to_end;
+        record->wants_to_end = wants_to_end;
         record->checksum = *checksum;
     }
 }
 
 // Makes this GPU's record from `count` partials of global_norm_squared. All pointers are to device memory.
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                               const int64_t *wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
+                               int64_t wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
     cuda_require(count > 0);
     int threads = block_for(count, MAX_BLOCK);
     step_record_kernel<<<1, threads, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);

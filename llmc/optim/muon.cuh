@@ -19,9 +19,9 @@
 
 // ---- The momentum and the step ----
 
-// Holds the numbers of one update, in device memory, because they change from step to step.
+// Holds the numbers of one update.
 typedef struct {
-    float lr, momentum, weight_decay, unused;
+    float lr, momentum, weight_decay;
     uint64_t key; // of the random bits: rounding_key(seed, update)
 } MuonFactors;
 
@@ -128,9 +128,8 @@ template <bool WITH_MASTER> struct MuonApply {
 // without a master copy: 16 and 12.
 template <class Work>
 static __global__ void __launch_bounds__(MUON_BLOCK)
-    muon_elements_kernel(MuonLaunch launch, const MuonFactors *factors, const StepResult *result) {
+    muon_elements_kernel(MuonLaunch launch, MuonFactors f, const StepResult *result) {
     MuonPart a = muon_repetition(launch);
-    MuonFactors f = *factors;
     int64_t begin = ((int64_t)(blockIdx.x % launch.blocks) * MUON_BLOCK + threadIdx.x) * ADAMW_GROUP;
     if (launch.vectors && begin + ADAMW_GROUP <= a.n) {
         Work::template group<ADAMW_GROUP>(a, begin, f, *result);
@@ -142,7 +141,7 @@ static __global__ void __launch_bounds__(MUON_BLOCK)
 }
 
 template <class Work>
-static inline void muon_elements(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+static inline void muon_elements(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
                                  cudaStream_t stream) {
     MuonLaunch launch = muon_launch(part);
     unsigned blocks = launch.blocks * (unsigned)part->repeats;
@@ -151,15 +150,15 @@ static inline void muon_elements(const MuonPart *part, const MuonFactors *factor
     cuda_check_launch("muon_elements_kernel");
 }
 
-// m = momentum m + grad_scale grads, and update = N. If result->stopped is set: m stays, and update = 0. factors and
-// result are in device memory.
-static inline void muon_momentum(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+// m = momentum m + grad_scale grads, and update = N. If result->stopped is set: m stays, and update = 0. result is
+// in device memory.
+static inline void muon_momentum(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
                                  cudaStream_t stream) {
     muon_elements<MuonMomentum>(part, factors, result, stream);
 }
 
 // w -= lr * (update + weight_decay w). Changes nothing if result->stopped is set.
-static inline void muon_apply(const MuonPart *part, const MuonFactors *factors, const StepResult *result,
+static inline void muon_apply(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
                               cudaStream_t stream) {
     if (part->master != NULL) {
         muon_elements<MuonApply<true>>(part, factors, result, stream);

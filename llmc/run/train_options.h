@@ -123,7 +123,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "time the algorithms of matrix multiplies, 1: among equal bits, 2: among all; 0: do not (doc/speed.md)")         \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
       "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                         \
-    X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, "GPU", "launch a step as CUDA graphs; equal bits")      \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "overlap the loss with the next multiply")   \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \

@@ -6,7 +6,7 @@
 #include "llmc/model/activations.h"
 #include "llmc/run/train_run.h"
 
-// GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, graphs and the driver's tables. With
+// GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, and the driver's tables. With
 // several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A planned one has none.
 #define GPU_RESERVE_BYTES ((int64_t)1 << 30)
 #define GPU_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take

@@ -20,7 +20,6 @@
 #include "dev/test/optim/kernels_update.cuh"
 #include "dev/test/optim/kernels_muon.cuh"
 #include "dev/test/cuda/kernels_checksum.cuh"
-#include "dev/test/cuda/kernels_graph.cuh"
 
 int main(int argc, char **argv) {
     bool hashes = argc > 1 && strcmp(argv[1], "--hashes") == 0;

@@ -27,17 +27,16 @@ struct MuonArrays {
     MuonShape shape;
     DeviceArray<floatX> params, update;
     DeviceArray<float> master, m, grads;
-    DeviceArray<MuonFactors> factors;
+    MuonFactors factors = {0.02f, 0.9f, 0.1f, rounding_key(TEST_SEED, 3)};
     DeviceArray<StepResult> result;
 
     MuonArrays(MuonShape s, int32_t stopped)
         : shape(s), params(random_values(count(0), 0.5f, 51)), update(random_values(count(3), 1.0f, 52)),
           master(float_values(count(1), 0.5f, 53)), m(float_values(count(1), 0.1f, 54)),
-          grads(float_values(count(2), 0.1f, 55)), factors(1), result(1) {
+          grads(float_values(count(2), 0.1f, 55)), result(1) {
         StepResult step = step_goes_on;
         step.grad_scale = 0.37f, step.stopped = stopped;
         result.put(step);
-        factors.put({0.02f, 0.9f, 0.1f, 0.0f, rounding_key(TEST_SEED, 3)});
     }
     int64_t stride(int array) const { return shape.n + shape.gap + 4 * array * (shape.gap > 0) + (array == shape.odd); }
     int64_t count(int array) const { return shape.lead + shape.repeats * stride(array) + 9; }
@@ -72,7 +71,7 @@ static void check_muon_momentum(Test *t, const MuonShape &shape, int32_t stopped
             update[a.place(3, r, i)] = stopped ? 0.0f : rounded(fmaf(0.9f, *state, g));
         }
     }
-    muon_momentum(&part, a.factors.data, a.result.data, 0);
+    muon_momentum(&part, a.factors, a.result.data, 0);
     check_equal(t, "m of " + a.name(), a.m.get(), m);
     check_equal(t, "update of " + a.name(), a.update.get(), update);
 }
@@ -94,7 +93,7 @@ static void check_muon_apply(Test *t, const MuonShape &shape, int32_t stopped) {
         params_from_master(params.data + a.place(0, r, 0), exact.data, shape.n, a.index(r), rounding_key(TEST_SEED, 3),
                            true, 0);
     }
-    muon_apply(&part, a.factors.data, a.result.data, 0);
+    muon_apply(&part, a.factors, a.result.data, 0);
     check_equal(t, "params of " + a.name(), a.params.get(), params.get());
     check_equal(t, "master of " + a.name(), a.master.get(), master);
 }
@@ -118,7 +117,7 @@ TEST(test_muon_stopped_by_nan) {
     MuonArrays a({64, 1, 0, 0, true}, STEP_NORM_UNUSABLE);
     MuonPart part = a.part();
     a.grads.poison();
-    muon_momentum(&part, a.factors.data, a.result.data, 0);
+    muon_momentum(&part, a.factors, a.result.data, 0);
     for (float x : a.m.get()) { CHECK(t, !isnan(x), "a NaN in m"); }
     for (float x : a.update.get()) { CHECK(t, !isnan(x), "a NaN in the update"); }
 }

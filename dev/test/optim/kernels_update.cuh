@@ -26,14 +26,12 @@ static StepResult norm_result(const std::vector<float> &grads, double loss_sum, 
     DeviceArray<float> device(grads);
     DeviceArray<double> partials(global_norm_scratch_doubles(n)), sum(1);
     DeviceArray<uint64_t> checksum(1);
-    DeviceArray<int64_t> wants_to_end(1);
     NormPart part = {device.data, n, 1, 0};
     DeviceArray<StepResult> result(1);
     DeviceArray<StepRecord> record(1);
-    checksum.put(0), wants_to_end.put(0), sum.put(loss_sum), result.put(before);
+    checksum.put(0), sum.put(loss_sum), result.put(before);
     global_norm_squared(partials.data, &part, NULL, 0);
-    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, wants_to_end.data, checksum.data,
-                0);
+    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, 0, checksum.data, 0);
     step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
     return result.raw()[0];
 }
@@ -167,9 +165,7 @@ static AdamWFactors adamw_step(int64_t update, float lr = 0.01f) {
 
 static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWFactors &values,
                        const StepResult *result, int block_size = ADAMW_BLOCK) {
-    DeviceArray<AdamWFactors> factors(1);
-    factors.put(values);
-    adamw_update(&first, second, factors.data, result, 0, block_size);
+    adamw_update(&first, second, values, result, 0, block_size);
     cuda_check(cudaDeviceSynchronize());
 }
 

@@ -94,7 +94,7 @@ STAND_INS = {
         while [ $# -gt 0 ]; do
             case $1 in --batch-size) B=$2 ;; --steps) steps=$2 ;; --plan) plan=yes ;; --train-data) data=$2 ;;
                 --zero-stage) stage=$2 ;; --nccl-fs-path) folder=$2 ;; --process-rank) rank=$2 ;;
-                --help) is old || printf '  --%s\\n' fp8 "attention NAME" "cuda-graph 0|1" "recompute N" ; exit ;; esac
+                --help) is old || printf '  --%s\\n' fp8 "attention NAME" "deterministic 0" "recompute N" ; exit ;; esac
             shift
         done
         [ $(od -An -N4 -tu4 "$data") = 20240520 ] || { echo "no tokens"; exit 1; }
@@ -121,7 +121,7 @@ STAND_INS = {
         echo "precision   bf16, attention by cuDNN"
         ms=$((B * 100 / 8))
         [[ $options = *--fp8* ]] && { is fp8 && { echo "train_gpt2cu: --fp8: no" >&2; exit 1; }; ms=$((ms * 3 / 4)); }
-        [[ $options = *"--cuda-graph 0"* ]] && ms=$((ms * 3 / 2))
+        [[ $options = *"--deterministic 0"* ]] && ms=$((ms * 3 / 2))
         loss=10.8
         is nan && loss=nan
         is other-losses && [ -n "${rank:-}" ] && loss=9.9
@@ -199,7 +199,7 @@ VALUES = {  # of results.csv, where all is well. None: no row.
     "training d48": {"gpt2.c d48 turn 2 batch": "8"},
     "step d12": {"attention by cuDNN": "0.8", "attention of our own": "1", **STEPS, **OWN},
     "step d48": {**STEPS, **OWN},
-    "options d12": {"--cuda-graph 0": "1.500", "--recompute 3": "1.000", "--fp8 1": "0.750",
+    "options d12": {"--deterministic 0": "1.500", "--recompute 3": "1.000", "--fp8 1": "0.750",
                     "defaults differ by": "0.0", "--recompute 1": None, "--head-overlap 1": None},
     # Each of two GPUs with 4 sequences takes half a millisecond.
     "several GPUs": {"stage 3 step": "0.5", "ranks": "2"},

@@ -63,27 +63,6 @@ def test_head_in_parts():
     assert notice not in beside and notice in ran(*SHAPE, *QUIET, "-b", 3, "-x", 1, "--head-overlap")
 
 
-def test_graphs_are_the_calls_one_by_one():
-    """Five steps of three micro-batches: each pass is queued, captured, and launched again, while learning rate and
-    rounding change. The same bits as without graphs, also where an update waits for its norm or the driver refuses."""
-    run = ["-i", TEXT, "--layers", "1", "--heads", "1", "--channels", "16", "--context", "16", "-t", "16", *QUIET,
-           "-b", 2, "-l", "1e-2", "--warmup", 2, "-q", "0.1"]
-    long, short = [*run, "-d", 96, "-x", 5], [*run, "-x", 3]
-    want = ran(*long, "--cuda-graph", 0)
-    assert re.search("^launches +kernel by kernel$", want, re.M), want
-    for options in ([], ["-r", 3, "--skip-loss-z", 5, "--skip-grad-z", 5]):
-        out = ran(*long, *options, EMU_CHECK="1")
-        assert re.search("^launches +a step is CUDA graphs$", out, re.M), out
-        assert weights_hash(out) == weights_hash(want) and losses(out) == losses(want), (options, out, want)
-    if gpu_program.EMULATED:
-        want = ran(*short)
-        for fault, call in (("begin", "BeginCapture"), ("end", "EndCapture"), ("instantiate", "GraphInstantiate"),
-                            ("upload", "GraphUpload")):
-            out = ran(*short, EMU_GRAPH_FAULT=fault)
-            assert len(re.findall(f"^no CUDA graphs: cuda[A-Za-z]*{call}: .*$", out, re.M)) == 1, out
-            assert weights_hash(out) == weights_hash(want), out
-
-
 def test_state_of_the_gpu():
     """-lg prints what NVML says, or once why there is nothing."""
     out = ran(*RUN, "-lg", 1)
