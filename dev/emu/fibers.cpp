@@ -521,7 +521,8 @@ void *shared_variable(const void *key, size_t bytes, size_t align, const char *n
     for (const SharedVariable &variable : block->variables) {
         if (variable.key == key) { return block->shared + variable.offset; }
     }
-    size_t offset = (block->static_end + align - 1) / align * align;
+    // An odd multiple of the declared alignment, so that an access that needs a larger one is reported.
+    size_t offset = ((block->static_end + align - 1) / align | 1) * align;
     block->variables.push_back({key, name, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
     size_t total = block->kernel->dynamic_bytes;
     for (const SharedVariable &variable : block->variables) { total += variable.bytes; }

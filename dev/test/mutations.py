@@ -277,6 +277,7 @@ MISTAKES = [Mistake(*row) for row in (
      "float score = key + lane < query + r + 2", KERNELS, "attention"),
     ("llmc/layers/attention.cuh", "float p = key + r <= query + lane",
      "float p = key + r < query + lane", KERNELS, "attention"),
+    ("llmc/layers/attention_mma.cuh", "alignas(8) float statistics", "float statistics", KERNELS, "attention"),
     ("llmc/layers/fp8.cuh", "static constexpr int largest_exponent = 15",
      "static constexpr int largest_exponent = 16", KERNELS, "fp8"),
     ("llmc/layers/fp8.cuh", "> three_quarters ? 1 : 0", "> three_quarters ? 0 : 0", KERNELS, "fp8"),

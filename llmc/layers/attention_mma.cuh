@@ -464,7 +464,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     // p stays in registers while dp is computed. A warp with 32 rows has no registers left for more than 2 steps.
     constexpr int DP_STEPS = M == 1 ? HS / 16 : 2;
     extern __shared__ int4 attention_shared[];
-    __shared__ float statistics[2][2 * QUERIES];
+    __shared__ alignas(8) float statistics[2][2 * QUERIES];
     floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
     floatX *stages = values + ROWS * Tile::stride; // two stages, each a tile of queries and one of dout
     int tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;

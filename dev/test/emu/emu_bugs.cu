@@ -299,7 +299,7 @@ __global__ void before_the_begin(float *out, const float *in, int back) {
 BUG(before_the_begin) { before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); } // @L
 
 //! emu: out of bounds: write of 4 bytes in shared memory in kernel shared_out_of_bounds[0,31] at @W
-//!   byte 128 of the block's shared memory: 128 bytes are dynamic, bytes 256 to 259 are other
+//!   byte 128 of the block's shared memory: 128 bytes are dynamic, bytes 260 to 263 are other
 __global__ void shared_out_of_bounds(float *out, int n) {
     __shared__ float other;
     extern __shared__ float dynamic[];
@@ -411,6 +411,21 @@ __global__ void misaligned_vector(float4 *out, const float *in) {
     out[threadIdx.x] = *reinterpret_cast<const float4 *>(in + 4 * threadIdx.x); // @R
 }
 BUG(misaligned_vector) { misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); } // @L
+
+//! emu: misaligned access to %x as 'struct float2', expected a multiple of 8 in kernel
+//! misaligned_shared<false>[0,0] at @W
+template <bool ALIGNED> __global__ void misaligned_shared(float *out) {
+    __shared__ alignas(ALIGNED ? 8 : 4) float tile[2];
+    reinterpret_cast<float2 *>(tile)->y = 1.0f; // @W
+    out[0] = tile[1];
+}
+BUG(misaligned_shared) {
+    if (bug) {
+        misaligned_shared<false><<<1, 1>>>(zeros(1)); // @L
+    } else {
+        misaligned_shared<true><<<1, 1>>>(zeros(1));
+    }
+}
 
 //! emu: misaligned write of 16 bytes at %x, expected a multiple of 16 in kernel misaligned_hint[0,0] at @W
 __global__ void misaligned_hint(float *out) {
