@@ -159,7 +159,7 @@ row GPU "needed to run it" "$(gpu)" "compute capability 8.0 (Ampere) or later, a
     "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
     "comes with the driver" ""
-row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.py looks for races and bad accesses with it" \
+row sanitizer optional "$(version_of compute-sanitizer)" "looks for races and bad accesses in build/cuda/test_kernels" \
     "comes with the CUDA toolkit" ""
 echo
 echo "The same source on the CPU (make train_gpt2emu)"

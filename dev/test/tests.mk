@@ -180,7 +180,7 @@ $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 # These count what kernels do.
-METERED = ladder_% chapter_% solved_% book emu_meter meter_kernels
+METERED = ladder_% chapter_% solved_% book emu_meter
 $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
 # In a quick run optimising these would take longer than it saves.
