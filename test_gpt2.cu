@@ -660,22 +660,22 @@ static void check_rest(Test *t, const Trainer *trainer, const char *what) {
           (long long)(v.data + length - next));
 }
 
-// With Muon, all arrays but v are those of AdamW. A rank has room for its matrices and its shards of all matrices.
+// With Muon, all arrays but v are those of AdamW. A rank has room for the blocks that it owns, and in stages 1 to 3 for
+// its shards of the blocks of all owners and for one block more.
 TEST(test_buckets_with_muon) {
     for_each_plan(OPTIMIZER_MUON, [&](const Trainer *trainer, const char *what) {
         const ZeroLayout *zero = &trainer->shards.layout;
         const Optimizer *o = &trainer->optimizer;
         ZeroLengths n = zero_lengths(zero, trainer->model.shape.zero_stage);
-        bool deals = trainer->shards.stage >= ZERO_OPTIMIZER;
-        int64_t all = 12 * (int64_t)zero->config.channels * zero->config.channels * zero->config.num_layers;
-        int64_t own = deals ? deal_share(&trainer->shards.deal, zero, trainer->shards.rank).elements : all;
-        int64_t parts = deals ? zero->config.num_layers * deal_part(zero) : 0;
+        bool shards = trainer->shards.stage >= ZERO_OPTIMIZER;
+        int64_t own = ceil_div_i64(zero->config.num_layers, shards ? zero->num_ranks : 1);
+        int64_t room = own * zero_padded(zero, 1);
         check_array(t, trainer, &trainer->optimizer.m, "adam_m", n.m, 0, what);
         check_rest(t, trainer, what);
-        CHECK(t, trainer->shards.deal.num_owners == (deals ? zero->num_ranks : 1), "%s: %d owners", what,
-              trainer->shards.deal.num_owners);
-        CHECK(t, planned(&trainer->device_plan, &o->muon_matrices) == own, "%s: matrices of this rank", what);
-        CHECK(t, planned(&trainer->device_plan, &o->muon_parts) == parts, "%s: shards of the matrices", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon_blocks) == room, "%s: blocks of this rank", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon_parts) == (shards ? room : 0), "%s: shards of blocks", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon_spare) == (shards ? zero_padded(zero, 1) : 0), "%s: a block",
+              what);
     });
 }
 

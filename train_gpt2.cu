@@ -166,9 +166,9 @@ struct Model {
 // Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum.
 struct Optimizer {
     Buckets<float> m, v, master;
-    // For Muon: its matrices on this rank, one after another (llmc/ranks/deal.h); this rank's shard of all matrices, if
-    // the optimizer state is sharded; scratch.
-    floatX *muon_matrices, *muon_parts, *muon_scratch;
+    // For Muon: the blocks of a group that this rank works on; if the optimizer state is sharded, its shards of all
+    // blocks of the group, and room for a block of another rank; scratch.
+    floatX *muon_blocks, *muon_parts, *muon_spare, *muon_scratch;
 };
 
 // Holds the GPU and the state of its libraries.
@@ -695,43 +695,60 @@ static AdamWPart adamw_part_of(const Model *model, const Optimizer *optimizer, i
     return part;
 }
 
-// Calls visit with the parts of Muon's matrices that this rank updates. A rank with all of the state finds the updates
-// of a tensor in muon_matrices, layer by layer. A rank with shards finds the updates of its shards in muon_parts.
-template <class Visit> static void each_muon_part(const Trainer *t, Visit visit) {
+// Returns the most blocks that go through Muon's rounds at once on each rank.
+static int muon_blocks_at_once(const Trainer *t) {
+    int owners = t->optimizer.m.parts ? t->model.shape.num_ranks : 1;
+    return (int)min_i64(MUON_BATCH, ceil_div_i64(t->model.config.num_layers, owners));
+}
+
+// Describes the part of Muon's matrices that this rank updates, in `blocks` blocks from `first` on. A rank with all of
+// the state finds the updates in muon_blocks. A rank with shards finds the updates of its shards in muon_parts.
+static MuonPart muon_part_of(const Trainer *t, int first, int blocks) {
     const ZeroLayout *zero = &t->shards.layout;
     const Optimizer *o = &t->optimizer;
-    int64_t L = zero->config.num_layers, begin = zero_begin(zero, 1, t->model.shape.rank);
-    int64_t end = min_i64(zero_muon(zero, 1), zero_end(zero, 1, t->model.shape.rank));
-    if (o->m.parts) {
-        visit(muon_part(update_part(&t->model, o, 1, L, begin, end), o->muon_parts, deal_part(zero)));
-        return;
-    }
+    int64_t begin = o->m.parts ? zero_begin(zero, 1, t->model.shape.rank) : 0;
+    int64_t end = o->m.parts ? zero_end(zero, 1, t->model.shape.rank) : zero_muon(zero, 1);
+    AdamWPart part = update_part(&t->model, o, 1 + first, blocks, begin, min_i64(end, zero_muon(zero, 1)));
+    return muon_part(part, o->m.parts ? o->muon_parts : o->muon_blocks,
+                     o->m.parts ? zero_shard(zero, 1) : zero_padded(zero, 1));
+}
+
+// Runs the rounds for every matrix of `count` blocks in muon_blocks: those with one place in their blocks together.
+static void orthogonalize_blocks(Trainer *t, int count) {
+    const ModelConfig *config = &t->model.config;
+    const ZeroLayout *zero = &t->shards.layout;
+    count_on(&t->gpu, false);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        int64_t first = zero_tensor_offset(zero, i), size = param_size(&zero->config, i) / L;
-        floatX *update = o->muon_matrices + deal_batch(&t->shards.deal, i, 0).at;
-        visit(muon_part(update_part(&t->model, o, 1, L, first, first + size), update, size));
+        for (int k = 0; k < param_specs[i].muon; k++) {
+            MuonBatch b = {muon_rows(config, i), muon_cols(config, i), zero_padded(zero, 1), count};
+            floatX *first = t->optimizer.muon_blocks + zero_tensor_offset(zero, i) + k * b.rows * b.cols;
+            muon_orthogonalize(&t->gpu.cublas, first, t->optimizer.muon_scratch, b,
+                               muon_scale(t->model.shape.muon_scale, b.rows, b.cols), t->gpu.stream);
+        }
     }
 }
 
-// Updates this rank's part of Muon's matrices. If the state is sharded, the matrices are put together on their owners,
-// which run the rounds.
+// Updates this rank's part of Muon's matrices, one group of blocks after another. If the state is sharded, rank l mod R
+// owns block l (zero_owner): the blocks of a group are put together on their owners, which run the rounds.
 static void update_with_muon(Trainer *t, const MuonFactors &factors) {
     Range range("muon");
     const Optimizer *o = &t->optimizer;
-    cudaStream_t stream = t->gpu.stream;
-    each_muon_part(t, [&](const MuonPart &part) { muon_momentum(&part, factors, t->stats.result, stream); });
-    if (o->m.parts) { move_matrices(&t->shards, o->muon_parts, o->muon_matrices, true); }
-    count_on(&t->gpu, false);
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        int64_t rows = muon_rows(&t->model.config, i), cols = muon_cols(&t->model.config, i);
-        DealBatch batch = deal_batch(&t->shards.deal, i, o->m.parts ? t->model.shape.rank : 0);
-        muon_orthogonalize(&t->gpu.cublas, o->muon_matrices + batch.at, o->muon_scratch, rows, cols, batch.count,
-                           muon_scale(t->model.shape.muon_scale, rows, cols), stream);
+    bool sharded = o->m.parts;
+    int L = t->model.config.num_layers, owners = sharded ? t->model.shape.num_ranks : 1;
+    int rank = sharded ? t->model.shape.rank : 0, group = owners * muon_blocks_at_once(t);
+    for (int first = 0; first < L; first += group) {
+        int blocks = (int)min_i64(group, L - first), own = (blocks - rank + owners - 1) / owners;
+        MuonPart part = muon_part_of(t, first, blocks);
+        if (sharded) { // what else is in the shards travels, too
+            size_t bytes = (size_t)(blocks * zero_shard(&t->shards.layout, 1)) * sizeof(floatX);
+            cuda_check(cudaMemsetAsync(o->muon_parts, 0, bytes, t->gpu.stream));
+        }
+        muon_momentum(&part, factors, t->stats.result, t->gpu.stream);
+        if (sharded) { gather_matrices(&t->shards, o->muon_blocks, o->muon_spare, o->muon_parts, blocks); }
+        orthogonalize_blocks(t, own);
+        if (sharded) { scatter_matrices(&t->shards, o->muon_parts, o->muon_blocks, o->muon_spare, blocks); }
+        muon_apply(&part, factors, t->stats.result, t->gpu.stream);
     }
-    if (o->m.parts) { move_matrices(&t->shards, o->muon_parts, o->muon_matrices, false); }
-    each_muon_part(t, [&](const MuonPart &part) { muon_apply(&part, factors, t->stats.result, stream); });
 }
 
 // Updates all buckets, or this rank's parts of them.

@@ -71,21 +71,20 @@ static void plan_state(Trainer *t, MemoryPlan *plan) {
     plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
 }
 
-// Plans what Muon needs between gradients and weights: its matrices, this rank's shards of them, scratch.
+// Plans what Muon needs between gradients and weights, for a group of blocks (update_with_muon).
 static void plan_muon(Trainer *t, MemoryPlan *plan) {
     const ZeroLayout *zero = &t->shards.layout;
     Optimizer *o = &t->optimizer;
-    int me = o->m.parts ? t->model.shape.rank : 0;
-    int64_t parts = o->m.parts ? zero->config.num_layers * deal_part(zero) : 0, scratch = 0;
+    if (zero_muon(zero, 1) == 0) { return; }
+    int64_t own = muon_blocks_at_once(t), parts = o->m.parts ? own * zero->num_ranks : 0, scratch = 0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t count = deal_batch(&t->shards.deal, i, me).count;
-        if (count == 0) { continue; }
-        scratch =
-            max_i64(scratch, muon_scratch_elements(muon_rows(&zero->config, i), muon_cols(&zero->config, i), count));
+        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
+        MuonBatch batch = {muon_rows(&zero->config, i), muon_cols(&zero->config, i), zero_padded(zero, 1), own};
+        scratch = max_i64(scratch, muon_scratch_elements(batch));
     }
-    int64_t own = deal_share(&t->shards.deal, zero, me).elements;
-    plan_row(plan, &o->muon_matrices, "muon_matrices", PLAN_WORKSPACE, shape1(own), UPDATE);
-    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape1(parts), UPDATE);
+    plan_row(plan, &o->muon_blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, zero_padded(zero, 1)), UPDATE);
+    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, zero_shard(zero, 1)), UPDATE);
+    plan_row(plan, &o->muon_spare, "muon_spare", PLAN_WORKSPACE, shape1(parts > 0 ? zero_padded(zero, 1) : 0), UPDATE);
     plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
 }
 
@@ -747,21 +746,13 @@ static void print_host_plans(const Trainer *t) {
     plan_print(&t->host_plan, stdout);
 }
 
-// Prints how Muon's matrices are dealt to the ranks.
-static void print_muon_plan(const Trainer *t, const TrainRun *run) {
-    if (t->shards.deal.count == 0) { return; }
-    say(stdout, "\nMuon: %d matrices.\n", t->shards.deal.count);
-    if (run->num_ranks == 1) { return; }
-    deal_print(&t->shards.deal, &t->shards.layout, (int)sizeof(floatX), train_options_plans_all(run->options), stdout);
-}
-
 static void print_plan(Trainer *t, TrainRun *run) {
     int64_t gradient_bytes, parameter_bytes;
     zero_step_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
                     &gradient_bytes, &parameter_bytes);
     if (train_options_plans_all(run->options)) { print_host_plans(t); }
-    print_muon_plan(t, run);
-    run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes);
+    run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes,
+                       zero_matrix_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX)));
 }
 
 static void add_versions(Text *versions) {
@@ -909,9 +900,8 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
         const NcclContext *nccl = &t->shards.nccl;
         say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
             (long long)nccl->gradient_bytes, (long long)nccl->parameter_bytes);
-        if (nccl->moved_bytes > 0) {
-            say(stdout, "            %lld bytes of Muon's matrices, by the GPU of rank 0\n",
-                (long long)nccl->moved_bytes);
+        if (nccl->matrix_bytes > 0) {
+            say(stdout, "            %lld bytes of Muon's matrices, by each GPU\n", (long long)nccl->matrix_bytes);
         }
     }
     bool ok = !run_leads(run) || run_finish(run, hash, error);

@@ -169,15 +169,20 @@ static inline void muon_apply(const MuonPart *part, const MuonFactors &factors, 
 
 // ---- X = N / |N| ----
 
-#define MUON_BATCH 16       // matrices that go through the rounds at once
+#define MUON_BATCH 16       // the most matrices that go through the rounds at once
 #define MUON_NORM_BLOCKS 64 // of each matrix; fixed, so that no bit depends on the GPU
 
+// Matrices of one shape, row-major. From one to the next there are `stride` elements.
+typedef struct {
+    int64_t rows, cols, stride, count;
+} MuonBatch;
+
 // Blocks (MUON_NORM_BLOCKS, count). partials (count, MUON_NORM_BLOCKS) = sums of x^2, in double, over every 64th
-// stretch of 256 vectors of 16 bytes. x (count, vectors). Reads 2 bytes an element in bf16, 4 in fp32.
+// stretch of 256 vectors of 16 bytes. Reads 2 bytes an element in bf16, 4 in fp32.
 static __global__ void __launch_bounds__(MUON_BLOCK)
-    muon_norm_kernel(double *partials, const floatX *x, int64_t vectors) {
+    muon_norm_kernel(double *partials, const floatX *x, int64_t vectors, int64_t stride) {
     __shared__ double of_warp[WARP_SIZE];
-    const floatX *matrix = x + blockIdx.y * vectors * x128::size;
+    const floatX *matrix = x + blockIdx.y * stride;
     double sum = 0.0;
 #pragma unroll 4
     for (int64_t i = blockIdx.x * MUON_BLOCK + threadIdx.x; i < vectors; i += MUON_NORM_BLOCKS * MUON_BLOCK) {
@@ -190,9 +195,9 @@ static __global__ void __launch_bounds__(MUON_BLOCK)
 
 // Blocks as above. out = x / max(|x|, MUON_EPSILON). Moves 4 bytes an element in bf16, 8 in fp32.
 static __global__ void __launch_bounds__(MUON_BLOCK)
-    muon_normalize_kernel(floatX *out, const floatX *x, const double *partials, int64_t vectors) {
+    muon_normalize_kernel(floatX *out, const floatX *x, const double *partials, int64_t vectors, int64_t stride) {
     __shared__ double of_warp[WARP_SIZE];
-    int64_t matrix = blockIdx.y * vectors * x128::size;
+    int64_t matrix = blockIdx.y * stride;
     double sum = threadIdx.x < MUON_NORM_BLOCKS ? partials[blockIdx.y * MUON_NORM_BLOCKS + threadIdx.x] : 0.0;
     double norm = sqrt(block_sum(sum, of_warp));
     float factor = (float)(1.0 / max(norm, (double)MUON_EPSILON));
@@ -203,98 +208,15 @@ static __global__ void __launch_bounds__(MUON_BLOCK)
     }
 }
 
-// x and out (count, elements); elements is a multiple of 8. Addresses are multiples of 16 bytes.
-static inline void muon_normalize(floatX *out, const floatX *x, double *partials, int64_t elements, int64_t count,
+// x and out lie alike. The elements of a matrix and the stride are multiples of 8, addresses multiples of 16 bytes.
+static inline void muon_normalize(floatX *out, const floatX *x, double *partials, const MuonBatch &b,
                                   cudaStream_t stream) {
-    dim3 blocks(MUON_NORM_BLOCKS, (unsigned)count);
-    muon_norm_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(partials, x, elements / x128::size);
+    dim3 blocks(MUON_NORM_BLOCKS, (unsigned)b.count);
+    int64_t vectors = b.rows * b.cols / x128::size;
+    muon_norm_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(partials, x, vectors, b.stride);
     cuda_check_launch("muon_norm_kernel");
-    muon_normalize_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(out, x, partials, elements / x128::size);
+    muon_normalize_kernel<<<blocks, MUON_BLOCK, 0, stream>>>(out, x, partials, vectors, b.stride);
     cuda_check_launch("muon_normalize_kernel");
-}
-
-// ---- Symmetric products ----
-//
-// A = X X^T and A A are symmetric, so about half of a product is enough. It is computed in blocks of columns. Each
-// block ends with the rows of its diagonal, and a kernel mirrors the rest. This needs several multiplies where one
-// would do, so it pays only for large products. The two limits come from counting tiles of 128 x 128 against waves of
-// 132 multiprocessors: 8 matrices of n = 1024 are 512 tiles (4 waves) whole, 128 + 256 tiles (3 waves) in 2 blocks. 16
-// of n = 1600 are 21 waves whole, 14 in 4 blocks. No hardware has measured it yet.
-
-#define MUON_COLUMNS 512 // of a block
-#define MUON_COLUMNS_LEAST_N 1024
-#define MUON_COLUMNS_LEAST_COUNT 8
-#define MUON_TILE 32 // of the mirror kernel
-#define MUON_TILE_ROWS 8
-
-static inline int64_t muon_columns(int64_t n, int64_t count) {
-    return n >= MUON_COLUMNS_LEAST_N && count >= MUON_COLUMNS_LEAST_COUNT ? MUON_COLUMNS : n;
-}
-
-// x (count, n, n), column-major: element (i, j) = element (j, i), where row i is below the block of `columns` columns
-// that holds j. Blocks (tiles of columns, tiles of rows, count). A block transposes a tile through shared memory, so
-// that a warp reads and writes neighbouring elements. Moves 4 bytes a mirrored element in bf16, 8 in fp32.
-static __global__ void __launch_bounds__(MUON_TILE *MUON_TILE_ROWS)
-    muon_mirror_kernel(floatX *x, int64_t n, int64_t columns) {
-    __shared__ floatX tile[MUON_TILE][MUON_TILE + 1];
-    int64_t j = (int64_t)blockIdx.x * MUON_TILE, i = (int64_t)blockIdx.y * MUON_TILE;
-    if (i < (j / columns + 1) * columns) { return; }
-    floatX *matrix = x + blockIdx.z * n * n;
-    for (int64_t k = threadIdx.y; k < MUON_TILE && i + k < n; k += MUON_TILE_ROWS) {
-        tile[k][threadIdx.x] = matrix[(i + k) * n + j + threadIdx.x];
-    }
-    __syncthreads();
-    for (int64_t k = threadIdx.y; k < MUON_TILE && i + threadIdx.x < n; k += MUON_TILE_ROWS) {
-        matrix[(j + k) * n + i + threadIdx.x] = tile[threadIdx.x][k];
-    }
-}
-
-static inline void muon_mirror(floatX *x, int64_t n, int64_t columns, int64_t count, cudaStream_t stream) {
-    unsigned tiles = blocks_for(n, MUON_TILE);
-    cuda_require(columns % MUON_TILE == 0);
-    muon_mirror_kernel<<<dim3(tiles, tiles, (unsigned)count), dim3(MUON_TILE, MUON_TILE_ROWS), 0, stream>>>(x, n,
-                                                                                                            columns);
-    cuda_check_launch("muon_mirror_kernel");
-}
-
-// Holds (rows, cols) matrices by columns, one after another and without gaps. A product takes their transposes if
-// `transposed` is set.
-typedef struct {
-    floatX *data;
-    int64_t rows, cols;
-    bool transposed;
-} MuonMatrices;
-
-typedef struct {
-    CublasProblem problem;
-    CublasOperands on;
-} MuonProduct;
-
-// Describes D = alpha op(L) op(R) + beta C for `count` matrices. C has the shape of D. beta 0: there is no C.
-static inline MuonProduct muon_product(MuonMatrices D, MuonMatrices L, MuonMatrices R, const floatX *C, float alpha,
-                                       float beta, int64_t count) {
-    int64_t k = L.transposed ? L.rows : L.cols;
-    MuonProduct p = {cublas_problem(D.rows, D.cols, k, CUBLASLT_EPILOGUE_DEFAULT),
-                     cublas_operands(D.data, L.data, R.data)};
-    p.problem.transpose_a = L.transposed, p.problem.transpose_b = R.transposed, p.problem.accumulate = beta != 0.0f;
-    p.problem.batch = {count, L.rows, R.rows, D.rows, L.rows * L.cols, R.rows * R.cols, D.rows * D.cols};
-    p.on.C = C, p.on.alpha = alpha, p.on.beta = beta;
-    return p;
-}
-
-// Computes a product (n, n) that is symmetric, in blocks of `columns` columns.
-static inline void muon_multiply_symmetric(CublasContext *cublas, const MuonProduct *p, int64_t columns,
-                                           cudaStream_t stream) {
-    int64_t n = p->problem.n, step = p->problem.transpose_b ? 1 : p->problem.batch.ldb;
-    for (int64_t j = 0; j < n; j += columns) {
-        MuonProduct block = *p;
-        block.problem.m = min_i64(j + columns, n), block.problem.n = block.problem.m - j;
-        block.on.B = (const floatX *)p->on.B + j * step;
-        if (p->on.C != NULL) { block.on.C = (const floatX *)p->on.C + j * n; }
-        block.on.D = (floatX *)p->on.D + j * n;
-        cublas_multiply(cublas, &block.problem, &block.on, stream);
-    }
-    if (columns < n) { muon_mirror((floatX *)p->on.D, n, columns, p->problem.batch.count, stream); }
 }
 
 // ---- The rounds ----
@@ -303,56 +225,62 @@ static inline void muon_multiply_symmetric(CublasContext *cublas, const MuonProd
 // and Z becomes a Z + Z B. A tall X has A = X^T X = Z Z^T, and Z becomes a Z + B Z. A and B = b A + c A A are
 // symmetric, so they need no transposes.
 
-// Returns the floatX elements of scratch memory for `count` matrices. A batch needs another X (rows, cols), A and B
-// (n, n) and the partial sums of the norm (MUON_NORM_BLOCKS, double) for each of its matrices.
-static inline int64_t muon_scratch_elements(int64_t rows, int64_t cols, int64_t count) {
-    int64_t n = min_i64(rows, cols), partials = MUON_NORM_BLOCKS * (int64_t)(sizeof(double) / sizeof(floatX));
-    return min_i64(count, MUON_BATCH) * (rows * cols + 2 * n * n + partials);
+// Holds matrices by columns, `stride` apart. A product takes their transposes if `transposed` is set.
+typedef struct {
+    floatX *data;
+    int64_t rows, cols, stride;
+    bool transposed;
+} MuonMatrices;
+
+// D = alpha op(L) op(R) + beta C for `count` matrices. C lies as D does. beta 0: there is no C.
+static inline void muon_multiply(CublasContext *cublas, MuonMatrices D, MuonMatrices L, MuonMatrices R, const floatX *C,
+                                 float alpha, float beta, int64_t count, cudaStream_t stream) {
+    int64_t k = L.transposed ? L.rows : L.cols;
+    CublasProblem problem = cublas_problem(D.rows, D.cols, k, CUBLASLT_EPILOGUE_DEFAULT);
+    CublasOperands on = cublas_operands(D.data, L.data, R.data);
+    problem.transpose_a = L.transposed, problem.transpose_b = R.transposed, problem.accumulate = beta != 0.0f;
+    problem.batch = {count, L.rows, R.rows, D.rows, L.stride, R.stride, D.stride};
+    on.C = C, on.alpha = alpha, on.beta = beta;
+    cublas_multiply(cublas, &problem, &on, stream);
+}
+
+// Returns the floatX elements of scratch memory for a batch. It needs another X, which lies as the batch does, and for
+// each of its matrices A and B (n, n) and the partial sums of the norm (MUON_NORM_BLOCKS, double).
+static inline int64_t muon_scratch_elements(const MuonBatch &b) {
+    int64_t n = min_i64(b.rows, b.cols), partials = MUON_NORM_BLOCKS * (int64_t)(sizeof(double) / sizeof(floatX));
+    return b.count * (b.stride + 2 * n * n + partials);
 }
 
 // to = scale (a X + B X), as Z. A and B are scratch memory.
 static inline void muon_round(CublasContext *cublas, MuonMatrices to, MuonMatrices Z, floatX *A_data, floatX *B_data,
-                              int64_t count, float scale, int64_t columns, cudaStream_t stream) {
+                              int64_t count, float scale, cudaStream_t stream) {
     bool tall = Z.cols > Z.rows;
     int64_t n = min_i64(Z.rows, Z.cols);
-    MuonMatrices A = {A_data, n, n, false}, B = {B_data, n, n, false}, left = Z, right = Z;
+    MuonMatrices A = {A_data, n, n, n * n, false}, B = {B_data, n, n, n * n, false}, left = Z, right = Z;
     left.transposed = !tall, right.transposed = tall;
-    MuonProduct squares = muon_product(A, left, right, NULL, 1.0f, 0.0f, count);
-    MuonProduct polynomial = muon_product(B, A, A, A.data, MUON_C, MUON_B, count);
-    MuonProduct next = muon_product(to, tall ? B : Z, tall ? Z : B, Z.data, scale, scale * MUON_A, count);
-    muon_multiply_symmetric(cublas, &squares, columns, stream);
-    muon_multiply_symmetric(cublas, &polynomial, columns, stream);
-    cublas_multiply(cublas, &next.problem, &next.on, stream);
+    muon_multiply(cublas, A, left, right, NULL, 1.0f, 0.0f, count, stream);
+    muon_multiply(cublas, B, A, A, A.data, MUON_C, MUON_B, count, stream);
+    muon_multiply(cublas, to, tall ? B : Z, tall ? Z : B, Z.data, scale, scale * MUON_A, count, stream);
 }
 
-// One batch: at most MUON_BATCH matrices.
-static inline void muon_orthogonalize_batch(CublasContext *cublas, floatX *x, floatX *scratch, int64_t rows,
-                                            int64_t cols, int64_t count, float scale, int64_t columns,
-                                            cudaStream_t stream) {
-    int64_t n = min_i64(rows, cols);
-    floatX *A = scratch + count * rows * cols, *B = A + count * n * n;
-    double *partials = (double *)(B + count * n * n);
-    MuonMatrices X = {x, cols, rows, false}, other = {scratch, cols, rows, false};
-    muon_normalize(other.data, x, partials, rows * cols, count, stream);
+// Each matrix of x becomes scale * NS5(matrix). rows, cols and stride are multiples of 8. x and scratch are aligned to
+// 16 bytes. scratch has muon_scratch_elements(b) elements. There are at most MUON_BATCH matrices. Deterministic.
+static inline void muon_orthogonalize(CublasContext *cublas, floatX *x, floatX *scratch, const MuonBatch &b,
+                                      float scale, cudaStream_t stream) {
+    int64_t n = min_i64(b.rows, b.cols);
+    floatX *A = scratch + b.count * b.stride, *B = A + b.count * n * n;
+    double *partials = (double *)(B + b.count * n * n);
+    MuonMatrices X = {x, b.cols, b.rows, b.stride, false}, other = {scratch, b.cols, b.rows, b.stride, false};
+    cuda_require(b.rows > 0 && b.rows % 8 == 0 && b.cols > 0 && b.cols % 8 == 0 && b.stride % 8 == 0);
+    cuda_require(b.stride >= b.rows * b.cols && b.count >= 0 && b.count <= MUON_BATCH);
+    cuda_require((uintptr_t)x % CUBLAS_ALIGNMENT == 0 && (uintptr_t)scratch % CUBLAS_ALIGNMENT == 0);
+    if (b.count == 0) { return; }
+    muon_normalize(other.data, x, partials, b, stream);
     static_assert(MUON_ROUNDS % 2 == 1, "the last round writes X");
     for (int round = 1; round <= MUON_ROUNDS; round++) {
         bool odd = round % 2 == 1;
-        muon_round(cublas, odd ? X : other, odd ? other : X, A, B, count, round == MUON_ROUNDS ? scale : 1.0f, columns,
+        muon_round(cublas, odd ? X : other, odd ? other : X, A, B, b.count, round == MUON_ROUNDS ? scale : 1.0f,
                    stream);
-    }
-}
-
-// x (count, rows, cols): each matrix becomes scale * NS5(matrix). rows and cols are multiples of 8. x and scratch are
-// aligned to 16 bytes. scratch has muon_scratch_elements(rows, cols, count) elements. columns: of a block of a
-// symmetric product, a multiple of 32; 0: muon_columns chooses. Deterministic.
-static inline void muon_orthogonalize(CublasContext *cublas, floatX *x, floatX *scratch, int64_t rows, int64_t cols,
-                                      int64_t count, float scale, cudaStream_t stream, int64_t columns = 0) {
-    cuda_require(rows > 0 && rows % 8 == 0 && cols > 0 && cols % 8 == 0 && count >= 0);
-    cuda_require((uintptr_t)x % CUBLAS_ALIGNMENT == 0 && (uintptr_t)scratch % CUBLAS_ALIGNMENT == 0);
-    for (int64_t first = 0; first < count; first += MUON_BATCH) {
-        int64_t batch = min_i64(count - first, MUON_BATCH);
-        muon_orthogonalize_batch(cublas, x + first * rows * cols, scratch, rows, cols, batch, scale,
-                                 columns > 0 ? columns : muon_columns(min_i64(rows, cols), batch), stream);
     }
 }
 

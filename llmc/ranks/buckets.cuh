@@ -13,7 +13,6 @@
 #define LLMC_BUCKETS_CUH
 
 #include "llmc/cuda/cuda_common.h"
-#include "llmc/ranks/deal.h"
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
@@ -27,7 +26,6 @@ template <class T> struct Buckets {
 
 typedef struct {
     ZeroLayout layout;
-    Deal deal; // of Muon's matrices
     Comm *ranks;
     int rank;
     ZeroStage stage;
@@ -140,27 +138,36 @@ static inline void gather_rest(Shards *s, Buckets<float> array, int bucket) {
     nccl_all_gather(&s->nccl, whole, whole + s->rank * count, count * (int64_t)sizeof(float), NULL);
 }
 
-// Sends the pieces of Muon's matrices from the shards to the owners of the matrices, or back. parts: this rank's shard
-// of each block, deal_part apart; owned: the matrices that this rank owns.
-template <class T> static inline void move_matrices(Shards *s, T *parts, T *owned, bool to_owners) {
-    const ZeroLayout *zero = &s->layout;
+// ---- Muon's matrices ----
+
+// Returns the block of a group whose matrices are number i: in the owner's array, else in `spare`.
+template <class T> static inline T *matrices_of_block(const Shards *s, T *owned, T *spare, int i) {
+    int R = s->layout.num_ranks;
+    return zero_owner(&s->layout, i) == s->rank ? owned + i / R * zero_padded(&s->layout, 1) : spare;
+}
+
+// Puts blocks together on their owners (zero_owner). There are `blocks` of them, from one of rank 0 on. parts: this
+// rank's shard of each. owned: room for the blocks that this rank owns, one after another. spare: room for one block.
+template <class T> static inline void gather_matrices(Shards *s, T *owned, T *spare, const T *parts, int blocks) {
+    int64_t shard = zero_shard(&s->layout, 1);
     communicate_after_compute(s);
-    nccl_begin_moves(&s->nccl);
-    for (int k = 0; k < s->deal.count; k++) {
-        const DealMatrix *m = &s->deal.matrices[k];
-        for (int holder = deal_first_holder(zero, m); holder <= deal_last_holder(zero, m); holder++) {
-            DealPiece piece = deal_piece(zero, m, holder);
-            T *part = parts + m->layer * deal_part(zero) + piece.begin - zero_begin(zero, 1, holder);
-            T *own = owned + m->at + piece.begin - m->in_bucket;
-            int64_t bytes = (piece.end - piece.begin) * (int64_t)sizeof(T);
-            if (to_owners) {
-                nccl_move(&s->nccl, holder, m->owner, part, own, bytes);
-            } else {
-                nccl_move(&s->nccl, m->owner, holder, own, part, bytes);
-            }
-        }
+    for (int i = 0; i < blocks; i++) {
+        nccl_all_gather(&s->nccl, matrices_of_block(s, owned, spare, i), parts + i * shard, shard * (int64_t)sizeof(T),
+                        &s->nccl.matrix_bytes);
     }
-    nccl_end_moves(&s->nccl);
+    compute_after_communicate(s);
+}
+
+// Sends the owners' blocks back to the shards. All ranks but the owner add zeros, as whole numbers: x + 0 then has the
+// bits of x, which the sum -0 + 0 of floats has not.
+template <class T> static inline void scatter_matrices(Shards *s, T *parts, T *owned, T *spare, int blocks) {
+    int64_t shard = zero_shard(&s->layout, 1), words = shard * (int64_t)sizeof(T) / (int64_t)sizeof(uint32_t);
+    cuda_check(cudaMemsetAsync(spare, 0, (size_t)zero_padded(&s->layout, 1) * sizeof(T), s->stream));
+    communicate_after_compute(s);
+    for (int i = 0; i < blocks; i++) {
+        nccl_reduce_scatter(&s->nccl, (uint32_t *)(parts + i * shard),
+                            (const uint32_t *)matrices_of_block(s, owned, spare, i), words, &s->nccl.matrix_bytes);
+    }
     compute_after_communicate(s);
 }
 
@@ -289,7 +296,6 @@ static inline void shards_plan(Shards *s, const ModelConfig *config, int rank, i
     zero_layout(&s->layout, config, num_ranks, optimizer);
     s->rank = rank;
     s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
-    deal_matrices(&s->deal, &s->layout, s->stage >= ZERO_OPTIMIZER ? num_ranks : 1);
 }
 
 // stream: the stream that computes. rank_gpus_connect comes later, when all ranks are ready.

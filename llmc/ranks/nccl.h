@@ -34,16 +34,13 @@ static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiproces
     return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
 }
 
-#define NCCL_GROUP_MOST 2048 // operations in a group, by NCCL's documentation
-
 typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open
     cudaStream_t stream;
     int device;
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
-    int64_t moved_bytes;                     // sent by this rank to single ranks
-    int moves;                               // of all ranks, in the group that is open
+    int64_t matrix_bytes;                    // of Muon's matrices, in the same way
 } NcclContext;
 
 // Returns the bytes that one of R ranks sends while a ring gathers, or reduces and scatters, `bytes` in all.
@@ -110,13 +107,17 @@ static inline void nccl_queued(NcclContext *nccl) {
     comm_waits(nccl->ranks, true);
 }
 
+static inline ncclDataType_t nccl_type(const float *) { return ncclFloat32; }
+static inline ncclDataType_t nccl_type(const uint32_t *) { return ncclUint32; }
+
 // own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count). own
 // may be that part of all. *sent counts the traffic; NULL: not counted.
-static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const float *all, int64_t count, int64_t *sent) {
+template <class T>
+static inline void nccl_reduce_scatter(NcclContext *nccl, T *own, const T *all, int64_t count, int64_t *sent) {
     comm_waits(nccl->ranks, true);
-    nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, ncclFloat32, ncclSum, nccl->handle, nccl->stream));
+    nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, nccl_type(own), ncclSum, nccl->handle, nccl->stream));
     nccl_queued(nccl);
-    if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * count * (int64_t)sizeof(float)); }
+    if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * count * (int64_t)sizeof(T)); }
 }
 
 // all (R * bytes) = the `own` (bytes) of all ranks, in order of rank. own may be this rank's part of all. *sent counts
@@ -126,37 +127,6 @@ static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own
     nccl_check(nccl, ncclAllGather(own, all, (size_t)bytes, ncclUint8, nccl->handle, nccl->stream));
     nccl_queued(nccl);
     if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
-}
-
-// Between these two, nccl_move only notes what is to be sent. A group travels at once.
-static inline void nccl_begin_moves(NcclContext *nccl) {
-    comm_waits(nccl->ranks, true);
-    nccl_check(nccl, ncclGroupStart());
-    nccl->moves = 0;
-}
-static inline void nccl_end_moves(NcclContext *nccl) {
-    nccl_check(nccl, ncclGroupEnd());
-    nccl_queued(nccl);
-}
-
-// Copies bytes from rank `from` to rank `to`. All ranks call it for every move, in one order. So all begin a new group
-// at once when a group could be full. from_data is on the sender, to_data on the receiver. A rank that sends to itself
-// copies. Other ranks only count.
-static inline void nccl_move(NcclContext *nccl, int from, int to, const void *from_data, void *to_data, int64_t bytes) {
-    int rank = nccl->ranks->rank;
-    if (nccl->moves++ == NCCL_GROUP_MOST) {
-        nccl_end_moves(nccl);
-        nccl_begin_moves(nccl);
-        nccl->moves = 1;
-    }
-    if (from == rank && to == rank) {
-        cuda_check(cudaMemcpyAsync(to_data, from_data, (size_t)bytes, cudaMemcpyDeviceToDevice, nccl->stream));
-    } else if (from == rank) {
-        nccl_check(nccl, ncclSend(from_data, (size_t)bytes, ncclUint8, to, nccl->handle, nccl->stream));
-        nccl->moved_bytes += bytes;
-    } else if (to == rank) {
-        nccl_check(nccl, ncclRecv(to_data, (size_t)bytes, ncclUint8, from, nccl->handle, nccl->stream));
-    }
 }
 
 // Writes "2.18.3", or "" without NCCL.
@@ -174,11 +144,10 @@ static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
 static inline void nccl_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 
 // Nothing calls these functions, because rank_gpus_connect refuses several ranks.
-static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t, int64_t *) { abort(); }
+template <class T> static inline void nccl_reduce_scatter(NcclContext *, T *, const T *, int64_t, int64_t *) {
+    abort();
+}
 static inline void nccl_all_gather(NcclContext *, void *, const void *, int64_t, int64_t *) { abort(); }
-static inline void nccl_begin_moves(NcclContext *) { abort(); }
-static inline void nccl_end_moves(NcclContext *) { abort(); }
-static inline void nccl_move(NcclContext *, int, int, const void *, void *, int64_t) { abort(); }
 
 #endif
 

@@ -4,7 +4,6 @@
 #define LLMC_STEP_LINK_H
 
 #include "llmc/model/step_model.h"
-#include "llmc/ranks/deal.h"
 #include "llmc/ranks/zero.h"
 
 // Enters into a step's shape what a stage of sharding leaves to each rank.
@@ -32,14 +31,6 @@ static inline ZeroCompute step_divide(const StepGpu *gpu, const StepShape *s, do
     return compute;
 }
 
-// Returns the bytes that the rank which sends most sends between its shard and the owners of Muon's matrices.
-static inline double step_muon_bytes(const ZeroLayout *layout, int stage, int sizeof_param) {
-    static Deal deal; // large
-    if (stage < ZERO_OPTIMIZER) { return 0.0; }
-    deal_matrices(&deal, layout, layout->num_ranks);
-    return (double)deal_spread(&deal, layout).most.sent * sizeof_param;
-}
-
 // Lists every kernel of a step on one GPU, and the communication as one more row.
 static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const StepShape *s, int stage) {
     ZeroLayout layout;
@@ -47,7 +38,7 @@ static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const Step
     step_rows(r, gpu, s);
     if (s->num_ranks == 1) { return; }
     zero_layout(&layout, &s->config, s->num_ranks, s->optimizer);
-    double alone = step_rows_seconds(r), muon_bytes = step_muon_bytes(&layout, stage, s->sizeof_activation);
+    double alone = step_rows_seconds(r), muon_bytes = (double)zero_matrix_bytes(&layout, stage, s->sizeof_activation);
     ZeroStep step = {
         stage,     s->sizeof_activation, s->micro_batches, step_divide(gpu, s, alone), gpu->link_bytes_per_second,
         muon_bytes};

@@ -222,6 +222,18 @@ static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_pa
     }
 }
 
+// Returns the rank that runs Muon's rounds (llmc/model/muon.h) for the matrices of a block in stages 1 to 3. The rounds
+// need whole matrices, and a rank holds shards that are cut anywhere. So every rank computes the momentum of its shard,
+// the owner gathers the block and runs the rounds, and every rank gets its shard of the result and updates its weights.
+// The momentum lies where AdamW's m lies, and checkpoints do not depend on the number of ranks.
+static inline int zero_owner(const ZeroLayout *z, int layer) { return layer % z->num_ranks; }
+
+// Returns the bytes of Muon's matrices that a rank sends in an update: each block travels to its owner and back.
+static inline int64_t zero_matrix_bytes(const ZeroLayout *z, int stage, int sizeof_param) {
+    if (z->muon[1] == 0 || stage == ZERO_REPLICATE) { return 0; }
+    return zero_times(z->config.num_layers * zero_ring(z, 1), 2 * sizeof_param);
+}
+
 // ---- Time ----
 
 // Seconds of computation on each rank, without waiting.

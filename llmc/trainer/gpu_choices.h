@@ -9,7 +9,7 @@
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, and the driver's tables. With
 // several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A planned one has none.
 #define GPU_RESERVE_BYTES ((int64_t)1 << 30)
-#define GPU_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
+#define GPU_NCCL_BYTES ((int64_t)2 << 30) // a communicator's, for collectives; sends between two ranks would take more
 #define GPU_CONTEXT_BYTES ((int64_t)1 << 29)
 
 // A micro-batch of so many tokens keeps a GPU busy. More are worth less than a lower level of --recompute.
@@ -28,12 +28,13 @@ static inline int64_t run_gpu_budget(const TrainRun *run) {
     return max_i64(0, run->choices.gpu_bytes - run_gpu_reserve(run));
 }
 
-// "77.50 GiB (79.00 GiB less an assumed 1.50 GiB for CUDA and its libraries)"
+// "75.50 GiB (79.00 GiB less an assumed 3.50 GiB for CUDA and its libraries, of which NCCL may take 2.00 GiB)"
 static inline ShortText run_gpu_budget_text(const TrainRun *run) {
     ShortText text;
-    snprintf(text.text, sizeof(text.text), "%.32s (%.32s less an assumed %.32s for CUDA and its libraries)",
+    const char *nccl = run->num_ranks > 1 ? ", of which NCCL may take " : "";
+    snprintf(text.text, sizeof(text.text), "%.16s (%.16s less an assumed %.16s for CUDA and its libraries%s%.16s)",
              bytes_text(run_gpu_budget(run)).text, bytes_text(run->choices.gpu_bytes).text,
-             bytes_text(run_gpu_reserve(run)).text);
+             bytes_text(run_gpu_reserve(run)).text, nccl, run->num_ranks > 1 ? bytes_text(GPU_NCCL_BYTES).text : "");
     return text;
 }
 
@@ -101,7 +102,7 @@ static inline bool run_settle_gpu_choices(TrainRun *run, TrainOptions *o, int64_
 
 // Prints the work and the traffic of a step on each GPU, and whether the plan fits. bytes: of the plan.
 static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_t gradient_bytes,
-                                      int64_t parameter_bytes) {
+                                      int64_t parameter_bytes, int64_t matrix_bytes) {
     ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
     int64_t missing = bytes - run_gpu_budget(run);
     bool trains = run_kind(run) == RUN_TRAINS;
@@ -109,6 +110,11 @@ static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_
     if (trains && run->num_ranks > 1) {
         say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n",
             (long long)gradient_bytes, (long long)parameter_bytes);
+    }
+    if (matrix_bytes > 0) {
+        say(stdout,
+            "            %lld bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
+            (long long)matrix_bytes, run->num_ranks);
     }
     if (missing <= 0) {
         say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);
