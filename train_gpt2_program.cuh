@@ -24,7 +24,7 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
-#include "llmc/ranks/start.h"
+#include "llmc/ranks/meet.h"
 #include "llmc/trainer/gpu_choices.h"
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ ROOMS = {
     "cuda": (1888, 850, "base model"),
     "layers": (3549, 3150, "base model cuda"),
     "optim": (731, 700, "base model cuda"),
-    "ranks": (3795, 2000, "base model cuda"),
+    "ranks": (3005, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
     "trainer": (126, 1000, "base model cuda layers optim ranks data files run"),

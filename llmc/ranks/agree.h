@@ -4,7 +4,7 @@
 #define LLMC_AGREE_H
 
 #include "llmc/base/hash.h"
-#include "llmc/ranks/ranks.h"
+#include "llmc/ranks/star.h"
 
 #define FINDING_BYTES 160
 

@@ -86,9 +86,8 @@ static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
 }
 
 // Ends the work on the GPU, so that the process can end. Runs in a thread that has chosen no GPU yet.
-static inline void nccl_abort(void *context, const char *words) {
+static inline void nccl_abort(void *context) {
     NcclContext *nccl = (NcclContext *)context;
-    (void)words;
     cudaSetDevice(nccl->device);
     ncclCommAbort(nccl->handle);
 }

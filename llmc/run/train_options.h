@@ -136,7 +136,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "by mpirun, by TCP, or by a folder")     \
     X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "of process 0")     \
     X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp",                   \
-      "32 characters or more, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
+      "64 hexadecimal digits, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
     X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
       "a folder that all processes see")                                                                               \
     X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU",                                 \

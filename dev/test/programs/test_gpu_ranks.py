@@ -35,7 +35,7 @@ MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--con
 OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--final-lr-frac", 1, "--weight-decay", 0.1, "--adam-eps", 1e-4]
 MUON = ["--optimizer", "muon", "--muon-warmup", 3]
 T = 4
-SECRET = "which all the ranks of a test know"  # those that do not only use the loopback address need one
+SECRET = 2 * "0123456789abcdef0123456789abcdef"  # those that do not only use the loopback address need one
 
 
 def tokens(count, seed):
@@ -614,7 +614,7 @@ def test_unlike_ranks():
 
 
 def test_wrong_starts():
-    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits. Their secret
+    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits. Their token
     makes rank 0 believe what they say."""
     run = [*options(6, 1, 2), "--start-timeout", 2]
     with socket.socket() as busy:
@@ -626,7 +626,7 @@ def test_wrong_starts():
                  ("a rank that does not exist", {"only": {1: {"rank": 2}}}, ["--process-rank (-pr)", "less than"]),
                  ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
                  ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
-                 ("the port is in use", {"address": taken}, ["the port is in use"]))
+                 ("the port is in use", {"address": taken}, ["Address already in use"]))
         starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET=SECRET, **keywords)
                   for _, keywords, _ in cases]
         for ranks, (fault, _, says) in zip(starts, cases):
