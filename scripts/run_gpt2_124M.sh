@@ -12,12 +12,12 @@
 #   9.9 billion tokens: 18,865 steps of 524,288; 7.9e+18 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                     13.6 hours        1.7 hours        4.8 hours        0.6 hours
+#   time                14.0 hours        1.8 hours        5.0 hours        0.6 hours
 #   sequences at once                64               64               64               64
 #   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #
-# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
-# is by the free memory. Validation, HellaSwag and saving come on top.
+# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
+# how many it is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: a validation loss near 3.28 (llm.c's trainer: 3.2847, by the README of modded-nanogpt, which compares with
 # it) and 29.9 % of HellaSwag (llm.c's discussion 481, which took 1.5 hours on 8 A100). OpenAI's model has 3.4250 on the
@@ -25,8 +25,8 @@
 #
 # --optimizer muon --muon-scale rms trains the matrices of the blocks with Muon (doc/muon.md): the same steps, with the
 # scale of Liu et al. 2025, so that AdamW's rate and decay stay. To expect, by what others have published: the loss
-# above after 65 to 75 % of the tokens (Jordan et al. 2024: 1.35 times fewer to 3.28), so a lower one at the end. A step
-# is predicted to take 0.4 % longer on one H100, and 0.6 % on eight. None of this is measured here.
+# above after 65 to 75 % of the tokens (Jordan et al. 2024: 1.35 times fewer to 3.28), so a lower one at the end. Its
+# rounds add 0.4 % to the FLOPs of a step. None of this is measured here.
 set -eu
 NAME=gpt2_124M
 TITLE="GPT-2 124M"

@@ -12,12 +12,12 @@
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        22 days       66.7 hours           7 days       22.4 hours
+#   time               533.2 hours       66.7 hours      181.3 hours       22.7 hours
 #   sequences at once                16               16               16               16
 #   memory of each             65.6 GiB         50.4 GiB         65.6 GiB         50.4 GiB
 #
-# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
-# is by the free memory. Validation, HellaSwag and saving come on top.
+# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
+# how many it is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: more than the 48.9 % of HellaSwag of OpenAI's model (llm.c's discussion 677: passed near step 25,000;
 # 24 hours on 8 H100). For the loss on FineWeb-Edu nothing was found that is published, for OpenAI's model

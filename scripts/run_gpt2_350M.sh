@@ -12,12 +12,12 @@
 #   31.5 billion tokens: 60,000 steps of 524,288; 7.1e+19 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                         5 days       14.9 hours       40.8 hours        5.1 hours
+#   time               121.6 hours       15.2 hours       42.0 hours        5.3 hours
 #   sequences at once                64               64               64               64
 #   memory of each             56.4 GiB         52.9 GiB         56.4 GiB         52.9 GiB
 #
-# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
-# is by the free memory. Validation, HellaSwag and saving come on top.
+# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
+# how many it is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: for this recipe, which is llm.c's, no final loss or HellaSwag was found that is published. OpenAI's model
 # has a loss of 3.0831 on the same validation data, and 37.5 % of HellaSwag (llm.c's figures).

@@ -12,12 +12,12 @@
 #   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        50 days           6 days          17 days       51.8 hours
+#   time             1,192.2 hours      149.3 hours      431.7 hours       54.1 hours
 #   sequences at once                32               32               32               32
 #   memory of each             60.1 GiB         52.6 GiB         60.1 GiB         52.6 GiB
 #
-# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
-# is by the free memory. Validation, HellaSwag and saving come on top.
+# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
+# how many it is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: for this recipe, which is llm.c's (discussion 580: some 6 days on 8 A100), no final loss or HellaSwag was
 # found that is published. OpenAI's model has a loss of 3.0006 on the same validation data, and 43.2 % of HellaSwag

@@ -12,12 +12,12 @@
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        21 days       62.6 hours           7 days       22.2 hours
+#   time               511.2 hours       64.1 hours      184.7 hours       23.2 hours
 #   sequences at once                32               32               32               32
 #   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #
-# Times are predicted kernel by kernel, none is measured, for so many sequences at once. --auto chooses how many it
-# is by the free memory. Validation, HellaSwag and saving come on top.
+# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
+# how many it is by the free memory. Validation, HellaSwag and saving come on top.
 #
 # To expect: 33.7 % of HellaSwag, if FineWeb serves as well as the paper's data did (GPT-3 paper, table H.1, no examples
 # given). Batch, rate, warm-up (375 million tokens), final rate and number of tokens are the paper's (table 2.1 and

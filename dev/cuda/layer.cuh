@@ -31,7 +31,7 @@ static inline int ladder_size(int emulated, int on_gpu) {
 
 static inline const GpuPeak *ladder_peak(void) {
 #ifdef GPT2_EMU
-    return gpu_peak_of_option(LADDER_GPU);
+    return gpu_peak_of_device(LADDER_GPU);
 #else
     struct cudaDeviceProp device;
     cuda_check(cudaGetDeviceProperties(&device, 0));

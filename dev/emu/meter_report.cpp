@@ -3,7 +3,6 @@
 #include "meter.h"
 
 #include "llmc/model/gpu_peak.h"
-#include "llmc/model/step_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,11 +163,13 @@ std::vector<std::string> meter_libraries() {
 // A100), and special functions that a multiprocessor computes (CUDA programming guide).
 constexpr double L2_BYTES = 64, ALL_L2_BYTES = 5120, FUNCTIONS = 16;
 constexpr double COUNTED_SECTOR = SECTOR;
+constexpr double LAUNCH_SECONDS = 2e-6; // from the end of a kernel to full speed of the next one
 
 static const GpuPeak *find_gpu(const char *gpu) {
-    const GpuPeak *peak = gpu_peak_of_option(gpu);
-    if (peak == nullptr) {
-        report({nullptr, 0}, format("unknown GPU \"%s\" for the meter, expected one of%s", gpu, GPU_OPTION_NAMES));
+    const GpuPeak *peak = gpu_peak_of_device(gpu);
+    if (peak == nullptr || peak->multiprocessors == 0) {
+        report({nullptr, 0},
+               format("unknown GPU \"%s\" for the meter, expected a short name of llmc/model/gpu_peak.h", gpu));
     }
     return peak;
 }
@@ -182,7 +183,7 @@ MeterBound meter_bound(const Meter &m, const char *gpu) {
     double wavefronts = static_cast<double>(m.shared_loads.wavefronts + m.shared_stores.wavefronts);
     double collisions = static_cast<double>(m.atomics.hottest + m.shared_atomics.hottest);
     const MeterBound parts[] = {
-        {static_cast<double>(m.launches) * STEP_LAUNCH_SECONDS, "launch"},
+        {static_cast<double>(m.launches) * LAUNCH_SECONDS, "launch"},
         {COUNTED_SECTOR * unique / (1e9 * peak->gigabytes_per_second), "memory"},
         {COUNTED_SECTOR * sectors / (clocks * std::min(L2_BYTES, ALL_L2_BYTES / peak->multiprocessors)), "L2"},
         {wavefronts / clocks, "shared"},
@@ -221,22 +222,24 @@ static void print_kernel(const std::string &name, const Meter &m, const char *gp
     cell(7, "%.2f", ratio(moved, m.loads.unique_bytes + m.stores.unique_bytes), requests > 0);
     cell(7, "%.2f", ratio(shared.wavefronts, shared.requests), shared.requests > 0);
     cell(7, "%.1f", ratio(m.step_lanes, m.steps), m.steps > 0);
+    cell(9, "%.3f", 1e-6 * static_cast<double>(m.loads.unique_bytes + m.stores.unique_bytes), requests > 0);
     cell(10, "%.3g", 1e-6 * static_cast<double>(m.flops + m.tensor_flops), m.flops + m.tensor_flops > 0);
     fprintf(stderr, "%10.2f  %s\n", 1e6 * bound.seconds, bound.part);
 }
 
 static void print_kernels(const char *gpu) {
     fprintf(stderr, "emu: what the kernels did. The bound is that of %s (EMU_METER_GPU)\n", gpu);
-    fprintf(stderr, "%34s%8s%10s%12s%12s%7s%7s%7s\n", "", "", "", "loads", "stores", "moved/", "shared", "lanes");
-    fprintf(stderr, "%-34s%8s%10s%6s%6s%6s%6s%7s%7s%7s%10s%10s  %s\n", "kernel", "calls", "requests", "sect.", "used",
-            "sect.", "used", "needed", "waves", "of 32", "MFLOP", "bound us", "by");
+    fprintf(stderr, "%34s%8s%10s%12s%12s%7s%7s%7s%9s\n", "", "", "", "loads", "stores", "moved/", "shared", "lanes",
+            "needed");
+    fprintf(stderr, "%-34s%8s%10s%6s%6s%6s%6s%7s%7s%7s%9s%10s%10s  %s\n", "kernel", "calls", "requests", "sect.",
+            "used", "sect.", "used", "needed", "waves", "of 32", "MB", "MFLOP", "bound us", "by");
     for (const auto &entry : named_kernels()) { print_kernel(entry.first, meter_of_counts(*entry.second), gpu); }
     for (const auto &entry : libraries()) {
         const MeterLibrary &l = entry.second;
         fprintf(stderr, "%-34.34s%8llu%10s%12.3g MB%10.3g MB", entry.first.c_str(),
                 static_cast<unsigned long long>(l.calls), "", 1e-6 * static_cast<double>(l.loaded_bytes),
                 1e-6 * static_cast<double>(l.stored_bytes));
-        if (l.flops > 0) { cell(25, "%.3g", 1e-6 * l.flops, true); }
+        if (l.flops > 0) { cell(34, "%.3g", 1e-6 * l.flops, true); }
         fprintf(stderr, "\n");
     }
 }

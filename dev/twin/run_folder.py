@@ -39,7 +39,7 @@ def flops_per_token(config, T):
 def gpu_peak_flops(name, kind):
     """Of the GPU's datasheet (llmc/model/gpu_peak.h), 0 where not known. kind: 0 bf16, 1 TF32, 2 fp32."""
     name = name[7:] if name.startswith("NVIDIA ") else name
-    row = r'^    X\((?:"[^"]+", )?"([^"]+)", ([0-9., ]+)\)'
+    row = r'^    \{"[^"]*", "([^"]+)", \{([0-9., ]+)\}'
     for pattern, figures in re.findall(row, header("model/gpu_peak.h"), re.M):
         if "MIG" not in name and (name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern):
             return 1e12 * float(figures.split(",")[kind])

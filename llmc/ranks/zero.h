@@ -1,5 +1,5 @@
 // Sharding: which rank owns which part of the parameters, gradients and optimizer state, what each stage of sharding
-// (Rajbhandari et al. 2020, "ZeRO") keeps on a rank and sends, and how long a step then takes.
+// (Rajbhandari et al. 2020, "ZeRO") keeps on a rank, and what it sends.
 //
 // A bucket travels in one piece. Bucket 0 holds the tensors outside the blocks, bucket 1 + l the tensors of block l.
 // The matrices for Muon come first, then the other tensors with weight decay, then the tensors without, so that one
@@ -14,8 +14,6 @@
 // zero_pieces() maps between the two orders. All counts and offsets are in elements.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
-
-#include <math.h>
 
 #include "llmc/model/params.h"
 
@@ -232,127 +230,6 @@ static inline int zero_owner(const ZeroLayout *z, int layer) { return layer % z-
 static inline int64_t zero_matrix_bytes(const ZeroLayout *z, int stage, int sizeof_param) {
     if (z->muon[1] == 0 || stage == ZERO_REPLICATE) { return 0; }
     return zero_times(z->config.num_layers * zero_ring(z, 1), 2 * sizeof_param);
-}
-
-// ---- Time ----
-
-// Seconds of computation on each rank, without waiting.
-typedef struct {
-    double forward, backward; // a block, in a micro-batch
-    double head;              // between the two passes of a micro-batch
-    double update;            // of a step
-} ZeroCompute;
-
-typedef struct {
-    int stage, sizeof_param;
-    int64_t micro_batches; // per step and rank
-    ZeroCompute compute;
-    double bytes_per_second; // each rank sends this while all send to their neighbours (nccl-tests: busbw); > 0
-    double muon_bytes;       // sent between Muon's rounds and the shards, while nothing is computed
-} ZeroStep;
-
-// The clocks of the two streams of llmc/ranks/buckets.cuh while they play a step: when each has done what is queued so
-// far. The functions below make the trainer's calls in its order, with its waits. They ignore the latency of each
-// message, and the slowdown of computation beside communication.
-typedef struct {
-    const ZeroLayout *z;
-    const ZeroStep *step;
-    double computed, sent;
-    double gathered[ZERO_MAX_BUCKETS];                                             // after an update
-    double fetched[ZERO_NUM_SLOTS], used[ZERO_NUM_SLOTS], reduced[ZERO_NUM_SLOTS]; // of each slot
-    int bucket_in_slot[ZERO_NUM_SLOTS];
-} ZeroClocks;
-
-// Sends a bucket's elements of so many bytes, not before `ready`. Returns when they have arrived.
-static inline double zero_send(ZeroClocks *c, int b, int bytes, double ready) {
-    c->sent = fmax(c->sent, ready) + (double)zero_ring(c->z, b) * bytes / c->step->bytes_per_second;
-    return c->sent;
-}
-
-static inline void zero_fetch(ZeroClocks *c, int b) {
-    int slot = zero_slot(b);
-    if (c->step->stage < ZERO_PARAMETERS || c->bucket_in_slot[slot] == b) { return; }
-    c->fetched[slot] = zero_send(c, b, c->step->sizeof_param, c->used[slot]);
-    c->bucket_in_slot[slot] = b;
-}
-
-static inline void zero_await(ZeroClocks *c, int b) {
-    c->computed = fmax(c->computed, fmax(c->gathered[b], c->fetched[zero_slot(b)]));
-}
-
-static inline void zero_begin_gradient(ZeroClocks *c, int b) {
-    if (c->step->stage >= ZERO_GRADIENTS) { c->computed = fmax(c->computed, c->reduced[zero_slot(b)]); }
-}
-
-static inline void zero_end_gradient(ZeroClocks *c, int b, bool last_micro_batch) {
-    int bytes = (c->step->stage == ZERO_REPLICATE ? 2 : 1) * (int)sizeof(float);
-    if (c->step->stage < ZERO_GRADIENTS && !last_micro_batch) { return; }
-    c->reduced[zero_slot(b)] = zero_send(c, b, bytes, c->computed);
-}
-
-static inline void zero_forward(ZeroClocks *c) {
-    int L = c->z->config.num_layers;
-    zero_fetch(c, 0), zero_fetch(c, 1);
-    zero_await(c, 0), zero_await(c, 1);
-    for (int b = 1; b <= L; b++) {
-        if (b < L) { zero_fetch(c, b + 1); }
-        c->computed += c->step->compute.forward;
-        if (b < L) { zero_await(c, b + 1); }
-        c->used[zero_slot(b)] = c->computed;
-    }
-}
-
-static inline void zero_backward(ZeroClocks *c, bool last_micro_batch) {
-    int L = c->z->config.num_layers;
-    zero_begin_gradient(c, L);
-    for (int b = L; b >= 1; b--) {
-        if (b > 1) { zero_fetch(c, b - 1); }
-        zero_await(c, b);
-        c->computed += c->step->compute.backward;
-        if (b > 1) { zero_begin_gradient(c, b - 1); }
-        c->used[zero_slot(b)] = c->computed;
-        zero_end_gradient(c, b, last_micro_batch);
-    }
-    zero_end_gradient(c, 0, last_micro_batch);
-}
-
-// The norm needs all gradients. In stages 1 and 2 a bucket leaves while the next one is updated.
-static inline void zero_update(ZeroClocks *c) {
-    double all = (double)zero_offset(c->z, c->z->num_buckets);
-    bool shares = c->step->stage == ZERO_OPTIMIZER || c->step->stage == ZERO_GRADIENTS;
-    c->computed = fmax(c->computed, c->sent) + c->step->muon_bytes / c->step->bytes_per_second;
-    for (int b = 0; b < c->z->num_buckets; b++) {
-        c->computed += c->step->compute.update * (double)zero_padded(c->z, b) / all;
-        if (shares) { c->gathered[b] = zero_send(c, b, c->step->sizeof_param, c->computed); }
-    }
-    for (int slot = 0; slot < ZERO_NUM_SLOTS; slot++) { c->used[slot] = c->computed, c->bucket_in_slot[slot] = -1; }
-}
-
-// Returns the seconds of a step of so many micro-batches. The first step finds everything at its place. The second one
-// waits for what the first one sends at its end, as all later steps do.
-static inline double zero_play(const ZeroLayout *z, const ZeroStep *step, int64_t micro_batches) {
-    ZeroClocks c;
-    double begun = 0.0;
-    memset(&c, 0, sizeof(c));
-    c.z = z, c.step = step;
-    for (int i = 0; i < 2; i++) {
-        begun = c.computed;
-        for (int64_t m = 1; m <= micro_batches; m++) {
-            zero_forward(&c);
-            c.computed += step->compute.head;
-            zero_backward(&c, m == micro_batches);
-        }
-        zero_update(&c);
-    }
-    return c.computed - begun;
-}
-
-// Returns the seconds of a step. From the fourth on, a micro-batch takes as long as the one before.
-#define ZERO_PLAYED 4
-static inline double zero_step_seconds(const ZeroLayout *z, const ZeroStep *step) {
-    double seconds = zero_play(z, step, min_i64(step->micro_batches, ZERO_PLAYED));
-    if (step->micro_batches <= ZERO_PLAYED) { return seconds; }
-    return seconds + (double)(step->micro_batches - ZERO_PLAYED) * (seconds - zero_play(z, step, ZERO_PLAYED - 1));
 }
 
 #endif // LLMC_ZERO_H

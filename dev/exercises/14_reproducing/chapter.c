@@ -9,13 +9,14 @@
 
 #include "llmc/base/rand.h"
 #include "llmc/data/dataloader.h"
-#include "llmc/ranks/step_link.h"
+#include "llmc/model/params.h"
 #include "llmc/run/schedulers.h"
 
 // scripts/run_gpt2_124M.sh
-enum { SEQ_LEN = 1024, BATCH_SIZE = 64, TOTAL_BATCH = 524288, STEPS = 18865, WARMUP = 700, SHARD_TOKENS = 100000000 };
+enum { SEQ_LEN = 1024, TOTAL_BATCH = 524288, STEPS = 18865, WARMUP = 700, SHARD_TOKENS = 100000000 };
 #define LR 6e-4f
 #define FLOPS_OF_GPU 989.4e12 // of an H100 in bf16, by its datasheet
+#define PREDICTED_MFU 0.44    // by dev/bench/predict.py
 
 static ModelConfig model_124M(void) {
     ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
@@ -37,26 +38,12 @@ static void print_flops(const ModelConfig *config) {
            (double)STEPS * (TOTAL_BATCH / SEQ_LEN) / ((SHARD_TOKENS - 1) / SEQ_LEN));
 }
 
-// The shape that train_gpt2cu chooses for the recipe on H100s in one machine.
-static StepShape recipe_shape(const ModelConfig *config, int num_gpus) {
-    StepShape s;
-    memset(&s, 0, sizeof(s));
-    s.config = *config;
-    s.B = BATCH_SIZE, s.T = SEQ_LEN, s.micro_batches = TOTAL_BATCH / (BATCH_SIZE * SEQ_LEN * num_gpus);
-    s.gelu_fusion = FUSE_NOTHING, s.attention = ATTENTION_CUDNN, s.attention_chunk = 8;
-    s.head_rows = 8192, s.has_master = true, s.sizeof_activation = 2;
-    s.matmul_workspace_bytes = 32 << 20;
-    step_share(&s, num_gpus, zero_effective_stage(ZERO_OPTIMIZER, num_gpus));
-    return s;
-}
-
+// The seconds of the FLOPs at the part of the GPUs' peak that a step reaches.
 static void print_time(const ModelConfig *config, int num_gpus) {
-    StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true);
-    StepShape shape = recipe_shape(config, num_gpus);
-    double seconds = step_seconds_of_rank(&gpu, &shape, ZERO_OPTIMIZER);
-    double flops = flops_per_token(config, SEQ_LEN) * TOTAL_BATCH / num_gpus;
-    printf("on %d H100, predicted      %9.1f ms a step, %.1f hours, MFU %.0f %%\n", num_gpus, 1e3 * seconds,
-           STEPS * seconds / 3600.0, 100.0 * flops / seconds / FLOPS_OF_GPU);
+    double flops = flops_per_token(config, SEQ_LEN) * TOTAL_BATCH;
+    double seconds = flops / (num_gpus * FLOPS_OF_GPU * PREDICTED_MFU);
+    printf("on %d H100, MFU %.0f %%      %9.1f ms a step, %.1f hours\n", num_gpus, 100.0 * PREDICTED_MFU, 1e3 * seconds,
+           STEPS * seconds / 3600.0);
 }
 
 static void print_rates(void) {
@@ -71,14 +58,14 @@ static void print_rates(void) {
     printf("\n");
 }
 
-// A new model's logits are sums of C products of a normalised number and a weight of deviation PARAM_INIT_STD. This
+// A new model's logits are sums of C products of a normalised number and a weight of deviation MODEL_INIT_STD. This
 // computes the mean loss of N rows of such logits, by the trainer's own function.
 static double loss_of_noise(const ModelConfig *config, int N) {
     int V = config->vocab_size, Vp = config->padded_vocab_size;
     size_t size = (size_t)N * (size_t)Vp;
     float *logits = (float *)calloc(size, sizeof(float)), *losses = (float *)calloc((size_t)N, sizeof(float));
     int32_t *targets = (int32_t *)calloc((size_t)N, sizeof(int32_t));
-    double deviation = (double)PARAM_INIT_STD * sqrt(config->channels), sum = 0.0;
+    double deviation = (double)MODEL_INIT_STD * sqrt(config->channels), sum = 0.0;
     if (logits == NULL || losses == NULL || targets == NULL) { abort(); }
     for (int r = 0; r < N; r++) {
         targets[r] = r;
@@ -96,7 +83,7 @@ static double loss_of_noise(const ModelConfig *config, int N) {
 
 static void print_first_loss(const ModelConfig *config) {
     double ln_v = log((double)config->vocab_size),
-           variance = config->channels * (double)PARAM_INIT_STD * PARAM_INIT_STD;
+           variance = config->channels * (double)MODEL_INIT_STD * MODEL_INIT_STD;
     printf("first loss: ln V %.4f, with the variance of the logits %.4f, of 200 random rows %.4f\n", ln_v,
            ln_v + 0.5 * variance, loss_of_noise(config, 200));
 }

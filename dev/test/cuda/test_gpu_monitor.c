@@ -1,6 +1,5 @@
-// llmc/cuda/gpu_monitor.h against a stand-in for NVIDIA's library, compiled here, and llmc/model/gpu_peak.h.
+// llmc/cuda/gpu_monitor.h against a stand-in for NVIDIA's library, compiled here.
 #include "llmc/cuda/gpu_monitor.h"
-#include "llmc/model/gpu_peak.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
 
@@ -106,51 +105,4 @@ TEST(test_text_is_cut) {
         CHECK(t, text[size] == '#', "%zu bytes: written beyond", size);
     }
     gpu_monitor_close(&monitor);
-}
-
-TEST(test_peaks) {
-    static const struct {
-        const char *name;
-        double bf16, tf32, fp32, fp8;
-    } cases[] = {
-        {"NVIDIA A100-SXM4-80GB", 312.0, 156.0, 19.5, 0.0},
-        {"A100-PCIE-40GB", 312.0, 156.0, 19.5, 0.0}, // as older drivers name it
-        {"NVIDIA H100 80GB HBM3", 989.4, 494.7, 66.9, 1978.9},
-        {"NVIDIA H100 PCIe", 756.0, 378.0, 51.0, 1513.0},
-        {"NVIDIA H200", 989.4, 494.7, 66.9, 1978.9},
-        {"NVIDIA H200 NVL", 835.5, 417.5, 60.0, 1671.0},
-        {"NVIDIA L4", 121.0, 60.0, 30.3, 242.0},
-        {"NVIDIA L40S", 362.0, 183.0, 91.6, 733.0},
-        {"NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3},
-        {"NVIDIA GeForce RTX 4090 Laptop GPU", 0.0, 0.0, 0.0, 0.0},
-        {"NVIDIA GeForce RTX 4080 SUPER", 0.0, 0.0, 0.0, 0.0},
-        {"NVIDIA A10G", 0.0, 0.0, 0.0, 0.0},
-        {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0, 0.0, 0.0, 0.0},
-        {"emulated GPU", 0.0, 0.0, 0.0, 0.0},
-        {"", 0.0, 0.0, 0.0, 0.0},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const char *name = cases[i].name;
-        const double want[NUM_GPU_PRECISIONS] = {cases[i].bf16, cases[i].tf32, cases[i].fp32, cases[i].fp8};
-        for (int p = 0; p < NUM_GPU_PRECISIONS; p++) {
-            double got = gpu_peak_tflops(name, (GpuPrecision)p);
-            CHECK(t, got == want[p], "%s, precision %d: %g, expected %g", name, p, got, want[p]);
-        }
-    }
-}
-
-// Tensor cores do bf16 at twice the rate of tf32 on every one of these; a slip of the pen would stand out.
-TEST(test_peaks_are_plausible) {
-    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
-        const GpuPeak *peak = &gpu_peaks[i];
-        double ratio = peak->teraflops[GPU_BF16] / peak->teraflops[GPU_TF32];
-        CHECK(t, ratio > 1.95 && ratio < 2.05, "%s: bf16 is %.3f times tf32", peak->name, ratio);
-        CHECK(t, peak->teraflops[GPU_FP32] > 0.0 && peak->teraflops[GPU_FP32] <= peak->teraflops[GPU_TF32] * 1.01,
-              "%s: fp32 is above tf32", peak->name);
-        double narrow = peak->teraflops[GPU_FP8] / peak->teraflops[GPU_BF16];
-        CHECK(t, narrow == 0.0 || (narrow > 1.95 && narrow < 2.05), "%s: fp8 is %.3f times bf16", peak->name, narrow);
-        for (size_t j = 0; j < i; j++) {
-            CHECK(t, strcmp(peak->name, gpu_peaks[j].name) != 0, "%s is listed twice", peak->name);
-        }
-    }
 }

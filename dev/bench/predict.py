@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Predicts a training step of GPT-2 on NVIDIA GPUs, kernel by kernel: FLOPs, bytes, and the time that follows from
+both. Nothing is measured. The constants below are assumptions, and so are these:
+
+- Every tensor comes from memory. The arithmetic of a kernel hides its bytes, or its bytes hide the arithmetic.
+- A multiprocessor computes one tile of a product at a time, and the last wave of tiles takes as long as a whole one.
+  cuBLASLt takes the fastest tile, and does not split a sum among multiprocessors.
+- What a GPU sends hides behind the computation beside it. The first and the last bucket have nothing to hide behind.
+- Nothing is recomputed. Kernels below 0.3 % of a step are left out.
+
+    dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
+    dev/bench/predict.py --figures                       every predicted figure of the documents and the recipes
+    dev/bench/predict.py --measured FILE --steps 20      beside `nsys stats --report cuda_gpu_kern_sum --format csv`
+"""
+import argparse
+import collections
+import csv
+import math
+import pathlib
+import re
+import sys
+
+MEMORY = 0.88             # of the datasheet's bytes a second, for a kernel that moves bytes
+MATMUL, FP8 = 0.73, 0.65  # of the tensor cores' datasheet figure, on full tiles of 128 x 256
+TILES = {256: 1.0, 192: 0.97, 160: 0.94, 128: 0.9, 64: 0.75}  # 128 x so many: speed as a part of that of 128 x 256
+FORWARD, BACKWARD = 0.55, 0.45  # of the tensor cores' figure, in cuDNN's attention ...
+SOFTMAX = 64              # ... whose softmax costs as much for a score as products over so many channels
+OWN_ATTENTION = 0.5       # the FLOPs a second of our attention kernels, as a part of cuDNN's
+LAUNCH = 2e-6             # seconds from the end of a kernel to full speed of the next one
+LINK = 0.8                # of the datasheet's bytes a second, in a ring of GPUs
+CARDS, CARD = 8, 50e9     # network cards of a machine with 8 GPUs, and bytes a second of each. A ring uses all cards
+HEAD_ROWS = 8192          # rows of logits at a time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+Gpu = collections.namedtuple("Gpu", "flops fp8_flops memory link processors")
+Kernel = collections.namedtuple("Kernel", "calls bytes flops seconds")
+
+
+def text_of(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def gpus():
+    """The cards of llmc/model/gpu_peak.h of which all figures are known."""
+    row = r'\{"([\w-]+)", "[^"]+", \{([\d.]+), [\d.]+, [\d.]+, ([\d.]+)\}, (\d+), (\d+), (\d+),'
+    return {name: Gpu(1e12 * float(bf16), 1e12 * float(fp8), 1e9 * float(memory), 1e9 * float(link), int(processors))
+            for name, bf16, fp8, memory, link, processors in re.findall(row, text_of("llmc/model/gpu_peak.h"))}
+
+
+def models():
+    """The sizes of llmc/model/gpt2.h: layers, heads, channels, context."""
+    row = r'^    X\("([\w:]+)", (?:"\w+", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)'
+    return {name: tuple(map(int, shape)) for name, *shape in re.findall(row, text_of("llmc/model/gpt2.h"), re.M)}
+
+
+class Step:
+    """A step of each GPU. run has the trainer's options by their names."""
+
+    def __init__(self, run, model=None, vocab=(50257, 50304)):
+        self.run, self.kernels, self.gpu, self.padded_vocab = run, {}, gpus()[run.gpu], vocab[1]
+        self.L, self.heads, self.C, context = model or models()[run.init]
+        self.ranks, self.stage = run.num_processes, run.zero_stage if run.num_processes > 1 else 0
+        self.tokens = run.batch_size * run.seq_len
+        self.micro_batches = run.total_batch // (self.tokens * self.ranks)
+        self.layers = self.L * self.micro_batches
+        self.buckets = (self.padded_vocab + context + 2) * self.C, 12 * self.C**2 + 13 * self.C
+        for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
+            add()
+        self.flops = 6 * self.C * (self.L * (12 * self.C + run.seq_len) + vocab[0]) * run.total_batch / self.ranks
+        self.compute = sum(kernel.seconds for kernel in self.kernels.values())
+        self.seconds = self.compute + self.waits()
+        self.mfu = self.flops / self.seconds / self.gpu.flops
+        self.speed = run.total_batch / self.seconds
+
+    # --- kernels ---
+    def add(self, name, calls, bytes_, flops, seconds):
+        one, before = (1, bytes_, flops, seconds + LAUNCH), self.kernels.get(name, Kernel(0, 0, 0, 0))
+        self.kernels[name] = Kernel(*(sum_ + calls * x for sum_, x in zip(before, one)))
+
+    def move(self, name, calls, bytes_):
+        """A kernel that moves so many bytes in each call."""
+        self.add(name, calls, bytes_, 0, bytes_ / (MEMORY * self.gpu.memory))
+
+    def matmul(self, name, calls, m, n, k, fp8=False, adds=False):
+        """C (m, n) = A (m, k) B (k, n) in bf16. adds: C += in fp32."""
+        peak = FP8 * self.gpu.fp8_flops if fp8 else MATMUL * self.gpu.flops
+        bytes_, seconds = (m * k + k * n) * (1 if fp8 else 2) + m * n * (8 if adds else 2), []
+        for width, speed in TILES.items():
+            for rows, columns in ((128, width), (width, 128)):
+                waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / self.gpu.processors)
+                seconds.append(waves * self.gpu.processors * 2 * rows * columns * k / (peak * speed))
+        self.add(name, calls, bytes_, 2 * m * n * k, max(min(seconds), bytes_ / (MEMORY * self.gpu.memory)))
+
+    def linear(self, name, calls, rows, C, OC, fp8=False):
+        self.matmul(f"matmul {name} forward", calls, rows, OC, C, fp8)
+        self.matmul(f"matmul {name} backward weight", calls, OC, C, rows, fp8, adds=True)
+        self.matmul(f"matmul {name} backward input", calls, rows, C, OC, fp8)
+
+    def add_linear_layers(self):
+        """In 8 bits, weights, inputs and gradients of outputs are written as they are and transposed."""
+        for name, C, OC in (("qkv", 1, 3), ("attproj", 1, 1), ("fc", 1, 4), ("fcproj", 4, 1)):
+            C, OC = C * self.C, OC * self.C
+            self.linear(name, self.layers, self.tokens, C, OC, self.run.fp8)
+            if self.run.fp8:
+                updates = 2 * self.layers if self.stage == 3 else self.L
+                self.move("fp8_amax", updates, 2 * C * OC)
+                self.move("fp8_quantize", updates, 4 * C * OC)
+                self.move("fp8_quantize", self.layers, 4 * self.tokens * C)
+                self.move("fp8_quantize", self.layers, 4 * self.tokens * OC)
+
+    def add_lm_head(self):
+        for first in range(0, self.tokens, HEAD_ROWS):
+            rows = min(HEAD_ROWS, self.tokens - first)
+            self.linear("lm_head", self.micro_batches, rows, self.C, self.padded_vocab)
+            self.move("cross_entropy", self.micro_batches, 4 * rows * self.padded_vocab)
+
+    def scores(self, name, calls, products, bytes_, efficiency, beside=0):
+        """So many products of (T, T) and (T, C). The causal mask halves each."""
+        flops, bandwidth = products * self.tokens * self.run.seq_len * self.C, MEMORY * self.gpu.memory
+        seconds = flops * (1 + SOFTMAX * self.heads / self.C) / (efficiency * self.gpu.flops)
+        self.add(name, calls, bytes_ + beside, flops, max(seconds, bytes_ / bandwidth) + beside / bandwidth)
+
+    def add_attention(self):
+        tensor, rows, layers = 2 * self.tokens * self.C, 4 * self.tokens * self.heads, self.layers
+        if self.run.attention == "cudnn":  # its backward writes the gradients of the scores and reads them again
+            self.scores("cudnn forward", layers, 2, 4 * tensor + rows, FORWARD)
+            self.scores("cudnn backward", layers, 5, 8 * tensor + 2 * rows, BACKWARD, rows * self.run.seq_len / 2)
+            if self.run.fp8:
+                self.move("fp8_amax", layers, tensor)
+            return
+        self.scores("attention_forward", layers, 2, 4 * tensor + rows, OWN_ATTENTION * FORWARD)
+        self.move("attention_delta", layers, 2 * tensor + rows)
+        self.scores("attention_backward_kv", layers, 4, 6 * tensor + 2 * rows, OWN_ATTENTION * BACKWARD)
+        self.scores("attention_backward_q", layers, 3, 5 * tensor + 2 * rows, OWN_ATTENTION * BACKWARD)
+
+    def add_layers(self):
+        """LayerNorm, GELU and the gradient of qkv's bias. In 8 bits GELU is a part of fp8_quantize."""
+        layers, tensor, fp8 = self.layers, 2 * self.tokens * self.C, self.run.fp8
+        self.move("fused_residual_layernorm_forward", 2 * layers, 4 * tensor)
+        self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * self.tokens)
+        self.move("layernorm_backward", self.micro_batches, 3 * tensor + 8 * self.tokens)
+        self.move("fp8_amax" if fp8 else "gelu_forward", layers, (4 if fp8 else 8) * tensor)
+        self.move("gelu_backward", layers, 12 * tensor)
+        self.move("matmul_sum_rows", layers, 3 * tensor)
+
+    def add_update(self):
+        """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
+        parameters = self.buckets[0] + self.L * self.buckets[1]
+        own = parameters / (self.ranks if self.stage else 1)
+        self.move("fill", self.micro_batches if self.stage >= 2 else 1, 4 * parameters)
+        self.move("global_norm_squared", 1, 4 * own)
+        self.move("adamw_update", 1, 30 * own)
+
+    # --- between GPUs ---
+    def sends(self, bucket, sizeof):
+        """Bytes that a GPU sends in a ring while all gather or reduce a bucket (llmc/ranks/zero.h)."""
+        return (self.ranks - 1) * 64 * math.ceil(self.buckets[bucket] / (64 * self.ranks)) * sizeof
+
+    def traffic(self):
+        """Bytes of gradients and of parameters that each GPU sends in a step."""
+        everything, there = self.sends(0, 1) + self.L * self.sends(1, 1), min(2, self.L)
+        gradients = everything * (4 if self.stage else 8) * (self.micro_batches if self.stage >= 2 else 1)
+        parameters = 2 * everything if self.stage else 0
+        if self.stage == 3:  # the last two blocks of a pass are still there in the next one
+            parameters = self.sends(0, 2) + (there + 2 * self.micro_batches * (self.L - there)) * self.sends(1, 2)
+        return gradients, parameters
+
+    def waits(self):
+        """Seconds of communication beside which nothing is computed. Of a block's time, a third is forward."""
+        link = LINK * (self.gpu.link if self.ranks <= 8 else min(self.gpu.link, CARDS * CARD))
+        outside = re.compile("matmul lm_head|cross_entropy|fill|global_norm|adamw")
+        block = sum(k.seconds for name, k in self.kernels.items() if not outside.match(name)) / self.layers
+        gradients, gathered = self.sends(1, 4 if self.stage else 8), self.sends(1, 2) if self.stage else 0
+        backward = max(0, (gradients + (gathered if self.stage == 3 else 0)) / link - 2 / 3 * block)
+        forward = max(0, gathered / link - 1 / 3 * block)
+        inner = backward * (self.micro_batches if self.stage >= 2 else 1)
+        inner += forward * (self.micro_batches if self.stage == 3 else 1)
+        return (gradients + gathered + self.sends(0, 6 if self.stage else 8)) / link + (self.L - 1) * inner
+
+
+# --- what is shown ---
+def table(step, measured):
+    """The kernels, and the measured milliseconds of the functions whose names begin so."""
+    yield f"{'predicted':36} {'calls':>7} {'MB':>10} {'GFLOP':>10} {'ms':>9} {'measured':>9}"
+    for name, kernel in sorted(step.kernels.items(), key=lambda item: -item[1].seconds):
+        ms = sum(ms for function, ms in measured.items() if re.search(rf"(^|\W){name}", function))
+        yield (f"{name:36} {kernel.calls:7} {kernel.bytes / 1e6:10.1f} {kernel.flops / 1e9:10.1f} "
+               f"{1e3 * kernel.seconds:9.3f} {f'{ms:9.3f}' if ms else ''}")
+    for name, words in (("matmul ", "gemm|cutlass|nvjet"), ("cudnn ", "cudnn|flash|fmha")):
+        ms = sum(ms for function, ms in measured.items() if re.search(words, function))
+        seconds = sum(kernel.seconds for key, kernel in step.kernels.items() if key.startswith(name))
+        yield f"{f'all {name}':65} {1e3 * seconds:9.3f} {ms:9.3f}"
+
+
+def figures():
+    """(document, text in it) of every predicted figure. A recipe's head says how many sequences a GPU takes at once."""
+    for model, words in (("124M", "-e d12 -b 64"), ("1558M", "-e d48 -b 16")):
+        for kind, more in (("bf16", ""), ("`--fp8`", "--fp8")):
+            step = Step(options(f"{words} {more}".split()))
+            speed = float(f"{step.speed:.3g}")
+            yield "README.md", f"| GPT-2 {model}, {kind} | {speed:,.0f} tokens/s ({100 * step.mfu:.0f} % MFU) |"
+    recipe = r"^#   sequences at once +(\d+).*(--init \S+ --seq-len \d+ --total-batch \d+) --steps (\d+)"
+    for name in ("gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M"):
+        path = f"scripts/run_{name}.sh"
+        batch, words, steps = re.search(recipe, text_of(path), re.M | re.S).groups()
+        seconds = [int(steps) * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
+                   for gpu in ("a100", "h100") for ranks in (1, 8)]
+        cells = [f"{each / 3600:,.1f} hours" for each in seconds]
+        yield path, f"#   time {cells[0]:>25}{''.join(f'{cell:>17}' for cell in cells[1:])}"
+        yield "doc/reproduce.md", f"| `run_{name}.sh` | {cells[1]} | {cells[3]} |"
+    one, stage_0, stage_1, many = (Step(options(f"-e d12 -d 524288 -b {words}".split()))
+                                   for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
+    for text in (f"computes for {1e3 * stage_1.compute:.0f} ms", f"{100 * many.mfu:.0f} % with 64 GPUs",
+                 f"{1e3 * stage_1.waits():.1f} ms in stage 1 and {1e3 * stage_0.waits():.1f} ms in stage 0"):
+        yield "doc/13_many_gpus.md", text
+    yield "doc/14_reproducing.md", f"{100 * one.mfu:.0f} % on one H100 and {100 * stage_1.mfu:.0f} % on eight"
+
+
+def options(words):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for names, default, choices in (
+            ("--init -e", "d12", models()), ("--batch-size -b", 64, None), ("--seq-len -t", 1024, None),
+            ("--total-batch -d", 0, None), ("--num-processes -np", 1, None), ("--zero-stage -z", 0, range(4)),
+            ("--gpu", "h100", gpus()), ("--attention", "cudnn", ("cudnn", "own")), ("--steps", 1, None)):
+        parser.add_argument(*names.split(), type=type(default), default=default, choices=choices)
+    parser.add_argument("--fp8", action="store_true")
+    parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default=())
+    run = parser.parse_args(words)
+    run.total_batch = run.total_batch or run.batch_size * run.seq_len * run.num_processes
+    if run.total_batch % (run.batch_size * run.seq_len * run.num_processes) or run.fp8 > gpus()[run.gpu].fp8_flops:
+        parser.error("a step must be whole micro-batches of all GPUs, and --fp8 needs a GPU that has 8 bits")
+    return run
+
+
+def main():
+    run = options(sys.argv[1:])
+    if run.figures:
+        print(*map(": ".join, figures()), sep="\n")
+        return
+    step = Step(run)
+    measured = {row["Name"]: 1e-6 * float(row["Total Time (ns)"]) / run.steps for row in csv.DictReader(run.measured)}
+    print(*table(step, measured), f"a step      {step.flops:.4g} FLOPs on each GPU",
+          "            {} bytes of gradients, {} of parameters, sent by each GPU".format(*step.traffic()),
+          f"predicted   {1e3 * step.seconds:.1f} ms, {1e3 * step.waits():.1f} of them waiting for other GPUs, "
+          f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+// Unit tests of the datasheets' figures: devices as the CUDA runtime names them, short names, slips of the pen.
+#include "llmc/model/gpu_peak.h"
+#include "dev/test/test.h"
+
+TEST(test_peaks) {
+    static const struct {
+        const char *name;
+        double bf16, tf32, fp32, fp8;
+    } cases[] = {
+        {"NVIDIA A100-SXM4-80GB", 312.0, 156.0, 19.5, 0.0},
+        {"A100-PCIE-40GB", 312.0, 156.0, 19.5, 0.0}, // as older drivers name it
+        {"NVIDIA H100 80GB HBM3", 989.4, 494.7, 66.9, 1978.9},
+        {"NVIDIA H100 PCIe", 756.0, 378.0, 51.0, 1513.0},
+        {"NVIDIA H200", 989.4, 494.7, 66.9, 1978.9},
+        {"NVIDIA H200 NVL", 835.5, 417.5, 60.0, 1671.0},
+        {"NVIDIA L4", 121.0, 60.0, 30.3, 242.0},
+        {"NVIDIA L40S", 362.0, 183.0, 91.6, 733.0},
+        {"NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3},
+        {"NVIDIA GeForce RTX 4090 Laptop GPU", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA GeForce RTX 4080 SUPER", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA A10G", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0, 0.0, 0.0, 0.0},
+        {"emulated GPU", 0.0, 0.0, 0.0, 0.0},
+        {"", 0.0, 0.0, 0.0, 0.0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *name = cases[i].name;
+        const double want[NUM_GPU_PRECISIONS] = {cases[i].bf16, cases[i].tf32, cases[i].fp32, cases[i].fp8};
+        for (int p = 0; p < NUM_GPU_PRECISIONS; p++) {
+            double got = gpu_peak_tflops(name, (GpuPrecision)p);
+            CHECK(t, got == want[p], "%s, precision %d: %g, expected %g", name, p, got, want[p]);
+        }
+    }
+}
+
+// The row of each device and of each short name is the one that begins so.
+TEST(test_rows) {
+    static const struct {
+        const char *name, *option;
+    } cases[] = {{"NVIDIA A100-SXM4-40GB", "a100-40gb"},
+                 {"A100-PCIE-40GB", "a100-40gb"},
+                 {"a100-40gb", "a100-40gb"},
+                 {"NVIDIA A100 80GB PCIe", "a100"},
+                 {"a100", "a100"},
+                 {"h100", "h100"},
+                 {"NVIDIA H100 80GB HBM3", "h100"},
+                 {"NVIDIA RTX A6000", "a6000"},
+                 {"NVIDIA A40", ""}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const GpuPeak *peak = gpu_peak_of_device(cases[i].name);
+        CHECK(t, peak != NULL && strcmp(peak->option, cases[i].option) == 0, "%s is %s, expected %s", cases[i].name,
+              peak != NULL ? peak->option : "unknown", cases[i].option);
+    }
+    CHECK(t, gpu_peak_of_device("a100-40gb")->gigabytes_per_second == 1555.0, "the memory of an A100 of 80 GB");
+    CHECK(t, gpu_peak_of_device("tpu") == NULL && gpu_peak_of_device("a10*") == NULL, "unknown names are known");
+}
+
+// Tensor cores do bf16 at twice the rate of tf32 on every one of these; a slip of the pen would stand out.
+TEST(test_peaks_are_plausible) {
+    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
+        const GpuPeak *peak = &gpu_peaks[i];
+        double ratio = peak->teraflops[GPU_BF16] / peak->teraflops[GPU_TF32];
+        CHECK(t, ratio > 1.95 && ratio < 2.05, "%s: bf16 is %.3f times tf32", peak->name, ratio);
+        CHECK(t, peak->teraflops[GPU_FP32] > 0.0 && peak->teraflops[GPU_FP32] <= peak->teraflops[GPU_TF32] * 1.01,
+              "%s: fp32 is above tf32", peak->name);
+        double narrow = peak->teraflops[GPU_FP8] / peak->teraflops[GPU_BF16];
+        CHECK(t, narrow == 0.0 || (narrow > 1.95 && narrow < 2.05), "%s: fp8 is %.3f times bf16", peak->name, narrow);
+        bool whole = peak->gigabytes_per_second > 0.0 && peak->link_gigabytes_per_second > 0.0 &&
+                     peak->multiprocessors > 0 && peak->capability >= 80;
+        CHECK(t, whole == (peak->option[0] != '\0'), "%s: a figure is missing", peak->name);
+        for (size_t j = 0; j < i; j++) {
+            CHECK(t, strcmp(peak->name, gpu_peaks[j].name) != 0, "%s is listed twice", peak->name);
+        }
+    }
+}

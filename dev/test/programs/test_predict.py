@@ -1,0 +1,92 @@
+"""dev/bench/predict.py: FLOPs and traffic are those of --plan, bytes those of the emulator's meter, and the documents
+have its figures. No GPU is needed."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tools import ROOT, text_of
+
+sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
+import predict  # noqa: E402 (its folder had to be named first)
+
+EMULATED = os.path.join(ROOT, "train_gpt2emu")
+
+
+def step(words):
+    return predict.Step(predict.options(words.split()))
+
+
+@pytest.mark.parametrize("model", ("-e d12 -b 4", "-e d24 -b 2", "-e gpt3:c768 -t 2048 -b 8"))
+def test_flops_and_traffic_of_the_plan(model):
+    if not os.path.exists(EMULATED):
+        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+    for more in ("", *(f" -np {ranks} -z {stage}" for ranks in (2, 7, 8) for stage in range(4))):
+        words = f"{model} -d {7 * 8 * 32768}{more}"
+        run = step(words)
+        out = subprocess.run([EMULATED, "--plan", *words.split()], capture_output=True, text=True, check=True).stdout
+        assert f"\na step      {run.flops:.4g} FLOPs on each GPU\n" in out, (words, run.flops, out)
+        sent = re.search(r"^ +(\d+) bytes of gradients, (\d+) of parameters, sent by each GPU$", out, re.M)
+        assert run.traffic() == (tuple(map(int, sent.groups())) if sent else (0, 0)), (words, run.traffic(), out)
+
+
+def test_bytes_of_the_meter():
+    """test_docs.py compares the table in doc/kernels.md with what the meter prints. In so small a step, a LayerNorm's
+    weights and the sums that a block of threads leaves are some percent of the bytes."""
+    page = text_of("doc/kernels.md")
+    sizes = ("layers", "heads", "channels", "context")
+    shape = [int(re.search(rf"EMU_METER=1 .*--{name} (\d+)", page)[1]) for name in sizes]
+    words = re.search(r"--seq-len \d+ --batch-size \d+", page)[0] + " --attention own"
+    run = predict.Step(predict.options(words.split()), shape, (257, 384))
+    table = page.partition("emu: what the kernels did.")[2].partition("```")[0]
+    rows = [(line[:34].strip(), line[34:].split()) for line in table.splitlines()[3:]]
+    for name, kernel in run.kernels.items():
+        if name.startswith("matmul ") or name == "fill":  # of libraries
+            continue
+        cells = next(cells for function, cells in rows if function.startswith(name) or name.startswith(function))
+        calls, megabytes = int(cells[0]), float(cells[-4])
+        assert calls == kernel.calls and 0.999 < 1e6 * megabytes / kernel.bytes < 1.12, (name, kernel, calls, megabytes)
+    multiplies = next(cells for function, cells in rows if function == "cublasLtMatmul")
+    flops = sum(kernel.flops for name, kernel in run.kernels.items() if name.startswith("matmul "))
+    assert abs(1e6 * float(multiplies[-1]) / flops - 1) < 0.05, (flops, multiplies)
+
+
+def test_documents_have_these_figures():
+    figures = list(predict.figures())
+    for document, text in figures:
+        assert text in text_of(document), f"{document} lacks \"{text}\": dev/bench/predict.py --figures"
+    recipes = [name for name in os.listdir(os.path.join(ROOT, "scripts")) if re.match(r"run_.*\.sh", name)]
+    assert {f"scripts/{name}" for name in recipes} <= {document for document, _ in figures}, recipes
+    mfu = float(re.search(r"#define PREDICTED_MFU (\S+)", text_of("dev/exercises/14_reproducing/chapter.c"))[1])
+    assert round(step("-e d12 -b 64 -d 524288").mfu, 2) == mfu
+
+
+def test_no_kernel_is_faster_than_the_datasheet():
+    for words in ("-e d12 -b 64", "-e d48 -b 16 --fp8", "-e d12 -b 4 --attention own", "-e d24 -b 1 --gpu 4090"):
+        run = step(words)
+        for name, kernel in run.kernels.items():
+            peak = run.gpu.fp8_flops if run.run.fp8 and "lm_head" not in name else run.gpu.flops
+            least = max(kernel.bytes / run.gpu.memory, kernel.flops / peak) + kernel.calls * predict.LAUNCH
+            assert kernel.seconds > least, (words, name, kernel)
+
+
+def test_between_machines():
+    """A ring takes all network cards, and is never faster than NVLink. Fewer sequences hide less."""
+    waits = [step(f"-e d12 -d 4194304 -b {batch} -np {ranks} -z 1").waits() for batch, ranks in
+             ((64, 8), (64, 64), (8, 64))]
+    assert waits[0] < waits[1] <= waits[2], waits
+    slow = [step(f"-e d12 -d 4194304 -b 64 -np {ranks} -z 1 --gpu 4090").waits() for ranks in (8, 64)]
+    assert slow[1] < 1.2 * slow[0], "a network makes GPUs without NVLink faster or slower"
+
+
+def test_measured_beside(tmp_path):
+    """Sums of nsys stand beside the kernels whose names begin so, and libraries' kernels beside sums."""
+    file = tmp_path / "kernels.csv"
+    file.write_text('Time (%),Total Time (ns),Instances,Name\n"1",3000000,4,"void gelu_backward_kernel<(bool)0>(int)"\n'
+                    '"1",8000000,4,"nvjet_hsh_128x256_TNN"\n"1",5000000,4,"cudnn_generated_fort_native_sdpa_flash"\n')
+    program = [sys.executable, os.path.join(ROOT, "dev", "bench", "predict.py"), "--measured", file, "--steps", "2"]
+    out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    for name, ms in (("gelu_backward", "1.500"), ("all matmul", "4.000"), ("all cudnn", "2.500")):
+        assert re.search(rf"^{name} .* {ms}$", out, re.M), out
