@@ -388,7 +388,7 @@ static void attend(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
                           b.attproj.inp_amax());
         return;
     }
-    cudnn_att_forward(&gpu->cudnn, a.att, a.att_lse, a.qkv, gpu->stream);
+    cudnn_att_forward(&gpu->cudnn, a.att, a.att_lse, a.qkv, gpu->cudnn_forward, gpu->stream);
     linear_measure_input(b.attproj, a.att, (int64_t)B * T, gpu->stream);
 }
 
@@ -554,7 +554,7 @@ static void normalize_backward(const Model *model, Gpu *gpu, const LayerNorm &ln
 // Computes dqkv from datt. linear_backward_bias measures dqkv's largest magnitude.
 static void attend_backward(const Model *model, Gpu *gpu, const LayerActs &a, int B, int T) {
     if (cudnn_att_takes(&gpu->cudnn, B, T)) {
-        cudnn_att_backward(&gpu->cudnn, a.dqkv, a.datt, a.qkv, a.att, a.att_lse, gpu->stream);
+        cudnn_att_backward(&gpu->cudnn, a.dqkv, a.datt, a.qkv, a.att, a.att_lse, gpu->cudnn_backward, gpu->stream);
     } else {
         attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, model->att_delta, B, T, model->config.channels,
                            model->config.num_heads, gpu->stream);

@@ -530,7 +530,9 @@ static void create_streams(Trainer *t) {
 static bool open_attention(Trainer *t, Error *error) {
     RunShape *shape = &t->model.shape;
     CudnnShape attention = cudnn_shape(&t->model);
-    if (!shape->cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, &t->gpu.no_cudnn)) { return true; }
+    if (!shape->cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, cudnn_att_chunk(&attention), &t->gpu.no_cudnn)) {
+        return true;
+    }
     if (shape->needs_cudnn) {
         return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", t->gpu.no_cudnn.text);
     }
@@ -554,7 +556,6 @@ static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
         return false;
     }
     cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)CUBLAS_WORKSPACE);
-    cudnn_att_set_workspace(&t->gpu.cudnn, t->gpu.cudnn_forward, t->gpu.cudnn_backward);
     return true;
 }
 
@@ -620,7 +621,7 @@ static void run_attention(void *context) {
     int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
     LayerActs a = acts_of_layer(&t->model, 0);
     if (t->gpu.cudnn.is_open) {
-        cudnn_att_forward(&t->gpu.cudnn, a.att, a.att_lse, a.qkv, t->gpu.stream);
+        cudnn_att_forward(&t->gpu.cudnn, a.att, a.att_lse, a.qkv, t->gpu.cudnn_forward, t->gpu.stream);
     } else {
         attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, t->gpu.stream);
     }

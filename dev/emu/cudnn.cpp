@@ -653,7 +653,9 @@ cudnnStatus_t graph_of_plan(const Descriptor *plan, Graph *graph, int *choice) {
 } // namespace
 
 size_t cudnnGetVersion(void) {
-    return getenv("EMU_CUDNN") != nullptr ? CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL : 0;
+    if (getenv("EMU_CUDNN") == nullptr) { return 0; }
+    int version = atoi(getenv("EMU_CUDNN"));
+    return version > 1 ? (size_t)version : CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status) {

@@ -23,64 +23,19 @@
 
 #include "llmc/cuda/cuda_common.h"
 
-#ifdef USE_CUDNN
-#include <cudnn.h>
-#if CUDNN_MAJOR != 9
-#error "cudnn.h is not of version 9: make CUDNN_HOME=/folder says where cuDNN 9 is, CUDNN=0 leaves it out"
-#endif
-
-typedef cudnnBackendDescriptor_t CudnnDescriptor;
-
-#define CUDNN_GRAPH_DESCRIPTORS 128
-#define CUDNN_GRAPH_OPERATIONS 32
-#define CUDNN_FIRST_VIRTUAL 16 // the number of a graph's first virtual tensor
-
-// Describes a tensor with memory of the caller. Its number is its place in the graph's list, from 1.
-typedef struct {
-    int array;
-    int64_t row_bytes, first_byte; // from one token to the next; of the first one
-} CudnnNamed;
-
-// The description of a graph. After a failed call, all later calls do nothing.
-typedef struct {
-    CudnnDescriptor made[CUDNN_GRAPH_DESCRIPTORS], operations[CUDNN_GRAPH_OPERATIONS];
-    CudnnNamed named[CUDNN_FIRST_VIRTUAL];
-    int num_made, num_operations, num_named;
-    int64_t virtual_uid;
-    int64_t B, NH, T, HS;
-    cudnnStatus_t status;
-    char error[256];
-} CudnnGraph;
-
-typedef struct {
-    CudnnDescriptor descriptor; // of the graph's
-    CudnnGraph graph;           // it must live as long as the plan
-} CudnnPlan;
-#endif
-
 // The largest workspace in bytes of a chunk of two or more sequences. Up to 256 MiB NVIDIA's own frontend also prefers
 // the backward with a stored dS. One sequence may take more.
 #define CUDNN_ATT_MAX_WORKSPACE (256 << 20)
 #define CUDNN_ATT_SLACK (64 << 10)  // bytes of a workspace for cuDNN's additions to its tensors (256 in 9.19)
 #define CUDNN_ATT_MAX_HEAD_SIZE 128 // of the backward on all GPUs; only sm_90 takes larger heads
 #define CUDNN_ATT_TOKENS 128        // T is a multiple of it
+#define CUDNN_ATT_MAX_BATCH 65535   // cuDNN counts sequences in 16 bits; its kernels fail with more
 
 // The attention that a run asks of cuDNN.
 typedef struct {
     int B, T, C, NH;
     bool deterministic;
 } CudnnShape;
-
-typedef struct {
-    bool is_open;
-    CudnnShape shape;
-    int chunk; // sequences that the backward takes at a time; the last chunk has B % chunk, if that is not 0
-    void *forward_workspace, *backward_workspace;
-#ifdef USE_CUDNN
-    cudnnHandle_t handle;
-    CudnnPlan forward, backward, rest; // rest: the backward of B % chunk sequences
-#endif
-} CudnnAttention;
 
 // The bytes of dq's fp32 sums (sequences, NH, T, HS), which the backward with atomics adds to. The deterministic
 // backward needs 0.
@@ -96,58 +51,74 @@ static inline int64_t cudnn_att_workspace_for(const CudnnShape *shape, int seque
     return larger + rows * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
 }
 
-// The number of sequences that the backward takes at a time: as many as the workspace holds, at least one. A divisor of
-// B needs only one plan, so it is preferred if it is at least half of that number. Otherwise all chunks but the last
-// have one size.
+// The number of sequences that the backward takes at a time: the largest divisor of B whose workspace is allowed, or 1.
 static inline int cudnn_att_chunk(const CudnnShape *shape) {
-    int most = shape->B;
-    while (most > 1 && cudnn_att_workspace_for(shape, most) > CUDNN_ATT_MAX_WORKSPACE) { most--; }
-    int divisor = most;
-    while (shape->B % divisor != 0) { divisor--; }
-    int passes = (shape->B + most - 1) / most;
-    return 2 * divisor >= most ? divisor : (shape->B + passes - 1) / passes;
+    int chunk = shape->B;
+    while (chunk > 1 && (shape->B % chunk != 0 || cudnn_att_workspace_for(shape, chunk) > CUDNN_ATT_MAX_WORKSPACE)) {
+        chunk--;
+    }
+    return chunk;
 }
 
-// Returns the bytes of the backward workspace for cudnn_att_set_workspace. They follow from the shape, without a GPU,
-// and suffice for every smaller chunk. The forward workspace needs CUDNN_ATT_SLACK bytes.
+// The bytes of the backward's workspace. They follow from the shape, without a GPU. The forward's needs
+// CUDNN_ATT_SLACK.
 static inline int64_t cudnn_att_backward_bytes(const CudnnShape *shape) {
     return cudnn_att_workspace_for(shape, cudnn_att_chunk(shape));
 }
+
+#ifdef USE_CUDNN
+#include <cudnn.h>
+#if CUDNN_MAJOR != 9
+#error "cudnn.h is not of version 9: make CUDNN_HOME=/folder says where cuDNN 9 is, CUDNN=0 leaves it out"
+#endif
+
+typedef cudnnBackendDescriptor_t CudnnDescriptor;
+
+#define CUDNN_GRAPH_DESCRIPTORS 128
+#define CUDNN_GRAPH_OPERATIONS 32
+#define CUDNN_GRAPH_TENSORS 40
+
+typedef struct {
+    int array, part; // memory of the caller and the part of its rows
+} CudnnTensor;
+
+// The description of a graph, and the plan made of it. After a failed call, all later calls do nothing.
+typedef struct {
+    CudnnDescriptor made[CUDNN_GRAPH_DESCRIPTORS], operations[CUDNN_GRAPH_OPERATIONS], plan;
+    CudnnTensor tensors[CUDNN_GRAPH_TENSORS]; // a tensor's id is its place in this list, from 1
+    int num_made, num_operations, num_tensors;
+    int64_t B, NH, T, HS;
+    cudnnStatus_t status;
+    char error[256];
+} CudnnGraph;
+
+#endif
+
+typedef struct {
+    bool is_open;
+    CudnnShape shape;
+    int chunk; // sequences that the backward takes at a time
+#ifdef USE_CUDNN
+    cudnnHandle_t handle;
+    CudnnGraph forward, backward;
+#endif
+} CudnnAttention;
 
 // Is there a plan for this batch?
 static inline bool cudnn_att_takes(const CudnnAttention *att, int B, int T) {
     return att->is_open && att->shape.B == B && att->shape.T == T;
 }
 
-// Sets the workspaces, which are device memory. Only one stream at a time may use them.
-static inline void cudnn_att_set_workspace(CudnnAttention *att, void *forward, void *backward) {
-    att->forward_workspace = forward;
-    att->backward_workspace = backward;
-}
-
 // Writes the version, as "9.19.0", or "" without cuDNN.
 static inline void cudnn_att_version_text(char *text, size_t size) {
-    text[0] = '\0';
+    int version = 0;
 #ifdef USE_CUDNN
-    int version = (int)cudnnGetVersion();
-    if (version == 0) { return; }
-    snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-#else
-    (void)size;
+    version = (int)cudnnGetVersion();
 #endif
+    snprintf(text, version != 0 ? size : 1, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
 #ifdef USE_CUDNN
-
-// Returns the reason to refuse a version (91900: 9.19.0) even if it has a plan, or NULL. NVIDIA's own frontend for
-// cuDNN refuses these versions because their results are wrong.
-static inline const char *cudnn_att_fault(int version) {
-    bool faulty = version == 91000 || version == 91001;
-    return faulty ? "has faults in attention's backward; expected 9.10.2 or later" : NULL;
-}
-
-// Is there a deterministic backward for this version and GPU? On Blackwell (10.x) there is none before 9.18.0.
-static inline bool cudnn_att_repeats(int version, int compute_major) { return compute_major != 10 || version >= 91800; }
 
 // Can cuDNN be asked for attention of this shape? The answer needs no GPU. Only cudnn_att_open finds out whether there
 // is a plan. Public reports of NaNs name cuDNN's kernel for a T that is no multiple of 128, so no version is asked for
@@ -164,11 +135,11 @@ static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
         return fail(error, "sequences of %d tokens, cuDNN is asked for multiples of %d only", shape->T,
                     CUDNN_ATT_TOKENS);
     }
-    const char *fault = cudnn_att_fault(version);
-    if (fault != NULL) {
-        char text[32];
-        cudnn_att_version_text(text, sizeof(text));
-        return fail(error, "cuDNN %s %s", text, fault);
+    if (shape->B > CUDNN_ATT_MAX_BATCH) {
+        return fail(error, "a batch of %d sequences, cuDNN takes at most %d", shape->B, CUDNN_ATT_MAX_BATCH);
+    }
+    if (version == 91000 || version == 91001) { // NVIDIA's own frontend refuses them, because their results are wrong
+        return fail(error, "cuDNN 9.10.%d has faults in attention's backward; expected 9.10.2 or later", version % 100);
     }
     return true;
 }
@@ -185,30 +156,13 @@ static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char 
     return graph->status == CUDNN_STATUS_SUCCESS;
 }
 
-// cuDNN's word for the type of an attribute's values.
-#define CUDNN_TYPE_OF(T, word)                                                                                         \
-    static inline cudnnBackendAttributeType_t cudnn_type_of(const T *) { return word; }
-CUDNN_TYPE_OF(int64_t, CUDNN_TYPE_INT64)
-CUDNN_TYPE_OF(bool, CUDNN_TYPE_BOOLEAN)
-CUDNN_TYPE_OF(cudnnDataType_t, CUDNN_TYPE_DATA_TYPE)
-CUDNN_TYPE_OF(cudnnHandle_t, CUDNN_TYPE_HANDLE)
-CUDNN_TYPE_OF(CudnnDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR)
-CUDNN_TYPE_OF(cudnnPointwiseMode_t, CUDNN_TYPE_POINTWISE_MODE)
-CUDNN_TYPE_OF(cudnnReduceTensorOp_t, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE)
-CUDNN_TYPE_OF(cudnnBackendHeurMode_t, CUDNN_TYPE_HEUR_MODE)
-CUDNN_TYPE_OF(cudnnBackendNumericalNote_t, CUDNN_TYPE_NUMERICAL_NOTE)
-
 // An attribute of a descriptor. With count 0 the descriptor does not get it.
-struct CudnnAttribute {
+typedef struct {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
     int64_t count;
     const void *values;
-
-    template <class T>
-    CudnnAttribute(cudnnBackendAttributeName_t of, const T *first, int64_t number = 1)
-        : name(of), type(cudnn_type_of(first)), count(number), values(first) {}
-};
+} CudnnAttribute;
 
 // Makes a descriptor without attributes. cudnn_graph_end destroys it.
 static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
@@ -235,158 +189,149 @@ static inline CudnnDescriptor cudnn_describe(CudnnGraph *graph, const char *what
 }
 
 // Reads up to `room` values of an attribute. Returns their number.
-template <class T>
 static inline int64_t cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
-                                T *values, int64_t room) {
+                                cudnnBackendAttributeType_t type, int64_t room, void *values) {
     int64_t count = 0;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return 0; }
-    bool ok = cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, cudnn_type_of(values), room, &count, values),
-                       "a question");
-    return ok ? min_i64(count, room) : 0;
+    cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, &count, values), "a question");
+    return graph->status == CUDNN_STATUS_SUCCESS ? min_i64(count, room) : 0;
+}
+
+// An attribute that is a descriptor, or that there is none of.
+static inline CudnnAttribute cudnn_part(cudnnBackendAttributeName_t name, const CudnnDescriptor *part) {
+    return {name, CUDNN_TYPE_BACKEND_DESCRIPTOR, *part != NULL, part};
 }
 
 // ---- Tensors ----
 
-// Holds the caller's arrays. The last three are numbers in host memory.
-enum {
-    CUDNN_QKV,
-    CUDNN_DQKV,
-    CUDNN_OUT,
-    CUDNN_DOUT,
-    CUDNN_LSE,
-    CUDNN_DQ_SUMS,
-    CUDNN_SCALE,
-    CUDNN_MASKED,
-    CUDNN_ONE,
-    CUDNN_ARRAYS
-};
+// The caller's arrays, then numbers in host memory. A tensor between operations is virtual.
+enum { CUDNN_QKV, CUDNN_DQKV, CUDNN_OUT, CUDNN_DOUT, CUDNN_LSE, CUDNN_DQ_SUMS, CUDNN_SCALE, CUDNN_MASKED, CUDNN_ONE };
+#define CUDNN_ARRAYS (CUDNN_ONE + 1)
+#define CUDNN_VIRTUAL CUDNN_ARRAYS
+
 enum { CUDNN_Q, CUDNN_K, CUDNN_V }; // the parts of a row of qkv and dqkv
 
-typedef struct {
-    int64_t of[4];
-} CudnnDims;
-
-static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, CudnnDims dims,
-                                           CudnnDims strides) {
-    int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
-    bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL, by_value = !is_virtual && graph->named[uid - 1].array >= CUDNN_SCALE;
+// Describes a tensor of 4 dimensions. part: of the rows of qkv and dqkv.
+static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int array, int part, cudnnDataType_t type,
+                                           std::initializer_list<int64_t> dims,
+                                           std::initializer_list<int64_t> strides) {
+    int64_t alignment = dims.begin()[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
+    bool is_virtual = array == CUDNN_VIRTUAL, by_value = array >= CUDNN_SCALE && !is_virtual;
+    if (graph->num_tensors == CUDNN_GRAPH_TENSORS) { abort(); }
+    graph->tensors[graph->num_tensors++] = {array, part};
+    int64_t uid = graph->num_tensors;
     return cudnn_describe(graph, "a tensor", CUDNN_BACKEND_TENSOR_DESCRIPTOR,
-                          {{CUDNN_ATTR_TENSOR_UNIQUE_ID, &uid},
-                           {CUDNN_ATTR_TENSOR_DATA_TYPE, &type},
-                           {CUDNN_ATTR_TENSOR_DIMENSIONS, dims.of, 4},
-                           {CUDNN_ATTR_TENSOR_STRIDES, strides.of, 4},
-                           {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &alignment},
-                           {CUDNN_ATTR_TENSOR_IS_VIRTUAL, &is_virtual},
-                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, &by_value}});
+                          {{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid},
+                           {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type},
+                           {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.begin()},
+                           {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.begin()},
+                           {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
+                           {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual},
+                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value}});
 }
 
-// Numbers a tensor with memory of the caller, and notes where it lies for cudnn_run.
-static inline int64_t cudnn_name(CudnnGraph *graph, int array, int64_t row_bytes, int64_t first_byte) {
-    if (graph->num_named == CUDNN_FIRST_VIRTUAL - 1) { abort(); }
-    graph->named[graph->num_named++] = {array, row_bytes, first_byte};
-    return graph->num_named;
+// The values from one token to the next in an array of bf16.
+static inline int64_t cudnn_row(const CudnnGraph *g, int array) {
+    return (array <= CUDNN_DQKV ? 3 : 1) * g->NH * g->HS;
 }
 
-// Returns a tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed. A row of qkv and dqkv has
-// three parts.
+// The bytes from the begin of a tensor's array to its first value for sequence `first`.
+static inline int64_t cudnn_offset(const CudnnGraph *graph, CudnnTensor tensor, int64_t first) {
+    int64_t token = first * graph->T;
+    if (tensor.array > CUDNN_LSE) { return 0; }
+    if (tensor.array == CUDNN_LSE) { return token * graph->NH * (int64_t)sizeof(float); }
+    return (token * cudnn_row(graph, tensor.array) + tensor.part * graph->NH * graph->HS) * (int64_t)sizeof(floatX);
+}
+
+// Returns a tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed.
 static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int array, int part = 0, bool transposed = false) {
-    int64_t T = graph->T, HS = graph->HS, C = graph->NH * HS, row = array <= CUDNN_DQKV ? 3 * C : C;
-    int64_t uid = cudnn_name(graph, array, row * 2, part * C * 2);
-    CudnnDims dims = {{graph->B, graph->NH, transposed ? HS : T, transposed ? T : HS}};
-    CudnnDims strides = {{T * row, HS, transposed ? 1 : row, transposed ? row : 1}};
-    return cudnn_tensor(graph, uid, CUDNN_DATA_BFLOAT16, dims, strides);
+    int64_t B = graph->B, NH = graph->NH, T = graph->T, HS = graph->HS, row = cudnn_row(graph, array);
+    return transposed ? cudnn_tensor(graph, array, part, CUDNN_DATA_BFLOAT16, {B, NH, HS, T}, {T * row, HS, 1, row})
+                      : cudnn_tensor(graph, array, part, CUDNN_DATA_BFLOAT16, {B, NH, T, HS}, {T * row, HS, row, 1});
 }
 
 // Returns a packed tensor (B, NH, T, width).
-static inline CudnnDescriptor cudnn_packed(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
-    CudnnDims dims = {{graph->B, graph->NH, graph->T, width}};
-    CudnnDims strides = {{graph->NH * graph->T * width, graph->T * width, width, 1}};
-    return cudnn_tensor(graph, uid, type, dims, strides);
+static inline CudnnDescriptor cudnn_packed(CudnnGraph *graph, cudnnDataType_t type, int64_t width,
+                                           int array = CUDNN_VIRTUAL) {
+    int64_t NH = graph->NH, T = graph->T;
+    return cudnn_tensor(graph, array, 0, type, {graph->B, NH, T, width}, {NH * T * width, T * width, width, 1});
+}
+
+// Returns a virtual tensor (B, NH, T, T).
+static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
+    return cudnn_packed(graph, type, graph->T);
 }
 
 static inline CudnnDescriptor cudnn_lse(CudnnGraph *graph) {
-    int64_t uid = cudnn_name(graph, CUDNN_LSE, graph->NH * (int64_t)sizeof(float), 0);
-    return cudnn_packed(graph, uid, CUDNN_DATA_FLOAT, 1);
+    return cudnn_packed(graph, CUDNN_DATA_FLOAT, 1, CUDNN_LSE);
 }
 
 // One fp32 number.
 static inline CudnnDescriptor cudnn_number(CudnnGraph *graph, int array) {
-    CudnnDims ones = {{1, 1, 1, 1}};
-    return cudnn_tensor(graph, cudnn_name(graph, array, 0, 0), CUDNN_DATA_FLOAT, ones, ones);
-}
-
-// Returns a tensor between operations (B, NH, T, width).
-static inline CudnnDescriptor cudnn_virtual(CudnnGraph *graph, cudnnDataType_t type, int64_t width) {
-    return cudnn_packed(graph, graph->virtual_uid++, type, width);
+    return cudnn_tensor(graph, array, 0, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1});
 }
 
 // ---- Operations ----
 
 static inline void cudnn_operation(CudnnGraph *graph, const char *what, cudnnBackendDescriptorType_t type,
-                                   std::initializer_list<CudnnAttribute> attributes) {
-    CudnnDescriptor operation = cudnn_describe(graph, what, type, attributes);
-    if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
+                                   std::initializer_list<CudnnAttribute> parts) {
     if (graph->num_operations == CUDNN_GRAPH_OPERATIONS) { abort(); }
-    graph->operations[graph->num_operations++] = operation;
+    graph->operations[graph->num_operations++] = cudnn_describe(graph, what, type, parts);
 }
 
 static const cudnnDataType_t cudnn_fp32 = CUDNN_DATA_FLOAT; // the precision of all operations
 
 // y = mode(x, b), or y = mask ? x : b for a selection. b and mask may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX.
-static inline void cudnn_pointwise(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x, CudnnDescriptor b,
-                                   CudnnDescriptor y, CudnnDescriptor mask = NULL, int64_t axis = -1) {
-    const char *what = "a pointwise operation";
-    CudnnDescriptor settings = cudnn_describe(graph, what, CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
-                                              {{CUDNN_ATTR_POINTWISE_MODE, &mode},
-                                               {CUDNN_ATTR_POINTWISE_MATH_PREC, &cudnn_fp32},
-                                               {CUDNN_ATTR_POINTWISE_AXIS, &axis, axis >= 0}});
-    cudnn_operation(graph, what, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-                    {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &settings},
-                     {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x},
-                     {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &b, b != NULL},
-                     {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, &mask, mask != NULL},
-                     {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y}});
-}
-
-// mode(x, b) as a virtual tensor in fp32 (B, NH, T, width).
+// Returns y.
 static inline CudnnDescriptor cudnn_map(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
-                                        CudnnDescriptor b, int64_t width) {
-    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, width);
-    cudnn_pointwise(graph, mode, x, b, y);
+                                        CudnnDescriptor b, CudnnDescriptor y, CudnnDescriptor mask = NULL,
+                                        int64_t axis = -1) {
+    CudnnDescriptor settings = cudnn_describe(graph, "a pointwise operation", CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+                                              {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
+                                               {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32},
+                                               {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis >= 0, &axis}});
+    cudnn_operation(graph, "a pointwise operation", CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                    {cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &settings),
+                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x),
+                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &b),
+                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, &mask),
+                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y)});
     return y;
 }
 
-// c = a b for each head.
-static inline void cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
+// c = a b for each head. Returns c.
+static inline CudnnDescriptor cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
     CudnnDescriptor settings = cudnn_describe(graph, "a matrix product", CUDNN_BACKEND_MATMUL_DESCRIPTOR,
-                                              {{CUDNN_ATTR_MATMUL_COMP_TYPE, &cudnn_fp32}});
-    cudnn_operation(graph, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
-                    {{CUDNN_ATTR_OPERATION_MATMUL_DESC, &settings},
-                     {CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a},
-                     {CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b},
-                     {CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c}});
+                                              {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32}});
+    cudnn_operation(
+        graph, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+        {cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_DESC, &settings), cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a),
+         cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b), cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c)});
+    return c;
 }
 
-// The sum or the largest value of each row of x, as a virtual tensor (B, NH, T, 1).
+// Returns the sum or the largest value of each row of x, as a virtual tensor (B, NH, T, 1).
 static inline CudnnDescriptor cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorOp_t how, CudnnDescriptor x) {
-    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, 1);
+    CudnnDescriptor y = cudnn_packed(graph, CUDNN_DATA_FLOAT, 1);
     CudnnDescriptor settings =
         cudnn_describe(graph, "a reduction", CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
-                       {{CUDNN_ATTR_REDUCTION_OPERATOR, &how}, {CUDNN_ATTR_REDUCTION_COMP_TYPE, &cudnn_fp32}});
+                       {{CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how},
+                        {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32}});
     cudnn_operation(graph, "a reduction", CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
-                    {{CUDNN_ATTR_OPERATION_REDUCTION_DESC, &settings},
-                     {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &x},
-                     {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &y}});
+                    {cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_DESC, &settings),
+                     cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &x),
+                     cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &y)});
     return y;
 }
 
 // Returns the transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
 static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor x) {
     int64_t NH = graph->NH, T = graph->T;
-    CudnnDescriptor y = cudnn_tensor(graph, graph->virtual_uid++, CUDNN_DATA_BFLOAT16, {{graph->B, NH, T, T}},
-                                     {{NH * T * T, T * T, 1, T}});
-    cudnn_operation(graph, "a reshape", CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
-                    {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &x}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y}});
+    CudnnDescriptor y =
+        cudnn_tensor(graph, CUDNN_VIRTUAL, 0, CUDNN_DATA_BFLOAT16, {graph->B, NH, T, T}, {NH * T * T, T * T, 1, T});
+    cudnn_operation(
+        graph, "a reshape", CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+        {cudnn_part(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &x), cudnn_part(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y)});
     return y;
 }
 
@@ -394,7 +339,6 @@ static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor
 
 static inline void cudnn_graph_begin(CudnnGraph *graph, const CudnnShape *shape, int sequences) {
     memset(graph, 0, sizeof(*graph));
-    graph->virtual_uid = CUDNN_FIRST_VIRTUAL;
     graph->B = sequences, graph->T = shape->T, graph->NH = shape->NH, graph->HS = shape->C / shape->NH;
 }
 
@@ -402,86 +346,72 @@ static inline void cudnn_graph_end(CudnnGraph *graph) {
     while (graph->num_made > 0) { cudnnBackendDestroyDescriptor(graph->made[--graph->num_made]); }
 }
 
-// Returns the scores (B, NH, T, T) without a mask: scale q[i].k[j].
-static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, CudnnDescriptor q, CudnnDescriptor scale) {
-    CudnnDescriptor products = cudnn_virtual(graph, CUDNN_DATA_FLOAT, graph->T);
-    cudnn_matmul(graph, q, cudnn_heads(graph, CUDNN_QKV, CUDNN_K, true), products);
-    return cudnn_map(graph, CUDNN_POINTWISE_MUL, products, scale, graph->T);
-}
-
-// y (B, NH, T, T) = x for j <= i, and the number CUDNN_MASKED for j > i.
+// Returns x (B, NH, T, T) for j <= i, and the number CUDNN_MASKED for j > i.
 static inline CudnnDescriptor cudnn_mask(CudnnGraph *graph, CudnnDescriptor x) {
-    CudnnDescriptor i = cudnn_virtual(graph, CUDNN_DATA_INT32, graph->T);
-    CudnnDescriptor j = cudnn_virtual(graph, CUDNN_DATA_INT32, graph->T);
-    CudnnDescriptor is_seen = cudnn_virtual(graph, CUDNN_DATA_BOOLEAN, graph->T);
-    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, graph->T);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, i, NULL, 2);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, j, NULL, 3);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_CMP_GE, i, j, is_seen);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_BINARY_SELECT, x, cudnn_number(graph, CUDNN_MASKED), y, is_seen);
-    return y;
+    CudnnDescriptor i = cudnn_scores(graph, CUDNN_DATA_INT32), j = cudnn_scores(graph, CUDNN_DATA_INT32);
+    cudnn_map(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, i, NULL, 2);
+    cudnn_map(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, j, NULL, 3);
+    CudnnDescriptor is_seen = cudnn_map(graph, CUDNN_POINTWISE_CMP_GE, i, j, cudnn_scores(graph, CUDNN_DATA_BOOLEAN));
+    CudnnDescriptor masked = cudnn_number(graph, CUDNN_MASKED), y = cudnn_scores(graph);
+    return cudnn_map(graph, CUDNN_POINTWISE_BINARY_SELECT, x, masked, y, is_seen);
 }
 
-// p = exp(s - max) / sum;  out = p v;  lse = max + log(sum)
-static inline void cudnn_describe_forward(CudnnGraph *graph) {
-    int64_t T = graph->T;
-    CudnnDescriptor q = cudnn_heads(graph, CUDNN_QKV, CUDNN_Q), scale = cudnn_number(graph, CUDNN_SCALE);
-    CudnnDescriptor scores = cudnn_mask(graph, cudnn_scores(graph, q, scale));
-    CudnnDescriptor max = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_MAX, scores);
-    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, scores, max, T);
-    CudnnDescriptor exps = cudnn_map(graph, CUDNN_POINTWISE_EXP, below, NULL, T);
-    CudnnDescriptor sum = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, exps);
-    CudnnDescriptor log_sum = cudnn_map(graph, CUDNN_POINTWISE_LOG, sum, NULL, 1);
-    CudnnDescriptor p = cudnn_virtual(graph, CUDNN_DATA_BFLOAT16, T);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_ADD, max, log_sum, cudnn_lse(graph));
-    cudnn_pointwise(graph, CUDNN_POINTWISE_DIV, exps, sum, p);
-    cudnn_matmul(graph, p, cudnn_heads(graph, CUDNN_QKV, CUDNN_V), cudnn_heads(graph, CUDNN_OUT));
+// s = scale q k^T;  p = exp(s - max) / sum;  out = p v;  lse = max + log(sum)
+static inline void cudnn_describe_forward(CudnnGraph *g) {
+    CudnnDescriptor q = cudnn_heads(g, CUDNN_QKV, CUDNN_Q), k_t = cudnn_heads(g, CUDNN_QKV, CUDNN_K, true);
+    CudnnDescriptor v = cudnn_heads(g, CUDNN_QKV, CUDNN_V), out = cudnn_heads(g, CUDNN_OUT), lse = cudnn_lse(g);
+    CudnnDescriptor products = cudnn_matmul(g, q, k_t, cudnn_scores(g)), scale = cudnn_number(g, CUDNN_SCALE);
+    CudnnDescriptor scores = cudnn_map(g, CUDNN_POINTWISE_MUL, products, scale, cudnn_scores(g));
+    CudnnDescriptor seen = cudnn_mask(g, scores);
+    CudnnDescriptor max = cudnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, seen);
+    CudnnDescriptor below = cudnn_map(g, CUDNN_POINTWISE_SUB, seen, max, cudnn_scores(g));
+    CudnnDescriptor exps = cudnn_map(g, CUDNN_POINTWISE_EXP, below, NULL, cudnn_scores(g));
+    CudnnDescriptor sum = cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, exps);
+    CudnnDescriptor log_sum = cudnn_map(g, CUDNN_POINTWISE_LOG, sum, NULL, cudnn_packed(g, CUDNN_DATA_FLOAT, 1));
+    cudnn_map(g, CUDNN_POINTWISE_ADD, max, log_sum, lse);
+    CudnnDescriptor p = cudnn_map(g, CUDNN_POINTWISE_DIV, exps, sum, cudnn_scores(g, CUDNN_DATA_BFLOAT16));
+    cudnn_matmul(g, p, v, out);
 }
 
 // delta = sum(do * out) of each row. cuDNN stores delta, and looks for it behind a factor: dropout's 1 / (1 - p), which
 // is 1 here. Without the factor, 9.19 stores the next (B, NH, T, T) tensor instead, as the workspace's size shows.
-static inline CudnnDescriptor cudnn_delta(CudnnGraph *graph, CudnnDescriptor dout) {
-    CudnnDescriptor products = cudnn_map(graph, CUDNN_POINTWISE_MUL, dout, cudnn_heads(graph, CUDNN_OUT), graph->HS);
-    CudnnDescriptor sums = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, products);
-    return cudnn_map(graph, CUDNN_POINTWISE_MUL, sums, cudnn_number(graph, CUDNN_ONE), 1);
-}
-
-// dS (B, NH, T, T) = scale * p * (do v^T - delta)
-static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p, CudnnDescriptor dout,
-                                            CudnnDescriptor delta, CudnnDescriptor scale) {
-    int64_t T = graph->T;
-    CudnnDescriptor dp = cudnn_virtual(graph, CUDNN_DATA_FLOAT, T), ds = cudnn_virtual(graph, CUDNN_DATA_BFLOAT16, T);
-    cudnn_matmul(graph, dout, cudnn_heads(graph, CUDNN_QKV, CUDNN_V, true), dp);
-    CudnnDescriptor above = cudnn_map(graph, CUDNN_POINTWISE_SUB, dp, delta, T);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, cudnn_map(graph, CUDNN_POINTWISE_MUL, above, p, T), scale, ds);
-    return ds;
+static inline CudnnDescriptor cudnn_delta(CudnnGraph *g, CudnnDescriptor dout) {
+    CudnnDescriptor out = cudnn_heads(g, CUDNN_OUT), products = cudnn_packed(g, CUDNN_DATA_FLOAT, g->HS);
+    cudnn_map(g, CUDNN_POINTWISE_MUL, dout, out, products);
+    CudnnDescriptor sums = cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, products), one = cudnn_number(g, CUDNN_ONE);
+    return cudnn_map(g, CUDNN_POINTWISE_MUL, sums, one, cudnn_packed(g, CUDNN_DATA_FLOAT, 1));
 }
 
 // dq = dS k. With atomics the product comes in fp32 first. The caller clears these sums, because cuDNN adds to them.
-static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool deterministic) {
-    CudnnDescriptor k = cudnn_heads(graph, CUDNN_QKV, CUDNN_K), dq = cudnn_heads(graph, CUDNN_DQKV, CUDNN_Q);
+static inline void cudnn_describe_dq(CudnnGraph *g, CudnnDescriptor ds, bool deterministic) {
+    CudnnDescriptor k = cudnn_heads(g, CUDNN_QKV, CUDNN_K), dq = cudnn_heads(g, CUDNN_DQKV, CUDNN_Q);
     if (deterministic) {
-        cudnn_matmul(graph, ds, k, dq);
-        return;
+        cudnn_matmul(g, ds, k, dq);
+    } else {
+        CudnnDescriptor sums = cudnn_matmul(g, ds, k, cudnn_packed(g, CUDNN_DATA_FLOAT, g->HS, CUDNN_DQ_SUMS));
+        cudnn_map(g, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
     }
-    CudnnDescriptor sums = cudnn_packed(graph, cudnn_name(graph, CUDNN_DQ_SUMS, 0, 0), CUDNN_DATA_FLOAT, graph->HS);
-    cudnn_matmul(graph, ds, k, sums);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
-// p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after the subtraction of lse. So
-// cuDNN's kernels take scale and lse in one fused multiply-add, and p of a masked score is exp of the mask's number.
-static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic) {
-    int64_t T = graph->T;
-    CudnnDescriptor q = cudnn_heads(graph, CUDNN_QKV, CUDNN_Q), dout = cudnn_heads(graph, CUDNN_DOUT);
-    CudnnDescriptor scale = cudnn_number(graph, CUDNN_SCALE), delta = cudnn_delta(graph, dout);
-    CudnnDescriptor scores = cudnn_scores(graph, q, scale), lse = cudnn_lse(graph);
-    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, scores, lse, T);
-    CudnnDescriptor p = cudnn_map(graph, CUDNN_POINTWISE_EXP, cudnn_mask(graph, below), NULL, T);
-    cudnn_matmul(graph, cudnn_transpose(graph, p), dout, cudnn_heads(graph, CUDNN_DQKV, CUDNN_V));
-    CudnnDescriptor ds = cudnn_dscores(graph, p, dout, delta, scale);
-    cudnn_describe_dq(graph, ds, deterministic);
-    cudnn_matmul(graph, cudnn_transpose(graph, ds), q, cudnn_heads(graph, CUDNN_DQKV, CUDNN_K));
+// p = exp(mask(s - lse));  dv = p^T do;  dS = scale p (do v^T - delta);  dq = dS k;  dk = dS^T q. The mask comes after
+// the subtraction of lse. So cuDNN's kernels take scale and lse in one fused multiply-add, and p of a masked score is
+// exp of the mask's number.
+static inline void cudnn_describe_backward(CudnnGraph *g, bool deterministic) {
+    CudnnDescriptor q = cudnn_heads(g, CUDNN_QKV, CUDNN_Q), k_t = cudnn_heads(g, CUDNN_QKV, CUDNN_K, true);
+    CudnnDescriptor v_t = cudnn_heads(g, CUDNN_QKV, CUDNN_V, true), dout = cudnn_heads(g, CUDNN_DOUT);
+    CudnnDescriptor dk = cudnn_heads(g, CUDNN_DQKV, CUDNN_K), dv = cudnn_heads(g, CUDNN_DQKV, CUDNN_V);
+    CudnnDescriptor scale = cudnn_number(g, CUDNN_SCALE), lse = cudnn_lse(g), delta = cudnn_delta(g, dout);
+    CudnnDescriptor products = cudnn_matmul(g, q, k_t, cudnn_scores(g));
+    CudnnDescriptor scores = cudnn_map(g, CUDNN_POINTWISE_MUL, products, scale, cudnn_scores(g));
+    CudnnDescriptor below = cudnn_map(g, CUDNN_POINTWISE_SUB, scores, lse, cudnn_scores(g));
+    CudnnDescriptor p = cudnn_map(g, CUDNN_POINTWISE_EXP, cudnn_mask(g, below), NULL, cudnn_scores(g));
+    cudnn_matmul(g, cudnn_transpose(g, p), dout, dv);
+    CudnnDescriptor dp = cudnn_matmul(g, dout, v_t, cudnn_scores(g));
+    CudnnDescriptor above = cudnn_map(g, CUDNN_POINTWISE_SUB, dp, delta, cudnn_scores(g));
+    CudnnDescriptor p_above = cudnn_map(g, CUDNN_POINTWISE_MUL, above, p, cudnn_scores(g));
+    CudnnDescriptor ds = cudnn_map(g, CUDNN_POINTWISE_MUL, p_above, scale, cudnn_scores(g, CUDNN_DATA_BFLOAT16));
+    cudnn_describe_dq(g, ds, deterministic);
+    cudnn_matmul(g, cudnn_transpose(g, ds), q, dk);
 }
 
 // ---- Plans ----
@@ -490,100 +420,92 @@ static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic
 static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
     cudnnBackendNumericalNote_t notes[32];
     CudnnDescriptor engine = cudnn_make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    cudnn_get(graph, config, CUDNN_ATTR_ENGINECFG_ENGINE, &engine, 1);
-    int64_t count = cudnn_get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes, 32);
+    cudnn_get(graph, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    int64_t count = cudnn_get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 32, notes);
     for (int64_t i = 0; i < count; i++) {
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) { return true; }
     }
     return false;
 }
 
-// Makes the plan of one configuration. If it fails, it returns false and leaves the graph usable, so that the caller
-// can try the next configuration.
-static inline bool cudnn_try_config(CudnnPlan *plan, CudnnDescriptor config, cudnnHandle_t handle,
+// Makes the plan of one configuration. If it is not to be taken, notes why and leaves the graph usable for the next
+// one.
+static inline bool cudnn_try_config(CudnnGraph *graph, CudnnDescriptor config, cudnnHandle_t handle,
                                     int64_t workspace_bytes, bool deterministic) {
-    CudnnGraph *graph = &plan->graph;
-    bool is_random = deterministic && cudnn_is_random(graph, config);
     int64_t bytes = 0;
-    if (!is_random) {
-        plan->descriptor = cudnn_describe(
-            graph, "a plan", CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
-            {{CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &handle}, {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &config}});
-        cudnn_get(graph, plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &bytes, 1);
+    if (deterministic && cudnn_is_random(graph, config)) {
+        snprintf(graph->error, sizeof(graph->error), "its engine is not deterministic");
+        return false;
     }
-    if (!is_random && graph->status == CUDNN_STATUS_SUCCESS && bytes <= workspace_bytes) { return true; }
-    if (graph->error[0] == '\0') {
-        snprintf(graph->error, sizeof(graph->error),
-                 is_random ? "its engine is not deterministic" : "it wants %lld bytes of workspace, not %lld",
-                 (long long)bytes, (long long)workspace_bytes);
-    }
+    graph->plan = cudnn_describe(graph, "a plan", CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+                                 {{CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle},
+                                  cudnn_part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &config)});
+    cudnn_get(graph, graph->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
+    bool is_made = graph->status == CUDNN_STATUS_SUCCESS;
     graph->status = CUDNN_STATUS_SUCCESS;
-    return false;
+    if (is_made && bytes > workspace_bytes) {
+        snprintf(graph->error, sizeof(graph->error), "it wants %lld bytes of workspace, not %lld", (long long)bytes,
+                 (long long)workspace_bytes);
+    }
+    return is_made && bytes <= workspace_bytes;
 }
 
-// Finds the engines' configurations for the graph, best first. Returns their number.
-#define CUDNN_MAX_CONFIGS 8
-static inline int64_t cudnn_find_configs(CudnnGraph *graph, CudnnDescriptor *configs, cudnnHandle_t handle) {
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    CudnnDescriptor operations =
-        cudnn_describe(graph, "the graph", CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
-                       {{CUDNN_ATTR_OPERATIONGRAPH_OPS, graph->operations, graph->num_operations},
-                        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &handle}});
-    CudnnDescriptor heuristic =
-        cudnn_describe(graph, "the choice of an engine", CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
-                       {{CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &operations}, {CUDNN_ATTR_ENGINEHEUR_MODE, &mode}});
-    for (int i = 0; i < CUDNN_MAX_CONFIGS; i++) { configs[i] = cudnn_make(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR); }
-    return cudnn_get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs, CUDNN_MAX_CONFIGS);
-}
-
-// Makes the plan for plan->graph, which must be described. It takes the best engine that needs at most workspace_bytes,
-// and that is deterministic if `deterministic` asks for it.
-static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
+// Makes the plan for a graph that is described. It takes the best engine that needs at most workspace_bytes, and that
+// is deterministic if `deterministic` asks for it.
+static inline bool cudnn_make_plan(CudnnGraph *graph, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
                                    const char *what, Error *error) {
     char version[32];
-    CudnnDescriptor configs[CUDNN_MAX_CONFIGS];
-    int64_t count = cudnn_find_configs(&plan->graph, configs, handle);
-    for (int64_t i = 0; i < count; i++) {
-        if (cudnn_try_config(plan, configs[i], handle, workspace_bytes, deterministic)) { return true; }
+    CudnnDescriptor configs[8];
+    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    CudnnDescriptor operations = cudnn_describe(
+        graph, "the graph", CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+        {{CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations, graph->operations},
+         {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle}});
+    CudnnDescriptor heuristic = cudnn_describe(graph, "the choice of an engine", CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+                                               {cudnn_part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &operations),
+                                                {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode}});
+    for (CudnnDescriptor &config : configs) { config = cudnn_make(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR); }
+    int64_t count =
+        cudnn_get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 8, configs);
+    for (int64_t i = 0; i < count; i++) { // best first
+        if (cudnn_try_config(graph, configs[i], handle, workspace_bytes, deterministic)) { return true; }
     }
     cudnn_att_version_text(version, sizeof(version));
     return fail(error,
                 "cuDNN %s has no plan for attention's %s (%s); it needs NVRTC of its CUDA release (see `make doctor`); "
                 "CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr shows why",
-                version, what, plan->graph.error[0] != '\0' ? plan->graph.error : "no engine takes it");
+                version, what, graph->error[0] != '\0' ? graph->error : "no engine takes it");
 }
 
 static inline void cudnn_att_close(CudnnAttention *att) {
-    for (CudnnPlan *plan : {&att->forward, &att->backward, &att->rest}) { cudnn_graph_end(&plan->graph); }
+    cudnn_graph_end(&att->forward);
+    cudnn_graph_end(&att->backward);
     if (att->handle != NULL) { cudnnDestroy(att->handle); }
     memset(att, 0, sizeof(*att));
 }
 
-static inline bool cudnn_att_plan_forward(CudnnAttention *att, Error *error) {
-    cudnn_graph_begin(&att->forward.graph, &att->shape, att->shape.B);
-    cudnn_describe_forward(&att->forward.graph);
-    return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, true, "forward", error);
-}
-
-// Makes the plan of the backward of `sequences` sequences. For 0 sequences it makes none.
-static inline bool cudnn_att_plan_backward(CudnnAttention *att, CudnnPlan *plan, int sequences, Error *error) {
+static inline bool cudnn_att_plan(CudnnAttention *att, Error *error) {
     const CudnnShape *shape = &att->shape;
-    int64_t bytes = cudnn_att_workspace_for(shape, sequences) - cudnn_att_sum_bytes(shape, sequences);
-    if (sequences == 0) { return true; }
-    cudnn_graph_begin(&plan->graph, shape, sequences);
-    cudnn_describe_backward(&plan->graph, shape->deterministic);
-    return cudnn_make_plan(plan, att->handle, bytes, shape->deterministic, "backward", error);
+    int64_t bytes = cudnn_att_workspace_for(shape, att->chunk) - cudnn_att_sum_bytes(shape, att->chunk);
+    cudnn_graph_begin(&att->forward, shape, shape->B);
+    cudnn_describe_forward(&att->forward);
+    cudnn_graph_begin(&att->backward, shape, att->chunk);
+    cudnn_describe_backward(&att->backward, shape->deterministic);
+    return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, true, "forward", error) &&
+           cudnn_make_plan(&att->backward, att->handle, bytes, shape->deterministic, "backward", error);
 }
 
-// Does the work of cudnn_att_open with a given chunk: the number of sequences that the backward takes at a time.
-static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape *shape, int chunk, Error *error) {
+// Makes the plans for batches of B sequences of T tokens, on the current GPU. After a failure nothing is open. chunk:
+// cudnn_att_chunk, or a smaller divisor of B.
+static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, int chunk, Error *error) {
     memset(att, 0, sizeof(*att));
+    if (!cudnn_att_check(shape, error)) { return false; }
     att->shape = *shape, att->chunk = chunk;
     int device = 0, major = 0;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (shape->deterministic && !cudnn_att_repeats((int)cudnnGetVersion(), major)) {
-        return fail(error, "before 9.18.0 cuDNN's attention is not deterministic on GPUs of compute capability 10.x");
+    if (shape->deterministic && major == 10 && cudnnGetVersion() < 91801) {
+        return fail(error, "before 9.18.1 cuDNN's attention is not deterministic on GPUs of compute capability 10.x");
     }
     cudnnStatus_t status = cudnnCreate(&att->handle);
     if (status != CUDNN_STATUS_SUCCESS) {
@@ -591,74 +513,63 @@ static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape 
         return fail(error, "cuDNN does not start: %s; expected a cuDNN 9 for this CUDA and driver",
                     cudnnGetErrorString(status));
     }
-    att->is_open = cudnn_att_plan_forward(att, error) && cudnn_att_plan_backward(att, &att->backward, chunk, error) &&
-                   cudnn_att_plan_backward(att, &att->rest, shape->B % chunk, error);
+    att->is_open = cudnn_att_plan(att, error);
     if (!att->is_open) { cudnn_att_close(att); }
     return att->is_open;
 }
 
 // ---- Running them ----
 
-static inline void cudnn_check_status(cudnnStatus_t status, const char *call, const char *file, int line) {
-    char reason[512] = "";
-    if (status == CUDNN_STATUS_SUCCESS) { return; }
-    cudnnGetLastErrorString(reason, sizeof(reason));
+// Runs a graph's plan for its sequences from `first` on. arrays (CUDNN_ARRAYS): of the whole batch, without the
+// numbers.
+static inline void cudnn_run(const CudnnAttention *att, const CudnnGraph *graph, const void **arrays, int64_t first,
+                             const void *workspace, cudaStream_t stream) {
+    // Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential is also 0.
+    const float masked = cudnnGetVersion() >= 91000 ? -INFINITY : -FLT_MAX;
+    const float scale = 1.0f / sqrtf((float)graph->HS), one = 1.0f;
+    const void *pointers[CUDNN_GRAPH_TENSORS];
+    int64_t uids[CUDNN_GRAPH_TENSORS], count = 0;
+    CudnnGraph run = {}; // owns the descriptor of the pointers
+    arrays[CUDNN_SCALE] = &scale, arrays[CUDNN_MASKED] = &masked, arrays[CUDNN_ONE] = &one;
+    for (int i = 0; i < graph->num_tensors; i++) {
+        CudnnTensor tensor = graph->tensors[i];
+        if (tensor.array == CUDNN_VIRTUAL) { continue; }
+        pointers[count] = (const char *)arrays[tensor.array] + cudnn_offset(graph, tensor, first);
+        uids[count++] = i + 1;
+    }
+    cudnn_ok(&run, cudnnSetStream(att->handle, stream), "the stream");
+    CudnnDescriptor pack =
+        cudnn_describe(&run, "the pointers", CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+                       {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids},
+                        {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers},
+                        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace}});
+    if (run.status == CUDNN_STATUS_SUCCESS) {
+        cudnn_ok(&run, cudnnBackendExecute(att->handle, graph->plan, pack), "the kernels");
+    }
+    cudnn_graph_end(&run);
+    if (run.status == CUDNN_STATUS_SUCCESS) { return; }
     fflush(stdout);
-    say(stderr, "%s:%d: %s failed: %s (%s); --attention own does without cuDNN\n", file, line, call,
-        cudnnGetErrorString(status), reason);
+    say(stderr, "cuDNN's attention failed: %s; --attention own does without cuDNN\n", run.error);
     _exit(EXIT_FAILURE);
 }
-#define cudnn_check(call) cudnn_check_status((call), #call, __FILE__, __LINE__)
 
-// Returns the number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its
-// exponential is also 0.
-static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
-
-// Runs a plan for its sequences from `first` on. arrays (CUDNN_ARRAYS): of the whole batch, without the numbers.
-static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const void **arrays, int64_t first,
-                             void *workspace, cudaStream_t stream) {
-    const CudnnGraph *graph = &plan->graph;
-    const float scale = 1.0f / sqrtf((float)graph->HS), masked = cudnn_att_masked((int)cudnnGetVersion()), one = 1.0f;
-    const void *pointers[CUDNN_FIRST_VIRTUAL];
-    int64_t uids[CUDNN_FIRST_VIRTUAL];
-    CudnnDescriptor pack = NULL;
-    arrays[CUDNN_SCALE] = &scale, arrays[CUDNN_MASKED] = &masked, arrays[CUDNN_ONE] = &one;
-    for (int i = 0; i < graph->num_named; i++) {
-        const CudnnNamed *tensor = &graph->named[i];
-        pointers[i] = (const char *)arrays[tensor->array] + first * graph->T * tensor->row_bytes + tensor->first_byte;
-        uids[i] = i + 1;
-    }
-    cudnn_check(cudnnSetStream(att->handle, stream));
-    cudnn_check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
-    cudnn_check(
-        cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, graph->num_named, uids));
-    cudnn_check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                                         graph->num_named, pointers));
-    cudnn_check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
-    cudnn_check(cudnnBackendFinalize(pack));
-    cudnn_check(cudnnBackendExecute(att->handle, plan->descriptor, pack));
-    cudnn_check(cudnnBackendDestroyDescriptor(pack));
-}
-
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C).
+// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). workspace: device memory of CUDNN_ATT_SLACK bytes. Only one
+// stream at a time may use a workspace.
 static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, float *lse, const floatX *qkv,
-                                     cudaStream_t stream) {
+                                     float *workspace, cudaStream_t stream) {
     const void *arrays[CUDNN_ARRAYS] = {qkv, NULL, out, NULL, lse}; // in the order of CUDNN_QKV ..
-    cudnn_run(att, &att->forward, arrays, 0, att->forward_workspace, stream);
+    cudnn_run(att, &att->forward, arrays, 0, workspace, stream);
 }
 
-// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse.
+// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse. workspace: device memory
+// of cudnn_att_backward_bytes. dq's sums, if there are any, lie in front of cuDNN's own workspace.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
-                                      const floatX *out, const float *lse, cudaStream_t stream) {
-    int B = att->shape.B, chunk = att->chunk;
-    char *workspace = (char *)att->backward_workspace;
-    // dq's sums, if there are any, lie in front of cuDNN's own workspace.
+                                      const floatX *out, const float *lse, float *workspace, cudaStream_t stream) {
+    int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, att->chunk);
     const void *arrays[CUDNN_ARRAYS] = {qkv, dqkv, out, dout, lse, workspace};
-    for (int first = 0; first < B; first += chunk) {
-        const CudnnPlan *plan = B - first >= chunk ? &att->backward : &att->rest;
-        int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, (int)plan->graph.B);
+    for (int first = 0; first < att->shape.B; first += att->chunk) {
         if (sum_bytes > 0) { cuda_check(cudaMemsetAsync(workspace, 0, (size_t)sum_bytes, stream)); }
-        cudnn_run(att, plan, arrays, first, workspace + sum_bytes, stream);
+        cudnn_run(att, &att->backward, arrays, first, (char *)workspace + sum_bytes, stream);
     }
 }
 
@@ -667,26 +578,20 @@ static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, c
 static inline bool cudnn_att_check(const CudnnShape *, Error *error) {
     return fail(error, "this program was built without cuDNN; install cuDNN 9 and build again: make train_gpt2cu");
 }
-static inline bool cudnn_att_open_chunked(CudnnAttention *, const CudnnShape *shape, int, Error *error) {
+static inline bool cudnn_att_open(CudnnAttention *, const CudnnShape *shape, int, Error *error) {
     return cudnn_att_check(shape, error);
 }
 static inline void cudnn_att_close(CudnnAttention *) {}
 
 // Callers call these two only if cudnn_att_takes returns true.
-static inline void cudnn_att_forward(const CudnnAttention *, floatX *, float *, const floatX *, cudaStream_t) {
+static inline void cudnn_att_forward(const CudnnAttention *, floatX *, float *, const floatX *, float *, cudaStream_t) {
     abort();
 }
 static inline void cudnn_att_backward(const CudnnAttention *, floatX *, const floatX *, const floatX *, const floatX *,
-                                      const float *, cudaStream_t) {
+                                      const float *, float *, cudaStream_t) {
     abort();
 }
 
 #endif
-
-// Makes the plans for batches of B sequences of T tokens, on the current GPU. After a failure nothing is open.
-static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
-    memset(att, 0, sizeof(*att));
-    return cudnn_att_check(shape, error) && cudnn_att_open_chunked(att, shape, cudnn_att_chunk(shape), error);
-}
 
 #endif // LLMC_CUDNN_ATT_H

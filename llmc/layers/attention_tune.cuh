@@ -14,7 +14,7 @@
 #define ATTENTION_MAX_CANDIDATES 4
 
 typedef struct {
-    CudnnAttention *cudnn;      // open, with its workspaces; each timing opens or closes it for its choice
+    CudnnAttention *cudnn;      // each timing opens or closes it for its choice
     CudnnShape shape;           // of the run's batches
     void (*run)(void *context); // queues a forward and a backward of one layer, with cuDNN if it is open
     void *context;
@@ -27,7 +27,7 @@ static inline int attention_candidates(const CudnnShape *shape, int *choices) {
     int count = 0, usual = cudnn_att_chunk(shape);
     choices[count++] = usual;
     for (int chunk = 2; chunk > 0; chunk--) {
-        if (chunk < usual) { choices[count++] = chunk; }
+        if (chunk < usual && shape->B % chunk == 0) { choices[count++] = chunk; }
     }
     choices[count++] = ATTENTION_OWN;
     return count;
@@ -54,12 +54,9 @@ static inline bool attention_parse_choice(const CudnnShape *shape, const char *t
 
 // Opens cuDNN with the chunk of a choice, or closes it.
 static inline bool attention_use(AttentionTuner *t, int choice, Error *error) {
-    void *forward = t->cudnn->forward_workspace, *backward = t->cudnn->backward_workspace;
     if (t->cudnn->is_open ? t->cudnn->chunk == choice : choice == ATTENTION_OWN) { return true; }
     cudnn_att_close(t->cudnn);
-    bool ok = choice == ATTENTION_OWN || cudnn_att_open_chunked(t->cudnn, &t->shape, choice, error);
-    cudnn_att_set_workspace(t->cudnn, forward, backward);
-    return ok;
+    return choice == ATTENTION_OWN || cudnn_att_open(t->cudnn, &t->shape, choice, error);
 }
 
 // Times all candidates and returns the fastest choice. A candidate that does not open counts as infinitely slow.
