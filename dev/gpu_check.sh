@@ -103,7 +103,7 @@ done
 if command -v nsys >/dev/null; then
     part "kernels' times by nsys" 50 nsys profile --trace cuda --stats true --output "$work/trace" $trainer \
         "${data[@]}" "${d12[@]}" -b $many -x 8 --val-every 0 --sample-every 0 &&
-        sed -n '/cuda_gpu_kern_sum/,/^ *$/p' "$log" >"$out/kernels.txt"
+        sed -n '/cuda_gpu_kern_sum/,/^\[/p' "$log" >"$out/kernels.txt"
 else
     row "kernels' times" skip 0 "no nsys here; it comes with the CUDA toolkit"
 fi

@@ -44,7 +44,7 @@ STAND_INS = {
             case $goal in *test_kernels) mkdir -p build/cuda; cp "$STAND_INS/tests" $goal ;;
                 test_gpt2cu) cp "$STAND_INS/tests" $goal ;; train_gpt2cu) cp "$STAND_INS/trainer" $goal ;; esac
         done""",
-    "nsys": 'echo "[6/8] Executing cuda_gpu_kern_sum"; echo "12.0 gelu_forward_kernel"; echo; echo "after"',
+    "nsys": 'printf "%s\\n" "[6/8] Executing cuda_gpu_kern_sum" "" " 12.0 gelu_forward_kernel" "" "[7/8] after"',
     "python3": """
         [ "$1" = -c ] && { is no-torch && exit 1; exit 0; }
         [[ "$*" = *"--batch-size 128"* || "$*" = *"--batch-size 32"* ]] && { echo "out of GPU memory"; exit 1; }
