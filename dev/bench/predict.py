@@ -10,11 +10,10 @@ both. Nothing is measured. The constants below are assumptions, and so are these
 
     dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
     dev/bench/predict.py --figures                       every predicted figure of the documents and the recipes
-    dev/bench/predict.py --measured FILE --steps 20      beside `nsys stats --report cuda_gpu_kern_sum --format csv`
+    dev/bench/predict.py --measured kernels.txt --steps 8   beside the table of `nsys` that dev/gpu_check.sh writes
 """
 import argparse
 import collections
-import csv
 import math
 import pathlib
 import re
@@ -225,7 +224,7 @@ def options(words):
         parser.add_argument(*names.split(), type=type(default), default=default, choices=choices)
     parser.add_argument("--fp8", action="store_true")
     parser.add_argument("--figures", action="store_true")
-    parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default=())
+    parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default="/dev/null")
     run = parser.parse_args(words)
     run.total_batch = run.total_batch or run.batch_size * run.seq_len * run.num_processes
     if run.total_batch % (run.batch_size * run.seq_len * run.num_processes) or run.fp8 > gpus()[run.gpu].fp8_flops:
@@ -239,7 +238,8 @@ def main():
         print(*map(": ".join, figures()), sep="\n")
         return
     step = Step(run)
-    measured = {row["Name"]: 1e-6 * float(row["Total Time (ns)"]) / run.steps for row in csv.DictReader(run.measured)}
+    rows = re.findall(r"^ *[\d.]+ +([\d,]+) +[\d,]+ .*? ([^\d\s,.-].*)$", run.measured.read(), re.M)
+    measured = {function: 1e-6 * float(ns.replace(",", "")) / run.steps for ns, function in rows}
     print(*table(step, measured), f"a step      {step.flops:.4g} FLOPs on each GPU",
           "            {} bytes of gradients, {} of parameters, sent by each GPU".format(*step.traffic()),
           f"predicted   {1e3 * step.seconds:.1f} ms, {1e3 * step.waits():.1f} of them waiting for other GPUs, "

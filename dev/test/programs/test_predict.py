@@ -83,9 +83,12 @@ def test_between_machines():
 
 def test_measured_beside(tmp_path):
     """Sums of nsys stand beside the kernels whose names begin so, and libraries' kernels beside sums."""
-    file = tmp_path / "kernels.csv"
-    file.write_text('Time (%),Total Time (ns),Instances,Name\n"1",3000000,4,"void gelu_backward_kernel<(bool)0>(int)"\n'
-                    '"1",8000000,4,"nvjet_hsh_128x256_TNN"\n"1",5000000,4,"cudnn_generated_fort_native_sdpa_flash"\n')
+    file = tmp_path / "kernels.txt"
+    row = " {:6.1f}  {:15}  {:9}  {:8.1f}  {:8.1f}  {:8}  {:8}  {:11.1f}  {}\n"
+    head = " Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  StdDev (ns)  Name\n"
+    file.write_text(head + head.replace("(", "-") + "".join(row.format(1, ns, 4, 1, 1, 1, 1, 1, name) for ns, name in (
+        ("3,000,000", "void gelu_backward_kernel<(bool)0>(int)"), (8000000, "nvjet_hsh_128x256_TNN"),
+        (5000000, "cudnn_generated_fort_native_sdpa_flash"))))
     program = [sys.executable, os.path.join(ROOT, "dev", "bench", "predict.py"), "--measured", file, "--steps", "2"]
     out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     for name, ms in (("gelu_backward", "1.500"), ("all matmul", "4.000"), ("all cudnn", "2.500")):
