@@ -1,9 +1,10 @@
 """Prints the tables of memory that the documents take from --plan: the stages of sharding (doc/several_gpus.md), the
-levels of --recompute (doc/speed.md) and the sizes of --init (doc/usage.md; README.md has some of them). No GPU is
-needed.
+levels of --recompute (doc/speed.md), the sizes of --init (doc/usage.md; README.md has some of them) and the line in the
+head of each recipe. No GPU is needed.
 
     python3 dev/plan_table.py [./train_gpt2emu [./train_gpt2]]
 """
+import glob
 import math
 import os
 import re
@@ -14,7 +15,12 @@ import sys
 MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
           ("d48", 1024, 1048576, {8: 16, 64: 16, 512: 2}),
           ("gpt3:c4096", 2048, 2097152, {8: 4, 64: 4, 512: 2})]
-SIZES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "llmc", "model", "gpt2.h")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def text_of(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def plan(program, words):
@@ -51,8 +57,7 @@ def rounded_up(gib):
 
 def sizes(gpu, cpu):
     row = r'^    X\("([\w:]+)", (?:"(\w+)", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)'
-    with open(SIZES, encoding="utf-8") as file:
-        rows = re.findall(row, file.read(), re.M)
+    rows = re.findall(row, text_of("llmc/model/gpt2.h"), re.M)
     for name, millions, *shape in sorted(rows, key=lambda row: (row[0].startswith("gpt3"), int(row[2]))):
         size = f"-e {name} --context {shape[-1]} "
         on_cpu, on_gpu = plan(cpu, size + "-b 4 -t 64 --threads 1"), plan(gpu, size + "-b 8 -t 1024 -r 0")
@@ -62,10 +67,19 @@ def sizes(gpu, cpu):
         yield f"| {names} | {numbers} | {rounded_up(memory(on_cpu))} | {rounded_up(memory(on_gpu))} |"
 
 
+def recipe(gpu, name):
+    """For one GPU and for eight, of either kind, and so many sequences at once as the head says."""
+    words = re.search(r"--init \S+ --seq-len \d+ --total-batch \d+", text_of(name))[0]
+    batch = re.search(r"^#   sequences at once +(\d+)", text_of(name), re.M)[1]
+    cells = [f"{memory(plan(gpu, f'{words} -b {batch} -r 0 -np {gpus} -z 1')):.1f} GiB" for gpus in (1, 8)]
+    return f"#   memory of each{cells[0]:>21}{cells[1]:>17}{cells[0]:>17}{cells[1]:>17}"
+
+
 def tables(gpu="./train_gpt2emu", cpu="./train_gpt2"):
     """Document -> its rows."""
+    recipes = [os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "scripts", "run_*.sh")))]
     return {"doc/several_gpus.md": list(stages(gpu)), "doc/speed.md": levels(gpu),
-            "doc/usage.md": list(sizes(gpu, cpu))}
+            "doc/usage.md": list(sizes(gpu, cpu)), **{name: [recipe(gpu, name)] for name in recipes}}
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@
 #   9.9 billion tokens: 18,865 steps of 524,288; 7.9e+18 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                14.0 hours        1.8 hours        5.0 hours        0.6 hours
+#   time                     14.0 hours        1.8 hours        5.0 hours        0.6 hours
 #   sequences at once                64               64               64               64
-#   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
+#   memory of each             21.4 GiB         20.2 GiB         21.4 GiB         20.2 GiB
 #
 # The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
 # how many it is by the free memory. Validation, HellaSwag and saving come on top.

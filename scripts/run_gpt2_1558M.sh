@@ -12,9 +12,9 @@
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time               533.2 hours       66.7 hours      181.3 hours       22.7 hours
+#   time                    533.2 hours       66.7 hours      181.3 hours       22.7 hours
 #   sequences at once                16               16               16               16
-#   memory of each             65.6 GiB         50.4 GiB         65.6 GiB         50.4 GiB
+#   memory of each             64.7 GiB         49.5 GiB         64.7 GiB         49.5 GiB
 #
 # The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
 # how many it is by the free memory. Validation, HellaSwag and saving come on top.

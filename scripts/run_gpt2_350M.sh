@@ -12,9 +12,9 @@
 #   31.5 billion tokens: 60,000 steps of 524,288; 7.1e+19 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time               121.6 hours       15.2 hours       42.0 hours        5.3 hours
+#   time                    121.6 hours       15.2 hours       42.0 hours        5.3 hours
 #   sequences at once                64               64               64               64
-#   memory of each             56.4 GiB         52.9 GiB         56.4 GiB         52.9 GiB
+#   memory of each             55.5 GiB         52.0 GiB         55.5 GiB         52.0 GiB
 #
 # The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
 # how many it is by the free memory. Validation, HellaSwag and saving come on top.

@@ -12,9 +12,9 @@
 #   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time             1,192.2 hours      149.3 hours      431.7 hours       54.1 hours
+#   time                  1,192.2 hours      149.3 hours      431.7 hours       54.1 hours
 #   sequences at once                32               32               32               32
-#   memory of each             60.1 GiB         52.6 GiB         60.1 GiB         52.6 GiB
+#   memory of each             59.3 GiB         51.7 GiB         59.3 GiB         51.7 GiB
 #
 # The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
 # how many it is by the free memory. Validation, HellaSwag and saving come on top.

@@ -12,9 +12,9 @@
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time               511.2 hours       64.1 hours      184.7 hours       23.2 hours
+#   time                    511.2 hours       64.1 hours      184.7 hours       23.2 hours
 #   sequences at once                32               32               32               32
-#   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
+#   memory of each             21.4 GiB         20.2 GiB         21.4 GiB         20.2 GiB
 #
 # The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
 # how many it is by the free memory. Validation, HellaSwag and saving come on top.

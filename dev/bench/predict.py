@@ -205,7 +205,7 @@ def figures():
         seconds = [int(steps) * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
                    for gpu in ("a100", "h100") for ranks in (1, 8)]
         cells = [f"{each / 3600:,.1f} hours" for each in seconds]
-        yield path, f"#   time {cells[0]:>25}{''.join(f'{cell:>17}' for cell in cells[1:])}"
+        yield path, f"#   time{cells[0]:>31}{''.join(f'{cell:>17}' for cell in cells[1:])}"
         yield "doc/reproduce.md", f"| `run_{name}.sh` | {cells[1]} | {cells[3]} |"
     one, stage_0, stage_1, many = (Step(options(f"-e d12 -d 524288 -b {words}".split()))
                                    for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
