@@ -112,8 +112,7 @@ typedef struct {
     bool repeats;     // attention gives equal bits each time
     bool fp8;         // the linear layers of the blocks multiply in 8 bits
     int head_rows;    // the most rows of logits at a time
-    bool head_overlap;
-    bool has_master; // fp32 weights beside the bf16 ones
+    bool has_master;  // fp32 weights beside the bf16 ones
     int rank, num_ranks;
     int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
     int64_t mean_places;    // for the mean losses of a validation or an evaluation: all batches of all ranks
@@ -174,8 +173,7 @@ struct Optimizer {
 // Holds the GPU and the state of its libraries.
 struct Gpu {
     GpuDevice device;
-    cudaStream_t stream, lm_head_stream;
-    cudaEvent_t multiplied[2], scored[2]; // chunks of logits: see lm_head_forward
+    cudaStream_t stream;
     CublasContext cublas;
     float *cublas_workspace;
     int spared;   // multiprocessors for multiplies that run beside communication; 0: all
@@ -456,55 +454,29 @@ static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const in
 // The logits of a few rows exist at a time, never those of a whole batch. The next rows overwrite the logits, so the
 // head's backward runs here too if gradients are wanted.
 
-// Describes a chunk of rows and its logits.
-struct LogitRows {
-    int64_t first, rows;
-    int slot;       // 0; with --head-overlap 0 or 1
-    floatX *logits; // (rows,Vp)
-};
-
-static LogitRows logit_rows(const Model *model, int64_t chunk, int64_t N) {
-    int64_t first = chunk * model->head_rows;
-    int slot = model->acts.logits.stride > 0 ? (int)(chunk % 2) : 0;
-    return {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
-}
-
-// Computes the logits of some rows and their losses, and overwrites the logits with their gradients. With
-// --head-overlap a second stream computes the losses. They wait for memory, so the next rows' multiplies run beside.
-static void lm_head_forward(const Model *model, Gpu *gpu, LogitRows h, const int32_t *targets, const BatchRole *role) {
-    int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    bool overlaps = model->acts.logits.stride > 0;
-    cudaStream_t stream = overlaps ? gpu->lm_head_stream : gpu->stream;
-    linear_forward(&gpu->cublas, lm_head_of(model), h.logits, NULL, model->acts.lnf.data + h.first * C, h.rows,
-                   gpu->stream);
-    if (overlaps) {
-        cuda_check(cudaEventRecord(gpu->multiplied[h.slot], gpu->stream));
-        cuda_check(cudaStreamWaitEvent(stream, gpu->multiplied[h.slot], 0));
-    }
-    cross_entropy(model->acts.losses.data + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss,
-                  role->trains, stream);
-    if (overlaps) { cuda_check(cudaEventRecord(gpu->scored[h.slot], stream)); }
-}
-
-// Sets dlnf of the rows that lm_head_forward has scored, and adds to dwte.
-static void lm_head_backward(const Model *model, Gpu *gpu, LogitRows h, const BatchRole *role) {
-    int64_t at = h.first * model->config.channels;
-    if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(gpu->stream, gpu->scored[h.slot], 0)); }
+// Computes the logits of `rows` rows from `first` on and their losses, and overwrites the logits with their gradients.
+// Then sets dlnf of these rows and adds to dwte, if gradients are wanted.
+static void lm_head_rows(const Model *model, Gpu *gpu, int64_t first, int64_t rows, const int32_t *targets,
+                         const BatchRole *role) {
+    const Activations *a = &model->acts;
+    int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
+    int64_t at = first * model->config.channels;
+    linear_forward(&gpu->cublas, lm_head_of(model), a->logits.data, NULL, a->lnf.data + at, rows, gpu->stream);
+    cross_entropy(a->losses.data + first, a->logits.data, targets + first, rows, V, Vp, role->dloss, role->trains,
+                  gpu->stream);
     if (!role->trains) { return; }
-    linear_backward(&gpu->cublas, lm_head_of(model), model->acts.dlnf.data + at, h.logits, model->acts.lnf.data + at,
-                    NULL, h.rows, gpu->stream);
+    linear_backward(&gpu->cublas, lm_head_of(model), a->dlnf.data + at, a->logits.data, a->lnf.data + at, NULL, rows,
+                    gpu->stream);
 }
 
 // Computes the losses of a batch, and the head's gradients if they are wanted, chunk by chunk in the order of the rows.
 static void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N,
                        const BatchRole *role) {
     Range range("lm_head");
-    int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->acts.logits.stride > 0;
     if (role->trains) { begin_gradient(shards, model->grads, 0, role->first); }
     count_on(gpu, false);
-    for (int64_t i = 0; i < chunks + ahead; i++) {
-        if (i < chunks) { lm_head_forward(model, gpu, logit_rows(model, i, N), targets, role); }
-        if (i >= ahead) { lm_head_backward(model, gpu, logit_rows(model, i - ahead, N), role); }
+    for (int64_t first = 0; first < N; first += model->head_rows) {
+        lm_head_rows(model, gpu, first, min_i64(model->head_rows, N - first), targets, role);
     }
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->acts.losses.data, N, !role->first, gpu->stream); }
 }

@@ -96,12 +96,11 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
 }
 
 // A batch has at most (B,T) rows, or one sequence of an evaluation.
-// With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
 static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
     int64_t N = max_i64((int64_t)run->B * run->T, run->eval_T), chunk = min_i64(N, run->head_rows);
-    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
-    return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
+    return {model->config, N, linear_rows(run->fp8, N), chunk, level, run->fp8, ON_GPU, PLAN_FLOATX};
 }
 
 // Plans the activations from `first` to `last`.
@@ -262,7 +261,6 @@ static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
-    shape.head_overlap = o->head_overlap;
     bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
     shape.repeats = o->deterministic;
     shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
@@ -509,7 +507,6 @@ static bool check_shape(const TrainRun *run, Error *error) {
 // Visits all events of a trainer. Some take times.
 template <class Visit> static void each_event(Trainer *t, Visit visit) {
     visit(&t->evaluation.evaluated, false);
-    for (int i = 0; i < 2; i++) { visit(&t->gpu.multiplied[i], false), visit(&t->gpu.scored[i], false); }
     for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded, false), visit(&slot.no_longer_used, false); }
     for (int i = 0; i < NUM_STEPS; i++) {
         visit(&t->stats.begun[i], true), visit(&t->stats.reduced[i], false), visit(&t->stats.done[i], true);
@@ -519,7 +516,6 @@ template <class Visit> static void each_event(Trainer *t, Visit visit) {
 static void create_streams(Trainer *t) {
     gpu_create_stream(&t->gpu.stream);
     gpu_create_stream(&t->feeder.copy_stream);
-    gpu_create_stream(&t->gpu.lm_head_stream);
     shards_open(&t->shards, t->shards.ranks, t->gpu.stream);
     each_event(t,
                [](cudaEvent_t *event, bool timed) { timed ? gpu_create_timed_event(event) : gpu_create_event(event); });
@@ -658,7 +654,6 @@ static void gpt2_close(Trainer *t) {
     each_event(t, [](cudaEvent_t *event, bool) { cudaEventDestroy(*event); });
     cudaStreamDestroy(t->gpu.stream);
     cudaStreamDestroy(t->feeder.copy_stream);
-    cudaStreamDestroy(t->gpu.lm_head_stream);
     plan_free_device(&t->device_plan);
     plan_free_pinned(&t->pinned_plan);
     plan_free(&t->host_plan);
@@ -706,11 +701,6 @@ static void print_config(Trainer *t) {
         t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
         t->model.config.channels / t->model.config.num_heads);
     if (t->gpu.no_cudnn.text[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
-    if (t->model.shape.head_overlap && t->model.acts.logits.stride == 0) {
-        say(stdout,
-            "            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
-            t->model.head_rows);
-    }
 }
 
 static void print_machine(Trainer *t, TrainRun *run) {

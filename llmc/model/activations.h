@@ -32,7 +32,7 @@ typedef enum {
     COPIES_ONE,
     COPIES_LAYER,    // L: one in each block
     COPIES_BOUNDARY, // L+1: the input of each block, and the output of the last one
-    COPIES_CHUNK     // a chunk of the rows at a time. The GPU may have two chunks under way.
+    COPIES_CHUNK     // a chunk of the rows at a time.
 } ActCopies;
 
 // Says what --fp8 changes.
@@ -71,7 +71,6 @@ typedef struct {
     int64_t rows;        // N = B*T of the largest batch
     int64_t padded_rows; // rows that a linear layer writes: with --fp8 more than N, else N
     int64_t chunk_rows;  // rows of logits in a chunk
-    int chunks;          // chunks of logits under way
     int recompute;       // the level, or NO_BACKWARD
     bool fp8;
     ActPlace place;  // ON_CPU or ON_GPU
@@ -90,7 +89,7 @@ static inline void plan_activation(MemoryPlan *plan, const ActShape *s, int i, A
     const ActivationSpec *a = &activation_specs[i];
     if ((s->fp8 && a->fp8 == FP8_NONE) || (a->place != ON_BOTH && a->place != s->place)) { return; }
     bool kept = s->recompute < a->given_up && !(s->fp8 && a->fp8 == FP8_ONE);
-    int64_t L = s->config.num_layers, all[] = {0, L, L + 1, s->chunks > 1 ? s->chunks : 0}; // by ActCopies; 0: one
+    int64_t L = s->config.num_layers, all[] = {0, L, L + 1, 0}; // by ActCopies; 0: one
     int64_t copies = kept ? all[a->copies] : 1;
     int64_t rows = a->copies == COPIES_CHUNK ? s->chunk_rows : a->fp8 == FP8_PADDED ? s->padded_rows : s->rows;
     PlanShape shape = shape1(rows);

@@ -124,7 +124,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
       "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                         \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
-    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, "GPU", "overlap the loss with the next multiply")   \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU",                                   \
