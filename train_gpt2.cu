@@ -176,8 +176,6 @@ struct Gpu {
     cudaStream_t stream;
     CublasContext cublas;
     float *cublas_workspace;
-    int spared;   // multiprocessors for multiplies that run beside communication; 0: all
-    bool reduces; // gradients are sent while the backward pass goes on
     CudnnAttention cudnn;
     float *cudnn_forward, *cudnn_backward; // workspaces
     bool cudnn_failed;                     // cuDNN had no plan
@@ -344,28 +342,18 @@ static void await_parameters(const Model *model, Gpu *gpu, Shards *shards) {
     quantize_all_weights(model, gpu);
 }
 
-// Sets the number of multiprocessors that the next multiplies use. NCCL's kernels need some for themselves.
-static void count_on(Gpu *gpu, bool communicates) { gpu->cublas.multiprocessors = communicates ? gpu->spared : 0; }
-
 #define MAX_MATMUL_PROBLEMS 32
 
-// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Each has
-// the number of multiprocessors that it uses: see count_on. Those of the backward pass are listed twice if only a
-// step's last micro-batch sends gradients. Returns their number, at most MAX_MATMUL_PROBLEMS.
-static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *problems) {
+// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Returns
+// their number, at most MAX_MATMUL_PROBLEMS.
+static int matmul_problems(const Model *model, CublasProblem *problems) {
     int n = 0, fusion = model->shape.gelu_fusion;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
     Block b = block_of(model, 0, LINEAR_FOR_GRADIENTS);
     for (const Linear *l : {&b.qkv, &b.attproj, &b.fc, &b.fcproj}) {
-        CublasProblem *forward = problems + n, *backward = forward + 1;
-        linear_problems(forward, *l, N, l == &b.fc && fusion >= FUSE_GELU_FORWARD,
+        linear_problems(problems + n, *l, N, l == &b.fc && fusion >= FUSE_GELU_FORWARD,
                         l == &b.fcproj && fusion >= FUSE_GELU_BACKWARD);
         n += LINEAR_PRODUCTS;
-        if (model->params.parts) { forward->multiprocessors = gpu->spared; }
-        for (int i = 0; gpu->spared > 0 && i < LINEAR_PRODUCTS - 1; i++) {
-            if (!model->grads.parts) { problems[n++] = backward[i]; }
-            backward[i].multiprocessors = gpu->spared;
-        }
     }
     for (int64_t rows : {(int64_t)model->head_rows, N % model->head_rows}) { // a full chunk, the last chunk
         if (rows == 0 || rows > N) { continue; }
@@ -403,7 +391,6 @@ static void mlp_forward(const Model *model, Gpu *gpu, const Block &b, int64_t N)
 static void block_forward(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
     const LayerActs &a = b.acts;
     int64_t N = (int64_t)B * T;
-    count_on(gpu, model->params.parts); // a recomputed block counts on as many, which gives equal bits
     linear_forward(&gpu->cublas, b.qkv, a.qkv, NULL, a.ln1, N, gpu->stream);
     attend(model, gpu, b, B, T);
     linear_forward(&gpu->cublas, b.attproj, a.projection, NULL, a.att, N, gpu->stream);
@@ -474,7 +461,6 @@ static void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32
                        const BatchRole *role) {
     Range range("lm_head");
     if (role->trains) { begin_gradient(shards, model->grads, 0, role->first); }
-    count_on(gpu, false);
     for (int64_t first = 0; first < N; first += model->head_rows) {
         lm_head_rows(model, gpu, first, min_i64(model->head_rows, N - first), targets, role);
     }
@@ -504,7 +490,6 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
         linear_quantize_input(b.fc, a.ln2, N, gpu->stream);
     }
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // a kernel of GELU alone might round differently
-        count_on(gpu, model->params.parts);
         mlp_forward(model, gpu, again, N);
     } else {
         linear_gelu_input(b.fcproj, a.gelu, a.fc, N, gpu->stream);
@@ -537,7 +522,6 @@ static void attend_backward(const Model *model, Gpu *gpu, const LayerActs &a, in
 static void block_backward_mlp(const Model *model, Gpu *gpu, const Block &b, int64_t N) {
     const LayerActs &a = b.acts;
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply also computes GELU's backward
-    count_on(gpu, gpu->reduces);
     linear_backward(&gpu->cublas, b.fcproj, a.dfc, a.dresidual, a.gelu, fused ? a.fc : NULL, N, gpu->stream);
     if (fused) {
         linear_backward_bias(b.fc, a.dfc, model->sum_scratch, N, gpu->stream);
@@ -574,7 +558,6 @@ static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const i
     Range range("backward");
     int C = model->config.channels, L = model->config.num_layers;
     const Activations *a = &model->acts;
-    gpu->reduces = sends_gradients(shards, model->grads, role->last);
     begin_gradient(shards, model->grads, L, role->first);
     normalize_backward(model, gpu, lnf_of(model), true, block_of(model, L - 1, LINEAR_BACKWARD).fcproj, a->dlnf.data,
                        a->residual.of(L), (int64_t)B * T);
@@ -689,7 +672,6 @@ static MuonPart muon_part_of(const Trainer *t, int first, int blocks) {
 static void orthogonalize_blocks(Trainer *t, int count) {
     const ModelConfig *config = &t->model.config;
     const ZeroLayout *zero = &t->shards.layout;
-    count_on(&t->gpu, false);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         for (int k = 0; k < param_specs[i].muon; k++) {
             MuonBatch b = {muon_rows(config, i), muon_cols(config, i), zero_padded(zero, 1), count};
@@ -1066,7 +1048,6 @@ const float *trainer_next_logits(Trainer *t) {
                                cudaMemcpyHostToDevice, t->gpu.stream));
     comm_progress(t->shards.ranks, "a sample");
     model_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
-    count_on(&t->gpu, false);
     linear_forward(&t->gpu.cublas, lm_head_of(&t->model), t->model.acts.logits.data, NULL,
                    t->model.acts.lnf.data + (int64_t)last * C, 1, t->gpu.stream);
     cuda_check(cudaMemcpyAsync(t->sample.pinned_logits, t->model.acts.logits.data, (size_t)V * sizeof(floatX),

@@ -545,7 +545,6 @@ static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
         return false;
     }
     create_streams(t);
-    t->gpu.spared = nccl_spared_multiprocessors(ranks, t->gpu.device.properties.multiProcessorCount);
     if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
         !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->pinned_plan, error) ||
         !plan_allocate(&t->host_plan, error)) {
@@ -598,7 +597,7 @@ static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
     CublasProblem problems[MAX_MATMUL_PROBLEMS];
     if (t->model.shape.kind != RUN_TRAINS) { return true; }
     Range range("tuning");
-    int count = matmul_problems(&t->model, &t->gpu, problems);
+    int count = matmul_problems(&t->model, problems);
     bool shares = keeps_choices(t, run) && has_peers(&t->shards);
     bool ok = (shares && !run_leads(run)) || tune_matmuls(t, run, problems, count, error);
     if (!shares) { return ok; }
@@ -705,9 +704,7 @@ static void print_config(Trainer *t) {
 
 static void print_machine(Trainer *t, TrainRun *run) {
     gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
-    if (has_peers(&t->shards)) {
-        rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage, t->gpu.spared, &t->gpu.device.properties);
-    }
+    if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
     if (t->model.shape.fp8 && !fp8_has_conversion()) {
         say(stdout,
             "fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "

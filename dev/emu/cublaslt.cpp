@@ -37,7 +37,6 @@ struct Desc {
     int32_t bias_type, aux_type;
     const float *a_scale, *b_scale; // in device memory; null: 1
     int8_t fast_sums;
-    int32_t multiprocessors;
 };
 
 struct Preference {
@@ -133,7 +132,6 @@ const Attribute DESC_ATTRIBUTES[] = {
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Desc, a_scale),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, Desc, b_scale),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_FAST_ACCUM, Desc, fast_sums),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, Desc, multiprocessors),
 };
 const Attribute PREFERENCE_ATTRIBUTES[] = {
     ATTRIBUTE(CUBLASLT_MATMUL_PREF_SEARCH_MODE, Preference, search),
@@ -308,7 +306,7 @@ uint32_t alignment_of(const void *pointer) {
 uint64_t problem_hash(const Problem &p) {
     uint64_t hash = 1469598103934665603u;
     auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
-    mix((uint64_t)p.desc.fast_sums), mix((uint64_t)p.desc.multiprocessors), mix((uint64_t)p.desc.compute),
+    mix((uint64_t)p.desc.fast_sums), mix((uint64_t)p.desc.compute),
         mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
     for (const Layout &layout : p.layouts) {
         mix(layout.type), mix((uint64_t)layout.order), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
@@ -585,7 +583,7 @@ float scale_of(const float *pointer) {
 }
 
 const Desc EMPTY_DESC = {0,  0,       0,       0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1,
-                         -1, nullptr, nullptr, 0, 0};
+                         -1, nullptr, nullptr, 0};
 const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
 const uint64_t ALGO_WORKSPACE =
     4096; // the workspace of an algorithm if it may have any: small, so that its checks cost little
@@ -743,8 +741,8 @@ static void fill_result(cublasLtMatmulHeuristicResult_t *result, const Algo &alg
 static void trace_heuristic(const Problem &p, int requested) {
     static const bool wanted = getenv("EMU_CUBLASLT_TRACE") && strcmp(getenv("EMU_CUBLASLT_TRACE"), "1") == 0;
     if (!wanted) { return; }
-    fprintf(stderr, "emu: heuristic asked for %d algorithms: m %lld, n %lld, k %lld, epilogue %u, multiprocessors %d\n",
-            requested, (long long)p.m, (long long)p.n, (long long)p.k, p.desc.epilogue, p.desc.multiprocessors);
+    fprintf(stderr, "emu: heuristic asked for %d algorithms: m %lld, n %lld, k %lld, epilogue %u\n", requested,
+            (long long)p.m, (long long)p.n, (long long)p.k, p.desc.epilogue);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,

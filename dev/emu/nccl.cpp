@@ -525,23 +525,6 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     return join(comm, ranks, where, rank, at);
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config,
-                                    const char *file, int line) {
-    const ncclConfig_t expected = NCCL_CONFIG_INITIALIZER;
-    if (config && (config->magic != expected.magic || config->size != expected.size)) {
-        return fail(ncclInvalidArgument, "ncclCommInitRankConfig: config is not NCCL_CONFIG_INITIALIZER's");
-    }
-    const int most = config ? config->maxCTAs : NCCL_CONFIG_UNDEF_INT;
-    if (most != NCCL_CONFIG_UNDEF_INT && (most < 1 || most > 32)) {
-        return fail(ncclInvalidArgument, words("ncclCommInitRankConfig: maxCTAs is %d, must be from 1 to 32", most));
-    }
-    const char *trace = getenv("EMU_NCCL_TRACE");
-    if (trace && strcmp(trace, "1") == 0 && most != NCCL_CONFIG_UNDEF_INT) {
-        fprintf(stderr, "emu: rank %d of %d has up to %d blocks for a collective\n", rank, ranks, most);
-    }
-    return ncclCommInitRank(comm, ranks, id, rank, file, line);
-}
-
 ncclResult_t ncclCommFinalize(ncclComm_t comm, const char *file, int line) {
     ncclResult_t usable = use(comm, "ncclCommFinalize", {file, line}, true);
     if (usable == ncclSuccess) { end_comm(comm, FINALIZED, {file, line}); } // every call is done when it returns

@@ -52,8 +52,7 @@ typedef struct {
     bool fp32_output;
     cublasLtEpilogue_t epilogue;
     CublasFactors factors;
-    bool fast_sums;      // 8-bit factors: sums may keep fewer bits than fp32 has
-    int multiprocessors; // how many are free for the multiply; 0: all
+    bool fast_sums; // 8-bit factors: sums may keep fewer bits than fp32 has
     CublasBatch batch;
 } CublasProblem;
 
@@ -68,10 +67,9 @@ typedef struct {
     cublasLtHandle_t handle;
     void *workspace;
     size_t workspace_bytes;
-    int multiprocessors; // how many are free for the next multiplies; 0: all
-    bool tf32;           // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
-    int64_t plan_count;  // plans made so far
-    int64_t kept_plans;  // the first plans, which never make room for new ones
+    bool tf32;          // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
+    int64_t plan_count; // plans made so far
+    int64_t kept_plans; // the first plans, which never make room for new ones
     CublasPlan plans[CUBLAS_MAX_PLANS];
 } CublasContext;
 
@@ -136,7 +134,7 @@ static inline void cublas_close(CublasContext *context) {
 
 // Returns a product without transposes into floatX. The caller changes what differs.
 static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
-    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, 0, {}};
+    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, {}};
     return problem;
 }
 
@@ -150,19 +148,17 @@ static inline bool cublas_same_problem(const CublasProblem *a, const CublasProbl
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
            a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums &&
-           a->multiprocessors == b->multiprocessors && memcmp(&a->batch, &b->batch, sizeof(a->batch)) == 0;
+           memcmp(&a->batch, &b->batch, sizeof(a->batch)) == 0;
 }
 
 // The problem in words: all that cublas_same_problem compares except the batch, and the workspace that an algorithm
 // counts on. Only the tuner asks, and it takes no batches.
 static inline void cublas_problem_text(const CublasContext *context, const CublasProblem *p, char *text, size_t size) {
     static const char *const factors[] = {"", " e4m3", " e4m3 e5m2"};
-    char part[32] = "";
-    if (p->multiprocessors > 0) { snprintf(part, sizeof(part), " of %d", p->multiprocessors); }
-    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu%s",
+    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu",
              PRECISION_NAME, context->tf32 && PRECISION_IS_FP32 ? " tf32" : "", factors[p->factors],
              p->fast_sums ? " fast" : "", (long long)p->m, (long long)p->n, (long long)p->k, p->transpose_a,
-             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes, part);
+             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes);
 }
 
 static inline bool cublas_is_8_bit(const CublasProblem *p) { return p->factors != CUBLAS_FLOATX_BOTH; }
@@ -215,7 +211,6 @@ static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
     cublas_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
     cublas_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)p->epilogue);
     if (cublas_is_8_bit(p)) { cublas_set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)p->fast_sums); }
-    if (p->multiprocessors > 0) { cublas_set(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, (int32_t)p->multiprocessors); }
     if (uses_aux) { cublas_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->m); }
     // The heuristic looks at the alignment of pointers only.
     char *stand_in = (char *)(uintptr_t)CUBLAS_ALIGNMENT;
@@ -351,12 +346,10 @@ static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan
                           &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
 }
 
-// D = epilogue(alpha op(A) op(B) + beta C), on context->multiprocessors.
+// D = epilogue(alpha op(A) op(B) + beta C).
 static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, const CublasOperands *on,
                                    cudaStream_t stream) {
-    CublasProblem wanted = *problem;
-    wanted.multiprocessors = context->multiprocessors;
-    CublasPlan *plan = cublas_plan(context, &wanted);
+    CublasPlan *plan = cublas_plan(context, problem);
     cublas_check(cublas_run(context, plan, &plan->algo, on, stream));
 }
 

@@ -254,14 +254,10 @@ static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, b
                                cudaMemcpyDeviceToDevice, s->stream));
 }
 
-// Tells whether a micro-batch sends its gradients. Ranks that keep all gradients send them once a step.
-static inline bool sends_gradients(const Shards *s, Buckets<float> grads, bool last_micro_batch) {
-    return has_peers(s) && (grads.parts || last_micro_batch);
-}
-
-// Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank.
+// Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank. Ranks
+// that keep all gradients send them once a step.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
-    if (!sends_gradients(s, grads, last_micro_batch)) { return; }
+    if (!has_peers(s) || !(grads.parts || last_micro_batch)) { return; }
     float *whole = whole_bucket(s, grads, bucket);
     communicate_after_compute(s);
     nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket),

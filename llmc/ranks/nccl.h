@@ -19,20 +19,6 @@
 typedef void *ncclComm_t;
 #endif
 
-// The most blocks of a collective between machines. Each block keeps one multiprocessor for the whole collective, and
-// NCCL would take up to 32. A matrix multiply has one block for each multiprocessor. Blocks that find none free run in
-// a second turn, and the multiply takes twice as long. So a multiply beside communication plans for the multiprocessors
-// that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 8 blocks of 132 multiprocessors slow a multiply by 6 %. They
-// send about 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine neither limit pays: a step sends
-// for so short a time that NCCL's blocks are soon done.
-#define NCCL_MAX_BLOCKS 8
-static inline bool nccl_is_slow(const Comm *ranks) { return ranks->num_local < ranks->num_ranks; }
-
-// Returns the multiprocessors that a multiply beside communication plans for; 0: all. A small GPU spares none.
-static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiprocessors) {
-    bool spares = nccl_is_slow(ranks) && multiprocessors >= 4 * NCCL_MAX_BLOCKS;
-    return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
-}
 
 typedef struct {
     Comm *ranks;

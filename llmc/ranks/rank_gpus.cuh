@@ -38,16 +38,13 @@ static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu,
     return comm_check_unlike(comm, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
 }
 
-// Prints the line of the ranks. spared: the multiprocessors for multiplies beside communication; 0: all.
-static inline void rank_gpus_print(const Comm *comm, int zero_stage, int spared, const cudaDeviceProp *gpu) {
+// Prints the line of the ranks.
+static inline void rank_gpus_print(const Comm *comm, int zero_stage) {
     static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                           "optimizer state, gradients and parameters"};
     int machines = comm_num_machines(comm);
     say(stdout, "ranks       %d on %d machine%s; sharded: %s\n", comm->num_ranks, machines, machines > 1 ? "s" : "",
         sharded[zero_stage]);
-    if (spared == 0) { return; }
-    say(stdout, "            multiplies beside communication count on %d of %d multiprocessors\n", spared,
-        gpu->multiProcessorCount);
 }
 
 // Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank
@@ -59,7 +56,6 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
     if (ranks->num_ranks == 1) { return true; }
 #ifdef USE_NCCL
     ncclUniqueId id;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     cuda_check(cudaGetDevice(&nccl->device));
     // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -70,8 +66,7 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
     if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
     comm_progress(ranks, "connecting the GPUs");
     comm_waits(ranks, true);
-    if (nccl_is_slow(ranks)) { config.maxCTAs = NCCL_MAX_BLOCKS; }
-    status = ncclCommInitRankConfig(&nccl->handle, ranks->num_ranks, id, ranks->rank, &config);
+    status = ncclCommInitRank(&nccl->handle, ranks->num_ranks, id, ranks->rank);
     comm_waits(ranks, false);
     if (status != ncclSuccess) {
         nccl->handle = NULL;

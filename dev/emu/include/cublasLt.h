@@ -78,7 +78,6 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,      // void *
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,           // int64_t
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13, // int64_t
-    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,           // int32_t, 0: all; a hint (no difference here)
     CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,           // const float * on the device, NULL: 1; 8-bit matrices only
     CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,           // like A_SCALE_POINTER
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,    // int32_t, -1: that of D

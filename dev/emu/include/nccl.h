@@ -58,23 +58,6 @@ typedef enum {
     ncclNumTypes = 10
 } ncclDataType_t;
 
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_CONFIG_UNDEF_PTR NULL
-
-typedef struct {
-    size_t size; // these three are NCCL_CONFIG_INITIALIZER's
-    unsigned magic, version;
-    int blocking, cgaClusterSize, minCTAs, maxCTAs; // only blocking has an effect here
-    const char *netName;
-    int splitShare;
-} ncclConfig_t;
-
-#define NCCL_CONFIG_INITIALIZER                                                                                        \
-    {                                                                                                                  \
-        sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT                 \
-    }
-
 const char *ncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm); // of the calling thread's last failed call
 ncclResult_t ncclGetVersion(int *version);
@@ -82,8 +65,6 @@ ncclResult_t ncclGetVersion(int *version);
 // The process that makes the id runs the server: the communicator ends with it.
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id, EMU_HERE);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, EMU_HERE);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config,
-                                    EMU_HERE);
 ncclResult_t ncclCommFinalize(ncclComm_t comm, EMU_HERE);
 ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until each rank has called it or has ended
 ncclResult_t ncclCommAbort(ncclComm_t comm, EMU_HERE); // from any thread; a call that blocks in another thread returns

@@ -469,16 +469,13 @@ CASE(questions, 1, 2) {
     EXPECT(strcmp(ncclGetErrorString(ncclRemoteError), ncclGetErrorString(ncclSuccess)) != 0, "texts");
 }
 
-CASE_ALONE(config, 2) {
+CASE_ALONE(arguments, 2) {
     cudaSetDevice(w->rank);
     cudaStreamCreate(&w->stream);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER, wrong = {};
     ncclUniqueId id = w->shared_id(), nonsense = {};
-    config.blocking = 1;
-    EXPECT(ncclCommInitRankConfig(&w->comm, w->ranks, id, w->rank, &wrong) == ncclInvalidArgument, "no initializer");
     EXPECT(ncclCommInitRank(&w->comm, w->ranks, id, w->ranks) == ncclInvalidArgument, "rank too large");
     EXPECT(ncclCommInitRank(&w->comm, w->ranks, nonsense, w->rank) == ncclInvalidArgument, "no id");
-    NCCL(ncclCommInitRankConfig(&w->comm, w->ranks, id, w->rank, &config));
+    NCCL(ncclCommInitRank(&w->comm, w->ranks, id, w->rank));
     EXPECT(ncclAllReduce(nullptr, nullptr, 1, ncclNumTypes, ncclSum, w->comm, w->stream) == ncclInvalidArgument,
            "type");
     EXPECT(ncclBroadcast(nullptr, nullptr, 1, ncclInt8, w->ranks, w->comm, w->stream) == ncclInvalidArgument, "root");

@@ -246,9 +246,7 @@ TEST(test_matmul_plans) {
         CHECK(t, context->plan_count == 5, "%d problems, the heuristic was asked %lld times", 5,
               (long long)context->plan_count);
     }
-    context->multiprocessors = 2; // another algorithm may be the best there
     l.forward(true);
-    CHECK(t, context->plan_count == 6, "of fewer multiprocessors: asked %lld times", (long long)context->plan_count);
     check_values(t, "out", l.out.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
     check_values(t, "dinp", l.dinp.get(), c.dinp, matmul_tolerance(24, c.dinp), matmul_rounding);
 }
