@@ -822,12 +822,6 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
 // Returns the weight of one row's loss in the mean loss, for reduce_step.
 static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options->total_batch; }
 
-static void print_gpu_state(Trainer *t, TrainRun *run) {
-    char text[160];
-    if (!gpu_monitor_text(&t->gpu.device.monitor, text, sizeof(text))) { return; }
-    logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
-}
-
 // ---- Results that arrive late ----
 //
 // The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
@@ -938,7 +932,6 @@ static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     run->updates += !skip;
     if (!queue_results(t, run, &step, error)) { return false; }
     run_advance(run);
-    if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(t, run); }
     return true;
 }
 

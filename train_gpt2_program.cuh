@@ -645,7 +645,6 @@ static void gpt2_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
     nccl_close(&t->shards.nccl);
-    gpu_close(&t->gpu.device);
     tuning_close(&t->gpu.tuning);
     cudnn_att_close(&t->gpu.cudnn);
     cublas_close(&t->gpu.cublas);
@@ -702,7 +701,7 @@ static void print_config(Trainer *t) {
     if (t->gpu.no_cudnn.text[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
 }
 
-static void print_machine(Trainer *t, TrainRun *run) {
+static void print_machine(Trainer *t) {
     gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
     if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
     if (t->model.shape.fp8 && !fp8_has_conversion()) {
@@ -720,9 +719,6 @@ static void print_machine(Trainer *t, TrainRun *run) {
         char attention[128];
         attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
         say(stdout, "            it is done %s\n", attention);
-    }
-    if (run->options->gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
-        say(stdout, "            %s\n", t->gpu.device.monitor.why);
     }
 }
 
@@ -927,7 +923,7 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
     ok = ok && run_begin_log(run, error) && describe(t, run, &machine, error) && run_record_start(run, &machine, error);
     ranks_slow(run->comm, false);
     if (!ok) { return false; }
-    print_machine(t, run);
+    print_machine(t);
     run_catch_signals(run);
     return true;
 }

@@ -157,8 +157,6 @@ case $(id -u)$mpi in
 esac
 row GPU "needed to run it" "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" \
     "https://www.nvidia.com/drivers" ""
-row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
-    "comes with the driver" ""
 row sanitizer optional "$(version_of compute-sanitizer)" "looks for races and bad accesses in build/cuda/test_kernels" \
     "comes with the CUDA toolkit" ""
 echo

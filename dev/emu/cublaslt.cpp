@@ -582,8 +582,8 @@ float scale_of(const float *pointer) {
     return *pointer;
 }
 
-const Desc EMPTY_DESC = {0,  0,       0,       0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1,
-                         -1, nullptr, nullptr, 0};
+const Desc EMPTY_DESC = {0,  0,  0,       0,       0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0,
+                         -1, -1, nullptr, nullptr, 0};
 const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
 const uint64_t ALGO_WORKSPACE =
     4096; // the workspace of an algorithm if it may have any: small, so that its checks cost little

@@ -1,10 +1,9 @@
-// Opening the GPU of a process: finds it, reads its properties, starts its monitor, and takes memory for a plan.
+// Opening the GPU of a process: finds it, reads its properties, and takes memory for a plan.
 // Most first runs fail here, so each cause of failure has its own message and remedy.
 #ifndef LLMC_GPU_H
 #define LLMC_GPU_H
 
 #include "llmc/cuda/cuda_common.h"
-#include "llmc/cuda/gpu_monitor.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/model/memory_plan.h"
 
@@ -13,7 +12,6 @@
 typedef struct {
     cudaDeviceProp properties;
     double peak_flops; // matrix multiplies per second, from the datasheet; 0: not known
-    GpuMonitor monitor;
 } GpuDevice;
 
 // The version as people write it: 13000 is 13.0.
@@ -80,19 +78,12 @@ static inline bool gpu_select(cudaDeviceProp *properties, int number, Error *err
                 properties->major, properties->minor, GPU_LEAST_CAPABILITY);
 }
 
-// Opens GPU `number` of this machine and its monitor. A monitor that cannot be opened is no failure.
+// Opens GPU `number` of this machine.
 static inline bool gpu_open(GpuDevice *gpu, int number, bool tf32, Error *error) {
-    char bus_id[32] = "";
-    int device = 0;
     if (!gpu_select(&gpu->properties, number, error)) { return false; }
     gpu->peak_flops = 1e12 * gpu_peak_tflops(gpu->properties.name, gpu_matmul_precision(tf32));
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
-    gpu_monitor_open(&gpu->monitor, GPU_MONITOR_LIBRARY, bus_id);
     return true;
 }
-
-static inline void gpu_close(GpuDevice *gpu) { gpu_monitor_close(&gpu->monitor); }
 
 // Streams that do not wait for the default stream.
 static inline void gpu_create_stream(cudaStream_t *stream) {

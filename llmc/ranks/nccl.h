@@ -19,7 +19,6 @@
 typedef void *ncclComm_t;
 #endif
 
-
 typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open

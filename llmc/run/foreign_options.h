@@ -70,6 +70,7 @@ static const char *const foreign_options[][2] = {
      "train_gpt2 takes --precision fp32 or bf16; train_gpt2cu computes in bf16 (in fp32 after make PRECISION=FP32)"},
     {"flash flash-attn flash-attention use-flash-attn attn-implementation",
      "leave it out: attention never holds all scores; the GPU trainer has --attention"},
+    {"gpu-log-every lg", "leave it out: nvidia-smi dmon shows power, clocks and temperature"},
     {"wandb wandb-log wandb-project report-to tensorboard log-interval logging-steps logging-dir",
      "give --out-dir (-o): its logs hold every step, and python3 dev/plot.py draws them"},
     {NULL, NULL},

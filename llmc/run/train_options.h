@@ -108,8 +108,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
-    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, MANY, "N", FREE, "GPU",                                       \
-      "print the GPU's state every N steps; 0: never")                                                                 \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8",                                   \
@@ -144,9 +142,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 // Headings of --help all, each after the option that it precedes.
 static const char *const train_groups[] = {
-    "train-data",    "Data",      "init",          "Model",        "batch-size", "Batch", "lr",
-    "Optimizer",     "val-every", "Evaluation",    "out-dir",      "Output",     "seed",  "Machine",
-    "gpu-log-every", "GPU",       "num-processes", "Several GPUs", NULL};
+    "train-data", "Data",      "init",          "Model",        "batch-size", "Batch", "lr",
+    "Optimizer",  "val-every", "Evaluation",    "out-dir",      "Output",     "seed",  "Machine",
+    "tf32",       "GPU",       "num-processes", "Several GPUs", NULL};
 
 // The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \

@@ -16,7 +16,7 @@ RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multi
 
 def test_help_text():
     out = ran("--help", "all")
-    for text in (f"Usage: {NAME} ", f"\nExample: {NAME} -i 'shards", "--recompute", "--gpu-log-every", "-ge", "GPU"):
+    for text in (f"Usage: {NAME} ", f"\nExample: {NAME} -i 'shards", "--recompute", "--gelu-fusion", "-ge", "GPU"):
         assert text in out, text
     assert set(re.findall(r"train_gpt2\w+", out)) == {NAME}
     assert re.match(rf"{NAME} .*\d", ran("--version"))
@@ -59,15 +59,8 @@ def test_head_in_parts():
     close(val_losses(parts), val_losses(whole))
 
 
-def test_state_of_the_gpu():
-    """-lg prints what NVML says, or once why there is nothing."""
-    out = ran(*RUN, "-lg", 1)
-    if "no GPU power, clock and temperature:" not in out:
-        assert len(re.findall(r"^step \d: .* W", out, re.M)) == 4, out
-
-
 def test_llmc_command_line():
     """The flags of llm.c's scripts that mean something here."""
     out = ran(*SHAPE, "-b", 2, "-d", 64, "-r", 0, "-z", 1, "-c", "0.1", "-l", "0.0006", "-q", "0.0", "-u", 1, "-n", 0,
-              "-v", 2, "-m", 2, "-s", 2, "-g", 4, "-h", 0, "-x", 2, "-ge", 1, "-lg", 1)
+              "-v", 2, "-m", 2, "-s", 2, "-g", 4, "-h", 0, "-x", 2, "-ge", 1)
     assert len(losses(out)) == 2 and len(val_losses(out)) == 2 and cli.sample_of(out) is not None, out

@@ -22,12 +22,12 @@ def test_describes_the_run():
             continue
         since = time.time()
         folder = cli.new_folder("described")
-        out = Ranks(count, *RUN, "-d", 64, "-x", 2, "-lg", 7, "-o", folder, how=how, TERM="xterm").finish()
+        out = Ranks(count, *RUN, "-d", 64, "-x", 2, "--head-rows", 7, "-o", folder, how=how, TERM="xterm").finish()
         assert "\r" not in out and "\x1b" not in out, out  # mpirun has given its processes a terminal
         record = record_of(folder)
         assert record["program"] == os.path.basename(PROGRAM) and record["command"][0] == PROGRAM, record["command"]
         assert f"precision   {record['options']['computed-in']}" in out and record["tokens_per_step"] == 64
-        given = {"gpu-log-every": 7, "zero-stage": 0, "tf32": 1, "watchdog": 45}
+        given = {"head-rows": 7, "zero-stage": 0, "tf32": 1, "watchdog": 45}
         check_options(record, given, options)
         check_machine(record, count)
         gpus = record["hardware"]["gpus"]

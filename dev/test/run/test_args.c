@@ -228,8 +228,8 @@ TEST(test_accepted) {
          "lr=0.0006 final-lr-frac=0 warmup=700 checkpoint-every=5000 keep=5 keep-major=50000 steps=18865 skip-loss-z=7 "
          "skip-grad-z=6 val-sequences=1280"},
         {ON_BOTH, "-i x --total-batch 512 -i y -d 1024", "train-data=y total-batch=1024"},
-        {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9",
-         "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 gpu-log-every=9 init=d12 recompute=-1"},
+        {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1",
+         "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 init=d12 recompute=-1"},
         {ON_GPU_ONLY, "-i x -pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4", "nccl-init=tcp process-rank=15"},
         {ON_GPU_ONLY, "--plan -np 512 -z 3", "num-processes=512"},
     };
