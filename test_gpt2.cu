@@ -104,7 +104,7 @@ struct Rig {
     bool ok = false;
 
     Rig(Test *t, const ModelConfig *config, RunShape shape);
-    ~Rig() { gpt2_close(&trainer); }
+    ~Rig() { trainer_close(&trainer); }
     Rig(const Rig &) = delete;
     Rig &operator=(const Rig &) = delete;
 };
@@ -116,8 +116,8 @@ Rig::Rig(Test *t, const ModelConfig *config, RunShape shape) {
     run->config = *config;
     run->options = &options;
     options.seed = 42;
-    gpt2_plan(&trainer, config, shape);
-    ok = CHECK(t, gpt2_open(&trainer, &comm, false, &error), "%s", error.text);
+    trainer_plan(&trainer, config, shape);
+    ok = CHECK(t, trainer_open(&trainer, &comm, false, &error), "%s", error.text);
 }
 
 // Reads what this rank owns. The test runs several ranks in one process, so no rank can send its part.
@@ -191,7 +191,7 @@ static StepResult update(Trainer *trainer, double grad_clip, float lr, float bet
     UpdateFactors factors = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, key),
                              {muon_lr, momentum, decay, key}};
     reduce_step(trainer, 1.0 / (double)rows, grad_clip, false, 0);
-    gpt2_update(trainer, factors);
+    trainer_update(trainer, factors);
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
     return trainer->stats.results[0];
 }
@@ -566,7 +566,7 @@ template <class Body> static void for_each_plan(OptimizerKind optimizer, Body bo
                     char what[96];
                     snprintf(what, sizeof(what), "%d layers of %d channels, rank %d of %d, stage %d", config.num_layers,
                              config.channels, rank, num_ranks, stage);
-                    gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage, optimizer));
+                    trainer_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage, optimizer));
                     plan_set_pointers(&trainer->device_plan, (void *)((uintptr_t)1 << 40));
                     body(trainer.get(), what);
                 }
@@ -688,7 +688,7 @@ TEST(test_chunks_are_everything_once) {
     for (const ModelConfig &config : layouts) {
         for (int num_ranks : rank_counts) {
             std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
-            gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
+            trainer_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
             int64_t room = min_i64(planned(&trainer->pinned_plan, &trainer->transfer.staging),
                                    planned(&trainer->device_plan, &trainer->gpu.cublas_workspace));
             for (s->rank = 0; s->rank < num_ranks; s->rank++) {
@@ -945,7 +945,7 @@ TEST(test_host_does_not_wait_in_a_step) {
     CHECK(t, ok && run->kept.outliers.loss.count == 5, "%lld losses were read, expected 5",
           (long long)run->kept.outliers.loss.count);
     run_close(run.get());
-    gpt2_close(trainer.get());
+    trainer_close(trainer.get());
 #else
     SKIP(t, "only the emulator counts how often the host waits");
 #endif

@@ -28,212 +28,7 @@
 #include "llmc/trainer/gpu_choices.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 1. The plan of all memory: every buffer is a row
-
-// The type of a row follows from its pointer. A struct counts as so many doubles.
-static PlanType plan_type(const float *) { return PLAN_F32; }
-static PlanType plan_type(const int32_t *) { return PLAN_I32; }
-[[maybe_unused]] static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
-static PlanType plan_type(const void *) { return PLAN_F64; }
-template <class T> static constexpr int64_t doubles_in() {
-    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
-    return (int64_t)(sizeof(T) / sizeof(double));
-}
-
-template <class T>
-static void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
-                     int first = FORWARD, int last = UPDATE) {
-    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
-}
-
-template <class T>
-static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
-                         bool parts) {
-    array->parts = parts;
-    plan_row(plan, &array->data, name, category, shape1(length));
-}
-
-// Plans this rank's parts of parameters, gradients and optimizer state.
-static void plan_state(Trainer *t, MemoryPlan *plan) {
-    int stage = t->model.shape.zero_stage;
-    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
-    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
-    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
-    if (!t->model.shape.has_master) { n.master = 0; }
-    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
-    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
-    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
-    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
-    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
-    t->optimizer.v.rest = zero_muon(&t->shards.layout, 1) > 0;
-    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
-    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
-    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
-}
-
-// Plans what Muon needs between gradients and weights, for a group of blocks (update_with_muon).
-static void plan_muon(Trainer *t, MemoryPlan *plan) {
-    const ZeroLayout *zero = &t->shards.layout;
-    Optimizer *o = &t->optimizer;
-    if (zero_muon(zero, 1) == 0) { return; }
-    int64_t own = muon_blocks_at_once(t), parts = o->m.parts ? own * zero->num_ranks : 0, scratch = 0;
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        MuonBatch batch = {muon_rows(&zero->config, i), muon_cols(&zero->config, i), zero_padded(zero, 1), own};
-        scratch = max_i64(scratch, muon_scratch_elements(batch));
-    }
-    plan_row(plan, &o->muon_blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, zero_padded(zero, 1)), UPDATE);
-    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, zero_shard(zero, 1)), UPDATE);
-    plan_row(plan, &o->muon_spare, "muon_spare", PLAN_WORKSPACE, shape1(parts > 0 ? zero_padded(zero, 1) : 0), UPDATE);
-    plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
-}
-
-// Finds the slots of all activations.
-static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
-    int n = 0;
-#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
-    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
-}
-
-// A batch has at most (B,T) rows, or one sequence of an evaluation.
-static ActShape activation_shape(const Model *model) {
-    const RunShape *run = &model->shape;
-    int64_t N = max_i64((int64_t)run->B * run->T, run->eval_T), chunk = min_i64(N, run->head_rows);
-    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
-    return {model->config, N, linear_rows(run->fp8, N), chunk, level, run->fp8, ON_GPU, PLAN_FLOATX};
-}
-
-// Plans the activations from `first` to `last`.
-static void plan_activations(Model *model, MemoryPlan *plan, int first, int last) {
-    ActShape shape = activation_shape(model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    model->head_rows = (int)shape.chunk_rows;
-    activation_slots(&model->acts, slots);
-    for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
-}
-
-// Plans the 8-bit copies of --fp8.
-static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
-#define FP8_ROW(ID, name, inp, level)                                                                                  \
-    {#name "w_fp8",                                                                                                    \
-     #name "w_fp8_t",                                                                                                  \
-     #inp "_fp8_t",                                                                                                    \
-     (int)param_cols(&model->config, PARAM_##name##w),                                                                 \
-     (int)param_rows(&model->config, PARAM_##name##w),                                                                 \
-     model->shape.recompute < level},
-    const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
-    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
-                                !model->params.parts,     FORWARD, BACKWARD_MLP,
-                                BACKWARD_ATTENTION,       UPDATE};
-    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
-}
-
-// The layers that sum over rows take turns with one scratch buffer.
-static int64_t sum_scratch_floats(int64_t N, int C) {
-    int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
-    for (int width = C; width <= 4 * C; width += C) {
-        most = max_i64(most, linear_backward_bias_scratch_floats(N, width));
-    }
-    return most;
-}
-
-// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
-static int64_t norm_partials(const Trainer *t) {
-    const ZeroLayout *zero = &t->shards.layout;
-    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
-           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
-}
-
-// Describes the attention that cuDNN computes.
-static CudnnShape cudnn_shape(const Model *model) {
-    const RunShape *run = &model->shape;
-    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
-}
-
-static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
-    int C = t->model.config.channels, NH = t->model.config.num_heads, from = BACKWARD_ATTENTION, to = from;
-    CudnnShape attention = cudnn_shape(&t->model);
-    int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
-    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
-    plan_row(plan, &t->gpu.cudnn_backward, "cudnn_backward", PLAN_WORKSPACE, shape1(ceil_div_i64(cudnn_bytes, 4)), from,
-             to);
-    plan_row(plan, &t->model.att_delta, "att_delta", PLAN_WORKSPACE, shape2(N, NH), from, to);
-    plan_row(plan, &t->model.sum_scratch, "sum_scratch", PLAN_WORKSPACE, shape1(sum_scratch_floats(N, C)), LM_HEAD, to);
-    plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
-}
-
-// Plans everything on the GPU.
-static void plan_device(Trainer *t) {
-    MemoryPlan *plan = &t->device_plan;
-    const RunShape *run = &t->model.shape;
-    int64_t N = activation_shape(&t->model).rows;
-    PlanCategory work = PLAN_WORKSPACE;
-    bool trains = run->kind == RUN_TRAINS;
-    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0;
-    plan_init(plan, phase_names);
-    plan_state(t, plan);
-    plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
-    plan_row(plan, &t->feeder.slots[1].device, "batch_1", PLAN_DATA, shape2(3, N));
-    plan_row(plan, &t->sample.history, "history", PLAN_DATA, shape1(run->T));
-    plan_activations(&t->model, plan, ACT_residual, ACT_fc);
-    if (run->fp8) { plan_fp8(&t->model, plan, N); }
-    plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
-    if (trains) { plan_backward(t, plan, N), plan_muon(t, plan); }
-    plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
-    plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
-    plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
-    plan_row(plan, &t->evaluation.means, "eval_means", work, shape1(run->mean_places));
-    plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
-    plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
-    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(CUBLAS_WORKSPACE / 4));
-    plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
-    plan_layout(plan);
-}
-
-static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_WORKSPACE,
-              "parameters on their way to bf16 pass through cuBLAS's workspace");
-static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
-                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
-              "the arrays of a checkpoint are those on the GPU");
-
-static const char *const host_phase_names[] = {"all"};
-
-// Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
-static void plan_host(Trainer *t) {
-    const ModelConfig *config = &t->model.config;
-    const RunShape *run = &t->model.shape;
-    int64_t N = activation_shape(&t->model).rows;
-    MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
-    int64_t V = config->vocab_size;
-    PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
-    plan_init(pinned, host_phase_names);
-    plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
-    plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
-    plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
-    plan_row(pinned, &t->evaluation.host_means, "eval_means", data, shape1(run->mean_places), 0, 0);
-    plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
-    plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
-    plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
-    plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
-    plan_layout(pinned);
-    plan_init(host, host_phase_names);
-    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_sequences), 0, 0);
-    plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
-    plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
-    plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
-    plan_layout(host);
-}
-
-// Plans every buffer of a run.
-static void gpt2_plan(Trainer *t, const ModelConfig *config, RunShape shape) {
-    memset(t, 0, sizeof(*t));
-    t->model.shards = &t->shards;
-    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
-    t->model.config = *config, t->model.shape = shape;
-    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage, shape.optimizer);
-    plan_device(t);
-    plan_host(t);
-}
+// 1. The shape of a run
 
 // True if cuDNN takes attention of this run's shape, with a micro-batch of B sequences.
 static bool check_cudnn(const TrainRun *run, int64_t B, Error *error) {
@@ -284,7 +79,7 @@ static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
 int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
     static Trainer scratch; // large, so not on the stack
     Error ignored;
-    gpt2_plan(&scratch, &run->config, shape_of(run, B, level));
+    trainer_plan(&scratch, &run->config, shape_of(run, B, level));
     return plan_check_overflow(&scratch.device_plan, &ignored) ? scratch.device_plan.total : INT64_MAX;
 }
 
@@ -347,8 +142,8 @@ static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char
 }
 
 // Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
-// weights are still those of that step, because no update has happened since (see gpt2_update). All ranks take part.
-static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+// weights are still those of that step, because no update has happened since (see trainer_update). All ranks take part.
+bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
     char place[128] = "";
     await_parameters(&t->model, &t->gpu, &t->shards);
     bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
@@ -368,99 +163,6 @@ static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, con
                        loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
     comm_all_know(t->shards.ranks, error);
     return false;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// 3. State
-
-// Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
-static ModelState state_of(Trainer *t) {
-    ModelState state = {&t->shards,     t->model.params,     t->optimizer.master,    t->optimizer.m,
-                        t->optimizer.v, t->transfer.staging, t->gpu.cublas_workspace};
-    return state;
-}
-
-// Fills elements [first, first + n) of a fresh run's parameters, in the order of the parameter table: a model's file
-// has them, or GPT-2's initialisation draws them from the seed.
-static bool init_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
-    if (run->model_file != NULL) { return model_file_read_range(run->model_file, first, n, out, error); }
-    param_init_range(out, &run->config, (uint64_t)run->options->seed, first, n);
-    return true;
-}
-
-// Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
-// rounds its bf16 weights as its last update rounded them.
-bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
-    ModelState state = state_of(t);
-    uint64_t key = rounding_key((uint64_t)run->options->seed, run->updates);
-    bool rounds =
-        t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
-    bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS;
-    int arrays = moments ? CHECKPOINT_ARRAYS : 1;
-    bool ok = true;
-    state_clear(&state);
-    cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
-    for (int array = 0; ok && array < arrays; array++) {
-        auto read = [&](float *to, int64_t in_file, int64_t n) {
-            return reader == NULL ? init_params(run, in_file, n, to, error)
-                                  : checkpoint_read(reader, array, in_file, to, n, error);
-        };
-        auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
-            params_from_master(params, fp32, n, index, key, rounds, t->gpu.stream);
-        };
-        ok = state_upload(&state, array, read, make_params);
-    }
-    return ok;
-}
-
-// Gives every rank the parameters that it needs, after each rank has loaded its part.
-static void share_state(Trainer *t, TrainRun *run) {
-    (void)run;
-    ModelState state = state_of(t);
-    state_share(&state);
-    quantize_all_weights(&t->model, &t->gpu);
-    wait_for_stream(&t->shards);
-}
-
-// Writes this rank's part of all arrays for run_save.
-bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
-    ModelState state = state_of(t);
-    bool ok = true;
-    for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
-        ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
-            return checkpoint_write(writer, array, in_file, from, n, error);
-        });
-    }
-    return ok;
-}
-
-// Computes the SUM64 of the fp32 parameters in the order of files. It does not depend on the number of ranks.
-static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
-    ModelState state = state_of(t);
-    *hash = 0;
-    state_download(&state, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
-        *hash += sum64(in_file, from, n);
-        return true;
-    });
-    return comm_sum_u64(t->shards.ranks, hash, 1, error);
-}
-
-// Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
-// Waits for all parameters. Call it before parameters are saved or hashed.
-bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
-    if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
-    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
-    await_parameters(&t->model, &t->gpu, &t->shards);
-    sum_weights(t);
-    for (const Buckets<float> &array : state) {
-        if (array.data == NULL || array.parts) { continue; }
-        add_checksum(t->transfer.checksum, array.data, buckets_length(&t->shards, array) * (int64_t)sizeof(float),
-                     t->gpu.stream);
-    }
-    cuda_check(cudaMemcpyAsync(t->transfer.host_checksum, t->transfer.checksum, sizeof(uint64_t),
-                               cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    return comm_check_replicas(t->shards.ranks, *t->transfer.host_checksum, run->step, error);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -538,7 +240,7 @@ static bool open_attention(Trainer *t, Error *error) {
 }
 
 // Opens this rank's GPU and allocates the memory plans.
-static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
+static bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     t->shards.ranks = ranks;
     if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) ||
         (t->model.shape.fp8 && !fp8_check_gpu(&t->gpu.device.properties, error))) {
@@ -640,8 +342,8 @@ static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
     return ranks_agree(run->comm, attention_use(&tuner, choice, error), error);
 }
 
-// Frees everything that gpt2_open took, even if gpt2_open failed halfway.
-static void gpt2_close(Trainer *t) {
+// Frees everything that trainer_open took, even if trainer_open failed halfway.
+static void trainer_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
     nccl_close(&t->shards.nccl);
@@ -865,7 +567,7 @@ static void set_threads(const TrainRun *run) {
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     set_threads(run);
     Comm *comm = run->comm;
-    bool ok = gpt2_open(t, comm, run->options->tf32, error);
+    bool ok = trainer_open(t, comm, run->options->tf32, error);
     ok = ranks_agree(run->comm, ok, error) && choose_algorithms(t, run, error);
     // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
     return ranks_agree(run->comm, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
@@ -900,7 +602,7 @@ static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
 }
 
 static void plan(Trainer *t, const TrainRun *run) {
-    gpt2_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
+    trainer_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
     explain_attention(t, run);
 }
 

@@ -1,0 +1,188 @@
+// The plan of a GPU trainer's memory: every buffer is a row of one of the tables below, or of plan_model's.
+#ifndef LLMC_TRAINER_PLAN_CUH
+#define LLMC_TRAINER_PLAN_CUH
+
+#include "llmc/files/checkpoint.h"
+#include "llmc/ranks/gpu_state.cuh"
+#include "llmc/trainer/types.cuh"
+
+// The type of a row follows from its pointer. A struct counts as so many doubles.
+static inline PlanType plan_type(const float *) { return PLAN_F32; }
+static inline PlanType plan_type(const int32_t *) { return PLAN_I32; }
+[[maybe_unused]] static inline PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
+static inline PlanType plan_type(const void *) { return PLAN_F64; }
+template <class T> static inline constexpr int64_t doubles_in() {
+    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
+    return (int64_t)(sizeof(T) / sizeof(double));
+}
+
+template <class T>
+static inline void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
+                            int first = FORWARD, int last = UPDATE) {
+    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
+}
+
+// ---- Parameters, gradients, optimizer state ----
+
+template <class T>
+static inline void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category,
+                                int64_t length, bool parts) {
+    array->parts = parts;
+    plan_row(plan, &array->data, name, category, shape1(length));
+}
+
+// Plans this rank's parts of parameters, gradients and optimizer state.
+static inline void plan_state(Trainer *t, MemoryPlan *plan) {
+    int stage = t->model.shape.zero_stage;
+    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
+    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
+    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
+    if (!t->model.shape.has_master) { n.master = 0; }
+    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
+    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
+    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
+    t->optimizer.v.rest = zero_muon(&t->shards.layout, 1) > 0;
+    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
+    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
+    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
+}
+
+// Plans what Muon needs between gradients and weights, for a group of blocks (update_with_muon).
+static inline void plan_muon(Trainer *t, MemoryPlan *plan) {
+    const ZeroLayout *zero = &t->shards.layout;
+    Optimizer *o = &t->optimizer;
+    if (zero_muon(zero, 1) == 0) { return; }
+    int64_t own = muon_blocks_at_once(t), parts = o->m.parts ? own * zero->num_ranks : 0, scratch = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
+        MuonBatch batch = {muon_rows(&zero->config, i), muon_cols(&zero->config, i), zero_padded(zero, 1), own};
+        scratch = max_i64(scratch, muon_scratch_elements(batch));
+    }
+    plan_row(plan, &o->muon_blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, zero_padded(zero, 1)), UPDATE);
+    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, zero_shard(zero, 1)), UPDATE);
+    plan_row(plan, &o->muon_spare, "muon_spare", PLAN_WORKSPACE, shape1(parts > 0 ? zero_padded(zero, 1) : 0), UPDATE);
+    plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
+}
+
+// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
+static inline int64_t norm_partials(const Trainer *t) {
+    const ZeroLayout *zero = &t->shards.layout;
+    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
+           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
+}
+
+// ---- Activations ----
+
+// Finds the slots of all activations.
+static inline void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
+    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
+}
+
+// Returns the most rows of a batch: (B,T), or one sequence of an evaluation.
+static inline int64_t batch_rows(const RunShape *run) { return max_i64((int64_t)run->B * run->T, run->eval_T); }
+
+static inline ActShape activation_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = batch_rows(run);
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
+    return {model->config, N,          linear_rows(run->fp8, N), min_i64(N, run->head_rows), level, run->fp8,
+            ON_GPU,        PLAN_FLOATX};
+}
+
+// Plans the activations. A run without a backward pass has no gradients of activations.
+static inline void plan_activations(Model *model, MemoryPlan *plan) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    model->head_rows = (int)shape.chunk_rows;
+    activation_slots(&model->acts, slots);
+    for (int i = 0; i < NUM_ACTIVATIONS; i++) {
+        bool wanted = model->shape.kind == RUN_TRAINS || activation_specs[i].category != PLAN_GRADIENT;
+        if (wanted) { plan_activation(plan, &shape, i, slots[i]); }
+    }
+}
+
+// ---- The tables ----
+
+// The rows of device memory that all models have: pointer, name, category, shape, and for a row
+// that does not live through the whole step its phases.
+#define DEVICE_ROWS(X)                                                                                                 \
+    X(feeder.slots[0].device, "batch_0", DATA, shape2(3, N))                                                           \
+    X(feeder.slots[1].device, "batch_1", DATA, shape2(3, N))                                                           \
+    X(sample.history, "history", DATA, shape1(run->T))                                                                 \
+    X(stats.norm_partials, "norm_partials", WORKSPACE, shape1(trains *norm_partials(t)), UPDATE)                       \
+    X(stats.loss_sum, "loss_sum", WORKSPACE, shape1(1))                                                                \
+    X(stats.records, "records", WORKSPACE, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE)                   \
+    X(stats.result, "result", WORKSPACE, shape1(doubles_in<StepResult>()))                                             \
+    X(evaluation.means, "eval_means", WORKSPACE, shape1(run->mean_places))                                             \
+    X(transfer.checksum, "checksum", WORKSPACE, shape1(1))                                                             \
+    X(transfer.flag, "flag", WORKSPACE, shape1(1))                                                                     \
+    X(gpu.cublas_workspace, "cublas", WORKSPACE, shape1(CUBLAS_WORKSPACE / 4))
+
+// The host's pinned memory, for copies to and from the GPU.
+#define PINNED_ROWS(X)                                                                                                 \
+    X(feeder.slots[0].staging, "staging_0", DATA, shape2(3, N))                                                        \
+    X(feeder.slots[1].staging, "staging_1", DATA, shape2(3, N))                                                        \
+    X(stats.results, "results", DATA, shape2(NUM_STEPS, doubles_in<StepResult>()))                                     \
+    X(evaluation.host_means, "eval_means", DATA, shape1(run->mean_places))                                             \
+    X(transfer.host_checksum, "checksum", DATA, shape1(1))                                                             \
+    X(transfer.staging, "staging", DATA, shape1(state_chunk_floats(&t->shards.layout)))                                \
+    X(sample.pinned_logits, "sample_logits", DATA, shape1(t->model.config.padded_vocab_size))                          \
+    X(sample.history_staging, "history_staging", DATA, shape1(run->T))
+
+// The host's ordinary memory.
+#define HOST_ROWS(X)                                                                                                   \
+    X(evaluation.row_means, "row_means", WORKSPACE, shape1(run->eval_sequences))                                       \
+    X(sample.logits, "host_logits", WORKSPACE, shape1(V))                                                              \
+    X(sample.probs, "sampler_probs", WORKSPACE, shape1(V))                                                             \
+    X(feeder.token_counts, "token_counts", WORKSPACE, shape1(V + 1))
+
+#define PLAN_TRAINER_ROW(pointer, name, category, ...) plan_row(plan, &t->pointer, name, PLAN_##category, __VA_ARGS__);
+
+static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_WORKSPACE,
+              "parameters on their way to bf16 pass through cuBLAS's workspace");
+static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
+                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
+              "the arrays of a checkpoint are those on the GPU");
+
+static inline void plan_device(Trainer *t) {
+    MemoryPlan *plan = &t->device_plan;
+    const RunShape *run = &t->model.shape;
+    int64_t N = batch_rows(run), trains = run->kind == RUN_TRAINS;
+    plan_init(plan, phase_names);
+    plan_state(t, plan);
+    plan_activations(&t->model, plan);
+    plan_model(t, plan);
+    if (trains) { plan_muon(t, plan); }
+    DEVICE_ROWS(PLAN_TRAINER_ROW)
+    plan_layout(plan);
+}
+
+static inline void plan_host(Trainer *t) {
+    const RunShape *run = &t->model.shape;
+    int64_t N = batch_rows(run), V = t->model.config.vocab_size;
+    MemoryPlan *plan = &t->pinned_plan;
+    plan_init(plan, phase_names);
+    PINNED_ROWS(PLAN_TRAINER_ROW)
+    plan_layout(plan);
+    plan = &t->host_plan;
+    plan_init(plan, phase_names);
+    HOST_ROWS(PLAN_TRAINER_ROW)
+    plan_layout(plan);
+}
+
+// Plans every buffer of a run. *t is new, or was planned before and never opened.
+static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape shape) {
+    memset(t, 0, sizeof(*t));
+    t->model.shards = &t->shards;
+    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
+    t->model.config = *config, t->model.shape = shape;
+    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage, shape.optimizer);
+    plan_device(t);
+    plan_host(t);
+}
+
+#endif // LLMC_TRAINER_PLAN_CUH

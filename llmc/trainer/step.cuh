@@ -1,0 +1,156 @@
+// A training step: its micro-batches, one update, results that arrive late.
+#ifndef LLMC_TRAINER_STEP_CUH
+#define LLMC_TRAINER_STEP_CUH
+
+#include "llmc/ranks/agree.h"
+#include "llmc/run/run_report.h"
+#include "llmc/trainer/batch.cuh"
+#include "llmc/trainer/update.cuh"
+
+// Describes the i-th micro-batch of a step of this run.
+static inline BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
+    BatchRole role;
+    role.trains = true;
+    role.first = i == 0, role.last = i == run->micro_batches - 1;
+    role.dloss = 1.0f / (float)run->options->total_batch;
+    role.loss_sum = t->stats.loss_sum;
+    return role;
+}
+
+// Queues all micro-batches of the step at the run's position, which add up its gradient. If the run is asked to stop
+// between two of them, sets *interrupted and returns early. Nothing is lost: a resumed run begins the step anew. A rank
+// with peers is not interrupted: it finishes the step.
+static inline bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
+    *interrupted = false;
+    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
+    int64_t N = (int64_t)B * T;
+    zero_gradients(&t->shards, t->model.grads);
+    for (int64_t i = 0; i < run->micro_batches; i++) {
+        *interrupted = !has_peers(&t->shards) && run_is_stopping() && i > 0;
+        if (*interrupted) { return true; }
+        comm_progress_to(t->shards.ranks, "step", run->step + 1);
+        BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+        BatchRole role = training_role(t, run, i);
+        if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+        run_batch(t, slot, B, T, &role);
+    }
+    return true;
+}
+
+// Returns the weight of one row's loss in the mean loss, for reduce_step.
+static inline double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options->total_batch; }
+
+// ---- Results that arrive late ----
+//
+// The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
+// reads them while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself
+// decides whether a step may update the weights (step_finish, adamw_update), so a NaN that the host sees late has
+// changed nothing. Only a run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the step's loss and norm.
+
+// Begins a step: takes a slot for its events and records its beginning.
+static inline PendingStep begin_step(Trainer *t, const TrainRun *run) {
+    PendingStep step;
+    memset(&step, 0, sizeof(step));
+    step.waiting = true;
+    step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
+    step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
+    step.next_sequence = run->next_sequence;
+    step.info = run_begin_step(run, schedule_lr(&run->schedule, run->step));
+    cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
+    return step;
+}
+
+// Names the tensor where a NaN or an infinity of a step began: see section 2 of train_gpt2_program.cuh. Returns false.
+bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error);
+
+// Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.
+static inline bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
+    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
+    const StepResult *result = &t->stats.results[step->slot];
+    trainer_facts.stop->agreed = trainer_facts.stop->agreed || result->wants_to_end != 0;
+    if (result->stopped == STEP_WEIGHTS_DIFFER) {
+        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
+    }
+    if (result->stopped) { return explain_stop(t, run, step, result, error); }
+    step->info.loss = result->loss;
+    step->info.norm = result->norm;
+    step->is_read = true;
+    return true;
+}
+
+// Returns the seconds of a step. They count from the end of an adjoining step before it, which includes gaps, or else
+// from the step's beginning.
+static inline double measured_seconds(const StepStats *stats, const PendingStep *step) {
+    float milliseconds = 0.0f;
+    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
+    cudaEvent_t begin = step->adjoins ? stats->done[before] : stats->begun[step->slot];
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin, stats->done[step->slot]));
+    return 1e-3 * (double)milliseconds;
+}
+
+// Waits for the pending step's results and logs them. Does nothing if no step is pending.
+static inline bool settle_step(Trainer *t, TrainRun *run, Error *error) {
+    PendingStep *step = &t->stats.pending;
+    if (!step->waiting) { return true; }
+    step->waiting = false;
+    if (!step->is_read) {
+        if (!read_result(t, run, step, error)) { return false; }
+        run_skips_update(run, &step->info); // no limits are set, so this only keeps the statistics
+    }
+    wait_for_event(&t->shards, t->stats.done[step->slot]);
+    step->info.seconds = measured_seconds(&t->stats, step);
+    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
+    if (t->gpu.device.peak_flops > 0.0) {
+        double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
+        step->info.peak_fraction = run_step_flops(run) / step->info.seconds / peak;
+    }
+    return run_log_step(run, &step->info, error);
+}
+
+// Decides whether a step updates the weights. The host waits here only in a run that skips outliers.
+static inline bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *skip, Error *error) {
+    *skip = false;
+    if (run->options->skip_loss_z <= 0.0 && run->options->skip_grad_z <= 0.0) { return true; }
+    if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
+    *skip = run_skips_update(run, &step->info);
+    return true;
+}
+
+// Logs the step before while the GPU works on the queued step, which becomes the pending step.
+static inline bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
+    cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
+    if (!settle_step(t, run, error)) { return false; }
+    t->stats.pending = *step;
+    return true;
+}
+
+// ---- The step ----
+
+// Returns the numbers of the next update.
+static inline UpdateFactors update_factors(const TrainRun *run, double lr) {
+    const TrainOptions *o = run->options;
+    int64_t update = run->updates + 1;
+    uint64_t key = rounding_key((uint64_t)o->seed, update);
+    UpdateFactors factors;
+    factors.adamw = adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key);
+    factors.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, key};
+    return factors;
+}
+
+// Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
+static inline bool train_step(Trainer *t, TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    bool interrupted, skip;
+    PendingStep step = begin_step(t, run);
+    if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
+    if (interrupted) { return settle_step(t, run, error); }
+    reduce_step(t, loss_factor(run), o->grad_clip, trainer_facts.stop->asked != 0, step.slot);
+    if (!decide_update(t, run, &step, &skip, error)) { return false; }
+    if (!skip) { trainer_update(t, update_factors(run, step.info.lr)); }
+    run->updates += !skip;
+    if (!queue_results(t, run, &step, error)) { return false; }
+    run_advance(run);
+    return true;
+}
+
+#endif // LLMC_TRAINER_STEP_CUH
