@@ -40,6 +40,8 @@
 #include "llmc/trainer/state.cuh"
 #include "llmc/trainer/step.cuh"
 
+static_assert(LAYERNORM_EPSILON == GPT2_LAYERNORM_EPSILON, "the layer's epsilon is the model's");
+
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The blocks
 

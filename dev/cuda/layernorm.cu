@@ -40,7 +40,7 @@ static __global__ void forward_kernel1(floatX *out, float *mean, float *rstd, co
     for (int c = 0; c < C; c++) { sum += to_float(x[c]); }
     float m = sum / (float)C;
     for (int c = 0; c < C; c++) { square += (to_float(x[c]) - m) * (to_float(x[c]) - m); }
-    float r = 1.0f / sqrtf(square / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(square / (float)C + LAYERNORM_EPSILON);
     for (int c = 0; c < C; c++) {
         float n = (to_float(x[c]) - m) * r;
         out[(int64_t)row * C + c] = from_float<floatX>(n * to_float(weight[c]) + to_float(bias[c]));
@@ -65,7 +65,7 @@ static __global__ void forward_kernel2(floatX *out, float *mean, float *rstd, co
     for (int c = lane; c < C; c += WARP_SIZE) { sum += to_float(x[c]); }
     float m = warp_sum(sum) / (float)C;
     for (int c = lane; c < C; c += WARP_SIZE) { square += (to_float(x[c]) - m) * (to_float(x[c]) - m); }
-    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + LAYERNORM_EPSILON);
     for (int c = lane; c < C; c += WARP_SIZE) {
         float n = (to_float(x[c]) - m) * r;
         out[(int64_t)row * C + c] = from_float<floatX>(n * to_float(weight[c]) + to_float(bias[c]));
@@ -95,7 +95,7 @@ static __global__ void forward_kernel3(floatX *out, float *mean, float *rstd, co
         x128 values = load128(x + c);
         for (int k = 0; k < x128::size; k++) { square += (to_float(values[k]) - m) * (to_float(values[k]) - m); }
     }
-    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + LAYERNORM_EPSILON);
     for (int c = first; c < C; c += step) {
         x128 values = load128(x + c), w = load128(weight + c), b = load128(bias + c);
         for (int k = 0; k < x128::size; k++) {
@@ -131,7 +131,7 @@ static __global__ void forward_kernel4(floatX *out, float *mean, float *rstd, co
     for (int i = 0; i < VECTORS; i++) {
         for (int k = 0; k < x128::size; k++) { square += (to_float(x[i][k]) - m) * (to_float(x[i][k]) - m); }
     }
-    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + LAYERNORM_EPSILON);
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         int c = first + i * WARP_SIZE * x128::size;

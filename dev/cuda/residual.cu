@@ -90,7 +90,7 @@ static __global__ void residual_kernel3(floatX *residual, floatX *out, float *me
     for (int i = 0; i < VECTORS; i++) {
         for (int k = 0; k < x128::size; k++) { square += (to_float(x[i][k]) - m) * (to_float(x[i][k]) - m); }
     }
-    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(warp_sum(square) / (float)C + LAYERNORM_EPSILON);
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         int c = first + i * WARP_SIZE * x128::size;

@@ -19,9 +19,9 @@
 
 #include "llmc/layers/column_sums.cuh"
 #include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/model/gpt2.h"
 #include "llmc/cuda/ptx.cuh"
 
+#define LAYERNORM_EPSILON 1e-5f      // of GPT-2
 #define LAYERNORM_MAX_CHANNELS 12288 // of the widest GPT-3; the backward's registers hold no wider row in fp32
 
 // Refuses a model whose rows the kernels cannot take. where: begins the message, as in model_check_config.
@@ -87,7 +87,7 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
             square = fmaf(d, d, square);
         }
     }
-    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + GPT2_LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + LAYERNORM_EPSILON);
 #pragma unroll
     for (int i = 0; i < LAYERNORM_VECTORS; i++) {
         int vector = threadIdx.x + i * blockDim.x;

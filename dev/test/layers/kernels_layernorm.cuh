@@ -111,7 +111,7 @@ TEST(test_layernorm_forward_far_from_zero) {
             double sum = 0.0, square = 0.0;
             for (int k = 0; k < C; k++) { sum += c.x[(size_t)(row * C + k)]; }
             for (int k = 0; k < C; k++) { square += pow(c.x[(size_t)(row * C + k)] - sum / C, 2.0); }
-            double rstd = 1.0 / sqrt(square / C + GPT2_LAYERNORM_EPSILON);
+            double rstd = 1.0 / sqrt(square / C + LAYERNORM_EPSILON);
             c.mean[(size_t)row] = (float)(sum / C);
             c.rstd[(size_t)row] = (float)rstd;
             for (int k = 0; k < C; k++) {
