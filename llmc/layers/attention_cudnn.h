@@ -146,12 +146,12 @@ static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
 
 // ---- Descriptors ----
 
-static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char *what) {
+static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status) {
     if (graph->status == CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_SUCCESS) {
         char reason[160] = "";
         cudnnGetLastErrorString(reason, sizeof(reason));
         graph->status = status;
-        snprintf(graph->error, sizeof(graph->error), "%s: %s (%s)", what, cudnnGetErrorString(status), reason);
+        snprintf(graph->error, sizeof(graph->error), "%s (%s)", cudnnGetErrorString(status), reason);
     }
     return graph->status == CUDNN_STATUS_SUCCESS;
 }
@@ -163,28 +163,30 @@ typedef struct {
     int64_t count;
     const void *values;
 } CudnnAttribute;
+#define CUDNN_SET(name, type, count, values) CudnnAttribute({CUDNN_ATTR_##name, CUDNN_TYPE_##type, count, values})
+#define CUDNN_PART(name, part) CUDNN_SET(name, BACKEND_DESCRIPTOR, *(part) != NULL, part)
 
 // Makes a descriptor without attributes. cudnn_graph_end destroys it.
 static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
     CudnnDescriptor descriptor = NULL;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
     if (graph->num_made == CUDNN_GRAPH_DESCRIPTORS) { abort(); } // a programming error: graphs are written by hand
-    if (cudnn_ok(graph, cudnnBackendCreateDescriptor(type, &descriptor), "a descriptor")) {
+    if (cudnn_ok(graph, cudnnBackendCreateDescriptor(type, &descriptor))) {
         graph->made[graph->num_made++] = descriptor;
     }
     return descriptor;
 }
 
-// Makes a descriptor with its attributes and finalizes it. what: in words, for an error.
-static inline CudnnDescriptor cudnn_describe(CudnnGraph *graph, const char *what, cudnnBackendDescriptorType_t type,
+// Makes a descriptor with its attributes and finalizes it.
+static inline CudnnDescriptor cudnn_describe(CudnnGraph *graph, cudnnBackendDescriptorType_t type,
                                              std::initializer_list<CudnnAttribute> attributes) {
     CudnnDescriptor descriptor = cudnn_make(graph, type);
     for (const CudnnAttribute &a : attributes) {
         if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
         if (a.count == 0) { continue; }
-        cudnn_ok(graph, cudnnBackendSetAttribute(descriptor, a.name, a.type, a.count, a.values), what);
+        cudnn_ok(graph, cudnnBackendSetAttribute(descriptor, a.name, a.type, a.count, a.values));
     }
-    if (graph->status == CUDNN_STATUS_SUCCESS) { cudnn_ok(graph, cudnnBackendFinalize(descriptor), what); }
+    if (graph->status == CUDNN_STATUS_SUCCESS) { cudnn_ok(graph, cudnnBackendFinalize(descriptor)); }
     return descriptor;
 }
 
@@ -193,13 +195,8 @@ static inline int64_t cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, c
                                 cudnnBackendAttributeType_t type, int64_t room, void *values) {
     int64_t count = 0;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return 0; }
-    cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, &count, values), "a question");
+    cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, &count, values));
     return graph->status == CUDNN_STATUS_SUCCESS ? min_i64(count, room) : 0;
-}
-
-// An attribute that is a descriptor, or that there is none of.
-static inline CudnnAttribute cudnn_part(cudnnBackendAttributeName_t name, const CudnnDescriptor *part) {
-    return {name, CUDNN_TYPE_BACKEND_DESCRIPTOR, *part != NULL, part};
 }
 
 // ---- Tensors ----
@@ -220,14 +217,12 @@ static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int array, int par
     if (graph->num_tensors == CUDNN_GRAPH_TENSORS) { abort(); }
     graph->tensors[graph->num_tensors++] = {array, part};
     int64_t uid = graph->num_tensors;
-    return cudnn_describe(graph, "a tensor", CUDNN_BACKEND_TENSOR_DESCRIPTOR,
-                          {{CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid},
-                           {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type},
-                           {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.begin()},
-                           {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.begin()},
-                           {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
-                           {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual},
-                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value}});
+    return cudnn_describe(
+        graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR,
+        {CUDNN_SET(TENSOR_UNIQUE_ID, INT64, 1, &uid), CUDNN_SET(TENSOR_DATA_TYPE, DATA_TYPE, 1, &type),
+         CUDNN_SET(TENSOR_DIMENSIONS, INT64, 4, dims.begin()), CUDNN_SET(TENSOR_STRIDES, INT64, 4, strides.begin()),
+         CUDNN_SET(TENSOR_BYTE_ALIGNMENT, INT64, 1, &alignment), CUDNN_SET(TENSOR_IS_VIRTUAL, BOOLEAN, 1, &is_virtual),
+         CUDNN_SET(TENSOR_IS_BY_VALUE, BOOLEAN, 1, &by_value)});
 }
 
 // The values from one token to the next in an array of bf16.
@@ -273,10 +268,10 @@ static inline CudnnDescriptor cudnn_number(CudnnGraph *graph, int array) {
 
 // ---- Operations ----
 
-static inline void cudnn_operation(CudnnGraph *graph, const char *what, cudnnBackendDescriptorType_t type,
+static inline void cudnn_operation(CudnnGraph *graph, cudnnBackendDescriptorType_t type,
                                    std::initializer_list<CudnnAttribute> parts) {
     if (graph->num_operations == CUDNN_GRAPH_OPERATIONS) { abort(); }
-    graph->operations[graph->num_operations++] = cudnn_describe(graph, what, type, parts);
+    graph->operations[graph->num_operations++] = cudnn_describe(graph, type, parts);
 }
 
 static const cudnnDataType_t cudnn_fp32 = CUDNN_DATA_FLOAT; // the precision of all operations
@@ -286,41 +281,36 @@ static const cudnnDataType_t cudnn_fp32 = CUDNN_DATA_FLOAT; // the precision of 
 static inline CudnnDescriptor cudnn_map(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
                                         CudnnDescriptor b, CudnnDescriptor y, CudnnDescriptor mask = NULL,
                                         int64_t axis = -1) {
-    CudnnDescriptor settings = cudnn_describe(graph, "a pointwise operation", CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
-                                              {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
-                                               {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32},
-                                               {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis >= 0, &axis}});
-    cudnn_operation(graph, "a pointwise operation", CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-                    {cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &settings),
-                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x),
-                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &b),
-                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, &mask),
-                     cudnn_part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y)});
+    CudnnDescriptor settings = cudnn_describe(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+                                              {CUDNN_SET(POINTWISE_MODE, POINTWISE_MODE, 1, &mode),
+                                               CUDNN_SET(POINTWISE_MATH_PREC, DATA_TYPE, 1, &cudnn_fp32),
+                                               CUDNN_SET(POINTWISE_AXIS, INT64, axis >= 0, &axis)});
+    cudnn_operation(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                    {CUDNN_PART(OPERATION_POINTWISE_PW_DESCRIPTOR, &settings),
+                     CUDNN_PART(OPERATION_POINTWISE_XDESC, &x), CUDNN_PART(OPERATION_POINTWISE_BDESC, &b),
+                     CUDNN_PART(OPERATION_POINTWISE_TDESC, &mask), CUDNN_PART(OPERATION_POINTWISE_YDESC, &y)});
     return y;
 }
 
 // c = a b for each head. Returns c.
 static inline CudnnDescriptor cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
-    CudnnDescriptor settings = cudnn_describe(graph, "a matrix product", CUDNN_BACKEND_MATMUL_DESCRIPTOR,
-                                              {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32}});
-    cudnn_operation(
-        graph, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
-        {cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_DESC, &settings), cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a),
-         cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b), cudnn_part(CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c)});
+    CudnnDescriptor settings = cudnn_describe(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR,
+                                              {CUDNN_SET(MATMUL_COMP_TYPE, DATA_TYPE, 1, &cudnn_fp32)});
+    cudnn_operation(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+                    {CUDNN_PART(OPERATION_MATMUL_DESC, &settings), CUDNN_PART(OPERATION_MATMUL_ADESC, &a),
+                     CUDNN_PART(OPERATION_MATMUL_BDESC, &b), CUDNN_PART(OPERATION_MATMUL_CDESC, &c)});
     return c;
 }
 
 // Returns the sum or the largest value of each row of x, as a virtual tensor (B, NH, T, 1).
 static inline CudnnDescriptor cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorOp_t how, CudnnDescriptor x) {
     CudnnDescriptor y = cudnn_packed(graph, CUDNN_DATA_FLOAT, 1);
-    CudnnDescriptor settings =
-        cudnn_describe(graph, "a reduction", CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
-                       {{CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how},
-                        {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &cudnn_fp32}});
-    cudnn_operation(graph, "a reduction", CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
-                    {cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_DESC, &settings),
-                     cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &x),
-                     cudnn_part(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &y)});
+    CudnnDescriptor settings = cudnn_describe(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
+                                              {CUDNN_SET(REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE, 1, &how),
+                                               CUDNN_SET(REDUCTION_COMP_TYPE, DATA_TYPE, 1, &cudnn_fp32)});
+    cudnn_operation(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+                    {CUDNN_PART(OPERATION_REDUCTION_DESC, &settings), CUDNN_PART(OPERATION_REDUCTION_XDESC, &x),
+                     CUDNN_PART(OPERATION_REDUCTION_YDESC, &y)});
     return y;
 }
 
@@ -329,9 +319,8 @@ static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor
     int64_t NH = graph->NH, T = graph->T;
     CudnnDescriptor y =
         cudnn_tensor(graph, CUDNN_VIRTUAL, 0, CUDNN_DATA_BFLOAT16, {graph->B, NH, T, T}, {NH * T * T, T * T, 1, T});
-    cudnn_operation(
-        graph, "a reshape", CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
-        {cudnn_part(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &x), cudnn_part(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y)});
+    cudnn_operation(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+                    {CUDNN_PART(OPERATION_RESHAPE_XDESC, &x), CUDNN_PART(OPERATION_RESHAPE_YDESC, &y)});
     return y;
 }
 
@@ -437,9 +426,9 @@ static inline bool cudnn_try_config(CudnnGraph *graph, CudnnDescriptor config, c
         snprintf(graph->error, sizeof(graph->error), "its engine is not deterministic");
         return false;
     }
-    graph->plan = cudnn_describe(graph, "a plan", CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
-                                 {{CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle},
-                                  cudnn_part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &config)});
+    graph->plan = cudnn_describe(
+        graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+        {CUDNN_SET(EXECUTION_PLAN_HANDLE, HANDLE, 1, &handle), CUDNN_PART(EXECUTION_PLAN_ENGINE_CONFIG, &config)});
     cudnn_get(graph, graph->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes);
     bool is_made = graph->status == CUDNN_STATUS_SUCCESS;
     graph->status = CUDNN_STATUS_SUCCESS;
@@ -457,13 +446,13 @@ static inline bool cudnn_make_plan(CudnnGraph *graph, cudnnHandle_t handle, int6
     char version[32];
     CudnnDescriptor configs[8];
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    CudnnDescriptor operations = cudnn_describe(
-        graph, "the graph", CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
-        {{CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations, graph->operations},
-         {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle}});
-    CudnnDescriptor heuristic = cudnn_describe(graph, "the choice of an engine", CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
-                                               {cudnn_part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &operations),
-                                                {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode}});
+    CudnnDescriptor operations =
+        cudnn_describe(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+                       {CUDNN_SET(OPERATIONGRAPH_OPS, BACKEND_DESCRIPTOR, graph->num_operations, graph->operations),
+                        CUDNN_SET(OPERATIONGRAPH_HANDLE, HANDLE, 1, &handle)});
+    CudnnDescriptor heuristic = cudnn_describe(
+        graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+        {CUDNN_PART(ENGINEHEUR_OPERATION_GRAPH, &operations), CUDNN_SET(ENGINEHEUR_MODE, HEUR_MODE, 1, &mode)});
     for (CudnnDescriptor &config : configs) { config = cudnn_make(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR); }
     int64_t count =
         cudnn_get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 8, configs);
@@ -537,15 +526,12 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnGraph *graph,
         pointers[count] = (const char *)arrays[tensor.array] + cudnn_offset(graph, tensor, first);
         uids[count++] = i + 1;
     }
-    cudnn_ok(&run, cudnnSetStream(att->handle, stream), "the stream");
-    CudnnDescriptor pack =
-        cudnn_describe(&run, "the pointers", CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-                       {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids},
-                        {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers},
-                        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace}});
-    if (run.status == CUDNN_STATUS_SUCCESS) {
-        cudnn_ok(&run, cudnnBackendExecute(att->handle, graph->plan, pack), "the kernels");
-    }
+    cudnn_ok(&run, cudnnSetStream(att->handle, stream));
+    CudnnDescriptor pack = cudnn_describe(&run, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+                                          {CUDNN_SET(VARIANT_PACK_UNIQUE_IDS, INT64, count, uids),
+                                           CUDNN_SET(VARIANT_PACK_DATA_POINTERS, VOID_PTR, count, pointers),
+                                           CUDNN_SET(VARIANT_PACK_WORKSPACE, VOID_PTR, 1, &workspace)});
+    if (run.status == CUDNN_STATUS_SUCCESS) { cudnn_ok(&run, cudnnBackendExecute(att->handle, graph->plan, pack)); }
     cudnn_graph_end(&run);
     if (run.status == CUDNN_STATUS_SUCCESS) { return; }
     fflush(stdout);
