@@ -78,7 +78,7 @@ def test_between_machines():
              ((64, 8), (64, 64), (8, 64))]
     assert waits[0] < waits[1] <= waits[2], waits
     slow = [step(f"-e d12 -d 4194304 -b 64 -np {ranks} -z 1 --gpu 4090").waits() for ranks in (8, 64)]
-    assert slow[1] < 1.2 * slow[0], "a network makes GPUs without NVLink faster or slower"
+    assert slow[0] < slow[1] < 1.2 * slow[0], "a network makes GPUs without NVLink faster, or much slower"
 
 
 def test_measured_beside(tmp_path):
