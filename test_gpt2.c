@@ -201,7 +201,7 @@ TEST(test_initialisation) {
     float *params = tiny.gpt2.params;
     param_init_all(params, &tiny.gpt2.config, (uint64_t)*fixture_ints(&f, "seed", 1));
     for (int64_t i = 0; i < n; i++) { params[i] = params[i * stride]; }
-    check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * PARAM_INIT_STD,
+    check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * MODEL_INIT_STD,
                 8 * FLT_EPSILON);
     tiny_close(&tiny);
     fixture_close(&f);
