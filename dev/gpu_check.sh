@@ -41,10 +41,10 @@ part() {
 
 # train NAME SECONDS GPUS OPTIONS ...: the trainer, one process a GPU.
 train() {
-    local start
-    start=$(mktemp -d "$work/start.XXXXXX")
-    part "$1" "$2" scripts/multi_node/local_ranks.sh 0 "$3" $trainer --num-processes "$3" --nccl-init fs \
-        --nccl-fs-path "$start" --start-timeout 20 --val-every 0 --sample-every 0 --seed 1 "${@:4}"
+    local launch=("$trainer")
+    [ "$3" = 1 ] || launch=(scripts/multi_node/local_ranks.sh 0 "$3" "$trainer" --num-processes "$3" --nccl-init fs
+        --nccl-fs-path "$(mktemp -d "$work/start.XXXXXX")" --start-timeout 20)
+    part "$1" "$2" "${launch[@]}" --val-every 0 --sample-every 0 --seed 1 "${@:4}"
 }
 
 # ---- The machine. What nvidia-smi does not say is left open; of a card in slices (MIG) a process sees one ----
@@ -73,7 +73,7 @@ else
     head -c 1012 /dev/zero >>"$work/tokens.bin"
     head -c 16777216 /dev/urandom | tr '\200-\377' '\000-\177' >>"$work/tokens.bin"
     part "build the trainer" 60 make "$@" train_gpt2cu
-    part "build the tests" 110 make -j2 "$@" test_gpt2cu $tests
+    part "build the tests" 150 make -j2 "$@" test_gpt2cu $tests
     part "test_gpt2cu" 60 ./test_gpt2cu
 fi
 part "all terms of sums" 40 $tests terms
