@@ -41,9 +41,9 @@ static inline bool comm_gather_u64(Comm *comm, const char *name, const uint64_t 
 }
 
 // Makes values[i] the sum over all ranks, modulo 2^64.
-static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, int count, Error *error) {
+static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *error) {
     uint64_t *all;
-    bool ok = comm_gather_u64(comm, name, values, count, &all, error);
+    bool ok = comm_gather_u64(comm, "a sum", values, count, &all, error);
     for (int i = 0; ok && i < count; i++) {
         values[i] = 0;
         for (int r = 0; r < comm->num_ranks; r++) { values[i] += all[r * count + i]; }
@@ -52,14 +52,10 @@ static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, i
     return ok;
 }
 
-static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *error) {
-    return comm_add_up(comm, "a sum", values, count, error);
-}
-
 // Finds out whether `mine` is true on some rank.
 static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
     uint64_t count = mine;
-    bool ok = comm_add_up(comm, "a question to all", &count, 1, error);
+    bool ok = comm_sum_u64(comm, &count, 1, error);
     *any = count > 0;
     return ok;
 }

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "llmc/base/input_file.h"
+#include "llmc/ranks/agree.h"
 #include "llmc/ranks/watch.h"
 
 #ifdef USE_MPI
@@ -25,6 +26,7 @@
 #define MEET_GRACE_SECONDS 3.0    // after its own limit, in which a rank lets rank 0 say which ranks are missing
 #define MEET_FOLDER "gpt2c_start" // in the shared folder
 #define MEET_FILE "address"       // in that folder
+#define MEET_TEXT_BYTES 2048      // of the text by which rank 0 says where it is
 #define TOKEN_DIGITS (4 * TOKEN_HALF)
 #define TOKEN_VARIABLE "GPT2C_SECRET"
 #define TOKEN_REMEDY                                                                                                   \
@@ -213,26 +215,35 @@ static inline bool meet_by_tcp(Start *s, Error *error) {
 
 // ---- MPI and the folder: rank 0 listens anywhere and says where ----
 
-// Lets rank 0 listen at a free port of all its addresses, and makes the token of the run. Describes the port, or why
-// rank 0 cannot.
-static inline bool meet_make_contact(Start *s, Error *error) {
+// Reads the text by which rank 0 says where it is.
+static inline bool meet_parse_contact(Start *s, const char *text) {
+    Error ignored;
+    char token[TOKEN_DIGITS + 1];
+    int end = 0, port = 0, found = sscanf(text, "token %64s\nport %5d\naddresses%n", token, &port, &end);
+    s->contact.port = port;
+    snprintf(s->contact.text, sizeof(s->contact.text), "%.*s", (int)strcspn(text + end, "\n"), text + end);
+    return found == 2 && end > 0 && port > 0 && port <= 65535 && token_take(&s->token, "", token, &ignored);
+}
+
+// Lets rank 0 listen at a free port of all its addresses, and makes the token of the run. Describes both in text, or
+// why rank 0 cannot listen.
+static inline bool meet_make_contact(Start *s, char text[MEET_TEXT_BYTES], Error *error) {
     uint8_t bytes[TOKEN_DIGITS / 2];
-    StarContact *contact = &s->contact;
+    char token[TOKEN_DIGITS + 1], numbers[MEET_TEXT_BYTES / 2];
     bool ok = getentropy(bytes, sizeof(bytes)) == 0 && (s->listener = meet_listen_everywhere(0)) >= 0;
-    snprintf(contact->text, sizeof(contact->text), "rank 0 (%s) cannot listen for the other ranks: %s",
-             comm_host(s->comm, 0), strerror(errno));
-    if (!ok) { return fail(error, "%s", contact->text); }
-    for (size_t i = 0; i < sizeof(bytes); i++) { snprintf(contact->token + 2 * i, 3, "%02x", bytes[i]); }
-    meet_own_addresses(contact->text, sizeof(contact->text));
-    contact->port = meet_port(s->listener);
-    return token_take(&s->token, "the token", contact->token, error);
+    snprintf(text, MEET_TEXT_BYTES, "rank 0 (%s) cannot listen for the other ranks: %s", comm_host(s->comm, 0),
+             strerror(errno));
+    if (!ok) { return fail(error, "%s", text); }
+    for (size_t i = 0; i < sizeof(bytes); i++) { snprintf(token + 2 * i, 3, "%02x", bytes[i]); }
+    meet_own_addresses(numbers, sizeof(numbers));
+    snprintf(text, MEET_TEXT_BYTES, "token %s\nport %d\naddresses %s\n", token, meet_port(s->listener), numbers);
+    return meet_parse_contact(s, text);
 }
 
 // Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come, so that one run
 // at a time starts in it.
 static inline bool meet_by_folder(Start *s, Error *error) {
-    char text[2048];
-    const StarContact *contact = &s->contact;
+    char text[MEET_TEXT_BYTES];
     const char *shared = s->comm->options.folder;
     if (shared == NULL || shared[0] == '\0') {
         return fail(error, "--nccl-fs-path is missing: a start through a folder needs one that all machines see");
@@ -240,34 +251,21 @@ static inline bool meet_by_folder(Start *s, Error *error) {
     bool ok = path_check(shared, "--nccl-fs-path", error) && path_join(s->folder, shared, MEET_FOLDER, error) &&
               path_join(s->file, s->folder, MEET_FILE, error);
     if (!ok || s->comm->rank > 0) { return ok; }
-    if (!make_own_directory(s->folder, error) || !directory_lock(&s->lock, s->folder, error)) { return false; }
-    if (!meet_make_contact(s, error)) { return false; }
-    int n =
-        snprintf(text, sizeof(text), "token %s\nport %d\naddresses %s\n", contact->token, contact->port, contact->text);
-    return write_whole_file(s->file, text, n, 0600, error);
-}
-
-// Reads the text of rank 0's file.
-static inline bool meet_parse_contact(StarContact *contact, StarToken *token, const char *text) {
-    Error ignored;
-    int end = 0, port = 0;
-    int found = sscanf(text, "token %64s\nport %5d\naddresses%n", contact->token, &port, &end);
-    contact->port = port;
-    snprintf(contact->text, sizeof(contact->text), "%.*s", (int)strcspn(text + end, "\n"), text + end);
-    return found == 2 && end > 0 && port > 0 && port <= 65535 && token_take(token, "", contact->token, &ignored);
+    return make_own_directory(s->folder, error) && directory_lock(&s->lock, s->folder, error) &&
+           meet_make_contact(s, text, error) && write_whole_file(s->file, text, (int64_t)strlen(text), 0600, error);
 }
 
 // Reads rank 0's address from its file if there is one. An earlier run that was killed may have left the file, so
 // another file may come whatever is wrong with it.
 static inline bool meet_read_contact(Start *s, Error *error) {
-    char text[2048];
+    char text[MEET_TEXT_BYTES];
     // Network file systems remember for a while that a file is missing, unless its folder is read.
     DIR *look = opendir(s->folder);
     while (look != NULL && readdir(look) != NULL) {}
     if (look != NULL) { closedir(look); }
     if (!path_exists(s->file)) { return fail(error, "%s: rank 0 has not written it yet", s->file); }
     return token_read_file(s->file, text, sizeof(text), error) &&
-           (meet_parse_contact(&s->contact, &s->token, text) || fail(error, "%s: is no address of rank 0", s->file));
+           (meet_parse_contact(s, text) || fail(error, "%s: is no address of rank 0", s->file));
 }
 
 // MPI is used for the ranks and for telling rank 0's address, nothing else.
@@ -287,13 +285,14 @@ static inline bool meet_begin_mpi(const Launcher *launcher, int *rank, int *num_
 }
 
 static inline bool meet_by_mpi(Start *s, Error *error) {
-    if (s->comm->rank == 0) { meet_make_contact(s, error); }
-    MPI_Bcast(&s->contact, (int)sizeof(s->contact), MPI_BYTE, 0, MPI_COMM_WORLD);
+    char text[MEET_TEXT_BYTES] = "";
+    if (s->comm->rank == 0) { meet_make_contact(s, text, error); }
+    MPI_Bcast(text, sizeof(text), MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD); // some MPIs send the last of a broadcast only when they are called again
     s->deadline = seconds_now() + s->comm->options.start_timeout; // MPI itself may have taken long
-    s->told = s->contact.port == 0 && s->comm->rank > 0;
-    if (s->contact.port == 0) { return fail(error, "%s", s->contact.text); }
-    return token_take(&s->token, "the token", s->contact.token, error);
+    bool ok = meet_parse_contact(s, text);
+    s->told = !ok && s->comm->rank > 0;
+    return ok || fail(error, "%s", text);
 }
 
 static inline void meet_end_mpi(void) {
@@ -459,34 +458,26 @@ static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
     return ok;
 }
 
-// Takes who all ranks are, and finds this rank's place among the ranks of its machine.
-static inline bool comm_take_names(Comm *comm, const Text *all, Error *error) {
-    const size_t bytes = sizeof(CommWho);
+// Tells all ranks who is who, in the first exchange. Then this rank knows its place, and the watch begins.
+static inline bool comm_introduce(Comm *comm, Error *error) {
     int gpus = comm->options.gpus_per_node, me = comm->rank;
-    bool ok = all->used == (size_t)comm->num_ranks * bytes;
+    CommWho *all = (CommWho *)calloc((size_t)comm->num_ranks, sizeof(CommWho));
+    bool ok = all != NULL || fail(error, "out of memory");
+    ok = ok && comm_all_gather(comm, &comm->peers[me].who, all, (int64_t)sizeof(*all), error);
     for (int i = 0; ok && i < comm->num_ranks; i++) {
-        memcpy(&comm->peers[i].who, all->data + (size_t)i * bytes, bytes);
-        comm->peers[i].who.host[COMM_HOST_BYTES - 1] = '\0';
+        all[i].host[COMM_HOST_BYTES - 1] = '\0';
+        comm->peers[i].who = all[i];
     }
     comm->local_rank = comm->num_local = 0;
-    for (int i = 0; ok && i < comm->num_ranks; i++) {
+    for (int i = 0; i < comm->num_ranks; i++) {
         bool here = gpus > 0 ? i / gpus == me / gpus : strcmp(comm_host(comm, i), comm_host(comm, me)) == 0;
         comm->local_rank += here && i < me;
         comm->num_local += here;
     }
-    return ok || fail(error, "rank 0 answers the start with something else");
-}
-
-// Tells all ranks who is who, in the first exchange. Then this rank knows its place, and the watch begins.
-static inline bool comm_introduce(Comm *comm, Error *error) {
-    Text all;
-    CommWho who = comm->peers[comm->rank].who;
-    bool ok = comm_exchange(comm, "the start", (int64_t)sizeof(who), &who, (int64_t)sizeof(who), &all, error) &&
-              comm_take_names(comm, &all, error);
-    text_free(&all);
-    if (ok) { comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, comm->rank); }
+    if (ok) { comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, me); }
     comm->start_deadline = 0.0;
     comm->sequence = 0; // the first exchange of the caller has number 1
+    free(all);
     return ok && watch_start(comm, error);
 }
 

@@ -256,9 +256,6 @@ static inline void comm_all_know(Comm *comm, const Error *error) {
     snprintf(comm->known, sizeof(comm->known), "%s", error->text);
 }
 
-// Tells whether no exchange can succeed any more.
-static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
-
 // Tells the other ranks that this rank has failed: they end with "rank 3 (host): <error>". Does not repeat an error
 // that all ranks have from comm_agree, so call this for every error. Returns within seconds. Does not print. If another
 // rank has failed at this moment, and all ranks end with that rank's error, this does not return.

@@ -4,8 +4,8 @@
 // A process says for each socket who it is. Both ends show their half of the run's token, before anything else that
 // they say is believed:
 //
-//   caller   StarJoin     its half, its protocol, who it is
-//   rank 0   StarAnswer   its half: welcome, or the reason of a refusal
+//   caller   StarJoin                its half, its protocol, who it is
+//   rank 0   its half, and a message  who it is, or the reason of a refusal
 //
 // A caller without the token gets one read of STAR_GREETING_BYTES, STAR_GREETING_SECONDS, and its place until so many
 // others have come that they need it. It never ends the run. Rank 0 counts such callers.
@@ -151,12 +151,6 @@ typedef struct {
     CommWho who;
 } StarJoin;
 
-typedef struct {
-    uint8_t token[TOKEN_HALF];
-    int32_t bytes; // of the reason that follows; 0: welcome
-    CommWho who;   // rank 0
-} StarAnswer;
-
 typedef enum { TALK_MINE = 0x6d6f6301, TALK_RESULT, TALK_FAILURE } StarKind; // FAILURE: the data is the reason
 
 // Begins a message of an exchange. All machines of a run have one byte order.
@@ -169,10 +163,23 @@ typedef struct {
     char name[STAR_NAME_BYTES];
 } StarHead;
 
-static inline void star_say(const Comm *comm, int rank, StarHead head, StarKind kind, const void *data, size_t bytes) {
+static inline void star_say(int fd, StarHead head, StarKind kind, const void *data, size_t bytes) {
     head.kind = kind, head.bytes = (int64_t)bytes;
-    socket_write(comm->peers[rank].talk, &head, sizeof(head), HUGE_VAL);
-    socket_write(comm->peers[rank].talk, data, bytes, HUGE_VAL);
+    socket_write(fd, &head, sizeof(head), HUGE_VAL);
+    socket_write(fd, data, bytes, HUGE_VAL);
+}
+
+// Reads a message, and adds its data to *all. On failure errno is as after socket_read, or EBADMSG: it makes no sense.
+static inline bool star_read(int fd, StarHead *head, Text *all, double deadline) {
+    if (!socket_read(fd, head, sizeof(*head), deadline)) { return false; }
+    bool fits = head->kind >= TALK_MINE && head->kind <= TALK_FAILURE && head->bytes >= 0;
+    head->name[STAR_NAME_BYTES - 1] = '\0';
+    errno = EBADMSG;
+    if (!fits || head->bytes > STAR_MAX_BYTES || !text_reserve(all, (size_t)head->bytes)) { return false; }
+    if (!socket_read(fd, all->data + all->used, (size_t)head->bytes, deadline)) { return false; }
+    all->used += (size_t)head->bytes;
+    all->data[all->used] = '\0';
+    return true;
 }
 
 // Tells whether this can be a process.
@@ -188,9 +195,8 @@ static inline bool star_fail_ended(const Comm *comm, int rank, Error *error) {
 
 // Says where rank 0 is.
 typedef struct {
-    int32_t port;                   // 0: rank 0 could not listen, and text says why
-    char token[4 * TOKEN_HALF + 1]; // hexadecimal
-    char text[1024];                // names or numbers, separated by spaces
+    int32_t port;
+    char text[1024]; // names or numbers, separated by spaces
 } StarContact;
 
 // Holds a start in progress.
@@ -257,20 +263,20 @@ static inline bool star_check_join(const Comm *comm, const StarJoin *join, ssize
                 comm_process_name(comm, rank).text);
 }
 
-// Answers a caller that has shown the token. words: why it is no rank of this run; "": it is welcome.
+// Answers a caller that has shown the token. words: why it is no rank of this run; NULL: it is welcome.
 static inline void star_answer(const Start *s, int fd, const char *words) {
-    StarAnswer answer;
-    memset(&answer, 0, sizeof(answer));
-    memcpy(answer.token, s->token.zero, sizeof(answer.token));
-    answer.bytes = (int32_t)strlen(words), answer.who = s->comm->peers[0].who;
-    socket_write(fd, &answer, sizeof(answer), 0.0);
-    socket_write(fd, words, strlen(words), 0.0);
+    const CommWho *zero = &s->comm->peers[0].who;
+    StarHead head;
+    memset(&head, 0, sizeof(head));
+    socket_write(fd, s->token.zero, TOKEN_HALF, HUGE_VAL);
+    if (words == NULL) { star_say(fd, head, TALK_RESULT, zero, sizeof(*zero)); }
+    if (words != NULL) { star_say(fd, head, TALK_FAILURE, words, strlen(words)); }
 }
 
 // Makes a caller one of the two sockets of a rank.
 static inline void star_admit(Start *s, int *caller, const StarJoin *join) {
     CommPeer *peer = &s->comm->peers[join->rank];
-    star_answer(s, *caller, "");
+    star_answer(s, *caller, NULL);
     peer->who = join->who;
     if (join->watches) { peer->watch = *caller; }
     if (!join->watches) { peer->talk = *caller; }
@@ -344,7 +350,7 @@ static inline bool star_gather(Start *s, Error *error) {
             star_round(s, error) && (s->num_missing == 0 || seconds_now() < s->deadline || star_fail_missing(s, error));
     }
     for (int i = 1; !ok && i < s->comm->num_ranks; i++) {
-        star_say(s->comm, i, head, TALK_FAILURE, error->text, strlen(error->text));
+        star_say(s->comm->peers[i].talk, head, TALK_FAILURE, error->text, strlen(error->text));
     }
     s->refusal = error->text;
     for (double end = seconds_now() + STAR_TELL_SECONDS; !ok && seconds_now() < end;) { star_round(s, &ignored); }
@@ -356,22 +362,25 @@ static inline bool star_gather(Start *s, Error *error) {
 
 // Reads rank 0's answer. where: for messages.
 static inline bool star_hear_answer(Start *s, int fd, const char *where, double deadline, Error *error) {
-    StarAnswer answer;
-    char words[COMM_TEXT_BYTES] = "";
-    bool heard = socket_read(fd, answer.token, sizeof(answer.token), deadline);
-    bool belongs = heard && token_equal(answer.token, s->token.zero);
-    if (belongs) { heard = socket_read(fd, &answer.bytes, sizeof(answer) - sizeof(answer.token), deadline); }
-    bool refused = belongs && heard && answer.bytes > 0 && answer.bytes < COMM_TEXT_BYTES;
-    if (refused) { heard = socket_read(fd, words, (size_t)answer.bytes, deadline); }
-    s->told = refused && heard;
-    if (s->told) { return fail(error, "%s", words[0] != '\0' ? words : STAR_NO_REASON); }
-    if (belongs && heard && answer.bytes == 0 && comm_is_process(&answer.who)) {
-        s->comm->peers[0].who = answer.who;
-        return true;
+    StarHead head;
+    Text said = {NULL, 0, 0, false};
+    CommWho *zero = &s->comm->peers[0].who;
+    uint8_t half[TOKEN_HALF];
+    bool belongs = socket_read(fd, half, sizeof(half), deadline);
+    if (belongs && !token_equal(half, s->token.zero)) { belongs = false, errno = EBADMSG; }
+    bool heard = belongs && star_read(fd, &head, &said, deadline);
+    s->told = heard && head.kind == TALK_FAILURE;
+    bool welcome = heard && !s->told && said.used == sizeof(*zero);
+    if (welcome) { memcpy(zero, said.data, sizeof(*zero)); }
+    if (s->told) {
+        fail(error, "%s", said.data[0] != '\0' ? said.data : STAR_NO_REASON);
+    } else if (!welcome || !comm_is_process(zero)) {
+        const char *how = errno == ETIMEDOUT ? "connects, but does not answer" : "closes the connection";
+        if (heard || errno == EBADMSG) { how = "answers something else"; }
+        welcome = fail(error, "%s: %s: another program, or a rank 0 with another secret?", where, how);
     }
-    const char *how = heard ? "answers something else" : "closes the connection";
-    if (!heard && errno == ETIMEDOUT) { how = "connects, but does not answer"; }
-    return fail(error, "%s: %s: another program, or a rank 0 with another secret?", where, how);
+    text_free(&said);
+    return welcome;
 }
 
 // Opens one of this rank's two sockets to rank 0 at an address.
@@ -424,21 +433,12 @@ static inline bool star_fail_talk(Comm *comm, int rank, const char *name, int co
 // Receives a message of a rank, and adds its data to *all. The wait ends, because the watch ends this process when that
 // rank dies or hangs, and the start has a limit.
 static inline bool star_receive(Comm *comm, int rank, const char *name, StarHead *head, Text *all, Error *error) {
-    int fd = comm->peers[rank].talk;
     double deadline = comm->start_deadline > 0.0 ? comm->start_deadline : HUGE_VAL;
-    if (!socket_read(fd, head, sizeof(*head), deadline)) { return star_fail_talk(comm, rank, name, errno, error); }
-    bool fits = rank == 0 ? head->kind == TALK_RESULT || head->kind == TALK_FAILURE : head->kind == TALK_MINE;
-    head->name[STAR_NAME_BYTES - 1] = '\0';
-    if (!fits || head->bytes < 0 || head->bytes > STAR_MAX_BYTES) {
-        return fail(error, "%s answers %s with something else", comm_name(comm, rank).text, name);
-    }
-    if (!text_reserve(all, (size_t)head->bytes)) { return fail(error, "out of memory for %s", name); }
-    if (!socket_read(fd, all->data + all->used, (size_t)head->bytes, deadline)) {
-        return star_fail_talk(comm, rank, name, errno, error);
-    }
-    all->used += (size_t)head->bytes;
-    all->data[all->used] = '\0';
-    return true;
+    bool ok = star_read(comm->peers[rank].talk, head, all, deadline);
+    if (!ok && errno != EBADMSG) { return star_fail_talk(comm, rank, name, errno, error); }
+    if (all->failed) { return fail(error, "out of memory for %s", name); }
+    return (ok && (head->kind == TALK_MINE) == (rank > 0)) ||
+           fail(error, "%s answers %s with something else", comm_name(comm, rank).text, name);
 }
 
 // Checks that a rank's contribution belongs to the exchange that rank 0 is in.
@@ -461,7 +461,7 @@ static inline bool star_lead(Comm *comm, const StarHead *mine, Text *all, Error 
         ok = star_receive(comm, rank, mine->name, &head, all, error) && star_check_head(comm, mine, rank, &head, error);
     }
     for (int rank = 1; rank < comm->num_ranks; rank++) {
-        star_say(comm, rank, *mine, ok ? TALK_RESULT : TALK_FAILURE, ok ? all->data : error->text,
+        star_say(comm->peers[rank].talk, *mine, ok ? TALK_RESULT : TALK_FAILURE, ok ? all->data : error->text,
                  ok ? all->used : strlen(error->text));
     }
     return ok;
@@ -471,7 +471,7 @@ static inline bool star_lead(Comm *comm, const StarHead *mine, Text *all, Error 
 static inline bool star_follow(Comm *comm, const StarHead *mine, const void *data, size_t bytes, Text *all,
                                Error *error) {
     StarHead head;
-    star_say(comm, 0, *mine, TALK_MINE, data, bytes);
+    star_say(comm->peers[0].talk, *mine, TALK_MINE, data, bytes);
     if (!star_receive(comm, 0, mine->name, &head, all, error)) { return false; }
     return head.kind == TALK_RESULT || fail(error, "%s", all->data[0] != '\0' ? all->data : STAR_NO_REASON);
 }

@@ -99,32 +99,21 @@ static inline void watch_end_process(Watch *w) {
 
 // ---- Receiving ----
 
-// Takes a rank's progress. Returns false if it makes no sense: a time that is no number would never be too long.
-static inline bool watch_take_beat(CommBeat *to, const CommBeat *beat) {
-    bool times = beat->idle >= 0.0 && beat->idle < 1e12 && beat->limit >= 0.0 && beat->limit < 1e12;
-    if (!times || memchr(beat->phase, '\0', sizeof(beat->phase)) == NULL) { return false; }
-    *to = *beat;
-    return true;
-}
-
-// Takes what a rank's watch says. Returns false if it makes no sense.
+// Takes what a rank's watch says. Returns false if it makes no sense: a time that is no number would never be too long.
 static inline bool watch_take(Watch *w, int rank, const CommBeat *beat) {
     char text[COMM_TEXT_BYTES];
     CommPeer *peer = &w->comm->peers[rank];
-    switch (beat->kind) {
-    case BEAT_ALIVE: return watch_take_beat(&peer->beat, beat);
-    case BEAT_GOODBYE:
-        peer->gone = true;
-        socket_close(&peer->watch);
-        return true;
-    case BEAT_END:
+    bool times = beat->idle >= 0.0 && beat->idle < 1e12 && beat->limit >= 0.0 && beat->limit < 1e12;
+    if (!times || memchr(beat->phase, '\0', sizeof(beat->phase)) == NULL) { return false; }
+    if (beat->kind == BEAT_ALIVE) { peer->beat = *beat; }
+    if (beat->kind == BEAT_GOODBYE) { peer->gone = true; }
+    if (beat->kind == BEAT_END) {
         if (!socket_read(peer->watch, text, sizeof(text), seconds_now() + STAR_TELL_SECONDS)) { return false; }
         text[sizeof(text) - 1] = '\0';
         watch_find(w, rank == 0 ? VERDICT_TOLD : VERDICT_FAILED, "%s", text[0] != '\0' ? text : STAR_NO_REASON);
-        socket_close(&peer->watch);
-        return true;
-    default: return false;
     }
+    if (beat->kind == BEAT_GOODBYE || beat->kind == BEAT_END) { socket_close(&peer->watch); }
+    return beat->kind >= BEAT_ALIVE && beat->kind <= BEAT_END;
 }
 
 // Reads what a rank's watch has said. A beat whose end has not come yet waits for a later round.

@@ -76,9 +76,6 @@ static void use_result(Comm *comm, const Text *brought, int flags) {
         bool ok = comm_find_text(comm, "a question", &all, &first, &error);
         require(!ok || (first.rank >= 0 && first.rank < RANKS && first.alike >= 0 && first.alike <= RANKS));
         require(memchr(first.text, '\0', sizeof(first.text)) != NULL);
-    } else if (comm_take_names(comm, &all, &error)) {
-        for (int i = 0; i < RANKS; i++) { require(strlen(comm_host(comm, i)) < COMM_HOST_BYTES); }
-        require(comm->local_rank >= 0 && comm->local_rank < comm->num_local && comm->num_local <= RANKS);
     }
     text_free(&all);
 }
@@ -116,20 +113,20 @@ static void read_watch(Comm *comm, int fd) {
 // ---- Texts: rank 0's file, the user's token and address ----
 
 static void read_text(const uint8_t *data, size_t size) {
-    StarContact contact;
+    static Start s;
     StarToken token;
     Error error;
     char *text = (char *)malloc(size + 1);
     memcpy(text, data, size);
     text[size] = '\0';
-    memset(&contact, 0, sizeof(contact)), memset(&token, 0, sizeof(token));
-    if (meet_parse_contact(&contact, &token, text)) {
-        require(contact.port > 0 && contact.port <= 65535 && token.known);
-        require(memchr(contact.text, '\0', sizeof(contact.text)) != NULL);
+    memset(&s, 0, sizeof(s)), memset(&token, 0, sizeof(token));
+    if (meet_parse_contact(&s, text)) {
+        require(s.contact.port > 0 && s.contact.port <= 65535 && s.token.known);
+        require(memchr(s.contact.text, '\0', sizeof(s.contact.text)) != NULL);
     }
     if (token_take(&token, "it", text, &error)) { require(strspn(text, "0123456789abcdefABCDEF") == TOKEN_DIGITS); }
-    if (meet_parse_address(&contact, text, &error)) {
-        require(contact.port > 0 && contact.port <= 65535 && contact.text[0] != '\0');
+    if (meet_parse_address(&s.contact, text, &error)) {
+        require(s.contact.port > 0 && s.contact.port <= 65535 && s.contact.text[0] != '\0');
     }
     free(text);
 }
@@ -188,19 +185,12 @@ static size_t put_join(uint8_t *buffer, int rank, int num_ranks, int protocol) {
     return put(buffer, 2, &join, sizeof(join));
 }
 
-static size_t put_answer(uint8_t *buffer, const char *words) {
-    StarAnswer answer;
-    memset(&answer, 0, sizeof(answer));
-    answer.bytes = (int32_t)strlen(words), answer.who = comm_who_am_i("there");
-    return put(buffer, put(buffer, 2, &answer, sizeof(answer)), words, strlen(words));
-}
-
-static size_t put_talk(uint8_t *buffer, StarKind kind, const void *data, size_t bytes) {
+static size_t put_message(uint8_t *buffer, size_t at, StarKind kind, const void *data, size_t bytes) {
     StarHead head;
     memset(&head, 0, sizeof(head));
     head.kind = kind, head.bytes = (int64_t)bytes, head.size = 8;
     snprintf(head.name, sizeof(head.name), "a sum");
-    return put(buffer, put(buffer, 2, &head, sizeof(head)), data, bytes);
+    return put(buffer, put(buffer, at, &head, sizeof(head)), data, bytes);
 }
 
 static size_t put_beats(uint8_t *buffer, int last) {
@@ -241,6 +231,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     (void)capacity; // all of them are small
     if (which >= (int)(sizeof(modes) / sizeof(modes[0]))) { return 0; }
     for (int i = 0; i < RANKS; i++) { names[i] = comm_who_am_i(i < 2 ? "here" : "there"); }
+    memset(buffer, 0, 2 + TOKEN_HALF);
     memcpy(buffer, modes[which], 2);
     switch (which) {
     case 0:
@@ -249,12 +240,12 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     case 3: return put_join(buffer, 2, RANKS + 1, STAR_PROTOCOL);
     case 4: return put_join(buffer, 3, RANKS, STAR_PROTOCOL + 1);
     case 5:
-    case 7: return put_answer(buffer, "");
-    case 6: return put_answer(buffer, "not you");
-    case 8: return put_talk(buffer, TALK_RESULT, names, sizeof(names));
-    case 9: return put_talk(buffer, TALK_MINE, "\0disk full\0\0", 13);
-    case 10: return put_talk(buffer, TALK_RESULT, facts, sizeof(facts));
-    case 11: return put_talk(buffer, TALK_FAILURE, "it failed", 9);
+    case 7: return put_message(buffer, 2 + TOKEN_HALF, TALK_RESULT, names, sizeof(names[0]));
+    case 6: return put_message(buffer, 2 + TOKEN_HALF, TALK_FAILURE, "not you", 7);
+    case 8: return put_message(buffer, 2, TALK_RESULT, names, sizeof(names));
+    case 9: return put_message(buffer, 2, TALK_MINE, "\0disk full\0\0", 13);
+    case 10: return put_message(buffer, 2, TALK_RESULT, facts, sizeof(facts));
+    case 11: return put_message(buffer, 2, TALK_FAILURE, "it failed", 9);
     case 12: return put_beats(buffer, BEAT_END);
     case 13: return put_beats(buffer, BEAT_GOODBYE);
     case 14: return put(buffer, 2, contact, sizeof(contact) - 1);

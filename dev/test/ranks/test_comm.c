@@ -807,32 +807,34 @@ static void must_write(int fd, const void *data, size_t bytes) {
 
 // What rank 0 answers; its words are "" if it welcomes.
 typedef struct {
-    bool answered;
-    StarAnswer head;
+    bool answered, half; // half: it shows its half of the token
     char words[COMM_TEXT_BYTES];
 } Answer;
+
+// Reads a message of rank 0. words: the reason of a failure.
+static bool read_message(int fd, char *words) {
+    StarHead head;
+    Text said = {NULL, 0, 0, false};
+    bool ok = star_read(fd, &head, &said, seconds_now() + LIMIT);
+    if (ok && head.kind == TALK_FAILURE) { snprintf(words, COMM_TEXT_BYTES, "%s", said.data); }
+    text_free(&said);
+    return ok;
+}
 
 // Greets rank 0 as a rank would. Returns the socket.
 static int greet(const char *at, const char *secret, int rank, int num_ranks, int protocol, bool watches, Answer *got) {
     StarToken token = token_of(secret);
     StarJoin join;
+    uint8_t half[TOKEN_HALF];
     int fd = connect_to(at);
     memset(&join, 0, sizeof(join)), memset(got, 0, sizeof(*got));
     memcpy(join.token, token.caller, sizeof(join.token));
     join.protocol = protocol, join.rank = rank, join.num_ranks = num_ranks, join.watches = watches;
     join.who = comm_who_am_i("greeter");
     must_write(fd, &join, sizeof(join));
-    got->answered = socket_read(fd, &got->head, sizeof(got->head), seconds_now() + LIMIT) &&
-                    socket_read(fd, got->words, (size_t)got->head.bytes, seconds_now() + LIMIT) &&
-                    token_equal(got->head.token, token.zero);
+    got->half = socket_read(fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
+    got->answered = got->half && read_message(fd, got->words);
     return fd;
-}
-
-// Reads the reason why an exchange, or the start, has failed.
-static bool read_failure(int fd, char *words) {
-    StarHead head;
-    return socket_read(fd, &head, sizeof(head), seconds_now() + LIMIT) && head.kind == TALK_FAILURE &&
-           head.bytes < COMM_TEXT_BYTES && socket_read(fd, words, (size_t)head.bytes, seconds_now() + LIMIT);
 }
 
 // One rank has come (this test, so that there is no doubt about the order); what rank 0 then finds ends it, and that
@@ -850,7 +852,7 @@ static void check_refused(Test *t, int rank, int num_ranks, int protocol, bool w
     CHECK(t, got.answered && got.words[0] == '\0', "%s: a good watch is not welcome", expected);
     int other = greet(run.at, SECRET, rank, num_ranks, protocol, watches, &got);
     CHECK(t, got.answered && strstr(got.words, expected) != NULL, "%s: not refused: %s", expected, got.words);
-    bool told = read_failure(talk, words);
+    bool told = read_message(talk, words);
     CHECK(t, told && strstr(words, expected) != NULL, "told: '%s', expected '%s'", words, expected);
     socket_close(&talk), socket_close(&watch), socket_close(&other);
     run_wait_end(t, &run, LIMIT);
@@ -965,8 +967,8 @@ static void check_wrong_callers(Test *t, const char *ours) {
         for (int other = 0; other < (ours != NULL ? 2 : 1); other++) {
             Answer got;
             int fd = greet(run.at, other ? OTHER_SECRET : NULL, wrong[i][0], wrong[i][1], wrong[i][2], false, &got);
-            CHECK(t, ours != NULL ? got.head.bytes == 0 && !got.answered : got.words[0] != '\0',
-                  "case %d: answered %d: %s", i, got.answered, got.words);
+            CHECK(t, ours != NULL ? !got.half : got.words[0] != '\0', "case %d: answered %d: %s", i, got.answered,
+                  got.words);
             socket_close(&fd);
         }
     }
@@ -978,6 +980,17 @@ static void check_wrong_callers(Test *t, const char *ours) {
 TEST(test_wrong_callers) {
     check_wrong_callers(t, SECRET);
     check_wrong_callers(t, NULL);
+}
+
+// Answers a caller as rank 0 would. words: "": it is welcome; bytes: as many as are announced.
+static void play_answer(int fd, const StarToken *token, int64_t bytes, const char *words) {
+    CommWho zero = comm_who_am_i("a");
+    StarHead head;
+    memset(&head, 0, sizeof(head));
+    socket_write(fd, token->zero, TOKEN_HALF, 0.0);
+    if (words[0] == '\0') { star_say(fd, head, TALK_RESULT, &zero, sizeof(zero)); }
+    head.kind = TALK_FAILURE, head.bytes = bytes;
+    if (words[0] != '\0') { socket_write(fd, &head, sizeof(head), 0.0), socket_write(fd, words, strlen(words), 0.0); }
 }
 
 // Each byte of the token counts, on both sides: a caller that knows all but one is turned away, and a rank 0 that
@@ -995,20 +1008,15 @@ TEST(test_tokens) {
     int fd = meet_listen_everywhere(0);
     char at[64];
     Process p;
+    other = ours, other.zero[15] ^= 1;
     snprintf(at, sizeof(at), "127.0.0.1:%d", meet_port(fd));
     start_process(&p, at, "n=2 rank=1 host=a secret=ours timeout=2");
     while (!p.ended) {
-        struct {
-            StarAnswer head;
-            char words[8];
-        } answer = {{{0}, 8, comm_who_am_i("squatter")}, "go away"};
         StarJoin join;
-        memcpy(answer.head.token, ours.zero, TOKEN_HALF);
-        answer.head.token[15] ^= 1;
         int caller = socket_wait(fd, POLLIN, seconds_now() + 0.05) ? accept(fd, NULL, NULL) : -1;
         if (caller >= 0 && socket_read(caller, &join, sizeof(join), seconds_now() + LIMIT)) {
             CHECK(t, token_equal(join.token, ours.caller), "the caller shows something else");
-            socket_write(caller, &answer, sizeof(answer), 0.0);
+            play_answer(caller, &other, 7, "go away");
             socket_hang_up(&caller, seconds_now() + 1.0);
         }
         socket_close(&caller);
@@ -1223,17 +1231,14 @@ TEST(test_given_up) {
     CHECK(t, run.p[0].status == 0 && run.p[1].status == 0, "%s%s", run.p[0].err.text, run.p[1].err.text);
 }
 
-// Plays rank 0, without a token, for the next caller's socket. words: "": it is welcome.
-static int play_zero(Test *t, int listener, int32_t bytes, const char *words) {
+// Plays rank 0, without a token, for the next caller's socket.
+static int play_zero(Test *t, int listener, int64_t bytes, const char *words) {
     StarJoin join;
-    StarAnswer answer;
+    StarToken none = token_of(NULL);
     socket_wait(listener, POLLIN, seconds_now() + LIMIT);
     int fd = accept(listener, NULL, NULL);
     CHECK(t, fd >= 0 && socket_read(fd, &join, sizeof(join), seconds_now() + LIMIT), "no greeting");
-    memset(&answer, 0, sizeof(answer));
-    answer.bytes = bytes, answer.who = comm_who_am_i("a");
-    socket_write(fd, &answer, sizeof(answer), 0.0);
-    socket_write(fd, words, strlen(words), 0.0);
+    play_answer(fd, &none, bytes, words);
     return fd;
 }
 
@@ -1268,7 +1273,7 @@ TEST(test_refusal_words) {
         int bytes;
         const char *words, *expected;
     } cases[] = {{3, "xxx", "test: xxx\n"},
-                 {20000, "xxx", "answers something else"},
+                 {INT32_MAX, "xxx", "answers something else"},
                  {-1, "xxx", "answers something else"},
                  {100, "xxx", "closes the connection"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -1304,43 +1309,6 @@ static void check_outcome(Test *t, Run *run, const Outcome *outcome) {
     const Process *own = outcome->except >= 0 ? &run->p[outcome->except] : NULL;
     if (own != NULL && outcome->own == NULL) { CHECK(t, own->status == 0, "%s", own->err.text); }
     if (outcome->own != NULL) { check_message(t, own, outcome->options, outcome->own, outcome->own); }
-}
-
-TEST(test_outcomes) {
-#define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
-    static const Outcome outcomes[] = {
-        {"do=large", 3, -1, NULL, NULL, NULL},
-        {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "disk full on 1", NULL},
-        {"do=agree", 3, -1, "disk full on 7", "disk full on 7", NULL},
-        {"do=facts", 3, -1, NULL, NULL, NULL},
-        {"do=facts who=2", 3, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "(host2)", NULL},
-        {"do=facts who=1 fact=--new", 2, -1, "", "the ranks run different programs", NULL},
-        {"do=mismatch who=2 how=kind", 4, -1,
-         MISMATCH "a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all", "bytes", NULL},
-        {"do=mismatch who=2 how=name", 4, -1,
-         MISMATCH "a sum of 8 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
-        {"do=mismatch who=2 how=size", 4, -1,
-         MISMATCH "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
-        {"do=mismatch who=2 how=broadcast", 4, -1,
-         MISMATCH "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
-        {"do=leave who=0", 3, -1, NULL, NULL, NULL},
-        {"do=leave who=1", 3, -1, NULL, NULL, NULL},
-        {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended while the others wait for it",
-         "in a question to all", NULL},
-        {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended while the others wait for it",
-         "in a question to all", NULL},
-        {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "paper", "no more paper"},
-        {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
-        {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "paper", "no more paper"},
-        {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
-        // All fail at once: each says it itself, or is told it by another.
-        {"do=fail", 5, -1, "", "no more paper", NULL},
-    };
-    for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++) {
-        Run run;
-        run_start(&run, outcomes[i].n, outcomes[i].options);
-        check_outcome(t, &run, &outcomes[i]);
-    }
 }
 
 // ---- Ranks that end, die, stop, hang ----
@@ -1539,17 +1507,19 @@ TEST(test_heads_make_sense) {
 
 // A beat with times that are no numbers is refused: they would never be too long.
 TEST(test_beats_make_sense) {
+    Watch *w = watch_of_two(0);
     const double none = 0.0, infinite = 1.0 / none, nan = none / none;
     const double times[][2] = {{0, 0},        {7, 45},         {nan, 45}, {7, nan}, {infinite, 45},
                                {7, infinite}, {-infinite, 45}, {-1, 45},  {7, -1}};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        CommBeat beat, taken;
+        CommBeat beat;
         memset(&beat, 0, sizeof(beat));
-        beat.idle = times[i][0], beat.limit = times[i][1];
-        CHECK(t, watch_take_beat(&taken, &beat) == (i < 2), "case %zu", i);
+        beat.kind = BEAT_ALIVE, beat.idle = times[i][0], beat.limit = times[i][1];
+        CHECK(t, watch_take(w, 1, &beat) == (i < 2), "case %zu", i);
         memset(beat.phase, 'x', sizeof(beat.phase));
-        CHECK(t, !watch_take_beat(&taken, &beat), "case %zu: a phase without an end", i);
+        CHECK(t, !watch_take(w, 1, &beat), "case %zu: a phase without an end", i);
     }
+    free_watch(w);
 }
 
 // A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
@@ -1620,10 +1590,35 @@ TEST(test_sick_rank_prints) {
     free_watch(w);
 }
 
-// ---- Runs that mostly wait, all at once ----
+// ---- How runs end by themselves, and when ranks are stopped: all at once, because most of them wait ----
 
-enum { NUM_WAITING = 9, SICK = 7 };
-static const Outcome waiting[NUM_WAITING] = {
+#define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
+static const Outcome outcomes[] = {
+    {"do=large", 3, -1, NULL, NULL, NULL},
+    {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "disk full on 1", NULL},
+    {"do=agree", 3, -1, "disk full on 7", "disk full on 7", NULL},
+    {"do=facts", 3, -1, NULL, NULL, NULL},
+    {"do=facts who=2", 3, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "(host2)", NULL},
+    {"do=facts who=1 fact=--new", 2, -1, "", "the ranks run different programs", NULL},
+    {"do=mismatch who=2 how=kind", 4, -1, MISMATCH "a sum of 16 bytes; rank 0 (host0) in exchange 1, a sum of 8",
+     "bytes", NULL},
+    {"do=mismatch who=2 how=name", 4, -1, MISMATCH "a sum of 8 bytes; rank 0 (host0) in exchange 1, an all-gather of 8",
+     "bytes", NULL},
+    {"do=mismatch who=2 how=size", 4, -1,
+     MISMATCH "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
+    {"do=mismatch who=2 how=broadcast", 4, -1,
+     MISMATCH "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
+    {"do=leave who=0", 3, -1, NULL, NULL, NULL},
+    {"do=leave who=1", 3, -1, NULL, NULL, NULL},
+    {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended while the others wait for it", "in a sum", NULL},
+    {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended while the others wait for it", "in a sum", NULL},
+    {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "paper", "no more paper"},
+    {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
+    {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "paper", "no more paper"},
+    {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
+    // All fail at once: each says it itself, or is told it by another.
+    {"do=fail", 5, -1, "", "no more paper", NULL},
+
     {"do=hang who=0 watchdog=1.5 resumable=1", 3, -1, "rank 0 (host0) hangs: no progress for ",
      " s in step 1" COMM_REMEDY, NULL},
     {"do=hang who=2 watchdog=1.5 resumable=1", 3, -1, "rank 2 (host2) hangs: no progress for ",
@@ -1642,7 +1637,8 @@ static const Outcome waiting[NUM_WAITING] = {
     {"do=health who=2", 3, -1, "rank 2 (host2): the GPUs have lost each other", "each other", NULL},
     {"do=health who=1 how=block", 2, -1, "rank 1 (host1): the GPUs have lost each other", "each other", NULL},
 };
-static Run waiting_runs[NUM_WAITING], stopped[2], pausing[3];
+enum { NUM_OUTCOMES = sizeof(outcomes) / sizeof(outcomes[0]) };
+static Run runs[NUM_OUTCOMES], stopped[2], pausing[3];
 
 // Ranks 0 and 1 are stopped for good, each in its run.
 static void stop_for_good(Test *t) {
@@ -1682,18 +1678,22 @@ static void check_stopped(Test *t) {
     }
 }
 
-TEST(test_waiting) {
+TEST(test_outcomes) {
     for (int i = 0; i < 2; i++) { run_start(&stopped[i], 3, "do=compute silence=3 resumable=1"); }
     for (int i = 0; i < 3; i++) {
         run_start(&pausing[i], 3, i < 2 ? "do=compute seconds=6 silence=20" : "do=compute seconds=6 silence=2.5");
     }
-    for (int i = 0; i < NUM_WAITING; i++) { run_start(&waiting_runs[i], waiting[i].n, waiting[i].options); }
+    for (int i = 0; i < NUM_OUTCOMES; i++) { run_start(&runs[i], outcomes[i].n, outcomes[i].options); }
     stop_for_good(t);
     check_stopped_for_a_while(t);
     check_stopped(t);
-    for (int i = 0; i < NUM_WAITING; i++) { check_outcome(t, &waiting_runs[i], &waiting[i]); }
-    for (int i = 0; i < 3; i++) {
-        CHECK(t, strstr(waiting_runs[SICK].p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
+    for (int i = 0; i < NUM_OUTCOMES; i++) { check_outcome(t, &runs[i], &outcomes[i]); }
+    for (int i = 0; i < NUM_OUTCOMES; i++) { // all call their last act, but for the one that never returns
+        bool sick = strncmp(outcomes[i].options, "do=health", 9) == 0;
+        for (int rank = 0; sick && rank < outcomes[i].n; rank++) {
+            bool blocks = rank == 0 && strstr(outcomes[i].options, "block") != NULL;
+            CHECK(t, blocks || strstr(runs[i].p[rank].out.text, "aborted") != NULL, "rank %d is not aborted", rank);
+        }
     }
 }
 
