@@ -130,7 +130,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/ranks/agree.h", "first.alike == comm->num_ranks", "first.alike > 0", UNIT, "comm"),
     ("llmc/ranks/star.h", "difference |= x[i]", "difference = x[i]", UNIT, "comm"),
     ("llmc/ranks/star.h", " && token_equal(join.token, s->token.caller)", "", UNIT, "comm"),
-    ("llmc/ranks/star.h", "heard && token_equal(answer.token, s->token.zero)", "heard", UNIT, "comm"),
+    ("llmc/ranks/star.h", "belongs && !token_equal(half, s->token.zero)", "false", UNIT, "comm"),
     ("llmc/ranks/star.h", "        star_turn_away(s, &s->callers[place]);\n", "", UNIT, "comm"),
     ("llmc/ranks/star.h", "} else if (socket_has_ended(s->callers[i])) {", "} else if (false) {", UNIT, "comm"),
     ("llmc/ranks/meet.h", "s->token.known || meet_list_has(list, true) ||", "true ||", UNIT, "comm"),

@@ -85,7 +85,7 @@ static inline bool token_find(StarToken *token, const char *file, Error *error) 
 // ---- Addresses ----
 
 // Reads "host", "host:port", "[IPv6]:port", "[IPv6]" or a bare IPv6 number.
-static inline bool meet_parse_address(StarContact *contact, const char *text, Error *error) {
+static inline bool meet_parse_address(Start *s, const char *text, Error *error) {
     const char *colon = strrchr(text, ':'), *end = text[0] == '[' ? strchr(text, ']') : NULL;
     int64_t port = MEET_DEFAULT_PORT;
     bool bare = text[0] != '[' && colon != strchr(text, ':'), inside = end != NULL && colon < end;
@@ -99,8 +99,8 @@ static inline bool meet_parse_address(StarContact *contact, const char *text, Er
                     "0, and a port from 1 to 65535",
                     text);
     }
-    contact->port = (int32_t)port;
-    snprintf(contact->text, sizeof(contact->text), "%.*s", (int)(length - 2 * brackets), text + brackets);
+    s->port = (int)port;
+    snprintf(s->hosts, sizeof(s->hosts), "%.*s", (int)(length - 2 * brackets), text + brackets);
     return true;
 }
 
@@ -172,10 +172,10 @@ static inline int meet_port(int fd) {
 // Listens at the first address of a list that this machine has. The name of a machine may mean the loopback address on
 // that machine and another address elsewhere: rank 0 then listens at all its addresses, for which it needs a token.
 static inline int meet_listen(const Start *s, const struct addrinfo *list) {
-    const char *host = s->contact.text;
+    const char *host = s->hosts;
     bool known = s->token.known, named = strpbrk(host, ":") == NULL && host[strspn(host, "0123456789.")] != '\0';
     if (known && named && strcmp(host, "localhost") != 0 && !meet_list_has(list, false)) {
-        return meet_listen_everywhere(s->contact.port);
+        return meet_listen_everywhere(s->port);
     }
     int fd = -1;
     errno = EADDRNOTAVAIL;
@@ -185,22 +185,15 @@ static inline int meet_listen(const Start *s, const struct addrinfo *list) {
     return fd;
 }
 
-static inline bool meet_fail_listen(const Start *s, Error *error) {
-    return fail(error,
-                "--server-ip %s: rank 0 cannot listen there on %s: %s; name an address of rank 0's machine and a port "
-                "that no other program uses",
-                s->comm->options.address, comm_host(s->comm, 0), strerror(errno));
-}
-
 static inline bool meet_by_tcp(Start *s, Error *error) {
     struct addrinfo *list;
     const CommOptions *o = &s->comm->options;
-    const char *host = s->contact.text;
+    const char *host = s->hosts;
     if (o->address == NULL || o->address[0] == '\0') {
         return fail(error, "--server-ip is missing: a start by TCP needs the address of the machine of rank 0");
     }
-    if (!meet_parse_address(&s->contact, o->address, error) || !token_find(&s->token, o->secret, error) ||
-        !meet_look_up(host, s->contact.port, &list, error)) {
+    if (!meet_parse_address(s, o->address, error) || !token_find(&s->token, o->secret, error) ||
+        !meet_look_up(host, s->port, &list, error)) {
         return false;
     }
     bool ok =
@@ -208,7 +201,12 @@ static inline bool meet_by_tcp(Start *s, Error *error) {
         fail(error,
              "--server-ip %s: other machines may reach this address, and no secret keeps others out; " TOKEN_REMEDY,
              host);
-    if (ok && s->comm->rank == 0) { ok = (s->listener = meet_listen(s, list)) >= 0 || meet_fail_listen(s, error); }
+    if (ok && s->comm->rank == 0 && (s->listener = meet_listen(s, list)) < 0) {
+        ok = fail(error,
+                  "--server-ip %s: rank 0 cannot listen there on %s: %s; name an address of its machine and a port "
+                  "that no other program uses",
+                  o->address, comm_host(s->comm, 0), strerror(errno));
+    }
     freeaddrinfo(list);
     return ok;
 }
@@ -220,8 +218,8 @@ static inline bool meet_parse_contact(Start *s, const char *text) {
     Error ignored;
     char token[TOKEN_DIGITS + 1];
     int end = 0, port = 0, found = sscanf(text, "token %64s\nport %5d\naddresses%n", token, &port, &end);
-    s->contact.port = port;
-    snprintf(s->contact.text, sizeof(s->contact.text), "%.*s", (int)strcspn(text + end, "\n"), text + end);
+    s->port = port;
+    snprintf(s->hosts, sizeof(s->hosts), "%.*s", (int)strcspn(text + end, "\n"), text + end);
     return found == 2 && end > 0 && port > 0 && port <= 65535 && token_take(&s->token, "", token, &ignored);
 }
 
@@ -237,7 +235,7 @@ static inline bool meet_make_contact(Start *s, char text[MEET_TEXT_BYTES], Error
     for (size_t i = 0; i < sizeof(bytes); i++) { snprintf(token + 2 * i, 3, "%02x", bytes[i]); }
     meet_own_addresses(numbers, sizeof(numbers));
     snprintf(text, MEET_TEXT_BYTES, "token %s\nport %d\naddresses %s\n", token, meet_port(s->listener), numbers);
-    return meet_parse_contact(s, text);
+    return meet_parse_contact(s, text) || fail(error, "rank 0 does not understand its own address");
 }
 
 // Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come, so that one run
@@ -271,11 +269,8 @@ static inline bool meet_read_contact(Start *s, Error *error) {
 // MPI is used for the ranks and for telling rank 0's address, nothing else.
 #ifdef USE_MPI
 static inline bool meet_begin_mpi(const Launcher *launcher, int *rank, int *num_ranks, Error *error) {
-    int provided = 0, started = 0;
-    MPI_Initialized(&started);
-    if (!started && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
-        return fail(error, "MPI_Init_thread failed");
-    }
+    int provided = 0;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided); // ends the process if it fails
     MPI_Comm_rank(MPI_COMM_WORLD, rank), MPI_Comm_size(MPI_COMM_WORLD, num_ranks);
     return launcher->size < 1 || launcher->size == *num_ranks ||
            fail(error,
@@ -295,19 +290,14 @@ static inline bool meet_by_mpi(Start *s, Error *error) {
     return ok || fail(error, "%s", text);
 }
 
-static inline void meet_end_mpi(void) {
-    int ended = 0;
-    MPI_Finalized(&ended);
-    if (!ended) { MPI_Finalize(); }
-}
+static inline void meet_end_mpi(void) { MPI_Finalize(); }
 
 // Writes the name and version of the MPI library ("Open MPI v4.1.4"), "" for a program without MPI.
 static inline void comm_mpi_version_text(char *text, size_t size) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
     MPI_Get_library_version(version, &length);
-    snprintf(text, size, "%.*s", (int)min_i64(60, (int64_t)strcspn(version, ",\n")),
-             version); // then: where it was built
+    snprintf(text, size, "%.*s", (int)strcspn(version, ",\n"), version); // what follows says where it was built
 }
 #else
 static inline bool meet_begin_mpi(const Launcher *launcher, int *rank, int *num_ranks, Error *error) {
@@ -355,8 +345,8 @@ static inline bool meet_try_host(Start *s, const char *host, Error *error) {
     struct addrinfo *list;
     char where[300];
     bool ok = false;
-    if (!meet_look_up(host, s->contact.port, &list, error)) { return false; }
-    snprintf(where, sizeof(where), strchr(host, ':') != NULL ? "[%.255s]:%d" : "%.255s:%d", host, s->contact.port);
+    if (!meet_look_up(host, s->port, &list, error)) { return false; }
+    snprintf(where, sizeof(where), strchr(host, ':') != NULL ? "[%.255s]:%d" : "%.255s:%d", host, s->port);
     for (const struct addrinfo *i = list; i != NULL && !ok && !s->told && seconds_now() < s->deadline; i = i->ai_next) {
         if (s->token.known || meet_is_loopback(i)) { ok = star_join(s, i, where, error); }
     }
@@ -367,11 +357,11 @@ static inline bool meet_try_host(Start *s, const char *host, Error *error) {
 // Joins rank 0, again and again until the deadline. The message tells the outcome of the last attempt that the deadline
 // did not cut short.
 static inline bool meet_join(Start *s, Error *error) {
-    char last[1024] = "", list[sizeof(s->contact.text)];
+    char last[1024] = "", list[sizeof(s->hosts)];
     const Comm *comm = s->comm;
     do {
         bool found = comm->options.start != COMM_FOLDER || meet_read_contact(s, error);
-        snprintf(list, sizeof(list), "%s", found ? s->contact.text : "");
+        snprintf(list, sizeof(list), "%s", found ? s->hosts : "");
         for (char *rest = list, *host; !s->told && (host = strtok_r(rest, " ", &rest)) != NULL;) {
             if (meet_try_host(s, host, error)) { return true; }
         }

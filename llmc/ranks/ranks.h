@@ -40,7 +40,7 @@ typedef struct {
     const char *secret;   // TCP: the file with the token; NULL or "": the environment has it, or there is none
     double start_timeout; // seconds until all ranks must have come
     double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
-    const char *program;  // begins messages of the watch; NULL: ""
+    const char *program;  // begins messages of the watch
     // For tests; 0 or NULL: the default.
     double beat;      // seconds between two signs of life
     double silence;   // seconds without one until a rank counts as gone

@@ -193,18 +193,13 @@ static inline bool star_fail_ended(const Comm *comm, int rank, Error *error) {
 
 // ---- Rank 0: waiting for the other ranks ----
 
-// Says where rank 0 is.
-typedef struct {
-    int32_t port;
-    char text[1024]; // names or numbers, separated by spaces
-} StarContact;
-
 // Holds a start in progress.
 typedef struct {
     Comm *comm;
     double deadline;
     StarToken token;
-    StarContact contact;
+    int port;
+    char hosts[1024];                                  // rank 0's names or numbers, separated by spaces
     bool told;                                         // the error came from rank 0, where it is printed too
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
     DirectoryLock lock;

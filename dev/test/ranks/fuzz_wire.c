@@ -121,12 +121,12 @@ static void read_text(const uint8_t *data, size_t size) {
     text[size] = '\0';
     memset(&s, 0, sizeof(s)), memset(&token, 0, sizeof(token));
     if (meet_parse_contact(&s, text)) {
-        require(s.contact.port > 0 && s.contact.port <= 65535 && s.token.known);
-        require(memchr(s.contact.text, '\0', sizeof(s.contact.text)) != NULL);
+        require(s.port > 0 && s.port <= 65535 && s.token.known);
+        require(memchr(s.hosts, '\0', sizeof(s.hosts)) != NULL);
     }
     if (token_take(&token, "it", text, &error)) { require(strspn(text, "0123456789abcdefABCDEF") == TOKEN_DIGITS); }
-    if (meet_parse_address(&s.contact, text, &error)) {
-        require(s.contact.port > 0 && s.contact.port <= 65535 && s.contact.text[0] != '\0');
+    if (meet_parse_address(&s, text, &error)) {
+        require(s.port > 0 && s.port <= 65535 && s.hosts[0] != '\0');
     }
     free(text);
 }
