@@ -23,7 +23,7 @@ ROOMS = {
     "cuda": (1735, 850, "base model"),
     "layers": (3437, 3150, "base model cuda"),
     "optim": (731, 700, "base model cuda"),
-    "ranks": (2802, 2000, "base model cuda"),
+    "ranks": (2753, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
     "trainer": (1175, 1000, "base model cuda layers optim ranks data files run"),

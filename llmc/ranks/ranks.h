@@ -66,13 +66,10 @@ typedef struct {
     char phase[COMM_PHASE_BYTES];
 } CommBeat;
 
-typedef bool (*CommHealthy)(void *context, char *reason, size_t size);
-typedef void (*CommLastAct)(void *context);
-
 // Names what the watch calls, and for what.
 typedef struct {
-    CommHealthy healthy;
-    CommLastAct abort;
+    bool (*healthy)(void *context, char *reason, size_t size); // NULL: always
+    void (*abort)(void *context);                              // NULL: nothing
     void *context;
 } CommGuard;
 
@@ -205,12 +202,13 @@ static inline void comm_expects(Comm *comm, double seconds) {
     pthread_mutex_unlock(&comm->mutex);
 }
 
-// Names the functions of the library that connects the GPUs; NULL: none. The watch calls `healthy` once a second. Two
-// bad answers in a row (with a reason) end all ranks. Before the watch ends the process, it calls `abort`, which has
-// some seconds.
-static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort, void *context) {
-    if (!comm_lock(comm)) { return; }
+// Names the functions of the library that connects the GPUs, or none. The watch calls `healthy` once a second. Two bad
+// answers in a row (with a reason) end all ranks. Before the watch ends the process, it calls `abort`, which has some
+// seconds.
+static inline void comm_guard(Comm *comm, bool (*healthy)(void *, char *, size_t), void (*abort)(void *),
+                              void *context) {
     CommGuard guard = {healthy, abort, context};
+    if (!comm_lock(comm)) { return; }
     comm->guard = guard;
     pthread_mutex_unlock(&comm->mutex);
 }

@@ -36,8 +36,11 @@
 
 // ---- Sockets: no function waits beyond its deadline, and no call raises SIGPIPE ----
 
+// Closes a socket, if there is one. Keeps errno.
 static inline void socket_close(int *fd) {
+    int code = errno;
     if (*fd >= 0) { close(*fd); }
+    errno = code;
     *fd = -1;
 }
 
@@ -69,21 +72,18 @@ static inline int socket_listen(const void *address, socklen_t bytes) {
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (family == AF_INET6) { setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)); }
     if (bind(fd, (const struct sockaddr *)address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) { return fd; }
-    int code = errno;
     socket_close(&fd);
-    errno = code;
     return -1;
 }
 
-// Connects to an address within some seconds; -1 and errno (EINPROGRESS: too late) on failure.
+// Connects to an address within some seconds; -1 and errno (ETIMEDOUT: too late) on failure.
 static inline int socket_connect(const struct addrinfo *to, double seconds) {
     struct timeval limit = {(time_t)seconds, (suseconds_t)(1e6 * (seconds - floor(seconds)))};
     int fd = socket(to->ai_family, SOCK_STREAM, 0);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (connect(fd, to->ai_addr, to->ai_addrlen) == 0) { return socket_prepare(fd); }
-    int code = errno == EINPROGRESS ? ETIMEDOUT : errno;
     socket_close(&fd);
-    errno = code;
+    if (errno == EINPROGRESS) { errno = ETIMEDOUT; }
     return -1;
 }
 
@@ -268,29 +268,24 @@ static inline void star_answer(const Start *s, int fd, const char *words) {
     if (words != NULL) { star_say(fd, head, TALK_FAILURE, words, strlen(words)); }
 }
 
-// Makes a caller one of the two sockets of a rank.
-static inline void star_admit(Start *s, int *caller, const StarJoin *join) {
-    CommPeer *peer = &s->comm->peers[join->rank];
-    star_answer(s, *caller, NULL);
-    peer->who = join->who;
-    if (join->watches) { peer->watch = *caller; }
-    if (!join->watches) { peer->talk = *caller; }
-    *caller = -1;
-    s->num_missing--;
-}
-
-// Judges who a caller with the token is. False: the run cannot start. Without a token a caller proves nothing, and only
-// the caller itself learns what is wrong.
+// Makes a caller with the token one of the two sockets of a rank, or tells it why it is none. False: the run cannot
+// start. Without a token a caller proves nothing, and only the caller itself learns what is wrong.
 static inline bool star_judge(Start *s, int *caller, const StarJoin *join, ssize_t bytes, Error *error) {
-    const char *words = s->refusal;
-    if (words == NULL && star_check_join(s->comm, join, bytes, error)) {
-        star_admit(s, caller, join);
+    bool begins = s->refusal == NULL;
+    if (begins && star_check_join(s->comm, join, bytes, error)) {
+        CommPeer *peer = &s->comm->peers[join->rank];
+        star_answer(s, *caller, NULL);
+        peer->who = join->who;
+        if (join->watches) { peer->watch = *caller; }
+        if (!join->watches) { peer->talk = *caller; }
+        *caller = -1;
+        s->num_missing--;
         return true;
     }
-    star_answer(s, *caller, words != NULL ? words : error->text);
-    s->num_strangers += words == NULL && !s->token.known;
+    star_answer(s, *caller, begins ? error->text : s->refusal);
     socket_close(caller);
-    return words != NULL || !s->token.known;
+    s->num_strangers += begins && !s->token.known;
+    return !begins || !s->token.known;
 }
 
 // Reads what a caller says, once. Turns other programs (such as port scanners), silent callers, and callers without the
