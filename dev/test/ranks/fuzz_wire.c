@@ -125,9 +125,7 @@ static void read_text(const uint8_t *data, size_t size) {
         require(memchr(s.hosts, '\0', sizeof(s.hosts)) != NULL);
     }
     if (token_take(&token, "it", text, &error)) { require(strspn(text, "0123456789abcdefABCDEF") == TOKEN_DIGITS); }
-    if (meet_parse_address(&s, text, &error)) {
-        require(s.port > 0 && s.port <= 65535 && s.hosts[0] != '\0');
-    }
+    if (meet_parse_address(&s, text, &error)) { require(s.port > 0 && s.port <= 65535 && s.hosts[0] != '\0'); }
     free(text);
 }
 
