@@ -9,18 +9,13 @@
 #include <stddef.h>
 #include <string.h>
 
-typedef enum {
-    GPU_BF16, // tensor cores, sums in fp32
-    GPU_TF32, // tensor cores on fp32 data
-    GPU_FP32, // no tensor cores
-    GPU_FP8,  // tensor cores, sums in fp32; 0: the card has none for 8 bits
-    NUM_GPU_PRECISIONS
-} GpuPrecision;
+// Tensor cores on bf16, on fp32 data (TF32) and on 8 bits sum in fp32. GPU_FP32 is without tensor cores.
+typedef enum { GPU_BF16, GPU_TF32, GPU_FP32, GPU_FP8, NUM_GPU_PRECISIONS } GpuPrecision;
 
 typedef struct {
     const char *option;                   // a short name; "": the figures after the peaks are not here
     const char *name;                     // of the device, without "NVIDIA "; a '*' stands for any text
-    double teraflops[NUM_GPU_PRECISIONS]; // bf16, tf32, fp32, fp8
+    double teraflops[NUM_GPU_PRECISIONS]; // fp8 0: it has no 8-bit multiplies
     double gigabytes_per_second;          // of its memory
     double link_gigabytes_per_second;     // NVLink, else PCIe, in one direction
     int multiprocessors;
@@ -51,7 +46,6 @@ static const GpuPeak gpu_peaks[] = {
     {"5090", "GeForce RTX 5090", {209.5, 104.8, 104.8, 419.0}, 1792, 64, 170, 120},
     {"", "A40", {149.7, 74.8, 37.4, 0.0}, 0, 0, 0, 0},
     {"", "A30", {165.0, 82.0, 10.3, 0.0}, 0, 0, 0, 0},
-    {"", "H100 SXM*", {989.4, 494.7, 66.9, 1978.9}, 0, 0, 0, 0},
     {"", "GH200*", {989.4, 494.7, 66.9, 1978.9}, 0, 0, 0, 0},
     {"", "H200 NVL", {835.5, 417.5, 60.0, 1671.0}, 0, 0, 0, 0},
     {"", "B300*", {2250.0, 1125.0, 75.0, 4500.0}, 0, 0, 0, 0},
