@@ -386,27 +386,6 @@ void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t 
 // ---------------------------------------------------------------------------------------------------------------------
 // 6. Main
 
-#define MAX_MATMUL_PROBLEMS 32
-
-// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Returns
-// their number, at most MAX_MATMUL_PROBLEMS.
-static int matmul_problems(const Model *model, CublasProblem *problems) {
-    int n = 0, fusion = model->shape.gelu_fusion;
-    int64_t N = (int64_t)model->shape.B * model->shape.T;
-    Block b = block_of(model, 0, LINEAR_FOR_GRADIENTS);
-    for (const Linear *l : {&b.qkv, &b.attproj, &b.fc, &b.fcproj}) {
-        linear_problems(problems + n, *l, N, l == &b.fc && fusion >= FUSE_GELU_FORWARD,
-                        l == &b.fcproj && fusion >= FUSE_GELU_BACKWARD);
-        n += LINEAR_PRODUCTS;
-    }
-    for (int64_t rows : {(int64_t)model->head_rows, N % model->head_rows}) { // a full chunk, the last chunk
-        if (rows == 0 || rows > N) { continue; }
-        linear_problems(problems + n, lm_head_of(model), rows, false, false);
-        n += LINEAR_PRODUCTS;
-    }
-    return n;
-}
-
 static StopRequest stop_request;
 static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 

@@ -3,7 +3,7 @@
 //   1. the plan     all memory, planned before it is allocated; what a step costs
 //   2. NaNs         where one began
 //   3. state        load, save and check parameters and optimizer state
-//   4. the program  join the ranks, open the GPU, tune, print
+//   4. the program  join the ranks, open the GPU, print
 #pragma once
 
 #include <math.h>
@@ -18,8 +18,6 @@
 #include "llmc/base/json_out.h"
 #include "llmc/base/utils.h"
 #include "llmc/cuda/gpu.h"
-#include "llmc/cuda/matmul_tune.cuh"
-#include "llmc/layers/attention_tune.cuh"
 #include "llmc/optim/finite.cuh"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/gpu_state.cuh"
@@ -30,11 +28,29 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The shape of a run
 
+// How a training state records our own attention.
+#define OWN_ATTENTION "our own kernels"
+
 // True if cuDNN takes attention of this run's shape, with a micro-batch of B sequences.
 static bool check_cudnn(const TrainRun *run, int64_t B, Error *error) {
     const TrainOptions *o = run->options;
     CudnnShape shape = {(int)B, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
     return cudnn_att_check(&shape, error);
+}
+
+// Tells whether cuDNN computes attention: as --attention says, or as the resumed run had it, or where cuDNN takes the
+// shape. If not, *why says why, or is "" if --attention says so.
+static bool uses_cudnn(const TrainRun *run, int64_t B, Error *why) {
+    const TrainOptions *o = run->options;
+    char was[sizeof(run->record.attention)] = "";
+    why->text[0] = '\0';
+    if (run_kind(run) != RUN_TRAINS || strcmp(o->attention, "own") == 0) { return false; }
+    bool any = o->deterministic && strcmp(o->attention, "auto") == 0;
+    if (any && run_resumes(run) && state_get_text(&run->folder.facts, "attention-by", was, sizeof(was)) &&
+        strcmp(was, OWN_ATTENTION) == 0) {
+        return fail(why, "the resumed run has taken " OWN_ATTENTION);
+    }
+    return check_cudnn(run, B, why);
 }
 
 // Returns the places for the mean losses of batches of `most` sequences, shared by the ranks in rounds.
@@ -56,11 +72,8 @@ static RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
-    bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
     shape.repeats = o->deterministic;
-    shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
-    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, B, &why));
-    shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
+    shape.cudnn = uses_cudnn(run, B, &why);
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.rank = run->rank;
     shape.num_ranks = run->num_ranks;
@@ -223,20 +236,12 @@ static void create_streams(Trainer *t) {
                [](cudaEvent_t *event, bool timed) { timed ? gpu_create_timed_event(event) : gpu_create_event(event); });
 }
 
-// Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too. If cuDNN has no plan, our own kernels
-// compute attention, and the memory is planned again without cuDNN's workspaces.
+// Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too.
 static bool open_attention(Trainer *t, Error *error) {
-    RunShape *shape = &t->model.shape;
     CudnnShape attention = cudnn_shape(&t->model);
-    if (!shape->cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, cudnn_att_chunk(&attention), &t->gpu.no_cudnn)) {
-        return true;
-    }
-    if (shape->needs_cudnn) {
-        return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", t->gpu.no_cudnn.text);
-    }
-    shape->cudnn = false, t->gpu.cudnn_failed = true;
-    plan_device(t);
-    return true;
+    Error why;
+    return !t->model.shape.cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, cudnn_att_chunk(&attention), &why) ||
+           fail(error, "attention: %s; --attention own goes without cuDNN", why.text);
 }
 
 // Opens this rank's GPU and allocates the memory plans.
@@ -256,98 +261,11 @@ static bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     return true;
 }
 
-// True if timing may choose algorithms that change bits. The run then keeps its choices.
-static bool keeps_choices(const Trainer *t, const TrainRun *run) {
-    return t->model.shape.kind == RUN_TRAINS && run->options->matmul_tune == TUNE_ANY_BITS;
-}
-
-// Opens the files of choices. Rank 0 reads the run's file for all ranks.
-static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
-    const TrainOptions *o = run->options;
-    const cudaDeviceProp *gpu = &t->gpu.device.properties;
-    bool keeps = keeps_choices(t, run);
-    TuneWants wants;
-    wants.user_path = o->matmul_tune_file;
-    wants.run_folder = run_resumes(run) && run_leads(run) ? o->out_dir : "";
-    wants.writes_user = t->shards.ranks->local_rank == 0;
-    wants.must_know = keeps && run_resumes(run) && !o->allow_changes;
-    wants.must_keep = keeps && !run_writes_files(run);
-    return tuning_open(&t->gpu.tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
-}
-
-// Chooses the algorithms of the training multiplications. Times them in the device memory, which holds nothing yet.
-static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
-    const MemoryPlan *plan = &t->device_plan;
-    TuneLevel level = (TuneLevel)run->options->matmul_tune;
-    return (level == TUNE_NOTHING || open_tuning(t, run, error)) &&
-           matmul_tune(&t->gpu.tuning, &t->gpu.cublas, problems, count, plan->memory, plan->total, level, t->gpu.stream,
-                       error);
-}
-
-// Gives all ranks the choices of rank 0.
-static bool share_choices(Trainer *t, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
-    TuneTable *choices = &t->gpu.tuning.run;
-    int64_t bytes = tune_table_bytes(choices);
-    return ranks_broadcast(run->comm, &bytes, (int64_t)sizeof(bytes), error) &&
-           ranks_broadcast(run->comm, choices, bytes, error) &&
-           (run_leads(run) ||
-            matmul_follow(choices, &t->gpu.cublas, problems, count, &t->gpu.device.properties, error));
-}
-
-// Chooses algorithms. If timing may change bits, all ranks take rank 0's choices, so that all compute equal bits.
-static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
-    CublasProblem problems[MAX_MATMUL_PROBLEMS];
-    if (t->model.shape.kind != RUN_TRAINS) { return true; }
-    Range range("tuning");
-    int count = matmul_problems(&t->model, problems);
-    bool shares = keeps_choices(t, run) && has_peers(&t->shards);
-    bool ok = (shares && !run_leads(run)) || tune_matmuls(t, run, problems, count, error);
-    if (!shares) { return ok; }
-    return ranks_agree(run->comm, ok, error) && share_choices(t, run, problems, count, error);
-}
-
-// Writes the choices for later starts. Choices that change bits are also written beside the checkpoints.
-static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
-    const char *folder = run_leads(run) && run_writes_files(run) ? run->options->out_dir : "";
-    return ranks_agree(run->comm, tuning_save(&t->gpu.tuning, folder, error), error);
-}
-
-// Runs a forward and a backward of one layer's attention, as attend and attend_backward do.
-static void run_attention(void *context) {
-    Trainer *t = (Trainer *)context;
-    int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
-    LayerActs a = acts_of_layer(&t->model, 0);
-    if (t->gpu.cudnn.is_open) {
-        cudnn_att_forward(&t->gpu.cudnn, a.att, a.att_lse, a.qkv, t->gpu.cudnn_forward, t->gpu.stream);
-    } else {
-        attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, t->gpu.stream);
-    }
-    attend_backward(&t->model, &t->gpu, a, B, T);
-}
-
-// Chooses cuDNN or our own kernels for attention by timing, if the run wants that. All ranks take rank 0's choice.
-// Times the kernels in the device memory, which holds nothing yet.
-static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
-    int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
-    AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
-    int32_t choice = 0;
-    if (!t->model.shape.times_cudnn || !t->gpu.cudnn.is_open) { return true; }
-    Range range("tuning");
-    if (run_leads(run)) { // bytes of 0x3c make values of about 0.01 in either precision
-        cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
-        cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
-        choice = attention_choose(&tuner, &t->gpu.tuning);
-    }
-    if (!ranks_broadcast(run->comm, &choice, (int64_t)sizeof(choice), error)) { return false; }
-    return ranks_agree(run->comm, attention_use(&tuner, choice, error), error);
-}
-
 // Frees everything that trainer_open took, even if trainer_open failed halfway.
 static void trainer_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
     nccl_close(&t->shards.nccl);
-    tuning_close(&t->gpu.tuning);
     cudnn_att_close(&t->gpu.cudnn);
     cublas_close(&t->gpu.cublas);
     shards_close(&t->shards);
@@ -381,26 +299,23 @@ static bool settle_by_gpus(TrainRun *run, TrainOptions *o, Error *error) {
     return (plans || rank_gpus_ask(&bytes, run->comm, error)) && run_settle_gpu_choices(run, o, bytes, error);
 }
 
-// Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
-static void explain_attention(Trainer *t, const TrainRun *run) {
+static void print_config(const Trainer *t, const TrainRun *run) {
+    const RunShape *shape = &t->model.shape;
+    int HS = t->model.config.channels / t->model.config.num_heads;
     char version[32];
-    bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options->attention, "auto") == 0;
+    Error why;
     cudnn_att_version_text(version, sizeof(version));
-    if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !t->model.shape.cudnn) {
-        check_cudnn(run, run->options->batch_size, &t->gpu.no_cudnn);
+    say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
+        shape->fp8 ? ", linear layers of the blocks in fp8" : "");
+    if (shape->cudnn) {
+        say(stdout, "by cuDNN %s%s", version, shape->repeats ? "" : ", whose backward has other bits each time");
+    } else {
+        say(stdout, "on %s", attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores");
     }
-}
-
-static void print_config(Trainer *t) {
-    char attention[128];
-    AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
-                             t->model.shape.cudnn, t->model.shape.times_cudnn, t->model.shape.repeats};
-    attention_plan_text(attention, sizeof(attention), &planned);
-    say(stdout, "precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
-        t->model.shape.has_master ? ", fp32 master weights" : "",
-        t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
-        t->model.config.channels / t->model.config.num_heads);
-    if (t->gpu.no_cudnn.text[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
+    say(stdout, ", heads of %d\n", HS);
+    if (!uses_cudnn(run, shape->B, &why) && why.text[0] != '\0') {
+        say(stdout, "            not by cuDNN: %s\n", why.text);
+    }
 }
 
 static void print_machine(Trainer *t) {
@@ -411,16 +326,6 @@ static void print_machine(Trainer *t) {
             "fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
             "it with GPU_ARCH=%d%d\n",
             t->gpu.device.properties.major, t->gpu.device.properties.minor);
-    }
-    if (t->gpu.cudnn_failed) {
-        say(stdout, "attention   by our own kernels: %s\n", t->gpu.no_cudnn.text);
-        run_print_memory(&t->device_plan, " on the GPU without it");
-    }
-    if (t->gpu.tuning.text.used > 0) { say_lines(stdout, t->gpu.tuning.text.data); }
-    if (t->model.shape.times_cudnn && t->model.shape.cudnn) {
-        char attention[128];
-        attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
-        say(stdout, "            it is done %s\n", attention);
     }
 }
 
@@ -477,25 +382,21 @@ static bool add_gpus(Text *hardware, const RankGpu *gpus, int count, Error *erro
     return true;
 }
 
-// Describes the GPUs of all ranks for run.jsonl. Also writes the choices of algorithms, because the run folder exists
-// now.
+// Describes the GPUs of all ranks for run.jsonl.
 static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *error) {
     Text *hardware = &machine->hardware;
     const cudaDeviceProp *properties = &t->gpu.device.properties;
-    char attention[128];
     RankGpu gpu;
     memset(&gpu, 0, sizeof(gpu));
     snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, properties->name);
     gpu.memory_bytes = (int64_t)properties->totalGlobalMem;
     gpu.major = properties->major, gpu.minor = properties->minor;
     RankGpu *gpus = (RankGpu *)malloc((size_t)run->num_ranks * sizeof(RankGpu));
-    attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
     json_put(hardware, "machines", "%d", comm_num_machines(t->shards.ranks));
-    json_put_text(hardware, "attention", attention);
     add_versions(&machine->versions);
     bool ok = ranks_agree(run->comm, gpus != NULL || fail(error, "out of memory"), error) &&
               comm_all_gather(run->comm, &gpu, gpus, (int64_t)sizeof(gpu), error) &&
-              add_gpus(hardware, gpus, run->num_ranks, error) && record_choices(t, run, error);
+              add_gpus(hardware, gpus, run->num_ranks, error);
     free(gpus);
     return ok;
 }
@@ -568,12 +469,8 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     set_threads(run);
     Comm *comm = run->comm;
     bool ok = trainer_open(t, comm, run->options->tf32, error);
-    ok = ranks_agree(run->comm, ok, error) && choose_algorithms(t, run, error);
-    // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
     return ranks_agree(run->comm, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
-           comm_check_alike(comm, "attention (alike with --attention own; --attention cudnn says what is wrong)",
-                            t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels", error) &&
-           tune_attention(t, run, error) && rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
+           rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
 }
 
 // Hashes the weights.
@@ -594,21 +491,34 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
     return ranks_agree(run->comm, ok, error);
 }
 
+// Notes what computes attention, for the training state. All ranks must have the same.
+static bool settle_attention(TrainRun *run, Error *error) {
+    char version[32], *text = run->record.attention;
+    Error why;
+    if (run_kind(run) != RUN_TRAINS) { return true; }
+    cudnn_att_version_text(version, sizeof(version));
+    if (uses_cudnn(run, run->options->batch_size, &why)) {
+        snprintf(text, sizeof(run->record.attention), "cuDNN %s", version);
+    } else {
+        snprintf(text, sizeof(run->record.attention), OWN_ATTENTION);
+    }
+    return comm_check_alike(run->comm, "attention (alike with --attention own)", text, error);
+}
+
 // Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
 static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
     bool ok = run_settle_batch(run, o, error) && check_shape(run, error);
-    return ranks_agree(run->comm, ok, error) && settle_by_gpus(run, o, error) &&
+    return ranks_agree(run->comm, ok, error) && settle_by_gpus(run, o, error) && settle_attention(run, error) &&
            ranks_agree(run->comm, run_settle_steps(run, error), error);
 }
 
 static void plan(Trainer *t, const TrainRun *run) {
     trainer_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
-    explain_attention(t, run);
 }
 
 static void print_run(Trainer *t, TrainRun *run) {
     run_print_config(run);
-    print_config(t);
+    print_config(t, run);
     run_print_needs(run, &t->device_plan);
     if (!train_options_plan(run->options)) { return; }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }

@@ -69,7 +69,6 @@ typedef struct {
     size_t workspace_bytes;
     bool tf32;          // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
     int64_t plan_count; // plans made so far
-    int64_t kept_plans; // the first plans, which never make room for new ones
     CublasPlan plans[CUBLAS_MAX_PLANS];
 } CublasContext;
 
@@ -92,10 +91,8 @@ static inline const char *cublas_remedy(cublasStatus_t status) {
     case CUBLAS_STATUS_ALLOC_FAILED: return "the GPU's memory is short: " MEMORY_REMEDY;
     case CUBLAS_STATUS_MAPPING_ERROR:
     case CUBLAS_STATUS_EXECUTION_FAILED:
-    case CUBLAS_STATUS_INTERNAL_ERROR:
-        return "the GPU's memory may be short (" MEMORY_REMEDY
-               "), or an algorithm faulty (--matmul-tune 0 takes cuBLASLt's own choices)";
-    default: return "--matmul-tune 0 takes cuBLASLt's own choices; CUBLASLT_LOG_LEVEL=2 shows what it objects to";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "the GPU's memory may be short: " MEMORY_REMEDY;
+    default: return "CUBLASLT_LOG_LEVEL=2 shows what it objects to";
     }
 }
 
@@ -122,7 +119,7 @@ static inline bool cublas_open(CublasContext *context, bool tf32, Error *error) 
 static inline void cublas_set_workspace(CublasContext *context, void *workspace, size_t bytes) {
     context->workspace = workspace;
     context->workspace_bytes = bytes;
-    context->plan_count = context->kept_plans = 0;
+    context->plan_count = 0;
 }
 
 static inline void cublas_close(CublasContext *context) {
@@ -149,16 +146,6 @@ static inline bool cublas_same_problem(const CublasProblem *a, const CublasProbl
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
            a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums &&
            memcmp(&a->batch, &b->batch, sizeof(a->batch)) == 0;
-}
-
-// The problem in words: all that cublas_same_problem compares except the batch, and the workspace that an algorithm
-// counts on. Only the tuner asks, and it takes no batches.
-static inline void cublas_problem_text(const CublasContext *context, const CublasProblem *p, char *text, size_t size) {
-    static const char *const factors[] = {"", " e4m3", " e4m3 e5m2"};
-    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu",
-             PRECISION_NAME, context->tf32 && PRECISION_IS_FP32 ? " tf32" : "", factors[p->factors],
-             p->fast_sums ? " fast" : "", (long long)p->m, (long long)p->n, (long long)p->k, p->transpose_a,
-             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes);
 }
 
 static inline bool cublas_is_8_bit(const CublasProblem *p) { return p->factors != CUBLAS_FLOATX_BOTH; }
@@ -277,80 +264,41 @@ static inline void cublas_no_algorithm(const CublasContext *context, const Cubla
     _exit(EXIT_FAILURE);
 }
 
-// Asks the heuristic for up to `most` algorithms for a plan, its fastest first. split: the algorithms may split the sum
-// over k. Returns how many there are, at least one.
-static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found, int most,
-                             bool split) {
+// Gives a plan the heuristic's first algorithm, or the first that does not split the sum over k if the sum has a tail.
+static inline void cublas_choose(const CublasContext *context, CublasPlan *plan) {
     cublasLtMatmulPreferenceOpaque_t wishes;
+    cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    cublas_describe_wishes(&wishes, context->workspace_bytes, split);
+    cublas_describe_wishes(&wishes, context->workspace_bytes, cublas_tail(&plan->problem) == 0);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
-                                                           &plan->D, &plan->D, &wishes, most, found, &count);
+                                                           &plan->D, &plan->D, &wishes, 1, &found, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(context, &plan->problem, status); }
-    return count;
-}
-
-// Does cuBLASLt have this algorithm for a plan's problem, with the workspace that there is?
-static inline bool cublas_can_run(const CublasContext *context, CublasPlan *plan, const cublasLtMatmulAlgo_t *algo) {
-    cublasLtMatmulHeuristicResult_t checked;
-    cublasStatus_t status = cublasLtMatmulAlgoCheck(context->handle, &plan->operation, &plan->A, &plan->B, &plan->D,
-                                                    &plan->D, algo, &checked);
-    return status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= context->workspace_bytes;
+    plan->algo = found.algo;
 }
 
 // ---- Plans ----
 
-// Returns the plan of a problem, or NULL.
-static inline CublasPlan *cublas_find_plan(CublasContext *context, const CublasProblem *problem) {
+// Returns the plan of a problem, which may be new.
+static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
     for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
         if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }
     }
-    return NULL;
-}
-
-// Adds a plan without its algorithm.
-static inline CublasPlan *cublas_add_plan(CublasContext *context, const CublasProblem *problem) {
-    int64_t kept = context->kept_plans;
-    CublasPlan *plan = &context->plans[kept + (context->plan_count - kept) % (CUBLAS_MAX_PLANS - kept)];
-    context->plan_count++;
+    CublasPlan *plan = &context->plans[context->plan_count++ % CUBLAS_MAX_PLANS];
     cublas_describe(context, plan, problem);
+    cublas_choose(context, plan);
     return plan;
-}
-
-// The plans so far never make room for new ones.
-static inline void cublas_keep_plans(CublasContext *context) {
-    context->kept_plans = min_i64(context->plan_count, CUBLAS_MAX_PLANS / 2);
-}
-
-// Returns the plan of a problem. The plans of training are made at the start, with algorithms that were tried
-// (matmul_tune.cuh). Another problem gets the heuristic's first algorithm, or the first that does not split the sum if
-// there is a tail.
-static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
-    CublasPlan *plan = cublas_find_plan(context, problem);
-    cublasLtMatmulHeuristicResult_t found;
-    if (plan != NULL) { return plan; }
-    plan = cublas_add_plan(context, problem);
-    cublas_ask(context, plan, &found, 1, cublas_tail(problem) == 0);
-    plan->algo = found.algo;
-    return plan;
-}
-
-// Runs a plan with an algorithm. The caller judges the status.
-static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan *plan,
-                                        const cublasLtMatmulAlgo_t *algo, const CublasOperands *on,
-                                        cudaStream_t stream) {
-    const float beta = plan->problem.accumulate ? on->beta : 0.0f;
-    const void *C = on->C != NULL ? on->C : on->D;
-    cublas_set_pointers(plan, on);
-    return cublasLtMatmul(context->handle, &plan->operation, &on->alpha, on->A, &plan->A, on->B, &plan->B, &beta, C,
-                          &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
 }
 
 // D = epilogue(alpha op(A) op(B) + beta C).
 static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, const CublasOperands *on,
                                    cudaStream_t stream) {
     CublasPlan *plan = cublas_plan(context, problem);
-    cublas_check(cublas_run(context, plan, &plan->algo, on, stream));
+    const float beta = problem->accumulate ? on->beta : 0.0f;
+    const void *C = on->C != NULL ? on->C : on->D;
+    cublas_set_pointers(plan, on);
+    cublas_check(cublasLtMatmul(context->handle, &plan->operation, &on->alpha, on->A, &plan->A, on->B, &plan->B, &beta,
+                                C, &plan->D, on->D, &plan->D, &plan->algo, context->workspace, context->workspace_bytes,
+                                stream));
 }
 
 #endif // LLMC_CUBLAS_COMMON_H

@@ -91,15 +91,6 @@ static inline CublasProblem linear_backward_weight_problem(const Linear &l, int6
     return problem;
 }
 
-// Writes the products of a layer of N rows, so that the caller can tune their algorithms.
-#define LINEAR_PRODUCTS 3
-static inline void linear_problems(CublasProblem *problems, const Linear &l, int64_t N, bool makes_gelu,
-                                   bool takes_gelu) {
-    problems[0] = linear_forward_problem(l, N, makes_gelu && !l.fp8.on);
-    problems[1] = linear_backward_weight_problem(l, N);
-    problems[2] = linear_backward_input_problem(l, N, takes_gelu && !l.fp8.on);
-}
-
 // Returns the operands of a product, in floatX or in 8 bits.
 static inline CublasOperands linear_operands(const Linear &l, void *D, const void *A, const void *B, const void *A_fp8,
                                              const Fp8Scale *A_scale, const void *B_fp8, const Fp8Scale *B_scale) {

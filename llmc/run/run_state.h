@@ -59,8 +59,9 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
         text_printf(list, "--%s%c%s%c", train_specs_cpu[i].name, after_name, text, after_value);
     }
     text_printf(list, "computed-in%c%s%c", after_name, run_precision(run), after_value);
-    if (run->record.arithmetic[0] == '\0') { return; }
-    text_printf(list, "arithmetic%c%s%c", after_name, run->record.arithmetic, after_value);
+    const char *arithmetic = run->record.arithmetic, *attention = run->record.attention;
+    if (arithmetic[0] != '\0') { text_printf(list, "arithmetic%c%s%c", after_name, arithmetic, after_value); }
+    if (attention[0] != '\0') { text_printf(list, "attention-by%c%s%c", after_name, attention, after_value); }
 }
 
 #define RUN_DATA_KEY "training-data-fingerprint"
@@ -182,6 +183,7 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *save
     }
     run_list_change(saved, &own, "computed-in", changes);
     run_list_change(saved, &own, "arithmetic", changes);
+    run_list_change(saved, &own, "attention-by", changes);
     run_list_change(saved, &own, RUN_TOKENIZER_KEY, changes);
     run_list_change(saved, &own, RUN_DATA_KEY, changes);
 }

@@ -14,7 +14,7 @@
 // Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE    no
 //   SHAPES  yes: a resumed run compares it
-//   ROUNDS  it rounds otherwise. The kind of GPU may settle it, so a resumed run only reports a change
+//   ROUNDS  it rounds otherwise: a resumed run only reports a change
 enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
@@ -110,17 +110,13 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", ROUNDS, "GPU !fp8",                                   \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", SHAPES, "GPU !fp8",                                   \
       "GELU in the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats it")                  \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "8-bit linear layers; needs compute capability 8.9")         \
-    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, "GPU cudnn:steps",                   \
-      "by cuDNN or our own kernels, which round differently; auto: the faster at the start (doc/speed.md)")            \
+    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, "GPU cudnn:steps",                     \
+      "by cuDNN or our own kernels, which round differently; auto: by cuDNN where it takes the shape")                 \
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own",                 \
       "0: cuDNN's attention may add up gradients by atomics, faster, but with other bits from run to run")             \
-    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "LEVEL", SHAPES, "GPU",                                          \
-      "time the algorithms of matrix multiplies, 1: among equal bits, 2: among all; 0: do not (doc/speed.md)")         \
-    X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU steps matmul-tune",     \
-      "keep these choices there; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")                         \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \

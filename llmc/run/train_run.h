@@ -67,6 +67,7 @@ typedef struct {
     int num_arguments;
     LogFile file;        // run.jsonl, open on rank 0 between start and end of the run (run_record.h)
     char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
+    char attention[64];  // and on a GPU: what computes attention; "": no attention is trained, or a CPU
 } RunRecord;
 
 // What a run leaves to the memory of its GPUs (llmc/trainer/gpu_choices.h).

@@ -4,7 +4,6 @@
 
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/gpu.h"
-#include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/cuda/range.h"
 #include "llmc/layers/attention_cudnn.h"
 #include "llmc/layers/fp8.cuh"
@@ -50,17 +49,15 @@ struct LayerActs {
 
 typedef struct {
     RunKind kind;
-    int B, T;         // the largest batch, unless eval_T is longer
-    int eval_T;       // the longest sequence of an evaluation. 0: none
-    int recompute;    // the level of --recompute
-    int gelu_fusion;  // the level of --gelu-fusion
-    bool cudnn;       // cuDNN computes the attention of (B,T) batches
-    bool needs_cudnn; // the run fails if cuDNN cannot
-    bool times_cudnn; // timing chooses between cuDNN and our own kernels
-    bool repeats;     // attention gives equal bits each time
-    bool fp8;         // the linear layers of the blocks multiply in 8 bits
-    int head_rows;    // the most rows of logits at a time
-    bool has_master;  // fp32 weights beside the bf16 ones
+    int B, T;        // the largest batch, unless eval_T is longer
+    int eval_T;      // the longest sequence of an evaluation. 0: none
+    int recompute;   // the level of --recompute
+    int gelu_fusion; // the level of --gelu-fusion
+    bool cudnn;      // cuDNN computes the attention of (B,T) batches
+    bool repeats;    // attention gives equal bits each time
+    bool fp8;        // the linear layers of the blocks multiply in 8 bits
+    int head_rows;   // the most rows of logits at a time
+    bool has_master; // fp32 weights beside the bf16 ones
     int rank, num_ranks;
     int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
     int64_t mean_places;    // for the mean losses of a validation or an evaluation: all batches of all ranks
@@ -126,9 +123,6 @@ struct Gpu {
     float *cublas_workspace;
     CudnnAttention cudnn;
     float *cudnn_forward, *cudnn_backward; // workspaces
-    bool cudnn_failed;                     // cuDNN had no plan
-    Error no_cudnn;                        // why cuDNN is not used
-    Tuning tuning;                         // chosen matmul algorithms and attention kernels
 };
 
 // Brings batches to the GPU.

@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDNN_CUH
 #define KERNELS_CUDNN_CUH
 
-#include "llmc/layers/attention_tune.cuh"
+#include "llmc/layers/attention_cudnn.h"
 #include "dev/test/layers/kernels_attention.cuh"
 
 // The emulator has a cuDNN where this variable says so.
@@ -224,31 +224,6 @@ TEST(test_cudnn_workspace) {
     CHECK(t, bytes == dS + 8 * 4096 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
     bytes = cudnn_att_backward_bytes(&sums);
     CHECK(t, bytes == 2 * (2 * 1024 * 768 * 4) + 2 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
-}
-
-// ---- The choice between cuDNN and our own kernels ----
-
-// What is timed; what a line of the file may say, and that nothing else is taken; and that noise replaces nothing.
-TEST(test_cudnn_choice) {
-    CudnnShape many = {64, 1024, 768, 12, true}, one = {4, 4096, 512, 8, true};
-    int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&many, choices);
-    CHECK(t, count == 4 && choices[0] == 8 && choices[1] == 2 && choices[2] == 1 && choices[3] == ATTENTION_OWN,
-          "%d candidates, the first is %d", count, choices[0]);
-    count = attention_candidates(&one, choices);
-    CHECK(t, count == 2 && choices[0] == 1 && choices[1] == ATTENTION_OWN, "%d candidates of one sequence", count);
-    const struct {
-        const char *text;
-        int choice;
-    } texts[] = {{"cudnn 8", 8},  {"cudnn 1", 1}, {"own", ATTENTION_OWN}, {"cudnn 64", -1},
-                 {"cudnn 0", -1}, {"", -1},       {"cudnn", -1}};
-    for (auto c : texts) {
-        int choice = -1;
-        bool known = attention_parse_choice(&many, c.text, &choice);
-        CHECK(t, choice == c.choice && known == (choice >= 0), "\"%s\" is choice %d, expected %d", c.text, choice,
-              c.choice);
-    }
-    const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
-    CHECK(t, tune_least(noise, 3) == 0 && tune_least(faster, 3) == 2 && tune_least(none, 3) == 2, "the fastest");
 }
 
 #endif // KERNELS_CUDNN_CUH

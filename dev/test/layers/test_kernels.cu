@@ -10,7 +10,6 @@
 #include "dev/test/layers/kernels_embedding.cuh"
 #include "dev/test/layers/kernels_layernorm.cuh"
 #include "dev/test/layers/kernels_matmul.cuh"
-#include "dev/test/cuda/kernels_tune.cuh"
 #include "dev/test/layers/kernels_terms.cuh"
 #include "dev/test/layers/kernels_gelu.cuh"
 #include "dev/test/layers/kernels_fp8.cuh"

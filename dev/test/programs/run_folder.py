@@ -52,7 +52,7 @@ def check_options(record, given, help_text):
     """Every option of --help is there as a text, with its default or the value given."""
     options = record["options"]
     names = re.findall(r"^  (?:-\w+, )*--([a-z0-9-]+)", help_text, re.M)
-    settled = {"computed-in", "arithmetic"} & set(options)
+    settled = {"computed-in", "arithmetic", "attention-by"} & set(options)
     assert set(options) == set(names) - {"help", "version", "process-rank"} | settled, set(options) ^ set(names)
     for name, value in given.items():
         assert options[name] == str(value), (name, options[name], value)

@@ -59,6 +59,14 @@ def test_head_in_parts():
     close(val_losses(parts), val_losses(whole))
 
 
+def test_remedy():
+    """A multiply that fails says in one line what to do."""
+    if gpu_program.EMULATED:
+        process = gpu_program.GPU.start(*RUN, EMU_CUBLASLT_FAULT="execution")
+        err = cli.finish(process, 1)[1]
+        assert re.search("failed: .* memory may be short: .*--batch-size", err) and len(err.splitlines()) == 1, err
+
+
 def test_llmc_command_line():
     """The flags of llm.c's scripts that mean something here."""
     out = ran(*SHAPE, "-b", 2, "-d", 64, "-r", 0, "-z", 1, "-c", "0.1", "-l", "0.0006", "-q", "0.0", "-u", 1, "-n", 0,

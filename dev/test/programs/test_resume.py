@@ -111,7 +111,7 @@ def test_changed_options_are_named():
 def test_a_run_of_another_program():
     """What the GPU trainer saved goes on here, if nothing that shapes the run differs; what only rounds is told."""
     state = os.path.join(stopped_after_8(), "state_00000008.bin")
-    folder, gpu = os.path.dirname(state), {"arithmetic": None, "--head-rows": 8192, "--attention": "cudnn"}
+    folder, gpu = os.path.dirname(state), {"arithmetic": None, "--head-rows": 1024, "attention-by": "cuDNN 9.19.0"}
     for facts, says in (({"computed-in": "bf16"}, "computed-in was bf16, is fp32"), ({"--fp8": 1}, "--fp8 was 1, is 0"),
                         ({"--init": "hf"}, "--init was hf, is d6")):
         rewrite_state(state, {**gpu, "computed-in": "fp32", "--fp8": 0, "--init": "d6", **facts})
@@ -120,7 +120,7 @@ def test_a_run_of_another_program():
         assert f"resuming with changes: {says}\n" in out and weights_hash(out) == REFERENCE["hash"], out
     rewrite_state(state, {"--init": "d6"})
     out = train(folder, "--resume")
-    assert "resuming with other roundings: --attention was cudnn, is " in out and "changes" not in out, out
+    assert "resuming with other roundings: --head-rows was 1024, is 8192" in out and "changes" not in out, out
     check_same_end(out, folder)
     refused(stopped_after_8(), "--resume", says=[f"{folder}: --layers was 2, is 3; give these as they were"], layers=3)
 
