@@ -304,6 +304,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/layers/attention_cudnn.h", "cudnnGetVersion() < 91801", "cudnnGetVersion() < 91800", KERNELS, "cudnn"),
     ("llmc/layers/attention_cudnn.h", "CUDNN_POINTWISE_CMP_GE, i, j,", "CUDNN_POINTWISE_CMP_GE, j, i,", KERNELS,
      "cudnn"),
+    ("llmc/layers/attention_cudnn.h", "if (deterministic && cudnn_is_random(graph, config)) {", "if (false) {", KERNELS,
+     "cudnn"),
     ("llmc/layers/attention_cudnn.h", "shape->B > CUDNN_ATT_MAX_BATCH", "false", KERNELS, "cudnn"),
     ("llmc/layers/linear.cuh", "for (; row < c.end; row += BIAS_WARPS)", "for (; row < c.end - 1; row += BIAS_WARPS)",
      KERNELS, "matmul"),

@@ -56,7 +56,6 @@ gelu-backward* bf16 1 -ge 2 --recompute 0
 gelu-backward* bf16 1 -ge 2 --recompute 2
 cudnn*        bf16 1 {CUDNN}
 cudnn*        bf16 1 {CUDNN} --recompute 3
-cudnn*        bf16 1 {CUDNN} --deterministic 0
 cudnn*        bf16 1 {CUDNN} resumed
 fp8           bf16 1 --fp8 1
 fp8           bf16 1 --fp8 1 --recompute 0 EMU_CHECK=1
