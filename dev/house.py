@@ -22,11 +22,11 @@ ROOMS = {
     "cpu": (1560, 1450, "base model"),
     "cuda": (861, 850, "base model"),
     "layers": (3282, 3150, "base model cuda"),
-    "optim": (731, 700, "base model cuda"),
-    "ranks": (2753, 2000, "base model cuda"),
+    "optim": (586, 700, "base model cuda"),
+    "ranks": (2747, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
-    "trainer": (1169, 1000, "base model cuda layers optim ranks data files run"),
+    "trainer": (1148, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3071, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 430, "train_gpt2_program.cuh": 541, "Makefile": 250, "README.md": 200}

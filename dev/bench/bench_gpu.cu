@@ -560,10 +560,7 @@ static void bench_optimizer(Bench *b) {
     bool has_master = sizeof(floatX) == 2;
     Kernel norm = {
         "global_norm_squared", 4.0 * (double)n, 0.0, {doubles(global_norm_scratch_doubles(n)), floats(n)}, {}, {}};
-    norm.launch = [=](const Operands &o) {
-        NormPart part = {o.f(1), n, 1, 0};
-        global_norm_squared(o.d(0), &part, NULL, b->stream);
-    };
+    norm.launch = [=](const Operands &o) { global_norm_squared(o.d(0), o.f(1), n, b->stream); };
     measure(b, norm);
     Kernel adamw = {"adamw_update",
                     (has_master ? 28 + X : 28) * (double)n,
@@ -574,8 +571,8 @@ static void bench_optimizer(Bench *b) {
     AdamWFactors factors = adamw_factors(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, rounding_key(1, 10));
     adamw.prepare = [=](const Operands &o) { set_result(b, o.d(5)); };
     adamw.launch = [=](const Operands &o) {
-        AdamWPart part = adamw_part(o.x(0), has_master ? o.f(1) : NULL, o.f(2), o.f(3), o.f(4), n, 0);
-        adamw_update(&part, NULL, factors, (const StepResult *)o.d(5), b->stream);
+        UpdatePart part = {o.x(0), has_master ? o.f(1) : NULL, o.f(2), o.f(3), o.f(4), NULL, n, n, 0};
+        adamw_update(part, factors, (const StepResult *)o.d(5), b->stream);
     };
     measure(b, adamw);
     Kernel rounding = {"params_from_master", (4 + X) * (double)n, 0.0, {floatXs(n), floats(n)}, {}, {}};
@@ -597,38 +594,30 @@ static void bench_muon_elements(Bench *b) {
     MuonFactors factors = {0.02f, 0.95f, 0.1f, rounding_key(1, 10)};
     Launch prepare = [=](const Operands &o) { set_result(b, o.d(5)); };
     auto part = [=](const Operands &o) {
-        AdamWPart a = adamw_part(o.x(0), has_master ? o.f(1) : NULL, o.f(2), NULL, o.f(3), n, 0);
-        return muon_part(a, o.x(4), 0);
+        return UpdatePart{o.x(0), has_master ? o.f(1) : NULL, o.f(2), NULL, o.f(3), o.x(4), n, n, 0};
     };
     Kernel momentum = {"muon_momentum", (12 + X) * (double)n, 0.0, buffers, {}, prepare};
     momentum.launch = [=](const Operands &o) {
-        MuonPart p = part(o);
-        muon_momentum(&p, factors, (const StepResult *)o.d(5), b->stream);
+        muon_momentum(part(o), factors, (const StepResult *)o.d(5), b->stream);
     };
     measure(b, momentum);
     Kernel apply = {"muon_apply", (has_master ? 8 + 2 * X : 3 * X) * (double)n, 0.0, buffers, {}, prepare};
-    apply.launch = [=](const Operands &o) {
-        MuonPart p = part(o);
-        muon_apply(&p, factors, (const StepResult *)o.d(5), b->stream);
-    };
+    apply.launch = [=](const Operands &o) { muon_apply(part(o), factors, (const StepResult *)o.d(5), b->stream); };
     measure(b, apply);
 }
 
-// The rounds of a full batch of matrices, in blocks of columns or whole: which is faster decides MUON_COLUMNS_LEAST_N.
+// The rounds of a full batch of matrices.
 static void bench_muon_rounds(Bench *b, const char *layer, int64_t rows, int64_t cols) {
-    int64_t n = min_i64(rows, cols), count = b->tiny ? 2 : MUON_BATCH, columns[] = {n, b->tiny ? 32 : MUON_COLUMNS};
-    for (int i = 0; i < (columns[1] < n ? 2 : 1); i++) {
-        Kernel rounds = {std::string(layer) + (i == 0 ? " muon rounds" : " muon rounds, blocks"),
-                         2 * X * (double)(count * rows * cols),
-                         (double)count * muon_flops(rows, cols),
-                         {floatXs(count * rows * cols), floatXs(muon_scratch_elements(rows, cols, count))},
-                         {},
-                         {}};
-        rounds.launch = [=](const Operands &o) {
-            muon_orthogonalize(&b->cublas, o.x(0), o.x(1), rows, cols, count, 1.0f, b->stream, columns[i]);
-        };
-        measure(b, rounds);
-    }
+    const MuonBatch batch = {rows, cols, rows * cols, b->tiny ? 2 : MUON_BATCH};
+    double elements = (double)(batch.count * rows * cols);
+    Kernel rounds = {std::string(layer) + " muon rounds",
+                     2 * X * elements,
+                     (double)batch.count * muon_flops(rows, cols),
+                     {floatXs((int64_t)elements), floatXs(muon_scratch_elements(batch))},
+                     {},
+                     {}};
+    rounds.launch = [=](const Operands &o) { muon_orthogonalize(&b->cublas, o.x(0), o.x(1), batch, 1.0f, b->stream); };
+    measure(b, rounds);
 }
 
 static void bench_muon(Bench *b) {

@@ -154,11 +154,10 @@ static void update4(Update &p) {
                                                       p.n);
 }
 
-// Version 5. The trainer's: version 4 with accesses that do not fill the caches, for shards that begin anywhere, and
-// for all layers of a model in one launch.
+// Version 5. The trainer's: version 4 with accesses that do not fill the caches, for shards that begin anywhere.
 static void update5(Update &p) {
-    AdamWPart part = adamw_part(p.params.data, p.w.data, p.m.data, p.v.data, p.grads.data, p.n, 0);
-    adamw_update(&part, NULL, p.f, p.result.data, 0);
+    UpdatePart part = {p.params.data, p.w.data, p.m.data, p.v.data, p.grads.data, NULL, p.n, p.n, 0};
+    adamw_update(part, p.f, p.result.data, 0);
 }
 
 static void update_ladder(Ladder &ladder, Update &p) {

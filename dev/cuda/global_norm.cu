@@ -116,9 +116,9 @@ static void squares4(Norm &p) {
 // Version 5. The trainer's: version 4 with 512 threads that add 64 squares each, for any n and for all layers of a
 // model in one launch. The second kernel also collects what the step's decision needs: the losses, and a checksum.
 static void squares5(Norm &p) {
-    NormPart part = {p.grads.data, p.n, 1, 0};
-    global_norm_squared(p.partials.data, &part, NULL, 0);
-    step_record(p.record.data, p.partials.data, norm_part_doubles(&part), p.loss_sum.data, 0, p.checksum.data, 0);
+    global_norm_squared(p.partials.data, p.grads.data, p.n, 0);
+    step_record(p.record.data, p.partials.data, global_norm_scratch_doubles(p.n), p.loss_sum.data, 0, p.checksum.data,
+                0);
 }
 
 static void norm_ladder(Ladder &ladder, Norm &p) {

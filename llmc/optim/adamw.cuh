@@ -49,72 +49,42 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
     return rounded;
 }
 
-// ---- The parts of one launch ----
+// ---- A walk over elements ----
 
-#define ADAMW_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
+#define UPDATE_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
 
-// A part is n neighbouring elements at any address, `repeats` times at equal distances (the layers of a model).
+// A part of a bucket: n neighbouring elements at any address. An array that a rule does not use is NULL.
 typedef struct {
     floatX *params;
     float *master, *m, *v; // master: NULL if there is no master copy
     const float *grads;
+    floatX *update; // Muon's (llmc/optim/muon.cuh)
     int64_t n;
     int64_t decayed;     // the first `decayed` elements have weight decay
     int64_t first_index; // of element 0, in the whole model
-    int64_t repeats;
-    // The distances between repetitions in elements, of: params; master and m; v; grads; the index in the model.
-    int64_t params_stride, state_stride, v_stride, grads_stride, index_stride;
-} AdamWPart;
-
-// Returns a part of n elements without repetition. All elements decay; the caller may change `decayed`.
-static inline AdamWPart adamw_part(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
-                                   int64_t first_index) {
-    AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0, 0};
-    return part;
-}
+} UpdatePart;
 
 // A thread works on a group of 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. So the threads of a
 // warp access neighbouring bytes. With groups of 8 (16 bytes of bf16, twice 16 of fp32) they would not, and nothing
 // would be gained. Element i is in group (i + lead) / 4. With lead > 0 the part begins inside a group.
-#define ADAMW_GROUP 4
-
-typedef struct {
-    AdamWPart part;
-    unsigned blocks; // of each repetition
-    int lead;        // 0..3
-    bool vectors;    // in all arrays whole groups are aligned for one access
-} AdamWLaunch;
+#define UPDATE_GROUP 4
 
 // Returns the number of elements from the last aligned group before a pointer to the pointer. if_null: for NULL.
 template <class T> static inline int group_lead(const T *pointer, int if_null) {
     if (pointer == NULL) { return if_null; }
-    return (int)((uintptr_t)pointer % (ADAMW_GROUP * sizeof(T)) / sizeof(T));
-}
-
-// `vectors` is false if the parameters and the state of a shard are cut so that their groups differ.
-static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
-    const float *others[] = {part->master, part->m, part->v, part->grads};
-    AdamWLaunch launch = {*part, 1, group_lead(part->params, 0), true};
-    cuda_require(block_size > 0 && block_size <= ADAMW_BLOCK);
-    cuda_require(part->n >= 0 && part->first_index >= 0 && part->repeats >= 0);
-    for (const float *other : others) { launch.vectors &= group_lead(other, launch.lead) == launch.lead; }
-    int64_t strides = part->params_stride | part->state_stride | part->v_stride | part->grads_stride;
-    if (part->repeats > 1 && strides % ADAMW_GROUP != 0) { launch.vectors = false; }
-    launch.blocks = blocks_for(part->n + launch.lead, (int64_t)ADAMW_GROUP * block_size);
-    if (part->n == 0 || part->repeats == 0) { launch.part.repeats = 0, launch.blocks = 1; }
-    return launch;
+    return (int)((uintptr_t)pointer % (UPDATE_GROUP * sizeof(T)) / sizeof(T));
 }
 
 // ---- Groups: N values in one access, or one value ----
 
-template <int BYTES> struct AdamWWord;
-template <> struct AdamWWord<16> { typedef int4 Type; };
-template <> struct AdamWWord<8> { typedef int2 Type; };
-template <> struct AdamWWord<4> { typedef int Type; };
-template <> struct AdamWWord<2> { typedef short Type; };
+template <int BYTES> struct GroupWord;
+template <> struct GroupWord<16> { typedef int4 Type; };
+template <> struct GroupWord<8> { typedef int2 Type; };
+template <> struct GroupWord<4> { typedef int Type; };
+template <> struct GroupWord<2> { typedef short Type; };
 
 template <int N, class T> __device__ __forceinline__ void load_group(float (&x)[N], const T *address) {
-    typedef typename AdamWWord<N * sizeof(T)>::Type Word;
+    typedef typename GroupWord<N * sizeof(T)>::Type Word;
     struct {
         T values[N];
     } group;
@@ -126,7 +96,7 @@ template <int N, class T> __device__ __forceinline__ void load_group(float (&x)[
 
 // STREAMING: for the optimizer's state, because nothing reads it again in this step. The parameters are read again.
 template <bool STREAMING, int N, class T> __device__ __forceinline__ void store_group(T *address, const T (&x)[N]) {
-    typedef typename AdamWWord<N * sizeof(T)>::Type Word;
+    typedef typename GroupWord<N * sizeof(T)>::Type Word;
     Word word;
     memcpy(&word, x, sizeof(word));
     if (STREAMING) {
@@ -136,105 +106,90 @@ template <bool STREAMING, int N, class T> __device__ __forceinline__ void store_
     }
 }
 
-// ---- The update ----
-
-// Repetition number `repeat` of a part.
-template <bool WITH_MASTER>
-__device__ __forceinline__ AdamWPart adamw_repetition(const AdamWPart &part, unsigned repeat) {
-    AdamWPart a = part;
-    a.params += repeat * part.params_stride;
-    if (WITH_MASTER) { a.master += repeat * part.state_stride; }
-    a.m += repeat * part.state_stride;
-    a.v += repeat * part.v_stride;
-    a.grads += repeat * part.grads_stride;
-    a.first_index += repeat * part.index_stride;
-    return a;
-}
-
-// Elements begin..begin+N-1 with one access to each array.
-template <bool WITH_MASTER, int N>
-__device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, const AdamWFactors &f,
-                                            float grad_scale) {
-    float g[N], mk[N], vk[N], w[N];
-    floatX rounded[N];
-    int64_t index = a.first_index + begin;
-    load_group(g, a.grads + begin);
-    load_group(mk, a.m + begin);
-    load_group(vk, a.v + begin);
-    if (WITH_MASTER) {
-        load_group(w, a.master + begin);
-    } else {
-        load_group(w, a.params + begin);
-    }
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
-        adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
-        rounded[k] = round_parameter(w[k], f.key, index + k);
-    }
-    store_group<true>(a.m + begin, mk);
-    store_group<true>(a.v + begin, vk);
-    if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
-    store_group<false>(a.params + begin, rounded);
-}
-
-// Updates block number `block` of a part. A thread updates one group. If the group is not whole or not aligned, it
-// updates one element after the other.
-template <bool WITH_MASTER>
-__device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors &f,
-                                            float grad_scale) {
-    int64_t begin = ((int64_t)(block % launch.blocks) * blockDim.x + threadIdx.x) * ADAMW_GROUP - launch.lead;
-    AdamWPart a = adamw_repetition<WITH_MASTER>(launch.part, block / launch.blocks);
-    if (launch.vectors && begin >= 0 && begin + ADAMW_GROUP <= a.n) {
-        adamw_group<WITH_MASTER, ADAMW_GROUP>(a, begin, f, grad_scale);
+// A thread works on one group by the rule's `group`. If the group is not whole or not aligned, it works on one element
+// after the other.
+template <class Rule>
+static __global__ void __launch_bounds__(UPDATE_BLOCK)
+    update_elements_kernel(UpdatePart a, int lead, bool vectors, Rule rule, const StepResult *result) {
+    int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * UPDATE_GROUP - lead;
+    if (vectors && begin >= 0 && begin + UPDATE_GROUP <= a.n) {
+        rule.template group<UPDATE_GROUP>(a, begin, *result);
         return;
     }
-    int64_t end = min(begin + ADAMW_GROUP, a.n);
+    int64_t end = min(begin + UPDATE_GROUP, a.n);
 #pragma unroll 1
-    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { adamw_group<WITH_MASTER, 1>(a, i, f, grad_scale); }
+    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { rule.template group<1>(a, i, *result); }
 }
 
-// The blocks of `first` come before the blocks of `second`. Each part has its own copy of the code, so that the code
-// reads the arguments in place and they take no registers.
-template <bool WITH_MASTER>
-static __global__ void __launch_bounds__(ADAMW_BLOCK)
-    adamw_update_kernel(AdamWLaunch first, AdamWLaunch second, AdamWFactors factors, const StepResult *result) {
-    if (result->stopped != STEP_GOES_ON) { return; }
-    float grad_scale = result->grad_scale;
-    unsigned in_first = first.blocks * (unsigned)first.part.repeats;
-    if (blockIdx.x < in_first) {
-        adamw_block<WITH_MASTER>(first, blockIdx.x, factors, grad_scale);
-    } else {
-        adamw_block<WITH_MASTER>(second, blockIdx.x - in_first, factors, grad_scale);
+// Runs a rule over a part. It is fast if all arrays have one offset from a multiple of 4 elements. Slices [a,b) of
+// whole arrays have it, and so do shards that begin at a multiple of 4.
+template <class Rule>
+static inline void update_elements(const UpdatePart &part, const Rule &rule, const StepResult *result,
+                                   cudaStream_t stream, int block_size) {
+    int lead = group_lead(part.params, 0);
+    bool vectors = group_lead(part.update, lead) == lead;
+    for (const float *other : {(const float *)part.master, (const float *)part.m, (const float *)part.v, part.grads}) {
+        vectors &= group_lead(other, lead) == lead; // false if a shard's parameters and state are cut differently
     }
+    block_size = block_for(part.n / UPDATE_GROUP + 2, block_size);
+    int64_t blocks = ceil_div_i64(part.n + lead, (int64_t)UPDATE_GROUP * block_size);
+    cuda_require(block_size > 0 && block_size <= UPDATE_BLOCK && blocks <= INT32_MAX);
+    cuda_require(part.n >= 0 && part.first_index >= 0);
+    if (part.n == 0) { return; }
+    update_elements_kernel<Rule><<<(unsigned)blocks, block_size, 0, stream>>>(part, lead, vectors, rule, result);
+    cuda_check_launch("update_elements_kernel");
 }
 
-// Updates two parts (second: NULL for none) in place: params, m, v and, if there is a master copy, master. grads are
-// read only. result is in device memory. The kernel multiplies gradients by result->grad_scale. It changes
-// nothing if result->stopped is set. It is fast if all arrays have one offset from a multiple of 4 elements. Slices
-// [a,b) of whole arrays have it, and so do shards that begin at a multiple of 4. Repetitions must be multiples of 4
-// apart. Bytes moved for each parameter in bf16: 30 (reads grad, m, v, master: 16; writes m, v, master, params: 14), or
-// 24 without a master copy (reads 14, writes 10). In fp32 without a master copy: 28 (reads 16, writes 12).
-// Deterministic, and independent of the block size, because no element depends on another.
-static inline void adamw_update(const AdamWPart *first, const AdamWPart *second, const AdamWFactors &factors,
-                                const StepResult *result, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
-    AdamWPart none = *first;
-    none.repeats = 0;
-    block_size = block_for(max_i64(first->n, second != NULL ? second->n : 0) / ADAMW_GROUP + 2, block_size);
-    AdamWLaunch a = adamw_launch(first, block_size), b = adamw_launch(second != NULL ? second : &none, block_size);
-    int64_t blocks = a.part.repeats * a.blocks + b.part.repeats * b.blocks;
-    cuda_require(blocks <= INT32_MAX);
-    cuda_require((a.part.master == NULL) == (b.part.master == NULL));
-    if (blocks == 0) { return; }
-    auto kernel = first->master != NULL ? adamw_update_kernel<true> : adamw_update_kernel<false>;
-    kernel<<<(unsigned)blocks, block_size, 0, stream>>>(a, b, factors, result);
-    cuda_check_launch("adamw_update_kernel");
+// ---- AdamW's rule ----
+
+template <bool WITH_MASTER> struct AdamWRule {
+    AdamWFactors f;
+
+    // Elements begin..begin+N-1 with one access to each array.
+    template <int N>
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
+        float g[N], mk[N], vk[N], w[N];
+        floatX rounded[N];
+        if (result.stopped != STEP_GOES_ON) { return; }
+        load_group(g, a.grads + begin);
+        load_group(mk, a.m + begin);
+        load_group(vk, a.v + begin);
+        if (WITH_MASTER) {
+            load_group(w, a.master + begin);
+        } else {
+            load_group(w, a.params + begin);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
+            adamw_element(&w[k], &mk[k], &vk[k], g[k], result.grad_scale, decay, f);
+            rounded[k] = round_parameter(w[k], f.key, a.first_index + begin + k);
+        }
+        store_group<true>(a.m + begin, mk);
+        store_group<true>(a.v + begin, vk);
+        if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
+        store_group<false>(a.params + begin, rounded);
+    }
+};
+
+// Updates a part in place: params, m, v and, if there is a master copy, master. grads are read only. result is in
+// device memory. The kernel multiplies gradients by result->grad_scale. It changes nothing if result->stopped is set.
+// Bytes moved for each parameter in bf16: 30 (reads grad, m, v, master: 16; writes m, v, master, params: 14), or 24
+// without a master copy (reads 14, writes 10). In fp32 without a master copy: 28 (reads 16, writes 12). Deterministic,
+// and independent of the block size, because no element depends on another.
+static inline void adamw_update(const UpdatePart &part, const AdamWFactors &factors, const StepResult *result,
+                                cudaStream_t stream, int block_size = UPDATE_BLOCK) {
+    if (part.master != NULL) {
+        update_elements(part, AdamWRule<true>{factors}, result, stream, block_size);
+    } else {
+        update_elements(part, AdamWRule<false>{factors}, result, stream, block_size);
+    }
 }
 
 // ---- Parameters from their master copy ----
 
 // Each thread takes one parameter. This runs at a start, not in a step.
-static __global__ void __launch_bounds__(ADAMW_BLOCK)
+static __global__ void __launch_bounds__(UPDATE_BLOCK)
     params_from_master_kernel(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
                               bool stochastic) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -246,7 +201,7 @@ static __global__ void __launch_bounds__(ADAMW_BLOCK)
 // gives the bits that adamw_update left, so that a resumed run goes on as if it had not ended. Any n and any addresses
 // are allowed. Moves 6 bytes a parameter in bf16, 8 in fp32.
 static inline void params_from_master(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
-                                      bool stochastic, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
+                                      bool stochastic, cudaStream_t stream, int block_size = UPDATE_BLOCK) {
     cuda_require(n >= 0 && first_index >= 0 && ceil_div_i64(n, block_size) <= INT32_MAX);
     if (n == 0) { return; }
     params_from_master_kernel<<<blocks_for(n, block_size), block_size, 0, stream>>>(params, master, n, first_index, key,

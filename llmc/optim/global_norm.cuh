@@ -37,30 +37,14 @@ static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i
 
 __device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
 
-// A part is n neighbouring gradients, repeated `repeats` times at equal distances (the layers of a model).
-typedef struct {
-    const float *grads; // the first
-    int64_t n, repeats, stride;
-} NormPart;
-
-// The number of doubles for the sums of a part, repetition after repetition.
-static inline int64_t norm_part_doubles(const NormPart *part) {
-    return part->repeats * global_norm_scratch_doubles(part->n);
-}
-
-// partials[b] = the sum of grad^2 over the b-th span. The spans of the first part's repetitions come before the second
-// part's. Squares and sums are double, so that they neither overflow nor vanish.
+// partials[b] = the sum of grad^2 over the b-th span. Squares and sums are double, so that they neither overflow nor
+// vanish.
 static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
-    global_norm_squared_kernel(double *partials, NormPart first, NormPart second) {
+    global_norm_squared_kernel(double *partials, const float *grads, int64_t n) {
     __shared__ double partial[WARP_SIZE];
-    unsigned in_first = (unsigned)(first.repeats * ((first.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN));
-    bool is_first = blockIdx.x < in_first;
-    NormPart part = is_first ? first : second;
-    unsigned block = is_first ? blockIdx.x : blockIdx.x - in_first;
-    unsigned spans = (unsigned)((part.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN);
-    int64_t begin = (int64_t)(block % spans) * GLOBAL_NORM_SPAN;
-    const float *span = part.grads + block / spans * part.stride + begin;
-    int count = (int)min((int64_t)GLOBAL_NORM_SPAN, part.n - begin);
+    int64_t begin = (int64_t)blockIdx.x * GLOBAL_NORM_SPAN;
+    const float *span = grads + begin;
+    int count = (int)min((int64_t)GLOBAL_NORM_SPAN, n - begin);
     double sum = 0.0;
 #pragma unroll 4
     for (int i = (int)threadIdx.x * f128::size; i <= count - f128::size; i += GLOBAL_NORM_BLOCK * f128::size) {
@@ -73,21 +57,13 @@ static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
     if (threadIdx.x == 0) { partials[blockIdx.x] = sum; }
 }
 
-static inline bool norm_part_is_good(const NormPart *part) {
-    bool aligned = (uintptr_t)part->grads % 16 == 0 && part->stride % 4 == 0;
-    return part->n > 0 && part->repeats > 0 && aligned;
-}
-
-// partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none).
-// Parts are aligned to 16 bytes. Reads 4 bytes a parameter. Deterministic: the shapes fix the order of the sum.
-static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
-                                       cudaStream_t stream) {
-    int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
-    cuda_require(norm_part_is_good(first) && (second == NULL || norm_part_is_good(second)));
-    cuda_require(blocks <= INT32_MAX);
-    const NormPart *other = second != NULL ? second : first;
-    int threads = block_for(ceil_div_i64(max_i64(first->n, other->n), f128::size), GLOBAL_NORM_BLOCK);
-    global_norm_squared_kernel<<<(unsigned)blocks, threads, 0, stream>>>(partials, *first, *other);
+// partials (global_norm_scratch_doubles(n)) = sums of squares of n gradients, which are aligned to 16 bytes. Reads 4
+// bytes a parameter. Deterministic: n fixes the order of the sum.
+static inline void global_norm_squared(double *partials, const float *grads, int64_t n, cudaStream_t stream) {
+    int64_t blocks = global_norm_scratch_doubles(n);
+    cuda_require(n > 0 && blocks <= INT32_MAX && (uintptr_t)grads % 16 == 0);
+    int threads = block_for(ceil_div_i64(n, f128::size), GLOBAL_NORM_BLOCK);
+    global_norm_squared_kernel<<<(unsigned)blocks, threads, 0, stream>>>(partials, grads, n);
     cuda_check_launch("global_norm_squared_kernel");
 }
 

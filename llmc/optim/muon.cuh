@@ -25,65 +25,13 @@ typedef struct {
     uint64_t key; // of the random bits: rounding_key(seed, update)
 } MuonFactors;
 
-// A part is n neighbouring elements, repeated `repeats` times at equal distances (the layers of a model). Any n and any
-// addresses are allowed.
-typedef struct {
-    floatX *params;
-    float *master, *m; // master: NULL if there is no master copy
-    const float *grads;
-    floatX *update; // N, then scale * NS5(N)
-    int64_t n;
-    int64_t first_index; // of element 0, in the whole model
-    int64_t repeats;
-    // The distances between repetitions in elements, of: params; master and m; grads; the index in the model; update.
-    int64_t params_stride, state_stride, grads_stride, index_stride, update_stride;
-} MuonPart;
-
-// Returns Muon's part of the elements of an AdamW part, whose v is not used. update: of element 0.
-static inline MuonPart muon_part(const AdamWPart &a, floatX *update, int64_t update_stride) {
-    return {a.params,       a.master,       a.m,
-            a.grads,        update,         a.n,
-            a.first_index,  a.repeats,      a.params_stride,
-            a.state_stride, a.grads_stride, a.index_stride,
-            update_stride};
-}
-
-typedef struct {
-    MuonPart part;
-    unsigned blocks; // of each repetition
-    bool vectors;    // every whole group is aligned in all arrays
-} MuonLaunch;
-
-// A thread works on a group of ADAMW_GROUP neighbouring elements, one after another if `vectors` is not set.
-static inline MuonLaunch muon_launch(const MuonPart *part) {
-    MuonLaunch launch = {*part, blocks_for(part->n, (int64_t)ADAMW_GROUP * MUON_BLOCK), true};
-    cuda_require(part->n >= 0 && part->first_index >= 0 && part->repeats >= 0);
-    cuda_require(part->repeats * launch.blocks <= INT32_MAX);
-    int64_t strides = part->params_stride | part->state_stride | part->grads_stride | part->update_stride;
-    int leads = group_lead(part->params, 0) | group_lead(part->master, 0) | group_lead(part->m, 0) |
-                group_lead(part->grads, 0) | group_lead(part->update, 0);
-    launch.vectors = leads == 0 && (part->repeats <= 1 || strides % ADAMW_GROUP == 0);
-    return launch;
-}
-
-// The part of a block: repetition number blockIdx.x / blocks.
-__device__ __forceinline__ MuonPart muon_repetition(const MuonLaunch &launch) {
-    MuonPart a = launch.part;
-    int64_t repeat = blockIdx.x / launch.blocks;
-    a.params += repeat * a.params_stride;
-    if (a.master != NULL) { a.master += repeat * a.state_stride; }
-    a.m += repeat * a.state_stride;
-    a.grads += repeat * a.grads_stride;
-    a.first_index += repeat * a.index_stride;
-    a.update += repeat * a.update_stride;
-    return a;
-}
-
-// Both work on elements begin..begin+N-1 with one access to each array.
+// update = N, and m becomes the new momentum. Moves 14 bytes an element in bf16 (reads grad, m: 8; writes m, update:
+// 6), 16 in fp32.
 struct MuonMomentum {
+    MuonFactors f;
+
     template <int N>
-    static __device__ __forceinline__ void group(const MuonPart &a, int64_t begin, const MuonFactors &f,
-                                                 const StepResult &result) {
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
         float g[N], m[N];
         floatX update[N];
         bool stopped = result.stopped != STEP_GOES_ON;
@@ -100,10 +48,13 @@ struct MuonMomentum {
     }
 };
 
+// w -= lr * (update + weight_decay w). Moves 12 bytes an element in bf16 (reads update, master: 6; writes master,
+// params: 6), or 6 without a master copy. In fp32 without a master copy: 12.
 template <bool WITH_MASTER> struct MuonApply {
+    MuonFactors f;
+
     template <int N>
-    static __device__ __forceinline__ void group(const MuonPart &a, int64_t begin, const MuonFactors &f,
-                                                 const StepResult &result) {
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
         float update[N], w[N];
         floatX rounded[N];
         if (result.stopped != STEP_GOES_ON) { return; }
@@ -123,47 +74,20 @@ template <bool WITH_MASTER> struct MuonApply {
     }
 };
 
-// A thread does the work of one group. Bytes moved for each element in bf16: the momentum 14 (reads grad, m: 8; writes
-// m, update: 6); the step 12 (reads update, master: 6; writes master, params: 6), or 6 without a master copy. In fp32
-// without a master copy: 16 and 12.
-template <class Work>
-static __global__ void __launch_bounds__(MUON_BLOCK)
-    muon_elements_kernel(MuonLaunch launch, MuonFactors f, const StepResult *result) {
-    MuonPart a = muon_repetition(launch);
-    int64_t begin = ((int64_t)(blockIdx.x % launch.blocks) * MUON_BLOCK + threadIdx.x) * ADAMW_GROUP;
-    if (launch.vectors && begin + ADAMW_GROUP <= a.n) {
-        Work::template group<ADAMW_GROUP>(a, begin, f, *result);
-        return;
-    }
-    int64_t end = min(begin + ADAMW_GROUP, a.n);
-#pragma unroll 1
-    for (int64_t i = begin; i < end; i++) { Work::template group<1>(a, i, f, *result); }
-}
-
-template <class Work>
-static inline void muon_elements(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
-                                 cudaStream_t stream) {
-    MuonLaunch launch = muon_launch(part);
-    unsigned blocks = launch.blocks * (unsigned)part->repeats;
-    if (blocks == 0) { return; }
-    muon_elements_kernel<Work><<<blocks, MUON_BLOCK, 0, stream>>>(launch, factors, result);
-    cuda_check_launch("muon_elements_kernel");
-}
-
 // m = momentum m + grad_scale grads, and update = N. If result->stopped is set: m stays, and update = 0. result is
 // in device memory.
-static inline void muon_momentum(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
+static inline void muon_momentum(const UpdatePart &part, const MuonFactors &factors, const StepResult *result,
                                  cudaStream_t stream) {
-    muon_elements<MuonMomentum>(part, factors, result, stream);
+    update_elements(part, MuonMomentum{factors}, result, stream, UPDATE_BLOCK);
 }
 
-// w -= lr * (update + weight_decay w). Changes nothing if result->stopped is set.
-static inline void muon_apply(const MuonPart *part, const MuonFactors &factors, const StepResult *result,
+// Changes nothing if result->stopped is set.
+static inline void muon_apply(const UpdatePart &part, const MuonFactors &factors, const StepResult *result,
                               cudaStream_t stream) {
-    if (part->master != NULL) {
-        muon_elements<MuonApply<true>>(part, factors, result, stream);
+    if (part.master != NULL) {
+        update_elements(part, MuonApply<true>{factors}, result, stream, UPDATE_BLOCK);
     } else {
-        muon_elements<MuonApply<false>>(part, factors, result, stream);
+        update_elements(part, MuonApply<false>{factors}, result, stream, UPDATE_BLOCK);
     }
 }
 

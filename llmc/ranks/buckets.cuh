@@ -68,12 +68,6 @@ template <class T> static inline T *whole_bucket(const Shards *s, Buckets<T> arr
     return array.slots + zero_slot_offset(&s->layout, bucket);
 }
 
-// Returns the elements between a place in one block's bucket and the corresponding place in the next block's bucket.
-template <class T> static inline int64_t bucket_stride(const Shards *s, Buckets<T> array) {
-    if (array.rest) { return zero_rest(&s->layout); }
-    return array.parts ? zero_shard(&s->layout, 1) : zero_padded(&s->layout, 1);
-}
-
 // Returns the elements of an array on this rank.
 template <class T> static inline int64_t buckets_length(const Shards *s, Buckets<T> array) {
     const ZeroLayout *zero = &s->layout;

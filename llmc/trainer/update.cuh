@@ -22,21 +22,17 @@ static inline void sum_weights(Trainer *t) {
     }
 }
 
-// Describes this rank's part of the gradients of `repeats` buckets, from `bucket` on.
-static inline NormPart norm_part(const Model *model, int bucket, int64_t repeats) {
-    NormPart part = {bucket_part(model->shards, model->grads, bucket), zero_shard(&model->shards->layout, bucket),
-                     repeats, bucket_stride(model->shards, model->grads)};
-    return part;
-}
-
 // Writes this rank's record: its loss, its sum of squared gradients, its checksum, whether it has been asked to stop.
 static inline void record_gradient(Trainer *t, bool wants_to_end) {
-    NormPart outside = norm_part(&t->model, 0, 1), blocks = norm_part(&t->model, 1, t->model.config.num_layers);
-    global_norm_squared(t->stats.norm_partials, &outside, &blocks, t->gpu.stream);
+    double *sums = t->stats.norm_partials; // the buckets' sums lie one behind the other
+    for (int b = 0; b < t->shards.layout.num_buckets; b++) {
+        int64_t n = zero_shard(&t->shards.layout, b);
+        global_norm_squared(sums, bucket_part(&t->shards, t->model.grads, b), n, t->gpu.stream);
+        sums += global_norm_scratch_doubles(n);
+    }
     sum_weights(t);
-    step_record(t->stats.records + t->model.shape.rank, t->stats.norm_partials,
-                norm_part_doubles(&outside) + norm_part_doubles(&blocks), t->stats.loss_sum, wants_to_end,
-                t->transfer.checksum, t->gpu.stream);
+    step_record(t->stats.records + t->model.shape.rank, t->stats.norm_partials, sums - t->stats.norm_partials,
+                t->stats.loss_sum, wants_to_end, t->transfer.checksum, t->gpu.stream);
 }
 
 // Reduces loss and gradient norm to t->stats.result, with equal bits on all ranks, and copies the result to the host.
@@ -54,44 +50,40 @@ static inline void reduce_step(Trainer *t, double loss_factor, double grad_clip,
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
-// Describes elements [begin, end) of `repeats` buckets, from `bucket` on.
-static inline AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats,
-                                    int64_t begin, int64_t end) {
-    auto from = [&](auto array) { return bucket_element(model->shards, array, bucket, begin); };
-    int64_t first_index = zero_first_index(&model->shards->layout, bucket) + begin;
-    AdamWPart part = adamw_part(from(model->params), from(optimizer->master), from(optimizer->m), from(optimizer->v),
-                                from(model->grads), max_i64(0, end - begin), first_index);
-    part.repeats = repeats;
-    part.params_stride = bucket_stride(model->shards, model->params);
-    part.state_stride = bucket_stride(model->shards, optimizer->m);
-    part.v_stride = bucket_stride(model->shards, optimizer->v);
-    part.grads_stride = bucket_stride(model->shards, model->grads);
-    part.index_stride = zero_size(&model->shards->layout, 1);
-    return part;
+// Describes elements [begin, end) of a bucket.
+static inline UpdatePart update_part(const Trainer *t, int bucket, int64_t begin, int64_t end) {
+    const Optimizer *o = &t->optimizer;
+    auto from = [&](auto array) { return bucket_element(&t->shards, array, bucket, begin); };
+    int64_t decayed = zero_decayed(&t->shards.layout, bucket) - begin; // negative if the part begins after them
+    return {from(t->model.params),
+            from(o->master),
+            from(o->m),
+            from(o->v),
+            from(t->model.grads),
+            NULL,
+            max_i64(0, end - begin),
+            decayed,
+            zero_first_index(&t->shards.layout, bucket) + begin};
 }
 
-// Describes the part of `repeats` buckets, from `bucket` on, that this rank updates with AdamW. It holds the moments of
-// this part.
-static inline AdamWPart adamw_part_of(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
-    const ZeroLayout *zero = &model->shards->layout;
-    bool all = !optimizer->m.parts;
-    int64_t begin = max_i64(zero_muon(zero, bucket), all ? 0 : zero_begin(zero, bucket, model->shape.rank));
-    int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
-    AdamWPart part = update_part(model, optimizer, bucket, repeats, begin, end);
-    part.decayed = zero_decayed(zero, bucket) - begin; // negative if the part begins after the decayed tensors
-    return part;
+// Describes the part of a bucket that this rank updates with AdamW. It holds the moments of this part.
+static inline UpdatePart adamw_part(const Trainer *t, int bucket) {
+    const ZeroLayout *zero = &t->shards.layout;
+    bool all = !t->optimizer.m.parts;
+    int64_t begin = max_i64(zero_muon(zero, bucket), all ? 0 : zero_begin(zero, bucket, t->model.shape.rank));
+    return update_part(t, bucket, begin, all ? zero_size(zero, bucket) : zero_end(zero, bucket, t->model.shape.rank));
 }
 
-// Describes the part of Muon's matrices that this rank updates, in `blocks` blocks from `first` on. A rank with all of
-// the state finds the updates in muon_blocks. A rank with shards finds the updates of its shards in muon_parts.
-static inline MuonPart muon_part_of(const Trainer *t, int first, int blocks) {
+// Describes the part of Muon's matrices of block first + i that this rank updates, where i counts the blocks of a
+// group. A rank with all of the state finds the update in muon_blocks. A rank with shards finds it in muon_parts.
+static inline UpdatePart muon_part(const Trainer *t, int first, int i) {
     const ZeroLayout *zero = &t->shards.layout;
     const Optimizer *o = &t->optimizer;
     int64_t begin = o->m.parts ? zero_begin(zero, 1, t->model.shape.rank) : 0;
     int64_t end = o->m.parts ? zero_end(zero, 1, t->model.shape.rank) : zero_muon(zero, 1);
-    AdamWPart part = update_part(&t->model, o, 1 + first, blocks, begin, min_i64(end, zero_muon(zero, 1)));
-    return muon_part(part, o->m.parts ? o->muon_parts : o->muon_blocks,
-                     o->m.parts ? zero_shard(zero, 1) : zero_padded(zero, 1));
+    UpdatePart part = update_part(t, 1 + first + i, begin, min_i64(end, zero_muon(zero, 1)));
+    part.update = o->m.parts ? o->muon_parts + i * zero_shard(zero, 1) : o->muon_blocks + i * zero_padded(zero, 1);
+    return part;
 }
 
 // Runs the rounds for every matrix of `count` blocks in muon_blocks: those with one place in their blocks together.
@@ -118,52 +110,39 @@ static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
     int rank = sharded ? t->model.shape.rank : 0, group = owners * muon_blocks_at_once(t);
     for (int first = 0; first < L; first += group) {
         int blocks = (int)min_i64(group, L - first), own = (blocks - rank + owners - 1) / owners;
-        MuonPart part = muon_part_of(t, first, blocks);
         if (sharded) { // what else is in the shards travels, too
             size_t bytes = (size_t)(blocks * zero_shard(&t->shards.layout, 1)) * sizeof(floatX);
             cuda_check(cudaMemsetAsync(o->muon_parts, 0, bytes, t->gpu.stream));
         }
-        muon_momentum(&part, factors, t->stats.result, t->gpu.stream);
+        for (int i = 0; i < blocks; i++) {
+            muon_momentum(muon_part(t, first, i), factors, t->stats.result, t->gpu.stream);
+        }
         if (sharded) { gather_matrices(&t->shards, o->muon_blocks, o->muon_spare, o->muon_parts, blocks); }
         orthogonalize_blocks(t, own);
         if (sharded) { scatter_matrices(&t->shards, o->muon_parts, o->muon_blocks, o->muon_spare, blocks); }
-        muon_apply(&part, factors, t->stats.result, t->gpu.stream);
+        for (int i = 0; i < blocks; i++) {
+            muon_apply(muon_part(t, first, i), factors, t->stats.result, t->gpu.stream);
+        }
     }
 }
 
-// Updates all buckets, or this rank's parts of them.
-static inline void update_all(Trainer *t, const UpdateFactors &factors) {
+// Runs the optimizer after reduce_step, on this rank's part of each bucket. If the other ranks need the part, it is
+// sent while the next bucket is updated. Nothing waits for it here: the next forward pass waits for each bucket before
+// it reads it (await_bucket), and all other readers wait for all parameters (await_parameters).
+//
+// The kernels read the gradient's scale from t->stats.result. They change nothing if it says that the loss or the norm
+// is not a number, or that the ranks' weights differ. Later steps change nothing either, until the host has read the
+// result.
+static inline void trainer_update(Trainer *t, const UpdateFactors &factors) {
     Range range("update");
-    AdamWPart outside = adamw_part_of(&t->model, &t->optimizer, 0, 1),
-              blocks = adamw_part_of(&t->model, &t->optimizer, 1, t->model.config.num_layers);
-    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, factors.muon); }
-    adamw_update(&outside, &blocks, factors.adamw, t->stats.result, t->gpu.stream);
-    quantize_all_weights(&t->model, &t->gpu);
-}
-
-// Updates this rank's parts and sends them to the other ranks: each bucket while the next one is updated.
-// Nothing waits here: the next forward pass waits for each bucket before it reads it (await_bucket), and all other
-// readers wait for all parameters (await_parameters).
-static inline void update_and_share(Trainer *t, const UpdateFactors &factors) {
-    Range range("update");
+    bool shares = t->optimizer.m.parts && !t->model.params.parts;
     if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, factors.muon); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        AdamWPart part = adamw_part_of(&t->model, &t->optimizer, b, 1);
-        adamw_update(&part, NULL, factors.adamw, t->stats.result, t->gpu.stream);
-        share_updated_bucket(&t->shards, t->model.params, b);
+        adamw_update(adamw_part(t, b), factors.adamw, t->stats.result, t->gpu.stream);
+        if (shares) { share_updated_bucket(&t->shards, t->model.params, b); }
     }
-    t->shards.gathering = true;
-}
-
-// Runs the optimizer after reduce_step. The kernels read the gradient's scale from t->stats.result. They change nothing
-// if it says that the loss or the norm is not a number, or that the ranks' weights differ. Later steps change nothing
-// either, until the host has read the result.
-static inline void trainer_update(Trainer *t, const UpdateFactors &factors) {
-    if (t->optimizer.m.parts && !t->model.params.parts) {
-        update_and_share(t, factors);
-        return;
-    }
-    update_all(t, factors);
+    t->shards.gathering = shares;
+    if (!shares) { quantize_all_weights(&t->model, &t->gpu); }
     if (t->model.params.parts) {
         communicate_after_compute(&t->shards);
         forget_fetched(&t->shards);

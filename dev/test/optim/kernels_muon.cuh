@@ -9,19 +9,17 @@
 
 // ---- The momentum and the step ----
 
-// A part: n elements, `repeats` times. It begins `lead` elements after an aligned address. `gap` elements lie between
-// the repetitions of params, and each array has another gap. The gap of array number `odd` is one more (-1: of none).
+// A part of n elements. It begins `lead` elements after an aligned address, in array number `odd` one element later (0:
+// params, 1: master and m, 2: grads, 3: update; -1: none).
 struct MuonShape {
-    int64_t n, repeats, gap, lead;
+    int64_t n, lead;
     bool with_master;
     int odd = -1;
 };
 
-static const MuonShape muon_shapes[] = {{1024, 3, 0, 0, true},   {1024, 2, 4, 0, false},  {2051, 2, 5, 0, true},
-                                        {1031, 3, 1, 1, false},  {7, 1, 0, 3, true},      {4, 2, 4, 4, true},
-                                        {1, 5, 0, 2, true},      {12, 0, 4, 0, true},     {0, 2, 4, 0, true},
-                                        {64, 2, 4, 0, false, 0}, {64, 2, 4, 0, false, 1}, {64, 2, 4, 0, false, 2},
-                                        {64, 2, 4, 0, true, 3}};
+static const MuonShape muon_shapes[] = {{1024, 0, true},   {1024, 0, false},  {2051, 0, true},   {1031, 1, false},
+                                        {7, 3, true},      {4, 4, true},      {1, 2, true},      {0, 0, true},
+                                        {64, 0, false, 0}, {64, 0, false, 1}, {64, 0, false, 2}, {64, 0, true, 3}};
 
 struct MuonArrays {
     MuonShape shape;
@@ -31,47 +29,41 @@ struct MuonArrays {
     DeviceArray<StepResult> result;
 
     MuonArrays(MuonShape s, int32_t stopped)
-        : shape(s), params(random_values(count(0), 0.5f, 51)), update(random_values(count(3), 1.0f, 52)),
-          master(float_values(count(1), 0.5f, 53)), m(float_values(count(1), 0.1f, 54)),
-          grads(float_values(count(2), 0.1f, 55)), result(1) {
+        : shape(s), params(random_values(count(), 0.5f, 51)), update(random_values(count(), 1.0f, 52)),
+          master(float_values(count(), 0.5f, 53)), m(float_values(count(), 0.1f, 54)),
+          grads(float_values(count(), 0.1f, 55)), result(1) {
         StepResult step = step_goes_on;
         step.grad_scale = 0.37f, step.stopped = stopped;
         result.put(step);
     }
-    int64_t stride(int array) const { return shape.n + shape.gap + 4 * array * (shape.gap > 0) + (array == shape.odd); }
-    int64_t count(int array) const { return shape.lead + shape.repeats * stride(array) + 9; }
-    // Element i of repetition r of params (0), master and m (1), grads (2), update (3).
-    size_t place(int array, int64_t r, int64_t i) const { return (size_t)(shape.lead + r * stride(array) + i); }
-    int64_t index(int64_t r) const { return 1000 + r * (shape.n + 77); } // of the repetition's first element
-    MuonPart part() const {
-        int64_t lead = shape.lead;
-        return {params.data + lead, shape.with_master ? master.data + lead : NULL,
-                m.data + lead,      grads.data + lead,
-                update.data + lead, shape.n,
-                index(0),           shape.repeats,
-                stride(0),          stride(1),
-                stride(2),          index(1) - index(0),
-                stride(3)};
+    int64_t count() const { return shape.lead + shape.n + 9; }
+    size_t place(int array, int64_t i) const { return (size_t)(shape.lead + (array == shape.odd) + i); }
+    UpdatePart part() const {
+        return {params.data + place(0, 0),
+                shape.with_master ? master.data + place(1, 0) : NULL,
+                m.data + place(1, 0),
+                NULL,
+                grads.data + place(2, 0),
+                update.data + place(3, 0),
+                shape.n,
+                0,
+                1000};
     }
     std::string name() const {
-        return words("%lld x %lld, gap %lld, lead %lld", (long long)shape.repeats, (long long)shape.n,
-                     (long long)shape.gap, (long long)shape.lead);
+        return words("%lld elements, lead %lld, odd %d", (long long)shape.n, (long long)shape.lead, shape.odd);
     }
 };
 
 // Both sides round each operation alike, so their bits are equal. What lies around the part stays.
 static void check_muon_momentum(Test *t, const MuonShape &shape, int32_t stopped) {
     MuonArrays a(shape, stopped);
-    MuonPart part = a.part();
     std::vector<float> m = a.m.get(), update = a.update.get(), grads = a.grads.get();
-    for (int64_t r = 0; r < shape.repeats; r++) {
-        for (int64_t i = 0; i < shape.n; i++) {
-            float g = 0.37f * grads[a.place(2, r, i)], *state = &m[a.place(1, r, i)];
-            if (!stopped) { *state = fmaf(0.9f, *state, g); }
-            update[a.place(3, r, i)] = stopped ? 0.0f : rounded(fmaf(0.9f, *state, g));
-        }
+    for (int64_t i = 0; i < shape.n; i++) {
+        float g = 0.37f * grads[a.place(2, i)], *state = &m[a.place(1, i)];
+        if (!stopped) { *state = fmaf(0.9f, *state, g); }
+        update[a.place(3, i)] = stopped ? 0.0f : rounded(fmaf(0.9f, *state, g));
     }
-    muon_momentum(&part, a.factors, a.result.data, 0);
+    muon_momentum(a.part(), a.factors, a.result.data, 0);
     check_equal(t, "m of " + a.name(), a.m.get(), m);
     check_equal(t, "update of " + a.name(), a.update.get(), update);
 }
@@ -79,21 +71,18 @@ static void check_muon_momentum(Test *t, const MuonShape &shape, int32_t stopped
 // params_from_master says what a parameter becomes that is rounded with the element's index in the model.
 static void check_muon_apply(Test *t, const MuonShape &shape, int32_t stopped) {
     MuonArrays a(shape, stopped);
-    MuonPart part = a.part();
     DeviceArray<floatX> params(a.params.get());
     std::vector<float> update = a.update.get(), old_params = a.params.get(), master = a.master.get();
-    for (int64_t r = 0; r < shape.repeats && !stopped; r++) {
-        std::vector<float> moved;
-        for (int64_t i = 0; i < shape.n; i++) {
-            float *w = &(shape.with_master ? master[a.place(1, r, i)] : old_params[a.place(0, r, i)]);
-            moved.push_back(fmaf(-0.02f, fmaf(0.1f, *w, update[a.place(3, r, i)]), *w));
-            *w = moved.back();
-        }
-        DeviceArray<float> exact(moved);
-        params_from_master(params.data + a.place(0, r, 0), exact.data, shape.n, a.index(r), rounding_key(TEST_SEED, 3),
-                           true, 0);
+    std::vector<float> moved;
+    for (int64_t i = 0; i < shape.n && !stopped; i++) {
+        float *w = &(shape.with_master ? master[a.place(1, i)] : old_params[a.place(0, i)]);
+        moved.push_back(fmaf(-0.02f, fmaf(0.1f, *w, update[a.place(3, i)]), *w));
+        *w = moved.back();
     }
-    muon_apply(&part, a.factors, a.result.data, 0);
+    DeviceArray<float> exact(moved);
+    params_from_master(params.data + a.place(0, 0), exact.data, (int64_t)moved.size(), a.part().first_index,
+                       rounding_key(TEST_SEED, 3), true, 0);
+    muon_apply(a.part(), a.factors, a.result.data, 0);
     check_equal(t, "params of " + a.name(), a.params.get(), params.get());
     check_equal(t, "master of " + a.name(), a.master.get(), master);
 }
@@ -114,10 +103,9 @@ TEST(test_muon_apply) {
 
 // Gradients of a step that has stopped may be NaN. They reach neither m nor the rounds.
 TEST(test_muon_stopped_by_nan) {
-    MuonArrays a({64, 1, 0, 0, true}, STEP_NORM_UNUSABLE);
-    MuonPart part = a.part();
+    MuonArrays a({64, 0, true}, STEP_NORM_UNUSABLE);
     a.grads.poison();
-    muon_momentum(&part, a.factors, a.result.data, 0);
+    muon_momentum(a.part(), a.factors, a.result.data, 0);
     for (float x : a.m.get()) { CHECK(t, !isnan(x), "a NaN in m"); }
     for (float x : a.update.get()) { CHECK(t, !isnan(x), "a NaN in the update"); }
 }

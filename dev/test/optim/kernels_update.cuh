@@ -26,11 +26,10 @@ static StepResult norm_result(const std::vector<float> &grads, double loss_sum, 
     DeviceArray<float> device(grads);
     DeviceArray<double> partials(global_norm_scratch_doubles(n)), sum(1);
     DeviceArray<uint64_t> checksum(1);
-    NormPart part = {device.data, n, 1, 0};
     DeviceArray<StepResult> result(1);
     DeviceArray<StepRecord> record(1);
     checksum.put(0), sum.put(loss_sum), result.put(before);
-    global_norm_squared(partials.data, &part, NULL, 0);
+    global_norm_squared(partials.data, device.data, n, 0);
     step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, 0, checksum.data, 0);
     step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
     return result.raw()[0];
@@ -163,9 +162,9 @@ static AdamWFactors adamw_step(int64_t update, float lr = 0.01f) {
     return adamw_factors(lr, 0.9f, 0.95f, 1e-8f, 0.1f, update, rounding_key(TEST_SEED, update));
 }
 
-static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWFactors &values,
-                       const StepResult *result, int block_size = ADAMW_BLOCK) {
-    adamw_update(&first, second, values, result, 0, block_size);
+static void adamw_with(const UpdatePart &part, const AdamWFactors &values, const StepResult *result,
+                       int block_size = UPDATE_BLOCK) {
+    adamw_update(part, values, result, 0, block_size);
     cuda_check(cudaDeviceSynchronize());
 }
 
@@ -185,13 +184,20 @@ struct UpdateArrays {
         result.put(step_goes_on);
     }
     void set_grads(int64_t update) { grads.set(float_values(grads.count, 0.1f, 30 + (int)update)); }
-    void update(int64_t number, bool with_master = true, int block_size = ADAMW_BLOCK) {
-        adamw_with(part(0, params.count, 0, with_master), NULL, adamw_step(number), result.data, block_size);
+    void update(int64_t number, bool with_master = true, int block_size = UPDATE_BLOCK) {
+        adamw_with(part(0, params.count, 0, with_master), adamw_step(number), result.data, block_size);
     }
     // Elements begin .. begin + n - 1, whose first is element `index` of the model.
-    AdamWPart part(int64_t begin, int64_t n, int64_t index, bool with_master = true) const {
-        return adamw_part(params.data + begin, with_master ? master.data + begin : NULL, m.data + begin, v.data + begin,
-                          grads.data + begin, n, index);
+    UpdatePart part(int64_t begin, int64_t n, int64_t index, bool with_master = true) const {
+        return {params.data + begin,
+                with_master ? master.data + begin : NULL,
+                m.data + begin,
+                v.data + begin,
+                grads.data + begin,
+                NULL,
+                n,
+                n,
+                index};
     }
     uint64_t hash() const {
         uint64_t hashes[] = {params.hash(), master.hash(), m.hash(), v.hash()};
@@ -359,9 +365,9 @@ static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_
         used[i] = own_state ? copies.data + i * n : state[i];
         if (own_state) { cuda_check(cudaMemcpy(used[i], state[i], bytes, cudaMemcpyDeviceToDevice)); }
     }
-    AdamWPart part = whole.part(begin, n, first + begin);
+    UpdatePart part = whole.part(begin, n, first + begin);
     part.master = used[0], part.m = used[1], part.v = used[2];
-    adamw_with(part, NULL, adamw_step(4), whole.result.data);
+    adamw_with(part, adamw_step(4), whole.result.data);
     for (int i = 0; i < 3 && own_state; i++) {
         cuda_check(cudaMemcpy(state[i], used[i], bytes, cudaMemcpyDeviceToDevice));
     }
@@ -397,8 +403,8 @@ TEST(test_adamw_shards) {
 // A slice of larger arrays: the elements beside it stay as they are.
 TEST(test_adamw_touches_nothing_else) {
     for (int64_t begin : {3, 8, 13}) {
-        for (int64_t n : {1, 2, 6, 50, 0, 4 * ADAMW_BLOCK}) {
-            UpdateArrays arrays(4 * ADAMW_BLOCK + 20);
+        for (int64_t n : {1, 2, 6, 50, 0, 4 * UPDATE_BLOCK}) {
+            UpdateArrays arrays(4 * UPDATE_BLOCK + 20);
             UpdateExpected before(arrays);
             std::vector<float> params = arrays.params.get();
             update_shard(arrays, begin, begin + n, 0, false);
@@ -535,58 +541,25 @@ TEST(test_params_from_master) {
     }
 }
 
-// The parts of a model: elements outside of the layers, then three layers with something between them. All in one
-// launch give the bits of one stretch after another, where elements without decay have a step of their own that never
-// decays. The memory between stays.
-TEST(test_adamw_parts) {
+// Elements without decay have the bits of a step of their own that never decays, wherever the boundary lies.
+TEST(test_adamw_decay) {
+    const int64_t n = 1037;
     AdamWFactors step = adamw_step(2), undecayed = step;
     undecayed.weight_decay = 0.0f;
-    const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
-    for (const int64_t(&size)[4] : sizes) {
+    for (int64_t decayed : {-3, 0, 1, 6, 512, 1036, 1037, 2000}) {
         for (bool with_master : {true, false}) {
-            for (int64_t gap : {0, 4, 1}) {
-                int64_t outside = size[0], layer = size[2], stride = layer + gap, n = outside + 3 * stride;
-                UpdateArrays at_once(n), one_by_one(n);
-                auto part = [&](const UpdateArrays &a, int64_t begin, int64_t count, int64_t decayed, int64_t index) {
-                    AdamWPart p = a.part(begin, count, index, with_master);
-                    p.decayed = decayed;
-                    return p;
-                };
-                AdamWPart first = part(at_once, 0, outside, size[1], 0);
-                AdamWPart layers = part(at_once, outside, layer, size[3], outside);
-                layers.repeats = 3, layers.index_stride = layer;
-                layers.params_stride = layers.state_stride = layers.v_stride = layers.grads_stride = stride;
-                adamw_with(first, &layers, step, at_once.result.data);
-                for (int64_t i = -1; i < 3; i++) {
-                    int64_t begin = i < 0 ? 0 : outside + i * stride, index = i < 0 ? 0 : outside + i * layer;
-                    int64_t count = i < 0 ? outside : layer;
-                    int64_t decayed = min_i64(i < 0 ? size[1] : size[3], count);
-                    AdamWPart with = part(one_by_one, begin, decayed, decayed, index);
-                    AdamWPart without = part(one_by_one, begin + decayed, count - decayed, 0, index + decayed);
-                    adamw_with(with, NULL, step, one_by_one.result.data);
-                    adamw_with(without, NULL, undecayed, one_by_one.result.data);
-                }
-                CHECK(t, at_once.hash() == one_by_one.hash(), "%lld outside, layers of %lld, %lld between: other bits",
-                      (long long)outside, (long long)layer, (long long)gap);
-            }
+            UpdateArrays at_once(n), in_two(n);
+            int64_t cut = min_i64(max_i64(decayed, 0), n);
+            UpdatePart whole = at_once.part(0, n, 9, with_master),
+                       rest = in_two.part(cut, n - cut, 9 + cut, with_master);
+            whole.decayed = decayed, rest.decayed = 0;
+            adamw_with(whole, step, at_once.result.data);
+            adamw_with(in_two.part(0, cut, 9, with_master), step, in_two.result.data);
+            adamw_with(rest, undecayed, in_two.result.data);
+            CHECK(t, at_once.hash() == in_two.hash(), "%lld of %lld decay: other bits", (long long)decayed,
+                  (long long)n);
         }
     }
-}
-
-// The norm's partial sums of parts are those of each stretch alone, in their order.
-TEST(test_norm_parts) {
-    const int64_t n[] = {GLOBAL_NORM_SPAN + 8, 2 * GLOBAL_NORM_SPAN + 4}, stride = n[1] + 12;
-    DeviceArray<float> grads(float_values(n[0] + 3 * stride, 0.1f, 13));
-    DeviceArray<double> at_once(2 + 3 * 3), one_by_one(2 + 3 * 3);
-    NormPart first = {grads.data, n[0], 1, 0}, layers = {grads.data + n[0], n[1], 3, stride};
-    global_norm_squared(at_once.data, &first, &layers, 0);
-    global_norm_squared(one_by_one.data, &first, NULL, 0);
-    for (int i = 0; i < 3; i++) {
-        NormPart layer = {grads.data + n[0] + i * stride, n[1], 1, 0};
-        global_norm_squared(one_by_one.data + 2 + 3 * i, &layer, NULL, 0);
-    }
-    CHECK(t, norm_part_doubles(&first) == 2 && norm_part_doubles(&layers) == 9, "other numbers of sums");
-    CHECK(t, at_once.hash() == one_by_one.hash(), "other sums");
 }
 
 #endif // KERNELS_UPDATE_CUH
