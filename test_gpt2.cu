@@ -973,11 +973,13 @@ TEST(test_nan_stops_muon) {
     CHECK(t, hash_with_moments(&m) == want, "weights or momentum changed");
 }
 
-// A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.
+// A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named. After a
+// whole step the activations of the first forward pass are still there.
 TEST(test_nan_stops_updates) {
     Rig m(t, &narrow, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
+    NonfiniteSearch search = {&trainer->shards, &trainer->device_plan, trainer->transfer.flag};
     uint64_t want = hash_of(&m);
     int bucket = zero_bucket_of(PARAM_fcb, 1);
     int64_t at = zero_tensor_offset(&trainer->shards.layout, PARAM_fcb) + 3;
@@ -987,24 +989,24 @@ TEST(test_nan_stops_updates) {
     to_gpu(weight, &nan_value, 1);
     train_one(trainer, 0, 2, 17);
     CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
-    char name[64] = "";
-    model_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
-                  LINEAR_FOR_LOSS);
-    bool found = name_nonfinite_tensor(trainer, trainer->model.params, "parameter", name, sizeof(name));
-    CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
+    Nonfinite first = nonfinite_in_shards(&search, trainer->model.params, "parameter");
+    CHECK(t, first.layer == bucket && strcmp(first.name, "parameter fcb of layer 1") == 0, "named '%s'", first.name);
     to_gpu(weight, &old_value, 1);
-    found = name_nonfinite_tensor(trainer, trainer->model.params, "parameter", name, sizeof(name));
-    CHECK(t, !found, "named '%s' although all parameters are numbers", name);
-    name_nonfinite_activation(trainer, 2 * 17, name, sizeof(name));
-    CHECK(t, strcmp(name, "activation fc of layer 1") == 0, "named '%s'", name);
+    first = nonfinite_in_shards(&search, trainer->model.params, "parameter");
+    CHECK(t, first.layer == -1, "named '%s' although all parameters are numbers", first.name);
+    ActShape shape = activation_shape(&trainer->model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    activation_slots(&trainer->model.acts, slots);
+    first = nonfinite_in_activations(&search, slots, &shape, 2 * 17);
+    CHECK(t, first.layer == 1 && strcmp(first.name, "activation fc of layer 1") == 0, "named '%s'", first.name);
     train_one(trainer, 1, 2, 17); // a step without a NaN after the step with one
     CHECK(t, hash_of(&m) == want, "the weights changed");
+    first = nonfinite_in_activations(&search, slots, &shape, 2 * 17);
+    CHECK(t, first.layer == -1, "named '%s' although all activations are numbers", first.name);
     float bad = INFINITY;
     to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
-    CHECK(t,
-          name_nonfinite_tensor(trainer, trainer->model.grads, "gradient of", name, sizeof(name)) &&
-              strcmp(name, "gradient of fcb of layer 1") == 0,
-          "named '%s'", name);
+    first = nonfinite_in_shards(&search, trainer->model.grads, "gradient of");
+    CHECK(t, first.layer == bucket && strcmp(first.name, "gradient of fcb of layer 1") == 0, "named '%s'", first.name);
 }
 
 // A function: after `if (true) return` nvcc warns that what follows is not reachable.

@@ -1,7 +1,6 @@
 // What the GPU trainer takes besides its story. train_gpt2.cu includes this file at its end, so the types and functions
 // of the story are known here.
 //   1. the plan     all memory, planned before it is allocated; what a step costs
-//   2. NaNs         where one began
 //   3. state        load, save and check parameters and optimizer state
 //   4. the program  join the ranks, open the GPU, print
 #pragma once
@@ -18,7 +17,6 @@
 #include "llmc/base/json_out.h"
 #include "llmc/base/utils.h"
 #include "llmc/cuda/gpu.h"
-#include "llmc/optim/finite.cuh"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
@@ -94,88 +92,6 @@ int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
     Error ignored;
     trainer_plan(&scratch, &run->config, shape_of(run, B, level));
     return plan_check_overflow(&scratch.device_plan, &ignored) ? scratch.device_plan.total : INT64_MAX;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// 2. Where a NaN began
-
-template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t n) {
-    return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
-}
-
-// Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
-template <class T>
-static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
-    return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
-        if (!find_nonfinite(t, data, piece.count)) { return true; }
-        param_text(name, size, what, piece.tensor, piece.layer);
-        return false;
-    });
-}
-
-static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
-    Trainer *t = (Trainer *)context;
-    return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
-}
-
-// Names the activation where a NaN or an infinity first stands, in the order of the computation. The parameters are
-// finite and the forward pass gave a loss that is not. The backward must not have run, since it overwrites some
-// activations. Activations that were not kept for each layer are passed over.
-static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
-    ActShape shape = activation_shape(&t->model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    activation_slots(&t->model.acts, slots);
-    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, t, name, size)) { return; }
-    snprintf(name, size, "the losses");
-}
-
-// Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
-// tensor where that began.
-static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
-    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
-    int64_t N = (int64_t)B * T;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    BatchRole role = training_role(t, run, i);
-    double sum = 0.0;
-    if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-    order_tokens(t, slot, N);
-    upload_batch(&t->feeder, &t->gpu, slot, N);
-    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
-    model_loss(&t->model, &t->gpu, &t->shards, targets, N, &role);
-    cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    *found = !isfinite(sum);
-    if (*found) { name_nonfinite_activation(t, N, place, size); }
-    if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
-    if (*found) { return true; }
-    model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
-    release_batch(&t->gpu, slot);
-    return true;
-}
-
-// Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
-// weights are still those of that step, because no update has happened since (see trainer_update). All ranks take part.
-bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
-    char place[128] = "";
-    await_parameters(&t->model, &t->gpu, &t->shards);
-    bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
-    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
-    run->next_sequence = step->next_sequence;
-    zero_gradients(&t->shards, t->model.grads);
-    for (int64_t i = 0; i < run->micro_batches && !found; i++) {
-        if (!repeat_batch(t, run, i, &found, place, sizeof(place), error)) { return false; }
-    }
-    if (!found) {
-        compute_after_communicate(&t->shards);
-        found = name_nonfinite_tensor(t, t->model.grads, "gradient of", place, sizeof(place));
-        if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
-    }
-    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
-                       loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
-    comm_all_know(t->shards.ranks, error);
-    return false;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

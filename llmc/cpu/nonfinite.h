@@ -20,9 +20,9 @@ static inline bool find_nonfinite_tensor(const ModelConfig *config, const float 
     return false;
 }
 
-// Does an activation of n values hold one? The form that gpt2_find_nonfinite asks.
-static inline bool holds_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
-    (void)context, (void)type; // all activations are float here
+// Does an activation of n values hold one? The form that acts_find_nonfinite asks.
+static inline bool holds_nonfinite(void *context, int i, const void *data, int64_t n) {
+    (void)context, (void)i; // all activations are float here
     return !row_is_finite((const float *)data, n);
 }
 
@@ -31,7 +31,7 @@ static inline bool holds_nonfinite(void *context, const void *data, PlanType typ
 static inline void name_nonfinite_forward(const float *params, ActSlot *slots, const ActShape *shape, int64_t rows,
                                           char *name, size_t size) {
     if (find_nonfinite_tensor(&shape->config, params, "parameter", name, size)) { return; }
-    if (gpt2_find_nonfinite(slots, shape, rows, holds_nonfinite, NULL, name, size)) { return; }
+    if (acts_find_nonfinite(slots, shape, rows, holds_nonfinite, NULL, name, size) >= 0) { return; }
     snprintf(name, size, "the sum of the losses");
 }
 

@@ -100,14 +100,14 @@ static inline void plan_activation(MemoryPlan *plan, const ActShape *s, int i, A
              a->last);
 }
 
-// Does an array hold a NaN or an infinity? n elements of type PLAN_F32 or ActShape's floatX.
-typedef bool (*ActTest)(void *context, const void *data, PlanType type, int64_t n);
+// Do n values of activation i hold a NaN or an infinity?
+typedef bool (*ActTest)(void *context, int i, const void *data, int64_t n);
 
 // Finds the activation where a NaN or an infinity first stands after a forward pass over `rows` rows, in the order of
-// the computation, and writes its name. Passes over activations that have memory for one layer only, because later
-// layers have overwritten them.
-static inline bool gpt2_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], const ActShape *s, int64_t rows,
-                                       ActTest is_nonfinite, void *context, char *name, size_t size) {
+// the computation, writes its name and returns its layer; L: after the blocks; -1: there is none. Passes over
+// activations that have memory for one layer only, because later layers have overwritten them.
+static inline int acts_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], const ActShape *s, int64_t rows,
+                                      ActTest is_nonfinite, void *context, char *name, size_t size) {
     int L = s->config.num_layers;
     for (int layer = 0; layer <= L; layer++) {
         for (int i = 0; i < NUM_ACTIVATIONS; i++) {
@@ -117,15 +117,14 @@ static inline bool gpt2_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], con
             bool there = layer < L ? in_layer && *slots[i].stride > 0 : after_layers;
             char *data = (char *)plan_get_pointer(slots[i].pointer);
             if (a->category != PLAN_ACTIVATION || !there || data == NULL) { continue; }
-            PlanType type = a->type == ACT_float ? PLAN_F32 : s->floatX;
-            data += layer * *slots[i].stride * plan_types[type].bytes;
-            if (!is_nonfinite(context, data, type, rows * model_dim(&s->config, a->cols))) { continue; }
+            data += layer * *slots[i].stride * plan_types[a->type == ACT_float ? PLAN_F32 : s->floatX].bytes;
+            if (!is_nonfinite(context, i, data, rows * model_dim(&s->config, a->cols))) { continue; }
             snprintf(name, size, "activation %s", a->name);
             if (layer < L) { snprintf(name, size, "activation %s of layer %d", a->name, layer); }
-            return true;
+            return layer;
         }
     }
-    return false;
+    return -1;
 }
 
 #endif // LLMC_ACTIVATIONS_H

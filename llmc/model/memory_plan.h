@@ -209,6 +209,17 @@ static inline void plan_set_pointers(MemoryPlan *plan, void *memory) {
     }
 }
 
+// Tells whether `bytes` at a place in the plan's memory are what a row had written there by phase `last`, after all
+// phases have passed: no later row lies there.
+static inline bool plan_keeps(const MemoryPlan *plan, const void *place, int64_t bytes, int last) {
+    int64_t begin = (const char *)place - (const char *)plan->memory;
+    for (int i = 0; i < plan->count; i++) {
+        const PlanRow *row = &plan->rows[i];
+        if (row->first > last && row->offset < begin + bytes && begin < row->offset + row->bytes) { return false; }
+    }
+    return true;
+}
+
 static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
     if (plan->overflow == NULL) { return true; }
     return fail(error, "memory plan: the size of '%s' overflows 64 bits; " MEMORY_REMEDY, plan->overflow);

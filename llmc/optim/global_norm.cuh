@@ -27,7 +27,7 @@ typedef struct {
     float grad_scale;     // AdamW multiplies gradients by it
     int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
     int64_t wants_to_end; // some process has been asked to stop
-    int64_t odd_one;      // the first GPU whose weights differ from the weights of GPU 0; 0: none
+    int64_t odd_one;      // the first GPU whose weights differ from those of GPU 0, or whose loss is bad; 0: none
 } StepResult;
 
 #define GLOBAL_NORM_BLOCK 512
@@ -104,8 +104,9 @@ __device__ __forceinline__ int32_t step_verdict(double loss, double norm, float 
 static __global__ void step_finish_kernel(StepResult *result, const StepRecord *records, int num_records,
                                           double loss_factor, float grad_clip) {
     double loss_sum = 0.0, squares = 0.0;
-    int64_t wants_to_end = 0, odd_one = 0;
+    int64_t wants_to_end = 0, odd_one = 0, bad_loss = 0;
     for (int i = 0; i < num_records; i++) {
+        if (isfinite(loss_sum) && !isfinite(loss_sum + records[i].loss_sum)) { bad_loss = i; }
         loss_sum += records[i].loss_sum;
         squares += records[i].squares;
         wants_to_end |= records[i].wants_to_end;
@@ -117,7 +118,7 @@ static __global__ void step_finish_kernel(StepResult *result, const StepRecord *
     result->grad_scale = grad_clip > 0.0f && norm > (double)grad_clip ? (float)((double)grad_clip / norm) : 1.0f;
     result->wants_to_end = wants_to_end;
     if (result->stopped != STEP_GOES_ON) { return; }
-    result->odd_one = odd_one;
+    result->odd_one = odd_one > 0 ? odd_one : bad_loss;
     result->stopped = odd_one > 0 ? STEP_WEIGHTS_DIFFER : step_verdict(loss, norm, grad_clip);
 }
 

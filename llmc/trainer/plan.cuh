@@ -75,24 +75,6 @@ static inline int64_t norm_partials(const Trainer *t) {
 
 // ---- Activations ----
 
-// Finds the slots of all activations.
-static inline void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
-    int n = 0;
-#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
-    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
-}
-
-// Returns the most rows of a batch: (B,T), or one sequence of an evaluation.
-static inline int64_t batch_rows(const RunShape *run) { return max_i64((int64_t)run->B * run->T, run->eval_T); }
-
-static inline ActShape activation_shape(const Model *model) {
-    const RunShape *run = &model->shape;
-    int64_t N = batch_rows(run);
-    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
-    return {model->config, N,          linear_rows(run->fp8, N), min_i64(N, run->head_rows), level, run->fp8,
-            ON_GPU,        PLAN_FLOATX};
-}
-
 // Plans the activations. A run without a backward pass has no gradients of activations.
 static inline void plan_activations(Model *model, MemoryPlan *plan) {
     ActShape shape = activation_shape(model);
@@ -113,9 +95,9 @@ static inline void plan_activations(Model *model, MemoryPlan *plan) {
     X(feeder.slots[0].device, "batch_0", DATA, shape2(3, N))                                                           \
     X(feeder.slots[1].device, "batch_1", DATA, shape2(3, N))                                                           \
     X(sample.history, "history", DATA, shape1(run->T))                                                                 \
-    X(stats.norm_partials, "norm_partials", WORKSPACE, shape1(trains *norm_partials(t)), UPDATE)                       \
+    X(stats.norm_partials, "norm_partials", WORKSPACE, shape1(trains *norm_partials(t)))                               \
     X(stats.loss_sum, "loss_sum", WORKSPACE, shape1(1))                                                                \
-    X(stats.records, "records", WORKSPACE, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE)                   \
+    X(stats.records, "records", WORKSPACE, shape2(run->num_ranks, doubles_in<StepRecord>()))                           \
     X(stats.result, "result", WORKSPACE, shape1(doubles_in<StepResult>()))                                             \
     X(evaluation.means, "eval_means", WORKSPACE, shape1(run->mean_places))                                             \
     X(transfer.checksum, "checksum", WORKSPACE, shape1(1))                                                             \

@@ -5,6 +5,7 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/run/run_report.h"
 #include "llmc/trainer/batch.cuh"
+#include "llmc/trainer/nonfinite.cuh"
 #include "llmc/trainer/update.cuh"
 
 // Describes the i-th micro-batch of a step of this run.
@@ -54,14 +55,10 @@ static inline PendingStep begin_step(Trainer *t, const TrainRun *run) {
     step.waiting = true;
     step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
     step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
-    step.next_sequence = run->next_sequence;
     step.info = run_begin_step(run, schedule_lr(&run->schedule, run->step));
     cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
     return step;
 }
-
-// Names the tensor where a NaN or an infinity of a step began: see section 2 of train_gpt2_program.cuh. Returns false.
-bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error);
 
 // Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.
 static inline bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
@@ -71,7 +68,11 @@ static inline bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Err
     if (result->stopped == STEP_WEIGHTS_DIFFER) {
         return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
     }
-    if (result->stopped) { return explain_stop(t, run, step, result, error); }
+    if (result->stopped) {
+        await_parameters(&t->model, &t->gpu, &t->shards);
+        compute_after_communicate(&t->shards);
+        return explain_stop(t, run, step, result, error);
+    }
     step->info.loss = result->loss;
     step->info.norm = result->norm;
     step->is_read = true;

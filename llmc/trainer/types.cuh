@@ -86,12 +86,11 @@ typedef struct {
 
 // Describes a queued step.
 typedef struct {
-    bool waiting;          // its results are not logged yet
-    bool is_read;          // info has loss and norm: the host waited for them to decide on the update
-    bool adjoins;          // nothing ran between the step before and this step
-    int slot;              // of its events and results
-    StepInfo info;         // loss, norm and time are filled in when they are read
-    int64_t next_sequence; // the position in the data where the step began
+    bool waiting;  // its results are not logged yet
+    bool is_read;  // info has loss and norm: the host waited for them to decide on the update
+    bool adjoins;  // nothing ran between the step before and this step
+    int slot;      // of its events and results
+    StepInfo info; // loss, norm and time are filled in when they are read
 } PendingStep;
 
 // The model of a run holds parameters, their gradients and activations.
@@ -208,6 +207,25 @@ static inline LayerActs acts_of_layer(const Model *model, int layer) {
     MODEL_ACTIVATIONS(ACTIVATION_OF)
     return acts;
 }
+
+// Finds the slots of all activations.
+static inline void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
+    MODEL_ACTIVATIONS(ACTIVATION_SLOT)
+}
+
+// Returns the most rows of a batch: (B,T), or one sequence of an evaluation.
+static inline int64_t batch_rows(const RunShape *run) { return max_i64((int64_t)run->B * run->T, run->eval_T); }
+
+static inline ActShape activation_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = batch_rows(run);
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
+    return {model->config, N,          linear_rows(run->fp8, N), min_i64(N, run->head_rows), level, run->fp8,
+            ON_GPU,        PLAN_FLOATX};
+}
+
 // Describes the attention that cuDNN computes.
 static inline CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;

@@ -78,3 +78,29 @@ TEST(test_large_memory_lies_in_huge_pages) {
         free(memory);
     }
 }
+
+// Four rows of 256 bytes in four phases. A row of a later phase overwrites what lies in its place, byte for byte.
+TEST(test_what_stays_in_memory) {
+    static const char *const phases[] = {"0", "1", "2", "3"};
+    static char memory[4 * PLAN_ALIGNMENT];
+    float *pointers[4];
+    const struct {
+        int first, last;
+        bool is_kept;
+    } rows[] = {{0, 3, true}, {0, 1, false}, {1, 1, true}, {2, 3, true}}; // the last one lies where row 1 was
+    MemoryPlan plan;
+    plan_init(&plan, phases);
+    for (int i = 0; i < 4; i++) {
+        plan_add(&plan, &pointers[i], "row", PLAN_DATA, PLAN_F32, shape1(64), rows[i].first, rows[i].last);
+    }
+    plan_layout(&plan);
+    plan_set_pointers(&plan, memory);
+    CHECK(t, pointers[3] == pointers[1] && plan.total == 3 * 256, "the plan has another layout than this test expects");
+    for (int i = 0; i < 4; i++) {
+        CHECK(t, plan_keeps(&plan, pointers[i], 256, rows[i].last) == rows[i].is_kept, "row %d", i);
+    }
+    CHECK(t, plan_keeps(&plan, pointers[3] - 64, 256, 1) && plan_keeps(&plan, pointers[3] + 64, 256, 1),
+          "the rows beside a later row");
+    CHECK(t, !plan_keeps(&plan, pointers[3] - 64, 260, 1) && !plan_keeps(&plan, pointers[3] + 63, 4, 1),
+          "a row that a later row touches");
+}

@@ -490,7 +490,7 @@ def test_disk_full_on_one_rank():
 
 def test_not_a_number_on_one_rank():
     """A model in which one token overflows, and that token in one sequence of step 5, on rank 1: all stop before the
-    update, and the tensor and the rank are named."""
+    update, and the rank is named; and the tensor, if the batch in memory has that token, too."""
     config = cli.config(L=2, C=16, maxT=8, V=VOCAB, Vp=128)
     params = cli.make_params(config)
     bad = 7
@@ -505,16 +505,19 @@ def test_not_a_number_on_one_rank():
     params["fcb"][3] = -1.5 * 2.0**60
     params["fcprojw"][3:16 * 64:64] = array.array("f", [2.0**70] * 16)
     sound = [token if token != bad else bad + 1 for token in tokens(600, 4)]
-    spoilt = list(sound)
-    spoilt[T * (6 * 4 + 4) + 1] = bad
+    spoilt, again = list(sound), list(sound)
+    spoilt[T * (6 * 4 + 4) + 1] = again[T * (6 * 4 + 4) + 1] = again[T * (6 * 5 + 4) + 1] = bad
     run = changed(fault_options(cli.new_folder("nan")), *NO_SIZE, "--init",
-                  cli.model("overflows.bin", config, params), "--train-data", cli.shard("nan.bin", spoilt))
+                  cli.model("overflows.bin", config, params), "--train-data", cli.shard("nan.bin", again))
     says = ["step 5: the loss is", "first found in activation residual of layer 1 on rank 1 ("]
     line, _, seconds = refused(3, *run, says=says)
     record("a loss is not a number on one rank", seconds, line)
     folder = cli.path("nan")
     assert cli.checkpoints(folder) == [3]
     refused(3, *run, "--resume", says=says, EMU_CHECK="1")
+    cli.shard("nan.bin", spoilt)
+    refused(3, *run, "--resume", "--allow-changes",
+            says=["step 5: the loss is", "first found in the losses of rank 1 ("])
     cli.shard("nan.bin", sound)
     out = ran(3, *run, "--resume", "--allow-changes")
     assert steps_of(out) == [*range(4, FAULT_STEPS + 1)], out

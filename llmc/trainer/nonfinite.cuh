@@ -1,0 +1,133 @@
+// Names a tensor that holds a NaN or an infinity, after the GPU has refused to update the weights
+// (llmc/optim/global_norm.cuh). Nothing is computed again: the search looks at what is in memory. The host learns of a
+// bad step while the GPU computes the next one, with the same weights. So the search finds
+//   - the parameters of the bad step;
+//   - the activations of the last micro-batch that was queued, which may be one of the next step. They are the ones
+//     that each layer keeps for the backward pass, and of them those where no buffer of a later phase lies;
+//   - the gradients that the last step that was queued has added up.
+// It looks in this order, because each spoils the next. An activation that is computed again for the backward pass, the
+// logits, and the gradients of activations are overwritten: nothing names them.
+//
+// Each rank searches its shards, and the activations of its own batch. All ranks name the tensor of the lowest layer.
+#ifndef LLMC_NONFINITE_CUH
+#define LLMC_NONFINITE_CUH
+
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/model/activations.h"
+#include "llmc/ranks/agree.h"
+#include "llmc/ranks/buckets.cuh"
+#include "llmc/run/run_report.h"
+#include "llmc/trainer/types.cuh"
+
+// *found = 1 if any of the n values is not finite. Every thread that writes *found writes 1.
+template <class T> static __global__ void any_nonfinite_kernel(int32_t *found, const T *data, int64_t n) {
+    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        if (!isfinite(to_float(data[i]))) { atomicExch(found, 1); }
+    }
+}
+
+// Is any of the n values not finite? Waits for the GPU's answer. flag: one int32 of device memory.
+template <class T> static inline bool any_nonfinite(const T *data, int64_t n, int32_t *flag, cudaStream_t stream) {
+    const int block_size = 256, blocks = (int)min_i64(1024, ceil_div_i64(max_i64(n, 1), block_size));
+    int32_t found = 0;
+    cuda_check(cudaMemsetAsync(flag, 0, sizeof(*flag), stream));
+    any_nonfinite_kernel<T><<<blocks, block_size, 0, stream>>>(flag, data, n);
+    cuda_check_launch("any_nonfinite_kernel");
+    cuda_check(cudaMemcpyAsync(&found, flag, sizeof(found), cudaMemcpyDeviceToHost, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+    return found != 0;
+}
+
+// What a search needs.
+typedef struct {
+    Shards *shards;
+    const MemoryPlan *plan; // of the GPU's memory
+    int32_t *flag;          // on the GPU
+} NonfiniteSearch;
+
+// The first bad tensor of a rank. layer: the tensors outside the blocks come first. -1: there is none.
+typedef struct {
+    int layer;
+    char name[192];
+} Nonfinite;
+
+// Finds the first bad tensor in this rank's part of parameters or gradients.
+template <class T>
+static inline Nonfinite nonfinite_in_shards(const NonfiniteSearch *search, Buckets<T> array, const char *what) {
+    Nonfinite first = {-1, ""};
+    visit_own_part(search->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        if (!any_nonfinite(data, piece.count, search->flag, search->shards->stream)) { return true; }
+        first.layer = zero_bucket_of(piece.tensor, piece.layer);
+        param_text(first.name, sizeof(first.name), what, piece.tensor, piece.layer);
+        return false;
+    });
+    return first;
+}
+
+// Is activation i bad, and still in memory? The form that acts_find_nonfinite asks. A training step has run up to its
+// update.
+static inline bool activation_is_nonfinite(void *context, int i, const void *data, int64_t n) {
+    const NonfiniteSearch *search = (const NonfiniteSearch *)context;
+    const ActivationSpec *a = &activation_specs[i];
+    bool is_float = a->type == ACT_float;
+    int64_t bytes = n * (int64_t)(is_float ? sizeof(float) : sizeof(floatX));
+    cudaStream_t stream = search->shards->stream;
+    if (!plan_keeps(search->plan, data, bytes, a->last)) { return false; }
+    return is_float ? any_nonfinite((const float *)data, n, search->flag, stream)
+                    : any_nonfinite((const floatX *)data, n, search->flag, stream);
+}
+
+static inline Nonfinite nonfinite_in_activations(NonfiniteSearch *search, const ActSlot *slots, const ActShape *shape,
+                                                 int64_t rows) {
+    Nonfinite first = {-1, ""};
+    first.layer =
+        acts_find_nonfinite(slots, shape, rows, activation_is_nonfinite, search, first.name, sizeof(first.name));
+    return first;
+}
+
+// Makes a rank's finding the one of the lowest layer of all ranks. Its name then says which rank found it.
+static inline bool nonfinite_share(Comm *ranks, Nonfinite *first, Error *error) {
+    uint64_t layer = (uint64_t)(int64_t)first->layer, lowest = UINT64_MAX, *all; // -1 becomes the highest number
+    if (!comm_gather_u64(ranks, "a finding's layer", &layer, 1, &all, error)) { return false; }
+    for (int r = 0; r < ranks->num_ranks; r++) { lowest = all[r] < lowest ? all[r] : lowest; }
+    free(all);
+    bool found = layer == lowest && first->layer >= 0;
+    first->layer = (int)(int64_t)lowest;
+    return comm_share_finding(ranks, &found, first->name, sizeof(first->name), error);
+}
+
+// Names the first bad tensor that is in memory on any rank, or says where the number itself was bad. All parameters and
+// gradients have arrived. Returns false.
+static inline bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result,
+                                Error *error) {
+    NonfiniteSearch search = {&t->shards, &t->device_plan, t->transfer.flag};
+    Comm *ranks = t->shards.ranks;
+    ActShape shape = activation_shape(&t->model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
+    activation_slots(&t->model.acts, slots);
+    Nonfinite first = nonfinite_in_shards(&search, t->model.params, "parameter");
+    bool ok = nonfinite_share(ranks, &first, error);
+    if (ok && first.layer < 0) {
+        first = nonfinite_in_activations(&search, slots, &shape, (int64_t)t->model.shape.B * t->model.shape.T);
+        ok = nonfinite_share(ranks, &first, error);
+    }
+    if (ok && first.layer < 0 && !loss_is_bad) { // a bad loss begins before the gradients
+        first = nonfinite_in_shards(&search, t->model.grads, "gradient of");
+        ok = nonfinite_share(ranks, &first, error);
+    }
+    if (!ok) { return false; }
+    if (first.layer < 0 && loss_is_bad && has_peers(&t->shards)) {
+        int rank = (int)result->odd_one;
+        snprintf(first.name, sizeof(first.name), "the losses of rank %d (%s)", rank, comm_host(ranks, rank));
+    } else if (first.layer < 0) {
+        snprintf(first.name, sizeof(first.name), loss_is_bad ? "the losses" : "the sum of squares");
+    }
+    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
+                       loss_is_bad ? result->loss : result->norm, first.name, error);
+    comm_all_know(ranks, error);
+    return false;
+}
+
+#endif // LLMC_NONFINITE_CUH
