@@ -256,29 +256,37 @@ struct UpdateExpected {
     }
 };
 
-TEST(test_adamw_matches_cpu) {
-    const int64_t sizes[] = {1, 3, 4, 5, 8, 129, 1023, 1024, 1025, 4999};
-    for (int64_t n : sizes) {
-        UpdateArrays arrays(n);
-        UpdateExpected expected(arrays);
-        for (int64_t number = 1; number <= 5; number++) {
-            arrays.set_grads(number);
-            arrays.update(number);
-            expected.update(arrays, number, 1.0f);
-        }
-        expected.check(t, std::to_string(n) + " elements", arrays, 5, true);
-    }
-}
+// Elements; updates, one after another; a master copy or none; the factor of the gradients.
+struct AdamWCase {
+    int64_t n, updates;
+    bool with_master;
+    float grad_scale;
+};
 
-TEST(test_adamw_without_master) {
-    for (int64_t n : {7, 1027}) {
-        UpdateArrays arrays(n);
-        UpdateExpected expected(arrays, false);
+static const AdamWCase adamw_cases[] = {
+    {1, 5, true, 1.0f},     {3, 5, true, 1.0f},           {4, 5, true, 1.0f},
+    {5, 5, true, 1.0f},     {8, 5, true, 1.0f},           {129, 5, true, 1.0f},
+    {1023, 5, true, 1.0f},  {1024, 5, true, 1.0f},        {1025, 5, true, 1.0f},
+    {4999, 5, true, 1.0f},  {7, 1, false, 1.0f},          {1027, 1, false, 1.0f},
+    {1027, 1, true, 0.25f}, {1027, 1, true, 1.0f / 3.0f}, {1027, 1, false, 1.0f / 3.0f},
+};
+
+TEST(test_adamw_matches_cpu) {
+    for (const AdamWCase &c : adamw_cases) {
+        UpdateArrays arrays(c.n);
+        UpdateExpected expected(arrays, c.with_master);
         uint64_t master = arrays.master.hash();
-        arrays.update(1, false);
-        expected.update(arrays, 1, 1.0f);
-        expected.check(t, "without master, " + std::to_string(n) + " elements", arrays, 1, false);
-        CHECK(t, arrays.master.hash() == master, "a master copy that was not given was written");
+        StepResult result = step_goes_on;
+        result.grad_scale = c.grad_scale;
+        arrays.result.put(result);
+        for (int64_t number = 1; number <= c.updates; number++) {
+            arrays.set_grads(number);
+            arrays.update(number, c.with_master);
+            expected.update(arrays, number, c.grad_scale);
+        }
+        expected.check(t, words("%lld elements, scale %g", (long long)c.n, (double)c.grad_scale), arrays,
+                       (int)c.updates, c.with_master);
+        CHECK(t, c.with_master || arrays.master.hash() == master, "a master copy that was not given was written");
     }
 }
 
@@ -305,23 +313,6 @@ TEST(test_adamw_bias_correction) {
     arrays.update(1);
     check_values(t, "first step", arrays.master.get(), {-0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.0f}, 0.0,
                  1e-5 + 16.0 * FLT_EPSILON); // epsilon is 1e-5 of the smallest gradient
-}
-
-// result->grad_scale multiplies the gradients: by a power of two without a change of bits, else as on the CPU.
-TEST(test_adamw_grad_scale) {
-    UpdateArrays scaled(1027), multiplied(1027), other(1027);
-    std::vector<float> fourth = multiplied.grads.get();
-    for (float &g : fourth) { g *= 0.25f; }
-    multiplied.grads.set(fourth);
-    scaled.result.put({0.0, 4.0, 0.25f, STEP_GOES_ON, 0, 0});
-    scaled.update(1);
-    multiplied.update(1);
-    CHECK(t, scaled.hash() == multiplied.hash(), "a scale of 1/4 is not the same as gradients divided by 4");
-    UpdateExpected expected(other);
-    other.result.put({0.0, 3.0, 1.0f / 3.0f, STEP_GOES_ON, 0, 0});
-    other.update(1);
-    expected.update(other, 1, 1.0f / 3.0f);
-    expected.check(t, "scale 1/3", other, 1, true);
 }
 
 TEST(test_adamw_stopped) {
