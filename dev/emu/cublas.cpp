@@ -39,11 +39,7 @@ template <class Work> void run(cudaStream_t stream, const char *name, Source at,
 }
 template <class Work> cublasStatus_t submit(cublasHandle_t handle, const char *name, Source at, Work work) {
     host_only(name, at);
-    if (is_captured(handle->stream)) {
-        capture(handle->stream, name, at, [=](cudaStream_t stream) { run(stream, name, at, work); });
-    } else {
-        run(handle->stream, name, at, work);
-    }
+    run(handle->stream, name, at, work);
     return CUBLAS_STATUS_SUCCESS;
 }
 

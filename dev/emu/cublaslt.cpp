@@ -54,34 +54,17 @@ struct Algo {
     uint32_t kind; // in KINDS
 };
 
-// The algorithms of every problem, in the order in which the heuristic names them. They test the code that chooses
-// among them. Without EMU_CUBLASLT_ALGOS only the first exists, and it takes its real time.
+// The algorithms of every problem. The faulty one is the first with EMU_CUBLASLT_FAULT=tail, else it is not there.
 struct Kind {
-    int parts;      // into how many parts the sum over k is split
-    double seconds; // the pretended duration, on the clock of events
-    bool offered;   // false: the heuristic names it with another state than success
-    bool runs;      // false: it fails when it is called
-    int block_k;    // faulty algorithms leave out the last k % block_k terms
+    int parts;   // into how many parts the sum over k is split
+    int block_k; // a faulty algorithm leaves out the last k % block_k terms
 };
-const Kind KINDS[] = {
-    {1, 4.0, true, true, 0},  {1, 6.0, true, true, 0},  {2, 1.0, true, true, 0}, {1, 2.0, true, true, 0},
-    {1, 0.5, false, true, 0}, {1, 0.5, true, false, 0}, {1, 3.0, true, true, 0}, {4, 1.5, true, true, 0},
-};
-const int NUM_KINDS = sizeof(KINDS) / sizeof(KINDS[0]);
+const Kind KINDS[] = {{1, 0}, {2, 64}};
+const uint32_t KIND_WHOLE = 0, KIND_FAULTY = 1; // in KINDS
 
-int kinds_there() {
-    int count = getenv("EMU_CUBLASLT_ALGOS") ? atoi(getenv("EMU_CUBLASLT_ALGOS")) : 0;
-    return count < NUM_KINDS ? count : NUM_KINDS;
-}
-
-// EMU_CUBLASLT_FAULT=tail: the first algorithm splits its sum in two and leaves terms out. "tail fast": the
-// fastest algorithm leaves terms out.
-Kind kind_of(int number) {
+bool cublaslt_fault(const char *name) {
     const char *fault = getenv("EMU_CUBLASLT_FAULT");
-    Kind kind = KINDS[number];
-    if (number == 0 && fault != nullptr && strcmp(fault, "tail") == 0) { kind.parts = 2, kind.block_k = 64; }
-    if (number == 2 && fault != nullptr && strcmp(fault, "tail fast") == 0) { kind.block_k = 64; }
-    return kind;
+    return fault != nullptr && strcmp(fault, name) == 0;
 }
 
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
@@ -608,7 +591,7 @@ void emu::multiply_matrices(const char *name, Source at, const Matrix &A, const 
     report_overlap(name, p, at);
     note_accesses(p, beta, nullptr, 0);
     meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)C.batch);
-    for (int b = 0; b < C.batch; b++) { multiply(p, b, KINDS[0], alpha, beta, &scratch); }
+    for (int b = 0; b < C.batch; b++) { multiply(p, b, KINDS[KIND_WHOLE], alpha, beta, &scratch); }
 }
 
 struct cublasLtContext {
@@ -734,15 +717,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 static void fill_result(cublasLtMatmulHeuristicResult_t *result, const Algo &algo) {
     memset(result, 0, sizeof(*result));
     result->workspaceSize = algo.workspace;
-    result->state = KINDS[algo.kind].offered ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    result->state = CUBLAS_STATUS_SUCCESS;
     result->wavesCount = 1.0f;
-}
-
-static void trace_heuristic(const Problem &p, int requested) {
-    static const bool wanted = getenv("EMU_CUBLASLT_TRACE") && strcmp(getenv("EMU_CUBLASLT_TRACE"), "1") == 0;
-    if (!wanted) { return; }
-    fprintf(stderr, "emu: heuristic asked for %d algorithms: m %lld, n %lld, k %lld, epilogue %u\n", requested,
-            (long long)p.m, (long long)p.n, (long long)p.k, p.desc.epilogue);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -764,13 +740,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), 0};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
     bool splits = (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // a separate step adds the parts
-    for (int i = 0; i < NUM_KINDS && *returned < requested && (i < kinds_there() || *returned == 0); i++) {
-        if (kind_of(i).parts > 1 && !splits) { continue; }
-        algo.kind = (uint32_t)i;
-        fill_result(&results[*returned], algo);
-        store(&results[(*returned)++].algo, algo);
-    }
-    trace_heuristic(p, requested);
+    algo.kind = splits && cublaslt_fault("tail") ? KIND_FAULTY : KIND_WHOLE;
+    fill_result(&results[0], algo);
+    store(&results[0].algo, algo);
+    *returned = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -778,36 +751,11 @@ static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void 
     if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
     if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // the algorithm of another problem
-    if (algo->kind >= (uint32_t)NUM_KINDS) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (algo->kind > KIND_FAULTY) { return CUBLAS_STATUS_INVALID_VALUE; }
     bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace) ||
                   workspace_bytes == SIZE_MAX; // the caller only asks whether the algorithm can run
     return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
-
-// A multiplication on a captured stream keeps the descriptors' values of now, and alpha and beta if they are in host
-// memory. The launch of the graph looks only at the pointers.
-struct CapturedMatmul {
-    cublasLtHandle_t handle;
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t layouts[4]; // of A, B, C, D
-    const void *alpha, *beta, *A, *B, *C;
-    void *D, *workspace;
-    size_t workspace_bytes;
-    cublasLtMatmulAlgo_t algo;
-    bool has_algo, host_scalars;
-    float alpha_value, beta_value;
-    const char *file;
-    int line;
-
-    void run(cudaStream_t stream) {
-        if (host_scalars) { alpha = &alpha_value, beta = &beta_value; }
-        cublasStatus_t status =
-            cublasLtMatmul(handle, &desc, alpha, A, &layouts[0], B, &layouts[1], beta, C, &layouts[2], D, &layouts[3],
-                           has_algo ? &algo : nullptr, workspace, workspace_bytes, stream, file, line);
-        if (status == CUBLAS_STATUS_SUCCESS) { return; }
-        emu::report({file, line}, std::string("cublasLtMatmul in a graph: ") + cublasLtGetStatusName(status));
-    }
-};
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
                                        cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -841,36 +789,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check_problem(p);
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-    const char *fault = getenv("EMU_CUBLASLT_FAULT");
-    if (fault != nullptr && strcmp(fault, "execution") == 0) { return CUBLAS_STATUS_EXECUTION_FAILED; }
-    const Kind kind = kind_of((int)promised.kind);
-    if (!kind.runs) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (emu::is_captured(stream)) {
-        bool host = p.desc.pointer_mode == CUBLASLT_POINTER_MODE_HOST;
-        CapturedMatmul later = {handle,
-                                *desc,
-                                {*A_layout, *B_layout, *C_layout, *D_layout},
-                                alpha,
-                                beta,
-                                A,
-                                B,
-                                C,
-                                D,
-                                workspace,
-                                workspace_bytes,
-                                algo ? *algo : cublasLtMatmulAlgo_t(),
-                                algo != nullptr,
-                                host,
-                                host ? scalar(p.desc, alpha) : 0.0f,
-                                host ? scalar(p.desc, beta) : 1.0f,
-                                file,
-                                line};
-        status = check_pointers(p, held, later.beta_value);
-        if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-        emu::capture(stream, "cublasLtMatmul", {file, line}, [later](cudaStream_t s) { CapturedMatmul(later).run(s); });
-        return CUBLAS_STATUS_SUCCESS;
-    }
-
+    if (cublaslt_fault("execution")) { return CUBLAS_STATUS_EXECUTION_FAILED; }
+    const Kind kind = KINDS[algo != nullptr ? promised.kind : KIND_WHOLE];
     static thread_local Scratch scratch;
     emu::op_begin(stream, "cublasLtMatmul", file, line);
     float a = scalar(p.desc, alpha), b = scalar(p.desc, beta);
@@ -882,7 +802,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
         for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind, a, b, &scratch); }
     }
-    if (kinds_there() > 0) { emu::op_pretend(kind.seconds); }
     emu::op_end();
     return status;
 }

@@ -497,7 +497,7 @@ template <class Use> void for_each_piece(const Tensor &t, char *data, Use use) {
     }
 }
 
-// A run of a graph, now or at the launch of a captured graph.
+// A run of a graph.
 struct Run {
     Graph graph;
     std::map<int64_t, char *> pointers;
@@ -544,7 +544,6 @@ struct Run {
             const Tensor &t = entry.second;
             if (!t.is_virtual && graph.written.count(t.id) == 0) { load(t, &memory); }
         }
-        if (getenv("EMU_CUDNN_SECONDS") != nullptr) { emu::op_pretend(atof(getenv("EMU_CUDNN_SECONDS"))); }
         emu::op_scratch(workspace, (size_t)workspace_bytes);
         memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nothing may depend on the workspace's contents
         for (const Step &step : graph.steps) {
@@ -789,10 +788,6 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     run->workspace_bytes = workspace_of(run->graph, choice);
     run->is_random = is_random(run->graph, choice);
     run->file = file, run->line = line;
-    if (emu::is_captured(handle->stream)) {
-        emu::capture(handle->stream, "cudnnBackendExecute", {file, line}, [run](cudaStream_t s) { run->on(s); });
-    } else {
-        run->on(handle->stream);
-    }
+    run->on(handle->stream);
     return CUDNN_STATUS_SUCCESS;
 }

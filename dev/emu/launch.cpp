@@ -228,32 +228,12 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
     end_kernel();
 }
 
-// A copy of a kernel's arguments. They are trivially copyable, and new[] aligns as strictly as any of them needs.
-struct ArgumentsCopy {
-    explicit ArgumentsCopy(const void *call, size_t bytes) : memory(new Line[bytes / sizeof(Line) + 1]) {
-        memcpy(memory.get(), call, bytes);
-    }
-    struct alignas(128) Line {
-        char bytes[128];
-    };
-    std::shared_ptr<Line[]> memory;
-};
-
 void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
     if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
     Kernel kernel = kernel_of(function, one_thread, call, bytes);
     check_shape(kernel);
     check_shared(kernel);
-    if (!is_captured(stream)) {
-        run_now(function, one_thread, call, bytes);
-        return;
-    }
-    ArgumentsCopy arguments(call, bytes);
-    capture(stream, name, {file, line}, [launch = *this, function, one_thread, bytes, arguments](cudaStream_t s) {
-        Launch again = launch;
-        again.stream = s;
-        again.run_now(function, one_thread, arguments.memory.get(), bytes);
-    });
+    run_now(function, one_thread, call, bytes);
 }
 
 } // namespace emu

@@ -175,7 +175,6 @@ static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t lim
 static cudaError_t release(Heap &heap, void *pointer, const char *function, Source at) {
     host_only(function, at);
     if (pointer == nullptr) { return cudaSuccess; }
-    refuse_in_capture(function, at);
     Allocation *allocation = heap.find_begin(pointer);
     if (allocation == nullptr) {
         report(at, format("%s of %p, which is not a live allocation", function, pointer),
@@ -216,13 +215,11 @@ using namespace emu;
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes, const char *file, int line) {
     host_only("cudaMalloc", {file, line});
-    refuse_in_capture("cudaMalloc", {file, line});
     use_device("cudaMalloc", {file, line});
     return allocate(device_heap(), pointer, bytes, device_capacity());
 }
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned, const char *file, int line) {
     host_only("cudaHostAlloc", {file, line});
-    refuse_in_capture("cudaHostAlloc", {file, line});
     return allocate(pinned_heap(), pointer, bytes, PINNED_SPAN / 4);
 }
 cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags, const char *file, int line) {
@@ -341,13 +338,6 @@ static cudaError_t copy(const Copy &c, cudaStream_t stream) {
         report(c.at, format("%s from %s to %s memory with a kind that says otherwise (%d)", c.name,
                             is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", c.kind));
     }
-    if (is_captured(stream)) {
-        if (!is_tracked(to) || !is_tracked(from)) {
-            report(c.at, format("%s of host memory that is not pinned, in a stream that is being captured", c.name));
-        }
-        capture(stream, c.name, c.at, [=](cudaStream_t s) { copy(c, s); });
-        return cudaSuccess;
-    }
     op_begin(stream, c.name, c.at.file, c.at.line);
     if (is_tracked(to) && is_tracked(from)) { operation_may_copy_uninitialised(); }
     for (size_t row = 0; row < c.height; row++) { copy_row(to + row * c.to.pitch, from + row * c.from.pitch, c.width); }
@@ -359,10 +349,6 @@ static cudaError_t fill(Rows to, int value, size_t width, size_t height, cudaStr
                         Source at) {
     host_only(name, at);
     if (!is_device_data(to.data) && !in_pinned_arena(to.data)) { report(at, format("%s of host memory", name)); }
-    if (is_captured(stream)) {
-        capture(stream, name, at, [=](cudaStream_t s) { fill(to, value, width, height, s, name, at); });
-        return cudaSuccess;
-    }
     op_begin(stream, name, at.file, at.line);
     for (size_t row = 0; row < height; row++) {
         op_write(to.data + row * to.pitch, width);
@@ -377,7 +363,6 @@ static cudaError_t fill(Rows to, int value, size_t width, size_t height, cudaStr
 static bool arrives_before_return(const void *to) { return !is_device_data(to); }
 
 static cudaError_t copy_and_wait(const Copy &c) {
-    refuse_in_capture(c.name, c.at);
     cudaError_t error = copy(c, nullptr);
     if (arrives_before_return(c.to.data) || in_pinned_arena(c.from.data)) { wait_for_stream(nullptr); }
     return error;
@@ -407,13 +392,11 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return copy_async(c, stream);
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
-    refuse_in_capture("cudaMemset", {file, line});
     cudaError_t error = fill({static_cast<char *>(to), 0}, value, bytes, 1, nullptr, "cudaMemset", {file, line});
     if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // for device memory it is asynchronous
     return error;
 }
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height, const char *file, int line) {
-    refuse_in_capture("cudaMemset2D", {file, line});
     return fill({static_cast<char *>(to), pitch}, value, width, height, nullptr, "cudaMemset2D", {file, line});
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {

@@ -6,7 +6,6 @@
 //   warp_ops.cpp      shuffles, votes, ldmatrix, mma, cp.async
 //   memory.cpp        the arenas of device, pinned and shared memory; cudaMalloc, cudaMemcpy
 //   streams.cpp       streams, events, and which operation is ordered before which
-//   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
 //   fences.cpp        what __threadfence and atomics order between blocks
 //   access_hooks.cpp  what the compiler calls before each load and store
@@ -235,20 +234,12 @@ void op_begin(cudaStream_t stream, const char *name, EMU_HERE);
 void op_read(const void *pointer, size_t bytes);
 void op_write(void *pointer, size_t bytes);
 void op_scratch(void *pointer, size_t bytes);
-void op_pretend(double seconds); // lengthens the operation on the clock of events
 void op_end();
 
 // Gives a kernel its operation and order. Holds the device until end_kernel.
 void begin_kernel(Kernel *kernel);
 void end_kernel();
 
-// ---- Graphs (graphs.cpp) ----
-// An operation on a captured stream is not done but kept with copies of all its arguments. Each launch of the graph
-// does it, on the stream that it gets:
-//   if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at, [=](cudaStream_t s) { ... }); return cudaSuccess;
-//   }
-bool is_captured(cudaStream_t stream);
-void capture(cudaStream_t stream, const char *name, Source at, std::function<void(cudaStream_t)> operation);
 std::string stream_text(uint32_t number); // for reports: "stream 1"
 
 // An operation as reports name it. unordered_operation returns null if operation `number`, which accessed the memory

@@ -65,6 +65,8 @@ cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
     report(at, format("%s with an event that does not exist (destroyed, or never created)", function));
 }
 
+std::string stream_text(uint32_t number) { return format("stream %u", number); }
+
 // ---- The order of operations ----
 
 // The default stream waits for all blocking streams, and all blocking streams wait for it.
@@ -130,7 +132,6 @@ static void begin_operation(cudaStream_t handle, const char *kind, const char *n
     reserve_arenas();
     if (access_checks) { renew_intervals(); }
     cudaStream_t stream = find_stream(handle, name, at);
-    refuse_captured(stream, name, at);
     Clock clock = clock_of_next(stream);
     clock.resize(std::max(clock.size(), d.streams.size()));
     clock[stream->number] = ++stream->position;
@@ -179,9 +180,6 @@ void op_scratch(void *pointer, size_t bytes) {
 }
 void op_end() { end_operation(); }
 
-static std::atomic<int64_t> pretended; // nanoseconds
-void op_pretend(double seconds) { pretended += static_cast<int64_t>(1e9 * seconds); }
-
 static void host_waits_for(const Clock &clock) {
     merge(&device().host, clock);
     host_has_waited();
@@ -223,7 +221,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
     Guard guard(device().mutex);
     if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
     cudaStream_t s = find_stream(stream, "cudaStreamDestroy", {file, line});
-    refuse_captured(s, "cudaStreamDestroy", {file, line});
     s->alive = false; // its operations go on, and the program may wait for them
     return cudaSuccess;
 }
@@ -231,7 +228,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int lin
     host_only("cudaStreamSynchronize", {file, line});
     Guard guard(device().mutex);
     cudaStream_t s = find_stream(stream, "cudaStreamSynchronize", {file, line});
-    refuse_captured(s, "cudaStreamSynchronize", {file, line});
     wait_for_stream(s);
     return cudaSuccess;
 }
@@ -239,7 +235,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream, const char *file, int line) {
     host_only("cudaStreamQuery", {file, line});
     Guard guard(device().mutex);
     cudaStream_t s = find_stream(stream, "cudaStreamQuery", {file, line});
-    refuse_captured(s, "cudaStreamQuery", {file, line});
     host_waits_for(clock_of_next(s)); // everything is always done
     return cudaSuccess;
 }
@@ -248,11 +243,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     Guard guard(device().mutex);
     cudaStream_t s = find_stream(stream, "cudaStreamWaitEvent", {file, line});
     cudaEvent_t e = find_event(event, "cudaStreamWaitEvent", {file, line});
-    if (s->capture || e->capture) {
-        wait_in_capture(s, e, {file, line});
-    } else {
-        merge(&s->clock, e->clock);
-    }
+    merge(&s->clock, e->clock);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(const char *file, int line) {
@@ -260,10 +251,7 @@ cudaError_t cudaDeviceSynchronize(const char *file, int line) {
     Guard guard(device().mutex);
     Clock all;
     synchronizations++;
-    for (cudaStream_t stream : device().streams) {
-        refuse_captured(stream, "cudaDeviceSynchronize", {file, line});
-        merge(&all, stream->clock);
-    }
+    for (cudaStream_t stream : device().streams) { merge(&all, stream->clock); }
     host_waits_for(all);
     return cudaSuccess;
 }
@@ -291,13 +279,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char *
     Guard guard(device().mutex);
     cudaEvent_t e = find_event(event, "cudaEventRecord", {file, line});
     cudaStream_t s = find_stream(stream, "cudaEventRecord", {file, line});
-    e->capture = nullptr;
-    if (s->capture) {
-        record_in_capture(s, e);
-        return cudaSuccess;
-    }
     e->clock = clock_of_next(s);
-    e->time = std::chrono::steady_clock::now() + std::chrono::nanoseconds(pretended.load());
+    e->time = std::chrono::steady_clock::now();
     e->recorded = true;
     return cudaSuccess;
 }
@@ -305,7 +288,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event, const char *file, int line) 
     host_only("cudaEventSynchronize", {file, line});
     Guard guard(device().mutex);
     cudaEvent_t e = find_event(event, "cudaEventSynchronize", {file, line});
-    refuse_captured(e, "cudaEventSynchronize", {file, line});
     host_waits_for(e->clock);
     return cudaSuccess;
 }
@@ -314,8 +296,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event, const char *file, int line) {
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     Guard guard(device().mutex);
-    bool captured = start->capture || end->capture;
-    if (captured || !start->recorded || !end->recorded || !start->timing || !end->timing) {
+    if (!start->recorded || !end->recorded || !start->timing || !end->timing) {
         return remember_error(cudaErrorInvalidResourceHandle);
     }
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();

@@ -171,7 +171,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes);
 
-// Returns as many algorithms as EMU_CUBLASLT_ALGOS says, usually one. A multiply then checks that the caller keeps the
+// Returns one algorithm. A multiply then checks that the caller keeps the
 // alignments and the workspace that it promised here.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,

@@ -27,17 +27,12 @@ enum cudaError {
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorNotSupported = 801,
-    cudaErrorStreamCaptureUnsupported = 900,
-    cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorUnknown = 999,
 };
 typedef enum cudaError cudaError_t;
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
-typedef struct CUgraph_st *cudaGraph_t;
-typedef struct CUgraphExec_st *cudaGraphExec_t;
-typedef struct CUgraphNode_st *cudaGraphNode_t;
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
@@ -45,17 +40,6 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToHost = 2,
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault = 4,
-};
-
-enum cudaStreamCaptureMode {
-    cudaStreamCaptureModeGlobal = 0,
-    cudaStreamCaptureModeThreadLocal = 1,
-    cudaStreamCaptureModeRelaxed = 2,
-};
-enum cudaStreamCaptureStatus {
-    cudaStreamCaptureStatusNone = 0,
-    cudaStreamCaptureStatusActive = 1,
-    cudaStreamCaptureStatusInvalidated = 2,
 };
 
 enum cudaFuncAttribute {
@@ -245,17 +229,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0, EMU_HERE
 cudaError_t cudaEventSynchronize(cudaEvent_t event, EMU_HERE);
 cudaError_t cudaEventQuery(cudaEvent_t event, EMU_HERE);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
-
-// Graphs
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode, EMU_HERE);
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph, EMU_HERE);
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status, EMU_HERE);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags = 0, EMU_HERE);
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count, EMU_HERE);
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream, EMU_HERE);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream, EMU_HERE);
-cudaError_t cudaGraphDestroy(cudaGraph_t graph, EMU_HERE);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec, EMU_HERE);
 
 // Kernels
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
