@@ -152,7 +152,7 @@ struct Block {
     int worker; // the OS thread that runs it
     int thread_count, warp_count;
     int exited, at_barrier;
-    int turn; // the warp to run next
+    int turn;          // the warp to run next
     bool copies_async; // a thread has called cp.async
     int barrier_sum, barrier_and, barrier_or;
     int result_sum, result_and, result_or;
@@ -175,9 +175,9 @@ struct Block {
 struct Now {
     Thread *thread;
     Block *block;
-    uintptr_t stack; // of the thread: where it begins
-    uint64_t me;     // the thread's stamp in the shadow memory (access.h), without the instruction
-    uint64_t order_global;        // accesses with a stamp below this one are ordered before the thread's accesses
+    uintptr_t stack;       // of the thread: where it begins
+    uint64_t me;           // the thread's stamp in the shadow memory (access.h), without the instruction
+    uint64_t order_global; // accesses with a stamp below this one are ordered before the thread's accesses
     uint64_t order_shared;
     uint32_t interval, block_since; // the current interval, and the interval of the block's last barrier
 };
