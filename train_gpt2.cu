@@ -9,8 +9,7 @@
 //   5. backward   the gradients, from the last layer to the first
 //   6. main       the training loop
 // What a trainer of another model needs, too, stands in llmc/trainer: the step, the update, evaluation, state, the plan
-// of parameters. Its README says in which order to read it. train_gpt2_program.cuh holds the search for a NaN and the
-// start.
+// of parameters, the start. Its README says in which order to read it.
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
 // in the vocabulary (Vp with padding), N = B*T rows. Weights are bf16 beside fp32 master weights, or fp32
@@ -36,7 +35,9 @@
 #include "llmc/layers/linear.cuh"
 #include "llmc/layers/loss.cuh"
 #include "llmc/trainer/evaluate.cuh"
+#include "llmc/trainer/open.cuh"
 #include "llmc/trainer/plan.cuh"
+#include "llmc/trainer/print.cuh"
 #include "llmc/trainer/state.cuh"
 #include "llmc/trainer/step.cuh"
 
@@ -386,13 +387,102 @@ void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t 
 // ---------------------------------------------------------------------------------------------------------------------
 // 6. Main
 
+#ifndef PROGRAM_NAME // the Makefile gives the emulated program its own
+#define PROGRAM_NAME "train_gpt2cu"
+#endif
+
+// Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
+extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
+
 static StopRequest stop_request;
 static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 
-#include "train_gpt2_program.cuh"
-
-const TrainerFacts trainer_facts = {PROGRAM_NAME,  gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1,
+const TrainerFacts trainer_facts = {PROGRAM_NAME,  gpt2c_revision, PRECISION_NAME, 1024, true, 1,
                                     &stop_request, on_signal};
+
+// Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
+static bool check_shape(const TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    const ModelConfig *c = &run->config;
+    const char *where = run_shape_origin(run);
+    if (!layernorm_check(where, c->channels, error) || !attention_check(where, c->channels, c->num_heads, error) ||
+        !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
+        return false;
+    }
+    Error why = {};
+    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, o->batch_size, &why)) {
+        return fail(error, "--attention cudnn: %s", why.text);
+    }
+    if (!o->deterministic && !check_cudnn(run, o->batch_size, &why)) {
+        return fail(error, "--deterministic 0: is for cuDNN's attention; %s", why.text);
+    }
+#ifdef PRECISION_FP32
+    if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
+    if (!o->master_weights) {
+        return fail(error, "--master-weights (-w): 0 is for the bf16 build; in fp32 there is one copy of the weights");
+    }
+#else
+    if (!o->tf32) {
+        return fail(error, "--tf32 (-f): 0 is for the fp32 build (make PRECISION=FP32); this one multiplies in bf16");
+    }
+#endif
+    return true;
+}
+
+// Hashes the weights.
+static bool finish(Trainer *t, TrainRun *run, Error *error) {
+    uint64_t hash;
+    comm_progress(t->shards.ranks, "the end");
+    comm_slow(t->shards.ranks, true);
+    if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
+    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
+        const NcclContext *nccl = &t->shards.nccl;
+        say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
+            (long long)nccl->gradient_bytes, (long long)nccl->parameter_bytes);
+        if (nccl->matrix_bytes > 0) {
+            say(stdout, "            %lld bytes of Muon's matrices, by each GPU\n", (long long)nccl->matrix_bytes);
+        }
+    }
+    bool ok = !run_leads(run) || run_finish(run, hash, error);
+    return ranks_agree(run->comm, ok, error);
+}
+
+// Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
+static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
+    bool ok = run_settle_batch(run, o, error) && check_shape(run, error);
+    return ranks_agree(run->comm, ok, error) && settle_by_gpus(run, o, error) && settle_attention(run, error) &&
+           ranks_agree(run->comm, run_settle_steps(run, error), error);
+}
+
+static void plan(Trainer *t, const TrainRun *run) {
+    trainer_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
+}
+
+static void print_run(Trainer *t, TrainRun *run) {
+    run_print_config(run);
+    print_config(t, run);
+    run_print_needs(run, &t->device_plan);
+    if (!train_options_plan(run->options)) { return; }
+    if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }
+    print_plan(t, run);
+}
+
+// Opens the machine, loads the model, and begins the logs.
+static bool start(Trainer *t, TrainRun *run, Error *error) {
+    RunMachine machine;
+    memset(&machine, 0, sizeof(machine));
+    ranks_slow(run->comm, true); // libraries and files may come over a network, and hundreds of ranks connect
+    bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error) && run_load(run, error);
+    if (ok) { share_state(t, run); }
+    ok = ok && run_begin_log(run, error);
+    if (ok) { describe(t, run, &machine); }
+    ok = ok && run_record_start(run, &machine, error);
+    ranks_slow(run->comm, false);
+    if (!ok) { return false; }
+    print_machine(t);
+    run_catch_signals(run);
+    return true;
+}
 
 // Trains from the run's step to its last, or until a signal stops it.
 static bool train(Trainer *t, TrainRun *run, Error *error) {

@@ -22,9 +22,7 @@ NOT_TOLD = ("event", "format", "time", "step", "command", "directory")  # of a s
 
 
 def leaves(value, name):
-    """{"model.layers": 12, ...}: every value that is no object. Of a list of objects its length and the first one."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        value = {"number": len(value), **value[0]}
+    """{"model.layers": 12, ...}: every value that is no object."""
     if not isinstance(value, dict):
         return {name: value}
     return {leaf: found for key, part in value.items() for leaf, found in leaves(part, f"{name}.{key}").items()}

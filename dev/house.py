@@ -26,12 +26,12 @@ ROOMS = {
     "ranks": (2747, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
-    "trainer": (1282, 1000, "base model cuda layers optim ranks data files run"),
+    "trainer": (1622, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3071, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 430, "train_gpt2_program.cuh": 457, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 520, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
-PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_gpt2_program.cuh", "tokenize.c"]
+PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")
 # What stands on all of run/, and the room that stands on all rooms, may be deeper.
 DEEPER = {"llmc/run/train_loop.h": 1, "llmc/trainer": 3}

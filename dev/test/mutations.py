@@ -282,7 +282,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/cuda/cublas_common.h", "on->C != NULL ? on->C : on->D", "on->D", KERNELS, "muon"),
     ("llmc/cuda/cublas_common.h", "cublas_tail(&plan->problem) == 0", "true", KERNELS, "terms"),
     ("llmc/cuda/cublas_common.h", "a->fp32_output == b->fp32_output &&", "", KERNELS, "matmul"),
-    ("train_gpt2_program.cuh", "strcmp(was, OWN_ATTENTION) == 0", "false", EMU,
+    ("llmc/trainer/plan.cuh", "strcmp(was, OWN_ATTENTION) == 0", "false", EMU,
      "test_gpu_cudnn.py -k resumed"),
     ("llmc/optim/global_norm.cuh", "norm > (double)grad_clip", "norm > 2.0 * (double)grad_clip", KERNELS, "update"),
     ("llmc/optim/global_norm.cuh", "isfinite(norm) &&", "true &&", KERNELS, "update"),

@@ -4,6 +4,7 @@
 
 #include "llmc/files/checkpoint.h"
 #include "llmc/ranks/gpu_state.cuh"
+#include "llmc/trainer/gpu_choices.h"
 #include "llmc/trainer/types.cuh"
 
 // The type of a row follows from its pointer. A struct counts as so many doubles.
@@ -165,6 +166,76 @@ static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape 
     shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage, shape.optimizer);
     plan_device(t);
     plan_host(t);
+}
+
+// ---- From a run's options to a plan ----
+
+// How a training state records our own attention.
+#define OWN_ATTENTION "our own kernels"
+
+// True if cuDNN takes attention of this run's shape, with a micro-batch of B sequences.
+static inline bool check_cudnn(const TrainRun *run, int64_t B, Error *error) {
+    const TrainOptions *o = run->options;
+    CudnnShape shape = {(int)B, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
+    return cudnn_att_check(&shape, error);
+}
+
+// Tells whether cuDNN computes attention: as --attention says, or as the resumed run had it, or where cuDNN takes the
+// shape. If not, *why says why, or is "" if --attention says so.
+static inline bool uses_cudnn(const TrainRun *run, int64_t B, Error *why) {
+    const TrainOptions *o = run->options;
+    char was[sizeof(run->record.attention)] = "";
+    why->text[0] = '\0';
+    if (run_kind(run) != RUN_TRAINS || strcmp(o->attention, "own") == 0) { return false; }
+    bool any = o->deterministic && strcmp(o->attention, "auto") == 0;
+    if (any && run_resumes(run) && state_get_text(&run->folder.facts, "attention-by", was, sizeof(was)) &&
+        strcmp(was, OWN_ATTENTION) == 0) {
+        return fail(why, "the resumed run has taken " OWN_ATTENTION);
+    }
+    return check_cudnn(run, B, why);
+}
+
+// Returns the places for the mean losses of batches of `most` sequences, shared by the ranks in rounds.
+static inline int64_t mean_places(const TrainRun *run, int64_t batches, int64_t most) {
+    return run->num_ranks * ceil_div_i64(batches, run->num_ranks) * most;
+}
+
+// Lists what a run computes, with a micro-batch of B sequences and a level of recomputation.
+static inline RunShape shape_of(const TrainRun *run, int64_t B, int level) {
+    const TrainOptions *o = run->options;
+    RunShape shape;
+    Error why;
+    memset(&shape, 0, sizeof(shape));
+    shape.kind = run_kind(run);
+    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)B;
+    shape.T = (int)o->seq_len;
+    shape.eval_T = run_eval_length(run);
+    shape.recompute = level;
+    shape.gelu_fusion = (int)o->gelu_fusion;
+    shape.fp8 = o->fp8;
+    shape.head_rows = (int)o->head_rows;
+    shape.repeats = o->deterministic;
+    shape.cudnn = uses_cudnn(run, B, &why);
+    shape.has_master = o->master_weights && !PRECISION_IS_FP32;
+    shape.rank = run->rank;
+    shape.num_ranks = run->num_ranks;
+    shape.zero_stage = (int)o->zero_stage;
+    shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
+    shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), B), B);
+    for (const EvalLoader &eval : run->evals) {
+        if (!eval_is_open(&eval)) { continue; }
+        int64_t most = eval_batch_sequences(&eval, B * o->seq_len), batches = ceil_div_i64(eval.num_sequences, most);
+        shape.mean_places = max_i64(shape.mean_places, mean_places(run, batches, most));
+        shape.eval_sequences = max_i64(shape.eval_sequences, eval.num_sequences);
+    }
+    return shape;
+}
+
+inline int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
+    static Trainer scratch; // large, so not on the stack
+    Error ignored;
+    trainer_plan(&scratch, &run->config, shape_of(run, B, level));
+    return plan_check_overflow(&scratch.device_plan, &ignored) ? scratch.device_plan.total : INT64_MAX;
 }
 
 #endif // LLMC_TRAINER_PLAN_CUH

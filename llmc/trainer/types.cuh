@@ -260,7 +260,4 @@ void model_logits(const Model *model, Gpu *gpu, int64_t row);
 // Converts all weights to 8 bits after an update. Does nothing without --fp8, or if this rank holds only parts of them.
 void quantize_all_weights(const Model *model, Gpu *gpu);
 
-// Refuses a shape that the model's kernels cannot compute.
-bool model_check(const TrainRun *run, Error *error);
-
 #endif // LLMC_TRAINER_TYPES_CUH

@@ -17,7 +17,7 @@ START = {"event": "start", "format": 2, "time": "2026-01-02T03:04:05Z", "step": 
          "version": "0.1.0", "git": {"revision": "a" * 40, "dirty": False}, "command": ["./train_gpt2cu", "-o", "x"],
          "directory": "/home", "precision": "bf16", "options": {"train-data": "x_*.bin", "lr": "0.0006"},
          "model": {"layers": 12, "channels": 768}, "tokens_per_step": 524288,
-         "data": {"train": {"files": 1, "fingerprint": "00ff"}}, "hardware": {"gpus": [{"name": "H100"}] * 8}}
+         "data": {"train": {"files": 1, "fingerprint": "00ff"}}, "hardware": {"gpus": {"number": 8, "name": "H100"}}}
 END = {"event": "end", "time": "2026-01-02T04:04:05Z", "step": 100, "status": "done", "weights_hash": "1234"}
 
 
@@ -88,7 +88,7 @@ def test_not_a_number():
 def test_what_they_were_told():
     """Every leaf of the last start; how a run was called and what became of it do not count."""
     make("a")
-    make("b", options__lr="0.0012", model__layers=24, hardware__gpus=[{"name": "A100"}] * 4, options__seed="1")
+    make("b", options__lr="0.0012", model__layers=24, hardware__gpus={"number": 4, "name": "A100"}, options__seed="1")
     out, _ = run("a", "b")
     said(out, "\n  --lr: 0.0006 and 0.0012\n", "\n  model.layers: 12 and 24\n", "\n  --seed: not told and 1\n",
          "\n  hardware.gpus.number: 8 and 4\n  hardware.gpus.name: H100 and A100\n")

@@ -31,10 +31,9 @@ def test_describes_the_run():
         check_options(record, given, options)
         check_machine(record, count)
         gpus = record["hardware"]["gpus"]
-        assert len(gpus) == count and all(set(gpu) == {"name", "memory_bytes", "compute_capability"} for gpu in gpus)
-        for gpu in gpus:
-            assert gpu["name"] in out and f"compute capability {gpu['compute_capability']}" in out, gpu
-            assert gpu["memory_bytes"] > 2**28, gpu
+        assert set(gpus) == {"number", "name", "memory_bytes", "compute_capability"} and gpus["number"] == count, gpus
+        assert gpus["name"] in out and f"compute capability {gpus['compute_capability']}" in out, gpus
+        assert gpus["memory_bytes"] > 2**28, gpus
         versions = record["versions"]
         assert all(re.fullmatch(r"\d+\.\d+", versions[name]) for name in ("cuda_runtime", "cuda_driver")), versions
         assert all(re.fullmatch(r"\d+\.\d+\.\d+", versions[name]) for name in ("cublaslt", "nccl")), versions

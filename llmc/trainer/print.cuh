@@ -1,0 +1,86 @@
+// What a GPU trainer prints before its first step, and what run.jsonl says of its machine.
+#ifndef LLMC_TRAINER_PRINT_CUH
+#define LLMC_TRAINER_PRINT_CUH
+
+#include "llmc/base/json_out.h"
+#include "llmc/layers/attention.cuh"
+#include "llmc/ranks/meet.h"
+#include "llmc/ranks/rank_gpus.cuh"
+#include "llmc/run/run_record.h"
+#include "llmc/run/run_report.h"
+#include "llmc/trainer/plan.cuh"
+
+static inline void print_config(const Trainer *t, const TrainRun *run) {
+    const RunShape *shape = &t->model.shape;
+    int HS = t->model.config.channels / t->model.config.num_heads;
+    char version[32];
+    Error why;
+    cudnn_att_version_text(version, sizeof(version));
+    say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
+        shape->fp8 ? ", linear layers of the blocks in fp8" : "");
+    if (shape->cudnn) {
+        say(stdout, "by cuDNN %s%s", version, shape->repeats ? "" : ", whose backward has other bits each time");
+    } else {
+        say(stdout, "on %s", attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores");
+    }
+    say(stdout, ", heads of %d\n", HS);
+    if (!uses_cudnn(run, shape->B, &why) && why.text[0] != '\0') {
+        say(stdout, "            not by cuDNN: %s\n", why.text);
+    }
+}
+
+static inline void print_machine(Trainer *t) {
+    gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
+    if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
+    if (t->model.shape.fp8 && !fp8_has_conversion()) {
+        say(stdout,
+            "fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
+            "it with GPU_ARCH=%d%d\n",
+            t->gpu.device.properties.major, t->gpu.device.properties.minor);
+    }
+}
+
+// Prints the buffers that are not the GPU's.
+static inline void print_host_plans(const Trainer *t) {
+    say(stdout, "\nOn the host, pinned for copies to and from the GPU\n");
+    plan_print(&t->pinned_plan, stdout);
+    say(stdout, "\nOn the host\n");
+    plan_print(&t->host_plan, stdout);
+}
+
+static inline void print_plan(Trainer *t, TrainRun *run) {
+    int64_t gradient_bytes, parameter_bytes;
+    zero_step_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+                    &gradient_bytes, &parameter_bytes);
+    if (train_options_plans_all(run->options)) { print_host_plans(t); }
+    run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes,
+                       zero_matrix_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX)));
+}
+
+static inline void add_versions(Text *versions) {
+    char text[64];
+    auto add = [&](const char *name, const char *version) {
+        if (version[0] != '\0') { json_put_text(versions, name, version); }
+    };
+    gpu_each_version(add);
+    cublas_version_text(text, sizeof(text)), add("cublaslt", text);
+    cudnn_att_version_text(text, sizeof(text)), add("cudnn", text);
+    nccl_version_text(text, sizeof(text)), add("nccl", text);
+    comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
+}
+
+// Describes rank 0's GPU, and how many there are, for run.jsonl.
+static inline void describe(Trainer *t, const TrainRun *run, RunMachine *machine) {
+    Text *hardware = &machine->hardware;
+    const cudaDeviceProp *gpu = &t->gpu.device.properties;
+    json_put(hardware, "machines", "%d", comm_num_machines(t->shards.ranks));
+    json_put(hardware, "gpus", "{");
+    json_put(hardware, "number", "%d", run->num_ranks);
+    json_put_text(hardware, "name", gpu->name);
+    json_put(hardware, "memory_bytes", "%lld", (long long)gpu->totalGlobalMem);
+    json_put(hardware, "compute_capability", "\"%d.%d\"", gpu->major, gpu->minor);
+    text_words(hardware, "}");
+    add_versions(&machine->versions);
+}
+
+#endif // LLMC_TRAINER_PRINT_CUH
