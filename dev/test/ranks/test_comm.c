@@ -818,7 +818,9 @@ static void check_refused(Test *t, int rank, int num_ranks, int protocol, bool w
     CHECK(t, got.answered && strstr(got.words, expected) != NULL, "%s: not refused: %s", expected, got.words);
     bool told = read_message(talk, words);
     CHECK(t, told && strstr(words, expected) != NULL, "told: '%s', expected '%s'", words, expected);
-    socket_close(&talk), socket_close(&watch), socket_close(&other);
+    int late = greet(run.at, SECRET, 2, 3, STAR_PROTOCOL, false, &got); // one that comes a moment later
+    CHECK(t, got.answered && strstr(got.words, expected) != NULL, "%s: told the late one: %s", expected, got.words);
+    socket_close(&talk), socket_close(&watch), socket_close(&other), socket_close(&late);
     run_wait_end(t, &run, LIMIT);
     CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
 }
@@ -1328,6 +1330,23 @@ static void free_watch(Watch *w) {
     free(w->comm), free(w);
 }
 
+// A caller that says nothing has STAR_GREETING_SECONDS.
+TEST(test_silent_callers) {
+    for (int late = 0; late < 2; late++) {
+        static Start s;
+        Error error;
+        int fds[2];
+        Watch *w = watch_of_two(0);
+        start_begin(&s, w->comm);
+        temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
+        s.callers[3] = fds[0], s.came[3] = seconds_now() - late * (STAR_GREETING_SECONDS + 0.1);
+        CHECK(t, star_hear(&s, 3, &error), "the run ends: %s", error.text);
+        CHECK(t, (s.callers[3] < 0) == late && s.num_strangers == late, "late %d: %d", late, s.callers[3]);
+        socket_close(&s.callers[3]), close(fds[1]);
+        free_watch(w);
+    }
+}
+
 // A text ends at its zero, and one without a zero is none. Each rank must bring exactly one.
 TEST(test_texts_end) {
     static const struct {
@@ -1373,6 +1392,7 @@ TEST(test_heads_make_sense) {
         temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
         w->comm->peers[1].talk = fds[0];
         must_write(fds[1], &head, sizeof(head)), must_write(fds[1], "12345678", 8);
+        shutdown(fds[1], SHUT_WR);
         bool ok = star_receive(w->comm, 1, "a sum", &head, &all, &error);
         CHECK(t, ok == cases[i].good && all.capacity < 1 << 20, "case %zu: %d", i, ok);
         if (ok) {
