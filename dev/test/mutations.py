@@ -264,6 +264,12 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/optim/adamw.cuh", "begin + k < a.decayed", "begin + k <= a.decayed", KERNELS, "update"),
     ("llmc/ranks/zero.h", "if (group == ZERO_MUON && optimizer == OPTIMIZER_MUON)", "if (group == ZERO_MUON)", UNIT,
      "zero"),
+    ("llmc/ranks/nccl.h", "* (nccl->ranks->num_ranks - 1);", "* nccl->ranks->num_ranks;", EMU,
+     "test_gpu_ranks.py -k plan_is_what_happens"),
+    ("llmc/ranks/zero.h", "stage >= ZERO_GRADIENTS ? micro_batches : 1, passes", "1, passes", EMU,
+     "test_gpu_ranks.py -k plan_is_what_happens"),
+    ("llmc/ranks/gpu_state.cuh", "    if (array.rest) { chunk->begin = max_i64(chunk->begin, "
+     "zero_muon(&g->shards->layout, chunk->bucket)); }", "", EMU, "test_gpu_ranks.py -k other_ranks_with_muon"),
     ("llmc/ranks/buckets.cuh", "zero_owner(&s->layout, i) == s->rank", "i == s->rank", EMU,
      "test_gpu_ranks.py -k one_rank_with_muon"),
     ("llmc/ranks/buckets.cuh", "cuda_check(cudaMemsetAsync(spare, 0, (size_t)zero_padded(&s->layout, 1) * sizeof(T), "
