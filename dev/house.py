@@ -20,7 +20,7 @@ ROOMS = {
     "base": (1237, 1150, ""),
     "model": (946, 850, "base"),
     "cpu": (1560, 1450, "base model"),
-    "cuda": (861, 850, "base model"),
+    "cuda": (853, 850, "base model"),
     "layers": (3282, 3150, "base model cuda"),
     "optim": (560, 700, "base model cuda"),
     "ranks": (2747, 2000, "base model cuda"),

@@ -166,14 +166,6 @@ static inline bool cublas_writes_aux(const CublasProblem *p) {
     return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-// The last terms of a sum over k that an algorithm which splits the sum may leave out, or 0. A public report (pull
-// request 2767 of facebookexperimental/triton: cuBLAS 12.8 to 13.1 on an H100, GB200 and GB300) says that such
-// algorithms drop the last k % block_k terms for some shapes. A block takes a power of two of terms at a time, for 8 to
-// 32 bits at most 256 (CUBLASLT_MATMUL_STAGES_256x...), so a multiple of 256 has no such terms. k is a width of the
-// model, or the rows of a batch for gradients of weights: only odd shapes are exposed.
-#define CUBLAS_LARGEST_BLOCK_K 256
-static inline int64_t cublas_tail(const CublasProblem *p) { return p->k % CUBLAS_LARGEST_BLOCK_K; }
-
 // ---- Descriptions for cuBLASLt ----
 
 template <class T> static inline void cublas_set(CublasPlan *plan, cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -232,16 +224,16 @@ static inline void cublas_describe(const CublasContext *context, CublasPlan *pla
     cublas_describe_matrix(&plan->D, cublas_type_of_d(p), p->m, p->n, b, b->ldd, b->stride_d);
 }
 
-// split: algorithms may split the sum over k among blocks. NONE is 0 in the mask of reduction schemes, so it is always
-// allowed.
-static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, uint64_t workspace_bytes, bool split) {
+// No algorithm may split the sum over k among blocks. A public report (pull request 2767 of
+// facebookexperimental/triton: cuBLAS 12.8 to 13.1 on an H100, GB200 and GB300) says that such algorithms drop the last
+// terms of some shapes.
+static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, uint64_t workspace_bytes) {
     auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
         cublas_check(cublasLtMatmulPreferenceSetAttribute(wishes, attribute, &value, sizeof(value)));
     };
     cublas_check(cublasLtMatmulPreferenceInit(wishes));
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        (uint32_t)(split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_NONE);
     for (auto alignment : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
         set(alignment, (uint32_t)CUBLAS_ALIGNMENT);
@@ -264,12 +256,12 @@ static inline void cublas_no_algorithm(const CublasContext *context, const Cubla
     _exit(EXIT_FAILURE);
 }
 
-// Gives a plan the heuristic's first algorithm, or the first that does not split the sum over k if the sum has a tail.
+// Gives a plan the first algorithm of the heuristic's that does not split the sum over k.
 static inline void cublas_choose(const CublasContext *context, CublasPlan *plan) {
     cublasLtMatmulPreferenceOpaque_t wishes;
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
-    cublas_describe_wishes(&wishes, context->workspace_bytes, cublas_tail(&plan->problem) == 0);
+    cublas_describe_wishes(&wishes, context->workspace_bytes);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
                                                            &plan->D, &plan->D, &wishes, 1, &found, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(context, &plan->problem, status); }

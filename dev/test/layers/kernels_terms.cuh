@@ -1,6 +1,7 @@
-// Does a multiply by cuBLASLt add up all terms of its sums? A public report (cublas_tail in llmc/cuda/cublas_common.h)
-// says that some algorithms leave out the last ones. Every product of the models d12 to d48 is computed by the
-// algorithm that training takes, with factors whose sum shows a missing term. The emulator takes widths of a sixteenth.
+// Does a multiply by cuBLASLt add up all terms of its sums? A public report says that some algorithms leave out the
+// last ones (cublas_describe_wishes in llmc/cuda/cublas_common.h). Every product of the models d12 to d48 is computed
+// by the algorithm that training takes, with factors whose sum shows a missing term. The emulator takes widths of a
+// sixteenth.
 #ifndef KERNELS_TERMS_CUH
 #define KERNELS_TERMS_CUH
 
