@@ -83,7 +83,7 @@ static inline void set_threads(const TrainRun *run) {
 // The memory that --plan assumes where no GPU is: what the CUDA runtime reports for a card of 80 GB.
 #define PLANNED_GPU_BYTES ((int64_t)79 << 30)
 
-// Returns the memory of the GPU that --plan plans for: the one that is here. An emulated GPU stands for none.
+// Returns the memory of the GPU that --plan plans for: the one that is here, if its datasheet is known.
 static inline int64_t planned_gpu_bytes(void) {
     int devices = 0;
     cudaDeviceProp properties;
