@@ -979,7 +979,6 @@ TEST(test_nan_stops_updates) {
     Rig m(t, &narrow, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
-    NonfiniteSearch search = {&trainer->shards, &trainer->device_plan, trainer->transfer.flag};
     uint64_t want = hash_of(&m);
     int bucket = zero_bucket_of(PARAM_fcb, 1);
     int64_t at = zero_tensor_offset(&trainer->shards.layout, PARAM_fcb) + 3;
@@ -989,23 +988,20 @@ TEST(test_nan_stops_updates) {
     to_gpu(weight, &nan_value, 1);
     train_one(trainer, 0, 2, 17);
     CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
-    Nonfinite first = nonfinite_in_shards(&search, trainer->model.params, "parameter");
+    Nonfinite first = nonfinite_in_shards(trainer, trainer->model.params, "parameter");
     CHECK(t, first.layer == bucket && strcmp(first.name, "parameter fcb of layer 1") == 0, "named '%s'", first.name);
     to_gpu(weight, &old_value, 1);
-    first = nonfinite_in_shards(&search, trainer->model.params, "parameter");
+    first = nonfinite_in_shards(trainer, trainer->model.params, "parameter");
     CHECK(t, first.layer == -1, "named '%s' although all parameters are numbers", first.name);
-    ActShape shape = activation_shape(&trainer->model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    activation_slots(&trainer->model.acts, slots);
-    first = nonfinite_in_activations(&search, slots, &shape, 2 * 17);
+    first = nonfinite_in_activations(trainer);
     CHECK(t, first.layer == 1 && strcmp(first.name, "activation fc of layer 1") == 0, "named '%s'", first.name);
     train_one(trainer, 1, 2, 17); // a step without a NaN after the step with one
     CHECK(t, hash_of(&m) == want, "the weights changed");
-    first = nonfinite_in_activations(&search, slots, &shape, 2 * 17);
+    first = nonfinite_in_activations(trainer);
     CHECK(t, first.layer == -1, "named '%s' although all activations are numbers", first.name);
     float bad = INFINITY;
     to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
-    first = nonfinite_in_shards(&search, trainer->model.grads, "gradient of");
+    first = nonfinite_in_shards(trainer, trainer->model.grads, "gradient of");
     CHECK(t, first.layer == bucket && strcmp(first.name, "gradient of fcb of layer 1") == 0, "named '%s'", first.name);
 }
 

@@ -104,7 +104,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/trainer/gpu_choices.h", "> run_gpu_budget(run)) {", "> INT64_MAX - 1) {", UNIT,
      "gpu_choices"),
     ("llmc/trainer/gpu_choices.h", "must_fit = o->auto_plan || ", "must_fit = ", UNIT, "gpu_choices"),
-    ("llmc/trainer/gpu_choices.h", "if (missing <= 0) {", "if (missing < 0) {", EMU, "test_gpu_plan.py -k byte"),
+    ("llmc/trainer/print.cuh", "if (missing <= 0) {", "if (missing < 0) {", EMU, "test_gpu_plan.py -k byte"),
     ("llmc/ranks/rank_gpus.cuh", "min_i64(*free_bytes, all[r])", "all[0]", EMU, "test_gpu_auto.py -k ranks"),
     ("doc/usage.md", "12 | 768 | 1,024 | 2.1 GiB", "12 | 768 | 1,024 | 2.2 GiB", EMU, "test_gpu_plan.py -k documents"),
     ("llmc/model/gpu_peak.h", "0.0}, 1555, 300,", "0.0}, 2039, 300,", UNIT, "gpu_peak"),
@@ -385,8 +385,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/trainer/step.cuh", "role.dloss = 1.0f / (float)run->options->total_batch",
      "role.dloss = 1.0f / (float)(run->options->batch_size * run->options->seq_len)", EMU,
      "test_gpu_trainer.py -k like_the_cpu"),
-    ("llmc/trainer/nonfinite.cuh", "        if (!any_nonfinite(data, piece.count, search->flag, "
-     "search->shards->stream)) { return true; }", "", EMU, "test_gpu_trainer.py -k no_number"),
+    ("llmc/trainer/nonfinite.cuh", "        if (!any_nonfinite(data, piece.count, t->transfer.flag, "
+     "t->gpu.stream)) { return true; }", "", EMU, "test_gpu_trainer.py -k no_number"),
     ("llmc/trainer/nonfinite.cuh", "all[r] < lowest ? all[r] : lowest", "all[0]", EMU,
      "test_gpu_ranks.py -k not_a_number"),
     ("llmc/optim/global_norm.cuh", "isfinite(loss_sum) && !isfinite(loss_sum + records[i].loss_sum)",

@@ -98,29 +98,4 @@ static inline bool run_settle_gpu_choices(TrainRun *run, TrainOptions *o, int64_
     return (!o->auto_plan && o->recompute >= 0) || run_choose(run, o, error);
 }
 
-// ---- What --plan prints ----
-
-// Prints the work and the traffic of a step on each GPU, and whether the plan fits. bytes: of the plan.
-static inline void run_print_gpu_plan(const TrainRun *run, int64_t bytes, int64_t gradient_bytes,
-                                      int64_t parameter_bytes, int64_t matrix_bytes) {
-    ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
-    int64_t missing = bytes - run_gpu_budget(run);
-    bool trains = run_kind(run) == RUN_TRAINS;
-    if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
-    if (trains && run->num_ranks > 1) {
-        say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n",
-            (long long)gradient_bytes, (long long)parameter_bytes);
-    }
-    if (matrix_bytes > 0) {
-        say(stdout,
-            "            %lld bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
-            (long long)matrix_bytes, run->num_ranks);
-    }
-    if (missing <= 0) {
-        say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);
-    } else {
-        say(stdout, "fits        no, %s are missing: %s of %s\n", bytes_text(missing).text, takes.text, where.text);
-    }
-}
-
 #endif // LLMC_GPU_CHOICES_H

@@ -12,10 +12,7 @@
 #ifndef LLMC_NONFINITE_CUH
 #define LLMC_NONFINITE_CUH
 
-#include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/model/activations.h"
 #include "llmc/ranks/agree.h"
-#include "llmc/ranks/buckets.cuh"
 #include "llmc/run/run_report.h"
 #include "llmc/trainer/types.cuh"
 
@@ -39,13 +36,6 @@ template <class T> static inline bool any_nonfinite(const T *data, int64_t n, in
     return found != 0;
 }
 
-// What a search needs.
-typedef struct {
-    Shards *shards;
-    const MemoryPlan *plan; // of the GPU's memory
-    int32_t *flag;          // on the GPU
-} NonfiniteSearch;
-
 // The first bad tensor of a rank. layer: the tensors outside the blocks come first. -1: there is none.
 typedef struct {
     int layer;
@@ -53,11 +43,10 @@ typedef struct {
 } Nonfinite;
 
 // Finds the first bad tensor in this rank's part of parameters or gradients.
-template <class T>
-static inline Nonfinite nonfinite_in_shards(const NonfiniteSearch *search, Buckets<T> array, const char *what) {
+template <class T> static inline Nonfinite nonfinite_in_shards(Trainer *t, Buckets<T> array, const char *what) {
     Nonfinite first = {-1, ""};
-    visit_own_part(search->shards, array, [&](const T *data, const ZeroPiece &piece) {
-        if (!any_nonfinite(data, piece.count, search->flag, search->shards->stream)) { return true; }
+    visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        if (!any_nonfinite(data, piece.count, t->transfer.flag, t->gpu.stream)) { return true; }
         first.layer = zero_bucket_of(piece.tensor, piece.layer);
         param_text(first.name, sizeof(first.name), what, piece.tensor, piece.layer);
         return false;
@@ -65,24 +54,24 @@ static inline Nonfinite nonfinite_in_shards(const NonfiniteSearch *search, Bucke
     return first;
 }
 
-// Is activation i bad, and still in memory? The form that acts_find_nonfinite asks. A training step has run up to its
-// update.
+// Is activation i bad, and still in memory after a step up to its update? The form that acts_find_nonfinite asks.
 static inline bool activation_is_nonfinite(void *context, int i, const void *data, int64_t n) {
-    const NonfiniteSearch *search = (const NonfiniteSearch *)context;
+    Trainer *t = (Trainer *)context;
     const ActivationSpec *a = &activation_specs[i];
     bool is_float = a->type == ACT_float;
     int64_t bytes = n * (int64_t)(is_float ? sizeof(float) : sizeof(floatX));
-    cudaStream_t stream = search->shards->stream;
-    if (!plan_keeps(search->plan, data, bytes, a->last)) { return false; }
-    return is_float ? any_nonfinite((const float *)data, n, search->flag, stream)
-                    : any_nonfinite((const floatX *)data, n, search->flag, stream);
+    if (!plan_keeps(&t->device_plan, data, bytes, a->last)) { return false; }
+    return is_float ? any_nonfinite((const float *)data, n, t->transfer.flag, t->gpu.stream)
+                    : any_nonfinite((const floatX *)data, n, t->transfer.flag, t->gpu.stream);
 }
 
-static inline Nonfinite nonfinite_in_activations(NonfiniteSearch *search, const ActSlot *slots, const ActShape *shape,
-                                                 int64_t rows) {
+static inline Nonfinite nonfinite_in_activations(Trainer *t) {
     Nonfinite first = {-1, ""};
-    first.layer =
-        acts_find_nonfinite(slots, shape, rows, activation_is_nonfinite, search, first.name, sizeof(first.name));
+    ActShape shape = activation_shape(&t->model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    int64_t rows = (int64_t)t->model.shape.B * t->model.shape.T;
+    activation_slots(&t->model.acts, slots);
+    first.layer = acts_find_nonfinite(slots, &shape, rows, activation_is_nonfinite, t, first.name, sizeof(first.name));
     return first;
 }
 
@@ -101,20 +90,16 @@ static inline bool nonfinite_share(Comm *ranks, Nonfinite *first, Error *error) 
 // gradients have arrived. Returns false.
 static inline bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result,
                                 Error *error) {
-    NonfiniteSearch search = {&t->shards, &t->device_plan, t->transfer.flag};
     Comm *ranks = t->shards.ranks;
-    ActShape shape = activation_shape(&t->model);
-    ActSlot slots[NUM_ACTIVATIONS];
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    activation_slots(&t->model.acts, slots);
-    Nonfinite first = nonfinite_in_shards(&search, t->model.params, "parameter");
+    Nonfinite first = nonfinite_in_shards(t, t->model.params, "parameter");
     bool ok = nonfinite_share(ranks, &first, error);
     if (ok && first.layer < 0) {
-        first = nonfinite_in_activations(&search, slots, &shape, (int64_t)t->model.shape.B * t->model.shape.T);
+        first = nonfinite_in_activations(t);
         ok = nonfinite_share(ranks, &first, error);
     }
     if (ok && first.layer < 0 && !loss_is_bad) { // a bad loss begins before the gradients
-        first = nonfinite_in_shards(&search, t->model.grads, "gradient of");
+        first = nonfinite_in_shards(t, t->model.grads, "gradient of");
         ok = nonfinite_share(ranks, &first, error);
     }
     if (!ok) { return false; }

@@ -48,13 +48,31 @@ static inline void print_host_plans(const Trainer *t) {
     plan_print(&t->host_plan, stdout);
 }
 
-static inline void print_plan(Trainer *t, TrainRun *run) {
-    int64_t gradient_bytes, parameter_bytes;
-    zero_step_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
-                    &gradient_bytes, &parameter_bytes);
+// Prints the work and the traffic of a step on each GPU, and whether the plan fits.
+static inline void print_plan(const Trainer *t, const TrainRun *run) {
+    const ZeroLayout *zero = &t->shards.layout;
+    int stage = t->model.shape.zero_stage, size = (int)sizeof(floatX);
+    int64_t gradients, parameters, matrices = zero_matrix_bytes(zero, stage, size), bytes = t->device_plan.total;
+    int64_t missing = bytes - run_gpu_budget(run);
+    bool trains = run_kind(run) == RUN_TRAINS;
+    ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
+    zero_step_bytes(zero, stage, size, run->micro_batches, &gradients, &parameters);
     if (train_options_plans_all(run->options)) { print_host_plans(t); }
-    run_print_gpu_plan(run, t->device_plan.total, gradient_bytes, parameter_bytes,
-                       zero_matrix_bytes(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX)));
+    if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
+    if (trains && run->num_ranks > 1) {
+        say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n", (long long)gradients,
+            (long long)parameters);
+    }
+    if (matrices > 0) {
+        say(stdout,
+            "            %lld bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
+            (long long)matrices, run->num_ranks);
+    }
+    if (missing <= 0) {
+        say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);
+    } else {
+        say(stdout, "fits        no, %s are missing: %s of %s\n", bytes_text(missing).text, takes.text, where.text);
+    }
 }
 
 static inline void add_versions(Text *versions) {
