@@ -111,14 +111,16 @@ template <bool STREAMING, int N, class T> __device__ __forceinline__ void store_
 template <class Rule>
 static __global__ void __launch_bounds__(UPDATE_BLOCK)
     update_elements_kernel(UpdatePart a, int lead, bool vectors, Rule rule, const StepResult *result) {
+    const bool stopped = result->stopped != STEP_GOES_ON;
+    const float grad_scale = result->grad_scale;
     int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * UPDATE_GROUP - lead;
     if (vectors && begin >= 0 && begin + UPDATE_GROUP <= a.n) {
-        rule.template group<UPDATE_GROUP>(a, begin, *result);
+        rule.template group<UPDATE_GROUP>(a, begin, stopped, grad_scale);
         return;
     }
     int64_t end = min(begin + UPDATE_GROUP, a.n);
 #pragma unroll 1
-    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { rule.template group<1>(a, i, *result); }
+    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { rule.template group<1>(a, i, stopped, grad_scale); }
 }
 
 // Runs a rule over a part. It is fast if all arrays have one offset from a multiple of 4 elements. Slices [a,b) of
@@ -147,10 +149,10 @@ template <bool WITH_MASTER> struct AdamWRule {
 
     // Elements begin..begin+N-1 with one access to each array.
     template <int N>
-    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float grad_scale) const {
         float g[N], mk[N], vk[N], w[N];
         floatX rounded[N];
-        if (result.stopped != STEP_GOES_ON) { return; }
+        if (stopped) { return; }
         load_group(g, a.grads + begin);
         load_group(mk, a.m + begin);
         load_group(vk, a.v + begin);
@@ -162,7 +164,7 @@ template <bool WITH_MASTER> struct AdamWRule {
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
-            adamw_element(&w[k], &mk[k], &vk[k], g[k], result.grad_scale, decay, f);
+            adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
             rounded[k] = round_parameter(w[k], f.key, a.first_index + begin + k);
         }
         store_group<true>(a.m + begin, mk);

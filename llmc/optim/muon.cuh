@@ -31,15 +31,14 @@ struct MuonMomentum {
     MuonFactors f;
 
     template <int N>
-    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float grad_scale) const {
         float g[N], m[N];
         floatX update[N];
-        bool stopped = result.stopped != STEP_GOES_ON;
         load_group(g, a.grads + begin);
         load_group(m, a.m + begin);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            g[k] *= result.grad_scale;
+            g[k] *= grad_scale;
             m[k] = fmaf(f.momentum, m[k], g[k]);
             update[k] = from_float<floatX>(stopped ? 0.0f : fmaf(f.momentum, m[k], g[k]));
         }
@@ -54,10 +53,10 @@ template <bool WITH_MASTER> struct MuonApply {
     MuonFactors f;
 
     template <int N>
-    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, const StepResult &result) const {
+    __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float) const {
         float update[N], w[N];
         floatX rounded[N];
-        if (result.stopped != STEP_GOES_ON) { return; }
+        if (stopped) { return; }
         load_group(update, a.update + begin);
         if (WITH_MASTER) {
             load_group(w, a.master + begin);
