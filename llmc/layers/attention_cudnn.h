@@ -115,7 +115,9 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 #ifdef USE_CUDNN
     version = (int)cudnnGetVersion();
 #endif
-    snprintf(text, version != 0 ? size : 1, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    text[0] = '\0';
+    if (version == 0) { return; }
+    snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
 #ifdef USE_CUDNN
