@@ -203,9 +203,9 @@ static inline bool meet_by_tcp(Start *s, Error *error) {
              host);
     if (ok && s->comm->rank == 0 && (s->listener = meet_listen(s, list)) < 0) {
         ok = fail(error,
-                  "--server-ip %s: rank 0 cannot listen there on %s: %s; name an address of its machine and a port "
+                  "--server-ip %s: %s cannot listen there: %s; name an address of its machine and a port "
                   "that no other program uses",
-                  o->address, comm_host(s->comm, 0), strerror(errno));
+                  o->address, comm_name(s->comm, 0).text, strerror(errno));
     }
     freeaddrinfo(list);
     return ok;
@@ -229,7 +229,7 @@ static inline bool meet_make_contact(Start *s, char text[MEET_TEXT_BYTES], Error
     uint8_t bytes[TOKEN_DIGITS / 2];
     char token[TOKEN_DIGITS + 1], numbers[MEET_TEXT_BYTES / 2];
     bool ok = getentropy(bytes, sizeof(bytes)) == 0 && (s->listener = meet_listen_everywhere(0)) >= 0;
-    snprintf(text, MEET_TEXT_BYTES, "rank 0 (%s) cannot listen for the other ranks: %s", comm_host(s->comm, 0),
+    snprintf(text, MEET_TEXT_BYTES, "%s cannot listen for the other ranks: %s", comm_name(s->comm, 0).text,
              strerror(errno));
     if (!ok) { return fail(error, "%s", text); }
     for (size_t i = 0; i < sizeof(bytes); i++) { snprintf(token + 2 * i, 3, "%02x", bytes[i]); }
@@ -367,11 +367,10 @@ static inline bool meet_join(Start *s, Error *error) {
         }
         if (last[0] == '\0' || seconds_now() < s->deadline) { snprintf(last, sizeof(last), "%.1000s", error->text); }
     } while (!s->told && seconds_now() < s->deadline && poll(NULL, 0, 100) == 0);
-    return !s->told &&
-           fail(error,
-                "rank %d (%s) cannot reach rank 0 within %g s (--start-timeout), last attempt: %s; is rank 0 "
-                "started, and does no firewall come between?",
-                comm->rank, comm_host(comm, comm->rank), comm->options.start_timeout, last);
+    return !s->told && fail(error,
+                            "%s cannot reach rank 0 within %g s (--start-timeout), last attempt: %s; is rank 0 "
+                            "started, and does no firewall come between?",
+                            comm_name(comm, comm->rank).text, comm->options.start_timeout, last);
 }
 
 // ---- Opening and closing ----
@@ -451,13 +450,13 @@ static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
 // Tells all ranks who is who, in the first exchange. Then this rank knows its place, and the watch begins.
 static inline bool comm_introduce(Comm *comm, Error *error) {
     int gpus = comm->options.gpus_per_node, me = comm->rank;
-    CommWho *all = (CommWho *)calloc((size_t)comm->num_ranks, sizeof(CommWho));
-    bool ok = all != NULL || fail(error, "out of memory");
-    ok = ok && comm_all_gather(comm, &comm->peers[me].who, all, (int64_t)sizeof(*all), error);
+    Text all;
+    bool ok = comm_gather(comm, "names", &comm->peers[me].who, (int64_t)sizeof(CommWho), &all, error);
     for (int i = 0; ok && i < comm->num_ranks; i++) {
-        all[i].host[COMM_HOST_BYTES - 1] = '\0';
-        comm->peers[i].who = all[i];
+        comm->peers[i].who = ((const CommWho *)all.data)[i];
+        comm->peers[i].who.host[COMM_HOST_BYTES - 1] = '\0';
     }
+    text_free(&all);
     comm->local_rank = comm->num_local = 0;
     for (int i = 0; i < comm->num_ranks; i++) {
         bool here = gpus > 0 ? i / gpus == me / gpus : strcmp(comm_host(comm, i), comm_host(comm, me)) == 0;
@@ -467,7 +466,6 @@ static inline bool comm_introduce(Comm *comm, Error *error) {
     if (ok) { comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, me); }
     comm->start_deadline = 0.0;
     comm->sequence = 0; // the first exchange of the caller has number 1
-    free(all);
     return ok && watch_start(comm, error);
 }
 

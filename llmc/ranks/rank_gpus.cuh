@@ -19,23 +19,34 @@ static inline bool rank_gpu_ask(int64_t *free_bytes, const Comm *comm, Error *er
 
 // Finds the least memory that is free on the GPU of any rank. All ranks get one answer.
 static inline bool rank_gpus_ask(int64_t *free_bytes, Comm *comm, Error *error) {
-    int64_t mine = 0, *all = (int64_t *)malloc((size_t)comm->num_ranks * sizeof(int64_t));
+    Text all;
+    int64_t mine = 0;
     comm_slow(comm, true);
-    bool ok = (all != NULL || fail(error, "out of memory")) && rank_gpu_ask(&mine, comm, error);
-    ok = comm_agree(comm, ok, error) && comm_all_gather(comm, &mine, all, (int64_t)sizeof(mine), error);
+    bool ok = rank_gpu_ask(&mine, comm, error);
+    ok = comm_agree(comm, ok, error) && comm_gather(comm, "free memory", &mine, (int64_t)sizeof(mine), &all, error);
     comm_slow(comm, false);
+    if (!ok) { return false; }
     *free_bytes = INT64_MAX;
-    for (int r = 0; ok && r < comm->num_ranks; r++) { *free_bytes = min_i64(*free_bytes, all[r]); }
-    free(all);
-    return ok;
+    for (int r = 0; r < comm->num_ranks; r++) { *free_bytes = min_i64(*free_bytes, ((const int64_t *)all.data)[r]); }
+    text_free(&all);
+    return true;
 }
 
 // Refuses two ranks on one GPU. They would share its memory and wait for each other forever.
 static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu, Error *error) {
-    char id[FINDING_BYTES], uuid[40];
+    char mine[128] = "", uuid[40];
+    bool ok = true;
+    Text all;
     gpu_uuid_text(uuid, sizeof(uuid), gpu);
-    snprintf(id, sizeof(id), "%s %s", comm_host(comm, comm->rank), uuid);
-    return comm_check_unlike(comm, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
+    snprintf(mine, sizeof(mine), "%s %s", comm_host(comm, comm->rank), uuid);
+    if (!comm_gather(comm, "GPUs", mine, (int64_t)sizeof(mine), &all, error)) { return false; }
+    for (int r = 0; ok && r < comm->rank; r++) {
+        ok = memcmp(mine, all.data + (size_t)r * sizeof(mine), sizeof(mine)) != 0 ||
+             fail(error, "has the GPU of %s; give each process a GPU of its own (nvidia-smi -L lists them)",
+                  comm_name(comm, r).text);
+    }
+    text_free(&all);
+    return comm_agree(comm, ok, error);
 }
 
 // Prints the line of the ranks.

@@ -109,28 +109,19 @@ typedef struct Comm {
 
 // ---- Names ----
 
-// Gives "rank 3 (host, pid 12)".
-static inline CommName comm_who_name(int rank, const CommWho *who) {
-    CommName name;
-    snprintf(name.text, sizeof(name.text), "rank %d (%.*s, pid %d)", rank, COMM_HOST_BYTES - 1, who->host,
-             (int)who->pid);
-    return name;
-}
-static inline CommName comm_process_name(const Comm *comm, int rank) {
-    return comm_who_name(rank, &comm->peers[rank].who);
-}
-
 // Returns the name of a rank's machine.
 static inline const char *comm_host(const Comm *comm, int rank) {
     return comm->peers != NULL ? comm->peers[rank].who.host : "this machine";
 }
 
-// Gives "rank 3 (host)".
-static inline CommName comm_name(const Comm *comm, int rank) {
+// Gives "rank 3 (host, pid 12)", or "rank 3" while this rank does not know who that is.
+static inline CommName comm_who_name(int rank, const CommWho *who) {
     CommName name;
-    snprintf(name.text, sizeof(name.text), "rank %d (%.*s)", rank, COMM_HOST_BYTES - 1, comm_host(comm, rank));
+    snprintf(name.text, sizeof(name.text), who->pid > 0 ? "rank %d (%.*s, pid %d)" : "rank %d", rank,
+             COMM_HOST_BYTES - 1, who->host, (int)who->pid);
     return name;
 }
+static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->peers[rank].who); }
 
 // Tells whether this process prints what all ranks know. The ranks that MPI starts share one output: the first of each
 // machine prints. Every other process has its own output and prints. A rank always prints an error of its own.
@@ -254,9 +245,9 @@ static inline void comm_all_know(Comm *comm, const Error *error) {
     snprintf(comm->known, sizeof(comm->known), "%s", error->text);
 }
 
-// Tells the other ranks that this rank has failed: they end with "rank 3 (host): <error>". Does not repeat an error
-// that all ranks have from comm_agree, so call this for every error. Returns within seconds. Does not print. If another
-// rank has failed at this moment, and all ranks end with that rank's error, this does not return.
+// Tells the other ranks that this rank has failed: they end with "rank 3 (host, pid 12): <error>". Does not repeat an
+// error that all ranks have from comm_agree, so call this for every error. Returns within seconds. Does not print. If
+// another rank has failed at this moment, and all ranks end with that rank's error, this does not return.
 static inline void comm_fail(Comm *comm, const Error *error) {
     char text[COMM_TEXT_BYTES];
     bool known = strcmp(comm->known, error->text) == 0;

@@ -188,7 +188,7 @@ static inline bool comm_is_process(const CommWho *who) {
 }
 
 static inline bool star_fail_ended(const Comm *comm, int rank, Error *error) {
-    return fail(error, "%s ended without a word (killed, or crashed?)", comm_process_name(comm, rank).text);
+    return fail(error, "%s ended without a word (killed, or crashed?)", comm_name(comm, rank).text);
 }
 
 // ---- Rank 0: waiting for the other ranks ----
@@ -225,8 +225,8 @@ static inline bool star_fail_missing(const Start *s, Error *error) {
     if (s->num_strangers > 0) { snprintf(strangers, sizeof(strangers), " " STAR_STRANGERS, s->num_strangers); }
     return fail(error,
                 "no connection within %g s (--start-timeout) from rank %s of %d: are they started, and can they reach "
-                "rank 0 on %s?%s",
-                comm->options.start_timeout, names, comm->num_ranks, comm_host(comm, 0), strangers);
+                "%s?%s",
+                comm->options.start_timeout, names, comm->num_ranks, comm_name(comm, 0).text, strangers);
 }
 
 static inline void star_turn_away(Start *s, int *caller) {
@@ -237,16 +237,14 @@ static inline void star_turn_away(Start *s, int *caller) {
 // Checks that a process fits the run. Its message may be another version's.
 static inline bool star_check_join(const Comm *comm, const StarJoin *join, ssize_t bytes, Error *error) {
     int rank = join->rank;
-    const char *zero = comm_host(comm, 0);
-    CommName name = comm_who_name(rank, &join->who);
+    CommName name = comm_who_name(rank, &join->who), zero = comm_name(comm, 0);
     if (join->protocol != STAR_PROTOCOL || bytes != (ssize_t)sizeof(*join)) {
-        return fail(error, "rank %d runs another version of the program than rank 0 (%s): start one build everywhere",
-                    rank, zero);
+        return fail(error, "rank %d runs another version of the program than %s: start one build everywhere", rank,
+                    zero.text);
     }
     if (join->num_ranks != comm->num_ranks) {
-        return fail(
-            error, "%s was started as one of %d processes, rank 0 (%s) as one of %d: give all the same --num-processes",
-            name.text, join->num_ranks, zero, comm->num_ranks);
+        return fail(error, "%s was started as one of %d processes, %s as one of %d: give all the same --num-processes",
+                    name.text, join->num_ranks, zero.text, comm->num_ranks);
     }
     if (rank < 0 || rank >= comm->num_ranks) {
         return fail(error, "%s: --process-rank must be from 0 to %d", name.text, comm->num_ranks - 1);
@@ -255,7 +253,7 @@ static inline bool star_check_join(const Comm *comm, const StarJoin *join, ssize
     bool second = peer->talk >= 0 && peer->watch < 0 && memcmp(&peer->who, &join->who, sizeof(join->who)) == 0;
     if (join->watches ? second : peer->who.pid == 0) { return true; }
     return fail(error, "%s came, but %s has that rank already: each process needs its own --process-rank", name.text,
-                comm_process_name(comm, rank).text);
+                comm_name(comm, rank).text);
 }
 
 // Answers a caller that has shown the token. words: why it is no rank of this run; NULL: it is welcome.

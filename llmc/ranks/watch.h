@@ -128,8 +128,7 @@ static inline void watch_read(Watch *w, int rank) {
             if (watch_take(w, rank, &beat)) { continue; }
         }
         socket_close(&peer->watch);
-        watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)",
-                   comm_process_name(w->comm, rank).text);
+        watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)", comm_name(w->comm, rank).text);
     }
 }
 
@@ -142,7 +141,7 @@ static inline void watch_judge_silence(Watch *w) {
         if (peer->watch < 0 || w->round - peer->heard <= silence) { continue; }
         watch_find(w, VERDICT_SILENT,
                    "%s has not been heard of for %.3g s: stopped, or its machine or the network is down",
-                   comm_process_name(w->comm, i).text, silence);
+                   comm_name(w->comm, i).text, silence);
     }
 }
 

@@ -39,7 +39,7 @@ template <class T> static inline bool any_nonfinite(const T *data, int64_t n, in
 // The first bad tensor of a rank. layer: the tensors outside the blocks come first. -1: there is none.
 typedef struct {
     int layer;
-    char name[192];
+    char name[288];
 } Nonfinite;
 
 // Finds the first bad tensor in this rank's part of parameters or gradients.
@@ -77,13 +77,22 @@ static inline Nonfinite nonfinite_in_activations(Trainer *t) {
 
 // Makes a rank's finding the one of the lowest layer of all ranks. Its name then says which rank found it.
 static inline bool nonfinite_share(Comm *ranks, Nonfinite *first, Error *error) {
-    uint64_t layer = (uint64_t)(int64_t)first->layer, lowest = UINT64_MAX, *all; // -1 becomes the highest number
-    if (!comm_gather_u64(ranks, "a finding's layer", &layer, 1, &all, error)) { return false; }
-    for (int r = 0; r < ranks->num_ranks; r++) { lowest = all[r] < lowest ? all[r] : lowest; }
-    free(all);
-    bool found = layer == lowest && first->layer >= 0;
-    first->layer = (int)(int64_t)lowest;
-    return comm_share_finding(ranks, &found, first->name, sizeof(first->name), error);
+    Text all;
+    int rank = 0;
+    size_t used = strlen(first->name);
+    if (ranks->num_ranks > 1) {
+        snprintf(first->name + used, sizeof(first->name) - used, " on %s", comm_name(ranks, ranks->rank).text);
+    }
+    if (!comm_gather(ranks, "a finding", first, (int64_t)sizeof(*first), &all, error)) { return false; }
+    const Nonfinite *found = (const Nonfinite *)all.data;
+    for (int r = 1; r < ranks->num_ranks; r++) {
+        bool lower = found[rank].layer < 0 || found[r].layer < found[rank].layer;
+        if (found[r].layer >= 0 && lower) { rank = r; }
+    }
+    *first = found[rank];
+    first->name[sizeof(first->name) - 1] = '\0';
+    text_free(&all);
+    return true;
 }
 
 // Names the first bad tensor that is in memory on any rank, or says where the number itself was bad. All parameters and
@@ -105,7 +114,7 @@ static inline bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *st
     if (!ok) { return false; }
     if (first.layer < 0 && loss_is_bad && has_peers(&t->shards)) {
         int rank = (int)result->odd_one;
-        snprintf(first.name, sizeof(first.name), "the losses of rank %d (%s)", rank, comm_host(ranks, rank));
+        snprintf(first.name, sizeof(first.name), "the losses of %s", comm_name(ranks, rank).text);
     } else if (first.layer < 0) {
         snprintf(first.name, sizeof(first.name), loss_is_bad ? "the losses" : "the sum of squares");
     }

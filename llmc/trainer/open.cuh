@@ -21,7 +21,12 @@ inline bool ranks_broadcast(Comm *comm, void *data, int64_t n, Error *error) {
 inline bool ranks_sum(Comm *comm, uint64_t *values, int n, Error *error) {
     return comm_sum_u64(comm, values, n, error);
 }
-inline bool ranks_any(Comm *comm, bool mine, bool *any, Error *error) { return comm_any(comm, mine, any, error); }
+inline bool ranks_any(Comm *comm, bool mine, bool *any, Error *error) {
+    uint64_t count = mine;
+    bool ok = comm_sum_u64(comm, &count, 1, error);
+    *any = count > 0;
+    return ok;
+}
 inline bool ranks_alike(Comm *comm, const char *facts, size_t bytes, Error *error) {
     return comm_check_facts(comm, facts, bytes, error);
 }
@@ -104,7 +109,7 @@ static inline bool settle_by_gpus(TrainRun *run, TrainOptions *o, Error *error) 
 
 // Notes what computes attention, for the training state. All ranks must have the same.
 static inline bool settle_attention(TrainRun *run, Error *error) {
-    char version[32], *text = run->record.attention;
+    char facts[256], version[32], *text = run->record.attention;
     Error why;
     if (run_kind(run) != RUN_TRAINS) { return true; }
     cudnn_att_version_text(version, sizeof(version));
@@ -113,7 +118,8 @@ static inline bool settle_attention(TrainRun *run, Error *error) {
     } else {
         snprintf(text, sizeof(run->record.attention), OWN_ATTENTION);
     }
-    return comm_check_alike(run->comm, "attention (alike with --attention own)", text, error);
+    int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', text);
+    return comm_check_facts(run->comm, facts, (size_t)n + 1, error);
 }
 
 // Visits all events of a trainer. Some take times.

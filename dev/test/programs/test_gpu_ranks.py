@@ -608,8 +608,8 @@ def test_unlike_ranks():
     with open(cli.path("another_program"), "ab") as file:
         file.write(b"another version")
     for fault, changes, only, says in (
-            ("other options", (), {"arguments": ["--lr", 1e-3]}, ["--lr is 0.0003 on rank 0", "0.001 on rank 1"]),
-            ("other data", ("-i", "u.bin"), {"folder": own}, ["the training data's fingerprint", "on rank 1"]),
+            ("other options", (), {"arguments": ["--lr", 1e-3]}, ["rank 1 (", "--lr is 0.001, but 0.0003 on rank 0"]),
+            ("other data", ("-i", "u.bin"), {"folder": own}, ["the training data's fingerprint", "on rank 0"]),
             ("another model file", ("-e", "model.bin"), {"folder": own}, ["the model file's fingerprint"]),
             ("another program", (), {"program": cli.path("another_program")}, ["the program file's checksum"])):
         line, seconds, _ = refused(2, *changed(run, *changes), folder=cli.FOLDER, only={1: only}, says=says)
@@ -643,7 +643,7 @@ def test_wrong_starts():
 
 def test_unfit_for_the_machine():
     run = options(3, 1, 2)
-    for fault, says, keywords in (("two ranks share a GPU", ["ranks 0 and 1", "the same GPU"], {"EMU_GPUS": "1"}),
+    for fault, says, keywords in (("two ranks share a GPU", ["rank 1 (", "has the GPU of rank 0 ("], {"EMU_GPUS": "1"}),
                                   ("fewer GPUs than ranks", ["no GPU for this process", "2 GPUs"], {"EMU_GPUS": "2"})):
         line, seconds, _ = refused(3, *run, says=says, **keywords)
         record(fault, seconds, line)

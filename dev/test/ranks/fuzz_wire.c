@@ -64,19 +64,16 @@ static void read_answer(Start *s, int fd, bool belongs) {
 static void use_result(Comm *comm, const Text *brought, int flags) {
     static const char facts[] = "model\0d12\0--seq-len\0"
                                 "64"; // with its zero
-    CommFirst first;
     Error error = {""};
-    char words[COMM_TEXT_BYTES] = "";
     Text all = {(char *)malloc(brought->used + 1), brought->used, brought->used + 1, false}; // no byte more
     memcpy(all.data, brought->data, brought->used + 1);
+    bool ok = true;
     if (flags & FLAG_FACTS) {
-        comm_compare_facts(comm, all.data, all.data + all.used, facts, facts + sizeof(facts), words, sizeof(words));
-        require(memchr(words, '\0', sizeof(words)) != NULL);
+        ok = comm_compare_facts(comm, all.data, all.data + all.used, facts, facts + sizeof(facts), &error);
     } else if (flags & FLAG_TEXTS) {
-        bool ok = comm_find_text(comm, "a question", &all, &first, &error);
-        require(!ok || (first.rank >= 0 && first.rank < RANKS && first.alike >= 0 && first.alike <= RANKS));
-        require(memchr(first.text, '\0', sizeof(first.text)) != NULL);
+        ok = comm_all_well(comm, &all, &error);
     }
+    if (!ok) { require_text(error.text, sizeof(error.text)); }
     text_free(&all);
 }
 
