@@ -1,8 +1,8 @@
 // How the processes of a run find each other. MPI, the command line (TCP) or a file in a shared folder give each
 // process its rank, the number of ranks, the address of rank 0, and the token. Opens and closes the ranks of a run.
 //
-// MPI and the folder carry a token that rank 0 makes afresh. A TCP start takes the user's. Without one it stays on the
-// loopback address. Every fault is one line on every rank that can be reached, at once if possible, and some seconds
+// MPI and the folder carry a token that rank 0 makes afresh. A TCP start takes the user's. Without one it stays on
+// 127.0.0.1. Every fault is one line on every rank that can be reached, at once if possible, and some seconds
 // after start_timeout at the latest.
 #ifndef LLMC_MEET_H
 #define LLMC_MEET_H
@@ -84,24 +84,18 @@ static inline bool token_find(StarToken *token, const char *file, Error *error) 
 
 // ---- Addresses ----
 
-// Reads "host", "host:port", "[IPv6]:port", "[IPv6]" or a bare IPv6 number.
+// Reads "host", "host:port" or "[IPv6]:port".
 static inline bool meet_parse_address(Start *s, const char *text, Error *error) {
-    const char *colon = strrchr(text, ':'), *end = text[0] == '[' ? strchr(text, ']') : NULL;
-    int64_t port = MEET_DEFAULT_PORT;
-    bool bare = text[0] != '[' && colon != strchr(text, ':'), inside = end != NULL && colon < end;
-    if (bare || inside) { colon = NULL; }
-    size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text), brackets = text[0] == '[';
-    bool ok = brackets == 0 || end == text + length - 1;
-    ok = ok && length > 2 * brackets && length < 256 && (colon == NULL || read_whole(colon + 1, &port));
-    if (!ok || port < 1 || port > 65535) {
-        return fail(error,
-                    "--server-ip %.200s: expected ADDRESS, ADDRESS:PORT or [IPv6]:PORT, of the machine of rank "
-                    "0, and a port from 1 to 65535",
-                    text);
-    }
-    s->port = (int)port;
-    snprintf(s->hosts, sizeof(s->hosts), "%.*s", (int)(length - 2 * brackets), text + brackets);
-    return true;
+    bool six = text[0] == '[';
+    char more;
+    s->port = MEET_DEFAULT_PORT;
+    int found = sscanf(text, six ? "[%255[^]]]:%5d%c" : "%255[^:]:%5d%c", s->hosts, &s->port, &more);
+    bool bare = !six && found == 1 && text[strlen(s->hosts)] == '\0';
+    if ((bare || found == 2) && s->port >= 1 && s->port <= 65535) { return true; }
+    return fail(error,
+                "--server-ip %.200s: expected ADDRESS, ADDRESS:PORT or [IPv6]:PORT, of the machine of rank 0, and a "
+                "port from 1 to 65535",
+                text);
 }
 
 // Looks a name or a number up; freeaddrinfo frees *list.
@@ -112,20 +106,13 @@ static inline bool meet_look_up(const char *host, int port, struct addrinfo **li
     hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = AI_NUMERICSERV;
     snprintf(digits, sizeof(digits), "%d", port);
     int status = getaddrinfo(host, digits, &hints, list);
-    return status == 0 || fail(error, "--server-ip %s: no such address: %s", host, gai_strerror(status));
+    return status == 0 || fail(error, "%s: no such address: %s", host, gai_strerror(status));
 }
 
-// Tells whether only this machine can reach an address: 127.0.0.0/8 or ::1.
-static inline bool meet_is_loopback(const struct addrinfo *i) {
-    const void *address = i->ai_addr;
-    return i->ai_family == AF_INET ? ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127
-                                   : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
-// Tells whether a list has an address that is a loopback address, or that is none.
-static inline bool meet_list_has(const struct addrinfo *list, bool loopback) {
-    while (list != NULL && meet_is_loopback(list) != loopback) { list = list->ai_next; }
-    return list != NULL;
+// Tells whether an address means this machine on each machine.
+static inline bool meet_is_loopback(const char *host) {
+    bool four = strncmp(host, "127.", 4) == 0 && host[strspn(host, "0123456789.")] == '\0';
+    return four || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
 }
 
 // Writes this machine's numbers that another machine can reach, separated by spaces, as far as they fit.
@@ -147,15 +134,18 @@ static inline void meet_own_addresses(char *text, size_t size) {
     freeifaddrs(list);
 }
 
-// Listens at all of this machine's addresses, IPv6 and IPv4; port 0 takes any free one. -1 and errno on failure.
-static inline int meet_listen_everywhere(int port) {
+// Listens at all of this machine's addresses, IPv6 and IPv4, or where no other machine can call; port 0 takes any free
+// one. -1 and errno on failure.
+static inline int meet_listen(int port, bool everywhere) {
     struct sockaddr_in6 all;
-    struct sockaddr_in all4;
-    memset(&all, 0, sizeof(all)), memset(&all4, 0, sizeof(all4)); // no address means all
-    all.sin6_family = AF_INET6, all4.sin_family = AF_INET;
-    all.sin6_port = all4.sin_port = htons((uint16_t)port);
-    int fd = socket_listen(&all, sizeof(all));
-    return fd >= 0 || errno == EADDRINUSE ? fd : socket_listen(&all4, sizeof(all4)); // a machine without IPv6
+    struct sockaddr_in four;
+    memset(&all, 0, sizeof(all)), memset(&four, 0, sizeof(four)); // no address means all
+    all.sin6_family = AF_INET6, four.sin_family = AF_INET;
+    all.sin6_port = four.sin_port = htons((uint16_t)port);
+    four.sin_addr.s_addr = htonl(everywhere ? INADDR_ANY : INADDR_LOOPBACK);
+    int fd = everywhere ? socket_listen(&all, sizeof(all)) : -1;
+    bool ends = everywhere && (fd >= 0 || errno == EADDRINUSE); // another failure: a machine without IPv6
+    return ends ? fd : socket_listen(&four, sizeof(four));
 }
 
 // Returns the port of a listening socket.
@@ -169,46 +159,24 @@ static inline int meet_port(int fd) {
 
 // ---- TCP: the user says where rank 0 is ----
 
-// Listens at the first address of a list that this machine has. The name of a machine may mean the loopback address on
-// that machine and another address elsewhere: rank 0 then listens at all its addresses, for which it needs a token.
-static inline int meet_listen(const Start *s, const struct addrinfo *list) {
-    const char *host = s->hosts;
-    bool known = s->token.known, named = strpbrk(host, ":") == NULL && host[strspn(host, "0123456789.")] != '\0';
-    if (known && named && strcmp(host, "localhost") != 0 && !meet_list_has(list, false)) {
-        return meet_listen_everywhere(s->port);
-    }
-    int fd = -1;
-    errno = EADDRNOTAVAIL;
-    for (const struct addrinfo *i = list; i != NULL && fd < 0 && errno != EADDRINUSE; i = i->ai_next) {
-        if (known || meet_is_loopback(i)) { fd = socket_listen(i->ai_addr, i->ai_addrlen); }
-    }
-    return fd;
-}
-
+// With a token rank 0 listens at all addresses of its machine. Without one the ranks talk through 127.0.0.1.
 static inline bool meet_by_tcp(Start *s, Error *error) {
-    struct addrinfo *list;
     const CommOptions *o = &s->comm->options;
-    const char *host = s->hosts;
     if (o->address == NULL || o->address[0] == '\0') {
         return fail(error, "--server-ip is missing: a start by TCP needs the address of the machine of rank 0");
     }
-    if (!meet_parse_address(s, o->address, error) || !token_find(&s->token, o->secret, error) ||
-        !meet_look_up(host, s->port, &list, error)) {
-        return false;
+    if (!meet_parse_address(s, o->address, error) || !token_find(&s->token, o->secret, error)) { return false; }
+    if (!s->token.known && !meet_is_loopback(s->hosts)) {
+        return fail(error,
+                    "--server-ip %s: without a secret the ranks are on one machine, and this must be localhost, "
+                    "127.0.0.1 or [::1]:PORT; for several machines " TOKEN_REMEDY,
+                    s->hosts);
     }
-    bool ok =
-        s->token.known || meet_list_has(list, true) ||
-        fail(error,
-             "--server-ip %s: other machines may reach this address, and no secret keeps others out; " TOKEN_REMEDY,
-             host);
-    if (ok && s->comm->rank == 0 && (s->listener = meet_listen(s, list)) < 0) {
-        ok = fail(error,
-                  "--server-ip %s: %s cannot listen there: %s; name an address of its machine and a port "
-                  "that no other program uses",
-                  o->address, comm_name(s->comm, 0).text, strerror(errno));
-    }
-    freeaddrinfo(list);
-    return ok;
+    if (!s->token.known) { strcpy(s->hosts, "127.0.0.1"); }
+    if (s->comm->rank == 0) { s->listener = meet_listen(s->port, s->token.known); }
+    return s->comm->rank > 0 || s->listener >= 0 ||
+           fail(error, "--server-ip %s: %s cannot listen at this port: %s; choose another", o->address,
+                comm_name(s->comm, 0).text, strerror(errno));
 }
 
 // ---- MPI and the folder: rank 0 listens anywhere and says where ----
@@ -228,7 +196,7 @@ static inline bool meet_parse_contact(Start *s, const char *text) {
 static inline bool meet_make_contact(Start *s, char text[MEET_TEXT_BYTES], Error *error) {
     uint8_t bytes[TOKEN_DIGITS / 2];
     char token[TOKEN_DIGITS + 1], numbers[MEET_TEXT_BYTES / 2];
-    bool ok = getentropy(bytes, sizeof(bytes)) == 0 && (s->listener = meet_listen_everywhere(0)) >= 0;
+    bool ok = getentropy(bytes, sizeof(bytes)) == 0 && (s->listener = meet_listen(0, true)) >= 0;
     snprintf(text, MEET_TEXT_BYTES, "%s cannot listen for the other ranks: %s", comm_name(s->comm, 0).text,
              strerror(errno));
     if (!ok) { return fail(error, "%s", text); }
@@ -348,7 +316,7 @@ static inline bool meet_try_host(Start *s, const char *host, Error *error) {
     if (!meet_look_up(host, s->port, &list, error)) { return false; }
     snprintf(where, sizeof(where), strchr(host, ':') != NULL ? "[%.255s]:%d" : "%.255s:%d", host, s->port);
     for (const struct addrinfo *i = list; i != NULL && !ok && !s->told && seconds_now() < s->deadline; i = i->ai_next) {
-        if (s->token.known || meet_is_loopback(i)) { ok = star_join(s, i, where, error); }
+        ok = star_join(s, i, where, error);
     }
     freeaddrinfo(list);
     return ok;
