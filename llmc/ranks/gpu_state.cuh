@@ -145,7 +145,7 @@ static inline bool state_download(const ModelState *g, int array, const char *wh
         if (!state_trim(g, state_array(g, array), &chunk)) { continue; }
         download_chunk(g, array, &chunk);
         if (!visit_chunk(g, &chunk, visit)) { return false; }
-        comm_progress(g->shards->ranks, what);
+        comm_progress(g->shards->ranks, "%s", what);
     }
     return true;
 }

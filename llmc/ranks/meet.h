@@ -42,10 +42,7 @@ static inline bool token_take(StarToken *token, const char *what, const char *te
         return fail(error, "%s: expected %d hexadecimal digits, as 'openssl rand -hex 32' prints", what, TOKEN_DIGITS);
     }
     for (int i = 0; i < TOKEN_DIGITS / 2; i++) {
-        unsigned byte = 0;
-        sscanf(text + 2 * i, "%2x", &byte);
-        if (i < TOKEN_HALF) { token->caller[i] = (uint8_t)byte; }
-        if (i >= TOKEN_HALF) { token->zero[i - TOKEN_HALF] = (uint8_t)byte; }
+        sscanf(text + 2 * i, "%2hhx", i < TOKEN_HALF ? &token->caller[i] : &token->zero[i - TOKEN_HALF]);
     }
     return token->known = true;
 }
@@ -380,7 +377,6 @@ static inline bool comm_create(Comm *comm, const CommOptions *options, int rank,
     pthread_mutex_init(&comm->mutex, NULL);
     comm->peers[rank].who = comm_who_am_i(options->host);
     comm->options = *options;
-    comm->options.beat = options->beat > 0.0 ? options->beat : 0.5;
     comm->options.silence = options->silence > 0.0 ? options->silence : 20.0;
     return true;
 }
@@ -425,13 +421,15 @@ static inline bool comm_introduce(Comm *comm, Error *error) {
         comm->peers[i].who.host[COMM_HOST_BYTES - 1] = '\0';
     }
     text_free(&all);
-    comm->local_rank = comm->num_local = 0;
+    comm->local_rank = comm->num_local = comm->num_machines = 0;
     for (int i = 0; i < comm->num_ranks; i++) {
-        bool here = gpus > 0 ? i / gpus == me / gpus : strcmp(comm_host(comm, i), comm_host(comm, me)) == 0;
+        const char *host = comm->peers[i].who.host;
+        bool here = gpus > 0 ? i / gpus == me / gpus : strcmp(host, comm->peers[me].who.host) == 0, first = true;
         comm->local_rank += here && i < me;
         comm->num_local += here;
+        for (int j = 0; first && j < i; j++) { first = strcmp(host, comm->peers[j].who.host) != 0; }
+        comm->num_machines += first;
     }
-    if (ok) { comm->prints = comm->options.start != COMM_MPI || comm_is_first_of_machine(comm, me); }
     comm->start_deadline = 0.0;
     comm->sequence = 0; // the first exchange of the caller has number 1
     return ok && watch_start(comm, error);
@@ -464,7 +462,6 @@ static inline bool comm_open(Comm *comm, const CommOptions *options, Error *erro
     bool told = !ok; // all processes of a launcher find one mistake in their number
     comm->mpi = ok && options->start == COMM_MPI && launcher.name != NULL && launcher.size != 1;
     if (ok && num_ranks == 1) { return true; }
-    // The machines' names are not known yet: the launcher's first process of a machine tells what all know.
     bool first = launcher.local_rank >= 0 ? launcher.local_rank == 0 : launcher.rank <= 0;
     comm->prints = first || options->start != COMM_MPI;
     if (ok && comm_create(comm, options, rank, num_ranks, error) && comm_connect(comm, &told, error) &&

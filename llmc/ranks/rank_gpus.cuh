@@ -37,8 +37,9 @@ static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu,
     char mine[128] = "", uuid[40];
     bool ok = true;
     Text all;
+    if (comm->num_ranks == 1) { return true; }
     gpu_uuid_text(uuid, sizeof(uuid), gpu);
-    snprintf(mine, sizeof(mine), "%s %s", comm_host(comm, comm->rank), uuid);
+    snprintf(mine, sizeof(mine), "%s %s", comm->peers[comm->rank].who.host, uuid);
     if (!comm_gather(comm, "GPUs", mine, (int64_t)sizeof(mine), &all, error)) { return false; }
     for (int r = 0; ok && r < comm->rank; r++) {
         ok = memcmp(mine, all.data + (size_t)r * sizeof(mine), sizeof(mine)) != 0 ||
@@ -53,7 +54,7 @@ static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu,
 static inline void rank_gpus_print(const Comm *comm, int zero_stage) {
     static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                           "optimizer state, gradients and parameters"};
-    int machines = comm_num_machines(comm);
+    int machines = comm->num_machines;
     say(stdout, "ranks       %d on %d machine%s; sharded: %s\n", comm->num_ranks, machines, machines > 1 ? "s" : "",
         sharded[zero_stage]);
 }

@@ -4,12 +4,12 @@
 //
 //   Comm comm;
 //   if (!comm_open(&comm, &options, &error)) { ... }               // or comm_single(&comm)
-//   for (step ...) { comm_progress(&comm, "step 12"); ... }
+//   for (step ...) { comm_progress(&comm, "step %d", step); ... }
 //   ok = save(&error);
 //   if (!comm_agree(&comm, ok, &error)) { ... all ranks fail ... }
 //   if (!ok) { comm_fail(&comm, &error); }                          // the other ranks end with this error too
 //   comm_close(&comm);
-//   if (!ok && comm_prints(&comm)) { print_error(...); }
+//   if (!ok && comm.prints) { print_error(...); }
 //
 // All functions work with one process too, and then cost nothing. They are for the main thread. A Comm must stay where
 // it is while it is open.
@@ -42,7 +42,6 @@ typedef struct {
     double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
     const char *program;  // begins messages of the watch
     // For tests; 0 or NULL: the default.
-    double beat;      // seconds between two signs of life
     double silence;   // seconds without one until a rank counts as gone
     const char *host; // the name of this machine
 } CommOptions;
@@ -78,7 +77,6 @@ typedef struct {
 typedef struct {
     CommWho who;
     int talk, watch;
-    bool gone;     // it has said goodbye
     double heard;  // when its watch spoke last
     CommBeat beat; // the last that it sent
 } CommPeer;
@@ -86,6 +84,7 @@ typedef struct {
 typedef struct Comm {
     int rank, num_ranks;
     int local_rank, num_local; // among the ranks of this machine: the GPU to use
+    int num_machines;
     CommOptions options;
     CommPeer *peers; // (num_ranks); NULL: one process
     // Of the main thread.
@@ -99,20 +98,16 @@ typedef struct Comm {
     pthread_mutex_t mutex;
     CommBeat main; // idle, limit and waits are filled in when it is sent
     double since;  // when the main thread got further
-    double step_seconds;
     bool slow, waits, resumable;
-    bool prints;                   // this process prints what all ranks know
+    // This process prints what all ranks know. The ranks that MPI starts share one output: the first of each machine
+    // prints. Every other process has its own output and prints. A rank always prints an error of its own.
+    bool prints;
     bool ending;                   // the main thread leaves: in order, or because of a failure
     char failure[COMM_TEXT_BYTES]; // "": none
     CommGuard guard;               // of the library that connects the GPUs
 } Comm;
 
 // ---- Names ----
-
-// Returns the name of a rank's machine.
-static inline const char *comm_host(const Comm *comm, int rank) {
-    return comm->peers != NULL ? comm->peers[rank].who.host : "this machine";
-}
 
 // Gives "rank 3 (host, pid 12)", or "rank 3" while this rank does not know who that is.
 static inline CommName comm_who_name(int rank, const CommWho *who) {
@@ -123,44 +118,21 @@ static inline CommName comm_who_name(int rank, const CommWho *who) {
 }
 static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->peers[rank].who); }
 
-// Tells whether this process prints what all ranks know. The ranks that MPI starts share one output: the first of each
-// machine prints. Every other process has its own output and prints. A rank always prints an error of its own.
-static inline bool comm_prints(const Comm *comm) { return comm->prints; }
-
-// Tells whether no lower rank runs on this rank's machine.
-static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
-    int first = 0;
-    while (strcmp(comm_host(comm, first), comm_host(comm, rank)) != 0) { first++; }
-    return first == rank;
-}
-
-// Returns the number of machines that the ranks run on.
-static inline int comm_num_machines(const Comm *comm) {
-    int machines = 0;
-    for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
-    return machines;
-}
-
 // ---- Facts for the watch. Cheap enough for every micro-batch ----
 
 // Locks what the watch reads. False: one process, which has no watch.
 static inline bool comm_lock(Comm *comm) { return comm->peers != NULL && pthread_mutex_lock(&comm->mutex) == 0; }
 
-// Tells the watch that this rank got further. phase: a short text for messages, such as "step 12" or "saving".
-static inline void comm_progress(Comm *comm, const char *phase) {
+// Tells the watch that this rank got further. format: of a short text for messages, such as "step 12" or "saving".
+PRINTF_LIKE(2, 3) static inline void comm_progress(Comm *comm, const char *format, ...) {
+    va_list arguments;
     if (!comm_lock(comm)) { return; }
+    va_start(arguments, format);
+    vsnprintf(comm->main.phase, sizeof(comm->main.phase), format, arguments);
+    va_end(arguments);
     comm->main.count++;
     comm->since = seconds_now();
-    snprintf(comm->main.phase, sizeof(comm->main.phase), "%s", phase);
     pthread_mutex_unlock(&comm->mutex);
-}
-
-// Tells the watch that this rank got further, to "step 12".
-static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
-    char phase[COMM_PHASE_BYTES];
-    if (comm->num_ranks == 1) { return; }
-    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
-    comm_progress(comm, phase);
 }
 
 // Changes what the main thread does, and returns what it did before. Time then counts from here: a slow phase or a wait
@@ -185,14 +157,6 @@ static inline bool comm_waits(Comm *comm, bool waits) { return comm_change(comm,
 // Tells the watch that there is a checkpoint: messages say how to go on from it.
 static inline void comm_resumable(Comm *comm, bool resumable) { comm_change(comm, &comm->resumable, resumable); }
 
-// Tells the watch the longest normal time between two calls of comm_progress (a step). The watchdog allows at least 10
-// times as long.
-static inline void comm_expects(Comm *comm, double seconds) {
-    if (!comm_lock(comm)) { return; }
-    comm->step_seconds = seconds;
-    pthread_mutex_unlock(&comm->mutex);
-}
-
 // Names the functions of the library that connects the GPUs, or none. The watch calls `healthy` once a second. Two bad
 // answers in a row (with a reason) end all ranks. Before the watch ends the process, it calls `abort`, which has some
 // seconds.
@@ -216,7 +180,7 @@ static inline void comm_await_verdict(const Comm *comm, double seconds) {
 // Makes a Comm of one process: no connection, no thread.
 static inline void comm_single(Comm *comm) {
     memset(comm, 0, sizeof(*comm));
-    comm->num_ranks = comm->num_local = 1;
+    comm->num_ranks = comm->num_local = comm->num_machines = 1;
     comm->prints = true;
 }
 

@@ -23,11 +23,12 @@
 #include "llmc/base/text.h"
 #include "llmc/ranks/ranks.h"
 
-#define STAR_PROTOCOL 7            // another number: other messages
+#define STAR_PROTOCOL 8            // another number: other messages
 #define STAR_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
 #define STAR_GREETING_BYTES 256    // the most that is read of a caller
 #define STAR_CALLERS 256           // callers at a time: connections that have not shown the token yet
-#define STAR_CONNECT_SECONDS 2.0   // to connect to one address
+#define STAR_CONNECT_SECONDS 2     // to connect to one address
+#define STAR_VERDICT_SECONDS 5.0   // for the watch to find that a rank has died
 #define STAR_TELL_SECONDS 1.0      // for other processes to learn that the run ends
 #define STAR_MAX_BYTES ((int64_t)1 << 28)
 #define STAR_NAME_BYTES 32 // the name of an exchange and a NUL
@@ -76,9 +77,9 @@ static inline int socket_listen(const void *address, socklen_t bytes) {
     return -1;
 }
 
-// Connects to an address within some seconds; -1 and errno (ETIMEDOUT: too late) on failure.
-static inline int socket_connect(const struct addrinfo *to, double seconds) {
-    struct timeval limit = {(time_t)seconds, (suseconds_t)(1e6 * (seconds - floor(seconds)))};
+// Connects to an address within STAR_CONNECT_SECONDS; -1 and errno (ETIMEDOUT: too late) on failure.
+static inline int socket_connect(const struct addrinfo *to) {
+    struct timeval limit = {STAR_CONNECT_SECONDS, 0};
     int fd = socket(to->ai_family, SOCK_STREAM, 0);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (connect(fd, to->ai_addr, to->ai_addrlen) == 0) { return socket_prepare(fd); }
@@ -187,10 +188,6 @@ static inline bool comm_is_process(const CommWho *who) {
     return who->pid > 0 && who->host[0] != '\0' && memchr(who->host, '\0', sizeof(who->host)) != NULL;
 }
 
-static inline bool star_fail_ended(const Comm *comm, int rank, Error *error) {
-    return fail(error, "%s ended without a word (killed, or crashed?)", comm_name(comm, rank).text);
-}
-
 // ---- Rank 0: waiting for the other ranks ----
 
 // Holds a start in progress.
@@ -242,12 +239,11 @@ static inline bool star_check_join(const Comm *comm, const StarJoin *join, ssize
         return fail(error, "rank %d runs another version of the program than %s: start one build everywhere", rank,
                     zero.text);
     }
-    if (join->num_ranks != comm->num_ranks) {
-        return fail(error, "%s was started as one of %d processes, %s as one of %d: give all the same --num-processes",
+    if (join->num_ranks != comm->num_ranks || rank < 0 || rank >= comm->num_ranks) {
+        return fail(error,
+                    "%s was started as one of %d processes, %s as one of %d: give all the same --num-processes, and "
+                    "each a --process-rank below it",
                     name.text, join->num_ranks, zero.text, comm->num_ranks);
-    }
-    if (rank < 0 || rank >= comm->num_ranks) {
-        return fail(error, "%s: --process-rank must be from 0 to %d", name.text, comm->num_ranks - 1);
     }
     const CommPeer *peer = &comm->peers[rank];
     bool second = peer->talk >= 0 && peer->watch < 0 && memcmp(&peer->who, &join->who, sizeof(join->who)) == 0;
@@ -320,7 +316,8 @@ static inline bool star_round(Start *s, Error *error) {
     for (int i = 1; ok && i < s->comm->num_ranks && s->refusal == NULL; i++) {
         const CommPeer *peer = &s->comm->peers[i];
         int fd = peer->watch >= 0 ? peer->watch : peer->talk;
-        ok = fd < 0 || !socket_has_ended(fd) || star_fail_ended(s->comm, i, error);
+        ok = fd < 0 || !socket_has_ended(fd) ||
+             fail(error, "%s ended without a word (killed, or crashed?)", comm_name(s->comm, i).text);
     }
     return ok;
 }
@@ -354,18 +351,16 @@ static inline bool star_hear_answer(Start *s, int fd, const char *where, double 
     Text said = {NULL, 0, 0, false};
     CommWho *zero = &s->comm->peers[0].who;
     uint8_t half[TOKEN_HALF];
-    bool belongs = socket_read(fd, half, sizeof(half), deadline);
-    if (belongs && !token_equal(half, s->token.zero)) { belongs = false, errno = EBADMSG; }
+    bool belongs = socket_read(fd, half, sizeof(half), deadline) && token_equal(half, s->token.zero);
     bool heard = belongs && star_read(fd, &head, &said, deadline);
     s->told = heard && head.kind == TALK_FAILURE;
     bool welcome = heard && !s->told && said.used == sizeof(*zero);
     if (welcome) { memcpy(zero, said.data, sizeof(*zero)); }
+    welcome = welcome && comm_is_process(zero);
     if (s->told) {
         fail(error, "%s", said.data[0] != '\0' ? said.data : STAR_NO_REASON);
-    } else if (!welcome || !comm_is_process(zero)) {
-        const char *how = errno == ETIMEDOUT ? "connects, but does not answer" : "closes the connection";
-        if (heard || errno == EBADMSG) { how = "answers something else"; }
-        welcome = fail(error, "%s: %s: another program, or a rank 0 with another secret?", where, how);
+    } else if (!welcome) {
+        fail(error, "%s: no answer of this run's rank 0: another program, or a rank 0 with another secret?", where);
     }
     text_free(&said);
     return welcome;
@@ -376,7 +371,7 @@ static inline bool star_call(Start *s, const struct addrinfo *at, const char *wh
                              Error *error) {
     StarJoin join;
     Comm *comm = s->comm;
-    int fd = socket_connect(at, fmax(0.001, fmin(deadline - seconds_now(), STAR_CONNECT_SECONDS)));
+    int fd = socket_connect(at);
     if (fd < 0) { return fail(error, "%s: %s", where, strerror(errno)); }
     memset(&join, 0, sizeof(join));
     memcpy(join.token, s->token.caller, sizeof(join.token));
@@ -405,17 +400,11 @@ static inline bool star_join(Start *s, const struct addrinfo *at, const char *wh
 
 // Fails because a rank's talk has ended. If the rank has died, the watch names it and ends this process.
 static inline bool star_fail_talk(Comm *comm, int rank, const char *name, int code, Error *error) {
-    bool gone = false;
-    for (double end = seconds_now() + 5.0; comm->watched && !gone && seconds_now() < end; poll(NULL, 0, 5)) {
-        gone = comm_lock(comm) && comm->peers[rank].gone;
-        pthread_mutex_unlock(&comm->mutex);
-    }
-    if (gone) {
-        return fail(error, "%s has ended while the others wait for it in %s", comm_name(comm, rank).text, name);
-    }
-    return code != ETIMEDOUT ? star_fail_ended(comm, rank, error)
-                             : fail(error, "%s has come, but does not begin the run within %g s (--start-timeout)",
-                                    comm_name(comm, rank).text, comm->options.start_timeout);
+    comm_await_verdict(comm, STAR_VERDICT_SECONDS);
+    return fail(error, "%s %s, while the others wait for it in %s", comm_name(comm, rank).text,
+                code == ETIMEDOUT ? "has come, but does not begin the run within the time (--start-timeout)"
+                                  : "has ended (in order, killed, or crashed?)",
+                name);
 }
 
 // Receives a message of a rank, and adds its data to *all. The wait ends, because the watch ends this process when that
@@ -473,9 +462,8 @@ static inline bool comm_exchange(Comm *comm, const char *name, int64_t size, con
     StarHead head;
     bool ok = true, lead = comm->rank == 0, several = comm->num_ranks > 1;
     memset(all, 0, sizeof(*all)), memset(&head, 0, sizeof(head));
-    if (several && comm->peers == NULL) { return fail(error, "the connections of this run are closed"); }
     if (comm->broken) { return fail(error, "%s", comm->known); }
-    if (comm->ending) { return fail(error, "this rank has failed already"); }
+    if (several && (comm->peers == NULL || comm->ending)) { return fail(error, "this rank has failed already"); }
     head.sequence = ++comm->sequence, head.size = size;
     snprintf(head.name, sizeof(head.name), "%s", name);
     if (lead) { text_bytes(all, (const char *)mine, (size_t)bytes); }

@@ -20,7 +20,7 @@
 
 #define WATCH_TICK 20            // milliseconds of a round
 #define WATCH_SLOW_FACTOR 30.0   // a slow phase may take so many times as long
-#define WATCH_STEPS_FACTOR 10.0  // steps that a rank may be late
+#define WATCH_BEAT_SECONDS 0.5   // between two signs of life
 #define WATCH_HEALTH_SECONDS 1.0 // between two questions about the GPUs' connection
 #define WATCH_HEALTH_STRIKES 2   // bad answers in a row that end the run: a dead rank, their cause, is seen earlier
 #define WATCH_END_SECONDS 5      // for the end of a process: stderr may be a pipe that nobody reads, a GPU may hang
@@ -106,7 +106,6 @@ static inline bool watch_take(Watch *w, int rank, const CommBeat *beat) {
     bool times = beat->idle >= 0.0 && beat->idle < 1e12 && beat->limit >= 0.0 && beat->limit < 1e12;
     if (!times || memchr(beat->phase, '\0', sizeof(beat->phase)) == NULL) { return false; }
     if (beat->kind == BEAT_ALIVE) { peer->beat = *beat; }
-    if (beat->kind == BEAT_GOODBYE) { peer->gone = true; }
     if (beat->kind == BEAT_END) {
         if (!socket_read(peer->watch, text, sizeof(text), seconds_now() + STAR_TELL_SECONDS)) { return false; }
         text[sizeof(text) - 1] = '\0';
@@ -149,51 +148,36 @@ static inline void watch_judge_silence(Watch *w) {
 static inline CommBeat watch_own_beat(const Watch *w) {
     const Comm *comm = w->comm;
     CommBeat beat = comm->main;
-    double watchdog = comm->options.watchdog, step = WATCH_STEPS_FACTOR * comm->step_seconds;
     beat.kind = BEAT_ALIVE, beat.waits = comm->waits;
     beat.idle = w->round > comm->since ? w->round - comm->since : 0.0;
-    beat.limit = watchdog <= 0.0 ? 0.0 : watchdog > step ? watchdog : step;
-    if (comm->slow) { beat.limit *= WATCH_SLOW_FACTOR; }
+    beat.limit = comm->options.watchdog * (comm->slow ? WATCH_SLOW_FACTOR : 1.0);
     return beat;
 }
 
-// Tells whether a rank is further than another: it has made more steps, or its last step later.
-static inline bool watch_is_ahead(const CommBeat *a, const CommBeat *b) {
-    return a->count != b->count ? a->count > b->count : a->idle < b->idle;
-}
-
 // Finds who has got no further for too long. Rank 0 judges all ranks. When it has ended in order, each rank judges
-// itself. A rank that waits for other ranks is not to blame, unless all wait.
+// itself. A rank that waits for other ranks is not to blame, unless all wait. Of several the one with the fewest steps
+// is named, of these the one whose last step is the oldest.
 static inline void watch_judge_progress(Watch *w) {
     Comm *comm = w->comm;
-    CommPeer *peers = comm->peers;
-    int hangs = -1, last = -1, furthest = -1;
+    int hangs = -1, last = -1;
     bool all_wait = true;
-    peers[comm->rank].beat = watch_own_beat(w);
+    comm->peers[comm->rank].beat = watch_own_beat(w);
     for (int i = 0; i < comm->num_ranks; i++) {
-        const CommBeat *beat = &peers[i].beat;
+        const CommBeat *beat = &comm->peers[i].beat;
         bool late = beat->limit > 0.0 && beat->idle > beat->limit;
-        if (i != comm->rank && peers[i].watch < 0) { continue; }
-        if (last < 0 || watch_is_ahead(&peers[last].beat, beat)) { last = i; }
-        if (furthest < 0 || watch_is_ahead(beat, &peers[furthest].beat)) { furthest = i; }
-        if (late && !beat->waits && (hangs < 0 || watch_is_ahead(&peers[hangs].beat, beat))) { hangs = i; }
+        int *worst = late && !beat->waits ? &hangs : &last;
+        if (i != comm->rank && comm->peers[i].watch < 0) { continue; }
+        const CommBeat *other = *worst < 0 ? beat : &comm->peers[*worst].beat;
+        bool behind = beat->count != other->count ? beat->count < other->count : beat->idle > other->idle;
+        if (*worst < 0 || behind) { *worst = i; }
         all_wait = all_wait && late && beat->waits;
     }
-    if (hangs >= 0) {
-        watch_find(w, VERDICT_HANGS, "%s hangs: no progress for %.0f s in %s", comm_name(comm, hangs).text,
-                   peers[hangs].beat.idle, peers[hangs].beat.phase);
-    }
-    if (!all_wait) { return; }
-    const CommBeat *behind = &peers[last].beat, *ahead = &peers[furthest].beat;
-    char cause[2 * sizeof(CommName)] = "";
-    if (behind->count != ahead->count) {
-        snprintf(cause, sizeof(cause), "; %s is the furthest behind, in %s", comm_name(comm, last).text, behind->phase);
-    }
-    for (int i = comm->num_ranks - 1; i >= 0; i--) {
-        if (peers[i].gone) { snprintf(cause, sizeof(cause), "; %s has ended", comm_name(comm, i).text); }
-    }
-    watch_find(w, VERDICT_HANGS, "all ranks wait for each other, for %.0f s in %s: the network or a GPU hangs%s",
-               behind->idle, ahead->phase, cause);
+    if (hangs < 0 && !all_wait) { return; }
+    int rank = hangs >= 0 ? hangs : last;
+    const CommBeat *beat = &comm->peers[rank].beat;
+    const char *why = hangs >= 0 ? "hangs" : "waits, as all ranks do: a rank has ended, or the network or a GPU hangs";
+    watch_find(w, VERDICT_HANGS, "%s %s: no progress for %.0f s (--watchdog) in %s", comm_name(comm, rank).text, why,
+               beat->idle, beat->phase);
 }
 
 // Asks whether this rank's connection of GPUs is well. Two bad answers in a row are this rank's failure.
@@ -224,7 +208,7 @@ static inline void watch_begin_round(Watch *w) {
     Comm *comm = w->comm;
     double now = seconds_now(), gap = now - w->round;
     w->round = now;
-    if (gap < 1.0 + 2.0 * comm->options.beat) { return; }
+    if (gap < 1.0 + 2.0 * WATCH_BEAT_SECONDS) { return; }
     for (int i = 0; i < comm->num_ranks; i++) { comm->peers[i].heard = watch_excuse(comm->peers[i].heard, gap, now); }
     comm->since = watch_excuse(comm->since, gap, now);
 }
@@ -233,7 +217,7 @@ static inline void watch_begin_round(Watch *w) {
 // that reads nothing gets none.
 static inline void watch_beat(Watch *w) {
     if (w->round < w->next_beat) { return; }
-    w->next_beat = w->round + w->comm->options.beat;
+    w->next_beat = w->round + WATCH_BEAT_SECONDS;
     CommBeat beat = watch_own_beat(w);
     for (CommPeer *peer = w->comm->peers; peer < w->comm->peers + w->comm->num_ranks; peer++) {
         if (peer->watch >= 0 && socket_wait(peer->watch, POLLOUT, 0.0)) {

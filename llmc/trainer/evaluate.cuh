@@ -41,7 +41,7 @@ inline bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error
     Range range("validation");
     int64_t B = run->options->batch_size, T = run->options->seq_len, first = round.batch * B;
     int rows = (int)min_i64(B, run_val_sequences(run) - first);
-    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
+    comm_progress(t->shards.ranks, "the validation after step %lld", (long long)run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
     for (int64_t i = 0; i < rows * T; i++) { slot->staging[2 * rows * T + i] = 1; } // all losses count
@@ -74,9 +74,7 @@ inline void trainer_evaluate_batch(Trainer *t, TrainRun *run, int which, Round r
     const EvalLoader *eval = &run->evals[which];
     EvalBatch batch = eval_batch(eval, round.batch);
     int64_t N = (int64_t)batch.sequences * eval->T;
-    char phase[48];
-    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
-    comm_progress_to(t->shards.ranks, phase, run->step);
+    comm_progress(t->shards.ranks, "%s after step %lld", run_evals[which].name, (long long)run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     eval_read(eval, batch, slot->staging, slot->staging + N);
     count_scored(eval, batch, slot->staging + 2 * N);

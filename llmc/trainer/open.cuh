@@ -35,7 +35,7 @@ inline void ranks_all_know(Comm *comm, const Error *error) { comm_all_know(comm,
 inline void ranks_slow(Comm *comm, bool slow) { comm_slow(comm, slow); }
 inline void ranks_resumable(Comm *comm, bool resumable) { comm_resumable(comm, resumable); }
 inline void ranks_fail(Comm *comm, const Error *error) { comm_fail(comm, error); }
-inline bool ranks_print(const Comm *comm) { return comm_prints(comm); }
+inline bool ranks_print(const Comm *comm) { return comm->prints; }
 inline void ranks_close(Comm *comm) { comm_close(comm); }
 
 // Takes the connected ranks into the run.

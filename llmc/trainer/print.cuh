@@ -91,7 +91,7 @@ static inline void add_versions(Text *versions) {
 static inline void describe(Trainer *t, const TrainRun *run, RunMachine *machine) {
     Text *hardware = &machine->hardware;
     const cudaDeviceProp *gpu = &t->gpu.device.properties;
-    json_put(hardware, "machines", "%d", comm_num_machines(t->shards.ranks));
+    json_put(hardware, "machines", "%d", t->shards.ranks->num_machines);
     json_put(hardware, "gpus", "{");
     json_put(hardware, "number", "%d", run->num_ranks);
     json_put_text(hardware, "name", gpu->name);

@@ -29,7 +29,7 @@ static inline bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrup
     for (int64_t i = 0; i < run->micro_batches; i++) {
         *interrupted = !has_peers(&t->shards) && run_is_stopping() && i > 0;
         if (*interrupted) { return true; }
-        comm_progress_to(t->shards.ranks, "step", run->step + 1);
+        comm_progress(t->shards.ranks, "step %lld", (long long)run->step + 1);
         BatchSlot *slot = next_slot(&t->feeder, &t->shards);
         BatchRole role = training_role(t, run, i);
         if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
@@ -100,7 +100,6 @@ static inline bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     }
     wait_for_event(&t->shards, t->stats.done[step->slot]);
     step->info.seconds = measured_seconds(&t->stats, step);
-    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
     if (t->gpu.device.peak_flops > 0.0) {
         double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
         step->info.peak_fraction = run_step_flops(run) / step->info.seconds / peak;
