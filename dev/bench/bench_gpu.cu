@@ -606,6 +606,13 @@ static void bench_muon_elements(Bench *b) {
     measure(b, apply);
 }
 
+// Returns the floating-point operations of NS5 for one matrix. With n the smaller side and m the larger one, a round
+// takes 2 n^2 m for A, 2 n^3 for A A, 2 n^2 m for the product with X.
+static double muon_flops(int64_t rows, int64_t cols) {
+    double n = (double)min_i64(rows, cols), m = (double)max_i64(rows, cols);
+    return MUON_ROUNDS * (4.0 * n * n * m + 2.0 * n * n * n);
+}
+
 // The rounds of a full batch of matrices.
 static void bench_muon_rounds(Bench *b, const char *layer, int64_t rows, int64_t cols) {
     const MuonBatch batch = {rows, cols, rows * cols, b->tiny ? 2 : MUON_BATCH};

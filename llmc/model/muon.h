@@ -49,11 +49,4 @@ static inline int64_t muon_rows(const ModelConfig *config, int i) {
 }
 static inline int64_t muon_cols(const ModelConfig *config, int i) { return param_cols(config, i); }
 
-// Returns the floating-point operations of NS5 for one matrix. With n the smaller side and m the larger one, a round
-// takes 2 n^2 m for A, 2 n^3 for A A, 2 n^2 m for the product with X.
-static inline double muon_flops(int64_t rows, int64_t cols) {
-    double n = (double)min_i64(rows, cols), m = (double)max_i64(rows, cols);
-    return MUON_ROUNDS * (4.0 * n * n * m + 2.0 * n * n * n);
-}
-
 #endif // LLMC_MUON_H
