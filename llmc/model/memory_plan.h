@@ -177,25 +177,17 @@ static inline int64_t plan_category_bytes(const MemoryPlan *plan, PlanCategory c
     return total;
 }
 
-static inline void plan_lifetime(char *text, size_t size, const MemoryPlan *plan, const PlanRow *row) {
-    if (row->first == row->last) {
-        snprintf(text, size, "%s", plan->phases[row->first]);
-    } else {
-        snprintf(text, size, "%s..%s", plan->phases[row->first], plan->phases[row->last]);
-    }
-}
-
 // Prints the table and the total.
 static inline void plan_print(const MemoryPlan *plan, FILE *out) {
     say(out, "%-16s %-24s %-4s %14s %11s %14s  %-10s %s\n", "buffer", "shape", "type", "bytes", "size", "offset",
         "category", "live during");
     for (int i = 0; i < plan->count; i++) {
         const PlanRow *row = &plan->rows[i];
-        char lifetime[64];
-        plan_lifetime(lifetime, sizeof(lifetime), plan, row);
-        say(out, "%-16s %-24s %-4s %14lld %11s %14lld  %-10s %s\n", row->name, row->shape, plan_types[row->type].name,
-            (long long)row->bytes, bytes_text(row->bytes).text, (long long)row->offset, plan_categories[row->category],
-            lifetime);
+        bool one = row->first == row->last;
+        say(out, "%-16s %-24s %-4s %14lld %11s %14lld  %-10s %s%s%s\n", row->name, row->shape,
+            plan_types[row->type].name, (long long)row->bytes, bytes_text(row->bytes).text, (long long)row->offset,
+            plan_categories[row->category], plan->phases[row->first], one ? "" : "..",
+            one ? "" : plan->phases[row->last]);
     }
     say(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n", (long long)plan->total,
         bytes_text(plan->total).text, bytes_text(plan_total_unshared(plan)).text);
