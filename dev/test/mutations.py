@@ -85,7 +85,6 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/train_options.h", "o->muon_lr == 0.0) {", "true) {", UNIT, "args"),
     ("llmc/model/muon.h", "sqrtf((float)max_i64(rows, cols))", "sqrtf((float)min_i64(rows, cols))", UNIT, "muon"),
     ("llmc/model/muon.h", "fminf(last, MUON_FIRST_MOMENTUM)", "MUON_FIRST_MOMENTUM", UNIT, "muon"),
-    ("llmc/model/muon.h", "4.0 * n * n * m + 2.0 * n * n * n", "4.0 * n * n * m", UNIT, "muon"),
     ("llmc/cpu/muon.h", "u->grad_scale * grad[i]", "grad[i]", CPU, "test_muon.py -k clipped"),
     ("llmc/files/checkpoint.h", "return array == CHECKPOINT_ADAM_V ?", "return array != CHECKPOINT_PARAMS ?", UNIT,
      "checkpoint"),
