@@ -98,7 +98,8 @@ typedef struct Comm {
     pthread_mutex_t mutex;
     CommBeat main; // idle, limit and waits are filled in when it is sent
     double since;  // when the main thread got further
-    bool slow, waits, resumable;
+    bool slow, waits;
+    bool resumable; // there is a checkpoint: messages say how to go on from it
     // This process prints what all ranks know. The ranks that MPI starts share one output: the first of each machine
     // prints. Every other process has its own output and prints. A rank always prints an error of its own.
     bool prints;
@@ -153,9 +154,6 @@ static inline void comm_slow(Comm *comm, bool slow) { comm_change(comm, &comm->s
 // Tells the watch that the main thread waits for other ranks (a collective, or a GPU that waits for one): it is then
 // not to blame. Exchanges say so themselves. Returns the state before.
 static inline bool comm_waits(Comm *comm, bool waits) { return comm_change(comm, &comm->waits, waits); }
-
-// Tells the watch that there is a checkpoint: messages say how to go on from it.
-static inline void comm_resumable(Comm *comm, bool resumable) { comm_change(comm, &comm->resumable, resumable); }
 
 // Names the functions of the library that connects the GPUs, or none. The watch calls `healthy` once a second. Two bad
 // answers in a row (with a reason) end all ranks. Before the watch ends the process, it calls `abort`, which has some

@@ -33,7 +33,7 @@ inline bool ranks_alike(Comm *comm, const char *facts, size_t bytes, Error *erro
 inline bool ranks_are_broken(const Comm *comm) { return comm->broken; }
 inline void ranks_all_know(Comm *comm, const Error *error) { comm_all_know(comm, error); }
 inline void ranks_slow(Comm *comm, bool slow) { comm_slow(comm, slow); }
-inline void ranks_resumable(Comm *comm, bool resumable) { comm_resumable(comm, resumable); }
+inline void ranks_resumable(Comm *comm, bool resumable) { comm_change(comm, &comm->resumable, resumable); }
 inline void ranks_fail(Comm *comm, const Error *error) { comm_fail(comm, error); }
 inline bool ranks_print(const Comm *comm) { return comm->prints; }
 inline void ranks_close(Comm *comm) { comm_close(comm); }

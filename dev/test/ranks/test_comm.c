@@ -295,7 +295,7 @@ static int rank_main(int argc, char **argv) {
         printf("open %d of %d, local %d of %d, prints %d.\n", comm->rank, comm->num_ranks, comm->local_rank,
                comm->num_local, comm->prints);
         fflush(stdout);
-        comm_resumable(comm, rank_number(r, "resumable", 0) != 0.0);
+        comm_change(comm, &comm->resumable, rank_number(r, "resumable", 0) != 0.0);
         ok = rank_do(r, rank_text(r, "do", "exchanges"));
         if (!ok) { comm_fail(comm, &r->error); }
     }
