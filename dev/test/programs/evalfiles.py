@@ -26,19 +26,24 @@ def eval_file(name, examples):
 def questions(c, params, count, T, longest=None, margin=0.1):
     """Random questions (context, completions, answer), whose best completion is clear, more so than any rounding: the
     one whose own tokens have the least mean loss. Rows have up to `longest` inputs (T, if it is not given), of which
-    the last T are seen."""
+    the last T are seen. The first question has another answer for who counts one loss too many, that of the zeros
+    behind a row."""
     generator, found = random.Random(5), []
     while len(found) < count:
         lengths = [generator.randrange(1, 7) for _ in range(generator.choice([4, 4, 4, 2, 3]))]
         lengths.insert(0, generator.randrange(1, (longest or T) + 2 - max(lengths)))
         context, *completions = [[generator.randrange(c["V"]) for _ in range(n)] for n in lengths]
-        means = []
+        means, too_many = [], []
         for completion in completions:
             tokens = (context + completion)[-(T + 1):]
-            losses = cli.reference_losses(c, params, tokens[:-1], tokens[1:])
-            means.append(sum(losses[-len(completion):]) / len(completion))
+            behind = [0] * (len(tokens) <= T)
+            losses = cli.reference_losses(c, params, tokens[:-1] + behind, tokens[1:] + behind)
+            scored = losses[len(tokens) - 1 - len(completion):]
+            means.append(sum(scored[:len(completion)]) / len(completion))
+            too_many.append(sum(scored) / len(scored))
         best, second = sorted(means)[:2]
-        if second - best >= margin:
+        differs = too_many.index(min(too_many)) != means.index(best)
+        if second - best >= margin and (found or differs):
             found.append((context, completions, means.index(best)))
     return found
 
