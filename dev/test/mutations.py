@@ -384,6 +384,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("train_gpt2.c", "    int C = model->config.channels, V = model->config.vocab_size, Vp",
      "    free(malloc(16));\n    int C = model->config.channels, V = model->config.vocab_size, Vp", UNIT, "model"),
     ("llmc/trainer/step.cuh", "role.first = i == 0", "role.first = true", EMU, "test_gpu_trainer.py -k like_the_cpu"),
+    ("llmc/trainer/state.cuh", "return comm_sum_u64(t->shards.ranks, hash, 1, error);",
+     "return t != NULL || fail(error, \"\");", EMU, "test_gpu_ranks.py -k know_no_ranks"),
     ("llmc/trainer/evaluate.cuh", "t >= begin && t < end", "t >= begin && t <= end", EMU,
      "test_gpu_eval.py -k independent"),
     ("llmc/trainer/step.cuh", "run->updates + 1", "run->updates", EMU, "test_gpu_trainer.py -k like_the_cpu"),
