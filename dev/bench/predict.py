@@ -144,11 +144,11 @@ class Step:
 
     def add_update(self):
         """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
-        parameters = self.buckets[0] + self.L * self.buckets[1]
-        own = parameters / (self.ranks if self.stage else 1)
-        self.move("fill", self.micro_batches if self.stage >= 2 else 1, 4 * parameters)
-        self.move("global_norm_squared", 1, 4 * own)
-        self.move("adamw_update", 1, 30 * own)
+        self.move("fill", self.micro_batches if self.stage > 1 else 1, 4 * (self.buckets[0] + self.L * self.buckets[1]))
+        for calls, bucket in zip((1, self.L), self.buckets):
+            own = bucket / (self.ranks if self.stage else 1)
+            self.move("global_norm_squared", calls, 4 * own)
+            self.move("update_elements", calls, 30 * own)
 
     # --- between GPUs ---
     def sends(self, bucket, sizeof):
@@ -167,7 +167,7 @@ class Step:
     def waits(self):
         """Seconds of communication beside which nothing is computed. Of a block's time, a third is forward."""
         link = LINK * (self.gpu.link if self.ranks <= 8 else min(self.gpu.link, CARDS * CARD))
-        outside = re.compile("matmul lm_head|cross_entropy|fill|global_norm|adamw")
+        outside = re.compile("matmul lm_head|cross_entropy|fill|global_norm|update_elements")
         block = sum(k.seconds for name, k in self.kernels.items() if not outside.match(name)) / self.layers
         gradients, gathered = self.sends(1, 4 if self.stage else 8), self.sends(1, 2) if self.stage else 0
         backward = max(0, (gradients + (gathered if self.stage == 3 else 0)) / link - 2 / 3 * block)

@@ -79,7 +79,7 @@ static bool do_large(Rank *r) {
     int64_t bytes = 5000000;
     int n = r->comm.num_ranks;
     char *mine = (char *)malloc((size_t)bytes);
-    Text all, none;
+    Text all, none = {NULL, 0, 0, false};
     memset(mine, r->comm.rank + 1, (size_t)bytes);
     bool ok = comm_gather(&r->comm, "much", mine, bytes, &all, &r->error);
     for (int64_t i = 0; ok && i < n * bytes; i++) {
@@ -89,7 +89,7 @@ static bool do_large(Rank *r) {
          (mine[bytes - 1] == 1 || rank_wrong(r, "large broadcast"));
     ok = ok && comm_gather(&r->comm, "nothing", NULL, 0, &none, &r->error) &&
          comm_broadcast(&r->comm, NULL, 0, &r->error);
-    free(mine), text_free(&all);
+    free(mine), text_free(&all), text_free(&none);
     return ok;
 }
 
