@@ -22,7 +22,7 @@ ROOMS = {
     "cpu": (1560, 1450, "base model"),
     "cuda": (853, 850, "base model"),
     "layers": (3284, 3150, "base model cuda"),
-    "optim": (561, 700, "base model cuda"),
+    "optim": (565, 700, "base model cuda"),
     "ranks": (2546, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),

@@ -106,6 +106,26 @@ template <bool STREAMING, int N, class T> __device__ __forceinline__ void store_
     }
 }
 
+// Loads N weights from begin on: the master copy if there is one, else the parameters.
+template <bool WITH_MASTER, int N>
+__device__ __forceinline__ void load_weights(float (&w)[N], const UpdatePart &a, int64_t begin) {
+    if (WITH_MASTER) {
+        load_group(w, a.master + begin);
+    } else {
+        load_group(w, a.params + begin);
+    }
+}
+
+// Stores N new weights from begin on, and the parameters that they round to.
+template <bool WITH_MASTER, int N>
+__device__ __forceinline__ void store_weights(const UpdatePart &a, int64_t begin, const float (&w)[N], uint64_t key) {
+    floatX rounded[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) { rounded[k] = round_parameter(w[k], key, a.first_index + begin + k); }
+    if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
+    store_group<false>(a.params + begin, rounded);
+}
+
 // A thread works on one group by the rule's `group`. If the group is not whole or not aligned, it works on one element
 // after the other.
 template <class Rule>
@@ -151,26 +171,19 @@ template <bool WITH_MASTER> struct AdamWRule {
     template <int N>
     __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float grad_scale) const {
         float g[N], mk[N], vk[N], w[N];
-        floatX rounded[N];
         if (stopped) { return; }
         load_group(g, a.grads + begin);
         load_group(mk, a.m + begin);
         load_group(vk, a.v + begin);
-        if (WITH_MASTER) {
-            load_group(w, a.master + begin);
-        } else {
-            load_group(w, a.params + begin);
-        }
+        load_weights<WITH_MASTER>(w, a, begin);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
             adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
-            rounded[k] = round_parameter(w[k], f.key, a.first_index + begin + k);
         }
         store_group<true>(a.m + begin, mk);
         store_group<true>(a.v + begin, vk);
-        if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
-        store_group<false>(a.params + begin, rounded);
+        store_weights<WITH_MASTER>(a, begin, w, f.key);
     }
 };
 

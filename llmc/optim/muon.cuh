@@ -55,21 +55,12 @@ template <bool WITH_MASTER> struct MuonApply {
     template <int N>
     __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float) const {
         float update[N], w[N];
-        floatX rounded[N];
         if (stopped) { return; }
         load_group(update, a.update + begin);
-        if (WITH_MASTER) {
-            load_group(w, a.master + begin);
-        } else {
-            load_group(w, a.params + begin);
-        }
+        load_weights<WITH_MASTER>(w, a, begin);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            w[k] = fmaf(-f.lr, fmaf(f.weight_decay, w[k], update[k]), w[k]);
-            rounded[k] = round_parameter(w[k], f.key, a.first_index + begin + k);
-        }
-        if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
-        store_group<false>(a.params + begin, rounded);
+        for (int k = 0; k < N; k++) { w[k] = fmaf(-f.lr, fmaf(f.weight_decay, w[k], update[k]), w[k]); }
+        store_weights<WITH_MASTER>(a, begin, w, f.key);
     }
 };
 
