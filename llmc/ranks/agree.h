@@ -48,7 +48,9 @@ static inline bool comm_all_well(const Comm *comm, const Text *all, Error *error
     if (rank == comm->num_ranks || (size_t)rank == all->used) {
         return fail(error, "a rank answers an agreement with something else");
     }
-    return fail(error, "%s: %s", comm_name(comm, rank).text, all->data + rank);
+    const char *text = all->data + rank;
+    bool known = strcmp(text, comm->known) == 0; // from an agreement before: it names its rank already
+    return fail(error, "%s%s%s", known ? "" : comm_name(comm, rank).text, known ? "" : ": ", text);
 }
 
 // Returns true if ok is true on all ranks. Otherwise returns false on all, and *error is everywhere the error of the

@@ -669,6 +669,7 @@ def test_second_run_in_a_folder():
     first = Ranks(3, *fault_options(folder), **held(3))
     first.until_printed(r"^step +3/")
     line, seconds, _ = refused(3, *fault_options(folder), says=[folder])
+    assert line.count("rank 0 (") == 1, line  # two agreements have it, and its rank is named once
     record("a second run in the folder", seconds, line)
     assert weights_hash(first.finish()) == straight()[0]
 
