@@ -21,7 +21,7 @@ ROOMS = {
     "model": (931, 850, "base"),
     "cpu": (1560, 1450, "base model"),
     "cuda": (853, 850, "base model"),
-    "layers": (3284, 3150, "base model cuda"),
+    "layers": (3193, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2548, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
