@@ -23,7 +23,6 @@ typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open
     cudaStream_t stream;
-    int device;
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
     int64_t matrix_bytes;                    // of Muon's matrices, in the same way
 } NcclContext;
@@ -58,28 +57,8 @@ static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, con
 }
 #define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
 
-// Asks NCCL whether a connection is broken: NCCL reports it only when asked. The watch calls this.
-static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
-    NcclContext *nccl = (NcclContext *)context;
-    ncclResult_t status = ncclSuccess;
-    if (ncclCommGetAsyncError(nccl->handle, &status) != ncclSuccess || status == ncclSuccess ||
-        status == ncclInProgress) {
-        return true;
-    }
-    snprintf(reason, size, "NCCL: %s (%s)", ncclGetErrorString(status), ncclGetLastError(nccl->handle));
-    return false;
-}
-
-// Ends the work on the GPU, so that the process can end. Runs in a thread that has chosen no GPU yet.
-static inline void nccl_abort(void *context) {
-    NcclContext *nccl = (NcclContext *)context;
-    cudaSetDevice(nccl->device);
-    ncclCommAbort(nccl->handle);
-}
-
 static inline void nccl_close(NcclContext *nccl) {
     if (nccl->handle == NULL) { return; }
-    comm_guard(nccl->ranks, NULL, NULL, NULL);
     ncclCommDestroy(nccl->handle);
     nccl->handle = NULL;
 }

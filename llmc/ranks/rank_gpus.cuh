@@ -68,7 +68,6 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
     if (ranks->num_ranks == 1) { return true; }
 #ifdef USE_NCCL
     ncclUniqueId id;
-    cuda_check(cudaGetDevice(&nccl->device));
     // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     memset(&id, 0, sizeof(id));
@@ -85,7 +84,6 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
         return fail(error, "NCCL: cannot connect the GPUs: %s (%s); " NCCL_SHOWS_WHY, ncclGetErrorString(status),
                     ncclGetLastError(NULL));
     }
-    comm_guard(ranks, nccl_is_healthy, nccl_abort, nccl);
     return true;
 #else
     return fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "

@@ -65,13 +65,6 @@ typedef struct {
     char phase[COMM_PHASE_BYTES];
 } CommBeat;
 
-// Names what the watch calls, and for what.
-typedef struct {
-    bool (*healthy)(void *context, char *reason, size_t size); // NULL: always
-    void (*abort)(void *context);                              // NULL: nothing
-    void *context;
-} CommGuard;
-
 // Holds what this rank knows of a rank. Rank 0 is the centre of a star: it has two sockets to each rank, and each other
 // rank has two to rank 0. The main thread alone uses talk, and the watch alone uses watch. -1: none.
 typedef struct {
@@ -105,7 +98,6 @@ typedef struct Comm {
     bool prints;
     bool ending;                   // the main thread leaves: in order, or because of a failure
     char failure[COMM_TEXT_BYTES]; // "": none
-    CommGuard guard;               // of the library that connects the GPUs
 } Comm;
 
 // ---- Names ----
@@ -154,17 +146,6 @@ static inline void comm_slow(Comm *comm, bool slow) { comm_change(comm, &comm->s
 // Tells the watch that the main thread waits for other ranks (a collective, or a GPU that waits for one): it is then
 // not to blame. Exchanges say so themselves. Returns the state before.
 static inline bool comm_waits(Comm *comm, bool waits) { return comm_change(comm, &comm->waits, waits); }
-
-// Names the functions of the library that connects the GPUs, or none. The watch calls `healthy` once a second. Two bad
-// answers in a row (with a reason) end all ranks. Before the watch ends the process, it calls `abort`, which has some
-// seconds.
-static inline void comm_guard(Comm *comm, bool (*healthy)(void *, char *, size_t), void (*abort)(void *),
-                              void *context) {
-    CommGuard guard = {healthy, abort, context};
-    if (!comm_lock(comm)) { return; }
-    comm->guard = guard;
-    pthread_mutex_unlock(&comm->mutex);
-}
 
 // Gives the watch some seconds to find another rank's death, which may have caused an error (of a collective). The
 // watch then names the cause and ends the process, and this does not return.

@@ -18,12 +18,10 @@
 
 #include "llmc/ranks/star.h"
 
-#define WATCH_TICK 20            // milliseconds of a round
-#define WATCH_SLOW_FACTOR 30.0   // a slow phase may take so many times as long
-#define WATCH_BEAT_SECONDS 0.5   // between two signs of life
-#define WATCH_HEALTH_SECONDS 1.0 // between two questions about the GPUs' connection
-#define WATCH_HEALTH_STRIKES 2   // bad answers in a row that end the run: a dead rank, their cause, is seen earlier
-#define WATCH_END_SECONDS 5      // for the end of a process: stderr may be a pipe that nobody reads, a GPU may hang
+#define WATCH_TICK 20          // milliseconds of a round
+#define WATCH_SLOW_FACTOR 30.0 // a slow phase may take so many times as long
+#define WATCH_BEAT_SECONDS 0.5 // between two signs of life
+#define WATCH_END_SECONDS 5    // for the end of a process: stderr may be a pipe that nobody reads
 
 // A beat has one size. An END brings COMM_TEXT_BYTES more, the reason.
 enum { BEAT_ALIVE = 0x62656101, BEAT_GOODBYE, BEAT_END };
@@ -35,9 +33,7 @@ typedef enum { VERDICT_TOLD, VERDICT_DEAD, VERDICT_FAILED, VERDICT_SILENT, VERDI
 typedef struct {
     Comm *comm;
     double round; // when the present round began: the watch judges by this time
-    double next_beat, next_health;
-    int strikes;
-    bool own; // the failure is this rank's own, which prints it
+    double next_beat;
     Verdict verdict;
     Error words; // of the verdict
 } Watch;
@@ -81,7 +77,7 @@ static inline void watch_exit(int number) {
 }
 
 // Ends the run: tells the other ranks, prints why, and ends the process. Needs the mutex and keeps it, so that the main
-// thread gets no further: an abort leaves numbers on the GPU that must not be logged or saved.
+// thread gets no further.
 static inline void watch_end_process(Watch *w) {
     Comm *comm = w->comm;
     double deadline = seconds_now() + STAR_TELL_SECONDS;
@@ -89,11 +85,10 @@ static inline void watch_end_process(Watch *w) {
     alarm(WATCH_END_SECONDS);
     comm_add_remedy(comm, w->words.text);
     if (w->verdict != VERDICT_TOLD) { watch_say_last(comm, BEAT_END, w->words.text, deadline); }
-    if (comm->prints || w->own) { print_error(comm->options.program, &w->words); }
+    if (comm->prints) { print_error(comm->options.program, &w->words); }
     if (w->verdict != VERDICT_TOLD) { watch_hang_up(comm, deadline); }
     if (comm->mpi && !comm->prints) { poll(NULL, 0, 200); } // mpirun ends all ranks when the first one exits
     fflush(stdout);
-    if (comm->guard.abort != NULL) { comm->guard.abort(comm->guard.context); }
     _exit(EXIT_FAILURE); // not exit(): the main thread may be anywhere, and the functions that exit() calls may hang
 }
 
@@ -180,20 +175,6 @@ static inline void watch_judge_progress(Watch *w) {
                beat->idle, beat->phase);
 }
 
-// Asks whether this rank's connection of GPUs is well. Two bad answers in a row are this rank's failure.
-static inline void watch_judge_health(Watch *w) {
-    char reason[COMM_TEXT_BYTES / 2] = "";
-    const Comm *comm = w->comm;
-    if (w->round < w->next_health) { return; }
-    w->next_health = w->round + WATCH_HEALTH_SECONDS;
-    const CommGuard *guard = &comm->guard;
-    bool well = guard->healthy == NULL || guard->healthy(guard->context, reason, sizeof(reason));
-    w->strikes = well ? 0 : w->strikes + 1;
-    if (w->strikes < WATCH_HEALTH_STRIKES) { return; }
-    w->own = true;
-    watch_find(w, VERDICT_FAILED, "%s: %s", comm_name(comm, comm->rank).text, reason);
-}
-
 // ---- The thread ----
 
 // Moves a time past a stop, but not beyond now: a rank that was heard of after the stop needs no excuse.
@@ -253,7 +234,6 @@ static inline bool watch_round(Watch *w) {
     watch_begin_round(w);
     w->verdict = VERDICT_NONE;
     watch_beat(w);
-    watch_judge_health(w);
     for (int i = 0; i < comm->num_ranks; i++) { watch_read(w, i); }
     watch_judge_silence(w);
     if (comm->rank == 0 || comm->peers[0].watch < 0) { watch_judge_progress(w); }

@@ -186,48 +186,16 @@ static bool do_leave(Rank *r) {
     return strcmp(rank_text(r, "how", ""), "miss") != 0 || wait_in_exchange(r);
 }
 
-// What stands for the GPUs' connection: it is sick on one rank, and its abort blocks on another.
-typedef struct {
-    bool sick, blocks;
-} Gpus;
-
-static bool is_healthy(void *gpus, char *reason, size_t size) {
-    snprintf(reason, size, "the GPUs have lost each other");
-    return !((const Gpus *)gpus)->sick;
-}
-
-static void abort_gpus(void *gpus) {
-    if (((const Gpus *)gpus)->blocks) { rank_sleep(1000.0); }
-    static const char text[] = "aborted\n";
-    ssize_t n = write(STDOUT_FILENO, text, sizeof(text) - 1);
-    (void)n;
-}
-
-// Rank who becomes unhealthy; all have something to do at the end, which blocks with how=block on rank 0.
-static bool do_health(Rank *r) {
-    Gpus gpus = {r->comm.rank == r->who, strcmp(rank_text(r, "how", ""), "block") == 0 && r->comm.rank == 0};
-    comm_guard(&r->comm, is_healthy, abort_gpus, &gpus);
-    return do_compute(r);
-}
-
-// Stands for the abort of what the GPU waits for, which takes a while itself.
-static void wake_main(void *context) {
-    ssize_t n = write(*(const int *)context, "x", 1);
-    (void)n;
-    rank_sleep(0.5);
-}
-
-// The abort, when rank who is killed, ends the wait for the GPU, too: what would be read from it is worth nothing.
-static bool do_woken(Rank *r) {
-    int gpu[2];
-    char byte;
-    if (pipe(gpu) != 0) { return fail_system(&r->error, "a pipe", "make"); }
-    comm_guard(&r->comm, NULL, wake_main, &gpu[1]);
-    comm_waits(&r->comm, true);
-    ssize_t n = read(gpu[0], &byte, 1);
-    comm_waits(&r->comm, false);
-    fprintf(stderr, "goes on with what the GPU holds (%d)\n", (int)n);
-    return true;
+// Rank who fails. The other ranks cannot print it: nobody reads their stderr, a pipe that is full.
+static bool do_mute(Rank *r) {
+    int ends[2];
+    if (r->comm.rank == r->who) { return wait_in_exchange(r) && fail(&r->error, "no more paper"); }
+    if (pipe(ends) != 0) { return fail_system(&r->error, "a pipe", "make"); }
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    while (write(ends[1], "x", 1) == 1) {}
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], STDERR_FILENO);
+    return wait_in_exchange(r) && wait_in_exchange(r);
 }
 
 // An error that is the consequence of another rank's death.
@@ -247,13 +215,19 @@ static bool rank_do(Rank *r, const char *what) {
     static const struct {
         const char *name;
         bool (*function)(Rank *);
-    } actions[] = {{"exchanges", do_exchanges}, {"large", do_large},
-                   {"agree", do_agree},         {"facts", do_facts},
-                   {"mismatch", do_mismatch},   {"wait", do_wait},
-                   {"compute", do_compute},     {"hang", do_hang},
-                   {"slow", do_slow},           {"fail", do_fail},
-                   {"leave", do_leave},         {"health", do_health},
-                   {"woken", do_woken},         {"consequence", do_consequence}};
+    } actions[] = {{"exchanges", do_exchanges},
+                   {"large", do_large},
+                   {"agree", do_agree},
+                   {"facts", do_facts},
+                   {"mismatch", do_mismatch},
+                   {"wait", do_wait},
+                   {"compute", do_compute},
+                   {"hang", do_hang},
+                   {"slow", do_slow},
+                   {"fail", do_fail},
+                   {"leave", do_leave},
+                   {"mute", do_mute},
+                   {"consequence", do_consequence}};
     for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
         if (strcmp(actions[i].name, what) == 0) { return actions[i].function(r); }
     }
@@ -1279,11 +1253,13 @@ TEST(test_killed) {
     check_death(t, "wait", 0, true);
     check_death(t, "compute", 3, false);
     check_death(t, "compute", 0, false);
-    check_death(t, "woken", 1, true);
     Run run; // an error that is the consequence of a death
     run_start(&run, 3, "do=consequence who=1");
     run_wait_end(t, &run, LIMIT);
     check_messages(t, &run, 1, "rank 1 (host1, pid ", "ended without a word (killed, or crashed?)");
+    run_start(&run, 2, "do=mute who=1"); // the alarm ends rank 0
+    run_wait_end(t, &run, LIMIT);
+    CHECK(t, run.p[0].status == 1 && run.p[0].err.text[0] == '\0', "%d %s", run.p[0].status, run.p[0].err.text);
     run_start(&run, 4, "do=compute"); // two at once: one of them is named
     if (run_wait_open(t, &run)) { process_signal(&run.p[0], SIGKILL), process_signal(&run.p[2], SIGKILL); }
     run_wait_end(t, &run, LIMIT);
@@ -1461,20 +1437,6 @@ TEST(test_changes_start_the_clock) {
     free_watch(w);
 }
 
-// A rank that finds its GPUs sick prints it, though another rank of its machine prints what all know.
-TEST(test_sick_rank_prints) {
-    Watch *w = watch_of_two(1);
-    Gpus gpus = {true, false};
-    w->verdict = VERDICT_NONE;
-    comm_guard(w->comm, is_healthy, abort_gpus, &gpus);
-    for (int i = 1; i <= WATCH_HEALTH_STRIKES; i++, w->next_health = 0.0) {
-        watch_judge_health(w);
-        CHECK(t, w->own == (i == WATCH_HEALTH_STRIKES), "after %d bad answers: own %d", i, w->own);
-    }
-    CHECK(t, w->verdict == VERDICT_FAILED, "verdict %d", w->verdict);
-    free_watch(w);
-}
-
 // ---- How runs end by themselves, and when ranks are stopped: all at once, because most of them wait ----
 
 #define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
@@ -1515,9 +1477,6 @@ static const Outcome outcomes[] = {
     {"do=leave how=gpu who=1 watchdog=1.5", 3, 1, "rank ", "s (--watchdog) in the start", NULL},
     // Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
     {"do=slow who=0 seconds=5 watchdog=3", 3, -1, NULL, NULL, NULL},
-    // A rank is not healthy; in the second run the abort never returns.
-    {"do=health who=2", 3, -1, "rank 2 (host2): the GPUs have lost each other", "each other", NULL},
-    {"do=health who=1 how=block", 2, -1, "rank 1 (host1): the GPUs have lost each other", "each other", NULL},
 };
 enum { NUM_OUTCOMES = sizeof(outcomes) / sizeof(outcomes[0]) };
 static Run runs[NUM_OUTCOMES], stopped[2], pausing[3];
@@ -1570,13 +1529,6 @@ TEST(test_outcomes) {
     check_stopped_for_a_while(t);
     check_stopped(t);
     for (int i = 0; i < NUM_OUTCOMES; i++) { check_outcome(t, &runs[i], &outcomes[i]); }
-    for (int i = 0; i < NUM_OUTCOMES; i++) { // all call their last act, but for the one that never returns
-        bool sick = strncmp(outcomes[i].options, "do=health", 9) == 0;
-        for (int rank = 0; sick && rank < outcomes[i].n; rank++) {
-            bool blocks = rank == 0 && strstr(outcomes[i].options, "block") != NULL;
-            CHECK(t, blocks || strstr(runs[i].p[rank].out.text, "aborted") != NULL, "rank %d is not aborted", rank);
-        }
-    }
 }
 
 // ---- MPI ----
