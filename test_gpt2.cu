@@ -81,8 +81,8 @@ template <class T> static void to_gpu(T *device, const T *host, size_t n) {
 
 // Copies this rank's part of an array of buckets to its places in the order of the parameter table. The rest stays.
 template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> array, std::vector<float> *ordered) {
-    visit_own_part(&trainer->shards, array, [&](const T *data, const ZeroPiece &piece) {
-        std::vector<float> values = to_host(data, piece.count);
+    visit_own_pieces(&trainer->shards, [&](const ZeroPiece &piece) {
+        std::vector<float> values = to_host(piece_element(&trainer->shards, array, piece), piece.count);
         std::copy(values.begin(), values.end(), ordered->begin() + piece.in_file);
         return true;
     });
@@ -124,7 +124,7 @@ Rig::Rig(Test *t, const ModelConfig *config, RunShape shape) {
 static bool rig_read(Test *t, Rig *m, CheckpointReader *reader) {
     Error error;
     m->ok = m->ok && CHECK(t, trainer_read_state(&m->trainer, m->run.get(), reader, &error), "%s", error.text);
-    if (m->ok && m->trainer.model.shape.num_ranks == 1) { share_state(&m->trainer, m->run.get()); }
+    if (m->ok && m->trainer.model.shape.num_ranks == 1) { share_state(&m->trainer); }
     return m->ok;
 }
 
@@ -679,8 +679,8 @@ TEST(test_buckets_with_muon) {
     });
 }
 
-// The chunks of all ranks cover every element of every bucket once and in order, and fit the staging memory.
-TEST(test_chunks_are_everything_once) {
+// The pieces of all ranks cover every element of every bucket once and in order, and fit the staging memory.
+TEST(test_pieces_are_everything_once) {
     std::unique_ptr<Trainer> trainer(new Trainer());
     Shards *s = &trainer->shards;
     const ZeroLayout *zero = &s->layout;
@@ -692,17 +692,23 @@ TEST(test_chunks_are_everything_once) {
             int64_t room = min_i64(planned(&trainer->pinned_plan, &trainer->transfer.staging),
                                    planned(&trainer->device_plan, &trainer->gpu.cublas_workspace));
             for (s->rank = 0; s->rank < num_ranks; s->rank++) {
-                Chunk chunk = {0, 0, 0}, before = chunk;
-                for (; next_chunk(s, &chunk); before = chunk) {
-                    int64_t *at = &done[(size_t)chunk.bucket], n = chunk.end - chunk.begin;
-                    CHECK(t, chunk.begin == *at && n > 0 && n <= room && chunk.bucket >= before.bucket,
-                          "%d ranks: chunk of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
-                          (long long)chunk.begin, chunk.bucket, (long long)*at);
-                    CHECK(t, chunk.begin / zero_shard(zero, chunk.bucket) == s->rank, "another rank's part");
-                    split = split || (before.end > 0 && chunk.bucket == before.bucket);
-                    *at = chunk.end;
-                }
-                empty = empty || before.end == 0;
+                int tensor = -1, bucket = -1;
+                visit_own_pieces(s, [&](const ZeroPiece &piece) {
+                    int b = zero_bucket_of(piece.tensor, piece.layer);
+                    int64_t *at = &done[(size_t)b], n = piece.count;
+                    CHECK(t, piece.in_bucket == *at && n > 0 && n <= room && b >= bucket,
+                          "%d ranks: a piece of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
+                          (long long)piece.in_bucket, b, (long long)*at);
+                    CHECK(t, piece.in_bucket / zero_shard(zero, b) == s->rank, "another rank's part");
+                    int64_t in_tensor = piece.in_bucket - zero_tensor_offset(zero, piece.tensor);
+                    int64_t size = param_rows(&config, piece.tensor) * param_cols(&config, piece.tensor);
+                    CHECK(t, piece.in_file == param_offset(&config, piece.tensor) + piece.layer * size + in_tensor,
+                          "a piece of tensor %d has another place in the file", piece.tensor);
+                    split = split || (piece.tensor == tensor && b == bucket);
+                    tensor = piece.tensor, bucket = b, *at += n;
+                    return true;
+                });
+                empty = empty || tensor < 0;
             }
             for (int b = 0; b <= config.num_layers; b++) {
                 CHECK(t, done[(size_t)b] == zero_size(zero, b), "%d ranks: %lld of bucket %d", num_ranks,
@@ -710,7 +716,7 @@ TEST(test_chunks_are_everything_once) {
             }
         }
     }
-    CHECK(t, split && empty, "no bucket was cut into chunks, or no rank had none: nothing was tested");
+    CHECK(t, split && empty, "no tensor was cut, or no rank had nothing: nothing was tested");
 }
 
 // The room for the gradients of a bucket in parts must begin with the sum so far of this rank's part.
@@ -988,21 +994,24 @@ TEST(test_nan_stops_updates) {
     to_gpu(weight, &nan_value, 1);
     train_one(trainer, 0, 2, 17);
     CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
-    Nonfinite first = nonfinite_in_shards(trainer, trainer->model.params, "parameter");
-    CHECK(t, first.layer == bucket && strcmp(first.name, "parameter fcb of layer 1") == 0, "named '%s'", first.name);
+    auto check_found = [&](int place, const char *name, auto find) {
+        Nonfinite first = {INT_MAX, ""};
+        find(&first);
+        CHECK(t, first.place == place && strcmp(first.name, name) == 0, "'%s' at %d", first.name, first.place);
+    };
+    auto in_params = [&](Nonfinite *first) { find_in_shards(trainer, trainer->model.params, "parameter", 0, first); };
+    auto in_acts = [&](Nonfinite *first) { find_in_activations(trainer, 10, first); };
+    auto in_grads = [&](Nonfinite *first) { find_in_shards(trainer, trainer->model.grads, "gradient of", 20, first); };
+    check_found(bucket, "parameter fcb of layer 1", in_params);
     to_gpu(weight, &old_value, 1);
-    first = nonfinite_in_shards(trainer, trainer->model.params, "parameter");
-    CHECK(t, first.layer == -1, "named '%s' although all parameters are numbers", first.name);
-    first = nonfinite_in_activations(trainer);
-    CHECK(t, first.layer == 1 && strcmp(first.name, "activation fc of layer 1") == 0, "named '%s'", first.name);
+    check_found(INT_MAX, "", in_params);
+    check_found(11, "activation fc of layer 1", in_acts);
     train_one(trainer, 1, 2, 17); // a step without a NaN after the step with one
     CHECK(t, hash_of(&m) == want, "the weights changed");
-    first = nonfinite_in_activations(trainer);
-    CHECK(t, first.layer == -1, "named '%s' although all activations are numbers", first.name);
+    check_found(INT_MAX, "", in_acts);
     float bad = INFINITY;
     to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
-    first = nonfinite_in_shards(trainer, trainer->model.grads, "gradient of");
-    CHECK(t, first.layer == bucket && strcmp(first.name, "gradient of fcb of layer 1") == 0, "named '%s'", first.name);
+    check_found(20 + bucket, "gradient of fcb of layer 1", in_grads);
 }
 
 // A function: after `if (true) return` nvcc warns that what follows is not reachable.

@@ -473,7 +473,7 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
     memset(&machine, 0, sizeof(machine));
     ranks_slow(run->comm, true); // libraries and files may come over a network, and hundreds of ranks connect
     bool ok = open_trainer(t, run, error) && run_lead(run, run_claim_folder, error) && run_load(run, error);
-    if (ok) { share_state(t, run); }
+    if (ok) { share_state(t); }
     ok = ok && run_begin_log(run, error);
     if (ok) { describe(t, run, &machine); }
     ok = ok && run_record_start(run, &machine, error);

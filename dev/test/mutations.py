@@ -270,8 +270,13 @@ MISTAKES = [Mistake(*row) for row in (
      "test_gpu_ranks.py -k plan_is_what_happens"),
     ("llmc/ranks/zero.h", "stage >= ZERO_GRADIENTS ? micro_batches : 1, passes", "1, passes", EMU,
      "test_gpu_ranks.py -k plan_is_what_happens"),
-    ("llmc/ranks/gpu_state.cuh", "    if (array.rest) { chunk->begin = max_i64(chunk->begin, "
-     "zero_muon(&g->shards->layout, chunk->bucket)); }", "", EMU, "test_gpu_ranks.py -k other_ranks_with_muon"),
+    ("llmc/trainer/state.cuh", "array == CHECKPOINT_PARAMS || piece_element(&t->shards, state_array(t, array), piece) "
+     "!= NULL", "true", EMU, "test_gpu_ranks.py -k other_ranks_with_muon"),
+    ("llmc/trainer/state.cuh", "run->updates), run->updates > 0,", "run->updates), false,", EMU,
+     "test_gpu_trainer.py"),
+    ("llmc/trainer/state.cuh", "if (read) { upload_piece(t, run, array, piece); }",
+     "if (read && array < CHECKPOINT_ADAM_V) { upload_piece(t, run, array, piece); }", EMU, "test_gpu_trainer.py"),
+    ("llmc/trainer/state.cuh", "    forget_fetched(s);\n    quantize", "    quantize", EMU, "test_gpu_ranks.py"),
     ("llmc/ranks/buckets.cuh", "zero_owner(&s->layout, i) == s->rank", "i == s->rank", EMU,
      "test_gpu_ranks.py -k one_rank_with_muon"),
     ("llmc/ranks/buckets.cuh", "cuda_check(cudaMemsetAsync(spare, 0, (size_t)zero_padded(&s->layout, 1) * sizeof(T), "
@@ -404,7 +409,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_gpu_trainer.py -k like_the_cpu"),
     ("llmc/trainer/nonfinite.cuh", "        if (!any_nonfinite(data, piece.count, t->transfer.flag, "
      "t->gpu.stream)) { return true; }", "", EMU, "test_gpu_trainer.py -k no_number"),
-    ("llmc/trainer/nonfinite.cuh", "if (found[r].layer >= 0 && lower) { rank = r; }", "", EMU,
+    ("llmc/trainer/nonfinite.cuh", "found->place < first->place", "false", EMU,
      "test_gpu_ranks.py -k not_a_number"),
     ("llmc/optim/global_norm.cuh", "isfinite(loss_sum) && !isfinite(loss_sum + records[i].loss_sum)",
      "!isfinite(loss_sum + records[i].loss_sum)", KERNELS, "update"),

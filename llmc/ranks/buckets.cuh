@@ -81,15 +81,24 @@ template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> 
     if (bytes > 0) { cuda_check(cudaMemsetAsync(array.data, 0, bytes, s->stream)); }
 }
 
-// Calls visit(data, piece) for each piece of a tensor in this rank's part of an array, in the order of the buckets.
-// Stops when visit returns false, and then returns false.
-template <class T, class Visit> static inline bool visit_own_part(const Shards *s, Buckets<T> array, Visit visit) {
+// Returns the elements of a piece of this rank's part; NULL: the array has none of them.
+template <class T> static inline T *piece_element(const Shards *s, Buckets<T> array, const ZeroPiece &piece) {
+    return bucket_element(s, array, zero_bucket_of(piece.tensor, piece.layer), piece.in_bucket);
+}
+
+// Calls visit(piece) for each piece of a tensor in this rank's part of the buckets, in their order. A piece has at most
+// ZERO_MAX_PIECE elements. Stops when visit returns false, and then returns false.
+template <class Visit> static inline bool visit_own_pieces(const Shards *s, Visit visit) {
     const ZeroLayout *zero = &s->layout;
     ZeroPiece pieces[NUM_PARAM_TENSORS];
     for (int b = 0; b < zero->num_buckets; b++) {
         int n = zero_pieces(zero, b, zero_begin(zero, b, s->rank), zero_end(zero, b, s->rank), pieces);
         for (int i = 0; i < n; i++) {
-            if (!visit(bucket_element(s, array, b, pieces[i].in_bucket), pieces[i])) { return false; }
+            for (int64_t done = 0; done < pieces[i].count; done += ZERO_MAX_PIECE) {
+                ZeroPiece part = pieces[i];
+                part.in_bucket += done, part.in_file += done, part.count = min_i64(part.count - done, ZERO_MAX_PIECE);
+                if (!visit(part)) { return false; }
+            }
         }
     }
     return true;
@@ -186,6 +195,24 @@ static inline void wait_for_event(Shards *s, cudaEvent_t event) {
 static inline void wait_for_stream(Shards *s) {
     comm_waits(s->ranks, true);
     end_wait(s, cudaStreamSynchronize(s->stream));
+}
+
+// Converts the n floatX at the beginning of a buffer to floats, in place.
+static inline void widen_in_place(float *memory, int64_t n) {
+    const unsigned char *narrow = (const unsigned char *)memory;
+    for (int64_t i = n - 1; i >= 0; i--) { // backwards, so that a float covers only bf16 that were already read
+        uint16_t bits;
+        memcpy(&bits, narrow + 2 * i, sizeof(bits));
+        uint32_t wide = (uint32_t)bits << 16;
+        memcpy(memory + i, &wide, sizeof(wide));
+    }
+}
+
+// Copies n elements from the GPU to floats in pinned memory, and waits.
+template <class T> static inline void download(Shards *s, float *to, const T *from, int64_t n) {
+    cuda_check(cudaMemcpyAsync(to, from, (size_t)n * sizeof(T), cudaMemcpyDeviceToHost, s->stream));
+    wait_for_stream(s);
+    if (sizeof(T) < sizeof(float)) { widen_in_place(to, n); }
 }
 
 // ---- Parameters ----

@@ -21,6 +21,7 @@
 #define ZERO_BLOCK_SLOTS 2                    // slots for whole blocks that pass through: one in use, one on its way
 #define ZERO_NUM_SLOTS (1 + ZERO_BLOCK_SLOTS) // one for bucket 0; the blocks take turns with the rest
 #define ZERO_MAX_BUCKETS 1001                 // model_check_config allows 1000 layers
+#define ZERO_MAX_PIECE ((int64_t)1 << 23)     // elements that pass between GPU and files at a time
 
 typedef enum {
     ZERO_REPLICATE,  // every rank holds and updates everything

@@ -3,7 +3,6 @@
 #define LLMC_TRAINER_EVALUATE_CUH
 
 #include "llmc/ranks/agree.h"
-#include "llmc/ranks/gpu_state.cuh"
 #include "llmc/run/sampler.h"
 #include "llmc/trainer/batch.cuh"
 
@@ -108,11 +107,7 @@ inline const float *trainer_next_logits(Trainer *t) {
     comm_progress(t->shards.ranks, "a sample");
     model_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
     model_logits(&t->model, &t->gpu, last);
-    cuda_check(cudaMemcpyAsync(t->sample.pinned_logits, t->model.acts.logits.data, (size_t)V * sizeof(floatX),
-                               cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    memcpy(t->sample.logits, t->sample.pinned_logits, (size_t)V * sizeof(floatX));
-    widen_in_place(t->sample.logits, V);
+    download(&t->shards, t->sample.logits, t->model.acts.logits.data, V);
     return t->sample.logits;
 }
 

@@ -8,7 +8,8 @@
 // It looks in this order, because each spoils the next. An activation that is computed again for the backward pass, the
 // logits, and the gradients of activations are overwritten: nothing names them.
 //
-// Each rank searches its shards, and the activations of its own batch. All ranks name the tensor of the lowest layer.
+// Each rank searches its shards, and the activations of its own batch. All ranks name the first
+// tensor in this order, of the lowest layer.
 #ifndef LLMC_NONFINITE_CUH
 #define LLMC_NONFINITE_CUH
 
@@ -36,22 +37,22 @@ template <class T> static inline bool any_nonfinite(const T *data, int64_t n, in
     return found != 0;
 }
 
-// The first bad tensor of a rank. layer: the tensors outside the blocks come first. -1: there is none.
+// The first bad tensor that was found.
 typedef struct {
-    int layer;
+    int place; // in the order of the search. INT_MAX: there is none
     char name[288];
 } Nonfinite;
 
-// Finds the first bad tensor in this rank's part of parameters or gradients.
-template <class T> static inline Nonfinite nonfinite_in_shards(Trainer *t, Buckets<T> array, const char *what) {
-    Nonfinite first = {-1, ""};
-    visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
+// Searches this rank's part of parameters or gradients. Their places follow `place`, by buckets.
+template <class T>
+static inline void find_in_shards(Trainer *t, Buckets<T> array, const char *what, int place, Nonfinite *first) {
+    visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
+        const T *data = piece_element(&t->shards, array, piece);
         if (!any_nonfinite(data, piece.count, t->transfer.flag, t->gpu.stream)) { return true; }
-        first.layer = zero_bucket_of(piece.tensor, piece.layer);
-        param_text(first.name, sizeof(first.name), what, piece.tensor, piece.layer);
+        first->place = place + zero_bucket_of(piece.tensor, piece.layer);
+        param_text(first->name, sizeof(first->name), what, piece.tensor, piece.layer);
         return false;
     });
-    return first;
 }
 
 // Is activation i bad, and still in memory after a step up to its update? The form that acts_find_nonfinite asks.
@@ -65,31 +66,28 @@ static inline bool activation_is_nonfinite(void *context, int i, const void *dat
                     : any_nonfinite((const floatX *)data, n, t->transfer.flag, t->gpu.stream);
 }
 
-static inline Nonfinite nonfinite_in_activations(Trainer *t) {
-    Nonfinite first = {-1, ""};
+// Searches the activations. Their places follow `place`, by layers.
+static inline void find_in_activations(Trainer *t, int place, Nonfinite *first) {
     ActShape shape = activation_shape(&t->model);
     ActSlot slots[NUM_ACTIVATIONS];
     int64_t rows = (int64_t)t->model.shape.B * t->model.shape.T;
     activation_slots(&t->model.acts, slots);
-    first.layer = acts_find_nonfinite(slots, &shape, rows, activation_is_nonfinite, t, first.name, sizeof(first.name));
-    return first;
+    int layer = acts_find_nonfinite(slots, &shape, rows, activation_is_nonfinite, t, first->name, sizeof(first->name));
+    if (layer >= 0) { first->place = place + layer; }
 }
 
-// Makes a rank's finding the one of the lowest layer of all ranks. Its name then says which rank found it.
+// Makes a rank's finding the first one of all ranks. Its name then says which rank found it.
 static inline bool nonfinite_share(Comm *ranks, Nonfinite *first, Error *error) {
     Text all;
-    int rank = 0;
     size_t used = strlen(first->name);
     if (ranks->num_ranks > 1) {
         snprintf(first->name + used, sizeof(first->name) - used, " on %s", comm_name(ranks, ranks->rank).text);
     }
     if (!comm_gather(ranks, "a finding", first, (int64_t)sizeof(*first), &all, error)) { return false; }
-    const Nonfinite *found = (const Nonfinite *)all.data;
-    for (int r = 1; r < ranks->num_ranks; r++) {
-        bool lower = found[rank].layer < 0 || found[r].layer < found[rank].layer;
-        if (found[r].layer >= 0 && lower) { rank = r; }
+    for (int r = 0; r < ranks->num_ranks; r++) {
+        const Nonfinite *found = (const Nonfinite *)all.data + r;
+        if (r == 0 || found->place < first->place) { *first = *found; }
     }
-    *first = found[rank];
     first->name[sizeof(first->name) - 1] = '\0';
     text_free(&all);
     return true;
@@ -101,21 +99,17 @@ static inline bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *st
                                 Error *error) {
     Comm *ranks = t->shards.ranks;
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    Nonfinite first = nonfinite_in_shards(t, t->model.params, "parameter");
-    bool ok = nonfinite_share(ranks, &first, error);
-    if (ok && first.layer < 0) {
-        first = nonfinite_in_activations(t);
-        ok = nonfinite_share(ranks, &first, error);
+    int places = t->model.config.num_layers + 1;
+    Nonfinite first = {INT_MAX, ""};
+    find_in_shards(t, t->model.params, "parameter", 0, &first);
+    if (first.place == INT_MAX) { find_in_activations(t, places, &first); }
+    if (first.place == INT_MAX && !loss_is_bad) { // a bad loss begins before the gradients
+        find_in_shards(t, t->model.grads, "gradient of", 2 * places, &first);
     }
-    if (ok && first.layer < 0 && !loss_is_bad) { // a bad loss begins before the gradients
-        first = nonfinite_in_shards(t, t->model.grads, "gradient of");
-        ok = nonfinite_share(ranks, &first, error);
-    }
-    if (!ok) { return false; }
-    if (first.layer < 0 && loss_is_bad && has_peers(&t->shards)) {
-        int rank = (int)result->odd_one;
-        snprintf(first.name, sizeof(first.name), "the losses of %s", comm_name(ranks, rank).text);
-    } else if (first.layer < 0) {
+    if (!nonfinite_share(ranks, &first, error)) { return false; }
+    if (first.place == INT_MAX && loss_is_bad && has_peers(&t->shards)) {
+        snprintf(first.name, sizeof(first.name), "the losses of %s", comm_name(ranks, (int)result->odd_one).text);
+    } else if (first.place == INT_MAX) {
         snprintf(first.name, sizeof(first.name), loss_is_bad ? "the losses" : "the sum of squares");
     }
     run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",

@@ -3,7 +3,6 @@
 #define LLMC_TRAINER_PLAN_CUH
 
 #include "llmc/files/checkpoint.h"
-#include "llmc/ranks/gpu_state.cuh"
 #include "llmc/trainer/gpu_choices.h"
 #include "llmc/trainer/types.cuh"
 
@@ -112,24 +111,20 @@ static inline void plan_activations(Model *model, MemoryPlan *plan) {
     X(stats.results, "results", DATA, shape2(NUM_STEPS, doubles_in<StepResult>()))                                     \
     X(evaluation.host_means, "eval_means", DATA, shape1(run->mean_places))                                             \
     X(transfer.host_checksum, "checksum", DATA, shape1(1))                                                             \
-    X(transfer.staging, "staging", DATA, shape1(state_chunk_floats(&t->shards.layout)))                                \
-    X(sample.pinned_logits, "sample_logits", DATA, shape1(t->model.config.padded_vocab_size))                          \
+    X(transfer.staging, "staging", DATA, shape1(piece))                                                                \
+    X(sample.logits, "sample_logits", DATA, shape1(V))                                                                 \
     X(sample.history_staging, "history_staging", DATA, shape1(run->T))
 
 // The host's ordinary memory.
 #define HOST_ROWS(X)                                                                                                   \
     X(evaluation.row_means, "row_means", WORKSPACE, shape1(run->eval_sequences))                                       \
-    X(sample.logits, "host_logits", WORKSPACE, shape1(V))                                                              \
     X(sample.probs, "sampler_probs", WORKSPACE, shape1(V))                                                             \
     X(feeder.token_counts, "token_counts", WORKSPACE, shape1(V + 1))
 
 #define PLAN_TRAINER_ROW(pointer, name, category, ...) plan_row(plan, &t->pointer, name, PLAN_##category, __VA_ARGS__);
 
-static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_WORKSPACE,
+static_assert(ZERO_MAX_PIECE * (int64_t)sizeof(float) <= CUBLAS_WORKSPACE,
               "parameters on their way to bf16 pass through cuBLAS's workspace");
-static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
-                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
-              "the arrays of a checkpoint are those on the GPU");
 
 static inline void plan_device(Trainer *t) {
     MemoryPlan *plan = &t->device_plan;
@@ -146,7 +141,9 @@ static inline void plan_device(Trainer *t) {
 
 static inline void plan_host(Trainer *t) {
     const RunShape *run = &t->model.shape;
+    const int64_t *shard = t->shards.layout.shard;
     int64_t N = batch_rows(run), V = t->model.config.vocab_size;
+    int64_t piece = min_i64(ZERO_MAX_PIECE, max_i64(shard[0], shard[1]));
     MemoryPlan *plan = &t->pinned_plan;
     plan_init(plan, phase_names);
     PINNED_ROWS(PLAN_TRAINER_ROW)

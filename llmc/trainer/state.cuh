@@ -1,68 +1,121 @@
-// Parameters and optimizer state of a trainer: load, save, check, hash.
+// Parameters and optimizer state of a trainer between the GPU and files: load, save, check, hash. A rank reads and
+// writes its part of every bucket. Each piece of a tensor passes through pinned memory in fp32.
 #ifndef LLMC_TRAINER_STATE_CUH
 #define LLMC_TRAINER_STATE_CUH
 
 #include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"
 #include "llmc/ranks/agree.h"
-#include "llmc/ranks/gpu_state.cuh"
 #include "llmc/trainer/update.cuh"
 
-// Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
-static inline ModelState state_of(Trainer *t) {
-    ModelState state = {&t->shards,     t->model.params,     t->optimizer.master,    t->optimizer.m,
-                        t->optimizer.v, t->transfer.staging, t->gpu.cublas_workspace};
-    return state;
+// Returns an array of a checkpoint. Its parameters are the fp32 master weights, if there are any.
+static inline Buckets<float> state_array(const Trainer *t, int array) {
+    const Optimizer *o = &t->optimizer;
+    return array == CHECKPOINT_PARAMS ? o->master : array == CHECKPOINT_ADAM_M ? o->m : o->v;
 }
 
+// Tells whether an array has a piece: v leaves out the matrices that Muon updates.
+static inline bool has_piece(const Trainer *t, int array, const ZeroPiece &piece) {
+    return array == CHECKPOINT_PARAMS || piece_element(&t->shards, state_array(t, array), piece) != NULL;
+}
+
+// ---- Loading ----
+
 // Fills elements [first, first + n) of a fresh run's parameters, in the order of the parameter table: a model's file
-// has them, or GPT-2's initialisation draws them from the seed.
+// has them, or the initialisation draws them from the seed.
 static inline bool init_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
     if (run->model_file != NULL) { return model_file_read_range(run->model_file, first, n, out, error); }
     param_init_range(out, &run->config, (uint64_t)run->options->seed, first, n);
     return true;
 }
 
-// Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
-// rounds its bf16 weights as its last update rounded them.
+// Copies a piece of an array from the staging memory to the GPU. A resumed run rounds its bf16 weights as its last
+// update rounded them.
+static inline void upload_piece(Trainer *t, const TrainRun *run, int array, const ZeroPiece &piece) {
+    Shards *s = &t->shards;
+    float *to = piece_element(s, state_array(t, array), piece);
+    int64_t index = zero_first_index(&s->layout, zero_bucket_of(piece.tensor, piece.layer)) + piece.in_bucket;
+    if (to == NULL) { to = t->gpu.cublas_workspace; } // there are no master weights
+    cuda_check(cudaMemcpyAsync(to, t->transfer.staging, (size_t)piece.count * sizeof(float), cudaMemcpyHostToDevice,
+                               s->stream));
+    if (array == CHECKPOINT_PARAMS) {
+        params_from_master(piece_element(s, t->model.params, piece), to, piece.count, index,
+                           rounding_key((uint64_t)run->options->seed, run->updates), run->updates > 0, s->stream);
+    }
+    wait_for_stream(s); // the staging memory is then free again
+}
+
+// Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero, as padding does.
 inline bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
-    ModelState state = state_of(t);
-    uint64_t key = rounding_key((uint64_t)run->options->seed, run->updates);
-    bool rounds =
-        t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
-    bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS;
-    int arrays = moments ? CHECKPOINT_ARRAYS : 1;
-    bool ok = true;
-    state_clear(&state);
+    bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS, ok = true;
+    clear_buckets(&t->shards, t->model.params);
+    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) { clear_buckets(&t->shards, state_array(t, array)); }
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
-    for (int array = 0; ok && array < arrays; array++) {
-        auto read = [&](float *to, int64_t in_file, int64_t n) {
-            return reader == NULL ? init_params(run, in_file, n, to, error)
-                                  : checkpoint_read(reader, array, in_file, to, n, error);
-        };
-        auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
-            params_from_master(params, fp32, n, index, key, rounds, t->gpu.stream);
-        };
-        ok = state_upload(&state, array, read, make_params);
+    for (int array = 0; ok && array < (moments ? CHECKPOINT_ARRAYS : 1); array++) {
+        ok = visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
+            float *to = t->transfer.staging;
+            if (!has_piece(t, array, piece)) { return true; }
+            comm_progress(t->shards.ranks, "loading");
+            bool read = reader == NULL ? init_params(run, piece.in_file, piece.count, to, error)
+                                       : checkpoint_read(reader, array, piece.in_file, to, piece.count, error);
+            if (read) { upload_piece(t, run, array, piece); }
+            return read;
+        });
     }
     return ok;
 }
 
-// Gives every rank the parameters that it needs, after each rank has loaded its part.
-static inline void share_state(Trainer *t, TrainRun *run) {
-    (void)run;
-    ModelState state = state_of(t);
-    state_share(&state);
+// Gives ranks that keep an array whole the parts of all ranks. Every rank has loaded its part.
+static inline void share_bucket(Trainer *t, int bucket) {
+    Shards *s = &t->shards;
+    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
+        Buckets<float> buckets = state_array(t, array);
+        if (buckets.data == NULL || buckets.parts) { continue; }
+        if (buckets.rest && bucket > 0) {
+            gather_rest(s, buckets, bucket);
+        } else {
+            gather_bucket(s, whole_bucket(s, buckets, bucket), bucket, NULL);
+        }
+    }
+    if (!t->model.params.parts) { gather_bucket(s, whole_bucket(s, t->model.params, bucket), bucket, NULL); }
+}
+
+static inline void share_state(Trainer *t) {
+    Shards *s = &t->shards;
+    if (has_peers(s)) {
+        communicate_after_compute(s);
+        for (int b = 0; b < s->layout.num_buckets; b++) { share_bucket(t, b); }
+        compute_after_communicate(s);
+    }
+    forget_fetched(s);
     quantize_all_weights(&t->model, &t->gpu);
-    wait_for_stream(&t->shards);
+    wait_for_stream(s);
+}
+
+// ---- Saving ----
+
+// Calls visit(values, in_file, n) for every piece of this rank's part of an array. phase: for the watch.
+template <class Visit> static inline bool download_state(Trainer *t, int array, const char *phase, Visit visit) {
+    Shards *s = &t->shards;
+    return visit_own_pieces(s, [&](const ZeroPiece &piece) {
+        float *staging = t->transfer.staging;
+        const float *from = piece_element(s, state_array(t, array), piece);
+        if (!has_piece(t, array, piece)) { return true; }
+        comm_progress(s->ranks, "%s", phase);
+        if (from != NULL) {
+            download(s, staging, from, piece.count);
+        } else {
+            download(s, staging, piece_element(s, t->model.params, piece), piece.count);
+        }
+        return visit(staging, piece.in_file, piece.count);
+    });
 }
 
 // Writes this rank's part of all arrays for run_save.
 inline bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
-    ModelState state = state_of(t);
     bool ok = true;
     for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
-        ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
+        ok = download_state(t, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
             return checkpoint_write(writer, array, in_file, from, n, error);
         });
     }
@@ -71,9 +124,8 @@ inline bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *err
 
 // Computes the SUM64 of the fp32 parameters in the order of files. It does not depend on the number of ranks.
 static inline bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
-    ModelState state = state_of(t);
     *hash = 0;
-    state_download(&state, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
+    download_state(t, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
         *hash += sum64(in_file, from, n);
         return true;
     });

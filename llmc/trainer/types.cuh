@@ -155,8 +155,7 @@ struct Evaluation {
 struct Sample {
     int32_t *history, *history_staging; // (T) on the GPU and pinned: the tokens so far
     int history_length;
-    floatX *pinned_logits; // (Vp)
-    float *logits, *probs; // (V)
+    float *logits, *probs; // (V), logits pinned
 };
 
 // Holds buffers for parameters and state on their way between the GPU and files.
