@@ -409,13 +409,6 @@ static bool check_shape(const TrainRun *run, Error *error) {
         !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
         return false;
     }
-    Error why = {};
-    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, o->batch_size, &why)) {
-        return fail(error, "--attention cudnn: %s", why.text);
-    }
-    if (!o->deterministic && !check_cudnn(run, o->batch_size, &why)) {
-        return fail(error, "--deterministic 0: is for cuDNN's attention; %s", why.text);
-    }
 #ifdef PRECISION_FP32
     if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
     if (!o->master_weights) {
@@ -449,9 +442,11 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
 
 // Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
 static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
-    bool ok = run_settle_batch(run, o, error) && check_shape(run, error);
-    return ranks_agree(run->comm, ok, error) && settle_by_gpus(run, o, error) && settle_attention(run, error) &&
-           ranks_agree(run->comm, run_settle_steps(run, error), error);
+    char facts[256];
+    bool ok = run_settle_batch(run, o, error) && check_shape(run, error) && settle_attention(run, error);
+    int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', run->record.attention);
+    return ranks_agree(run->comm, ok, error) && ranks_alike(run->comm, facts, (size_t)n + 1, error) &&
+           settle_by_gpus(run, o, error) && ranks_agree(run->comm, run_settle_steps(run, error), error);
 }
 
 static void plan(Trainer *t, const TrainRun *run) {

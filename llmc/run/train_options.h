@@ -18,7 +18,7 @@
 enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
-#define TRAIN_MAX_BATCH 65536            // sequences
+#define TRAIN_MAX_BATCH 65535            // sequences: what cuDNN takes
 #define MANY 1000000000                  // steps, sequences: more than any run has
 #define TRAIN_CPU_ONLY                                                                                                 \
     "is an option of the CPU trainer (train_gpt2); this one is built for bf16, or by make PRECISION=FP32 for fp32"

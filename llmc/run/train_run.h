@@ -72,8 +72,8 @@ typedef struct {
 
 // What a run leaves to the memory of its GPUs (llmc/trainer/gpu_choices.h).
 typedef struct {
-    int64_t gpu_bytes; // that the run may take of each GPU, with what no plan counts
-    char note[256];    // the choices and their reason; "": none
+    int64_t gpu_bytes;             // that the run may take of each GPU, with what no plan counts
+    char note[256], no_cudnn[256]; // the choices and their reason; why cuDNN computes no attention; "": none
 } RunChoices;
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h

@@ -107,36 +107,13 @@ static inline bool settle_by_gpus(TrainRun *run, TrainOptions *o, Error *error) 
     return (plans || rank_gpus_ask(&bytes, run->comm, error)) && run_settle_gpu_choices(run, o, bytes, error);
 }
 
-// Notes what computes attention, for the training state. All ranks must have the same.
-static inline bool settle_attention(TrainRun *run, Error *error) {
-    char facts[256], version[32], *text = run->record.attention;
-    Error why;
-    if (run_kind(run) != RUN_TRAINS) { return true; }
-    cudnn_att_version_text(version, sizeof(version));
-    if (uses_cudnn(run, run->options->batch_size, &why)) {
-        snprintf(text, sizeof(run->record.attention), "cuDNN %s", version);
-    } else {
-        snprintf(text, sizeof(run->record.attention), OWN_ATTENTION);
-    }
-    int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', text);
-    return comm_check_facts(run->comm, facts, (size_t)n + 1, error);
-}
-
-// Visits all events of a trainer. Some take times.
+// Visits the events of a trainer.
 template <class Visit> static inline void each_event(Trainer *t, Visit visit) {
-    visit(&t->evaluation.evaluated, false);
-    for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded, false), visit(&slot.no_longer_used, false); }
+    visit(&t->evaluation.evaluated);
+    for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded), visit(&slot.no_longer_used); }
     for (int i = 0; i < NUM_STEPS; i++) {
-        visit(&t->stats.begun[i], true), visit(&t->stats.reduced[i], false), visit(&t->stats.done[i], true);
+        visit(&t->stats.begun[i]), visit(&t->stats.reduced[i]), visit(&t->stats.done[i]);
     }
-}
-
-static inline void create_streams(Trainer *t) {
-    gpu_create_stream(&t->gpu.stream);
-    gpu_create_stream(&t->feeder.copy_stream);
-    shards_open(&t->shards, t->shards.ranks, t->gpu.stream);
-    each_event(t,
-               [](cudaEvent_t *event, bool timed) { timed ? gpu_create_timed_event(event) : gpu_create_event(event); });
 }
 
 // Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too.
@@ -154,7 +131,10 @@ static inline bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error
         (t->model.shape.fp8 && !fp8_check_gpu(&t->gpu.device.properties, error))) {
         return false;
     }
-    create_streams(t);
+    gpu_create_stream(&t->gpu.stream);
+    gpu_create_stream(&t->feeder.copy_stream);
+    shards_open(&t->shards, ranks, t->gpu.stream);
+    each_event(t, gpu_create_timed_event);
     if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
         !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->pinned_plan, error) ||
         !plan_allocate(&t->host_plan, error)) {
@@ -172,7 +152,7 @@ static inline void trainer_close(Trainer *t) {
     cudnn_att_close(&t->gpu.cudnn);
     cublas_close(&t->gpu.cublas);
     shards_close(&t->shards);
-    each_event(t, [](cudaEvent_t *event, bool) { cudaEventDestroy(*event); });
+    each_event(t, [](cudaEvent_t *event) { cudaEventDestroy(*event); });
     cudaStreamDestroy(t->gpu.stream);
     cudaStreamDestroy(t->feeder.copy_stream);
     plan_free_device(&t->device_plan);
@@ -183,10 +163,9 @@ static inline void trainer_close(Trainer *t) {
 // Opens GPU and NCCL.
 static inline bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     set_threads(run);
-    Comm *comm = run->comm;
-    bool ok = trainer_open(t, comm, run->options->tf32, error);
-    return ranks_agree(run->comm, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
-           rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
+    bool ok = trainer_open(t, run->comm, run->options->tf32, error);
+    return ranks_agree(run->comm, ok, error) &&
+           rank_gpus_connect(&t->shards.nccl, run->comm, t->shards.comm_stream, error);
 }
 
 #endif // LLMC_TRAINER_OPEN_CUH

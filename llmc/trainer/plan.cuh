@@ -170,26 +170,29 @@ static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape 
 // How a training state records our own attention.
 #define OWN_ATTENTION "our own kernels"
 
-// True if cuDNN takes attention of this run's shape, with a micro-batch of B sequences.
-static inline bool check_cudnn(const TrainRun *run, int64_t B, Error *error) {
+// Settles what computes attention: cuDNN where it takes the shape, unless --attention says otherwise, or the resumed
+// run had our own kernels. Notes why it is not cuDNN.
+static inline bool settle_attention(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    CudnnShape shape = {(int)B, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
-    return cudnn_att_check(&shape, error);
-}
-
-// Tells whether cuDNN computes attention: as --attention says, or as the resumed run had it, or where cuDNN takes the
-// shape. If not, *why says why, or is "" if --attention says so.
-static inline bool uses_cudnn(const TrainRun *run, int64_t B, Error *why) {
-    const TrainOptions *o = run->options;
-    char was[sizeof(run->record.attention)] = "";
-    why->text[0] = '\0';
-    if (run_kind(run) != RUN_TRAINS || strcmp(o->attention, "own") == 0) { return false; }
-    bool any = o->deterministic && strcmp(o->attention, "auto") == 0;
-    if (any && run_resumes(run) && state_get_text(&run->folder.facts, "attention-by", was, sizeof(was)) &&
-        strcmp(was, OWN_ATTENTION) == 0) {
-        return fail(why, "the resumed run has taken " OWN_ATTENTION);
+    CudnnShape shape = {1, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
+    bool own = strcmp(o->attention, "own") == 0, asked = strcmp(o->attention, "cudnn") == 0 || !o->deterministic;
+    char was[sizeof(run->record.attention)] = "", version[32];
+    Error why = {};
+    bool cudnn = cudnn_att_check(&shape, &why);
+    if (asked && !cudnn) {
+        const char *given = o->deterministic ? "--attention cudnn" : "--deterministic 0: is for cuDNN's attention";
+        return fail(error, "%s: %s", given, why.text);
     }
-    return check_cudnn(run, B, why);
+    if (run_kind(run) != RUN_TRAINS) { return true; }
+    bool resumes = run_resumes(run) && state_get_text(&run->folder.facts, "attention-by", was, sizeof(was));
+    if (resumes && !own && !asked && strcmp(was, OWN_ATTENTION) == 0) {
+        cudnn = fail(&why, "the resumed run has taken " OWN_ATTENTION);
+    }
+    cudnn = cudnn && !own;
+    cudnn_att_version_text(version, sizeof(version));
+    snprintf(run->record.attention, sizeof(was), "%s%s", cudnn ? "cuDNN " : OWN_ATTENTION, cudnn ? version : "");
+    if (!cudnn && !own) { snprintf(run->choices.no_cudnn, sizeof(run->choices.no_cudnn), "%.250s", why.text); }
+    return true;
 }
 
 // Returns the places for the mean losses of batches of `most` sequences, shared by the ranks in rounds.
@@ -201,7 +204,6 @@ static inline int64_t mean_places(const TrainRun *run, int64_t batches, int64_t 
 static inline RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     const TrainOptions *o = run->options;
     RunShape shape;
-    Error why;
     memset(&shape, 0, sizeof(shape));
     shape.kind = run_kind(run);
     shape.B = shape.kind == RUN_GENERATES ? 1 : (int)B;
@@ -212,7 +214,7 @@ static inline RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
     shape.repeats = o->deterministic;
-    shape.cudnn = uses_cudnn(run, B, &why);
+    shape.cudnn = strncmp(run->record.attention, "cuDNN", 5) == 0;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.rank = run->rank;
     shape.num_ranks = run->num_ranks;

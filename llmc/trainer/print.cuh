@@ -4,7 +4,6 @@
 
 #include "llmc/base/json_out.h"
 #include "llmc/layers/attention.cuh"
-#include "llmc/ranks/meet.h"
 #include "llmc/ranks/rank_gpus.cuh"
 #include "llmc/run/run_record.h"
 #include "llmc/run/run_report.h"
@@ -13,20 +12,17 @@
 static inline void print_config(const Trainer *t, const TrainRun *run) {
     const RunShape *shape = &t->model.shape;
     int HS = t->model.config.channels / t->model.config.num_heads;
-    char version[32];
-    Error why;
-    cudnn_att_version_text(version, sizeof(version));
     say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
         shape->fp8 ? ", linear layers of the blocks in fp8" : "");
     if (shape->cudnn) {
-        say(stdout, "by cuDNN %s%s", version, shape->repeats ? "" : ", whose backward has other bits each time");
+        say(stdout, "by %s%s", run->record.attention,
+            shape->repeats ? "" : ", whose backward has other bits each time");
     } else {
         say(stdout, "on %s", attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores");
     }
     say(stdout, ", heads of %d\n", HS);
-    if (!uses_cudnn(run, shape->B, &why) && why.text[0] != '\0') {
-        say(stdout, "            not by cuDNN: %s\n", why.text);
-    }
+    const char *why = run->choices.no_cudnn;
+    if (why[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", why); }
 }
 
 static inline void print_machine(Trainer *t) {
@@ -84,7 +80,6 @@ static inline void add_versions(Text *versions) {
     cublas_version_text(text, sizeof(text)), add("cublaslt", text);
     cudnn_att_version_text(text, sizeof(text)), add("cudnn", text);
     nccl_version_text(text, sizeof(text)), add("nccl", text);
-    comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
 }
 
 // Describes rank 0's GPU, and how many there are, for run.jsonl.

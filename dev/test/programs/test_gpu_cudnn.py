@@ -124,7 +124,7 @@ def test_atomics():
     record = record_of(folder)
     assert record["options"]["deterministic"] == "0", record
     for options, kind, says in ((["--attention", "own"], CUDNN, "needs no --attention own"),
-                                ([], {}, f"is for cuDNN's attention; {NO_CUDNN}"),
+                                ([], {}, f"is for cuDNN's attention: {NO_CUDNN}"),
                                 (["--steps", 0], CUDNN, "needs --steps (-x) other than 0")):
         run = RUN if "--steps" not in options else ["-e", "d6"]
         refused(*run, *options, "--deterministic", 0, says=["--deterministic 0: ", says], **kind)

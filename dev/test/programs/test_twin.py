@@ -227,7 +227,7 @@ def test_options():
             ("--max_iters=9", "'--max_iters': unknown option; give --steps (-x)"),
             ("--top-p 1", "--top-p: is an option of the C trainers, and does nothing here; leave it out"),
             ("-s 20", "--sample-every (-s): got '20', this program takes only 0; leave it out"),
-            ("-b", "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
+            ("-b", "--batch-size (-b): value missing, expected a whole number from 1 to 65535 (default 4)"),
             ("-k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"),
             ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"),
             ("--resume", "--resume (-y): needs --out-dir (-o)")):

@@ -115,7 +115,7 @@ static void check_rows(Test *t, const Row *rows, size_t num_rows, bool accepted)
 TEST(test_refusals) {
     static const Row rows[] = {
         // values: the words of each type
-        {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65536 (default 4)"},
+        {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65535 (default 4)"},
         {ON_BOTH, "-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
         {ON_BOTH, "-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
         {ON_BOTH, "-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
@@ -161,8 +161,8 @@ TEST(test_refusals) {
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         // the batch
         {ON_CPU_ONLY, "-i x -d 1000", "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; give 768"},
-        {ON_CPU_ONLY, "-i x -b 65536 -t 65536",
-         "--batch-size (-b): 65536 x 65536 tokens are 4294967296 in a micro-batch, at most 2147483647 are possible"},
+        {ON_CPU_ONLY, "-i x -b 65535 -t 65536",
+         "--batch-size (-b): 65535 x 65536 tokens are 4294901760 in a micro-batch, at most 2147483647 are possible"},
     };
     check_rows(t, rows, sizeof(rows) / sizeof(rows[0]), false);
 }
@@ -185,7 +185,7 @@ TEST(test_long_and_strange_words) {
     static Parsed p;
     snprintf(words, sizeof(words), "-i x -b 7%s\n\x1b[31m", "11111111112222222222333333333344444444445555555555");
     const char *expected = "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a whole "
-                           "number from 1 to 65536 (default 4)";
+                           "number from 1 to 65535 (default 4)";
     CHECK(t, !parse(&p, false, words) && strcmp(p.error.text, expected) == 0, "%s", p.error.text);
     snprintf(words, sizeof(words), "--%0*d", 3000, 0);
     CHECK(t, !parse(&p, false, words) && strlen(p.error.text) < 200, "%s", p.error.text);
