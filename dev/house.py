@@ -20,16 +20,16 @@ ROOMS = {
     "base": (1237, 1150, ""),
     "model": (931, 850, "base"),
     "cpu": (1560, 1450, "base model"),
-    "cuda": (853, 850, "base model"),
+    "cuda": (845, 850, "base model"),
     "layers": (3193, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
-    "ranks": (2333, 2000, "base model cuda"),
+    "ranks": (2291, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
-    "trainer": (1649, 1000, "base model cuda layers optim ranks data files run"),
+    "trainer": (1625, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3071, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 520, "Makefile": 250, "README.md": 200}
+FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 515, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")

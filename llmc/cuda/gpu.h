@@ -19,14 +19,6 @@ static inline void gpu_version_text(char *text, size_t size, int version) {
     snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
 }
 
-// The GPU's UUID in hex. Two processes with equal UUIDs share a GPU.
-static inline void gpu_uuid_text(char *text, size_t size, const cudaDeviceProp *properties) {
-    size_t used = 0;
-    for (char byte : properties->uuid.bytes) {
-        used += (size_t)snprintf(text + used, size - used, "%02x", (unsigned char)byte);
-    }
-}
-
 // The precision in which this build multiplies matrices.
 static inline GpuPrecision gpu_matmul_precision(bool tf32) {
     return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;

@@ -13,6 +13,7 @@
 #define LLMC_BUCKETS_CUH
 
 #include "llmc/cuda/cuda_common.h"
+#include "llmc/cuda/gpu.h"
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
@@ -289,22 +290,12 @@ static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, boo
 
 // ---- Opening ----
 
-// Calls visit with every event of s.
-static inline void shards_each_event(Shards *s, void (*visit)(cudaEvent_t *)) {
-    visit(&s->computed);
-    visit(&s->communicated);
-    for (int slot = 0; slot < ZERO_NUM_SLOTS; slot++) {
-        visit(&s->fetched[slot]);
-        visit(&s->used[slot]);
-        visit(&s->reduced[slot]);
-    }
+// Visits every event of s.
+template <class Visit> static inline void shards_each_event(Shards *s, Visit visit) {
+    visit(&s->computed), visit(&s->communicated);
+    for (int i = 0; i < ZERO_NUM_SLOTS; i++) { visit(&s->fetched[i]), visit(&s->used[i]), visit(&s->reduced[i]); }
     for (int b = 0; b < s->layout.num_buckets; b++) { visit(&s->gathered[b]); }
 }
-
-static inline void shards_create_event(cudaEvent_t *event) {
-    cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-}
-static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
 
 // Plans the layout of a run that has no GPU yet.
 static inline void shards_plan(Shards *s, const ModelConfig *config, int rank, int num_ranks, int stage,
@@ -322,11 +313,11 @@ static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
     s->stream = stream;
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     cuda_check(cudaStreamCreateWithPriority(&s->comm_stream, cudaStreamNonBlocking, greatest));
-    shards_each_event(s, shards_create_event);
+    shards_each_event(s, gpu_create_event);
 }
 
 static inline void shards_close(Shards *s) {
-    shards_each_event(s, shards_destroy_event);
+    shards_each_event(s, [](cudaEvent_t *event) { cudaEventDestroy(*event); });
     cudaStreamDestroy(s->comm_stream);
 }
 

@@ -256,14 +256,6 @@ static inline bool meet_by_mpi(Start *s, Error *error) {
 }
 
 static inline void meet_end_mpi(void) { MPI_Finalize(); }
-
-// Writes the name and version of the MPI library ("Open MPI v4.1.4"), "" for a program without MPI.
-static inline void comm_mpi_version_text(char *text, size_t size) {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-    int length = 0;
-    MPI_Get_library_version(version, &length);
-    snprintf(text, size, "%.*s", (int)strcspn(version, ",\n"), version); // what follows says where it was built
-}
 #else
 static inline bool meet_begin_mpi(const Launcher *launcher, int *rank, int *num_ranks, Error *error) {
     (void)rank, (void)num_ranks;
@@ -274,7 +266,6 @@ static inline bool meet_begin_mpi(const Launcher *launcher, int *rank, int *num_
 }
 static inline bool meet_by_mpi(Start *s, Error *error) { return (void)s, fail(error, "built without MPI"); }
 static inline void meet_end_mpi(void) {}
-static inline void comm_mpi_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 #endif
 
 // Finds the number of ranks, and this process's rank. One process is rank 0 of 1. By MPI there are as many as the

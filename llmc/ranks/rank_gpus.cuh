@@ -7,47 +7,23 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/nccl.h"
 
-// Opens this rank's GPU and returns its free memory. Only an opened GPU shows how much memory CUDA takes.
-static inline bool rank_gpu_ask(int64_t *free_bytes, const Comm *comm, Error *error) {
+// Finds the least memory that is free on the GPU of any rank. All ranks get one answer. Only an opened GPU shows how
+// much memory CUDA takes.
+static inline bool rank_gpus_ask(int64_t *free_bytes, Comm *comm, Error *error) {
     cudaDeviceProp properties;
     size_t available = 0, installed = 0;
-    if (!gpu_select(&properties, comm->local_rank, error)) { return false; }
-    cuda_check(cudaMemGetInfo(&available, &installed));
-    *free_bytes = (int64_t)available;
-    return true;
-}
-
-// Finds the least memory that is free on the GPU of any rank. All ranks get one answer.
-static inline bool rank_gpus_ask(int64_t *free_bytes, Comm *comm, Error *error) {
     Text all;
-    int64_t mine = 0;
     comm_slow(comm, true);
-    bool ok = rank_gpu_ask(&mine, comm, error);
-    ok = comm_agree(comm, ok, error) && comm_gather(comm, "free memory", &mine, (int64_t)sizeof(mine), &all, error);
+    bool ok = gpu_select(&properties, comm->local_rank, error);
+    if (ok) { cuda_check(cudaMemGetInfo(&available, &installed)); }
+    ok = comm_agree(comm, ok, error) &&
+         comm_gather(comm, "free memory", &available, (int64_t)sizeof(available), &all, error);
     comm_slow(comm, false);
     if (!ok) { return false; }
-    *free_bytes = INT64_MAX;
-    for (int r = 0; r < comm->num_ranks; r++) { *free_bytes = min_i64(*free_bytes, ((const int64_t *)all.data)[r]); }
+    for (int r = 0; r < comm->num_ranks; r++) { available = std::min(available, ((const size_t *)all.data)[r]); }
     text_free(&all);
+    *free_bytes = (int64_t)available;
     return true;
-}
-
-// Refuses two ranks on one GPU. They would share its memory and wait for each other forever.
-static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu, Error *error) {
-    char mine[128] = "", uuid[40];
-    bool ok = true;
-    Text all;
-    if (comm->num_ranks == 1) { return true; }
-    gpu_uuid_text(uuid, sizeof(uuid), gpu);
-    snprintf(mine, sizeof(mine), "%s %s", comm->peers[comm->rank].who.host, uuid);
-    if (!comm_gather(comm, "GPUs", mine, (int64_t)sizeof(mine), &all, error)) { return false; }
-    for (int r = 0; ok && r < comm->rank; r++) {
-        ok = memcmp(mine, all.data + (size_t)r * sizeof(mine), sizeof(mine)) != 0 ||
-             fail(error, "has the GPU of %s; give each process a GPU of its own (nvidia-smi -L lists them)",
-                  comm_name(comm, r).text);
-    }
-    text_free(&all);
-    return comm_agree(comm, ok, error);
 }
 
 // Prints the line of the ranks.

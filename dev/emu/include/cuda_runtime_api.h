@@ -105,7 +105,6 @@ struct cudaDeviceProp {
     int concurrentManagedAccess, pageableMemoryAccess, cooperativeLaunch;
     int integrated, managedMemory, concurrentKernels, asyncEngineCount, unifiedAddressing, ECCEnabled;
     int pciBusID, pciDeviceID, pciDomainID;
-    cudaUUID_t uuid;
 };
 
 struct cudaFuncAttributes {
