@@ -249,14 +249,6 @@ static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, 
     cuda_check_launch("fp8_quantize_kernel");
 }
 
-// Does this GPU run code that was compiled for compute capability 8.9 or later? Other code converts to 8 bits in
-// software, which is slower.
-static inline bool fp8_has_conversion() {
-    struct cudaFuncAttributes attributes;
-    cuda_check(cudaFuncGetAttributes(&attributes, fp8_quantize_kernel<fp8e4, Fp8Identity>));
-    return attributes.ptxVersion >= 89;
-}
-
 // ---- The 8-bit copies of a model ----
 //
 // Weights keep their copies from update to update if every rank always holds all weights. Otherwise the model quantises

@@ -193,33 +193,14 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 
 // ---- Traffic ----
 
-// A term is limited to this, so that a sum of a few terms cannot overflow.
-#define ZERO_MAX_BYTES (INT64_MAX / 8)
-static inline int64_t zero_times(int64_t a, int64_t b) {
-    return b > 0 && a > ZERO_MAX_BYTES / b ? ZERO_MAX_BYTES : a * b;
-}
+// Counts the bytes that a rank sends in a step. It receives as many. The few bytes of losses and norms do not count.
+typedef struct {
+    double gradients, parameters, matrices; // whole numbers; matrices: of Muon
+} ZeroTraffic;
 
 // Returns the elements that a rank sends while all ranks gather or reduce bucket b. In a ring over R ranks this takes
 // R - 1 turns. In each turn every rank passes one shard to its neighbour.
 static inline int64_t zero_ring(const ZeroLayout *z, int b) { return (z->num_ranks - 1) * zero_shard(z, b); }
-
-// Computes the bytes that a rank sends in a step for gradients and for parameters. It receives as many. The few bytes
-// of losses and norms do not count. Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice
-// the bytes. Stage 1 reduces gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole
-// gradients and reduce them in each micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a
-// block in each forward and each backward pass. It skips a block that the pass before left in its slot.
-static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches,
-                                   int64_t *gradient_bytes, int64_t *parameter_bytes) {
-    int64_t rest = zero_ring(z, 0), blocks = z->config.num_layers * zero_ring(z, 1);
-    int64_t there = zero_num_slots(z) * zero_ring(z, 1);
-    int64_t reductions = stage >= ZERO_GRADIENTS ? micro_batches : 1, passes = stage == ZERO_REPLICATE ? 2 : 1;
-    *gradient_bytes = zero_times(rest + blocks, reductions * passes * (int64_t)sizeof(float));
-    *parameter_bytes = stage == ZERO_REPLICATE ? 0 : zero_times(rest + blocks, sizeof_param);
-    if (stage == ZERO_PARAMETERS) {
-        *parameter_bytes = zero_times(rest + there, sizeof_param) +
-                           zero_times(blocks - there, zero_times(2 * sizeof_param, micro_batches));
-    }
-}
 
 // Returns the rank that runs Muon's rounds (llmc/model/muon.h) for the matrices of a block in stages 1 to 3. The rounds
 // need whole matrices, and a rank holds shards that are cut anywhere. So every rank computes the momentum of its shard,
@@ -227,10 +208,22 @@ static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_pa
 // The momentum lies where AdamW's m lies, and checkpoints do not depend on the number of ranks.
 static inline int zero_owner(const ZeroLayout *z, int layer) { return layer % z->num_ranks; }
 
-// Returns the bytes of Muon's matrices that a rank sends in an update: each block travels to its owner and back.
-static inline int64_t zero_matrix_bytes(const ZeroLayout *z, int stage, int sizeof_param) {
-    if (z->muon[1] == 0 || stage == ZERO_REPLICATE) { return 0; }
-    return zero_times(z->config.num_layers * zero_ring(z, 1), 2 * sizeof_param);
+// Computes the traffic of a step. Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice
+// the bytes. Stage 1 reduces gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole
+// gradients and reduce them in each micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a
+// block in each forward and each backward pass. It skips a block that the pass before left in its slot. With Muon each
+// block travels to its owner and back.
+static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
+    double rest = (double)zero_ring(z, 0), block = (double)zero_ring(z, 1), blocks = z->config.num_layers * block;
+    double there = zero_num_slots(z) * block, all = rest + blocks;
+    double reductions = stage >= ZERO_GRADIENTS ? (double)micro_batches : 1.0;
+    ZeroTraffic sent = {4.0 * reductions * all, sizeof_param * all, 0.0};
+    if (z->muon[1] > 0 && stage != ZERO_REPLICATE) { sent.matrices = 2.0 * sizeof_param * blocks; }
+    if (stage == ZERO_REPLICATE) { sent.gradients *= 2.0, sent.parameters = 0.0; }
+    if (stage == ZERO_PARAMETERS) {
+        sent.parameters = sizeof_param * (rest + there + 2.0 * (double)micro_batches * (blocks - there));
+    }
+    return sent;
 }
 
 #endif // LLMC_ZERO_H

@@ -28,12 +28,6 @@ static inline void print_config(const Trainer *t, const TrainRun *run) {
 static inline void print_machine(Trainer *t) {
     gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
     if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
-    if (t->model.shape.fp8 && !fp8_has_conversion()) {
-        say(stdout,
-            "fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
-            "it with GPU_ARCH=%d%d\n",
-            t->gpu.device.properties.major, t->gpu.device.properties.minor);
-    }
 }
 
 // Prints the buffers that are not the GPU's.
@@ -46,23 +40,21 @@ static inline void print_host_plans(const Trainer *t) {
 
 // Prints the work and the traffic of a step on each GPU, and whether the plan fits.
 static inline void print_plan(const Trainer *t, const TrainRun *run) {
-    const ZeroLayout *zero = &t->shards.layout;
-    int stage = t->model.shape.zero_stage, size = (int)sizeof(floatX);
-    int64_t gradients, parameters, matrices = zero_matrix_bytes(zero, stage, size), bytes = t->device_plan.total;
-    int64_t missing = bytes - run_gpu_budget(run);
+    int64_t bytes = t->device_plan.total, missing = bytes - run_gpu_budget(run);
+    ZeroTraffic sent =
+        zero_traffic(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches);
     bool trains = run_kind(run) == RUN_TRAINS;
     ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
-    zero_step_bytes(zero, stage, size, run->micro_batches, &gradients, &parameters);
     if (train_options_plans_all(run->options)) { print_host_plans(t); }
     if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
     if (trains && run->num_ranks > 1) {
-        say(stdout, "            %lld bytes of gradients, %lld of parameters, sent by each GPU\n", (long long)gradients,
-            (long long)parameters);
+        say(stdout, "            %.0f bytes of gradients, %.0f of parameters, sent by each GPU\n", sent.gradients,
+            sent.parameters);
     }
-    if (matrices > 0) {
+    if (sent.matrices > 0.0) {
         say(stdout,
-            "            %lld bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
-            (long long)matrices, run->num_ranks);
+            "            %.0f bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
+            sent.matrices, run->num_ranks);
     }
     if (missing <= 0) {
         say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);

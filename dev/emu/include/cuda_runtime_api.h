@@ -75,10 +75,6 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxBlocksPerMultiprocessor = 106,
 };
 
-typedef struct {
-    char bytes[16];
-} cudaUUID_t;
-
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;

@@ -59,9 +59,8 @@ static void ring_example(void) {
 static double megabytes(int64_t elements, int bytes) { return 1e-6 * (double)(elements * bytes); }
 
 static double sent(const ZeroLayout *z, int stage, int64_t micro_batches) {
-    int64_t gradients, parameters;
-    zero_step_bytes(z, stage, 2, micro_batches, &gradients, &parameters);
-    return megabytes(gradients + parameters, 1);
+    ZeroTraffic bytes = zero_traffic(z, stage, 2, micro_batches);
+    return 1e-6 * (bytes.gradients + bytes.parameters);
 }
 
 static void print_stage(const ZeroLayout *z, int stage) {
