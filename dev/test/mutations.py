@@ -7,7 +7,7 @@
     python3 dev/test/mutations.py --list
 
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
-names suites of build/unit_tests, KERNELS groups of build/emu/test_kernels, CPU and EMU a test file of
+names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, CPU and EMU a test file of
 dev/test/programs with pytest's -k, for train_gpt2 and train_gpt2emu. Run it before and after tests are merged.
 """
 import argparse
@@ -19,7 +19,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TREE = os.path.join(ROOT, "build", "mutations")
-UNIT, KERNELS, CPU, EMU = "unit", "kernels", "cpu", "emu"
+UNIT, FUZZ, KERNELS, CPU, EMU = "unit", "fuzz", "kernels", "cpu", "emu"
 Mistake = collections.namedtuple("Mistake", "file old new kind test")
 
 MISTAKES = [Mistake(*row) for row in (
@@ -139,7 +139,20 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/ranks/watch.h", "since + gap < now ? since + gap : now", "since", UNIT, "comm"),
     ("llmc/ranks/watch.h", "late && !beat->waits ? &hangs : &last", "late ? &hangs : &last", UNIT, "comm"),
     ("llmc/ranks/watch.h", "    alarm(WATCH_END_SECONDS);\n", "", UNIT, "comm"),
-    ("llmc/ranks/star.h", "head->bytes > STAR_MAX_BYTES ||", "", UNIT, "comm"),
+    ("llmc/ranks/star.h", "head->bytes > STAR_MAX_BYTES ||", "", FUZZ, "fuzz_wire"),
+    ("llmc/ranks/star.h", "(ok && (head->kind == TALK_MINE) == (rank > 0))", "ok", FUZZ, "fuzz_wire"),
+    ("llmc/ranks/star.h", "    comm->broken = true;\n    comm_all_know", "    comm_all_know", UNIT, "comm"),
+    ("llmc/ranks/agree.h", "bool known = strcmp(text, comm->known) == 0;", "bool known = false;", UNIT, "comm"),
+    ("llmc/ranks/meet.h", "here && i < me", "here && i <= me", UNIT, "comm"),
+    ("llmc/ranks/meet.h", "    unsetenv(TOKEN_VARIABLE);\n", "", UNIT, "comm"),
+    ("llmc/ranks/meet.h", "getentropy(bytes, sizeof(bytes)) == 0", "memset(bytes, 7, sizeof(bytes)) != NULL", UNIT,
+     "comm"),
+    ("llmc/ranks/meet.h", "    comm->start_deadline = 0.0;\n", "", UNIT, "comm"),
+    ("llmc/ranks/meet.h", "} while (!s->told && seconds_now()", "} while (seconds_now()", UNIT, "comm"),
+    ("llmc/ranks/watch.h", "watch_say_last(comm, fails ? BEAT_END : BEAT_GOODBYE, comm->failure, deadline);", "", UNIT,
+     "comm"),
+    ("llmc/ranks/watch.h", "if (verdict >= w->verdict) { return; }", "if (w->verdict < VERDICT_NONE) { return; }", UNIT,
+     "comm"),
     ("llmc/ranks/star.h", "    s->refusal = error->text;\n", "", UNIT, "comm"),
     ("llmc/ranks/star.h", "join->num_ranks != comm->num_ranks || rank < 0", "rank < 0", UNIT, "comm"),
     ("llmc/ranks/watch.h", "comm->slow ? WATCH_SLOW_FACTOR : 1.0", "1.0", UNIT, "comm"),
@@ -490,14 +503,17 @@ def unit_program(suite):
 
 def targets_of(mistake):
     """What make builds for the test."""
-    return {UNIT: [unit_program(suite) for suite in mistake.test.split()], KERNELS: ["build/emu/test_kernels"],
-            CPU: ["train_gpt2", "tokenize"], EMU: ["train_gpt2", "train_gpt2emu"]}[mistake.kind]
+    return {UNIT: [unit_program(suite) for suite in mistake.test.split()], FUZZ: [f"build/{mistake.test}"],
+            KERNELS: ["build/emu/test_kernels"], CPU: ["train_gpt2", "tokenize"],
+            EMU: ["train_gpt2", "train_gpt2emu"]}[mistake.kind]
 
 
 def test_passes(mistake):
     """(does the test of a mistake pass, what was said)"""
     if mistake.kind == UNIT:
         runs = [[unit_program(suite), suite] for suite in mistake.test.split()]
+    elif mistake.kind == FUZZ:
+        runs = [[f"build/{mistake.test}"]]
     elif mistake.kind == KERNELS:
         runs = [["build/emu/test_kernels", *mistake.test.split()]]
     else:

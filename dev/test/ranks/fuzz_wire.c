@@ -87,8 +87,10 @@ static void read_talk(Comm *comm, int fd, int flags) {
     comm->peers[other].talk = fd;
     if (!star_receive(comm, other, "a sum", &head, &all, &error)) {
         require_text(error.text, sizeof(error.text));
+        require(all.capacity <= 2 * (size_t)STAR_MAX_BYTES + 1024); // no more memory than for the longest message
     } else {
         require(head.bytes >= 0 && all.used == (size_t)head.bytes && all.data[all.used] == '\0');
+        require((head.kind == TALK_MINE) == (comm->rank == 0) && memchr(head.name, '\0', sizeof(head.name)) != NULL);
         if (!star_check_head(comm, &mine, other, &head, &error)) { require_text(error.text, sizeof(error.text)); }
         if (head.kind != TALK_FAILURE) { use_result(comm, &all, flags); }
     }

@@ -1,11 +1,11 @@
 // The processes of a run: this program starts itself as several ranks, which connect, exchange, fail, hang and die.
 //
 // A rank is `test_comm rank KEY=VALUE...` (rank_main). It prints "open ..." when it is connected, then does what do=
-// says; it ends as a trainer's main would. Limits here are generous: a slow machine may take its time, only a rank that
-// is not found out at all fails a test. That a death is found at once and not by silence is seen from the message.
+// says, or rank who= what mine= says; it ends as a trainer's main would. Limits here are generous: a slow machine may
+// take its time, only a rank that is not found out at all fails a test. That a death is found at once and not by
+// silence is seen from the message. Ranks wait most of the time: runs that do not depend on each other start together.
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/meet.h"
-#include "llmc/base/rand.h"
 #include "dev/test/ranks/processes.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test_main.h"
@@ -13,9 +13,8 @@
 #define MAX_TEST_RANKS 8
 #define LIMIT 40.0 // seconds for anything that must end
 #define SECRET "0123456789abcdef0123456789ABCDEFfedcba9876543210fedcba9876543210"
-#define OTHER_SECRET "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 #define NO_ANSWER "no answer of this run's rank 0: another program, or a rank 0 with another secret?"
-#define TURNED_AWAY "connections turned away at the start, because they did not show this run's token: "
+#define FIREWALL "; is rank 0 started, and does no firewall come between?"
 
 static const char *self; // this program
 
@@ -45,98 +44,73 @@ static double rank_number(const Rank *r, const char *key, double otherwise) {
 
 static bool rank_wrong(Rank *r, const char *what) { return fail(&r->error, "wrong: %s", what); }
 
-static void rank_sleep(double seconds) {
+static bool rank_sleep(double seconds) {
     double end = seconds_now() + seconds;
     while (seconds_now() < end) { poll(NULL, 0, 10); }
+    return true;
 }
 
-// Every kind of exchange, with results that only the right order and all contributions give.
+// Every kind of exchange, with results that only the right order and all contributions give. count: of the numbers that
+// each rank brings; many are more than any socket holds at once.
 static bool do_exchanges(Rank *r) {
     Comm *comm = &r->comm;
-    int n = comm->num_ranks;
+    int n = comm->num_ranks, count = (int)rank_number(r, "count", 3);
+    uint64_t *mine = (uint64_t *)calloc((size_t)count + 1, sizeof(uint64_t)), sum[2];
     for (int round = 0; round < 20; round++) {
-        uint64_t mine[3] = {(uint64_t)(comm->rank + 10 * round), 7, UINT64_MAX}, sum[2];
         Text all;
-        if (!comm_gather(comm, "numbers", mine, sizeof(mine), &all, &r->error)) { return false; }
-        for (int i = 0; i < n; i++) {
-            const uint64_t *its = (const uint64_t *)all.data + 3 * i;
-            if (its[0] != (uint64_t)(i + 10 * round) || its[2] != UINT64_MAX) { return rank_wrong(r, "gather"); }
+        int64_t bytes = (int64_t)sizeof(uint64_t) * count;
+        for (int i = 0; i < count; i++) { mine[i] = (uint64_t)(comm->rank + 10 * round + 1000 * i); }
+        if (!comm_gather(comm, "numbers", mine, bytes, &all, &r->error)) { return false; }
+        for (int i = 0; i < n * count; i++) {
+            uint64_t expected = (uint64_t)(i / count + 10 * round + 1000 * (i % count));
+            if (((const uint64_t *)all.data)[i] != expected) { return rank_wrong(r, "gather"); }
         }
         text_free(&all);
         sum[0] = (uint64_t)comm->rank + 1, sum[1] = UINT64_MAX;
         if (!comm_sum_u64(comm, sum, 2, &r->error)) { return false; }
         if (sum[0] != (uint64_t)(n * (n + 1) / 2) || sum[1] != 0 - (uint64_t)n) { return rank_wrong(r, "sum"); }
-        double data[2] = {comm->rank == 0 ? 3.25 : -1.0, comm->rank == 0 ? round : -1.0};
-        if (!comm_broadcast(comm, data, sizeof(data), &r->error)) { return false; }
-        if (data[0] != 3.25 || data[1] != round) { return rank_wrong(r, "broadcast"); }
+        if (!comm_broadcast(comm, mine, bytes, &r->error)) { return false; }
+        if (count > 0 && mine[0] != (uint64_t)(10 * round)) { return rank_wrong(r, "broadcast"); }
         if (!comm_agree(comm, true, &r->error)) { return false; }
     }
+    free(mine);
     return true;
 }
 
-// More than any socket holds at once, and nothing at all.
-static bool do_large(Rank *r) {
-    int64_t bytes = 5000000;
-    int n = r->comm.num_ranks;
-    char *mine = (char *)malloc((size_t)bytes);
-    Text all, none = {NULL, 0, 0, false};
-    memset(mine, r->comm.rank + 1, (size_t)bytes);
-    bool ok = comm_gather(&r->comm, "much", mine, bytes, &all, &r->error);
-    for (int64_t i = 0; ok && i < n * bytes; i++) {
-        if (all.data[i] != (char)(i / bytes + 1)) { ok = rank_wrong(r, "large gather"); }
-    }
-    ok = ok && comm_broadcast(&r->comm, mine, bytes, &r->error) &&
-         (mine[bytes - 1] == 1 || rank_wrong(r, "large broadcast"));
-    ok = ok && comm_gather(&r->comm, "nothing", NULL, 0, &none, &r->error) &&
-         comm_broadcast(&r->comm, NULL, 0, &r->error);
-    free(mine), text_free(&all), text_free(&none);
-    return ok;
-}
-
-// Ranks who and who + 1 fail to agree.
+// Ranks who and who + 1 fail to agree. All fail then, and agree on that: the error names its rank once.
 static bool do_agree(Rank *r) {
     int rank = r->comm.rank;
     fail(&r->error, "disk full on %d", rank);
-    return comm_agree(&r->comm, rank != r->who && rank != r->who + 1, &r->error);
+    bool ok = comm_agree(&r->comm, rank != r->who && rank != r->who + 1, &r->error);
+    return comm_agree(&r->comm, ok, &r->error);
 }
 
-static void add_fact(char *facts, size_t *bytes, const char *name, const char *value) {
-    *bytes += (size_t)sprintf(facts + *bytes, "%s%c%s", name, '\0', value) + 1;
-}
-
-// Rank who has another value, or with `fact=`, one fact more.
+// Rank who has other facts.
 static bool do_facts(Rank *r) {
-    char facts[20000];
-    size_t bytes = 0;
-    const char *extra = rank_text(r, "fact", NULL);
-    bool other = r->comm.rank == r->who;
-    add_fact(facts, &bytes, "model", "");
-    add_fact(facts, &bytes, "--seq-len", other && extra == NULL ? "32" : "64");
-    if (other && extra != NULL) { add_fact(facts, &bytes, extra, "1"); }
-    for (int i = 0; i < 500; i++) { add_fact(facts, &bytes, "shard", "a checksum of some length"); }
-    return comm_check_facts(&r->comm, facts, bytes, &r->error);
+    char facts[200];
+    const char *all = "model,,-t,64";
+    int n = snprintf(facts, sizeof(facts), "%s", r->comm.rank == r->who ? rank_text(r, "facts", all) : all);
+    for (int i = 0; i < n; i++) { facts[i] = facts[i] == ',' ? '\0' : facts[i]; }
+    return comm_check_facts(&r->comm, facts, (size_t)n + 1, &r->error);
 }
 
-// Rank who is in another exchange of one size (how=name), or brings another size (how=size, broadcast).
+// Rank who is in an exchange of another size, or with other=, of another name. The exchange itself tells all ranks what
+// is wrong. No later one succeeds, and the error stays.
 static bool do_mismatch(Rank *r) {
-    const char *how = rank_text(r, "how", "size");
+    const char *other = rank_text(r, "other", NULL);
     uint64_t values[2] = {1, 2};
-    bool other = r->comm.rank == r->who, by_name = strcmp(how, "name") == 0;
-    if (strcmp(how, "broadcast") == 0) { return comm_broadcast(&r->comm, values, other ? 16 : 8, &r->error); }
     Text all;
-    return comm_gather(&r->comm, other && by_name ? "a sum" : "numbers", values, other && !by_name ? 16 : 8, &all,
-                       &r->error);
+    bool mine = r->comm.rank == r->who;
+    bool ok = other == NULL ? comm_broadcast(&r->comm, values, mine ? 16 : 8, &r->error)
+                            : comm_gather(&r->comm, mine ? other : "numbers", values, 8, &all, &r->error);
+    if (ok || strstr(r->error.text, "do not do the same") == NULL) { abort(); } // before another rank's watch tells
+    return comm_agree(&r->comm, ok, &r->error);
 }
 
-// Waits for the other ranks in an exchange. Rank `who` does not come.
-static bool wait_in_exchange(Rank *r) {
+// Waits for the other ranks in an exchange.
+static bool do_wait(Rank *r) {
     uint64_t none = 0;
     return comm_sum_u64(&r->comm, &none, 1, &r->error);
-}
-
-static bool do_wait(Rank *r) {
-    if (r->comm.rank == r->who) { rank_sleep(1000.0); }
-    return wait_in_exchange(r);
 }
 
 // Computes, with progress but without any exchange, until the watch ends it, or for `seconds`.
@@ -149,61 +123,49 @@ static bool do_compute(Rank *r) {
     return true;
 }
 
-// All compute, then rank who gets no further; how=all: nor does any other, and all say that they wait.
+// Gets no further after step 1.
 static bool do_hang(Rank *r) {
-    bool all = strcmp(rank_text(r, "how", ""), "all") == 0;
     comm_progress(&r->comm, "step 1");
-    if (all && r->comm.rank != r->who) { comm_progress(&r->comm, "step 2"); }
-    if (all) { comm_waits(&r->comm, true); }
-    if (all || r->comm.rank == r->who) { rank_sleep(1000.0); }
-    return wait_in_exchange(r);
+    return rank_sleep(1000.0);
 }
 
-// Rank who takes `seconds`, longer than the watchdog, but has said that this is normal.
+// Waits for the GPU, which waits for the other ranks, in step 2; rank who in step 1.
+static bool do_gpu(Rank *r) {
+    comm_progress(&r->comm, "step 1");
+    if (r->comm.rank != r->who) { comm_progress(&r->comm, "step 2"); }
+    comm_waits(&r->comm, true);
+    return rank_sleep(1000.0);
+}
+
+// Takes `seconds`, longer than the watchdog, but has said that this is normal.
 static bool do_slow(Rank *r) {
-    if (r->comm.rank == r->who) {
-        comm_slow(&r->comm, true);
-        rank_sleep(rank_number(r, "seconds", 0.0));
-        comm_slow(&r->comm, false);
-    }
-    return wait_in_exchange(r) && do_exchanges(r);
+    comm_slow(&r->comm, true);
+    rank_sleep(rank_number(r, "seconds", 0.0));
+    comm_slow(&r->comm, false);
+    return do_wait(r);
 }
 
-// Rank who fails on its own. Without who, all fail at once. The other ranks wait for it, or compute.
-static bool do_fail(Rank *r) {
-    bool mine = r->comm.rank == r->who || r->who < 0;
-    if (mine) { return fail(&r->error, "no more paper"); }
-    return strcmp(rank_text(r, "how", ""), "compute") == 0 ? do_compute(r) : wait_in_exchange(r);
-}
-
-// Rank who leaves in order. The other ranks go on for a while without it, then miss it (how=miss) or not, or wait for
-// it on the GPU (how=gpu).
-static bool do_leave(Rank *r) {
-    if (r->comm.rank == r->who) { return true; }
-    if (strcmp(rank_text(r, "how", ""), "gpu") == 0) { comm_waits(&r->comm, true), rank_sleep(1000.0); }
-    rank_sleep(0.5);
-    comm_progress(&r->comm, "alone");
-    return strcmp(rank_text(r, "how", ""), "miss") != 0 || wait_in_exchange(r);
-}
+static bool do_fail(Rank *r) { return fail(&r->error, "no more paper"); }
 
 // Rank who fails. The other ranks cannot print it: nobody reads their stderr, a pipe that is full.
 static bool do_mute(Rank *r) {
     int ends[2];
-    if (r->comm.rank == r->who) { return wait_in_exchange(r) && fail(&r->error, "no more paper"); }
+    if (r->comm.rank == r->who) { return do_wait(r) && do_fail(r); }
     if (pipe(ends) != 0) { return fail_system(&r->error, "a pipe", "make"); }
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     while (write(ends[1], "x", 1) == 1) {}
     fcntl(ends[1], F_SETFL, 0);
     dup2(ends[1], STDERR_FILENO);
-    return wait_in_exchange(r) && wait_in_exchange(r);
+    return do_wait(r) && do_wait(r);
 }
 
 // An error that is the consequence of another rank's death.
 static bool do_consequence(Rank *r) {
-    if (r->comm.rank == r->who) { raise(SIGKILL); }
     comm_await_verdict(&r->comm, LIMIT);
     return fail(&r->error, "the collective has failed");
 }
+
+static bool do_nothing(Rank *r) { return r != NULL; }
 
 static int count_open_files(void) {
     int count = 0;
@@ -211,27 +173,20 @@ static int count_open_files(void) {
     return count;
 }
 
-static bool rank_do(Rank *r, const char *what) {
+static bool rank_do(Rank *r) {
+#define DO(name)                                                                                                       \
+    { #name, do_##name }
     static const struct {
         const char *name;
         bool (*function)(Rank *);
-    } actions[] = {{"exchanges", do_exchanges},
-                   {"large", do_large},
-                   {"agree", do_agree},
-                   {"facts", do_facts},
-                   {"mismatch", do_mismatch},
-                   {"wait", do_wait},
-                   {"compute", do_compute},
-                   {"hang", do_hang},
-                   {"slow", do_slow},
-                   {"fail", do_fail},
-                   {"leave", do_leave},
-                   {"mute", do_mute},
-                   {"consequence", do_consequence}};
+    } actions[] = {DO(exchanges), DO(agree), DO(facts), DO(mismatch), DO(wait),        DO(compute), DO(hang),
+                   DO(gpu),       DO(slow),  DO(fail),  DO(mute),     DO(consequence), DO(nothing)};
+    const char *what = rank_text(r, "do", "exchanges");
+    if (r->comm.rank == r->who) { what = rank_text(r, "mine", what); }
     for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
         if (strcmp(actions[i].name, what) == 0) { return actions[i].function(r); }
     }
-    return strcmp(what, "nothing") == 0 || fail(&r->error, "do=%s: unknown", what);
+    return fail(&r->error, "do=%s: unknown", what);
 }
 
 static void rank_options(Rank *r) {
@@ -247,12 +202,7 @@ static void rank_options(Rank *r) {
     o->silence = rank_number(r, "silence", LIMIT);
     o->program = "test";
     o->host = rank_text(r, "host", NULL);
-    o->secret = rank_text(r, "file", NULL);
-    const char *secret = rank_text(r, "secret", NULL); // a word for SECRET or OTHER_SECRET, or itself
-    if (secret != NULL) {
-        bool ours = strcmp(secret, "ours") == 0, other = strcmp(secret, "other") == 0;
-        setenv(TOKEN_VARIABLE, ours ? SECRET : other ? OTHER_SECRET : secret, 1);
-    }
+    if (rank_text(r, "secret", NULL) != NULL) { setenv(TOKEN_VARIABLE, SECRET, 1); }
     r->who = (int)rank_number(r, "who", -1);
 }
 
@@ -270,13 +220,13 @@ static int rank_main(int argc, char **argv) {
                comm->num_local, comm->prints);
         fflush(stdout);
         comm_change(comm, &comm->resumable, rank_number(r, "resumable", 0) != 0.0);
-        ok = rank_do(r, rank_text(r, "do", "exchanges"));
+        bool limited = comm->start_deadline > 0.0; // the time limit of the start must not hold for the run
+        ok = !limited ? rank_do(r) : rank_wrong(r, "the start has not ended");
         if (!ok) { comm_fail(comm, &r->error); }
     }
     comm_close(&r->comm);
-    if (r->options.start != COMM_MPI && count_open_files() != files) { // MPI keeps its own
-        ok = rank_wrong(r, "files are left open");
-    }
+    bool left = r->options.start != COMM_MPI && count_open_files() != files; // MPI keeps its own
+    if (left) { ok = rank_wrong(r, "files are left open"); }
     if (!ok && r->comm.prints) { fprintf(stderr, "test: %s\n", r->error.text); }
     printf(ok ? "done\n" : "failed\n");
     return ok ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -285,10 +235,9 @@ static int rank_main(int argc, char **argv) {
 // ---- Several ranks ----
 
 typedef struct {
-    int n;
+    int n, port;
     char at[600]; // address or folder
     Process p[MAX_TEST_RANKS];
-    double began;
 } Run;
 
 // A port that was free a moment ago, and that no earlier call has given.
@@ -301,60 +250,58 @@ static int free_port(void) {
     return port;
 }
 
-// "rank=1 n=4 ..." apart, at its spaces, and `at` as it is.
-static void start_process(Process *p, const char *at, const char *format, ...) {
-    char text[1024], place[700];
+// Starts a rank with these options, at its address or folder. Of two options with one name, the first counts.
+static void start_process(Process *p, const char *at, int n, int rank, const char *options) {
+    char text[1024], place[700], *rest = text;
     const char *argv[32] = {self, "rank", place};
     int count = 3;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
+    snprintf(text, sizeof(text), "%s n=%d rank=%d host=host%d", options, n, rank, rank);
     snprintf(place, sizeof(place), "at=%s", at);
-    char *rest = text;
     for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL && count < 31;) { argv[count++] = word; }
     argv[count] = NULL;
     process_start(p, argv);
 }
 
-static void run_at_free_port(Run *run, const char *host) {
-    snprintf(run->at, sizeof(run->at), "%s:%d", host, free_port());
-}
-
-// Starts n ranks: by TCP at a free port of the loopback address.
-static void run_start(Run *run, int n, const char *options) {
+// Prepares a run of n ranks, none of which has started: by TCP at a free port of this host.
+static void run_prepare(Run *run, int n, const char *host) {
+    memset(run, 0, sizeof(*run));
     run->n = n;
-    run->began = process_now();
-    run_at_free_port(run, "127.0.0.1");
-    for (int i = 0; i < n; i++) { start_process(&run->p[i], run->at, "n=%d rank=%d host=host%d %s", n, i, i, options); }
-}
-
-static bool run_wait_open(Test *t, Run *run) {
-    bool ok = true;
-    for (int i = 0; i < run->n; i++) {
-        ok = process_wait_text(&run->p[i], "open ", LIMIT) && ok;
-        CHECK(t, ok, "rank %d does not open: %s", i, run->p[i].err.text);
-    }
-    return ok;
-}
-
-static void run_wait_end(Test *t, Run *run, double seconds) {
-    CHECK(t, process_wait_all(run->p, run->n, seconds), "ranks have not ended within %g s", seconds);
-}
-
-// All have ended well, without a word but, if given, rank 0's, in one line.
-static void check_all_well_but(Test *t, Run *run, const char *word) {
-    run_wait_end(t, run, LIMIT);
-    for (int i = 0; i < run->n; i++) {
-        const char *err = run->p[i].err.text;
-        bool said = i == 0 && word != NULL;
-        bool right = said ? strstr(err, word) != NULL && strchr(err, '\n') == err + strlen(err) - 1 : err[0] == '\0';
-        CHECK(t, run->p[i].status == 0 && right, "rank %d: status %d: %s%s", i, run->p[i].status, run->p[i].out.text,
-              err);
+    run->port = free_port();
+    snprintf(run->at, sizeof(run->at), "%s:%d", host, run->port);
+    for (int i = 0; i < MAX_TEST_RANKS; i++) {
+        run->p[i].ended = true; // nothing waits for it
+        run->p[i].out.fd = run->p[i].err.fd = -1;
     }
 }
 
-static void check_all_well(Test *t, Run *run) { check_all_well_but(t, run, NULL); }
+static void start_rank(Run *run, int rank, const char *options) {
+    start_process(&run->p[rank], run->at, run->n, rank, options);
+}
+
+static void start_rank_zero(Run *run, int n, const char *options) {
+    run_prepare(run, n, "127.0.0.1");
+    start_rank(run, 0, options);
+}
+
+static void start_other_ranks(Run *run, const char *options) {
+    for (int i = 1; i < run->n; i++) { start_rank(run, i, options); }
+}
+
+static void wait_end(Test *t, Run *run) {
+    CHECK(t, process_wait_all(run->p, run->n, LIMIT), "ranks have not ended within %g s", LIMIT);
+}
+
+// All end well and in silence, but for rank 0 when it has turned callers away: it says how many.
+static void check_all_well(Test *t, Run *run, int turned_away) {
+    char said[COMM_TEXT_BYTES] = "";
+    if (turned_away > 0) { snprintf(said, sizeof(said), "test: " STAR_STRANGERS "\n", turned_away); }
+    wait_end(t, run);
+    for (int i = 0; i < run->n; i++) {
+        const Process *p = &run->p[i];
+        CHECK(t, p->status == 0 && strcmp(p->err.text, i == 0 ? said : "") == 0, "rank %d: status %d: %s%s", i,
+              p->status, p->out.text, p->err.text);
+    }
+}
 
 // Takes the process numbers out of a message: "rank 1 (host, pid 12)" becomes "rank 1 (host)".
 static char *without_pids(char *text) {
@@ -365,364 +312,254 @@ static char *without_pids(char *text) {
     return text;
 }
 
-// The process ended with status 1 and one line that begins and ends like this. Process numbers count only if they are
-// expected at the begin.
-static void check_message(Test *t, Process *p, const char *who, const char *begin, const char *end) {
-    char line[COMM_TEXT_BYTES];
+// The process ended with status 1 and one line that begins and ends like this; without an end, is this. It is compared
+// without process numbers, but has this one, if it is not 0.
+static void check_message(Test *t, Process *p, const char *who, const char *begin, const char *end, pid_t pid) {
+    char line[COMM_TEXT_BYTES], number[32];
     snprintf(line, sizeof(line), "test: %s", begin);
-    const char *said = strstr(begin, ", pid ") != NULL ? p->err.text : without_pids(p->err.text);
-    size_t n = strlen(said), m = strlen(end);
+    snprintf(number, sizeof(number), ", pid %d)", (int)pid);
+    CHECK(t, pid == 0 || strstr(p->err.text, number) != NULL, "%s: said '%s' without%s", who, p->err.text, number);
+    char *said = without_pids(p->err.text);
+    size_t n = strlen(said), m = end != NULL ? strlen(end) : 0;
     CHECK(t, p->status == 1, "%s: status %d, expected 1: %s", who, p->status, said);
-    CHECK(t, n > 0 && strchr(said, '\n') == said + n - 1, "%s: not one line: %s", who, said);
+    if (!CHECK(t, n > m && strchr(said, '\n') == said + n - 1, "%s: not one line: %s", who, said)) { return; }
+    said[--n] = '\0';
     CHECK(t, strncmp(said, line, strlen(line)) == 0, "%s: said '%s', expected '%s...'", who, said, line);
-    CHECK(t, n > m && strncmp(said + n - 1 - m, end, m) == 0, "%s: said '%s', expected '...%s'", who, said, end);
+    CHECK(t, end != NULL ? strcmp(said + n - m, end) == 0 : strlen(line) == n, "%s: said '%s', expected '...%s'", who,
+          said, end != NULL ? end : begin);
 }
 
-// All but `except` ended with that message.
-static void check_messages(Test *t, Run *run, int except, const char *begin, const char *end) {
-    for (int i = 0; i < run->n; i++) {
-        char who[32];
-        snprintf(who, sizeof(who), "rank %d", i);
-        if (i != except) { check_message(t, &run->p[i], who, begin, end); }
-    }
+// A rank of two in this process, without connections.
+static Comm *comm_of_two(int rank) {
+    Comm *comm = (Comm *)calloc(1, sizeof(Comm));
+    CommOptions options = {.host = "host"};
+    Error error;
+    temp_must(comm != NULL && comm_create(comm, &options, rank, 2, &error), "malloc");
+    comm->peers[1 - rank].who = comm->peers[rank].who;
+    return comm;
+}
+
+static void free_comm(Comm *comm) {
+    comm_free(comm);
+    free(comm);
+}
+
+static void check_fails(Test *t, bool ok, const Error *error, const char *says) {
+    CHECK(t, !ok && strstr(error->text, says) != NULL, "said '%s', expected '%s'", ok ? "nothing" : error->text, says);
 }
 
 // ---- Starting ----
 
 TEST(test_addresses) {
-    static const struct {
-        const char *text, *host; // NULL: refused
-        int port;
-    } cases[] = {{"node1", "node1", 29500},
-                 {"node1:80", "node1", 80},
-                 {"10.0.0.1:65535", "10.0.0.1", 65535},
-                 {"[::1]:29", "::1", 29},
-                 {"[fe80::1]", NULL, 0},
-                 {"fe80::1:2", NULL, 0},
-                 {"", NULL, 0},
-                 {":80", NULL, 0},
-                 {"node1:", NULL, 0},
-                 {"node1:0", NULL, 0},
-                 {"node1:65536", NULL, 0},
-                 {"node1:8x", NULL, 0},
-                 {"node1:-1", NULL, 0},
-                 {"[::1", NULL, 0},
-                 {"[]:80", NULL, 0},
-                 {"node1:80x", NULL, 0},
-                 {"[::1]80", NULL, 0},
-                 {"[", NULL, 0},
-                 {"node1:999999999999", NULL, 0}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        static Start found;
-        Error error;
-        bool ok = meet_parse_address(&found, cases[i].text, &error);
-        if (!CHECK(t, ok == (cases[i].host != NULL), "'%s': %d", cases[i].text, ok) || !ok) { continue; }
-        CHECK(t, strcmp(found.hosts, cases[i].host) == 0 && found.port == cases[i].port, "'%s': %s %d", cases[i].text,
-              found.hosts, found.port);
+    // The last word says whether the address means this machine on each machine.
+    static const char *const taken[][2] = {{"node1", "node1 29500 no"},
+                                           {"node1:80", "node1 80 no"},
+                                           {"10.0.0.1:65535", "10.0.0.1 65535 no"},
+                                           {"0.0.0.0", "0.0.0.0 29500 no"},
+                                           {"[::]:29", ":: 29 no"},
+                                           {"[2001:db8::1]:29", "2001:db8::1 29 no"},
+                                           {"127.evil.com", "127.evil.com 29500 no"},
+                                           {"127.0.0.2:80", "127.0.0.2 80 yes"},
+                                           {"localhost", "localhost 29500 yes"},
+                                           {"[::1]:29", "::1 29 yes"}};
+    static const char *const refused[] = {
+        "[fe80::1]", "fe80::1:2", "",      ":80",       "node1:",  "node1:0", "node1:65536",       "node1:8x",
+        "node1:-1",  "[::1",      "[]:80", "node1:80x", "[::1]80", "[",       "node1:999999999999"};
+    static Start s;
+    Error error;
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        char found[1200] = "refused";
+        bool ok = meet_parse_address(&s, taken[i][0], &error);
+        if (ok) {
+            snprintf(found, sizeof(found), "%s %d %s", s.hosts, s.port, meet_is_loopback(s.hosts) ? "yes" : "no");
+        }
+        CHECK(t, strcmp(found, taken[i][1]) == 0, "%s: %s", taken[i][0], found);
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        CHECK(t, !meet_parse_address(&s, refused[i], &error), "'%s': taken", refused[i]);
     }
 }
 
 // What a launcher leaves in the environment; here, nothing.
-static const char *const launcher_names[] = {
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",      "PMI_SIZE",
-    "MPI_LOCALRANKID",      "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS",       "SLURM_LOCALID", "PMIX_RANK"};
-
 static void clean_environment(void) {
-    for (size_t i = 0; i < sizeof(launcher_names) / sizeof(launcher_names[0]); i++) { unsetenv(launcher_names[i]); }
-    unsetenv(TOKEN_VARIABLE);
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
+                                        "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "PMIX_RANK", TOKEN_VARIABLE};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) { unsetenv(names[i]); }
 }
 
-TEST(test_launchers) {
-    static const struct {
-        const char *variables[6], *name;
-        int rank, size, local_rank;
-    } cases[] = {{{NULL}, NULL, -1, -1, -1},
-                 {{"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                  "mpirun",
-                  3,
-                  8,
-                  1},
-                 {{"PMI_RANK", "2", "PMI_SIZE", "4", NULL}, "mpirun", 2, 4, -1},
-                 {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "SLURM_LOCALID", "0"}, "srun", 1, 2, 0},
-                 {{"SLURM_PROCID", "0", NULL}, NULL, -1, -1, -1}, // a batch script, not started by srun
-                 {{"PMIX_RANK", "5", NULL}, "a PMIx launcher", 5, -1, -1},
-                 {{"OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_SIZE", "8", NULL}, NULL, -1, -1, -1}};
+#define ONE_MACHINE ": without a secret the ranks are on one machine, and this must be localhost, 127.0.0.1 or "
+
+// What one process finds out alone: that it is the only one, or why it cannot start.
+TEST(test_places) {
+    int listener = meet_listen(0, true);
+    char taken[64], free[64];
+    const char *secret = test_path(t, "secret");
+    snprintf(taken, sizeof(taken), "127.0.0.1:%d", meet_port(listener));
+    snprintf(free, sizeof(free), "127.0.0.1:%d", free_port());
+    temp_write(secret, SECRET, strlen(SECRET)), chmod(secret, 0600);
+#define PLACE(how, of, place) .start = COMM_##how, .num_ranks = (of), .rank = (place)
+    const struct {
+        CommOptions o;
+        const char *size, *expected; // size: the launcher's, NULL: there is none
+    } cases[] = {
+        {{PLACE(MPI, 0, -1)}, NULL, "one process"},
+        {{PLACE(MPI, 0, -1)}, "1", "one process"},
+#ifndef USE_MPI
+        {{PLACE(MPI, 0, -1)}, "8", "mpirun has started several processes, but this program was built without MPI"},
+#endif
+        {{PLACE(MPI, 4, -1)}, "8", "--num-processes is 4, but mpirun has started 8"},
+        {{PLACE(MPI, 4, -1)}, NULL, "neither mpirun nor srun has started several"},
+        {{PLACE(TCP, 0, -1)}, NULL, "--num-processes is missing"},
+        {{PLACE(TCP, 1, -1)}, NULL, "one process"},
+        {{PLACE(TCP, 3, -1)}, NULL, "--process-rank is missing"},
+        {{PLACE(TCP, 3, 3)}, NULL, "--process-rank is 3, but must be from 0 to 2"},
+        {{PLACE(TCP, 3, 1)}, NULL, "--server-ip is missing"},
+        {{PLACE(TCP, 3, 1), .address = "node:0"}, NULL, "a port from 1 to 65535"},
+        {{PLACE(TCP, 3, 0), .address = "192.0.2.1"}, NULL, "--server-ip 192.0.2.1" ONE_MACHINE},
+        {{PLACE(TCP, 3, 1), .address = "192.0.2.1"}, NULL, "--server-ip 192.0.2.1" ONE_MACHINE},
+        {{PLACE(TCP, 3, 0), .address = taken}, NULL, "cannot listen at this port: Address already in use; choose an"},
+        {{PLACE(TCP, 3, 1), .address = free}, NULL, ": Connection refused;"},
+        {{PLACE(TCP, 3, 1), .address = "192.0.2.1", .secret = secret}, NULL, "cannot reach rank 0 within 0.3 s"},
+        {{PLACE(TCP, 3, 1), .address = "no-such..host", .secret = secret}, NULL, ": no-such..host: no such address: "},
+        {{PLACE(FOLDER, 3, 1)}, NULL, "--nccl-fs-path is missing"},
+        {{PLACE(FOLDER, 3, 0), .folder = "/dev/null/x"}, NULL, "/dev/null"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        for (int v = 0; v < 6 && cases[i].variables[v] != NULL; v += 2) {
-            setenv(cases[i].variables[v], cases[i].variables[v + 1], 1);
-        }
-        Launcher launcher = launcher_find();
-        bool named = launcher.name != NULL && cases[i].name != NULL && strcmp(launcher.name, cases[i].name) == 0;
-        CHECK(t, named || launcher.name == cases[i].name, "case %zu: %s", i, launcher.name ? launcher.name : "none");
-        CHECK(t,
-              launcher.rank == cases[i].rank && launcher.size == cases[i].size &&
-                  launcher.local_rank == cases[i].local_rank,
-              "case %zu: rank %d of %d, local %d", i, launcher.rank, launcher.size, launcher.local_rank);
+        Comm comm;
+        CommOptions o = cases[i].o;
+        Error error = {""};
+        if (cases[i].size != NULL) { setenv("OMPI_COMM_WORLD_RANK", "0", 1); }
+        if (cases[i].size != NULL) { setenv("OMPI_COMM_WORLD_SIZE", cases[i].size, 1); }
+        o.start_timeout = 0.3;
+        bool ok = comm_open(&comm, &o, &error) && comm.num_ranks == 1 && comm.rank == 0;
+        const char *found = ok ? "one process" : error.text;
+        CHECK(t, strstr(found, cases[i].expected) != NULL, "found '%s', expected '%s'", found, cases[i].expected);
+        comm_close(&comm);
         clean_environment();
     }
-}
-
-// Opens with these options, which must be refused (or give one process) without any connection.
-static void check_place(Test *t, CommOptions o, const char *size, const char *expected) {
-    Comm comm;
-    Error error = {""};
-    if (size != NULL) { setenv("OMPI_COMM_WORLD_SIZE", size, 1), setenv("OMPI_COMM_WORLD_RANK", "0", 1); }
-    o.start_timeout = 0.5;
-    bool ok = comm_open(&comm, &o, &error);
-    CHECK(t, ok == (expected == NULL), "%s: %d %s", expected ? expected : "one process", ok, error.text);
-    if (expected != NULL) { CHECK(t, strstr(error.text, expected) != NULL, "said: %s", error.text); }
-    if (expected == NULL) { CHECK(t, comm.num_ranks == 1 && comm.rank == 0, "not one process"); }
-    comm_close(&comm);
-    clean_environment();
-}
-
-TEST(test_places) {
-    CommOptions o;
-    memset(&o, 0, sizeof(o));
-    o.rank = -1;
-    o.start = COMM_MPI;
-    check_place(t, o, NULL, NULL);
-    check_place(t, o, "1", NULL);
-#ifndef USE_MPI
-    check_place(t, o, "8", "mpirun has started several processes, but this program was built without MPI");
-#endif
-    o.num_ranks = 4;
-    check_place(t, o, "8", "--num-processes is 4, but mpirun has started 8");
-    check_place(t, o, NULL, "neither mpirun nor srun has started several");
-    o.start = COMM_TCP, o.num_ranks = 0;
-    check_place(t, o, NULL, "--num-processes is missing");
-    o.num_ranks = 1;
-    check_place(t, o, NULL, NULL);
-    o.num_ranks = 3;
-    check_place(t, o, NULL, "--process-rank is missing");
-    o.rank = 3;
-    check_place(t, o, NULL, "--process-rank is 3, but must be from 0 to 2");
-    o.rank = 1;
-    check_place(t, o, NULL, "--server-ip is missing");
-    o.address = "node:0";
-    check_place(t, o, NULL, "a port from 1 to 65535");
-    o.start = COMM_FOLDER;
-    check_place(t, o, NULL, "--nccl-fs-path is missing");
-    o.rank = 0, o.folder = "/dev/null/x";
-    check_place(t, o, NULL, "/dev/null");
-}
-
-// Runs three ranks that are told this host; those that do not start with rank 0 come first.
-static void check_host(Test *t, const char *host) {
-    Run run;
-    run.n = 3;
-    run_at_free_port(&run, host);
-    for (int i = 2; i >= 0; i--) { start_process(&run.p[i], run.at, "n=3 rank=%d secret=ours", i); }
-    check_all_well(t, &run);
-    CHECK(t, strstr(run.p[1].out.text, "open 1 of 3, local 1 of 3") != NULL, "%s: %s", host, run.p[1].out.text);
-}
-
-TEST(test_names) {
-    static const char *const always[] = {"localhost", "[::1]", NULL};
-    char own[256] = "";
-    struct addrinfo *list;
-    Error error;
-    gethostname(own, sizeof(own) - 1);
-    for (int i = 0; i < 3; i++) { // an address that this machine does not have is left out
-        const char *host = i < 2 ? always[i] : own;
-        int fd =
-            meet_look_up(i == 1 ? "::1" : host, 0, &list, &error) ? socket_listen(list->ai_addr, list->ai_addrlen) : -1;
-        if (fd >= 0) { check_host(t, host), close(fd), freeaddrinfo(list); }
-    }
+    close(listener);
 }
 
 // Which GPU: by the names of the machines in order of rank, or by --gpus-per-node.
 TEST(test_local_ranks) {
-    static const char *const hosts[] = {"a", "b", "a", "a", "b"};
-    static const char *const by_name[] = {"local 0 of 3", "local 0 of 2", "local 1 of 3", "local 2 of 3",
-                                          "local 1 of 2"};
-    static const char *const by_count[] = {"local 0 of 2", "local 1 of 2", "local 0 of 2", "local 1 of 2",
-                                           "local 0 of 1"};
-    for (int gpus = 0; gpus <= 2; gpus += 2) {
+    static const char *const places[][3] = {{"host=a", "local 0 of 3", "local 0 of 2"},
+                                            {"host=b", "local 0 of 2", "local 1 of 2"},
+                                            {"host=a", "local 1 of 3", "local 0 of 2"},
+                                            {"host=a", "local 2 of 3", "local 1 of 2"},
+                                            {"host=b", "local 1 of 2", "local 0 of 1"}};
+    for (int by_count = 0; by_count < 2; by_count++) {
         Run run;
-        run.n = 5;
-        run_at_free_port(&run, "127.0.0.1");
+        char options[64];
+        run_prepare(&run, 5, "127.0.0.1");
         for (int i = 0; i < 5; i++) {
-            start_process(&run.p[i], run.at, "n=5 rank=%d host=%s gpus=%d", i, hosts[i], gpus);
+            snprintf(options, sizeof(options), "%s gpus=%d", places[i][0], 2 * by_count);
+            start_rank(&run, i, options);
         }
-        check_all_well(t, &run);
+        check_all_well(t, &run, 0);
         for (int i = 0; i < 5; i++) {
-            const char *expected = gpus == 0 ? by_name[i] : by_count[i];
-            CHECK(t, strstr(run.p[i].out.text, expected) != NULL, "rank %d, gpus %d: %s", i, gpus, run.p[i].out.text);
+            const char *out = run.p[i].out.text;
+            CHECK(t, strstr(out, places[i][1 + by_count]) != NULL, "rank %d, by count: %d: %s", i, by_count, out);
         }
     }
 }
 
 // ---- A shared folder ----
 
-static void shared_folder(Test *t, Run *run) { snprintf(run->at, sizeof(run->at), "%s", test_path(t, "shared")); }
-
-static const char *address_file(Test *t, const char *folder) {
-    char name[64];
-    snprintf(name, sizeof(name), "%s/gpt2c_start/address", folder);
-    return test_path(t, name);
-}
-
-// Leaves a file as an earlier run may have left it.
-static void leave_address(Test *t, const void *text, size_t bytes) {
-    Error error;
-    temp_must(make_directories(test_path(t, "shared/gpt2c_start"), &error), error.text);
-    temp_write(address_file(t, "shared"), text, bytes);
-    temp_must(chmod(address_file(t, "shared"), 0600) == 0, "chmod");
-}
-
-static void check_folder_clean(Test *t) {
-    CHECK(t, !path_exists(address_file(t, "shared")), "%s is left behind", address_file(t, "shared"));
-}
-
 #define STALE "token 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"
 
-// Files that earlier runs left, or that are damaged: the ranks read them first, wait, and find the new one in the end.
-TEST(test_folder_stale) {
-    int silent = meet_listen(0, true); // nobody answers there
-    char texts[6][200];
-    snprintf(texts[0], 200, STALE "port %d\naddresses 127.0.0.1\n", free_port());
-    snprintf(texts[1], 200, STALE "port %d\naddresses 127.0.0.1\n", meet_port(silent));
-    snprintf(texts[2], 200, "token 12");
-    snprintf(texts[3], 200, "%s", "");
-    snprintf(texts[4], 200, STALE "port 1\naddresses no-such..host [ 999.1.2.3\n");
-    snprintf(texts[5], 200, "token %064d0\nport 70000\naddresses\n", 0);
-    for (int i = 0; i < 6; i++) {
-        Run run;
-        leave_address(t, texts[i], strlen(texts[i]));
-        run.n = 2;
-        shared_folder(t, &run);
-        start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=%g", i == 1 ? 3.0 : LIMIT);
-        if (i == 1) { // rank 1 is at the silent port before the new file is written
-            socket_wait(silent, POLLIN, seconds_now() + LIMIT);
-        } else { // it has read the file
-            process_wait_text(&run.p[1], "never", 0.5);
-            CHECK(t, !run.p[1].ended, "file %d: rank 1 does not wait: %s", i, run.p[1].err.text);
-        }
-        start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
-        if (i == 1) { // it gives up after its 3 s; a second attempt of this rank counts
-            process_wait_all(&run.p[1], 1, LIMIT);
-            check_message(t, &run.p[1], "rank 1", "rank 1 (", "come between?");
-            start_process(&run.p[1], run.at, "start=fs n=2 rank=1");
-        }
-        check_all_well(t, &run);
-        check_folder_clean(t);
-    }
-    close(silent);
+static void folder_start(Start *s, const char *folder, int rank) {
+    start_begin(s, comm_of_two(rank));
+    s->comm->options.start = COMM_FOLDER, s->comm->options.folder = folder;
 }
 
-// A stale file with many addresses, at which nobody answers: --start-timeout holds for all of them together.
-TEST(test_folder_silent_addresses) {
-    enum { ADDRESSES = 40 };
-    Run run;
-    Process *p = &run.p[1];
-    int silent = meet_listen(0, true);
-    char text[1000];
-    int n = snprintf(text, sizeof(text), STALE "port %d\naddresses", meet_port(silent));
-    for (int i = 0; i < ADDRESSES; i++) { n += snprintf(text + n, sizeof(text) - (size_t)n, " 127.0.0.1"); }
-    leave_address(t, text, (size_t)n);
-    shared_folder(t, &run);
-    start_process(p, run.at, "start=fs n=2 rank=1 timeout=1");
-    CHECK(t, process_wait_all(p, 1, 1.0 + ADDRESSES / 4), "rank 1 tries on after its --start-timeout of 1 s");
-    check_message(t, p, "rank 1", "rank 1 (", "come between?");
-    unlink(address_file(t, "shared"));
-    close(silent);
-}
-
-// The address of another run that is starting right now, with an older token: that run is not disturbed.
-TEST(test_folder_other_run) {
-    Run run, other;
-    other.n = 2;
-    snprintf(other.at, sizeof(other.at), "%s", test_path(t, "other"));
-    start_process(&other.p[0], other.at, "start=fs n=2 rank=0");
-    const char *file = address_file(t, "other");
-    for (double end = seconds_now() + LIMIT; !path_exists(file) && seconds_now() < end;) { process_pause(); }
-    size_t bytes;
-    uint8_t *text = temp_read(file, &bytes);
-    char *token = strstr((char *)text, "token ");
-    if (CHECK(t, token == (char *)text && bytes > 70, "no token in the file")) {
-        token[6] = token[6] == '1' ? '2' : '1'; // of the run that had this port before
-        leave_address(t, text, bytes);
-    }
-    free(text);
-    shared_folder(t, &run);
-    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=3");
-    CHECK(t, process_wait_all(&run.p[1], 1, LIMIT), "does not end");
-    CHECK(t, strstr(run.p[1].err.text, NO_ANSWER) != NULL, "%s", run.p[1].err.text);
-    start_process(&other.p[1], other.at, "start=fs n=2 rank=1");
-    check_all_well_but(t, &other, TURNED_AWAY);
-}
-
-// The file with the token is for this user only, while it is there; a file that others may have written is not read.
-TEST(test_folder_private) {
-    Run run;
+// Rank 0 alone writes the file, for this user only. What others may have written is not read, and a link in place of
+// our folder is refused: it would send the address to another folder.
+TEST(test_folder_address) {
+    static Start starts[4];
+    Start *zero = &starts[0], *one = &starts[1], *late = &starts[2], *linked = &starts[3];
+    const char *folder = test_path(t, "folder"), *other = test_path(t, "other");
     struct stat info;
-    memset(&info, 0, sizeof(info));
-    run.n = 2;
-    shared_folder(t, &run);
-    start_process(&run.p[0], run.at, "start=fs n=2 rank=0 do=nothing");
-    const char *file = address_file(t, "shared");
-    for (double end = seconds_now() + LIMIT; stat(file, &info) != 0 && seconds_now() < end;) { process_pause(); }
-    CHECK(t, (info.st_mode & 0777) == 0600, "mode %03o", (unsigned)(info.st_mode & 0777));
-    temp_must(chmod(file, 0644) == 0, "chmod");
-    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=1");
-    process_wait_all(&run.p[1], 1, LIMIT);
-    CHECK(t, strstr(run.p[1].err.text, "others may use it (mode 644)") != NULL, "%s", run.p[1].err.text);
-    temp_must(chmod(file, 0600) == 0, "chmod");
-    start_process(&run.p[1], run.at, "start=fs n=2 rank=1 do=nothing");
-    check_all_well(t, &run);
-}
-
-// A link in place of our folder in the shared one would send the address to another folder.
-TEST(test_folder_is_a_link) {
-    Run run;
-    shared_folder(t, &run);
-    temp_must(mkdir(run.at, 0777) == 0 && mkdir(test_path(t, "elsewhere"), 0777) == 0, run.at);
-    temp_must(symlink("../elsewhere", test_path(t, "shared/gpt2c_start")) == 0, "symlink");
-    start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
-    process_wait_all(run.p, 1, LIMIT);
-    check_message(t, &run.p[0], "rank 0", test_path(t, "shared/gpt2c_start"), "a link is in the way");
-}
-
-TEST(test_folder_in_use) {
-    Run run;
-    DirectoryLock lock;
     Error error;
-    char folder[700], begin[800];
-    shared_folder(t, &run);
-    snprintf(folder, sizeof(folder), "%s/gpt2c_start", run.at);
-    bool ok = make_directories(folder, &error) && directory_lock(&lock, folder, &error);
-    CHECK(t, ok, "%s", error.text);
-    start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
-    process_wait_all(run.p, 1, LIMIT);
-    snprintf(begin, sizeof(begin), "%s: in use by another process (pid %ld)", folder, (long)getpid());
-    check_message(t, &run.p[0], "rank 0", begin, "choose another folder");
-    directory_unlock(&lock);
+    for (int i = 0; i < 4; i++) { folder_start(&starts[i], i < 3 ? folder : other, i == 1); }
+    CHECK(t, meet_by_folder(zero, &error) && meet_by_folder(one, &error), "%s", error.text);
+    CHECK(t, meet_read_contact(one, &error), "%s", error.text);
+    CHECK(t, memcmp(&one->token, &zero->token, sizeof(one->token)) == 0 && one->token.known, "another token");
+    CHECK(t, one->port == meet_port(zero->listener), "port %d", one->port);
+    CHECK(t, stat(one->file, &info) == 0 && (info.st_mode & 0777) == 0600, "mode %03o", (unsigned)info.st_mode);
+    for (int i = 0; i < 4; i++) {
+        static const char *const bad[] = {"", "token 12", STALE "port 70000\naddresses\n", STALE "port 80\n"};
+        CHECK(t, !meet_parse_contact(late, bad[i]), "taken: %s", bad[i]);
+    }
+    chmod(one->file, 0644);
+    check_fails(t, meet_read_contact(one, &error), &error, "others may use it (mode 644)");
+    check_fails(t, meet_by_folder(late, &error), &error, "in use by another process (pid ");
+    directory_unlock(&zero->lock);
+    CHECK(t, meet_by_folder(late, &error), "%s", error.text);
+    CHECK(t, !token_equal(late->token.caller, zero->token.caller) && !token_equal(late->token.zero, zero->token.zero),
+          "two runs have one token");
+    temp_must(mkdir(other, 0777) == 0 && symlink(folder, test_path(t, "other/" MEET_FOLDER)) == 0, "symlink");
+    check_fails(t, meet_by_folder(linked, &error), &error, "a link is in the way");
+    for (int i = 0; i < 4; i++) {
+        directory_unlock(&starts[i].lock), socket_close(&starts[i].listener);
+        free_comm(starts[i].comm);
+    }
+}
+
+// Rank 1 reads a file that an earlier run left, and waits. In one, nobody answers at many addresses: --start-timeout
+// holds for all of them together. At the other address nothing is: the rank finds the new file in the end.
+TEST(test_folder_stale) {
+    static Run runs[2];
+    char text[1000], files[2][1024];
+    int listener = meet_listen(0, true); // nobody answers there
+    for (int silent = 0; silent < 2; silent++) {
+        Run *run = &runs[silent];
+        Error error;
+        run_prepare(run, 2, "");
+        int port = silent ? meet_port(listener) : run->port;
+        int n = snprintf(text, sizeof(text), STALE "port %d\naddresses no-such..host [ 999.1.2.3", port);
+        for (int i = 0; i < (silent ? 40 : 1); i++) { n += snprintf(text + n, sizeof(text) - (size_t)n, " 127.0.0.1"); }
+        snprintf(run->at, sizeof(run->at), "%s/%d", test_folder(t), silent);
+        snprintf(files[silent], sizeof(files[silent]), "%s/" MEET_FOLDER, run->at);
+        temp_must(make_directories(files[silent], &error), error.text);
+        strcat(files[silent], "/" MEET_FILE);
+        temp_write(files[silent], text, (size_t)n), chmod(files[silent], 0600);
+        start_rank(run, 1, silent ? "start=fs timeout=1" : "start=fs");
+    }
+    rank_sleep(0.5); // they have read the files
+    process_look(&runs[0].p[1]);
+    CHECK(t, !runs[0].p[1].ended, "rank 1 does not wait: %s", runs[0].p[1].err.text);
+    start_rank(&runs[0], 0, "start=fs");
+    check_all_well(t, &runs[0], 0);
+    CHECK(t, !path_exists(files[0]), "%s is left behind", files[0]);
+    CHECK(t, process_wait_all(runs[1].p, 2, STAR_GREETING_SECONDS / 2), "rank 1 tries on after its --start-timeout");
+    check_message(t, &runs[1].p[1], "rank 1", "rank 1 (host1) cannot reach", FIREWALL, 0);
+    close(listener);
 }
 
 // ---- Refusals at the start ----
 
-// A connection to rank 0, which may have to start first.
-static int connect_to(const char *at) {
-    static Start start;
+static int connect_to(const char *host, int port) {
     struct addrinfo *list;
     Error error;
-    int fd = -1;
-    meet_parse_address(&start, at, &error);
-    temp_must(meet_look_up(start.hosts, start.port, &list, &error), error.text);
-    for (double end = seconds_now() + LIMIT; fd < 0 && seconds_now() < end; process_pause()) {
-        fd = socket_connect(list);
-    }
+    temp_must(meet_look_up(host, port, &list, &error), error.text);
+    int fd = socket_connect(list);
     freeaddrinfo(list);
     return fd;
 }
 
-// A token of this text; NULL: none.
-static StarToken token_of(const char *text) {
+// Rank 0 may have to start first.
+static int connect_to_rank_zero(const Run *run) {
+    int fd;
+    double end = seconds_now() + LIMIT;
+    while ((fd = connect_to("127.0.0.1", run->port)) < 0 && seconds_now() < end) { process_pause(); }
+    return fd;
+}
+
+// This token, or none.
+static StarToken token_of(bool ours) {
     StarToken token;
     Error error;
     memset(&token, 0, sizeof(token));
-    if (text != NULL) { temp_must(token_take(&token, "", text, &error), error.text); }
+    if (ours) { temp_must(token_take(&token, "", SECRET, &error), error.text); }
     return token;
 }
 
@@ -730,281 +567,206 @@ static void must_write(int fd, const void *data, size_t bytes) {
     temp_must(write(fd, data, bytes) == (ssize_t)bytes, "write");
 }
 
-// What rank 0 answers; its words are "" if it welcomes.
-typedef struct {
-    bool answered, half; // half: it shows its half of the token
-    char words[COMM_TEXT_BYTES];
-} Answer;
-
-// Reads a message of rank 0. words: the reason of a failure.
-static bool read_message(int fd, char *words) {
+// Reads a message of rank 0. words: the reason of a failure, or "".
+static void read_message(int fd, char *words) {
     StarHead head;
     Text said = {NULL, 0, 0, false};
     bool ok = star_read(fd, &head, &said, seconds_now() + LIMIT);
-    if (ok && head.kind == TALK_FAILURE) { snprintf(words, COMM_TEXT_BYTES, "%s", said.data); }
+    if (ok) { snprintf(words, COMM_TEXT_BYTES, "%s", head.kind == TALK_FAILURE ? said.data : ""); }
     text_free(&said);
-    return ok;
 }
 
-// Greets rank 0 as a rank would. Returns the socket.
-static int greet(const char *at, const char *secret, int rank, int num_ranks, int protocol, bool watches, Answer *got) {
-    StarToken token = token_of(secret);
+// What a caller says of itself, and what rank 0 answers.
+typedef struct {
+    int rank, num_ranks, protocol;
+    bool watches;
+} Caller;
+typedef struct {
+    int fd;
+    char words[COMM_TEXT_BYTES]; // "": welcome
+} Answer;
+
+static StarJoin join_of(const StarToken *token, Caller caller) {
     StarJoin join;
+    memset(&join, 0, sizeof(join));
+    memcpy(join.token, token->caller, sizeof(join.token));
+    join.protocol = caller.protocol, join.rank = caller.rank, join.num_ranks = caller.num_ranks;
+    join.watches = caller.watches, join.who = comm_who_am_i("greeter");
+    return join;
+}
+
+// Greets rank 0 as a rank would.
+static Answer greet(const Run *run, StarToken token, Caller caller) {
+    Answer got = {connect_to_rank_zero(run), "no answer"};
+    StarJoin join = join_of(&token, caller);
     uint8_t half[TOKEN_HALF];
-    int fd = connect_to(at);
-    memset(&join, 0, sizeof(join)), memset(got, 0, sizeof(*got));
-    memcpy(join.token, token.caller, sizeof(join.token));
-    join.protocol = protocol, join.rank = rank, join.num_ranks = num_ranks, join.watches = watches;
-    join.who = comm_who_am_i("greeter");
-    must_write(fd, &join, sizeof(join));
-    got->half = socket_read(fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
-    got->answered = got->half && read_message(fd, got->words);
-    return fd;
+    must_write(got.fd, &join, sizeof(join));
+    bool knows = socket_read(got.fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
+    if (knows) { read_message(got.fd, got.words); }
+    return got;
+}
+
+// Greets as rank 1, which is welcome: first to talk, then to watch. Returns the socket.
+static int greet_well(Test *t, const Run *run, bool secret, bool watches) {
+    Answer got = greet(run, token_of(secret), (Caller){1, run->n, STAR_PROTOCOL, watches});
+    CHECK(t, got.words[0] == '\0', "rank 1 is not welcome: %s", got.words);
+    return got.fd;
 }
 
 // One rank has come (this test, so that there is no doubt about the order); what rank 0 then finds ends it, and that
-// rank is told too. watches: that rank has come with both sockets.
-static void check_refused(Test *t, int rank, int num_ranks, int protocol, bool watches, const char *expected) {
-    Run run;
-    Answer got;
+// rank is told too, and one that comes a moment later. If the refused caller watches, the first rank has come with both
+// sockets.
+static void check_refused(Test *t, const Run *run, Caller caller, const char *expected) {
     char words[COMM_TEXT_BYTES] = "";
-    run.n = 1;
-    run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=3 rank=0 host=a secret=ours");
-    int talk = greet(run.at, SECRET, 1, 3, STAR_PROTOCOL, false, &got), watch = -1;
-    CHECK(t, got.answered && got.words[0] == '\0', "%s: a good rank is not welcome", expected);
-    if (watches) { watch = greet(run.at, SECRET, 1, 3, STAR_PROTOCOL, true, &got); }
-    CHECK(t, got.answered && got.words[0] == '\0', "%s: a good watch is not welcome", expected);
-    int other = greet(run.at, SECRET, rank, num_ranks, protocol, watches, &got);
-    CHECK(t, got.answered && strstr(got.words, expected) != NULL, "%s: not refused: %s", expected, got.words);
-    bool told = read_message(talk, words);
-    CHECK(t, told && strstr(words, expected) != NULL, "told: '%s', expected '%s'", words, expected);
-    int late = greet(run.at, SECRET, 2, 3, STAR_PROTOCOL, false, &got); // one that comes a moment later
-    CHECK(t, got.answered && strstr(got.words, expected) != NULL, "%s: told the late one: %s", expected, got.words);
-    socket_close(&talk), socket_close(&watch), socket_close(&other), socket_close(&late);
-    run_wait_end(t, &run, LIMIT);
-    CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
+    int talk = greet_well(t, run, true, false), watch = caller.watches ? greet_well(t, run, true, true) : -1;
+    Answer other = greet(run, token_of(true), caller);
+    CHECK(t, strstr(other.words, expected) != NULL, "not refused: %s", other.words);
+    read_message(talk, words);
+    CHECK(t, strstr(words, expected) != NULL, "told: %s", words);
+    Answer late = greet(run, token_of(true), (Caller){2, 3, STAR_PROTOCOL, false});
+    CHECK(t, strstr(late.words, expected) != NULL, "told the late one: %s", late.words);
+    socket_close(&talk), socket_close(&watch), socket_close(&other.fd), socket_close(&late.fd);
 }
 
 TEST(test_refused) {
-    check_refused(t, 1, 3, STAR_PROTOCOL, false, "has that rank already: each process needs its own --process-rank");
-    check_refused(t, 1, 3, STAR_PROTOCOL, true, "has that rank already: each process needs its own --process-rank");
-    check_refused(t, 2, 3, STAR_PROTOCOL, true, "has that rank already"); // a watch without a talk
-    check_refused(t, 0, 3, STAR_PROTOCOL, false, "came, but rank 0 (a, pid ");
-    check_refused(t, 3, 3, STAR_PROTOCOL, false, "each a --process-rank below it");
-    check_refused(t, -1, 3, STAR_PROTOCOL, false, "each a --process-rank below it");
-    check_refused(t, 2, 3, STAR_PROTOCOL + 1, false, "runs another version of the program");
-    check_refused(t, 2, 8, STAR_PROTOCOL, false, "was started as one of 8 processes, rank 0 (a, pid ");
+    static const struct {
+        Caller caller;
+        const char *expected;
+    } cases[] = {{{1, 3, STAR_PROTOCOL, false}, "has that rank already: each process needs its own --process-rank"},
+                 {{1, 3, STAR_PROTOCOL, true}, "has that rank already: each process needs its own --process-rank"},
+                 {{2, 3, STAR_PROTOCOL, true}, "has that rank already"}, // a watch without a talk
+                 {{0, 3, STAR_PROTOCOL, false}, "came, but rank 0 (host0, pid "},
+                 {{3, 3, STAR_PROTOCOL, false}, "each a --process-rank below it"},
+                 {{-1, 3, STAR_PROTOCOL, false}, "each a --process-rank below it"},
+                 {{2, 3, STAR_PROTOCOL + 1, false}, "runs another version of the program"},
+                 {{2, 8, STAR_PROTOCOL, false}, "was started as one of 8 processes, rank 0 (host0, pid "}};
+    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+    static Run runs[CASES];
+    for (int i = 0; i < CASES; i++) { start_rank_zero(&runs[i], 3, "secret=1"); }
+    for (int i = 0; i < CASES; i++) { check_refused(t, &runs[i], cases[i].caller, cases[i].expected); }
+    for (int i = 0; i < CASES; i++) {
+        wait_end(t, &runs[i]);
+        CHECK(t, runs[i].p[0].status == 1, "rank 0: status %d", runs[i].p[0].status);
+        CHECK(t, strstr(runs[i].p[0].err.text, cases[i].expected) != NULL, "rank 0: %s", runs[i].p[0].err.text);
+    }
 }
 
+// Without a token, what wrong callers say about themselves ends no run: each alone is told, and is counted.
+TEST(test_wrong_callers) {
+    static const Caller callers[] = {
+        {1, 4, STAR_PROTOCOL, false}, {-1, 3, STAR_PROTOCOL, false}, {2, 3, STAR_PROTOCOL + 1, false}};
+    Run run;
+    start_rank_zero(&run, 3, "");
+    for (int i = 0; i < 3; i++) {
+        Answer got = greet(&run, token_of(false), callers[i]);
+        CHECK(t, strstr(got.words, "rank 0 (host0, pid ") != NULL, "case %d: %s", i, got.words);
+        socket_close(&got.fd);
+    }
+    start_other_ranks(&run, "");
+    check_all_well(t, &run, 3);
+}
+
+// Rank 0 says who has not come in time, to those that have, too.
 TEST(test_missing) {
     Run run;
-    run.n = 3;
-    run_at_free_port(&run, "127.0.0.1");
-    // The others have all the time in the world: they end when rank 0's is over.
-    start_process(&run.p[0], run.at, "n=6 rank=0 host=a timeout=2");
-    start_process(&run.p[1], run.at, "n=6 rank=1 host=a timeout=%g", LIMIT);
-    start_process(&run.p[2], run.at, "n=6 rank=4 host=a timeout=%g", LIMIT);
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "no connection within 2 s (--start-timeout) from rank 2, 3, 5 of 6: are they started",
-                   "(a)?");
-    double apart = run.p[1].end_time - run.p[0].end_time;
-    CHECK(t, apart < 10.0, "rank 1 ends %g s after rank 0", apart);
+    char words[COMM_TEXT_BYTES] = "", expected[COMM_TEXT_BYTES];
+    start_rank_zero(&run, 4, "secret=1 timeout=2");
+    int talk = greet_well(t, &run, true, false), watch = greet_well(t, &run, true, true);
+    Answer stranger = greet(&run, token_of(false), (Caller){2, 4, STAR_PROTOCOL, false});
+    read_message(talk, words);
+    wait_end(t, &run);
+    snprintf(expected, sizeof(expected),
+             "no connection within 2 s (--start-timeout) from rank 2, 3 of 4: are they started, and can they reach "
+             "rank 0 (host0)? " STAR_STRANGERS,
+             1);
+    CHECK(t, strcmp(without_pids(words), expected) == 0, "told: %s", words);
+    check_message(t, &run.p[0], "rank 0", expected, NULL, run.p[0].pid);
+    socket_close(&talk), socket_close(&watch), socket_close(&stranger.fd);
 }
 
-// What one process alone finds out: nobody answers, the address is wrong or in use, or it may mean another machine and
-// there is no token.
-TEST(test_alone) {
-#define NO_SECRET                                                                                                      \
-    "without a secret the ranks are on one machine, and this must be localhost, 127.0.0.1 or [::1]:PORT; for several "
-    int fd = meet_listen(0, true);
-    char taken[64], free[64];
-    snprintf(taken, sizeof(taken), "127.0.0.1:%d", meet_port(fd)),
-        snprintf(free, sizeof(free), "127.0.0.1:%d", free_port());
-    struct {
-        const char *at, *options, *begin, *inside;
-    } cases[] = {
-        {free, "rank=1 timeout=1", "rank 1 (a) cannot reach rank 0 within 1 s (--start-t", ": Connection refused;"},
-        {"192.0.2.1", "rank=1 timeout=1 secret=ours", "rank 1 (a) cannot reach rank 0 within 1 s", "come between?"},
-        {"no-such..host", "rank=1 timeout=1 secret=ours", "rank 1 (a) cannot reach rank 0 within 1 s",
-         ": no-such..host: no such address: "},
-        {"no-such..host", "rank=1", "--server-ip no-such..host: ", NO_SECRET},
-        {"127.evil.com", "rank=1", "--server-ip 127.evil.com: ", NO_SECRET},
-        {taken, "rank=0", "--server-ip 127.0.0.1:", "rank 0 (a) cannot listen at this port: Address already in use"},
-        {"192.0.2.1", "rank=0", "--server-ip 192.0.2.1: ", NO_SECRET},
-        {"192.0.2.1", "rank=1", "--server-ip 192.0.2.1: ", NO_SECRET},
-        {"0.0.0.0", "rank=0", "--server-ip 0.0.0.0: ", NO_SECRET},
-        {"0.0.0.0", "rank=1", "--server-ip 0.0.0.0: ", NO_SECRET},
-        {"[::]:29500", "rank=0", "--server-ip ::: ", NO_SECRET},
-        {"[2001:db8::1]:29500", "rank=1", "--server-ip 2001:db8::1: ", NO_SECRET}};
-    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
-    static Process p[CASES];
-    for (int i = 0; i < CASES; i++) { start_process(&p[i], cases[i].at, "n=2 host=a %s timeout=5", cases[i].options); }
-    CHECK(t, process_wait_all(p, CASES, LIMIT), "they do not end");
-    for (int i = 0; i < CASES; i++) {
-        check_message(t, &p[i], cases[i].at, cases[i].begin, "");
-        CHECK(t, strstr(p[i].err.text, cases[i].inside) != NULL, "case %d: %s", i, p[i].err.text);
+// What is at rank 0's address: something that hangs up, a rank 0 of another run, or one that does not begin this run.
+typedef enum { HANGS_UP, ALMOST_OURS, REFUSES, LEAVES, RESTS, NUM_ZEROS } Zero;
+
+// Does for a new caller what such a rank 0 does; false: it hangs up, on all.
+static bool zero_answers(Test *t, Zero zero, int fd, int count) {
+    StarToken token = token_of(zero == ALMOST_OURS);
+    StarHead head = {.kind = 0};
+    CommWho who = comm_who_am_i("a");
+    StarJoin join;
+    if (zero == HANGS_UP) { return false; }
+    if (!CHECK(t, socket_read(fd, &join, sizeof(join), seconds_now() + LIMIT), "no greeting")) { return false; }
+    CHECK(t, token_equal(join.token, token.caller), "the caller shows something else");
+    if (zero == ALMOST_OURS) { token.zero[TOKEN_HALF - 1] ^= 1; }
+    socket_write(fd, token.zero, TOKEN_HALF, 0.0);
+    if (zero >= LEAVES) { star_say(fd, head, TALK_RESULT, &who, sizeof(who)); }
+    if (zero < LEAVES) { star_say(fd, head, TALK_FAILURE, "go away", 7); }
+    return zero != LEAVES || count < 2;
+}
+
+// Rank 1 says in time what is wrong. A rank 0 that knows all but one bit of the token is not believed, whatever it says
+// then. One that leaves or rests has welcomed rank 1 before.
+TEST(test_other_zeros) {
+#define UNREACHED "rank 1 (host1) cannot reach rank 0 within 1 s (--start-timeout), last attempt: "
+#define RESTING "rank 0 (a) has come, but does not begin the run within the time (--start-timeout), while the others "
+    static const char *const cases[NUM_ZEROS][3] = {
+        {"timeout=1", UNREACHED, NO_ANSWER FIREWALL},
+        {"timeout=1 secret=1", UNREACHED, NO_ANSWER FIREWALL},
+        {"", "go away", NULL},
+        {"", "rank 0 (a) has ended (in order, killed, or crashed?)", "for it in names"},
+        {"timeout=1", RESTING, "wait for it in names"}};
+    static Run runs[NUM_ZEROS];
+    int listeners[NUM_ZEROS], callers[NUM_ZEROS][2], count[NUM_ZEROS] = {0}, alive = NUM_ZEROS;
+    for (int i = 0; i < NUM_ZEROS; i++) {
+        run_prepare(&runs[i], 2, "127.0.0.1");
+        listeners[i] = meet_listen(runs[i].port, true), callers[i][0] = callers[i][1] = -1;
+        start_rank(&runs[i], 1, cases[i][0]);
     }
-    close(fd);
-}
-
-// Something else listens at rank 0's address: it is silent, answers in its own language, or hangs up.
-TEST(test_other_program) {
-    for (int i = 0; i < 3; i++) {
-        Process p;
-        char at[64];
-        int fd = meet_listen(0, true), caller = -1;
-        snprintf(at, sizeof(at), "127.0.0.1:%d", meet_port(fd));
-        start_process(&p, at, "n=2 rank=1 timeout=1");
-        while (i > 0 && !p.ended) { // it may come several times
-            if (socket_wait(fd, POLLIN, seconds_now() + 0.05) && (caller = accept(fd, NULL, NULL)) >= 0) {
-                if (i == 1) {
-                    ssize_t n = write(caller, "SSH-2.0-OpenSSH_9.2 and some more text\r\n", 40);
-                    (void)n; // it may have gone again
-                    socket_wait(caller, POLLIN, seconds_now() + 1.0);
-                }
-                socket_close(&caller);
-            }
-            process_look(&p);
-        }
-        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
-        CHECK(t, p.status == 1 && strstr(p.err.text, NO_ANSWER) != NULL, "%d: %s", i, p.err.text);
-        close(fd);
-    }
-}
-
-// What callers that know no token, or a wrong one, say about themselves ends no run, and they do not come in: each
-// alone is told, or sent away.
-static void check_wrong_callers(Test *t, const char *ours) {
-    static const int wrong[][3] = {{1, 3, STAR_PROTOCOL},  {1, 4, STAR_PROTOCOL},        {3, 3, STAR_PROTOCOL},
-                                   {-1, 3, STAR_PROTOCOL}, {0, 3, STAR_PROTOCOL},        {2, 3, STAR_PROTOCOL + 1},
-                                   {2, 3, INT32_MIN},      {INT32_MAX, 3, STAR_PROTOCOL}};
-    Run run;
-    int first = ours == NULL; // without a token, the first one is right
-    run_at_free_port(&run, "127.0.0.1");
-    const char *said = ours != NULL ? "secret=ours" : "";
-    start_process(&run.p[0], run.at, "n=3 rank=0 host=a %s", said);
-    for (int i = first; i < 8; i++) {
-        for (int other = 0; other < (ours != NULL ? 2 : 1); other++) {
-            Answer got;
-            int fd = greet(run.at, other ? OTHER_SECRET : NULL, wrong[i][0], wrong[i][1], wrong[i][2], false, &got);
-            CHECK(t, ours != NULL ? !got.half : got.words[0] != '\0', "case %d: answered %d: %s", i, got.answered,
-                  got.words);
-            socket_close(&fd);
+    for (double end = seconds_now() + LIMIT; alive > 0 && seconds_now() < end; process_pause()) {
+        alive = 0;
+        for (int i = 0; i < NUM_ZEROS; i++) {
+            process_look(&runs[i].p[1]);
+            alive += !runs[i].p[1].ended;
+            int fd = accept(listeners[i], NULL, NULL);
+            if (fd < 0) { continue; }
+            int *place = &callers[i][count[i]++ % 2]; // of the last two
+            socket_close(place);
+            *place = fd;
+            if (!zero_answers(t, (Zero)i, fd, count[i])) { socket_close(&callers[i][0]), socket_close(&callers[i][1]); }
         }
     }
-    for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d %s", i, said); }
-    run.n = 3;
-    check_all_well_but(t, &run, ours != NULL ? TURNED_AWAY "16\n" : TURNED_AWAY "7\n");
-}
-
-TEST(test_wrong_callers) {
-    check_wrong_callers(t, SECRET);
-    check_wrong_callers(t, NULL);
-}
-
-// Answers a caller as rank 0 would. words: "": it is welcome; bytes: as many as are announced.
-static void play_answer(int fd, const StarToken *token, int64_t bytes, const char *words) {
-    CommWho zero = comm_who_am_i("a");
-    StarHead head;
-    memset(&head, 0, sizeof(head));
-    socket_write(fd, token->zero, TOKEN_HALF, 0.0);
-    if (words[0] == '\0') { star_say(fd, head, TALK_RESULT, &zero, sizeof(zero)); }
-    head.kind = TALK_FAILURE, head.bytes = bytes;
-    if (words[0] != '\0') { socket_write(fd, &head, sizeof(head), 0.0), socket_write(fd, words, strlen(words), 0.0); }
-}
-
-// Each byte of the token counts, on both sides: a caller that knows all but one is turned away, and a rank 0 that
-// answers all but one is not believed, whatever it says then.
-TEST(test_tokens) {
-    StarToken ours = token_of(SECRET), other;
-    for (int i = 0; i < TOKEN_HALF; i++) {
-        other = ours;
-        CHECK(t, token_equal(other.caller, ours.caller), "equal tokens are not");
-        other.caller[i] ^= (uint8_t)(1 << i % 8);
-        CHECK(t, !token_equal(other.caller, ours.caller), "byte %d does not count", i);
-    }
-    CHECK(t, ours.caller[0] == 0x01 && ours.caller[15] == 0xef && ours.zero[0] == 0xfe && ours.zero[15] == 0x10,
-          "the digits are read wrongly");
-    int fd = meet_listen(0, true);
-    char at[64];
-    Process p;
-    other = ours, other.zero[15] ^= 1;
-    snprintf(at, sizeof(at), "127.0.0.1:%d", meet_port(fd));
-    start_process(&p, at, "n=2 rank=1 host=a secret=ours timeout=2");
-    while (!p.ended) {
-        StarJoin join;
-        int caller = socket_wait(fd, POLLIN, seconds_now() + 0.05) ? accept(fd, NULL, NULL) : -1;
-        if (caller >= 0 && socket_read(caller, &join, sizeof(join), seconds_now() + LIMIT)) {
-            CHECK(t, token_equal(join.token, ours.caller), "the caller shows something else");
-            play_answer(caller, &other, 7, "go away");
-            socket_hang_up(&caller, seconds_now() + 1.0);
-        }
-        socket_close(&caller);
-        process_look(&p);
-    }
-    check_message(t, &p, "rank 1", "rank 1 (a) cannot reach rank 0 within 2 s", "come between?");
-    CHECK(t, strstr(p.err.text, NO_ANSWER) != NULL, "%s", p.err.text);
-    close(fd);
-}
-
-// Ranks with unlike secrets say so; each waits for the right one as long as it may.
-TEST(test_unlike_secrets) {
-    static const char *const secrets[][2] = {{"secret=ours", "secret=other"}, {"secret=ours", ""}, {"", "secret=ours"}};
-    static Run runs[3];
-    for (int i = 0; i < 3; i++) {
-        run_at_free_port(&runs[i], "127.0.0.1");
-        start_process(&runs[i].p[0], runs[i].at, "n=2 rank=0 host=a timeout=4 %s", secrets[i][0]);
-    }
-    for (int i = 0; i < 3; i++) {
-        int fd = connect_to(runs[i].at); // rank 0 is there
-        start_process(&runs[i].p[1], runs[i].at, "n=2 rank=1 host=a timeout=3 %s", secrets[i][1]);
-        socket_close(&fd);
-    }
-    for (int i = 0; i < 3; i++) {
-        runs[i].n = 2;
-        run_wait_end(t, &runs[i], LIMIT);
-        check_message(t, &runs[i].p[0], "rank 0", "no connection within 4 s (--start-timeout) from rank 1 of 2", "");
-        check_message(t, &runs[i].p[1], "rank 1", "rank 1 (a) cannot reach rank 0 within 3 s", "come between?");
-        CHECK(t, strstr(runs[i].p[0].err.text, TURNED_AWAY) != NULL, "rank 0: %s", runs[i].p[0].err.text);
-        CHECK(t, strstr(runs[i].p[1].err.text, NO_ANSWER) != NULL, "rank 1: %s", runs[i].p[1].err.text);
+    CHECK(t, runs[REFUSES].p[1].end_time < runs[RESTS].p[1].end_time, "a rank goes on after its refusal");
+    for (int i = 0; i < NUM_ZEROS; i++) {
+        wait_end(t, &runs[i]);
+        check_message(t, &runs[i].p[1], cases[i][0], cases[i][1], cases[i][2], i >= LEAVES ? getpid() : 0);
+        socket_close(&callers[i][0]), socket_close(&callers[i][1]), close(listeners[i]);
     }
 }
 
-static bool answers(const char *host, int port) {
-    struct addrinfo *list;
-    Error error;
-    temp_must(meet_look_up(host, port, &list, &error), error.text);
-    int fd = socket_connect(list);
-    bool answered = fd >= 0;
-    freeaddrinfo(list);
-    socket_close(&fd);
-    return answered;
-}
-
-// Rank 0 listens at all addresses of its machine with a secret, and at 127.0.0.1 alone without one.
+// Rank 0 listens at all addresses of its machine with a secret, and at 127.0.0.1 alone without one. The other ranks
+// come to any name of the machine.
 TEST(test_listens) {
-    char all[256];
-    meet_own_addresses(all, sizeof(all));
-    char *third = strstr(all, "::1 "), *own = third != NULL ? third + 4 : all + strlen(all);
-    own[strcspn(own, " ")] = '\0';
-    for (int i = 0; i < 4; i++) {
+    static const char *const hosts[] = {"127.0.0.2", "localhost", "[::1]"};
+    for (int i = 0; i < 3; i++) {
         Run run;
-        bool secret = i >= 2;
-        run_at_free_port(&run, i % 2 == 0 ? "127.0.0.2" : "localhost");
-        int port = atoi(strrchr(run.at, ':') + 1);
-        start_process(&run.p[0], run.at, "n=2 rank=0 %s", secret ? "secret=ours" : "");
-        while (!answers("127.0.0.1", port) && !run.p[0].ended) { process_look(&run.p[0]); }
-        CHECK(t, !run.p[0].ended, "%s: does not listen: %s", run.at, run.p[0].err.text);
-        CHECK(t, answers("127.0.0.3", port) == secret, "%s: 127.0.0.3, with a secret: %d", run.at, secret);
-        CHECK(t, own[0] == '\0' || answers(own, port) == secret, "%s: %s, with a secret: %d", run.at, own, secret);
-        process_signal(&run.p[0], SIGKILL);
-        process_wait_all(run.p, 1, LIMIT);
+        bool secret = i > 0;
+        const char *options = secret ? "secret=1" : "";
+        run_prepare(&run, 2, hosts[i]);
+        start_rank(&run, 0, options);
+        int here = connect_to_rank_zero(&run), third = connect_to("127.0.0.3", run.port);
+        int six = connect_to("::1", run.port);
+        CHECK(t, (third >= 0) == secret && (six < 0 || secret), "%s: %d %d", run.at, third, six);
+        if (i == 2 && six < 0) { // this machine has no IPv6
+            process_signal(&run.p[0], SIGKILL);
+            break;
+        }
+        start_other_ranks(&run, options);
+        check_all_well(t, &run, 1 + (third >= 0) + (six >= 0));
+        socket_close(&here), socket_close(&third), socket_close(&six);
     }
 }
 
-// A token comes from a file that only its owner may use, or from the environment, and has 64 digits.
-TEST(test_secret_files) {
+// A token has 64 digits, and each counts. It comes from a file that only its owner may use, or from the environment.
+TEST(test_secrets) {
     static const struct {
         const char *text;
         int mode;
@@ -1015,277 +777,125 @@ TEST(test_secret_files) {
                  {SECRET, 0602, "others may use it (mode 602)"},
                  {SECRET "0", 0600, "expected 64 hexadecimal digits"},
                  {SECRET "\nx", 0600, "expected 64 hexadecimal digits"},
-                 {SECRET SECRET, 0600, "expected 64 hexadecimal digits"},
                  {"g" SECRET, 0600, "expected 64 hexadecimal digits"},
-                 {"too short\n", 0600, "expected 64 hexadecimal digits"},
-                 {"", 0600, "expected 64 hexadecimal digits"}};
-    const char *file = test_path(t, "secret"), *pipe = test_path(t, "pipe");
-    StarToken token, same = token_of(SECRET);
+                 {"too short\n", 0600, "expected 64 hexadecimal digits"}};
+    const char *file = test_path(t, "secret");
+    StarToken token, ours = token_of(true), other = ours;
     Error error;
+    CHECK(t, ours.caller[0] == 0x01 && ours.caller[15] == 0xef && ours.zero[0] == 0xfe && ours.zero[15] == 0x10,
+          "the digits are read wrongly");
+    for (int i = 0; i < TOKEN_HALF; i++) {
+        other.caller[i] ^= (uint8_t)(1 << i % 8);
+        CHECK(t, !token_equal(other.caller, ours.caller), "byte %d does not count", i);
+        other.caller[i] = ours.caller[i];
+    }
+    CHECK(t, token_equal(other.caller, ours.caller), "equal tokens are not");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         unlink(file);
         temp_write(file, cases[i].text, strlen(cases[i].text));
         chmod(file, (mode_t)cases[i].mode);
         bool ok = token_find(&token, file, &error);
-        CHECK(t, ok == (cases[i].expected == NULL), "case %zu: %d %s", i, ok, error.text);
-        if (ok) { CHECK(t, token.known && memcmp(&token, &same, sizeof(same)) == 0, "case %zu: another token", i); }
-        if (!ok) { CHECK(t, strstr(error.text, cases[i].expected) != NULL, "case %zu: %s", i, error.text); }
-        if (!ok) { CHECK(t, strstr(error.text, "too short") == NULL, "the token is printed: %s", error.text); }
+        bool same = token.known && memcmp(&token, &ours, sizeof(ours)) == 0;
+        CHECK(t, cases[i].expected == NULL ? ok && same : !ok && strstr(error.text, cases[i].expected) != NULL,
+              "case %zu: %d %s", i, ok, error.text);
+        CHECK(t, ok || strstr(error.text, "too short") == NULL, "the token is printed: %s", error.text);
     }
-    temp_must(mkfifo(pipe, 0600) == 0, "mkfifo");
-    CHECK(t, !token_find(&token, pipe, &error), "waits for a pipe, or takes it");
     unlink(file);
     temp_write(file, SECRET, strlen(SECRET));
     if (geteuid() == 0 && chmod(file, 0600) == 0 && chown(file, 12345, 0) == 0) {
-        CHECK(t, !token_find(&token, file, &error) && strstr(error.text, "belongs to user 12345") != NULL, "%s",
-              error.text);
+        check_fails(t, token_find(&token, file, &error), &error, "belongs to user 12345");
     }
     setenv(TOKEN_VARIABLE, SECRET, 1);
-    CHECK(t, token_find(&token, NULL, &error) && memcmp(&token, &same, sizeof(same)) == 0, "%s", error.text);
+    CHECK(t, token_find(&token, NULL, &error) && memcmp(&token, &ours, sizeof(ours)) == 0, "%s", error.text);
     CHECK(t, getenv(TOKEN_VARIABLE) == NULL, "the environment still has it");
     CHECK(t, token_find(&token, "", &error) && !token.known, "a token without one");
     setenv(TOKEN_VARIABLE, "short", 1);
-    CHECK(t, !token_find(&token, NULL, &error) && strstr(error.text, TOKEN_VARIABLE ": expected 64") != NULL, "%s",
-          error.text);
-    unsetenv(TOKEN_VARIABLE);
+    check_fails(t, token_find(&token, NULL, &error), &error, TOKEN_VARIABLE ": expected 64");
 }
 
-// A port that the network can see gets garbage, silence, and half a greeting. The run starts nevertheless.
+// A port that the network can see gets garbage, half a greeting, a wrong token and silence: more silent connections
+// than rank 0 listens to at once, of which the oldest give way. The run starts nevertheless.
 TEST(test_strangers) {
+    enum { STRANGERS = 500, LOUD = 5 };
     Run run;
-    char whole[300];
-    int fds[5];
-    run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=3 rank=0 secret=ours");
+    int fds[STRANGERS];
+    char whole[300], byte;
+    StarToken token = token_of(true);
+    StarJoin join = join_of(&token, (Caller){1, 3, STAR_PROTOCOL, false});
+    join.token[TOKEN_HALF - 1] ^= 1;
     memset(whole, 1, sizeof(whole));
-    for (int i = 0; i < 5; i++) { fds[i] = connect_to(run.at); }
+    start_rank_zero(&run, 3, "secret=1");
+    for (int i = 0; i < LOUD; i++) { fds[i] = connect_to_rank_zero(&run); }
     must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
-    must_write(fds[1], whole, sizeof(StarJoin) / 2);
-    socket_close(&fds[1]);
-    StarToken token = token_of(SECRET);
-    must_write(fds[2], token.caller, TOKEN_HALF); // no more than the token; fds[3] says nothing
-    must_write(fds[4], whole, sizeof(whole));     // more than any greeting
-    char byte;
-    for (int i = 0; i < 5; i += 2) {
+    must_write(fds[1], token.caller, TOKEN_HALF); // no more than the token
+    must_write(fds[2], whole, sizeof(whole));     // more than any greeting
+    must_write(fds[3], &join, sizeof(join));
+    must_write(fds[4], &join, sizeof(join) / 2), shutdown(fds[4], SHUT_WR);
+    for (int i = 0; i < LOUD; i++) {
         socket_wait(fds[i], POLLIN, seconds_now() + LIMIT);
         CHECK(t, recv(fds[i], &byte, 1, 0) <= 0 && !socket_would_wait(), "garbage %d is not sent away", i);
     }
-    for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d secret=ours", i); }
-    run.n = 3;
-    check_all_well_but(t, &run, TURNED_AWAY "5\n");
-    socket_close(&fds[0]), socket_close(&fds[2]), socket_close(&fds[3]), socket_close(&fds[4]);
-}
-
-// More silent connections than rank 0 listens to at once, and none of them ends: the oldest give way.
-TEST(test_many_silent) {
-    enum { SILENT = 500 };
-    Run run;
-    int fds[SILENT];
-    run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=2 rank=0 secret=ours");
-    for (int i = 0; i < SILENT; i++) { fds[i] = connect_to(run.at); }
+    for (int i = LOUD; i < STRANGERS; i++) { fds[i] = connect_to_rank_zero(&run); }
     double began = process_now();
-    start_process(&run.p[1], run.at, "n=2 rank=1 secret=ours");
-    run.n = 2;
-    check_all_well_but(t, &run, TURNED_AWAY "500\n");
+    start_other_ranks(&run, "secret=1");
+    check_all_well(t, &run, STRANGERS);
     CHECK(t, run.p[1].end_time - began < STAR_GREETING_SECONDS / 2, "rank 1 waits for silent callers");
-    for (int i = 0; i < SILENT; i++) { socket_close(&fds[i]); }
+    for (int i = 0; i < STRANGERS; i++) { socket_close(&fds[i]); }
 }
 
-// A rank that has come and then dies ends the start, with one socket or both; so does rank 0.
+// A rank that has come and then dies ends the start, with one socket or both.
 TEST(test_death_while_starting) {
+    static Run runs[2];
     for (int both = 0; both < 2; both++) {
-        Run run;
-        Answer got;
-        char begin[100];
-        run.n = 2;
-        run_at_free_port(&run, "127.0.0.1");
-        start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
-        int talk = greet(run.at, NULL, 1, 4, STAR_PROTOCOL, false, &got), watch = -1;
-        if (both) { watch = greet(run.at, NULL, 1, 4, STAR_PROTOCOL, true, &got); }
-        start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=5");
-        CHECK(t, got.answered && got.words[0] == '\0', "not welcome");
+        start_rank_zero(&runs[both], 4, "");
+        int talk = greet_well(t, &runs[both], false, false),
+            watch = both ? greet_well(t, &runs[both], false, true) : -1;
+        start_rank(&runs[both], 2, "timeout=5");
         rank_sleep(0.2);
         socket_close(&talk), socket_close(&watch);
-        run_wait_end(t, &run, LIMIT);
-        snprintf(begin, sizeof(begin), "rank 1 (greeter, pid %d) ended without a word", (int)getpid());
-        check_message(t, &run.p[0], "rank 0", begin, "crashed?)");
-        CHECK(t, run.p[1].status == 1, "rank 2 has started alone: %s", run.p[1].out.text);
+    }
+    for (int both = 0; both < 2; both++) {
+        Process *p = runs[both].p;
+        wait_end(t, &runs[both]);
+        check_message(t, &p[0], "rank 0", "rank 1 (greeter) ended without a word", "crashed?)", getpid());
+        CHECK(t, p[2].status == 1, "rank 2 has started alone: %s", p[2].out.text);
     }
 }
 
 // A caller that has given up, as while rank 0 was stopped, and comes again is no dead rank.
 TEST(test_given_up) {
     Run run;
-    StarJoin join;
-    run.n = 2;
-    run_at_free_port(&run, "127.0.0.1");
-    start_process(&run.p[0], run.at, "n=2 rank=0 host=a");
-    int fd = connect_to(run.at);
+    StarToken none = token_of(false);
+    StarJoin join = join_of(&none, (Caller){1, 2, STAR_PROTOCOL, false});
+    start_rank_zero(&run, 2, "");
+    int fd = connect_to_rank_zero(&run);
     process_signal(&run.p[0], SIGSTOP);
     socket_close(&fd);
-    fd = connect_to(run.at);
-    memset(&join, 0, sizeof(join));
-    join.protocol = STAR_PROTOCOL, join.rank = 1, join.num_ranks = 2, join.who = comm_who_am_i("b");
+    fd = connect_to_rank_zero(&run);
     must_write(fd, &join, sizeof(join));
     socket_close(&fd);
     process_signal(&run.p[0], SIGCONT);
-    rank_sleep(0.2);
-    start_process(&run.p[1], run.at, "n=2 rank=1 host=b");
-    run_wait_end(t, &run, LIMIT);
-    CHECK(t, run.p[0].status == 0 && run.p[1].status == 0, "%s%s", run.p[0].err.text, run.p[1].err.text);
+    start_other_ranks(&run, "");
+    check_all_well(t, &run, 1); // the first one, which said nothing
 }
-
-// Plays rank 0, without a token, for the next caller's socket.
-static int play_zero(Test *t, int listener, int64_t bytes, const char *words) {
-    StarJoin join;
-    StarToken none = token_of(NULL);
-    socket_wait(listener, POLLIN, seconds_now() + LIMIT);
-    int fd = accept(listener, NULL, NULL);
-    CHECK(t, fd >= 0 && socket_read(fd, &join, sizeof(join), seconds_now() + LIMIT), "no greeting");
-    play_answer(fd, &none, bytes, words);
-    return fd;
-}
-
-// Starts rank 1, whose rank 0 is this test.
-static int play_rank_one(Process *p, const char *options) {
-    char at[64];
-    int fd = meet_listen(0, true);
-    snprintf(at, sizeof(at), "127.0.0.1:%d", meet_port(fd));
-    start_process(p, at, "n=2 rank=1 %s", options);
-    return fd;
-}
-
-// Rank 0 welcomes, and then closes the connection, or lives on and does nothing, longer than rank 1 may wait.
-TEST(test_rank_zero_while_starting) {
-    static const char *const expected[] = {"rank 0 (a, pid %d) has ended (in order, killed, or crashed?)",
-                                           "rank 0 (a) has come, but does not begin the run within the time (--start-"};
-    for (int i = 0; i < 2; i++) {
-        Process p;
-        char begin[100];
-        int fd = play_rank_one(&p, "timeout=1"), talk = play_zero(t, fd, 0, ""), watch = play_zero(t, fd, 0, "");
-        if (i == 0) { socket_close(&talk), socket_close(&watch); }
-        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
-        snprintf(begin, sizeof(begin), expected[i], (int)getpid());
-        check_message(t, &p, "rank 1", begin, "");
-        socket_close(&talk), socket_close(&watch), close(fd);
-    }
-}
-
-// ---- How a run ends ----
-
-// A run whose ranks end by themselves. All but rank `except` say a message with this begin and this end; without one,
-// they end well and in silence. Rank `except` says `own`, or ends well too.
-typedef struct {
-    const char *options;
-    int n, except;
-    const char *begin, *end, *own;
-} Outcome;
-
-static void check_outcome(Test *t, Run *run, const Outcome *outcome) {
-    run_wait_end(t, run, LIMIT);
-    if (outcome->begin == NULL) {
-        check_all_well(t, run);
-        return;
-    }
-    check_messages(t, run, outcome->except, outcome->begin, outcome->end);
-    Process *own = outcome->except >= 0 ? &run->p[outcome->except] : NULL;
-    if (own != NULL && outcome->own == NULL) { CHECK(t, own->status == 0, "%s", own->err.text); }
-    if (outcome->own != NULL) { check_message(t, own, outcome->options, outcome->own, outcome->own); }
-}
-
-// ---- Ranks that end, die, stop, hang ----
 
 // Many ranks of one machine join in some seconds.
 TEST(test_many_ranks) {
     enum { MANY = 300 };
-    Process *p = (Process *)calloc(MANY, sizeof(Process));
-    Run run;
-    run_at_free_port(&run, "127.0.0.1");
-    double began = process_now(), opened = 0.0;
-    for (int i = MANY - 1; i >= 0; i--) { start_process(&p[i], run.at, "n=%d rank=%d do=nothing", MANY, i); }
+    static Process p[MANY];
+    char at[64];
+    snprintf(at, sizeof(at), "127.0.0.1:%d", free_port());
+    double began = process_now();
+    for (int i = MANY - 1; i >= 0; i--) { start_process(&p[i], at, MANY, i, "do=nothing"); }
     CHECK(t, process_wait_text(&p[0], "open ", LIMIT), "rank 0 does not open: %s", p[0].err.text);
-    opened = process_now();
-    CHECK(t, process_wait_all(p, MANY, LIMIT), "do not end");
+    CHECK(t, process_now() - began < LIMIT / 2, "%d ranks take %g s", MANY, process_now() - began);
+    process_wait_all(p, MANY, LIMIT);
     for (int i = 0; i < MANY; i++) {
         CHECK(t, p[i].status == 0 && p[i].err.text[0] == '\0', "rank %d: %d %s", i, p[i].status, p[i].err.text);
     }
-    CHECK(t, opened - began < LIMIT / 2, "%d ranks take %g s", MANY, opened - began);
-    if (getenv("TEST_VERBOSE") != NULL) {
-        printf("%d ranks: open after %.2f s, ended after %.2f s\n", MANY, opened - began, process_now() - began);
-    }
-    free(p);
 }
 
-// Many short runs whose ranks end together: no rank may take another's end for a death.
-TEST(test_ending_together) {
-    for (int i = 0; i < 12 && t->failures == 0; i++) {
-        Run run;
-        run_start(&run, 2 + i % 4, i % 3 == 0 ? "do=nothing" : "do=agree who=100");
-        check_all_well(t, &run);
-    }
-}
-
-static void check_death(Test *t, const char *action, int victim, bool resumable) {
-    Run run;
-    char options[64], begin[100], end[200];
-    snprintf(options, sizeof(options), "do=%s who=%d resumable=%d", action, victim, resumable);
-    run_start(&run, 4, options);
-    if (!run_wait_open(t, &run)) {
-        run_wait_end(t, &run, 0.0);
-        return;
-    }
-    double began = process_now();
-    process_signal(&run.p[victim], SIGKILL);
-    run_wait_end(t, &run, LIMIT);
-    for (int i = 0; i < 4; i++) {
-        CHECK(t, run.p[i].end_time - began < LIMIT / 2, "rank %d took %g s", i, run.p[i].end_time - began);
-    }
-    CHECK(t, run.p[victim].status == 128 + SIGKILL, "the victim: %d", run.p[victim].status);
-    snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) ended without a word (killed, or crashed?)", victim,
-             victim, (int)run.p[victim].pid);
-    snprintf(end, sizeof(end), "crashed?)%s", resumable ? COMM_REMEDY : "");
-    check_messages(t, &run, victim, begin, end);
-}
-
-TEST(test_killed) {
-    check_death(t, "wait", 2, true);
-    check_death(t, "wait", 0, true);
-    check_death(t, "compute", 3, false);
-    check_death(t, "compute", 0, false);
-    Run run; // an error that is the consequence of a death
-    run_start(&run, 3, "do=consequence who=1");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, 1, "rank 1 (host1, pid ", "ended without a word (killed, or crashed?)");
-    run_start(&run, 2, "do=mute who=1"); // the alarm ends rank 0
-    run_wait_end(t, &run, LIMIT);
-    CHECK(t, run.p[0].status == 1 && run.p[0].err.text[0] == '\0', "%d %s", run.p[0].status, run.p[0].err.text);
-    run_start(&run, 4, "do=compute"); // two at once: one of them is named
-    if (run_wait_open(t, &run)) { process_signal(&run.p[0], SIGKILL), process_signal(&run.p[2], SIGKILL); }
-    run_wait_end(t, &run, LIMIT);
-    for (int i = 1; i < 4; i += 2) {
-        CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s", i,
-              run.p[i].err.text);
-    }
-}
-
-// A watch over two ranks that has not begun.
-static Watch *watch_of_two(int rank) {
-    CommOptions options;
-    Error error;
-    Comm *comm = (Comm *)calloc(1, sizeof(Comm));
-    Watch *w = (Watch *)malloc(sizeof(Watch));
-    memset(&options, 0, sizeof(options));
-    temp_must(comm != NULL && w != NULL && comm_create(comm, &options, rank, 2, &error), "malloc");
-    comm->peers[0].who = comm->peers[1].who = comm_who_am_i("host");
-    watch_begin(w, comm);
-    return w;
-}
-
-static void free_watch(Watch *w) {
-    comm_free(w->comm);
-    free(w->comm), free(w);
-}
+// ---- Parts of the star and the watch, in this process ----
 
 // A caller that says nothing has STAR_GREETING_SECONDS.
 TEST(test_silent_callers) {
@@ -1293,14 +903,14 @@ TEST(test_silent_callers) {
         static Start s;
         Error error;
         int fds[2];
-        Watch *w = watch_of_two(0);
-        start_begin(&s, w->comm);
+        Comm *comm = comm_of_two(0);
+        start_begin(&s, comm);
         temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
         s.callers[3] = fds[0], s.came[3] = seconds_now() - late * (STAR_GREETING_SECONDS + 0.1);
         CHECK(t, star_hear(&s, 3, &error), "the run ends: %s", error.text);
         CHECK(t, (s.callers[3] < 0) == late && s.num_strangers == late, "late %d: %d", late, s.callers[3]);
         socket_close(&s.callers[3]), close(fds[1]);
-        free_watch(w);
+        free_comm(comm);
     }
 }
 
@@ -1310,87 +920,49 @@ TEST(test_texts_end) {
         const char *bytes;
         size_t count;
         const char *says; // NULL: all are well
-    } cases[] = {{"\0\0", 2, NULL},
-                 {"\0late\0", 6, "rank 1 (host, pid "},
-                 {"a\0b\0", 4, ": a"},
-                 {"\0ab", 3, ": ab"},
-                 {"", 0, "something else"},
-                 {"\0", 1, "something else"},
-                 {"\0\0\0", 3, "something else"}};
-    Watch *w = watch_of_two(0);
+    } cases[] = {{"\0\0", 2, NULL},   {"\0late\0", 6, "rank 1 (host, pid "}, {"a\0b\0", 4, ": a"},
+                 {"\0ab", 3, ": ab"}, {"\0", 1, "something else"},           {"\0\0\0", 3, "something else"}};
+    Comm *comm = comm_of_two(0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Text all = {(char *)malloc(cases[i].count + 1), cases[i].count, cases[i].count + 1, false};
         Error error = {""};
         memcpy(all.data, cases[i].bytes, cases[i].count);
         all.data[cases[i].count] = '\0';
-        bool ok = comm_all_well(w->comm, &all, &error);
+        bool ok = comm_all_well(comm, &all, &error);
         CHECK(t, ok == (cases[i].says == NULL) && (ok || strstr(error.text, cases[i].says) != NULL), "case %zu: %d %s",
               i, ok, error.text);
         text_free(&all);
     }
-    free_watch(w);
-}
-
-// The head of an exchange may lack its final zero, be of another kind or promise more than there may be: what lies
-// behind it is not read, and no memory is taken.
-TEST(test_heads_make_sense) {
-    static const struct {
-        uint32_t kind;
-        int64_t bytes;
-        bool good;
-    } cases[] = {
-        {TALK_MINE, 8, true}, {TALK_MINE, STAR_MAX_BYTES + 1, false}, {TALK_MINE, -1, false},  {TALK_RESULT, 8, false},
-        {0, 8, false},        {TALK_MINE, INT64_MAX, false},          {TALK_FAILURE, 8, false}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Watch *w = watch_of_two(0);
-        StarHead head, zero;
-        Text all = {NULL, 0, 0, false};
-        Error error;
-        int fds[2];
-        memset(&head, 0, sizeof(head)), memset(&zero, 0, sizeof(zero));
-        head.kind = cases[i].kind, head.bytes = cases[i].bytes;
-        memset(head.name, 'n', sizeof(head.name));
-        temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
-        w->comm->peers[1].talk = fds[0];
-        must_write(fds[1], &head, sizeof(head)), must_write(fds[1], "12345678", 8);
-        shutdown(fds[1], SHUT_WR);
-        bool ok = star_receive(w->comm, 1, "a sum", &head, &all, &error);
-        CHECK(t, ok == cases[i].good && all.capacity < 1 << 20, "case %zu: %d", i, ok);
-        if (ok) {
-            CHECK(t, !star_check_head(w->comm, &zero, 1, &head, &error), "another name was taken");
-            CHECK(t, strstr(error.text, "nn of 0") != NULL, "%s", error.text);
-        }
-        text_free(&all);
-        close(fds[1]);
-        free_watch(w);
-    }
+    free_comm(comm);
 }
 
 // A beat with times that are no numbers is refused: they would never be too long.
 TEST(test_beats_make_sense) {
-    Watch *w = watch_of_two(0);
-    const double none = 0.0, infinite = 1.0 / none, nan = none / none;
-    const double times[][2] = {{0, 0},        {7, 45},         {nan, 45}, {7, nan}, {infinite, 45},
-                               {7, infinite}, {-infinite, 45}, {-1, 45},  {7, -1}};
+    Watch w;
+    watch_begin(&w, comm_of_two(0));
+    static const double times[][2] = {{0, 0},        {7, 45},         {NAN, 45}, {7, NAN}, {INFINITY, 45},
+                                      {7, INFINITY}, {-INFINITY, 45}, {-1, 45},  {7, -1}};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         CommBeat beat;
         memset(&beat, 0, sizeof(beat));
         beat.kind = BEAT_ALIVE, beat.idle = times[i][0], beat.limit = times[i][1];
-        CHECK(t, watch_take(w, 1, &beat) == (i < 2), "case %zu", i);
+        CHECK(t, watch_take(&w, 1, &beat) == (i < 2), "case %zu", i);
         memset(beat.phase, 'x', sizeof(beat.phase));
-        CHECK(t, !watch_take(w, 1, &beat), "case %zu: a phase without an end", i);
+        CHECK(t, !watch_take(&w, 1, &beat), "case %zu: a phase without an end", i);
     }
-    free_watch(w);
+    free_comm(w.comm);
 }
 
 // A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
 // whose own rank has got no further for as long.
-static Watch *watch_at(int rank, double silent, double ago) {
-    Watch *w = watch_of_two(rank);
-    w->comm->options.silence = w->comm->options.watchdog = 3.0;
-    w->round = seconds_now() - ago;
-    w->comm->peers[1 - rank].watch = open("/dev/null", O_RDWR);
-    w->comm->since = w->comm->peers[1 - rank].heard = w->round - silent;
+static Watch watch_at(int rank, double silent, double ago) {
+    Watch w;
+    Comm *comm = comm_of_two(rank);
+    watch_begin(&w, comm);
+    comm->options.silence = comm->options.watchdog = 3.0;
+    w.round = seconds_now() - ago;
+    comm->peers[1 - rank].watch = open("/dev/null", O_RDWR);
+    comm->since = comm->peers[1 - rank].heard = w.round - silent;
     return w;
 }
 
@@ -1408,155 +980,171 @@ static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict
 // its beginning and its judgement, or while it waits for the next.
 TEST(test_stopped_in_a_round) {
     for (int rank = 0; rank < 2; rank++) {
-        Watch *w = watch_at(rank, 0.2, 4.0);
-        CommPeer *peer = &w->comm->peers[1 - rank];
-        check_round(t, w, false, VERDICT_NONE, VERDICT_NONE);
-        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
-        w->round -= 3.5, w->comm->since -= 3.5, peer->heard -= 3.5; // again
-        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
-        w->round -= 3.5; // both since the stop: a later silence must not be excused as well
-        watch_begin_round(w);
-        CHECK(t, peer->heard <= w->round && w->comm->since <= w->round, "rank %d: the future is excused", rank);
-        free_watch(w);
-        w = watch_at(rank, 3.1, 0.0);
-        check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
-        free_watch(w);
+        Watch w = watch_at(rank, 0.2, 4.0), silent = watch_at(rank, 3.1, 0.0);
+        CommPeer *peer = &w.comm->peers[1 - rank];
+        check_round(t, &w, false, VERDICT_NONE, VERDICT_NONE);
+        check_round(t, &w, true, VERDICT_NONE, VERDICT_NONE);
+        w.round -= 3.5, w.comm->since -= 3.5, peer->heard -= 3.5; // again
+        check_round(t, &w, true, VERDICT_NONE, VERDICT_NONE);
+        w.round -= 3.5; // both since the stop: a later silence must not be excused as well
+        watch_begin_round(&w);
+        CHECK(t, peer->heard <= w.round && w.comm->since <= w.round, "rank %d: the future is excused", rank);
+        check_round(t, &silent, true, VERDICT_SILENT, VERDICT_HANGS);
+        free_comm(w.comm), free_comm(silent.comm);
     }
+}
+
+// The most telling reason of a round counts, but not for a rank that leaves in order at this moment.
+TEST(test_verdicts) {
+    Watch w;
+    watch_begin(&w, comm_of_two(0));
+    w.verdict = VERDICT_NONE;
+    watch_find(&w, VERDICT_SILENT, "silent"), watch_find(&w, VERDICT_DEAD, "dead"),
+        watch_find(&w, VERDICT_HANGS, "hangs");
+    CHECK(t, w.verdict == VERDICT_DEAD && strcmp(w.words.text, "dead") == 0, "%d %s", w.verdict, w.words.text);
+    w.comm->ending = true;
+    CHECK(t, watch_act(&w), "the watch goes on"); // a watch that ends the run would end this process
+    free_comm(w.comm);
 }
 
 // Time counts from the beginning and the end of a slow phase and of a wait, and only from there.
 TEST(test_changes_start_the_clock) {
-    Watch *w = watch_of_two(0);
+    Comm *comm = comm_of_two(0);
     for (int i = 0; i < 8; i++) {
         bool value = i / 2 % 2 == 0, changes = i % 2 == 0;
-        w->comm->since = 0.0;
-        if (i < 4) { comm_slow(w->comm, value); }
-        if (i >= 4) { comm_waits(w->comm, value); }
-        CHECK(t, (w->comm->since > 0.0) == changes, "case %d: since %g", i, w->comm->since);
+        comm->since = 0.0;
+        if (i < 4) { comm_slow(comm, value); }
+        if (i >= 4) { comm_waits(comm, value); }
+        CHECK(t, (comm->since > 0.0) == changes, "case %d: since %g", i, comm->since);
     }
-    free_watch(w);
+    free_comm(comm);
 }
 
-// ---- How runs end by themselves, and when ranks are stopped: all at once, because most of them wait ----
+// ---- How runs end: all at once, because most of them wait ----
 
+#define RANK(i) (1u << (i)) // of a set of ranks
 #define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
-static const Outcome outcomes[] = {
-    {"do=exchanges", 1, -1, NULL, NULL, NULL},
-    {"do=exchanges", 2, -1, NULL, NULL, NULL},
-    {"do=exchanges", 8, -1, NULL, NULL, NULL},
-    {"do=large", 3, -1, NULL, NULL, NULL},
-    {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "disk full on 1", NULL},
-    {"do=facts", 3, -1, NULL, NULL, NULL},
-    {"do=facts who=2", 3, -1, "rank 2 (host2): --seq-len is 32, but 64 on rank 0 (host0)", "(host0)", NULL},
-    {"do=facts who=1 fact=--new", 2, -1, "rank 1 (host1): runs another program than rank 0 (host0): ", "'--new'", NULL},
-    {"do=mismatch who=2 how=name", 4, -1, MISMATCH "a sum of 8 bytes; rank 0 (host0) in exchange 1, numbers of 8",
-     "bytes", NULL},
-    {"do=mismatch who=2 how=size", 4, -1, MISMATCH "numbers of 16 bytes; rank 0 (host0) in exchange 1, numbers of 8",
-     "bytes", NULL},
-    {"do=mismatch who=2 how=broadcast", 4, -1,
-     MISMATCH "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
-    {"do=leave who=0", 3, -1, NULL, NULL, NULL},
-    {"do=leave who=1", 3, -1, NULL, NULL, NULL},
-    {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended (in order, ", "in a sum", NULL},
-    {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended (in order, ", "in a sum", NULL},
-    {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "paper", "no more paper"},
-    {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
-    {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "paper", "no more paper"},
-    {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
-    // All fail at once: each says it itself, or is told it by another.
-    {"do=fail", 5, -1, "", "no more paper", NULL},
+#define DEAD "ended without a word (killed, or crashed?)"
+#define SILENCE "has not been heard of for 3 s: stopped, or its machine or the network is down"
+#define PAPER "no more paper"
 
-    {"do=hang who=0 watchdog=1.5 resumable=1", 3, -1, "rank 0 (host0) hangs: no progress for ",
-     " s (--watchdog) in step 1" COMM_REMEDY, NULL},
-    {"do=hang who=2 watchdog=1.5 resumable=1", 3, -1, "rank 2 (host2) hangs: no progress for ",
-     " s (--watchdog) in step 1" COMM_REMEDY, NULL},
-    {"do=hang how=all who=1 watchdog=1.5", 3, -1, "rank 1 (host1) waits, as all ranks do: a rank has ended, ",
-     "(--watchdog) in step 1", NULL},
-    // All wait for a rank that has ended.
-    {"do=leave how=gpu who=0 watchdog=1.5", 3, 0, "rank ", "s (--watchdog) in the start", NULL},
-    {"do=leave how=gpu who=1 watchdog=1.5", 3, 1, "rank ", "s (--watchdog) in the start", NULL},
+// All ranks but those that are killed say this (`end`: see check_message), if it is "" fail without a word, if it is
+// NULL end well and in silence. The rank apart says `own`.
+typedef struct {
+    const char *options;
+    int n;
+    // Sets of ranks. A signal comes when all are open. Stopped ranks go on when the others have ended.
+    unsigned killed, stopped, apart;
+    const char *says, *end, *own;
+} Outcome;
+
+static const Outcome outcomes[] = {
+    {"", .n = 1},
+    {"", .n = 8},
+    {"count=0", .n = 2},
+    {"do=nothing", .n = 8}, // nobody takes another's end for a death
+    {"count=200000", .n = 3},
+    {"do=agree who=1", 4, .says = "rank 1 (host1): disk full on 1"},
+    {"do=facts", .n = 3},
+    {"do=facts who=2 facts=model,,-t,32", 3, .says = "rank 2 (host2): -t is 32, but 64 on rank 0 (host0)"},
+    {"do=facts who=1 facts=model,,-t,64,--new,1", 2,
+     .says = "rank 1 (host1): runs another program than rank 0 (host0): ", .end = "'--new'"},
+    {"do=mismatch who=2 other=sums", 4, .says = MISMATCH "sums of 8 bytes; rank 0 (host0) ",
+     .end = "numbers of 8 bytes"},
+    {"do=mismatch who=2", 4, .says = MISMATCH "a broadcast of 16 bytes; ", .end = "a broadcast of 8 bytes"},
+
+    // A rank ends in order: the other ranks go on without it, or miss it.
+    {"do=compute seconds=1 who=0 mine=nothing", .n = 3},
+    {"do=compute seconds=1 who=1 mine=nothing", .n = 3},
+    {"do=wait who=0 mine=nothing", 3, .apart = RANK(0), .says = "rank 0 (host0) has ended (in order, ", .end = "a sum"},
+    {"do=wait who=1 mine=nothing", 3, .apart = RANK(1), .says = "rank 1 (host1) has ended (in order, ", .end = "a sum"},
+    // A rank fails, or all at once: each says it itself, or is told it by another.
+    {"do=wait who=2 mine=fail", 4, .apart = RANK(2), .says = "rank 2 (host2): " PAPER, .own = PAPER},
+    {"do=compute who=0 mine=fail", 4, .apart = RANK(0), .says = "rank 0 (host0): " PAPER, .own = PAPER},
+    {"do=fail", 5, .says = "", .end = PAPER},
+    {"do=mute who=1", 2, .apart = RANK(1), .says = "", .own = PAPER}, // an alarm ends rank 0
+
+    {"do=wait who=2 mine=hang resumable=1", 4, .killed = RANK(2), .says = "rank 2 (host2) " DEAD COMM_REMEDY},
+    {"do=compute", 4, .killed = RANK(0), .says = "rank 0 (host0) " DEAD},
+    {"do=compute", 4, .killed = RANK(0) | RANK(2), .says = "rank ", .end = DEAD}, // one of them is named
+    {"do=consequence", 3, .killed = RANK(1), .says = "rank 1 (host1) " DEAD},
+    {"do=compute silence=3 resumable=1", 3, .stopped = RANK(0), .says = "rank 0 (host0) " SILENCE COMM_REMEDY},
+    {"do=compute silence=3", 3, .stopped = RANK(1), .says = "rank 1 (host1) " SILENCE},
+
+    {"do=wait who=0 mine=hang watchdog=1.5 resumable=1", 3, .says = "rank 0 (host0) hangs: no progress for ",
+     .end = " s (--watchdog) in step 1" COMM_REMEDY},
+    {"do=wait who=2 mine=hang watchdog=1.5", 3, .says = "rank 2 (host2) hangs: no progress for ", .end = "in step 1"},
+    // All wait: for the last one, or for a rank that has ended.
+    {"do=gpu who=1 watchdog=1.5", 3, .says = "rank 1 (host1) waits, as all ranks do: a rank has ended, ",
+     .end = "(--watchdog) in step 1"},
+    {"do=gpu who=0 mine=nothing watchdog=1.5", 3, .apart = RANK(0), .says = "rank ", .end = "(--watchdog) in step 2"},
     // Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
-    {"do=slow who=0 seconds=5 watchdog=3", 3, -1, NULL, NULL, NULL},
+    {"do=wait who=0 mine=slow seconds=5 watchdog=3", .n = 3},
 };
 enum { NUM_OUTCOMES = sizeof(outcomes) / sizeof(outcomes[0]) };
-static Run runs[NUM_OUTCOMES], stopped[2], pausing[3];
 
-// Ranks 0 and 1 are stopped for good, each in its run.
-static void stop_for_good(Test *t) {
-    for (int victim = 0; victim < 2; victim++) {
-        if (run_wait_open(t, &stopped[victim])) { process_signal(&stopped[victim].p[victim], SIGSTOP); }
+static void signal_ranks(Run *run, unsigned set, int number) {
+    for (int i = 0; i < run->n; i++) {
+        if (set & RANK(i)) { process_signal(&run->p[i], number); }
     }
 }
 
-// Stopped for less than the silence that is allowed (rank 0, or 1), or all together (a virtual machine is moved, say):
-// nobody is blamed, the run goes on.
-static void check_stopped_for_a_while(Test *t) {
-    for (int i = 0; i < 3; i++) {
-        if (!run_wait_open(t, &pausing[i])) { continue; }
-        for (int r = 0; r < 3; r++) {
-            if (i == 2 || r == i) { process_signal(&pausing[i].p[r], SIGSTOP); }
-        }
+// Waits for the end of a run in which ranks may be stopped; they end when they go on.
+static void wait_outcome(Test *t, Run *run, const Outcome *o) {
+    for (int i = 0; i < run->n && o->stopped != 0; i++) {
+        if (!(o->stopped & RANK(i))) { process_wait_text(&run->p[i], "never", LIMIT); }
     }
-    rank_sleep(4.0);
-    for (int i = 0; i < 3; i++) {
-        for (int r = 0; r < 3; r++) { process_signal(&pausing[i].p[r], SIGCONT); }
-    }
-    for (int i = 0; i < 3; i++) { check_all_well(t, &pausing[i]); }
+    signal_ranks(run, o->stopped, SIGCONT);
+    wait_end(t, run);
 }
 
-static void check_stopped(Test *t) {
-    for (int victim = 0; victim < 2; victim++) {
-        Run *run = &stopped[victim];
-        char begin[100];
-        for (int i = 0; i < 3; i++) { // the other ranks end while it is still stopped
-            if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
+static void check_outcome(Test *t, Run *run, const Outcome *o) {
+    int named;
+    bool names = o->says != NULL && sscanf(o->says, "rank %d (", &named) == 1;
+    for (int i = 0; i < run->n; i++) {
+        Process *p = &run->p[i];
+        bool apart = o->apart & RANK(i);
+        const char *says = apart ? o->own : o->says;
+        char name[200];
+        snprintf(name, sizeof(name), "%s, rank %d", o->options, i);
+        if (o->killed & RANK(i)) { continue; }
+        if (says == NULL || (says[0] == '\0' && o->end == NULL)) {
+            CHECK(t, p->status == (says != NULL) && p->err.text[0] == '\0', "%s: %d %s", name, p->status, p->err.text);
+        } else {
+            check_message(t, p, name, says, apart ? NULL : o->end, names && !apart ? run->p[named].pid : 0);
         }
-        process_signal(&run->p[victim], SIGCONT);
-        run_wait_end(t, run, LIMIT);
-        snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) has not been heard of for 3 s: stopped, or", victim,
-                 victim, (int)run->p[victim].pid);
-        check_messages(t, run, -1, begin, "network is down" COMM_REMEDY);
     }
 }
 
 TEST(test_outcomes) {
-    for (int i = 0; i < 2; i++) { run_start(&stopped[i], 3, "do=compute silence=3 resumable=1"); }
-    for (int i = 0; i < 3; i++) {
-        run_start(&pausing[i], 3, i < 2 ? "do=compute seconds=6 silence=20" : "do=compute seconds=6 silence=2.5");
+    static Run runs[NUM_OUTCOMES];
+    for (int i = 0; i < NUM_OUTCOMES; i++) {
+        start_rank_zero(&runs[i], outcomes[i].n, outcomes[i].options);
+        start_other_ranks(&runs[i], outcomes[i].options);
     }
-    for (int i = 0; i < NUM_OUTCOMES; i++) { run_start(&runs[i], outcomes[i].n, outcomes[i].options); }
-    stop_for_good(t);
-    check_stopped_for_a_while(t);
-    check_stopped(t);
-    for (int i = 0; i < NUM_OUTCOMES; i++) { check_outcome(t, &runs[i], &outcomes[i]); }
+    for (int i = 0; i < NUM_OUTCOMES; i++) {
+        for (int r = 0; r < runs[i].n && (outcomes[i].killed | outcomes[i].stopped) != 0; r++) {
+            process_wait_text(&runs[i].p[r], "open ", LIMIT);
+        }
+        signal_ranks(&runs[i], outcomes[i].killed, SIGKILL);
+        signal_ranks(&runs[i], outcomes[i].stopped, SIGSTOP);
+    }
+    for (int i = 0; i < NUM_OUTCOMES; i++) {
+        wait_outcome(t, &runs[i], &outcomes[i]);
+        check_outcome(t, &runs[i], &outcomes[i]);
+    }
 }
 
 // ---- MPI ----
 
-static bool succeeds(const char *const *argv) {
-    Process p;
-    process_start(&p, argv);
-    return process_wait_all(&p, 1, 120.0) && p.status == 0;
-}
-
 // This program, built with MPI and without (for a launcher must find that out); false where that is not possible.
-static bool build_for_mpi(const char *with, const char *without) {
-    const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
-    if (!succeeds(find) || !succeeds(launch)) { return false; }
-    const char *argv[] = {"mpicc", "-std=gnu11", "-w",        "-I.", "-o", with, "-O0", "dev/test/ranks/test_comm.c",
-                          "-lm",   "-pthread",   "-DUSE_MPI", NULL};
-    bool ok = succeeds(argv);
-    argv[5] = without, argv[10] = "-UUSE_MPI";
-    return ok && succeeds(argv);
-}
-
-static void start_mpirun(Process *p, const char *program, const char *n, const char *action, const char *how,
-                         const char *more) {
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores: Open MPI 4; MPICH just does it
-    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1); // Open MPI 5
-    const char *const argv[] = {"mpirun", "-n", n, program, "rank", "start=mpi", action, how, more, "host=host", NULL};
-    process_start(p, argv);
+static bool build_for_mpi(const char *folder) {
+    char command[2000];
+    const char *build = "mpicc -std=gnu11 -w -I. -O0 dev/test/ranks/test_comm.c -lm -pthread";
+    snprintf(command, sizeof(command),
+             "{ mpirun --version && %s -DUSE_MPI -o %s/with && %s -UUSE_MPI -o %s/without; } >/dev/null 2>&1", build,
+             folder, build, folder);
+    return system(command) == 0;
 }
 
 static int count_text(const char *text, const char *part) {
@@ -1565,36 +1153,42 @@ static int count_text(const char *text, const char *part) {
     return count;
 }
 
-// Runs n ranks; returns whether it ended with a status that is 0 or not, as expected.
-static void run_mpi(Test *t, Process *p, const char *program, const char *n, const char *action, const char *how,
-                    bool well) {
-    start_mpirun(p, program, n, action, how, strcmp(action, "do=hang") == 0 ? "watchdog=1.5" : "watchdog=0");
-    bool ended = process_wait_all(p, 1, LIMIT);
-    CHECK(t, ended && (p->status == 0) == well, "%s: status %d: %s%s", action, p->status, p->out.text, p->err.text);
-}
-
+// The ranks of a launcher share one output: an error that all know is printed once. When one rank fails, the other
+// ranks are told, and one of them says so.
 TEST(test_mpi) {
-    char with[700], without[700];
-    snprintf(with, sizeof(with), "%s/with", test_folder(t));
-    snprintf(without, sizeof(without), "%s/without", test_folder(t));
-    if (!build_for_mpi(with, without)) { SKIP(t, "no mpicc and mpirun that work here"); }
-    Process p;
-    run_mpi(t, &p, with, "4", "do=exchanges", "", true);
-    CHECK(t, count_text(p.out.text, "done") == 4, "%s", p.out.text);
+    static const struct {
+        const char *program, *options, *says; // says: once, and ends with an error; NULL: ends well
+        int n;
+    } cases[] = {{"with", "do=exchanges", NULL, 4},
+                 {"with", "do=agree who=1", "disk full on 1", 3},
+                 {"with", "do=wait who=2 mine=fail", "): no more paper", 3},
+                 {"with", "do=wait who=1 mine=hang watchdog=1.5", "hangs: no progress for ", 2},
+                 {"without", "do=exchanges", "this program was built without MPI", 2}};
+    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+    static Process p[CASES];
+    if (!build_for_mpi(test_folder(t))) { SKIP(t, "no mpicc and mpirun that work here"); }
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores: Open MPI 4; MPICH just does it
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1); // Open MPI 5
+    for (int i = 0; i < CASES; i++) {
+        char command[1000];
+        const char *const argv[] = {"sh", "-c", command, NULL};
+        snprintf(command, sizeof(command), "exec mpirun -n %d %s/%s rank start=mpi host=host %s", cases[i].n,
+                 test_folder(t), cases[i].program, cases[i].options);
+        process_start(&p[i], argv);
+    }
+    CHECK(t, process_wait_all(p, CASES, LIMIT), "they do not end");
+    for (int i = 0; i < CASES; i++) {
+        const char *out = p[i].out.text, *err = p[i].err.text, *says = cases[i].says;
+        CHECK(t, (p[i].status == 0) == (says == NULL), "case %d: status %d: %s%s", i, p[i].status, out, err);
+        if (says != NULL) { CHECK(t, count_text(err, says) == 1, "case %d: %s", i, err); }
+    }
+    CHECK(t, count_text(p[0].out.text, "done") == 4, "%s", p[0].out.text);
     for (int i = 0; i < 4; i++) {
         char open[64];
         snprintf(open, sizeof(open), "open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
-        CHECK(t, strstr(p.out.text, open) != NULL, "rank %d: %s", i, p.out.text);
+        CHECK(t, strstr(p[0].out.text, open) != NULL, "rank %d: %s", i, p[0].out.text);
     }
-    run_mpi(t, &p, with, "3", "do=agree", "who=1", false); // an error that all know is printed once
-    CHECK(t, count_text(p.err.text, "disk full on 1") == 1, "%s", p.err.text);
-    run_mpi(t, &p, with, "3", "do=fail", "who=2", false); // the other ranks are told, and one of them says so
-    CHECK(t, count_text(p.err.text, "): no more paper") == 1, "%s", p.err.text);
-    run_mpi(t, &p, with, "3", "do=consequence", "who=1", false); // who speaks first, mpirun or the watch, is open
-    run_mpi(t, &p, with, "2", "do=hang", "who=1", false);
-    CHECK(t, count_text(p.err.text, "hangs: no progress for ") == 1, "%s", p.err.text);
-    run_mpi(t, &p, without, "2", "do=exchanges", "", false);
-    CHECK(t, count_text(p.err.text, "this program was built without MPI") == 1, "%s", p.err.text);
 }
 
 int main(int argc, char **argv) {
