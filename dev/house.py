@@ -23,7 +23,7 @@ ROOMS = {
     "cuda": (845, 850, "base model"),
     "layers": (3185, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
-    "ranks": (2284, 2000, "base model cuda"),
+    "ranks": (2260, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
     "trainer": (1617, 1000, "base model cuda layers optim ranks data files run"),

@@ -27,7 +27,7 @@
 #define MEET_FOLDER "gpt2c_start" // in the shared folder
 #define MEET_FILE "address"       // in that folder
 #define MEET_TEXT_BYTES 2048      // of the text by which rank 0 says where it is
-#define TOKEN_DIGITS (4 * TOKEN_HALF)
+#define TOKEN_DIGITS (2 * TOKEN_HALF)
 #define TOKEN_VARIABLE "GPT2C_SECRET"
 #define TOKEN_REMEDY                                                                                                   \
     "give all processes one secret: the output of 'openssl rand -hex 32' in " TOKEN_VARIABLE ", or in a file that "    \
@@ -41,9 +41,7 @@ static inline bool token_take(StarToken *token, const char *what, const char *te
     if (digits != TOKEN_DIGITS || text[end] != '\0') {
         return fail(error, "%s: expected %d hexadecimal digits, as 'openssl rand -hex 32' prints", what, TOKEN_DIGITS);
     }
-    for (int i = 0; i < TOKEN_DIGITS / 2; i++) {
-        sscanf(text + 2 * i, "%2hhx", i < TOKEN_HALF ? &token->caller[i] : &token->zero[i - TOKEN_HALF]);
-    }
+    memcpy(token->caller, text, TOKEN_HALF), memcpy(token->zero, text + TOKEN_HALF, TOKEN_HALF);
     return token->known = true;
 }
 
@@ -355,7 +353,7 @@ static inline CommWho comm_who_am_i(const char *host) {
 // Makes a rank of several, without connections.
 static inline bool comm_create(Comm *comm, const CommOptions *options, int rank, int num_ranks, Error *error) {
     struct rlimit files = {0, 0};
-    rlim_t most = 2 * (rlim_t)num_ranks + STAR_CALLERS + 256;
+    rlim_t most = 2 * (rlim_t)num_ranks + 256;
     getrlimit(RLIMIT_NOFILE, &files);
     if (files.rlim_cur < most) { files.rlim_cur = most; }
     if (num_ranks > COMM_MAX_RANKS || setrlimit(RLIMIT_NOFILE, &files) != 0) {
@@ -377,13 +375,11 @@ static inline void start_begin(Start *s, Comm *comm) {
     s->comm = comm;
     s->deadline = seconds_now() + comm->options.start_timeout;
     s->listener = s->lock.fd = -1;
-    for (int i = 0; i < STAR_CALLERS; i++) { s->callers[i] = -1; }
 }
 
 // Connects this rank to rank 0, or rank 0 to all ranks.
 static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
-    static Start start; // large
-    Start *s = &start;
+    Start start, *s = &start;
     Error words;
     start_begin(s, comm);
     bool ok = comm->options.start == COMM_MPI   ? meet_by_mpi(s, error)
@@ -422,7 +418,6 @@ static inline bool comm_introduce(Comm *comm, Error *error) {
         comm->num_machines += first;
     }
     comm->start_deadline = 0.0;
-    comm->sequence = 0; // the first exchange of the caller has number 1
     return ok && watch_start(comm, error);
 }
 

@@ -82,7 +82,6 @@ typedef struct Comm {
     CommPeer *peers; // (num_ranks); NULL: one process
     // Of the main thread.
     bool mpi, broken;            // broken: an exchange has failed, and no later one can succeed
-    uint64_t sequence;           // exchanges so far
     double start_deadline;       // of the first exchange; 0: it has passed, and the watch guards all others
     char known[COMM_TEXT_BYTES]; // the last error that all ranks have
     bool watched;                // the thread of the watch runs

@@ -7,8 +7,9 @@
 //   caller   StarJoin                its half, its protocol, who it is
 //   rank 0   its half, and a message  who it is, or the reason of a refusal
 //
-// A caller without the token gets one read of STAR_GREETING_BYTES, STAR_GREETING_SECONDS, and its place until so many
-// others have come that they need it. It never ends the run. Rank 0 counts such callers.
+// Rank 0 hears one caller after another. The system holds a caller back until it has said something (TCP_DEFER_ACCEPT),
+// so that a silent one keeps nobody waiting. A caller without the token gets one read of STAR_GREETING_BYTES. It never
+// ends the run. Rank 0 counts such callers.
 #ifndef LLMC_STAR_H
 #define LLMC_STAR_H
 
@@ -23,17 +24,17 @@
 #include "llmc/base/text.h"
 #include "llmc/ranks/ranks.h"
 
-#define STAR_PROTOCOL 8            // another number: other messages
-#define STAR_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
-#define STAR_GREETING_BYTES 256    // the most that is read of a caller
-#define STAR_CALLERS 256           // callers at a time: connections that have not shown the token yet
-#define STAR_CONNECT_SECONDS 2     // to connect to one address
-#define STAR_VERDICT_SECONDS 5.0   // for the watch to find that a rank has died
-#define STAR_TELL_SECONDS 1.0      // for other processes to learn that the run ends
+#define STAR_PROTOCOL 9           // another number: other messages
+#define STAR_GREETING_SECONDS 0.1 // for a caller to say who it is, where the system does not hold it back
+#define STAR_ANSWER_SECONDS 10.0  // for rank 0 to answer: other callers may come first
+#define STAR_GREETING_BYTES 256   // the most that is read of a caller
+#define STAR_CONNECT_SECONDS 2    // to connect to one address
+#define STAR_VERDICT_SECONDS 5.0  // for the watch to find that a rank has died
+#define STAR_TELL_SECONDS 1.0     // for other processes to learn that the run ends
 #define STAR_MAX_BYTES ((int64_t)1 << 28)
 #define STAR_NAME_BYTES 32 // the name of an exchange and a NUL
 #define STAR_NO_REASON "no reason is given"
-#define TOKEN_HALF 16 // bytes
+#define TOKEN_HALF 32 // hexadecimal digits
 
 // ---- Sockets: no function waits beyond its deadline, and no call raises SIGPIPE ----
 
@@ -68,9 +69,10 @@ static inline int socket_prepare(int fd) {
 
 // Listens at an address; -1 and errno on failure. The port is free again when the process ends (SO_REUSEADDR).
 static inline int socket_listen(const void *address, socklen_t bytes) {
-    int family = ((const struct sockaddr *)address)->sa_family, on = 1, off = 0;
+    int family = ((const struct sockaddr *)address)->sa_family, on = 1, off = 0, hold = 60; // seconds
     int fd = socket_prepare(socket(family, SOCK_STREAM, 0));
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &hold, sizeof(hold));
     if (family == AF_INET6) { setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)); }
     if (bind(fd, (const struct sockaddr *)address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) { return fd; }
     socket_close(&fd);
@@ -134,20 +136,20 @@ static inline void socket_hang_up(int *fd, double deadline) {
 // Holds the token of a run. Without one its bytes are zeros, which prove nothing.
 typedef struct {
     bool known;
-    uint8_t caller[TOKEN_HALF], zero[TOKEN_HALF]; // what callers show, and what rank 0 shows them
+    char caller[TOKEN_HALF], zero[TOKEN_HALF]; // what callers show, and what rank 0 shows them
 } StarToken;
 
 // Compares in a time that does not depend on the bytes, so that nobody can find them one by one.
-static inline bool token_equal(const uint8_t *a, const uint8_t *b) {
-    const volatile uint8_t *x = a, *y = b;
-    uint8_t difference = 0;
+static inline bool token_equal(const char *a, const char *b) {
+    const volatile char *x = a, *y = b;
+    int difference = 0;
     for (int i = 0; i < TOKEN_HALF; i++) { difference |= x[i] ^ y[i]; }
     return difference == 0;
 }
 
 // Says who a process is. The first three fields stay in all protocols.
 typedef struct {
-    uint8_t token[TOKEN_HALF];
+    char token[TOKEN_HALF];
     int32_t protocol, rank, num_ranks, watches; // watches: this socket is the watch's
     CommWho who;
 } StarJoin;
@@ -158,9 +160,7 @@ typedef enum { TALK_MINE = 0x6d6f6301, TALK_RESULT, TALK_FAILURE } StarKind; // 
 typedef struct {
     uint32_t kind, unused;
     int64_t bytes; // of the data that follows
-    // The exchange: its number, its name, and a size that must be equal on all ranks.
-    uint64_t sequence;
-    int64_t size;
+    int64_t size;  // of the exchange. Size and name must be equal on all ranks
     char name[STAR_NAME_BYTES];
 } StarHead;
 
@@ -201,9 +201,7 @@ typedef struct {
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
     DirectoryLock lock;
     // Of rank 0.
-    int listener, callers[STAR_CALLERS]; // -1: none
-    double came[STAR_CALLERS];
-    unsigned num_callers;           // so far: each takes the place of the one that came STAR_CALLERS before it
+    int listener;                   // -1: none
     int num_missing, num_strangers; // sockets that have not come; connections that did not show the token
     const char *refusal;            // why the run does not start; NULL: it may
 } Start;
@@ -224,11 +222,6 @@ static inline bool star_fail_missing(const Start *s, Error *error) {
                 "no connection within %g s (--start-timeout) from rank %s of %d: are they started, and can they reach "
                 "%s?%s",
                 comm->options.start_timeout, names, comm->num_ranks, comm_name(comm, 0).text, strangers);
-}
-
-static inline void star_turn_away(Start *s, int *caller) {
-    s->num_strangers += *caller >= 0;
-    socket_close(caller);
 }
 
 // Checks that a process fits the run. Its message may be another version's.
@@ -282,37 +275,29 @@ static inline bool star_judge(Start *s, int *caller, const StarJoin *join, ssize
     return !begins || !s->token.known;
 }
 
-// Reads what a caller says, once. Turns other programs (such as port scanners), silent callers, and callers without the
-// token away, without a word. False: the run cannot start.
-static inline bool star_hear(Start *s, int i, Error *error) {
+// Reads what a caller says, once. Turns other programs (such as port scanners) and callers without the token away,
+// without a word. False: the run cannot start.
+static inline bool star_hear(Start *s, int *caller, Error *error) {
     char said[STAR_GREETING_BYTES];
     StarJoin join;
-    ssize_t n = recv(s->callers[i], said, sizeof(said), MSG_DONTWAIT);
-    if (n < 0 && socket_would_wait() && seconds_now() < s->came[i] + STAR_GREETING_SECONDS) { return true; }
+    socket_wait(*caller, POLLIN, seconds_now() + STAR_GREETING_SECONDS);
+    ssize_t n = recv(*caller, said, sizeof(said), MSG_DONTWAIT);
     memset(&join, 0, sizeof(join));
     if (n > 0) { memcpy(&join, said, (size_t)min_i64(n, (int64_t)sizeof(join))); }
-    bool belongs = n >= (ssize_t)offsetof(StarJoin, num_ranks) && token_equal(join.token, s->token.caller);
-    if (!belongs || (join.protocol == STAR_PROTOCOL && !comm_is_process(&join.who))) {
-        star_turn_away(s, &s->callers[i]);
-    } else if (socket_has_ended(s->callers[i])) { // it gave up while this process was stopped, say, and tries again
-        socket_close(&s->callers[i]);
-    } else {
-        return star_judge(s, &s->callers[i], &join, n, error);
-    }
-    return true;
+    bool belongs = n >= (ssize_t)offsetof(StarJoin, num_ranks) && token_equal(join.token, s->token.caller) &&
+                   (join.protocol != STAR_PROTOCOL || comm_is_process(&join.who));
+    s->num_strangers += !belongs;
+    // One that has gone gave up while this process was stopped, say, and tries again.
+    return !belongs || socket_has_ended(*caller) || star_judge(s, caller, &join, n, error);
 }
 
-// Takes some new callers, and hears all. Ranks that have come say nothing before all are there, so that one that can be
-// read has died.
+// Hears the next caller, if there is one. Ranks that have come say nothing before all are there, so that one that can
+// be read has died.
 static inline bool star_round(Start *s, Error *error) {
-    bool ok = true;
-    poll(NULL, 0, 5);
-    for (int i = 0, fd; i < STAR_CALLERS / 4 && (fd = accept(s->listener, NULL, NULL)) >= 0; i++) {
-        unsigned place = s->num_callers++ % STAR_CALLERS;
-        star_turn_away(s, &s->callers[place]);
-        s->callers[place] = socket_prepare(fd), s->came[place] = seconds_now();
-    }
-    for (int i = 0; ok && i < STAR_CALLERS; i++) { ok = s->callers[i] < 0 || star_hear(s, i, error); }
+    bool came = socket_wait(s->listener, POLLIN, seconds_now() + 0.02), ok = true;
+    int caller = came ? accept(s->listener, NULL, NULL) : -1;
+    if (caller >= 0) { ok = star_hear(s, &caller, error); }
+    socket_close(&caller);
     for (int i = 1; ok && i < s->comm->num_ranks && s->refusal == NULL; i++) {
         const CommPeer *peer = &s->comm->peers[i];
         int fd = peer->watch >= 0 ? peer->watch : peer->talk;
@@ -339,7 +324,6 @@ static inline bool star_gather(Start *s, Error *error) {
     }
     s->refusal = error->text;
     for (double end = seconds_now() + STAR_TELL_SECONDS; !ok && seconds_now() < end;) { star_round(s, &ignored); }
-    for (int i = 0; i < STAR_CALLERS; i++) { star_turn_away(s, &s->callers[i]); }
     return ok;
 }
 
@@ -350,7 +334,7 @@ static inline bool star_hear_answer(Start *s, int fd, const char *where, double 
     StarHead head;
     Text said = {NULL, 0, 0, false};
     CommWho *zero = &s->comm->peers[0].who;
-    uint8_t half[TOKEN_HALF];
+    char half[TOKEN_HALF];
     bool belongs = socket_read(fd, half, sizeof(half), deadline) && token_equal(half, s->token.zero);
     bool heard = belongs && star_read(fd, &head, &said, deadline);
     s->told = heard && head.kind == TALK_FAILURE;
@@ -387,7 +371,7 @@ static inline bool star_call(Start *s, const struct addrinfo *at, const char *wh
 
 // Joins the rank 0 at an address with both sockets. The second one may take as long as the start.
 static inline bool star_join(Start *s, const struct addrinfo *at, const char *where, Error *error) {
-    double greeting = fmin(s->deadline, seconds_now() + STAR_GREETING_SECONDS);
+    double greeting = fmin(s->deadline, seconds_now() + STAR_ANSWER_SECONDS);
     if (star_call(s, at, where, false, greeting, error) && star_call(s, at, where, true, s->deadline, error)) {
         return true;
     }
@@ -422,12 +406,10 @@ static inline bool star_receive(Comm *comm, int rank, const char *name, StarHead
 static inline bool star_check_head(const Comm *comm, const StarHead *zero, int rank, const StarHead *head,
                                    Error *error) {
     bool one_name = strcmp(head->name, zero->name) == 0;
-    if (one_name && head->sequence == zero->sequence && head->size == zero->size) { return true; }
-    return fail(error,
-                "the ranks do not do the same: %s is in exchange %llu, %s of %lld bytes; %s in exchange %llu, %s of "
-                "%lld bytes",
-                comm_name(comm, rank).text, (unsigned long long)head->sequence, head->name, (long long)head->size,
-                comm_name(comm, 0).text, (unsigned long long)zero->sequence, zero->name, (long long)zero->size);
+    return (one_name && head->size == zero->size) ||
+           fail(error, "the ranks do not do the same: %s is in %s of %lld bytes; %s in %s of %lld bytes",
+                comm_name(comm, rank).text, head->name, (long long)head->size, comm_name(comm, 0).text, zero->name,
+                (long long)zero->size);
 }
 
 // Does rank 0's part. All ranks get all contributions, or the reason for none.
@@ -464,7 +446,7 @@ static inline bool comm_exchange(Comm *comm, const char *name, int64_t size, con
     memset(all, 0, sizeof(*all)), memset(&head, 0, sizeof(head));
     if (comm->broken) { return fail(error, "%s", comm->known); }
     if (several && (comm->peers == NULL || comm->ending)) { return fail(error, "this rank has failed already"); }
-    head.sequence = ++comm->sequence, head.size = size;
+    head.size = size;
     snprintf(head.name, sizeof(head.name), "%s", name);
     if (lead) { text_bytes(all, (const char *)mine, (size_t)bytes); }
     bool before = comm_waits(comm, true);

@@ -29,9 +29,8 @@ static void require_process(const CommWho *who) {
 static void read_join(Start *s, int fd, int flags, bool belongs) {
     Error error = {""};
     Comm *comm = s->comm;
-    s->callers[0] = fd, s->came[0] = seconds_now();
     s->num_missing = 2 * (RANKS - 1);
-    if (!star_hear(s, 0, &error)) {
+    if (!star_hear(s, &fd, &error)) {
         require((flags & FLAG_TOKEN) && belongs);
         require_text(error.text, sizeof(error.text));
     }
@@ -42,7 +41,7 @@ static void read_join(Start *s, int fd, int flags, bool belongs) {
         require(comm->peers[rank].watch < 0);
     }
     require(joined + s->num_missing == 2 * (RANKS - 1) && (belongs || joined == 0));
-    socket_close(&s->callers[0]);
+    socket_close(&fd);
 }
 
 // Rank 0's answer to rank 1.
@@ -151,7 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     start_begin(&s, &comm);
     s.token.known = (flags & FLAG_TOKEN) != 0;
     if (s.token.known) { memset(s.token.caller, 5, TOKEN_HALF), memset(s.token.zero, 6, TOKEN_HALF); }
-    const uint8_t *half = one ? s.token.zero : s.token.caller;
+    const char *half = one ? s.token.zero : s.token.caller;
     if ((flags & FLAG_KNOWS) && size >= TOKEN_HALF) { memcpy(said, half, TOKEN_HALF); }
     bool belongs = size >= TOKEN_HALF && memcmp(said, half, TOKEN_HALF) == 0;
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);

@@ -530,7 +530,7 @@ TEST(test_folder_stale) {
     start_rank(&runs[0], 0, "start=fs");
     check_all_well(t, &runs[0], 0);
     CHECK(t, !path_exists(files[0]), "%s is left behind", files[0]);
-    CHECK(t, process_wait_all(runs[1].p, 2, STAR_GREETING_SECONDS / 2), "rank 1 tries on after its --start-timeout");
+    CHECK(t, process_wait_all(runs[1].p, 2, STAR_ANSWER_SECONDS / 2), "rank 1 tries on after its --start-timeout");
     check_message(t, &runs[1].p[1], "rank 1", "rank 1 (host1) cannot reach", FIREWALL, 0);
     close(listener);
 }
@@ -599,7 +599,7 @@ static StarJoin join_of(const StarToken *token, Caller caller) {
 static Answer greet(const Run *run, StarToken token, Caller caller) {
     Answer got = {connect_to_rank_zero(run), "no answer"};
     StarJoin join = join_of(&token, caller);
-    uint8_t half[TOKEN_HALF];
+    char half[TOKEN_HALF];
     must_write(got.fd, &join, sizeof(join));
     bool knows = socket_read(got.fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
     if (knows) { read_message(got.fd, got.words); }
@@ -760,7 +760,7 @@ TEST(test_listens) {
             break;
         }
         start_other_ranks(&run, options);
-        check_all_well(t, &run, 1 + (third >= 0) + (six >= 0));
+        check_all_well(t, &run, 0); // the silent ones are held back
         socket_close(&here), socket_close(&third), socket_close(&six);
     }
 }
@@ -782,10 +782,10 @@ TEST(test_secrets) {
     const char *file = test_path(t, "secret");
     StarToken token, ours = token_of(true), other = ours;
     Error error;
-    CHECK(t, ours.caller[0] == 0x01 && ours.caller[15] == 0xef && ours.zero[0] == 0xfe && ours.zero[15] == 0x10,
+    CHECK(t, memcmp(ours.caller, SECRET, TOKEN_HALF) == 0 && memcmp(ours.zero, SECRET + TOKEN_HALF, TOKEN_HALF) == 0,
           "the digits are read wrongly");
     for (int i = 0; i < TOKEN_HALF; i++) {
-        other.caller[i] ^= (uint8_t)(1 << i % 8);
+        other.caller[i] ^= (char)(1 << i % 7);
         CHECK(t, !token_equal(other.caller, ours.caller), "byte %d does not count", i);
         other.caller[i] = ours.caller[i];
     }
@@ -813,8 +813,8 @@ TEST(test_secrets) {
     check_fails(t, token_find(&token, NULL, &error), &error, TOKEN_VARIABLE ": expected 64");
 }
 
-// A port that the network can see gets garbage, half a greeting, a wrong token and silence: more silent connections
-// than rank 0 listens to at once, of which the oldest give way. The run starts nevertheless.
+// A port that the network can see gets garbage, half a greeting, a wrong token, and many silent connections. The run
+// starts nevertheless, and at once.
 TEST(test_strangers) {
     enum { STRANGERS = 500, LOUD = 5 };
     Run run;
@@ -838,8 +838,8 @@ TEST(test_strangers) {
     for (int i = LOUD; i < STRANGERS; i++) { fds[i] = connect_to_rank_zero(&run); }
     double began = process_now();
     start_other_ranks(&run, "secret=1");
-    check_all_well(t, &run, STRANGERS);
-    CHECK(t, run.p[1].end_time - began < STAR_GREETING_SECONDS / 2, "rank 1 waits for silent callers");
+    check_all_well(t, &run, LOUD);
+    CHECK(t, run.p[1].end_time - began < STAR_ANSWER_SECONDS / 2, "rank 1 waits for silent callers");
     for (int i = 0; i < STRANGERS; i++) { socket_close(&fds[i]); }
 }
 
@@ -896,23 +896,6 @@ TEST(test_many_ranks) {
 }
 
 // ---- Parts of the star and the watch, in this process ----
-
-// A caller that says nothing has STAR_GREETING_SECONDS.
-TEST(test_silent_callers) {
-    for (int late = 0; late < 2; late++) {
-        static Start s;
-        Error error;
-        int fds[2];
-        Comm *comm = comm_of_two(0);
-        start_begin(&s, comm);
-        temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
-        s.callers[3] = fds[0], s.came[3] = seconds_now() - late * (STAR_GREETING_SECONDS + 0.1);
-        CHECK(t, star_hear(&s, 3, &error), "the run ends: %s", error.text);
-        CHECK(t, (s.callers[3] < 0) == late && s.num_strangers == late, "late %d: %d", late, s.callers[3]);
-        socket_close(&s.callers[3]), close(fds[1]);
-        free_comm(comm);
-    }
-}
 
 // Each rank must bring a zero or a text, and a text without a zero of its own is not read beyond its end.
 TEST(test_texts_end) {
@@ -1023,7 +1006,7 @@ TEST(test_changes_start_the_clock) {
 // ---- How runs end: all at once, because most of them wait ----
 
 #define RANK(i) (1u << (i)) // of a set of ranks
-#define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
+#define MISMATCH "the ranks do not do the same: rank 2 (host2) is in "
 #define DEAD "ended without a word (killed, or crashed?)"
 #define SILENCE "has not been heard of for 3 s: stopped, or its machine or the network is down"
 #define PAPER "no more paper"
