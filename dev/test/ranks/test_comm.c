@@ -734,12 +734,12 @@ TEST(test_other_zeros) {
             if (!zero_answers(t, (Zero)i, fd, count[i])) { socket_close(&callers[i][0]), socket_close(&callers[i][1]); }
         }
     }
-    CHECK(t, runs[REFUSES].p[1].end_time < runs[RESTS].p[1].end_time, "a rank goes on after its refusal");
     for (int i = 0; i < NUM_ZEROS; i++) {
         wait_end(t, &runs[i]);
         check_message(t, &runs[i].p[1], cases[i][0], cases[i][1], cases[i][2], i >= LEAVES ? getpid() : 0);
         socket_close(&callers[i][0]), socket_close(&callers[i][1]), close(listeners[i]);
     }
+    CHECK(t, runs[REFUSES].p[1].end_time < runs[RESTS].p[1].end_time, "a rank goes on after its refusal");
 }
 
 // Rank 0 listens at all addresses of its machine with a secret, and at 127.0.0.1 alone without one. The other ranks
