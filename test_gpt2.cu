@@ -188,10 +188,9 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
 static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
                          float decay, int64_t number, int64_t rows, float muon_lr, float momentum) {
     uint64_t key = rounding_key(42, number);
-    UpdateFactors factors = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, key),
-                             {muon_lr, momentum, decay, key}};
     reduce_step(trainer, 1.0 / (double)rows, grad_clip, false, 0);
-    trainer_update(trainer, factors);
+    trainer_update(trainer, adamw_factors(lr, beta1, beta2, epsilon, decay, number, key),
+                   {muon_lr, momentum, decay, key});
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
     return trainer->stats.results[0];
 }

@@ -118,10 +118,9 @@ static inline void meet_own_addresses(char *text, size_t size) {
     for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
         char number[128];
         size_t used = strlen(text);
-        bool usable = i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK);
-        bool four = usable && i->ifa_addr->sa_family == AF_INET, six = usable && i->ifa_addr->sa_family == AF_INET6;
-        socklen_t bytes = four ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-        if (!four && !six) { continue; }
+        int family = i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) ? i->ifa_addr->sa_family : AF_UNSPEC;
+        socklen_t bytes = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        if ((family != AF_INET && family != AF_INET6) || (i->ifa_flags & IFF_LOOPBACK)) { continue; }
         if (getnameinfo(i->ifa_addr, bytes, number, sizeof(number), NULL, 0, NI_NUMERICHOST) != 0) { continue; }
         bool local = strchr(number, '%') != NULL; // to a link: it means nothing without the interface's name
         if (!local && used + strlen(number) + 2 < size) { snprintf(text + used, size - used, " %s", number); }

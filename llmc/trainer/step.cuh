@@ -38,9 +38,6 @@ static inline bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrup
     return true;
 }
 
-// Returns the weight of one row's loss in the mean loss, for reduce_step.
-static inline double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options->total_batch; }
-
 // ---- Results that arrive late ----
 //
 // The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
@@ -126,15 +123,14 @@ static inline bool queue_results(Trainer *t, TrainRun *run, const PendingStep *s
 
 // ---- The step ----
 
-// Returns the numbers of the next update.
-static inline UpdateFactors update_factors(const TrainRun *run, double lr) {
+// Queues the next update.
+static inline void update_weights(Trainer *t, const TrainRun *run, double lr) {
     const TrainOptions *o = run->options;
     int64_t update = run->updates + 1;
     uint64_t key = rounding_key((uint64_t)o->seed, update);
-    UpdateFactors factors;
-    factors.adamw = adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key);
-    factors.muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, key};
-    return factors;
+    MuonFactors muon = {run_muon_rate(run), run_muon_momentum(run), (float)o->weight_decay, key};
+    trainer_update(t, adamw_factors((float)lr, 0.9f, 0.95f, (float)o->adam_eps, (float)o->weight_decay, update, key),
+                   muon);
 }
 
 // Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
@@ -144,9 +140,9 @@ static inline bool train_step(Trainer *t, TrainRun *run, Error *error) {
     PendingStep step = begin_step(t, run);
     if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(t, run, error); }
-    reduce_step(t, loss_factor(run), o->grad_clip, trainer_facts.stop->asked != 0, step.slot);
+    reduce_step(t, 1.0 / (double)o->total_batch, o->grad_clip, trainer_facts.stop->asked != 0, step.slot);
     if (!decide_update(t, run, &step, &skip, error)) { return false; }
-    if (!skip) { trainer_update(t, update_factors(run, step.info.lr)); }
+    if (!skip) { update_weights(t, run, step.info.lr); }
     run->updates += !skip;
     if (!queue_results(t, run, &step, error)) { return false; }
     run_advance(run);

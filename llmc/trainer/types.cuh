@@ -78,12 +78,6 @@ typedef struct {
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
 
-// Holds the numbers of one update.
-typedef struct {
-    AdamWFactors adamw;
-    MuonFactors muon;
-} UpdateFactors;
-
 // Describes a queued step.
 typedef struct {
     bool waiting;  // its results are not logged yet
@@ -239,7 +233,7 @@ static inline int muon_blocks_at_once(const Trainer *t) {
 
 // ---- What a model's trainer defines ----
 
-// Plans the GPU's memory for the model: activations and scratch.
+// Plans the model's scratch memory on the GPU.
 void plan_model(Trainer *t, MemoryPlan *plan);
 
 // Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
@@ -248,15 +242,14 @@ void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *
 // Computes the losses of a batch after model_forward, and the head's gradients if they are wanted.
 void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N, const BatchRole *role);
 
-// Adds the gradients of a batch to model->grads after its model_forward and model_loss, and sends each bucket to the
-// other ranks when it is done. tokens and order (B,T) are on the GPU.
+// Adds the gradients of a batch to model->grads after model_loss. order (B,T): see embedding_order_tokens.
 void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order, int B,
                     int T, const BatchRole *role);
 
 // Computes the logits of row `row` after model_forward into acts.logits.
 void model_logits(const Model *model, Gpu *gpu, int64_t row);
 
-// Converts all weights to 8 bits after an update. Does nothing without --fp8, or if this rank holds only parts of them.
+// Converts all weights to 8 bits after an update, if they are kept in 8 bits.
 void quantize_all_weights(const Model *model, Gpu *gpu);
 
 #endif // LLMC_TRAINER_TYPES_CUH

@@ -133,12 +133,12 @@ static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
 // The kernels read the gradient's scale from t->stats.result. They change nothing if it says that the loss or the norm
 // is not a number, or that the ranks' weights differ. Later steps change nothing either, until the host has read the
 // result.
-static inline void trainer_update(Trainer *t, const UpdateFactors &factors) {
+static inline void trainer_update(Trainer *t, const AdamWFactors &adamw, const MuonFactors &muon) {
     Range range("update");
     bool shares = t->optimizer.m.parts && !t->model.params.parts;
-    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, factors.muon); }
+    if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, muon); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        adamw_update(adamw_part(t, b), factors.adamw, t->stats.result, t->gpu.stream);
+        adamw_update(adamw_part(t, b), adamw, t->stats.result, t->gpu.stream);
         if (shares) { share_updated_bucket(&t->shards, t->model.params, b); }
     }
     t->shards.gathering = shares;
