@@ -162,21 +162,12 @@ static inline void comm_single(Comm *comm) {
     comm->prints = true;
 }
 
-// Ends a message of COMM_TEXT_BYTES with the remedy when there is a checkpoint. A message from another rank may have it
-// already. Needs the mutex.
-static inline void comm_add_remedy(const Comm *comm, char *text) {
-    size_t n = strlen(text);
-    if (!comm->resumable || strstr(text, COMM_REMEDY) != NULL) { return; }
-    snprintf(text + n, COMM_TEXT_BYTES - n, "%s", COMM_REMEDY);
-}
-
 // Has the watch say goodbye, or the failure (""), and waits for its thread to end, which takes seconds at most. A watch
 // that has found the end of the run ends the process instead, and this does not return.
 static inline void comm_end_watch(Comm *comm, const char *failure) {
     pthread_mutex_lock(&comm->mutex);
     comm->ending = true;
     snprintf(comm->failure, sizeof(comm->failure), "%s", failure);
-    if (failure[0] != '\0') { comm_add_remedy(comm, comm->failure); }
     pthread_mutex_unlock(&comm->mutex);
     if (comm->watched) { pthread_join(comm->watch, NULL); }
     comm->watched = false;

@@ -83,7 +83,10 @@ static inline void watch_end_process(Watch *w) {
     double deadline = seconds_now() + STAR_TELL_SECONDS;
     signal(SIGALRM, watch_exit);
     alarm(WATCH_END_SECONDS);
-    comm_add_remedy(comm, w->words.text);
+    size_t n = strlen(w->words.text);
+    if (comm->resumable && strstr(w->words.text, COMM_REMEDY) == NULL) { // another rank may have added it
+        snprintf(w->words.text + n, sizeof(w->words.text) - n, "%s", COMM_REMEDY);
+    }
     if (w->verdict != VERDICT_TOLD) { watch_say_last(comm, BEAT_END, w->words.text, deadline); }
     if (comm->prints) { print_error(comm->options.program, &w->words); }
     if (w->verdict != VERDICT_TOLD) { watch_hang_up(comm, deadline); }
