@@ -688,7 +688,7 @@ TEST(test_pieces_are_everything_once) {
         for (int num_ranks : rank_counts) {
             std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
             trainer_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
-            int64_t room = min_i64(planned(&trainer->pinned_plan, &trainer->transfer.staging),
+            int64_t room = min_i64(planned(&trainer->host_plan, &trainer->transfer.staging),
                                    planned(&trainer->device_plan, &trainer->gpu.cublas_workspace));
             for (s->rank = 0; s->rank < num_ranks; s->rank++) {
                 int tensor = -1, bucket = -1;

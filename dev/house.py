@@ -26,7 +26,7 @@ ROOMS = {
     "ranks": (2253, 2000, "base model cuda"),
     "data": (1486, 1450, "base model"),
     "files": (1032, 1050, "base model"),
-    "trainer": (1606, 1000, "base model cuda layers optim ranks data files run"),
+    "trainer": (1592, 1000, "base model cuda layers optim ranks data files run"),
     "run": (3071, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 515, "Makefile": 250, "README.md": 200}

@@ -136,8 +136,7 @@ static inline bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error
     shards_open(&t->shards, ranks, t->gpu.stream);
     each_event(t, gpu_create_timed_event);
     if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
-        !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->pinned_plan, error) ||
-        !plan_allocate(&t->host_plan, error)) {
+        !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->host_plan, error)) {
         return false;
     }
     cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)CUBLAS_WORKSPACE);
@@ -156,8 +155,7 @@ static inline void trainer_close(Trainer *t) {
     cudaStreamDestroy(t->gpu.stream);
     cudaStreamDestroy(t->feeder.copy_stream);
     plan_free_device(&t->device_plan);
-    plan_free_pinned(&t->pinned_plan);
-    plan_free(&t->host_plan);
+    plan_free_pinned(&t->host_plan);
 }
 
 // Opens GPU and NCCL.

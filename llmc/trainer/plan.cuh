@@ -104,8 +104,8 @@ static inline void plan_activations(Model *model, MemoryPlan *plan) {
     X(transfer.flag, "flag", WORKSPACE, shape1(1))                                                                     \
     X(gpu.cublas_workspace, "cublas", WORKSPACE, shape1(CUBLAS_WORKSPACE / 4))
 
-// The host's pinned memory, for copies to and from the GPU.
-#define PINNED_ROWS(X)                                                                                                 \
+// The host's memory. All of it is pinned, as copies to and from the GPU want it.
+#define HOST_ROWS(X)                                                                                                   \
     X(feeder.slots[0].staging, "staging_0", DATA, shape2(3, N))                                                        \
     X(feeder.slots[1].staging, "staging_1", DATA, shape2(3, N))                                                        \
     X(stats.results, "results", DATA, shape2(NUM_STEPS, doubles_in<StepResult>()))                                     \
@@ -113,10 +113,7 @@ static inline void plan_activations(Model *model, MemoryPlan *plan) {
     X(transfer.host_checksum, "checksum", DATA, shape1(1))                                                             \
     X(transfer.staging, "staging", DATA, shape1(piece))                                                                \
     X(sample.logits, "sample_logits", DATA, shape1(V))                                                                 \
-    X(sample.history_staging, "history_staging", DATA, shape1(run->T))
-
-// The host's ordinary memory.
-#define HOST_ROWS(X)                                                                                                   \
+    X(sample.history_staging, "history_staging", DATA, shape1(run->T))                                                 \
     X(evaluation.row_means, "row_means", WORKSPACE, shape1(run->eval_sequences))                                       \
     X(sample.probs, "sampler_probs", WORKSPACE, shape1(V))                                                             \
     X(feeder.token_counts, "token_counts", WORKSPACE, shape1(V + 1))
@@ -144,11 +141,7 @@ static inline void plan_host(Trainer *t) {
     const int64_t *shard = t->shards.layout.shard;
     int64_t N = batch_rows(run), V = t->model.config.vocab_size;
     int64_t piece = min_i64(ZERO_MAX_PIECE, max_i64(shard[0], shard[1]));
-    MemoryPlan *plan = &t->pinned_plan;
-    plan_init(plan, phase_names);
-    PINNED_ROWS(PLAN_TRAINER_ROW)
-    plan_layout(plan);
-    plan = &t->host_plan;
+    MemoryPlan *plan = &t->host_plan;
     plan_init(plan, phase_names);
     HOST_ROWS(PLAN_TRAINER_ROW)
     plan_layout(plan);

@@ -30,14 +30,6 @@ static inline void print_machine(Trainer *t) {
     if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
 }
 
-// Prints the buffers that are not the GPU's.
-static inline void print_host_plans(const Trainer *t) {
-    say(stdout, "\nOn the host, pinned for copies to and from the GPU\n");
-    plan_print(&t->pinned_plan, stdout);
-    say(stdout, "\nOn the host\n");
-    plan_print(&t->host_plan, stdout);
-}
-
 // Prints the work and the traffic of a step on each GPU, and whether the plan fits.
 static inline void print_plan(const Trainer *t, const TrainRun *run) {
     int64_t bytes = t->device_plan.total, missing = bytes - run_gpu_budget(run);
@@ -45,7 +37,10 @@ static inline void print_plan(const Trainer *t, const TrainRun *run) {
         zero_traffic(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches);
     bool trains = run_kind(run) == RUN_TRAINS;
     ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
-    if (train_options_plans_all(run->options)) { print_host_plans(t); }
+    if (train_options_plans_all(run->options)) {
+        say(stdout, "\nOn the host\n");
+        plan_print(&t->host_plan, stdout);
+    }
     if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
     if (trains && run->num_ranks > 1) {
         say(stdout, "            %.0f bytes of gradients, %.0f of parameters, sent by each GPU\n", sent.gradients,

@@ -169,7 +169,7 @@ struct Trainer {
     Evaluation evaluation;
     Sample sample;
     Transfer transfer;
-    MemoryPlan device_plan, pinned_plan, host_plan;
+    MemoryPlan device_plan, host_plan; // host: pinned
 };
 
 // Describes a batch's place in its step, and where its losses go. By default nobody wants the losses.
