@@ -49,14 +49,6 @@ static void set_capability(struct cudaDeviceProp *p) {
     if (wish != nullptr) { sscanf(wish, "%d.%d", &p->major, &p->minor); }
 }
 
-// The compute capability that kernels claim to be compiled for, as CUDA writes it: 90 is 9.0.
-static int code_version() {
-    struct cudaDeviceProp code = cudaDeviceProp();
-    set_capability(&code);
-    if (getenv("EMU_CODE") != nullptr) { sscanf(getenv("EMU_CODE"), "%d.%d", &code.major, &code.minor); }
-    return 10 * code.major + code.minor;
-}
-
 constexpr int CLOCK_KHZ = 1000000;
 constexpr int PCI_DOMAIN = 0xeeee; // no real GPU has this domain
 
@@ -193,7 +185,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
     return error;
 }
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = no_device() ? 0 : CUDART_VERSION;
+    const char *driver = getenv("EMU_DRIVER_VERSION");
+    *version = no_device() ? 0 : driver ? atoi(driver) : CUDART_VERSION;
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -214,7 +207,6 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     *attributes = cudaFuncAttributes();
     attributes->maxThreadsPerBlock = MAX_BLOCK_THREADS;
     attributes->numRegs = 32;
-    attributes->ptxVersion = attributes->binaryVersion = code_version();
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(allowed_shared_bytes(kernel));
     return cudaSuccess;
 }

@@ -105,7 +105,7 @@ struct cudaDeviceProp {
 
 struct cudaFuncAttributes {
     size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion;
+    int maxThreadsPerBlock, numRegs;
     int maxDynamicSharedSizeBytes;
 };
 

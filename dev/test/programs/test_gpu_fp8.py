@@ -100,16 +100,6 @@ def test_refusals():
         ran(*run, EMU_CAPABILITY="8.9")  # the oldest that can
 
 
-def test_says_that_it_converts_in_software():
-    """A program for 8.0 alone runs on later GPUs, too."""
-    if not EMULATED:
-        pytest.skip("which GPUs this program is built for is not known")
-    for code, slow in (("8.0", True), ("8.9", False), ("9.0", False)):
-        out = ran(*SHAPE, "-x", 1, *QUIET, "--fp8", EMU_CODE=code)
-        line = re.search(r"^fp8 +slow: .* no code for 8.9 or later.*; build it with GPU_ARCH=90$", out, re.M)
-        assert (line is not None) == slow, (code, out)
-
-
 def test_refused_in_fp32():
     if not os.path.exists(FP32):
         pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "

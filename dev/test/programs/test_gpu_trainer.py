@@ -206,6 +206,7 @@ def test_plan_needs_no_gpu():
 @only_emulated
 def test_no_gpu():
     refused(*RUN, EMU_NO_GPU="1", says=["no GPU", "nvidia-smi"])
+    refused(*RUN, EMU_DRIVER_VERSION="11080", says=["driver is too old: it supports CUDA 11.8, this program was built"])
 
 
 def test_generation():
