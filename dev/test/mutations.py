@@ -414,7 +414,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/cuda/cublas_common.h", "p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k", "p->m, p->k", KERNELS,
      "matmul"),
     ("llmc/cuda/cuda_utils.cuh", "random & 0xffffu", "random & 0x7fffu", KERNELS, "update"),
-    ("llmc/cuda/cuda_utils.cuh", "lane < warps ? partial[lane] : T(0)", "partial[lane]", KERNELS, "layernorm"),
+    ("llmc/cuda/cuda_utils.cuh", "lane < warps ? partial[lane] : T(0)", "partial[lane]", KERNELS, "cross_entropy"),
     ("llmc/cuda/cuda_utils.cuh", "((uint64_t)place << 32) + ((uint64_t)place >> 32) + word + 1", "(uint64_t)word + 1",
      KERNELS, "checksum"),
     ("llmc/cuda/gpu.h", " || (driver / 1000 < runtime / 1000)", "", EMU, "test_gpu_trainer.py -k no_gpu"),

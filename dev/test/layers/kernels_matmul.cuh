@@ -251,6 +251,29 @@ TEST(test_matmul_plans) {
     check_values(t, "dinp", l.dinp.get(), c.dinp, matmul_tolerance(24, c.dinp), matmul_rounding);
 }
 
+// Problems that differ in one thing have two plans.
+TEST(test_matmul_problems) {
+    void (*const changes[])(CublasProblem *) = {
+        [](CublasProblem *p) { p->m++; },
+        [](CublasProblem *p) { p->n++; },
+        [](CublasProblem *p) { p->k++; },
+        [](CublasProblem *p) { p->transpose_a = true; },
+        [](CublasProblem *p) { p->transpose_b = true; },
+        [](CublasProblem *p) { p->accumulate = true; },
+        [](CublasProblem *p) { p->fp32_output = true; },
+        [](CublasProblem *p) { p->epilogue = CUBLASLT_EPILOGUE_BIAS; },
+        [](CublasProblem *p) { p->factors = CUBLAS_E4M3_E5M2; },
+        [](CublasProblem *p) { p->fast_sums = true; },
+        [](CublasProblem *p) { p->batch.count++; },
+    };
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        CublasProblem one, two;
+        memset(&one, 0, sizeof(one)), memset(&two, 0, sizeof(two));
+        changes[i](&two);
+        CHECK(t, cublas_same_problem(&one, &one) && !cublas_same_problem(&one, &two), "change %zu", i);
+    }
+}
+
 // More problems than the table holds: the oldest give way, and come back when they are met again.
 TEST(test_matmul_many_plans) {
     MatmulContext m;
