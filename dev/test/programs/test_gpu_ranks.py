@@ -645,7 +645,8 @@ def test_unfit_for_the_machine():
     run = options(3, 1, 2)
     line, seconds, _ = refused(3, *run, says=["no GPU for this process", "2 GPUs"], EMU_GPUS="2")
     record("fewer GPUs than ranks", seconds, line)
-    if gpu_program.EMULATED:  # a launcher may show each process one GPU, which it then takes; NCCL notices that all have the same
+    # A launcher may show each process one GPU, which it then takes. The emulator's NCCL notices that all have the same.
+    if gpu_program.EMULATED:
         ranks = Ranks(2, *options(2, 1, 2), EMU_GPUS="1")
         ranks.wait()
         assert re.search("on device 0, which rank [01] uses", ranks.outputs()), ranks.outputs()
