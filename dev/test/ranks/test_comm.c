@@ -782,7 +782,7 @@ TEST(test_secrets) {
     const char *file = test_path(t, "secret");
     StarToken token, ours = token_of(true), other = ours;
     Error error;
-    CHECK(t, memcmp(ours.caller, SECRET, TOKEN_HALF) == 0 && memcmp(ours.zero, SECRET + TOKEN_HALF, TOKEN_HALF) == 0,
+    CHECK(t, memcmp(ours.caller, SECRET, TOKEN_HALF) == 0 && memcmp(ours.zero, &SECRET[TOKEN_HALF], TOKEN_HALF) == 0,
           "the digits are read wrongly");
     for (int i = 0; i < TOKEN_HALF; i++) {
         other.caller[i] ^= (char)(1 << i % 7);
