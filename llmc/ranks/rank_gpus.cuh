@@ -16,13 +16,13 @@ static inline bool rank_gpus_ask(int64_t *free_bytes, Comm *comm, Error *error) 
     comm_slow(comm, true);
     bool ok = gpu_select(&properties, comm->local_rank, error);
     if (ok) { cuda_check(cudaMemGetInfo(&available, &installed)); }
-    ok = comm_agree(comm, ok, error) &&
-         comm_gather(comm, "free memory", &available, (int64_t)sizeof(available), &all, error);
+    int64_t least = (int64_t)available;
+    ok = comm_agree(comm, ok, error) && comm_gather(comm, "free memory", &least, (int64_t)sizeof(least), &all, error);
     comm_slow(comm, false);
     if (!ok) { return false; }
-    for (int r = 0; r < comm->num_ranks; r++) { available = std::min(available, ((const size_t *)all.data)[r]); }
+    for (int r = 0; r < comm->num_ranks; r++) { least = min_i64(least, ((const int64_t *)all.data)[r]); }
     text_free(&all);
-    *free_bytes = (int64_t)available;
+    *free_bytes = least;
     return true;
 }
 

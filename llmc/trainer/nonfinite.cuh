@@ -8,8 +8,7 @@
 // It looks in this order, because each spoils the next. An activation that is computed again for the backward pass, the
 // logits, and the gradients of activations are overwritten: nothing names them.
 //
-// Each rank searches its shards, and the activations of its own batch. All ranks name the first
-// tensor in this order, of the lowest layer.
+// Each rank searches its shards, and the activations of its own batch. All ranks name the tensor that comes first.
 #ifndef LLMC_NONFINITE_CUH
 #define LLMC_NONFINITE_CUH
 

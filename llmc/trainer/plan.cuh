@@ -163,6 +163,8 @@ static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape 
 // How a training state records our own attention.
 #define OWN_ATTENTION "our own kernels"
 
+static_assert(TRAIN_MAX_BATCH <= CUDNN_ATT_MAX_BATCH, "whether cuDNN takes attention does not depend on the batch");
+
 // Settles what computes attention: cuDNN where it takes the shape, unless --attention says otherwise, or the resumed
 // run had our own kernels. Notes why it is not cuDNN.
 static inline bool settle_attention(TrainRun *run, Error *error) {

@@ -21,8 +21,7 @@ static inline void print_config(const Trainer *t, const TrainRun *run) {
         say(stdout, "on %s", attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores");
     }
     say(stdout, ", heads of %d\n", HS);
-    const char *why = run->choices.no_cudnn;
-    if (why[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", why); }
+    if (run->choices.no_cudnn[0] != '\0') { say(stdout, "            not by cuDNN: %s\n", run->choices.no_cudnn); }
 }
 
 static inline void print_machine(Trainer *t) {
@@ -30,7 +29,7 @@ static inline void print_machine(Trainer *t) {
     if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
 }
 
-// Prints the work and the traffic of a step on each GPU, and whether the plan fits.
+// Prints the host's buffers (--plan all), the work and the traffic of a step on each GPU, and whether the plan fits.
 static inline void print_plan(const Trainer *t, const TrainRun *run) {
     int64_t bytes = t->device_plan.total, missing = bytes - run_gpu_budget(run);
     ZeroTraffic sent =

@@ -154,7 +154,7 @@ struct Sample {
 
 // Holds buffers for parameters and state on their way between the GPU and files.
 struct Transfer {
-    float *staging;                     // pinned, one chunk
+    float *staging;                     // pinned, one piece of a tensor
     uint64_t *checksum, *host_checksum; // on the GPU, pinned
     int32_t *flag;
 };
