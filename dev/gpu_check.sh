@@ -38,8 +38,10 @@ part() {
 # train NAME SECONDS GPUS OPTIONS ...: the trainer, one process a GPU.
 train() {
     local launch=("${trainer[@]}")
-    [ "$3" = 1 ] || launch=(scripts/multi_node/local_ranks.sh 0 "$3" "${trainer[@]}" --num-processes "$3" --nccl-init fs
-        --nccl-fs-path "$(mktemp -d "$work/start.XXXXXX")" --start-timeout 20)
+    # shellcheck disable=SC2016 # for the bash that starts the processes
+    [ "$3" = 1 ] || launch=(bash -c 'for ((i = 0; i < $0; i++)); do "$@" --process-rank $i & ranks+=($!); done
+        for rank in "${ranks[@]}"; do wait $rank || status=$?; done; exit ${status:-0}' "$3" "${trainer[@]}"
+        --num-processes "$3" --nccl-init fs --nccl-fs-path "$(mktemp -d "$work/start.XXXXXX")" --start-timeout 20)
     part "$1" "$2" "${launch[@]}" "${@:4}"
 }
 
