@@ -1,41 +1,62 @@
 #!/usr/bin/env bash
 # Reproduces GPT-2 350M (24 layers, 1024 channels) from the first 31 billion of FineWeb's 100 billion tokens.
 #
-#   scripts/run_gpt2_350M.sh                on all GPUs of this machine
-#   SMOKE=1 scripts/run_gpt2_350M.sh        every stage in small, on the CPU, in two minutes
+#   scripts/run_gpt2_350M.sh                     on all GPUs of this machine
+#   SMOKE=1 scripts/run_gpt2_350M.sh             all of it in small, on the CPU, in about a minute
+#   PLAN=1 scripts/run_gpt2_350M.sh              the trainer's plan and the whole command; no run
+#   STEPS=1000 scripts/run_gpt2_350M.sh -b 16    settings stand before the name, the trainer's options behind
 #
-# Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. Options behind the script's name take the place of those below, as in
-#     OUT_DIR=/disk/run scripts/run_gpt2_350M.sh --steps 1000 --batch-size 16
-# --help lists the settings of the environment.
+# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
-#   31.5 billion tokens: 60,000 steps of 524,288; 7.1e+19 FLOPs
+# To expect of 60,000 steps of 524,288 (31.5 billion tokens, 7.1e+19 FLOPs):
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                    121.6 hours       15.2 hours       42.0 hours        5.3 hours
-#   sequences at once                64               64               64               64
-#   memory of each             55.5 GiB         52.0 GiB         55.5 GiB         52.0 GiB
+#   time                    121.6 hours       15.2 hours       42.0 hours        5.3 hours   predicted
+#   cost                    182 dollars      183 dollars      105 dollars      105 dollars   predicted
 #
-# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
-# how many it is by the free memory. Validation, HellaSwag and saving come on top.
+#   validation loss      unknown          nothing published was found for these settings, which are llm.c's
+#   HellaSwag            unknown
+#   OpenAI's model       3.0831, 37.5 %   published: llm.c's figures, on the same validation data
 #
-# To expect: for this recipe, which is llm.c's, no final loss or HellaSwag was found that is published. OpenAI's model
-# has a loss of 3.0831 on the same validation data, and 37.5 % of HellaSwag (llm.c's figures).
+# dev/bench/predict.py --figures predicts, for 64 sequences at once on each GPU; --auto chooses how many. Validation and
+# saving come on top. The cost assumes 1.50 dollars for an hour of an A100 and 2.50 for one of an H100.
 set -eu
-NAME=gpt2_350M
-TITLE="GPT-2 350M"
-DATA=fineweb100B # what is fetched
-EXPECT="nothing published; OpenAI's model has a loss of 3.0831 and 37.5 % of HellaSwag"
-# shellcheck source=scripts/reproduce.sh
-. "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+: "${OUT_DIR:=run_gpt2_350M}"       # the run's folder: checkpoints, logs, curves
+: "${DATA_DIR:=dev/data}"           # the folder of the data (63 GB)
+: "${STEPS:=60000}"                 # of 524,288 tokens
+: "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
+GPUS=${GPUS:-$(count_gpus)}
+begin "$@"
 
-train=(--train-data "$DATA_ROOT/$DATA/fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/fineweb_val_*.bin"
-    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
-    --init d24 --seq-len 1024 --total-batch 524288 --steps 60000 --auto 1
-    --lr 3e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
-    --val-every 250 --val-sequences 10240
-    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
-    --sample-every 5000 --stop-on-divergence 1
-    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000
-    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
-reproduce "$@"
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, to start them on several machines.
+if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
+# shellcheck disable=SC2206 # LAUNCH is words
+command=(${LAUNCH:-} "$TRAINER"
+    --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
+    --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
+    --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"
+    --tokenizer "$DATA_DIR/gpt2_tokenizer.bin" --sample-every 5000
+    --init d24 --seq-len 1024 --total-batch 524288 --auto 1 # which chooses the micro-batch
+    --steps "$STEPS" --lr 3e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000 --stop-on-divergence 1
+    --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
+    "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
+
+build
+plan "${command[@]}"
+
+: "${SHARDS:=$((STEPS / 190 + 1))}" # of 100 million tokens each
+fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR" # python3 dev/data/vocab.py, unless 1 file is there
+fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
+    hellaswag.py --out "$DATA_DIR/hellaswag" --vocab "$DATA_DIR/gpt2_tokenizer.bin"
+fetch $((SHARDS + 1)) "$DATA_DIR/fineweb100B/fineweb_*.bin" \
+    fineweb.py --version 100B --out "$DATA_DIR/fineweb100B" --limit "$SHARDS"
+
+keep_training "${command[@]}" # with --resume, and again after a failure
+
+try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
+try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
+say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
+    "(OpenAI's model: 3.0831 and 0.375)"

@@ -1,42 +1,62 @@
 #!/usr/bin/env bash
 # Reproduces GPT-2 774M (36 layers, 1280 channels) from 100 billion tokens of FineWeb, read one and a half times.
 #
-#   scripts/run_gpt2_774M.sh                on all GPUs of this machine
-#   SMOKE=1 scripts/run_gpt2_774M.sh        every stage in small, on the CPU, in two minutes
+#   scripts/run_gpt2_774M.sh                     on all GPUs of this machine
+#   SMOKE=1 scripts/run_gpt2_774M.sh             all of it in small, on the CPU, in about a minute
+#   PLAN=1 scripts/run_gpt2_774M.sh              the trainer's plan and the whole command; no run
+#   STEPS=1000 scripts/run_gpt2_774M.sh -b 16    settings stand before the name, the trainer's options behind
 #
-# Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. Options behind the script's name take the place of those below, as in
-#     OUT_DIR=/disk/run scripts/run_gpt2_774M.sh --steps 1000 --batch-size 16
-# --help lists the settings of the environment.
+# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
-#   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
+# To expect of 286,102 steps of 524,288 (150 billion tokens, 7.4e+20 FLOPs):
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                  1,192.2 hours      149.3 hours      431.7 hours       54.1 hours
-#   sequences at once                32               32               32               32
-#   memory of each             59.3 GiB         51.7 GiB         59.3 GiB         51.7 GiB
+#   time                  1,192.2 hours      149.3 hours      431.7 hours       54.1 hours   predicted
+#   cost                  1,788 dollars    1,792 dollars    1,079 dollars    1,083 dollars   predicted
 #
-# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
-# how many it is by the free memory. Validation, HellaSwag and saving come on top.
+#   validation loss      unknown          nothing published was found for these settings, which are llm.c's
+#   HellaSwag            unknown          (discussion 580: some 6 days on 8 A100)
+#   OpenAI's model       3.0006, 43.2 %   published: llm.c's figures, on the same validation data
 #
-# To expect: for this recipe, which is llm.c's (discussion 580: some 6 days on 8 A100), no final loss or HellaSwag was
-# found that is published. OpenAI's model has a loss of 3.0006 on the same validation data, and 43.2 % of HellaSwag
-# (llm.c's figures).
+# dev/bench/predict.py --figures predicts, for 32 sequences at once on each GPU; --auto chooses how many. Validation and
+# saving come on top. The cost assumes 1.50 dollars for an hour of an A100 and 2.50 for one of an H100.
 set -eu
-NAME=gpt2_774M
-TITLE="GPT-2 774M"
-DATA=fineweb100B # what is fetched
-EXPECT="nothing published; OpenAI's model has a loss of 3.0006 and 43.2 % of HellaSwag"
-# shellcheck source=scripts/reproduce.sh
-. "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+: "${OUT_DIR:=run_gpt2_774M}"       # the run's folder: checkpoints, logs, curves
+: "${DATA_DIR:=dev/data}"           # the folder of the data (200 GB)
+: "${STEPS:=286102}"                # of 524,288 tokens
+: "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
+GPUS=${GPUS:-$(count_gpus)}
+begin "$@"
 
-train=(--train-data "$DATA_ROOT/$DATA/fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/fineweb_val_*.bin"
-    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
-    --init d36 --seq-len 1024 --total-batch 524288 --steps 286102 --auto 1
-    --lr 2.5e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
-    --val-every 250 --val-sequences 10240
-    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
-    --sample-every 5000 --stop-on-divergence 1
-    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 50000
-    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
-reproduce "$@"
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, to start them on several machines.
+if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
+# shellcheck disable=SC2206 # LAUNCH is words
+command=(${LAUNCH:-} "$TRAINER"
+    --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
+    --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
+    --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"
+    --tokenizer "$DATA_DIR/gpt2_tokenizer.bin" --sample-every 5000
+    --init d36 --seq-len 1024 --total-batch 524288 --auto 1 # which chooses the micro-batch
+    --steps "$STEPS" --lr 2.5e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 50000 --stop-on-divergence 1
+    --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
+    "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
+
+build
+plan "${command[@]}"
+
+: "${SHARDS:=1000}" # of 100 million tokens each
+fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR" # python3 dev/data/vocab.py, unless 1 file is there
+fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
+    hellaswag.py --out "$DATA_DIR/hellaswag" --vocab "$DATA_DIR/gpt2_tokenizer.bin"
+fetch $((SHARDS + 1)) "$DATA_DIR/fineweb100B/fineweb_*.bin" \
+    fineweb.py --version 100B --out "$DATA_DIR/fineweb100B" --limit "$SHARDS"
+
+keep_training "${command[@]}" # with --resume, and again after a failure
+
+try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
+try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
+say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
+    "(OpenAI's model: 3.0006 and 0.432)"

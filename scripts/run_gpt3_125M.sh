@@ -1,43 +1,64 @@
 #!/usr/bin/env bash
 # Reproduces GPT-3 125M (12 layers, 768 channels, context 2048) from 100 billion tokens of FineWeb, read three times.
 #
-#   scripts/run_gpt3_125M.sh                on all GPUs of this machine
-#   SMOKE=1 scripts/run_gpt3_125M.sh        every stage in small, on the CPU, in two minutes
+#   scripts/run_gpt3_125M.sh                     on all GPUs of this machine
+#   SMOKE=1 scripts/run_gpt3_125M.sh             all of it in small, on the CPU, in about a minute
+#   PLAN=1 scripts/run_gpt3_125M.sh              the trainer's plan and the whole command; no run
+#   STEPS=1000 scripts/run_gpt3_125M.sh -b 16    settings stand before the name, the trainer's options behind
 #
-# Fetches the data, builds, trains, starts again after failures, exports for Hugging Face and draws the curves. Ctrl-C
-# saves; the same command goes on. Options behind the script's name take the place of those below, as in
-#     OUT_DIR=/disk/run scripts/run_gpt3_125M.sh --steps 1000 --batch-size 16
-# --help lists the settings of the environment.
+# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
-#   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
+# To expect of 572,204 steps of 524,288 (300 billion tokens, 2.6e+20 FLOPs):
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                    511.2 hours       64.1 hours      184.7 hours       23.2 hours
-#   sequences at once                32               32               32               32
-#   memory of each             21.4 GiB         20.2 GiB         21.4 GiB         20.2 GiB
+#   time                    511.2 hours       64.1 hours      184.7 hours       23.2 hours   predicted
+#   cost                    767 dollars      769 dollars      462 dollars      465 dollars   predicted
 #
-# The times are predicted by dev/bench/predict.py --figures, not measured, for so many sequences at once. --auto chooses
-# how many it is by the free memory. Validation, HellaSwag and saving come on top.
+#   validation loss      unknown          nothing published was found on FineWeb
+#   HellaSwag            33.7 %           published: GPT-3 paper, table H.1, no examples given, on the paper's own data
 #
-# To expect: 33.7 % of HellaSwag, if FineWeb serves as well as the paper's data did (GPT-3 paper, table H.1, no examples
-# given). Batch, rate, warm-up (375 million tokens), final rate and number of tokens are the paper's (table 2.1 and
-# appendix B), but the rate falls until the end, and each token sees all before it in every layer. For the loss on
-# FineWeb nothing was found that is published.
+# Batch, rate, warm-up (375 million tokens), final rate and number of tokens are the paper's (table 2.1, appendix B).
+# But the rate falls until the end, and each token sees all before it in every layer.
+#
+# dev/bench/predict.py --figures predicts, for 32 sequences at once on each GPU; --auto chooses how many. Validation and
+# saving come on top. The cost assumes 1.50 dollars for an hour of an A100 and 2.50 for one of an H100.
 set -eu
-NAME=gpt3_125M
-TITLE="GPT-3 125M"
-DATA=fineweb100B # what is fetched
-EXPECT="33.7 % of HellaSwag"
-# shellcheck source=scripts/reproduce.sh
-. "$(dirname "${BASH_SOURCE[0]}")/reproduce.sh"
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+: "${OUT_DIR:=run_gpt3_125M}"       # the run's folder: checkpoints, logs, curves
+: "${DATA_DIR:=dev/data}"           # the folder of the data (200 GB)
+: "${STEPS:=572204}"                # of 524,288 tokens
+: "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
+GPUS=${GPUS:-$(count_gpus)}
+begin "$@"
 
-train=(--train-data "$DATA_ROOT/$DATA/fineweb_train_*.bin" --val-data "$DATA_ROOT/$DATA/fineweb_val_*.bin"
-    --tokenizer "$DATA_ROOT/gpt2_tokenizer.bin"
-    --init gpt3:c768 --seq-len 2048 --total-batch 524288 --steps 572204 --auto 1
-    --lr 6e-4 --schedule cosine --warmup 715 --final-lr-frac 0.1 --weight-decay 0.1
-    --val-every 250 --val-sequences 5120
-    --hellaswag 1 --hellaswag-data "$DATA_ROOT/hellaswag/hellaswag_val.bin"
-    --sample-every 5000 --stop-on-divergence 1
-    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 50000
-    --zero-stage 1 --start-timeout 600) # zero-stage: several GPUs share the optimizer's state
-reproduce "$@"
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, to start them on several machines.
+if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
+# shellcheck disable=SC2206 # LAUNCH is words
+command=(${LAUNCH:-} "$TRAINER"
+    --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
+    --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 5120
+    --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"
+    --tokenizer "$DATA_DIR/gpt2_tokenizer.bin" --sample-every 5000
+    --init gpt3:c768 --seq-len 2048 --total-batch 524288 --auto 1 # which chooses the micro-batch
+    --steps "$STEPS" --lr 6e-4 --schedule cosine --warmup 715 --final-lr-frac 0.1 --weight-decay 0.1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 50000 --stop-on-divergence 1
+    --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
+    "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
+
+build
+plan "${command[@]}"
+
+: "${SHARDS:=1000}" # of 100 million tokens each
+fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR" # python3 dev/data/vocab.py, unless 1 file is there
+fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
+    hellaswag.py --out "$DATA_DIR/hellaswag" --vocab "$DATA_DIR/gpt2_tokenizer.bin"
+fetch $((SHARDS + 1)) "$DATA_DIR/fineweb100B/fineweb_*.bin" \
+    fineweb.py --version 100B --out "$DATA_DIR/fineweb100B" --limit "$SHARDS"
+
+keep_training "${command[@]}" # with --resume, and again after a failure
+
+try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
+try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
+say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
+    "(expected: HellaSwag 0.337, if FineWeb serves as well as the paper's data)"

@@ -29,6 +29,7 @@ LAUNCH = 2e-6             # seconds from the end of a kernel to full speed of th
 LINK = 0.8                # of the datasheet's bytes a second, in a ring of GPUs
 CARDS, CARD = 8, 50e9     # network cards of a machine with 8 GPUs, and bytes a second of each. A ring uses all cards
 HEAD_ROWS = 8192          # rows of logits at a time
+PRICES = 1.5, 12, 2.5, 20  # dollars for an hour of 1 A100, 8 A100, 1 H100, 8 H100
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Gpu = collections.namedtuple("Gpu", "flops fp8_flops memory link processors")
@@ -192,21 +193,21 @@ def table(step, measured):
 
 
 def figures():
-    """(document, text in it) of every predicted figure. A recipe's head says how many sequences a GPU takes at once."""
+    """(document, text in it) of every predicted figure. A recipe says how many sequences a GPU takes at once."""
     for model, words in (("124M", "-e d12 -b 64"), ("1558M", "-e d48 -b 16")):
         for kind, more in (("bf16", ""), ("`--fp8`", "--fp8")):
             step = Step(options(f"{words} {more}".split()))
             speed = float(f"{step.speed:.3g}")
             yield "README.md", f"| GPT-2 {model}, {kind} | {speed:,.0f} tokens/s ({100 * step.mfu:.0f} % MFU) |"
-    recipe = r"^#   sequences at once +(\d+).*(--init \S+ --seq-len \d+ --total-batch \d+) --steps (\d+)"
-    for name in ("gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M"):
-        path = f"scripts/run_{name}.sh"
-        batch, words, steps = re.search(recipe, text_of(path), re.M | re.S).groups()
-        seconds = [int(steps) * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
-                   for gpu in ("a100", "h100") for ranks in (1, 8)]
-        cells = [f"{each / 3600:,.1f} hours" for each in seconds]
-        yield path, f"#   time{cells[0]:>31}{''.join(f'{cell:>17}' for cell in cells[1:])}"
-        yield "doc/reproduce.md", f"| `run_{name}.sh` | {cells[1]} | {cells[3]} |"
+    recipe = r"for (\d+) sequences at once.*STEPS:=(\d+)}.*(--init \S+ --seq-len \d+ --total-batch \d+) "
+    for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M".split():
+        batch, steps, words = re.search(recipe, text_of(f"scripts/run_{name}.sh"), re.S).groups()
+        hours = [int(steps) / 3600 * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
+                 for gpu in ("a100", "h100") for ranks in (1, 8)]
+        times = [f"{each:,.1f} hours" for each in hours]
+        for row in (["time"] + times, ["cost", *(f"{h * price:,.0f} dollars" for h, price in zip(hours, PRICES))]):
+            yield f"scripts/run_{name}.sh", "#   {}{:>31}{:>17}{:>17}{:>17}   predicted".format(*row)
+        yield "doc/reproduce.md", f"| `run_{name}.sh` | {times[1]} | {times[3]} |"
     one, stage_0, stage_1, many = (Step(options(f"-e d12 -d 524288 -b {words}".split()))
                                    for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
     for text in (f"computes for {1e3 * stage_1.compute:.0f} ms", f"{100 * many.mfu:.0f} % with 64 GPUs",
@@ -235,8 +236,7 @@ def options(words):
 def main():
     run = options(sys.argv[1:])
     if run.figures:
-        print(*map(": ".join, figures()), sep="\n")
-        return
+        return print(*map(": ".join, figures()), sep="\n")
     step = Step(run)
     rows = re.findall(r"^ *[\d.]+ +([\d,]+) +[\d,]+ .*? ([^\d\s,.-].*)$", run.measured.read(), re.M)
     measured = {function: 1e-6 * float(ns.replace(",", "")) / run.steps for ns, function in rows}

@@ -1,0 +1,200 @@
+# shellcheck shell=bash
+# What run_gpt2_124M.sh and its siblings share. They source this file in the root of the repository, and so do the
+# scripts of multi_node/. It needs bash 4.4. Settings in the environment, besides those at the head of a recipe:
+#
+#   SMOKE=1      everything in small, on the CPU
+#   PLAN=1       prints the trainer's plan and the whole command, and stops
+#   MAX_STARTS   starts in all, with those after failures (20)
+#   PAUSE        seconds before the next start; they double up to 300 (10)
+#   MIRROR       where the data are fetched from instead (dev/data/README.md)
+#   GPUS         how many to use (all of this machine); for multi_node/: of each machine
+#   LAUNCH       the words before the trainer, which start a process for each GPU (mpirun -np ...)
+SETTINGS="SMOKE PLAN OUT_DIR DATA_DIR STEPS SHARDS GPUS TRAINER MAX_STARTS PAUSE MIRROR LAUNCH RECIPE HOSTS PORT"
+export LC_ALL=C
+name=${0##*/}
+say() { echo "$(date +%H:%M:%S) $*"; }
+stop() { echo "$name: $*" >&2 && exit 1; }
+
+# Refuses a variable whose name is one letter from a setting's, or has two letters exchanged. HOST, CPUS and PLAN9 are
+# names of others.
+check_names() {
+    local setting near found i
+    for setting in $SETTINGS; do
+        near="$setting."
+        for ((i = 0; i < ${#setting}; i++)); do
+            near+="|${setting:0:i}.?${setting:i+1}|${setting:0:i}.${setting:i}"
+            near+="|${setting:0:i}${setting:i+1:1}${setting:i:1}${setting:i+2}"
+        done
+        found=$(compgen -e | grep -xE "$near" | grep -vxE "${SETTINGS// /|}|HOST|CPUS|PLAN9" | head -n 1) || true
+        [ -z "$found" ] || stop "$found: no such setting; the nearest is $setting (--help lists all)"
+    done
+}
+
+check_number() { # NAME LEAST MOST
+    [[ ${!1} =~ ^(0|[1-9][0-9]{0,8})$ && ${!1} -ge $2 && ${!1} -le $3 ]] ||
+        stop "$1 is '${!1}', expected a whole number from $2 to $3"
+}
+
+if [ "${1:-}" = --help ]; then
+    sed -n '2,/^[^#]/ s/^# \{0,1\}//p; s/^: "${\([A-Z_]*\):=\(.*\)}" *# /  \1=\2   /p' "$0"
+    sed -n 's/^#   /  /p' scripts/common.sh && exit 0
+fi
+check_names
+: "${SMOKE:=0}" "${PLAN:=0}" "${MAX_STARTS:=20}"
+check_number SMOKE 0 1 && check_number PLAN 0 1
+: "${PAUSE:=$((SMOKE ? 0 : 10))}"
+check_number MAX_STARTS 1 99999 && check_number PAUSE 0 999
+MPI_OPTIONS="--bind-to none"                               # processes may use all cores: they read data in threads
+[ "$(id -u)" != 0 ] || MPI_OPTIONS+=" --allow-run-as-root" # as in most containers
+SMALL=()
+if [ "$SMOKE" = 1 ]; then # a tiny model, a tiny text, few steps; keep_training lets one process die
+    : "${OUT_DIR:=run_smoke_$(basename "${name#run_}" .sh)}" "${DATA_DIR:=$OUT_DIR/data}" "${STEPS:=4}" "${SHARDS:=2}"
+    : "${GPUS:=2}" "${TRAINER:=./train_gpt2emu}"
+    # shellcheck disable=SC2034 # the recipes take it
+    SMALL=(--layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32 --warmup 2
+        --val-every 1000 --val-sequences 2 --eval-examples 1 --sample-every 0 --checkpoint-every 2 --keep-major 4)
+    MPI_OPTIONS+=" --oversubscribe"
+    export EMU_CHECK=0 EMU_THREADS=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive EMU_NCCL_FAULT=die@1:22
+fi
+
+count_gpus() {
+    [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || { tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . && return; }
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || stop "no GPU by nvidia-smi -L; SMOKE=1 runs all in small on the CPU"
+}
+
+# ---- Before the training ----
+# begin OPTION...: checks settings and further options, and locks OUT_DIR, so that one start at a time works there. What
+# a start has left running holds the lock, too.
+begin() {
+    local word
+    for word in "$@"; do
+        [[ ! $word =~ ^(--steps|-x|--out-dir|-o|--plan)(=|$) ]] ||
+            stop "$word: set STEPS, OUT_DIR or PLAN=1 in the environment instead"
+    done
+    check_number STEPS 1 999999999 && check_number GPUS 1 65536
+    { mkdir -p "$OUT_DIR" && exec 9>>"$OUT_DIR/recipe.lock"; } 2>/dev/null || stop "OUT_DIR: $OUT_DIR: not writable"
+    flock -n 9 || stop "$OUT_DIR: another start of a recipe still works here; wait for its end, or set another OUT_DIR"
+    [ "$SMOKE" = 0 ] || say "SMOKE=1: a tiny model, a made-up text; numbers mean nothing, and one process is killed"
+}
+
+build() { # the trainer, unless TRAINER is a path of its own
+    [[ $TRAINER != ./train_gpt2* ]] || make -s "${TRAINER#./}" ||
+        stop "the build failed; \`make doctor\` says what is missing"
+    [ -x "$TRAINER" ] || stop "TRAINER: $TRAINER: no such program; without TRAINER, one is built"
+    [[ ${LAUNCH:-} != mpirun* ]] || command -v mpirun >/dev/null ||
+        stop "mpirun: no such program; install Open MPI, or start scripts/multi_node/run_tcp.sh, which needs none"
+    [[ $TRAINER != ./train_gpt2cu || $GPUS = 1 ]] || grep -q libnccl "$TRAINER" ||
+        stop "$TRAINER: was built without NCCL, which several GPUs need; install libnccl-dev, or set GPUS=1"
+}
+
+# plan COMMAND...: the trainer's plan, which finds wrong options before hours go into fetching data. The options that
+# name data are left out, because the data may not be here yet.
+plan() {
+    local word text options=() command=("$@")
+    while [ $# -gt 0 ]; do
+        case $1 in
+            "$TRAINER") options=(--plan --num-processes "$GPUS") ;; # what was before it is the launcher's
+            --train-data | -i | --val-data | -j | --tokenizer | --hella* | -h | --mmlu | --eval-* | --prompt) shift ;;
+            *) options+=("$1") ;;
+        esac
+        shift
+    done
+    text=$("$TRAINER" "${options[@]}" 2>&1) || stop "the trainer refuses the options: $(tail -n 1 <<<"$text")"
+    echo "$text"
+    ! grep -q '^fits *no' <<<"$text" || stop "the run does not fit into the GPUs' memory, as the last line above says"
+    [ "$PLAN" = 1 ] || return 0
+    for word in "${command[@]}"; do
+        case $word in --*) printf '\\\n    %q ' "$word" ;; *) printf '%q ' "$word" ;; esac
+    done
+    echo && exit 0
+}
+
+once() { # FOLDER COMMAND...: COMMAND FOLDER, unless FOLDER is there; it gets its name when it is complete
+    [ ! -e "$1" ] || return 0
+    rm -rf "$1.part"
+    "${@:2}" "$1.part" && mv "$1.part" "$1"
+}
+
+fetch() { # COUNT FILES PROGRAM OPTION...: a program of dev/data, unless so many FILES are there
+    [ "$(compgen -G "$2" | wc -l)" -lt "$1" ] || return 0
+    if [ "$SMOKE" = 1 ] && [ -z "${MIRROR:-}" ]; then # a small stand-in for the hosts of the data
+        once "$OUT_DIR/mirror" python3 dev/data/make_mirror.py >/dev/null
+        MIRROR=file://$(cd "$OUT_DIR/mirror" && pwd)
+    fi
+    python3 "dev/data/$3" "${@:4}" ${MIRROR:+--mirror "$MIRROR"} ||
+        stop "the data did not come; what has come stays, and the same command goes on with it"
+}
+
+# ---- Training ----
+signals=0 stopped_by="" child="" told="" began=0
+on_signal() { # NAME. A closing terminal may send SIGHUP twice
+    [ "$signals" = 0 ] || [ "$1" != HUP ] || return 0
+    signals=$((signals + 1)) stopped_by=${stopped_by:-$1}
+    say "SIG$1: $([ $signals = 1 ] && echo "saving; once more: ending at once" || echo "ending at once")"
+    [ -z "$child" ] || tell_child
+}
+
+# The first signal goes to the child as SIGUSR1, on which the trainer saves and ends, and which mpirun and srun hand on
+# to all processes. The second one goes as SIGTERM.
+tell_child() {
+    [ $((SECONDS - began)) -ge 2 ] || sleep 1 # a child that was just forked would lose it
+    told=$child
+    kill -s "$([ $signals = 1 ] && echo USR1 || echo TERM)" "$child" 2>/dev/null || true
+}
+
+wait_for() { # PID: sets status to how it has ended. A trap ends bash's wait before that.
+    local before=-1
+    while [ "$signals" != "$before" ]; do
+        before=$signals status=0
+        wait "$1" 2>/dev/null || status=$?
+    done
+}
+
+# run_child COMMAND...: sets status, and ends the script after a signal. The child has a group of its own, which Ctrl-C
+# does not reach: mpirun would kill what is still saving.
+run_child() {
+    began=$SECONDS
+    set -m
+    "$@" </dev/null &
+    child=$!
+    set +m
+    [ $signals = 0 ] || [ "$told" = "$child" ] || tell_child # it came before the child did
+    wait_for "$child"
+    child=""
+    [ $signals != 0 ] || return 0
+    say "stopped by SIG$stopped_by at step $(newest_step) of $STEPS; the same command goes on"
+    exit $((status != 0 ? status : 128 + $(kill -l "$stopped_by")))
+}
+
+# With inode, size and time: a checkpoint saved under the name of an old one is new, too.
+checkpoints() { ls -li "$OUT_DIR"/state_[0-9]*.bin 2>/dev/null || true; }
+newest_step() { echo $((10#0$(checkpoints | sed 's/.*state_\(.*\)\.bin$/\1/' | sort -n | tail -n 1))); }
+
+# keep_training COMMAND...: from the last checkpoint, again and again until the last step is saved. It gives up after
+# two starts in a row without a new checkpoint, because that is no accident, and after MAX_STARTS.
+keep_training() {
+    local start saved failures=0 signal
+    for signal in HUP INT TERM USR1; do
+        # shellcheck disable=SC2064 # the name of now
+        trap "on_signal $signal" $signal
+    done
+    for ((start = 1; $(newest_step) < STEPS; start++)); do
+        [ "$start" -le "$MAX_STARTS" ] || stop "given up after $MAX_STARTS starts (MAX_STARTS)"
+        [ "$start" = 1 ] || run_child sleep "$PAUSE"
+        saved=$(checkpoints)
+        say "start $start of $MAX_STARTS, from step $(newest_step) of $STEPS; Ctrl-C saves and ends"
+        run_child "$@" --resume
+        [ "$status" != 0 ] || [ "$(newest_step)" -ge "$STEPS" ] || stop "the training was told to end"
+        failures=$((failures + 1))
+        [ "$(checkpoints)" = "$saved" ] || failures=0
+        say "status $status after $((SECONDS - began)) s, at step $(newest_step) of $STEPS"
+        [ $failures -lt 2 ] || stop "given up: two starts in a row saved nothing in $OUT_DIR; the lines above say why"
+        [ "$start" = 1 ] || PAUSE=$((PAUSE < 150 ? 2 * PAUSE : 300))
+        unset EMU_NCCL_FAULT
+    done
+    trap - HUP INT TERM USR1
+}
+
+try() { "$@" || say "left out, as the lines above say; when that is mended, the same command makes it"; }
+# The last value of a kind of line in main.log: tel, the validation loss; eval, HellaSwag.
+last() { sed -n "s/^s:[0-9]* $1:\([-0-9.a-z]*\)$/\1/p" "$OUT_DIR/main.log" | tail -n 1; }
