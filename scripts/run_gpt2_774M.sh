@@ -23,14 +23,16 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
+
+# ---- Settings, which the environment overrides ----
 : "${OUT_DIR:=run_gpt2_774M}"       # the run's folder: checkpoints, logs, curves
 : "${DATA_DIR:=dev/data}"           # the folder of the data (200 GB)
 : "${STEPS:=286102}"                # of 524,288 tokens
 : "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
 GPUS=${GPUS:-$(count_gpus)}
-begin "$@"
+begin "$@" # refuses wrong settings, and a second start in OUT_DIR
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, to start them on several machines.
+# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
 if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
 # shellcheck disable=SC2206 # LAUNCH is words
 command=(${LAUNCH:-} "$TRAINER"
@@ -44,18 +46,22 @@ command=(${LAUNCH:-} "$TRAINER"
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
+# ---- Build, and refuse what does not fit, before hours go into the data ----
 build
 plan "${command[@]}"
 
+# ---- Data: programs of dev/data, unless so many files are there ----
 : "${SHARDS:=1000}" # of 100 million tokens each
-fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR" # python3 dev/data/vocab.py, unless 1 file is there
+fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR"
 fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
     hellaswag.py --out "$DATA_DIR/hellaswag" --vocab "$DATA_DIR/gpt2_tokenizer.bin"
 fetch $((SHARDS + 1)) "$DATA_DIR/fineweb100B/fineweb_*.bin" \
     fineweb.py --version 100B --out "$DATA_DIR/fineweb100B" --limit "$SHARDS"
 
-keep_training "${command[@]}" # with --resume, and again after a failure
+# ---- Train: with --resume, and again after a failure ----
+keep_training "${command[@]}"
 
+# ---- Export for Hugging Face, draw the curves, and say the result ----
 try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
 try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
 say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
