@@ -14,6 +14,7 @@ cd "$(dirname "$0")/../.."
 : "${RECIPE:=scripts/run_gpt2_124M.sh}" # what is trained
 [ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
 GPUS=${GPUS:-$(count_gpus)}             # of each machine
+check_number GPUS 1 1024
 
 read -r -a hosts <<<"$HOSTS"
 processes=$((GPUS * ${#hosts[@]}))

@@ -18,6 +18,7 @@ cd "$(dirname "$0")/../.."
 : "${RECIPE:=scripts/run_gpt2_124M.sh}" # what is trained
 [ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
 GPUS=${GPUS:-$(count_gpus)}             # of each machine
+check_number GPUS 1 65536
 read -r -a hosts <<<"$HOSTS"
 
 if [ "${1:-}" != start ]; then # the recipe starts this script again, as its launcher

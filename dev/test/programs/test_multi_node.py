@@ -316,6 +316,7 @@ def test_tcp_on_this_machine():
     line = check_ranks(range(4))
     assert " --server-ip localhost:29500 " in line and noted("ssh") == [] and "status 6 after" in out, (line, out)
     assert " --init d48 --seq-len 1024 --total-batch 1048576 " in line, line
+    assert ran(1, MULTI_NODE + "run_tcp.sh", GPUS="x").startswith("run_tcp.sh: GPUS is 'x', expected a whole number ")
     out = ran(1, MULTI_NODE + "run_tcp.sh", RECIPE="./nothing")
     assert out == "run_tcp.sh: RECIPE: ./nothing: no such script; expected scripts/run_gpt2_124M.sh or one beside it\n"
 
