@@ -127,8 +127,15 @@ its point, 80 or later, that CUDA $release knows:${known% }" ;; esac
         for arch in $here; do
             case $known in
                 *" $arch "*) archs="${archs:+$archs }$arch" ;;
-                *) go_without GPU "A GPU here is sm_$arch. gpt2.c needs sm_80 or later, and CUDA $release \
-knows${known% }; a newer GPU runs what its driver translates" ;;
+                *)
+                    if [ "$arch" -lt 80 ]; then
+                        go_without GPU "A GPU here has compute capability ${arch%?}.${arch#"${arch%?}"}. gpt2.c needs \
+8.0 (Ampere) or later and will not run on it"
+                    else
+                        go_without GPU "A GPU here has compute capability ${arch%?}.${arch#"${arch%?}"}, which CUDA \
+$release does not know (it knows${known% }). Its driver translates what is built for an older GPU"
+                    fi
+                    ;;
             esac
         done
     fi

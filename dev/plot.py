@@ -176,7 +176,7 @@ def main():
         print(draw(options), flush=True)
     except ImportError as error:
         parser.error(f"{sys.executable} has no matplotlib ({error}); install it: apt-get install python3-matplotlib, "
-                     "or python3 -m pip install matplotlib")
+                     f"or {sys.executable} -m pip install matplotlib")
     except LogError as error:
         parser.error(str(error))
 

@@ -233,6 +233,15 @@ def test_nvcc():
         assert says in find(status=1, **environment)[1], environment
 
 
+def test_gpus_it_is_not_for():
+    """An older GPU than the program is for, and one that nvcc does not know: named, with what that means."""
+    cuda = toolkit()
+    for capability, says in (("7.5", "capability 7.5. gpt2.c needs 8.0 (Ampere) or later and will not run on it"),
+                             ("12.1", "capability 12.1, which CUDA 13.0 does not know (it knows 80)")):
+        programs = stand_ins({"nvidia-smi": f"echo {capability}"}, ("nvidia-smi",))
+        assert says in find(CUDA_HOME=cuda, GPU_ARCH="", PATH=programs)[1], capability
+
+
 OTHER_RELEASE = "made for CUDA 12, but nvcc is of CUDA 13"
 STOPS = '#include <stdlib.h>\nextern "C" unsigned long cudnnGetCudartVersion() { exit(1); }'
 
