@@ -22,7 +22,7 @@ tests: $(TESTS) ## the unit tests, built into build/
 fuzzers: $(FUZZERS)
 
 PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
-test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
+test: all $(PREFIX)test_gpt2 tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
 	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*'
 
 EMU_TESTS    = $(patsubst %.cu,%,$(notdir $(wildcard dev/test/emu/emu_*.cu)))
