@@ -1,10 +1,9 @@
 """Prints the tables of memory that the documents take from --plan: the stages of sharding (doc/several_gpus.md), the
-levels of --recompute (doc/speed.md), the sizes of --init (doc/usage.md; README.md has some of them) and the line in the
-head of each recipe. No GPU is needed.
+levels of --recompute (doc/speed.md) and the sizes of --init (doc/usage.md; README.md has some of them). No GPU is
+needed.
 
     python3 dev/plan_table.py [./train_gpt2emu [./train_gpt2]]
 """
-import glob
 import math
 import os
 import re
@@ -67,19 +66,10 @@ def sizes(gpu, cpu):
         yield f"| {names} | {numbers} | {rounded_up(memory(on_cpu))} | {rounded_up(memory(on_gpu))} |"
 
 
-def recipe(gpu, name):
-    """For one GPU and for eight, of either kind, and so many sequences at once as the head says."""
-    words = re.search(r"--init \S+ --seq-len \d+ --total-batch \d+", text_of(name))[0]
-    batch = re.search(r"^#   sequences at once +(\d+)", text_of(name), re.M)[1]
-    cells = [f"{memory(plan(gpu, f'{words} -b {batch} -r 0 -np {gpus} -z 1')):.1f} GiB" for gpus in (1, 8)]
-    return f"#   memory of each{cells[0]:>21}{cells[1]:>17}{cells[0]:>17}{cells[1]:>17}"
-
-
 def tables(gpu="./train_gpt2emu", cpu="./train_gpt2"):
     """Document -> its rows."""
-    recipes = [os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "scripts", "run_*.sh")))]
     return {"doc/several_gpus.md": list(stages(gpu)), "doc/speed.md": levels(gpu),
-            "doc/usage.md": list(sizes(gpu, cpu)), **{name: [recipe(gpu, name)] for name in recipes}}
+            "doc/usage.md": list(sizes(gpu, cpu))}
 
 
 if __name__ == "__main__":
