@@ -822,7 +822,7 @@ TEST(test_roles_of_batches) {
 static double validate_in_batches(Test *t, Rig *m, int B) {
     Error error;
     m->options.batch_size = B;
-    Round round = loop_first_round(m->run.get(), ceil_div_i64(run_val_sequences(m->run.get()), B));
+    Round round = run_first_round(m->run.get(), ceil_div_i64(run_val_sequences(m->run.get()), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
         CHECK(t, trainer_validate_batch(&m->trainer, m->run.get(), round, &error), "%s", error.text);

@@ -138,7 +138,7 @@ static void matmul_backward(float *dinp, float *dweight, float *dbias, const flo
 }
 
 // GELU in the tanh form that GPT-2 uses (Hendrycks, Gimpel 2016):
-//   gelu(x) = x/2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x^3)
+//   gelu(x) = x/2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x^3)     another activation is another MODEL_VARIANT
 #define GELU_SCALE 0.79788456080286536f // sqrt(2/pi)
 #define GELU_CUBIC 0.044715f
 
@@ -721,13 +721,11 @@ struct Trainer {
 static StopRequest stop_request;
 static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 
-const TrainerFacts trainer_facts = {
-    .program = "train_gpt2",
-    .revision = gpt2c_revision,
-    .default_seq_len = 64, // a laptop's CPU can bear this
-    .stop = &stop_request,
-    .on_signal = on_signal,
-};
+const TrainerFacts trainer_facts = {.program = "train_gpt2",
+                                    .revision = gpt2c_revision,
+                                    .default_seq_len = 64, // a laptop's CPU can bear this
+                                    .stop = &stop_request,
+                                    .on_signal = on_signal};
 
 // Adds up the gradient of a step over its micro-batches. If the run is asked to stop between two of them, sets
 // *interrupted and returns early. Nothing is lost: a resumed run begins the step anew.
@@ -802,7 +800,7 @@ bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error *error
     int64_t B = run->options->batch_size, first = round.batch * B;
     int T = (int)run->options->seq_len, rows = (int)min_i64(B, run_val_sequences(run) - first);
     if (round.number == 0) { t->val_sum = 0.0; }
-    if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
+    if (!run_read_val(run, first, rows, model->tokens, model->targets, error)) { return false; }
     gpt2_forward(model, rows, T, 0.0f, false);
     for (int b = 0; b < rows; b++) { t->val_sum += row_mean(model->acts.losses.data + b * T, T); }
     return true;
@@ -854,14 +852,19 @@ bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     return checkpoint_write_whole(writer, arrays, error);
 }
 
-// Completes the options: micro-batch, steps, kernels. They stay constant from then on.
+// Completes the options: micro-batch, steps, kernels. They stay constant from then on. An edited activation needs
+// another MODEL_VARIANT: GPT-2 programs would load its models.
 static bool settle(Trainer *t, TrainRun *run, TrainOptions *o, Error *error) {
-    if (!run_settle_batch(run, o, error) ||
+    float gelu = 1.0f;
+    gelu_forward(&gelu, &gelu, 1);
+    bool ok = MODEL_VARIANT != 0 || fabsf(gelu - 0.8412f) < 1e-3f ||
+              fail(error, "an activation other than GPT-2's needs another MODEL_VARIANT (llmc/model/gpt2.h)");
+    if (!ok || !run_settle_batch(run, o, error) ||
         !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) {
         return false;
     }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
-    return run_settle_steps(run, error);
+    return run_settle_steps(run, o, error);
 }
 
 static void plan_run(Trainer *t, const TrainRun *run) {
@@ -881,7 +884,7 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
     for (;;) {
         Due due = run_what_is_due(run); // save, validate, evaluate, sample
         if (!run_do_what_is_due(run, due, error)) { return false; }
-        if (due.last || run_is_stopping()) { return run_end_training(run, error); }
+        if (run_ends(run, due)) { return run_end_training(run, error); }
         if (!train_step(t, run, error)) { return false; }
     }
 }
@@ -889,7 +892,7 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
 static void print_run(const Trainer *t, TrainRun *run) {
     run_print_config(run);
     run_print_needs(run, &t->plan);
-    if (!train_options_plan(run->options)) { return; }
+    if (!train_options_plan(run->options)) { return run_warn_of_memory(&t->plan); }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->plan); }
     run_print_machine_fit(run, &t->plan);
 }
@@ -919,10 +922,7 @@ int main(int argc, char **argv) {
     if (!run_parse(&run, &options, argc, argv, &status)) { return status; }
     bool ok = one_rank_check(trainer_facts.program, &error) && run_open_inputs(&run, &options, &error) &&
               settle(t, &run, &options, &error);
-    if (ok) {
-        plan_run(t, &run);
-        print_run(t, &run);
-    }
+    if (ok) { plan_run(t, &run), print_run(t, &run); }
     if (ok && !train_options_plan(&options)) {
         ok = start(t, &run, &error) &&
              (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&

@@ -446,7 +446,7 @@ static bool settle(TrainRun *run, TrainOptions *o, Error *error) {
     bool ok = run_settle_batch(run, o, error) && check_shape(run, error) && settle_attention(run, error);
     int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', run->record.attention);
     return ranks_agree(run->comm, ok, error) && ranks_alike(run->comm, facts, (size_t)n + 1, error) &&
-           settle_by_gpus(run, o, error) && ranks_agree(run->comm, run_settle_steps(run, error), error);
+           settle_by_gpus(run, o, error) && ranks_agree(run->comm, run_settle_steps(run, o, error), error);
 }
 
 static void plan(Trainer *t, const TrainRun *run) {
@@ -457,7 +457,7 @@ static void print_run(Trainer *t, TrainRun *run) {
     run_print_config(run);
     print_config(t, run);
     run_print_needs(run, &t->device_plan);
-    if (!train_options_plan(run->options)) { return; }
+    if (!train_options_plan(run->options)) { return (void)fflush(stdout); }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }
     print_plan(t, run);
 }
@@ -484,7 +484,7 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
     for (;;) {
         Due due = run_what_is_due(run); // save, validate, evaluate, sample
         if ((due.any && !settle_step(t, run, error)) || !run_do_what_is_due(run, due, error)) { return false; }
-        if (due.last || run_is_stopping()) { return settle_step(t, run, error) && run_end_training(run, error); }
+        if (run_ends(run, due)) { return settle_step(t, run, error) && run_end_training(run, error); }
         if (!train_step(t, run, error)) { return false; }
     }
 }

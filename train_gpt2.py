@@ -366,6 +366,8 @@ class Run:
                 raise Problem(f"--steps (-x): one epoch is {self.train.num_sequences} sequences, less than the "
                               f"{self.sequences_per_step} of one step; give --steps, a smaller --total-batch or more "
                               "data")
+        if o.warmup < 0:
+            o.warmup = min(self.steps // 10, 100) if self.model_file is None else 0
 
     def make_model(self):
         """Model and optimizer; rank 0 fills in the parameters, the others get them from it."""
@@ -445,14 +447,18 @@ class Run:
 
     @torch.no_grad()
     def validate(self):
-        """The mean loss over the validation sequences, always the same ones; the ranks take turns."""
+        """The mean loss over the validation sequences, always the same ones, spread evenly; the ranks take turns."""
         o, B, total = self.options, self.options.batch_size, torch.zeros((), dtype=torch.float64)
-        count = min(o.val_sequences or self.val.num_sequences, self.val.num_sequences)
+        held_out = self.val.num_sequences
+        count = min(o.val_sequences or held_out, held_out)
         for first in range(self.ranks.rank * B, count, self.ranks.size * B):
-            rows = self.val.read(first, min(B, count - first))
+            numbers = range(first, min(first + B, count))  # with --val-batches, as in llm.c, the first ones
+            numbers = numbers if o.val_batches >= 0 else [i * held_out // count for i in numbers]
+            rows = np.concatenate([self.val.read(i, 1) for i in numbers])
             total += len(rows) * self.loss(rows).double().cpu()
         total = self.ranks.sum(total.to(self.ranks.device)).item() / count
-        self.ranks.say(f"{run_folder.step_number(self.step, self.steps)} | val loss {total:.6f}")
+        self.ranks.say(f"{run_folder.step_number(self.step, self.steps)} | val loss {total:.6f} "
+                       f"({count} of {held_out} sequences)")
         self.folder.log_val(self.step, total)
 
     # -- Checkpoints --

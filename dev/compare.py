@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Says where two training runs part: in what they were told, and from which step on in what they logged.
+"""Compares training runs: a table of all, and where two part.
 
-    dev/compare.py log124M other
+    dev/compare.py sweep/*                          a row a run, the lowest validation loss first
+    dev/compare.py sweep/* --csv                    the table for other programs
     dev/compare.py ours theirs --tolerance 0.01     numbers that are closer count as alike
 
-A run is its folder (--out-dir of the trainers, or a log folder of llm.c's, which says less), or a main.log. Compared
-are the steps that both have logged, as main.log has them: losses to 4 decimals. Standard library only.
+A run is its folder (--out-dir of the trainers, or a log folder of llm.c's, which says less), or a main.log. The options
+that differ are columns of the table. Of two runs it also says what else they were told differently, and from which step
+on their logs part: of the steps that both have logged, as main.log has them, losses to 4 decimals. Standard library
+only.
 
-exit status: 0 logs and weights are alike, 1 they differ, 2 an error.
+exit status: 0 all is well, of two runs logs and weights are alike; 1 the two differ; 2 an error.
 """
+import csv
 import math
+import os
 import sys
 
 import guard
@@ -19,6 +24,58 @@ import run_logs
 COLUMNS = (("loss", "training loss", 1), ("norm", "gradient norm", 1), ("lr", "learning rate", 1),
            ("val", "validation loss", 0), ("hellaswag", "HellaSwag", 0), ("mmlu", "MMLU", 0))
 NOT_TOLD = ("event", "format", "time", "step", "command", "directory")  # of a start
+NO_COLUMN = ("out-dir", "resume", "allow-changes", "overwrite")  # options that say how a run was started
+
+
+# ---- The table ----
+
+
+def told_of(run):
+    """The options of a run's last start, with the sizes of its model, wherever that came from. {} is not told."""
+    options = run.part("options", kind=dict) or {}
+    sizes = {name: size for name, size in (run.part("model", kind=dict) or {}).items() if name in options}
+    return {**options, **sizes}
+
+
+def differing_options(runs):
+    """The names of the options in which runs differ, in the order of --help all."""
+    told = [options for options in map(told_of, runs) if options]
+    return [name for name in {name: None for options in told for name in options}
+            if name not in NO_COLUMN and len({str(options.get(name)) for options in told}) > 1]
+
+
+def table_row(run, label, options):
+    """The cells of a run, texts and numbers; None where a run does not say."""
+    losses = [(loss, step) for step, loss in run.val.items() if math.isfinite(loss)]
+    lowest, step = min(losses, default=(None, None))
+    final = [series[run_logs.last(series)] if series else None for series in (run.val, run.loss)]
+    tokens = run.last_step * run.tokens_per_step if run.tokens_per_step else None
+    told = told_of(run)
+    return [label, *(told.get(name) for name in options), lowest, step, *final, run.last_step, tokens,
+            run.seconds or None, run.end.get("status")]
+
+
+def cell_text(value):
+    text = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    return guard.printable(text)
+
+
+def print_table(runs, paths, as_csv):
+    options = differing_options(runs)
+    rows = [table_row(run, label, options) for run, label in zip(runs, run_logs.labels(paths))]
+    rows.sort(key=lambda row: math.inf if row[1 + len(options)] is None else row[1 + len(options)])
+    head = ["run", *(f"--{name}" for name in options), "lowest val", "at step", "last val", "last loss", "steps",
+            "tokens", "seconds", "status"]
+    if as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([head, *rows])
+        return
+    texts = [[guard.printable(name) for name in head], *(list(map(cell_text, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts)]
+    for row in texts:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+# ---- Two runs ----
 
 
 def leaves(value, name):
@@ -69,11 +126,8 @@ def weights_differ(runs):
     return a != b
 
 
-def compare(paths, tolerance):
-    """Prints all of it. Returns the exit status."""
-    runs = [run_logs.read_run(path) for path in paths]
-    for note in runs[0].notes + runs[1].notes:
-        print(f"compare.py: {guard.printable(note)}", file=sys.stderr)
+def compare_two(runs, paths, tolerance):
+    """Returns the exit status."""
     for run, name, label in zip(runs, "AB", run_logs.labels(paths)):
         print(f"{name}: {label}, up to step {run.last_step:,}")
     print_told(runs)
@@ -87,15 +141,31 @@ def compare(paths, tolerance):
     return 1 if parts or other_weights else 0
 
 
+def compare(paths, tolerance, as_csv):
+    """Prints all of it. Returns the exit status."""
+    folders = [path for path in paths if os.path.isdir(path) or len(paths) <= 2]
+    for path in set(paths) - set(folders):  # a picture or a table beside the runs of a sweep
+        print(f"compare.py: {guard.printable(path)}: is no folder of a run: left out", file=sys.stderr)
+    paths, runs = folders, [run_logs.read_run(path) for path in folders]
+    for note in (note for run in runs for note in run.notes):
+        print(f"compare.py: {guard.printable(note)}", file=sys.stderr)
+    print_table(runs, paths, as_csv)
+    if len(runs) != 2 or as_csv:
+        return 0
+    print()
+    return compare_two(runs, paths, tolerance)
+
+
 def main():
     parser = guard.Parser(__doc__, status=2, prog="compare.py")
-    parser.add_argument("runs", nargs=2, metavar="RUN", help="a run's folder, or its main.log")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its main.log")
     parser.add_argument("--tolerance", type=float, default=0.0, metavar="T", help="what counts as alike (0)")
+    parser.add_argument("--csv", action="store_true", help="the table only, as comma-separated values")
     options = parser.parse_args()
     if not 0 <= options.tolerance < math.inf:
         parser.error(f"--tolerance {options.tolerance}: expected 0 or more")
     try:
-        status = compare(options.runs, options.tolerance)
+        status = compare(options.runs, options.tolerance, options.csv)
         print(end="", flush=True)
         return status
     except run_logs.LogError as error:

@@ -189,7 +189,7 @@ def import_model(source, path):
 def tokenizer_beside(path):
     """The tokenizer of a model's file: what lies beside it, or the copy that its run keeps."""
     kept = os.path.join(os.path.dirname(path), "tokenizer.bin")
-    of_run = re.match(r"model_\d{8}\.bin", os.path.basename(path))
+    of_run = re.match(r"model_(\d{8}|best)\.bin", os.path.basename(path))
     return kept if of_run else path.removesuffix(".bin") + "_tokenizer.bin"
 
 

@@ -39,6 +39,7 @@ class Run:
         self.val, self.hellaswag, self.mmlu = {}, {}, {}  # after `step` updates; accuracies as fractions of 1
         self.tps = {}                                   # tokens per second, of the update `step`
         self.starts, self.end = [], {}                  # run.jsonl's events; end: how the last start ended
+        self.seconds = 0.0                              # of all starts that have ended
         self.notes = []                                 # sentences that a person should see
 
     def part(self, *names, kind=str):
@@ -120,8 +121,9 @@ def read_main_log(run, path):
 def read_speed_log(run, path):
     for line in filter(None, map(SPEED_LINE.fullmatch, whole_lines(path))):
         if math.isfinite(value_of(line[2])):
-            forget_from(int(line[1]), run.tps)
-            run.tps[int(line[1])] = value_of(line[3])
+            update = int(line[1]) - 1  # speed.log counts from 1
+            forget_from(update, run.tps)
+            run.tps[update] = value_of(line[3])
 
 
 # ---- run.jsonl ----
@@ -164,6 +166,7 @@ def read_record(run, path):
             run.end = {}
         elif event.get("event") == "end":
             run.end = event
+            run.seconds += event["seconds"] if isinstance(event.get("seconds"), (int, float)) else 0.0
     if len(events) < len(lines):
         run.notes.append(f"{path}: lines left out that are no event of a run: {len(lines) - len(events):,}")
 

@@ -15,8 +15,7 @@ name=${0##*/}
 say() { echo "$(date +%H:%M:%S) $*"; }
 stop() { echo "$name: $*" >&2 && exit 1; }
 
-# Refuses a variable whose name is one letter from a setting's, or has two letters exchanged. HOST, CPUS and PLAN9 are
-# names of others.
+# Refuses a name one letter from a setting's, or with two letters exchanged. HOST, CPUS and PLAN9 are names of others.
 check_names() {
     local setting near found i
     for setting in $SETTINGS; do
@@ -63,8 +62,7 @@ count_gpus() {
 }
 
 # ---- Before the training ----
-# begin OPTION...: checks settings and further options, and locks OUT_DIR, so that one start at a time works there. What
-# a start has left running holds the lock, too.
+# begin OPTION...: checks settings and options, and locks OUT_DIR. What a start has left running holds the lock, too.
 begin() {
     local word
     for word in "$@"; do
@@ -90,11 +88,11 @@ build() { # the trainer, unless TRAINER is a path of its own
 # plan COMMAND...: the trainer's plan, which finds wrong options before hours go into fetching data. The options that
 # name data are left out, because the data may not be here yet.
 plan() {
-    local word text options=() command=("$@")
+    local text options=() command=("$@")
     while [ $# -gt 0 ]; do
         case $1 in
             "$TRAINER") options=(--plan --num-processes "$GPUS") ;; # what was before it is the launcher's
-            --train-data | -i | --val-data | -j | --tokenizer | --hella* | -h | --mmlu | --eval-* | --prompt) shift ;;
+            --train-data | -i | --val-data | -j | --tokenizer | --hella* | -h | --mmlu | --eval-* | --prompt*) shift ;;
             *) options+=("$1") ;;
         esac
         shift
@@ -103,10 +101,7 @@ plan() {
     echo "$text"
     ! grep -q '^fits *no' <<<"$text" || stop "the run does not fit into the GPUs' memory, as the last line above says"
     [ "$PLAN" = 1 ] || return 0
-    for word in "${command[@]}"; do
-        case $word in --*) printf '\\\n    %q ' "$word" ;; *) printf '%q ' "$word" ;; esac
-    done
-    echo && exit 0
+    printf '%q ' "${command[@]}" | sed 's/ --/ \\\n    --/g' && echo && exit 0
 }
 
 once() { # FOLDER COMMAND...: COMMAND FOLDER, unless FOLDER is there; it gets its name when it is complete
@@ -134,9 +129,7 @@ on_signal() { # NAME. A closing terminal may send SIGHUP twice
     [ -z "$child" ] || tell_child
 }
 
-# The first signal goes to the child as SIGUSR1, on which the trainer saves and ends, and which mpirun and srun hand on
-# to all processes. The second one goes as SIGTERM.
-tell_child() {
+tell_child() { # the first time SIGUSR1, which mpirun and srun hand on: the trainer saves and ends; then SIGTERM
     [ $((SECONDS - began)) -ge 2 ] || sleep 1 # a child that was just forked would lose it
     told=$child
     kill -s "$([ $signals = 1 ] && echo USR1 || echo TERM)" "$child" 2>/dev/null || true
@@ -166,19 +159,26 @@ run_child() {
     exit $((status != 0 ? status : 128 + $(kill -l "$stopped_by")))
 }
 
-# With inode, size and time: a checkpoint saved under the name of an old one is new, too.
+# With inode and time: a checkpoint saved under the name of an old one is new, too.
 checkpoints() { ls -li "$OUT_DIR"/state_[0-9]*.bin 2>/dev/null || true; }
 newest_step() { echo $((10#0$(checkpoints | sed 's/.*state_\(.*\)\.bin$/\1/' | sort -n | tail -n 1))); }
 
-# keep_training COMMAND...: from the last checkpoint, again and again until the last step is saved. It gives up after
-# two starts in a row without a new checkpoint, because that is no accident, and after MAX_STARTS.
-keep_training() {
-    local start saved failures=0 signal
-    for signal in HUP INT TERM USR1; do
-        # shellcheck disable=SC2064 # the name of now
-        trap "on_signal $signal" $signal
+complete() { # the last step is saved, validated, and has its HellaSwag, where the log has such lines
+    local kind at
+    for kind in tel eval; do
+        at=$(sed -n "s/^s:\([0-9]*\) $kind:.*/\1/p" "$OUT_DIR/main.log" 2>/dev/null | tail -n 1)
+        [ "${at:-$STEPS}" -ge "$STEPS" ] || return 1
     done
-    for ((start = 1; $(newest_step) < STEPS; start++)); do
+    [ "$(newest_step)" -ge "$STEPS" ]
+}
+
+# keep_training COMMAND...: from the last checkpoint, again and again until the run is complete. It gives up after two
+# starts in a row without a new checkpoint, because that is no accident, and after MAX_STARTS.
+keep_training() {
+    local start saved failures=0
+    trap 'on_signal HUP' HUP && trap 'on_signal INT' INT && trap 'on_signal TERM' TERM && trap 'on_signal USR1' USR1
+    for ((start = 1; ; start++)); do
+        ! complete || break
         [ "$start" -le "$MAX_STARTS" ] || stop "given up after $MAX_STARTS starts (MAX_STARTS)"
         [ "$start" = 1 ] || run_child sleep "$PAUSE"
         saved=$(checkpoints)

@@ -26,13 +26,6 @@ stop() { # message...: ends the script
 
 usage() { sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0"; }
 
-# On a terminal a step takes the place of the one before; elsewhere each is a line, of which one in $1 is enough here.
-# It ignores Ctrl-C, which is for the trainer, so that the trainer's last words get through.
-thin_out() {
-    trap '' INT
-    awk -v every="$1" '!/^step .*\| loss / || ++n % every == 0 { print; fflush() }'
-}
-
 # Shows the training loss as text: its mean over each twelfth of the steps, eight signs for one nat.
 curve() { # main.log
     awk -F '[: ]' '
@@ -142,17 +135,14 @@ echo
 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
 train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 8))
-    --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 --sample-every 0 --out-dir "$run")
+    --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 --sample-every 0 --log-every $((steps / 20))
+    --out-dir "$run")
 status=0
-if [ -t 1 ]; then
-    "${train[@]}" </dev/null || status=$?
-else
-    "${train[@]}" </dev/null | thin_out $((steps / 20)) || status=$?
-fi
+"${train[@]}" </dev/null || status=$?
 if [ $interrupted = yes ]; then
     echo
     echo "Stopped. To go on from here: cd $PWD &&"
-    echo "    ${train[*]} --resume"
+    echo "    ./train_gpt2 --resume --out-dir $run"
     exit 130
 fi
 trap 'halt 130' INT
@@ -164,7 +154,7 @@ before=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | head -n 1)
 after=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | tail -n 1)
 echo
 echo "Validation loss: $before before, $after after training (nats per byte, on" \
-    "the beginning of the text it was not trained on)"
+    "the part of the text that it was not trained on)"
 echo
 curve "$run/main.log"
 if ! python3 -c 'import matplotlib' 2>/dev/null; then
@@ -176,12 +166,13 @@ echo
 echo "What it writes now:"
 echo
 sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 800 --temperature 0.7)
-"${sample[@]}" </dev/null | sed '1,/^sample/d'
+"${sample[@]}" </dev/null 2>build/quickstart_sample.log || stop "no sample: $(tail -n 1 build/quickstart_sample.log)"
 echo
 echo "In $PWD:"
 for file in "$run"/*; do
     case $file in
         */tokenizer.bin) printf '    %-36s %s\n' "$file" "a copy of the tokenizer" ;;
+        */model_best.bin) printf '    %-36s %s\n' "$file" "the model of the lowest validation loss" ;;
         *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
         */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
         */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;

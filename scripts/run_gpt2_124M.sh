@@ -47,7 +47,7 @@ command=(${LAUNCH:-} "$TRAINER"
     --tokenizer "$DATA_DIR/gpt2_tokenizer.bin" --sample-every 5000
     --init d12 --seq-len 1024 --total-batch 524288 --auto 1 # which chooses the micro-batch
     --steps "$STEPS" --lr 6e-4 --schedule cosine --warmup 700 --final-lr-frac 0 --weight-decay 0.1
-    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000 --stop-on-divergence 1
+    --out-dir "$OUT_DIR" --checkpoint-every 500 --keep 3 --keep-major 10000 --patience 10
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 

@@ -30,7 +30,7 @@ def schedule():
 
 
 # Loss, what it means, and how many pixels the words are moved so that they do not meet.
-LOSSES = ((math.log(VOCABULARY) + 1, "ln V + 1: above it for 20 steps, it has diverged", 0),
+LOSSES = ((math.log(VOCABULARY) + 1, "ln V + 1: worse than guessing, it has diverged", 0),
           (math.log(VOCABULARY) + 0.1536, "the first loss of GPT-2 124M", -9),
           (math.log(VOCABULARY), "ln V: every token is equally likely", 3),
           (0.98 * math.log(VOCABULARY), "0.98 ln V: above it, nothing is learned", 14),

@@ -136,7 +136,7 @@ class RunFolder:
 
     def log_step(self, step, loss, norm, lr, seconds, tokens):
         self.log("main.log", f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}")
-        self.log("speed.log", f"s:{step} ms:{1e3 * seconds:.3f} tps:{tokens / max(seconds, 1e-9):.0f}")
+        self.log("speed.log", f"s:{step + 1} ms:{1e3 * seconds:.3f} tps:{tokens / max(seconds, 1e-9):.0f}")
 
     def log_val(self, step, loss):
         self.log("main.log", f"s:{step} tel:{loss:.4f}")

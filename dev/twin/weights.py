@@ -204,6 +204,8 @@ def bin_config(path):
         h = np.fromfile(file, np.int32, 256).tolist()
     if len(h) < 256 or h[0] != MODEL_MAGIC or h[1] not in (FP32, BF16):
         raise Problem(f"{path}: not a model file of version 3 (float32) or 5 (bfloat16)")
+    if h[8] != 0:
+        raise Problem(f"{path}: holds a model of variant {h[8]}, expected 0: GPT-2 (MODEL_VARIANT in gpt2.h)")
     config = Config(h[2], h[3], h[7], h[4], h[5], h[6])
     check_config(config, path)
     expected = 1024 + num_values(config) * (4 if h[1] == FP32 else 2)

@@ -5,8 +5,10 @@
 #include "llmc/base/input_file.h"
 #include "llmc/data/data_file.h"
 #include "llmc/data/tokenizer.h"
+#include "llmc/model/memory_plan.h"
 
-#define TEXT_MAX_BYTES ((int64_t)1 << 36) // of one text file
+// Of a text: the file, which grows by doubling, and 2 bytes for each token.
+#define TEXT_MEMORY_BYTES 4
 
 // Does a --train-data pattern mean token shards? Its name then ends with .bin. Otherwise it means text.
 static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
@@ -18,8 +20,15 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
     uint8_t *text;
     int64_t bytes, added = 0;
     Error reason;
-    bool opens = named ? read_whole_stream(path, TEXT_MAX_BYTES, &text, &bytes, error)
-                       : read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error);
+    int64_t available = machine_memory("").available, most = available / TEXT_MEMORY_BYTES;
+    bool opens =
+        named ? read_whole_stream(path, most, &text, &bytes, error) : read_whole_file(path, most, &text, &bytes, error);
+    if (!opens && bytes > most) {
+        return fail(error,
+                    "%s: has more than %s; a text takes %d times its size of memory, and %s are available; `tokenize` "
+                    "makes shards of a text of any size",
+                    path, bytes_text(most).text, TEXT_MEMORY_BYTES, bytes_text(available).text);
+    }
     if (!opens) { return false; }
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
     ok = ok && bin_check_text(path, text, bytes, error);
@@ -39,9 +48,9 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
     return ok;
 }
 
-// Tokenises the text files that a pattern (* ? [...]) matches, in the order of their names. End-of-text comes before
-// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder and a file of
-// another kind are errors.
+// Tokenises the text files that a pattern (* ? [...]) matches, or standard input ("-"), in the order of their names.
+// End-of-text comes before each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file,
+// a folder and a file of another kind are errors.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
                              Error *error) {
     glob_t files;
@@ -49,6 +58,7 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     *tokens = NULL;
     *count = 0;
     bool ok = true;
+    if (strcmp(pattern, "-") == 0) { pattern = "/dev/stdin"; }
     if (path_is_directory(pattern)) {
         ok = fail(error, "%s: is a folder, expected text; give texts as '%s/*.txt', or shards as '%s/*_train_*.bin'",
                   pattern, pattern, pattern);
@@ -69,12 +79,20 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     return ok;
 }
 
-// Splits a text of `count` tokens: tokens 0 .. *train_count-1 are for training, the rest for validation. The rest is
-// the last tenth, or one window of T + 1 tokens if a tenth is shorter. It is empty if training would get less than a
-// window.
-static inline void text_split(int64_t count, int seq_len, int64_t *train_count) {
-    int64_t window = (int64_t)seq_len + 1, validation = max_i64(count / 10, window);
-    *train_count = count - validation >= window ? count - validation : count;
+// Reads a prompt from a file, or from standard input ("-"), without its last newline. The caller frees *prompt.
+static inline bool text_read_prompt(const char *file, uint8_t **prompt, int64_t *bytes, Error *error) {
+    const char *path = strcmp(file, "-") == 0 ? "/dev/stdin" : file;
+    if (!read_whole_stream(path, 1 << 24, prompt, bytes, error)) { return false; }
+    *bytes -= *bytes > 0 && (*prompt)[*bytes - 1] == '\n';
+    return true;
+}
+
+// Splits a text of `count` tokens: tokens 0 .. *train_count-1 are for training, the rest for validation. The rest is a
+// fraction of all, or one window of T + 1 tokens if the fraction is shorter. It is empty if the fraction is 0, or if
+// training would get less than a window.
+static inline void text_split(int64_t count, int seq_len, double fraction, int64_t *train_count) {
+    int64_t window = (int64_t)seq_len + 1, validation = max_i64((int64_t)(fraction * (double)count), window);
+    *train_count = fraction > 0.0 && count - validation >= window ? count - validation : count;
 }
 
 #endif // LLMC_TEXT_DATA_H

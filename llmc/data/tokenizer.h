@@ -493,6 +493,16 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
     return token == t->eot_token ? (const uint8_t *)END_OF_TEXT : &t->byte_values[token];
 }
 
+// Returns the bytes of the text that `count` ids stand for. End-of-text stands for none.
+static inline int64_t tokenizer_count_bytes(const Tokenizer *t, const int32_t *tokens, int64_t count) {
+    int64_t all = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int bytes = 0;
+        if (tokens[i] != t->eot_token && tokenizer_decode(t, tokens[i], &bytes) != NULL) { all += bytes; }
+    }
+    return all;
+}
+
 // Encodes text. tokens must have room for `bytes` ids; *count is the number of ids written. Thread-safe. With
 // a trained vocabulary the time is proportional to the length, whatever the text. Fails when out of memory, and when it
 // is stopped.

@@ -20,6 +20,9 @@
 // killed before the commit, the leader removes the new files, and the folder is as before. The caller synchronises the
 // processes and passes on their failures.
 //
+// model_best.bin is a model alone, written by the same protocol. No run resumes from it, and it stays when checkpoints
+// go.
+//
 // One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -60,6 +63,8 @@ typedef struct {
 } CheckpointSums;
 
 // ---- Names ----
+
+#define CHECKPOINT_BEST_NAME "model_best.bin"
 
 typedef struct {
     char model[MAX_PATH_BYTES], state[MAX_PATH_BYTES]; // model_<step>.bin, state_<step>.bin
@@ -311,7 +316,8 @@ static inline bool checkpoint_clean(const char *dir, Error *error) {
         }
         if (step == -2) { return fail_system(error, dir, "read folder"); }
     }
-    return true;
+    return path_join(paths.model, dir, CHECKPOINT_BEST_NAME TEMPORARY_SUFFIX, error) &&
+           files_remove(paths.model, error);
 }
 
 // ---- Saving ----
@@ -321,12 +327,18 @@ typedef struct CheckpointWriter {
     ModelConfig config;
     OptimizerKind optimizer;
     bool leader;
+    int num_arrays; // CHECKPOINT_ARRAYS, or 1: the parameters alone, without a state
     StateHeader header;
     StateTable table; // CHECKPOINT_ARRAYS arrays, then the sections
     const StateSection *sections;
     AtomicFile model, state;
     CheckpointSums sums;
 } CheckpointWriter;
+
+static inline void checkpoint_write_init(CheckpointWriter *w) {
+    atomic_init(&w->model);
+    atomic_init(&w->state);
+}
 
 // Closes both files. The leader removes those that are not committed. Harmless after a failure and after a commit.
 static inline void checkpoint_write_close(CheckpointWriter *w) {
@@ -362,33 +374,45 @@ static inline int64_t checkpoint_size(const ModelConfig *config, OptimizerKind o
     return bytes;
 }
 
+// Begins the file of the model, whose name is set. The leader creates it at its full size, and the others open it.
+static inline bool checkpoint_begin_model(CheckpointWriter *w, const ModelConfig *config, bool leader, int num_arrays,
+                                          Error *error) {
+    int32_t start[DATA_HEADER_INTS];
+    int64_t bytes = model_bin_bytes(config, MODEL_BIN_FP32);
+    memset(&w->sums, 0, sizeof(w->sums));
+    w->config = *config, w->leader = leader, w->num_arrays = num_arrays;
+    model_bin_make_header(start, config, MODEL_BIN_FP32);
+    return leader ? atomic_create(&w->model, w->paths.model, bytes, error) &&
+                        atomic_write_at(&w->model, 0, start, DATA_HEADER_BYTES, error)
+                  : atomic_join(&w->model, w->paths.model, bytes, error);
+}
+
+// Begins model_best.bin as checkpoint_write_begin begins a checkpoint.
+static inline bool checkpoint_write_best(CheckpointWriter *w, const char *dir, const ModelConfig *config, bool leader,
+                                         Error *error) {
+    checkpoint_write_init(w);
+    return path_join(w->paths.model, dir, CHECKPOINT_BEST_NAME, error) &&
+           checkpoint_begin_model(w, config, leader, 1, error);
+}
+
 // Begins model_<step>.bin and state_<step>.bin in a folder. All processes give equal facts, and sections of equal names
-// and sizes. The commit stores what the leader's sections then hold. The leader creates the files at their full size,
-// and the other processes open them. After a failure of this function no file is open. When a following function fails,
-// the caller calls checkpoint_write_close.
+// and sizes. The commit stores what the leader's sections then hold. After a failure of this function no file is open.
+// When a following function fails, the caller calls checkpoint_write_close.
 static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const ModelConfig *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
     int32_t start[DATA_HEADER_INTS];
-    memset(&w->sums, 0, sizeof(w->sums));
-    atomic_init(&w->model);
-    atomic_init(&w->state);
-    w->config = *config, w->optimizer = checkpoint_optimizer(header);
-    w->leader = leader, w->header = *header;
+    checkpoint_write_init(w);
+    w->config = *config, w->header = *header;
+    w->optimizer = checkpoint_optimizer(header);
     model_bin_make_header(start, config, MODEL_BIN_FP32);
-    if (!checkpoint_paths(&w->paths, dir, step, error) ||
-        !checkpoint_describe(w, step, hash64(start, sizeof(start)), sections, count, error)) {
-        return false;
-    }
-    const char *model = w->paths.model, *state = w->paths.state;
-    int64_t model_bytes = model_bin_bytes(config, MODEL_BIN_FP32),
-            state_bytes = state_offset(&w->table, w->table.count);
-    bool ok =
-        leader
-            ? checkpoint_settle(dir, step, &w->paths, error) && atomic_create(&w->model, model, model_bytes, error) &&
-                  atomic_create(&w->state, state, state_bytes, error) &&
-                  atomic_write_at(&w->model, 0, start, DATA_HEADER_BYTES, error)
-            : atomic_join(&w->model, model, model_bytes, error) && atomic_join(&w->state, state, state_bytes, error);
+    bool ok = checkpoint_paths(&w->paths, dir, step, error) &&
+              checkpoint_describe(w, step, hash64(start, sizeof(start)), sections, count, error) &&
+              (!leader || checkpoint_settle(dir, step, &w->paths, error)) &&
+              checkpoint_begin_model(w, config, leader, CHECKPOINT_ARRAYS, error);
+    const char *state = w->paths.state;
+    int64_t bytes = ok ? state_offset(&w->table, w->table.count) : 0;
+    ok = ok && (leader ? atomic_create(&w->state, state, bytes, error) : atomic_join(&w->state, state, bytes, error));
     if (!ok) { checkpoint_write_close(w); }
     return ok;
 }
@@ -415,7 +439,7 @@ static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t firs
 static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *const arrays[CHECKPOINT_ARRAYS],
                                           Error *error) {
     bool ok = true;
-    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+    for (int a = 0; ok && a < w->num_arrays; a++) {
         ok = checkpoint_write(w, a, 0, arrays[a], model_num_params(&w->config), error);
     }
     return ok;
@@ -424,12 +448,13 @@ static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *cons
 // Flushes what this process has written to the disk. The save ends here for all processes but the leader, which
 // flushes its state in the commit.
 static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
-    return atomic_flush(&w->model, error) && (w->leader || atomic_flush(&w->state, error));
+    return atomic_flush(&w->model, error) && (w->leader || w->num_arrays == 1 || atomic_flush(&w->state, error));
 }
 
 // Writes the sections and the head of the state, and gives the files their names. The leader calls this when all
 // processes have flushed. `all` holds the sums of all processes, added.
 static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
+    if (w->num_arrays == 1) { return atomic_commit(&w->model, error); }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         w->table.records[a].checksum = hash64_end(all->sums[a], w->table.records[a].bytes);
     }
@@ -455,9 +480,12 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     if (files_remove(paths.state, &ignored)) { files_remove(paths.temporary_model, &ignored); }
 }
 
-// Removes all checkpoints of a folder.
+// Removes all checkpoints of a folder, and its best model.
 static inline void checkpoint_delete_all(const char *dir) {
     int64_t step = INT64_MAX;
+    char best[MAX_PATH_BYTES];
+    Error ignored;
+    if (path_join(best, dir, CHECKPOINT_BEST_NAME, &ignored)) { files_remove(best, &ignored); }
     while ((step = checkpoint_before(dir, "state", "", step)) >= 0) { checkpoint_delete(dir, step); }
 }
 

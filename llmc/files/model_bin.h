@@ -1,6 +1,7 @@
 // Model weights in llm.c's .bin format: a header of 256 int32, then the 16 tensors in the order of the parameter table.
 //
-// header: [0] magic, [1] version (3: float32, 5: bfloat16), [2] maxT, [3] V, [4] L, [5] NH, [6] C, [7] Vp, the rest 0.
+// header: [0] magic, [1] version (3: float32, 5: bfloat16), [2] maxT, [3] V, [4] L, [5] NH, [6] C, [7] Vp,
+// [8] MODEL_VARIANT, which is 0 for GPT-2, the rest 0.
 // All fields are checked against the exact file size before any tensor is read or memory is allocated.
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
@@ -121,12 +122,19 @@ static inline void model_bin_make_header(int32_t *header, const ModelConfig *con
     header[5] = config->num_heads;
     header[6] = config->channels;
     header[7] = config->padded_vocab_size;
+    header[8] = MODEL_VARIANT;
 }
 
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(BinFile *bin, const char *path, ModelConfig *config, Error *error) {
     if (!bin_open(bin, path, BIN_MODEL, error)) { return false; }
     model_bin_config_from_header(config, bin->header);
+    int variant = bin->header[8];
+    if (variant != MODEL_VARIANT) {
+        input_close(&bin->file);
+        return fail(error, "%s: holds a model of variant %d, this program computes %d (MODEL_VARIANT in gpt2.h)", path,
+                    variant, MODEL_VARIANT);
+    }
     if (model_check_config(config, path, error)) { return bin_check_size(bin, model_num_params(config), error); }
     input_close(&bin->file);
     return false;

@@ -2,7 +2,7 @@
 // versioned, checksummed file of readable facts and binary sections.
 //
 //   bytes  0..7    "GPT2STAT"
-//          8..11   uint32 version (3)
+//          8..11   uint32 version (4)
 //         12..15   uint32 T: bytes of the text
 //         16..19   uint32 N: number of records
 //         20..23   uint32 0
@@ -25,7 +25,7 @@
 #define STATE_TEXT_BYTES 65536             // room for several paths of 4 KiB each
 #define STATE_MAX_SECTIONS 64
 #define STATE_NAME_BYTES 36
-#define STATE_VERSION 3
+#define STATE_VERSION 4
 
 // Facts as lines "key value\n". A fact that cannot be stored sets `length` to -1, and writing refuses the header. So no
 // single call needs a check.

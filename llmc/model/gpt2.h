@@ -10,6 +10,10 @@
 #define GPT2_LAYERNORM_EPSILON 1e-5f
 #define MODEL_INIT_STD 0.02f
 
+// Model files say it. A program that computes something else than GPT-2, such as another activation, needs another
+// number: programs of different numbers refuse each other's files.
+#define MODEL_VARIANT 0
+
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
 //  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon
 #define MODEL_PARAMETERS(X)                                                                                            \

@@ -29,7 +29,7 @@ static const char *const foreign_options[][2] = {
     {"micro-batch micro-batch-size device-batch-size per-device-batch-size per-device-train-batch-size "
      "train-batch-size mbs",
      "give --batch-size (-b), the sequences of a micro-batch"},
-    {"gradient-accumulation-steps grad-accum grad-accum-steps accumulate-grad-batches",
+    {"gradient-accumulation gradient-accumulation-steps grad-accum grad-accum-steps accumulate-grad-batches",
      "give --total-batch (-d), the tokens of a step: micro-batches add up to it"},
     {"global-batch-size total-batch-size batch-tokens gbs", "give --total-batch (-d), in tokens"},
     {"data data-dir data-path dataset dataset-name train-file train-bin input-bin input input-file text",
@@ -48,6 +48,7 @@ static const char *const foreign_options[][2] = {
      "give --checkpoint-every (-n)"},
     {"save-total-limit keep-checkpoints", "give --keep (-nk)"},
     {"eval-only", "give --steps 0"},
+    {"early-stopping early-stopping-patience", "give --patience"},
     {"max-grad-norm clip-grad clip-grad-norm gradient-clip gradient-clip-val max-norm", "give --grad-clip"},
     {"wd decay", "give --weight-decay (-c)"},
     {"beta1 beta2 adam-beta1 adam-beta2", "leave it out: AdamW has 0.9 and 0.95"},
@@ -71,7 +72,8 @@ static const char *const foreign_options[][2] = {
     {"flash flash-attn flash-attention use-flash-attn attn-implementation",
      "leave it out: attention never holds all scores; the GPU trainer has --attention"},
     {"gpu-log-every lg", "leave it out: nvidia-smi dmon shows power, clocks and temperature"},
-    {"wandb wandb-log wandb-project report-to tensorboard log-interval logging-steps logging-dir",
+    {"log-interval logging-steps", "give --log-every"},
+    {"wandb wandb-log wandb-project report-to tensorboard logging-dir",
      "give --out-dir (-o): its logs hold every step, and python3 dev/plot.py draws them"},
     {NULL, NULL},
 };

@@ -1,8 +1,9 @@
 // Shows a run to a person, and keeps its records main.log and speed.log.
 //
 // On a terminal, a step replaces the line of the step before. Elsewhere (a pipe, a file, a dumb terminal) each step is
-// a line. There are no colours. main.log holds one line per event, in llm.c's format:
-//   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
+// a line. --log-every N shows every N-th step, and its line stays. There are no colours. Our own lines count updates
+// from 1: step N is the state after N updates. main.log holds one line per event, in llm.c's format:
+//   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     of an update, counted from 0 as llm.c does
 //   s:<step> tel:<validation loss>                                        after <step> updates
 //   s:<step> eval:<accuracy on HellaSwag>                                 after <step> updates
 //   s:<step> mmlu:<accuracy on MMLU>                                      after <step> updates; not in llm.c's log
@@ -39,6 +40,7 @@ typedef struct {
     FILE *out;           // standard output, for a person
     bool terminal;       // `out` can redraw a line in place
     int64_t total_steps; // of the run
+    int64_t show_every;  // steps; 0 is 1
     LogFile main, speed;
     int64_t steps_seen; // by this process
     double first_start; // start of this process's first step, in seconds_now()
@@ -59,10 +61,12 @@ static inline ShortText duration_text(double seconds) {
     return text;
 }
 
+// Returns what begins a line: "step    3/40", or for a run of 0 steps "evaluation".
 static inline ShortText step_text(int64_t step, int64_t total) {
     ShortText text;
     int width = snprintf(NULL, 0, "%lld", (long long)total);
     snprintf(text.text, sizeof(text.text), "step %*lld/%lld", width < 4 ? 4 : width, (long long)step, (long long)total);
+    if (total == 0) { snprintf(text.text, sizeof(text.text), "evaluation"); }
     return text;
 }
 
@@ -181,24 +185,27 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
     double now = seconds_now();
     if (logger->steps_seen == 0) { logger->first_start = now - info->seconds; }
     logger->steps_seen++;
+    int64_t every = max_i64(logger->show_every, 1);
     double mean = (now - logger->first_start) / (double)logger->steps_seen;
     int64_t steps_left = logger->total_steps - info->step - 1;
-    bool in_place = logger->terminal && steps_left > 0; // the last step's line stays
+    bool stays = steps_left <= 0 || (info->step + 1) % every == 0;
+    bool in_place = logger->terminal && steps_left > 0 && (every == 1 || !stays);
     logger_step_line(line, sizeof(line), info, logger->total_steps, mean * (double)steps_left, in_place);
     if (in_place) {
         logger_show(logger, line);
-    } else {
+    } else if (stays) {
         logger_event(logger, "%s", line);
     }
     return log_write(&logger->main, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss,
                      info->lr, info->norm) &&
-           log_write(&logger->speed, error, "s:%lld ms:%.3f tps:%.0f\n", (long long)info->step, 1e3 * info->seconds,
+           log_write(&logger->speed, error, "s:%lld ms:%.3f tps:%.0f\n", (long long)info->step + 1, 1e3 * info->seconds,
                      (double)info->tokens / fmax(info->seconds, 1e-9));
 }
 
-// Shows and records the validation loss after `step` updates. Fails as logger_step does.
-static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *error) {
-    logger_event(logger, "%s | val loss %.6f", step_text(step, logger->total_steps).text, loss);
+// Shows and records the validation loss after `step` updates. details: what else its line says. Fails as logger_step
+// does.
+static inline bool logger_val(Logger *logger, int64_t step, double loss, const char *details, Error *error) {
+    logger_event(logger, "%s | val loss %.6f %s", step_text(step, logger->total_steps).text, loss, details);
     return log_write(&logger->main, error, "s:%lld tel:%.4f\n", (long long)step, loss);
 }
 

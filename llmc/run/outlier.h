@@ -49,20 +49,6 @@ static inline double outlier_zscore(const OutlierDetector *detector, double valu
     return value == mean ? 0.0 : (value - mean) / deviation;
 }
 
-// Returns the median of the window. It is NaN until the window is full.
-static inline double outlier_median(const OutlierDetector *detector) {
-    const double *values = detector->values;
-    for (int i = 0; i < OUTLIER_WINDOW && detector->count >= OUTLIER_WINDOW; i++) {
-        int below = 0, not_above = 0;
-        for (int j = 0; j < OUTLIER_WINDOW; j++) {
-            below += values[j] < values[i];
-            not_above += values[j] <= values[i];
-        }
-        if (below < OUTLIER_WINDOW / 2 && not_above >= OUTLIER_WINDOW / 2) { return values[i]; }
-    }
-    return NAN;
-}
-
 // Takes one value into the statistics, and returns whether to skip its update. It skips if the value's z-score is above
 // the threshold or the value is not finite. A fall of any size is no outlier. Writes the z-score to *z. With threshold
 // 0 it never skips, and the statistics go on. A value that is not finite says nothing about the level and leaves the

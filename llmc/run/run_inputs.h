@@ -20,7 +20,7 @@ static inline bool run_check_use(const TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
     char log[MAX_PATH_BYTES];
     if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error)) { return false; }
-    bool is_used = run->folder.newest >= 0 || path_exists(log);
+    bool has_saved = run->folder.newest >= 0, is_used = has_saved || path_exists(log);
     if (o->resume && run->folder.newest < 0 && checkpoint_before(o->out_dir, "model", "", INT64_MAX) >= 0) {
         return fail(error,
                     "%.4000s: has models, but no state file (state_*.bin), so no run can resume here; give one of "
@@ -28,10 +28,8 @@ static inline bool run_check_use(const TrainRun *run, Error *error) {
                     o->out_dir);
     }
     if (o->resume || o->overwrite || !is_used) { return true; }
-    return fail(error,
-                "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
-                "place, or another --out-dir",
-                o->out_dir);
+    return fail(error, "%s: holds an earlier run%s--overwrite to start afresh in its place, or another --out-dir",
+                o->out_dir, has_saved ? "; give --resume to go on with it, " : " that has saved nothing; give ");
 }
 
 // Looks at the run folder, and finds the checkpoint that --resume goes on from. Only reads.
@@ -64,12 +62,27 @@ static inline bool run_open_model_file(TrainRun *run, Error *error) {
                 run->options->init);
 }
 
-// Finds the model's config. A size leaves the vocabulary at 0. Only rank 0 looks at the run folder, because a network
-// file system may show the other ranks something else.
-static inline bool run_open_model(TrainRun *run, Error *error) {
+// Refuses sizes that are not those of the model that the run goes on with.
+static inline bool run_check_sizes(const TrainRun *run, Error *error) {
+    ModelConfig asked = run->config;
+    train_options_take_sizes(run->options, &asked);
+    return model_configs_equal(&asked, &run->config) ||
+           fail(error, "--layers, --heads, --channels, --context and --vocab are for new models; %.4000s holds another",
+                run->options->out_dir);
+}
+
+// Finds the model's config, and completes the options of a run that goes on. A size leaves the vocabulary at 0. Only
+// rank 0 looks at the run folder, because a network file system may show the other ranks something else.
+static inline bool run_open_model(TrainRun *run, TrainOptions *o, Error *error) {
     bool ok = !run_writes_files(run) ||
               (run_lead(run, run_look_at_folder, error) && run_share_checkpoint(run, &run->config, error));
-    return ok && (run_resumes(run) || run_open_model_file(run, error));
+    if (!ok) { return false; }
+    if (run_resumes(run)) { return run_take_options(run, o, error) && run_check_sizes(run, error); }
+    if (o->resume && o->train_data[0] == '\0' && !train_options_plan(o)) {
+        return fail(error, "--resume (-y): %.4000s: holds no checkpoint; --overwrite, with all options, begins a run",
+                    o->out_dir);
+    }
+    return run_open_model_file(run, error);
 }
 
 // ---- The tokenizer ----
@@ -84,7 +97,8 @@ static inline bool run_trains_on_text(const TrainRun *run) {
 static inline bool run_finds_tokenizer_of_model(const char *model, char name[MAX_PATH_BYTES]) {
     char dir[MAX_PATH_BYTES];
     Error ignored;
-    bool folder = path_is_directory(model), of_run = checkpoint_step_of_name(path_name(model), "model", "") >= 0;
+    bool folder = path_is_directory(model), of_run = checkpoint_step_of_name(path_name(model), "model", "") >= 0 ||
+                                                     strcmp(path_name(model), CHECKPOINT_BEST_NAME) == 0;
     if (strlen(model) > PATH_LIMIT || (!folder && !ends_with(model, ".bin"))) { return false; }
     path_copy(dir, model, strlen(model));
     if (!folder && !of_run) {
@@ -133,7 +147,8 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     RunTokenizer *t = &run->tokenizer;
     Text text = {NULL, 0, 0, false};
     const char *whose = run_choose_tokenizer(run, name);
-    bool prompts = run->options->prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
+    bool prompts = run->options->prompt[0] != '\0' || run->options->prompt_file[0] != '\0',
+         needed = run_trains_on_text(run) || prompts;
     t->is_found = whose[0] != '\0';
     if (name[0] == '\0' && prompts) {
         return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; " VOCAB_HINT,
@@ -210,6 +225,9 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
     RunTexts *texts = &run->texts;
     int64_t train_count, val_count;
     bool has_val_data = o->val_data[0] != '\0';
+    if (o->given[OPTION_val_fraction] && !run_trains_on_text(run)) {
+        return fail(error, "--val-fraction: is for a text; give --val-data for shards");
+    }
     if (!run_load_text(run, o->val_data, &texts->val, &val_count, error) ||
         !run_load_text(run, o->train_data, &texts->train, &train_count, error)) {
         return false;
@@ -217,7 +235,7 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
     const uint16_t *val_tokens = texts->val;
     if (texts->train != NULL && !has_val_data) {
         val_count = train_count;
-        text_split(val_count, (int)o->seq_len, &train_count);
+        text_split(val_count, (int)o->seq_len, o->val_fraction, &train_count);
         val_count -= train_count;
         val_tokens = texts->train + train_count;
     }
@@ -248,24 +266,33 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
     return true;
 }
 
-// Encodes --prompt. Without a prompt, a sample begins at the start of a document. A text without documents has its one
-// end-of-text at its end, too rarely to learn what follows, so there the sample begins a line. Byte models are trained
-// on such texts.
+// Encodes the prompt. Without a prompt, a sample begins at the start of a document. A text without documents has its
+// one end-of-text at its end, too rarely to learn what follows, so there the sample begins a line. Byte models are
+// trained on such texts.
 static inline bool run_encode_prompt(TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
     const RunTokenizer *t = &run->tokenizer;
+    RunTexts *texts = &run->texts;
+    const char *text = o->prompt;
+    int64_t bytes = (int64_t)strlen(text);
+    uint8_t *file = NULL;
+    if (o->prompt_file[0] != '\0' && !text_read_prompt(o->prompt_file, &file, &bytes, error)) { return false; }
+    if (file != NULL) { text = (const char *)file; }
+    texts->prompt_is_given = bytes > 0;
     bool of_one_text = run_trains_on_text(run) || (t->is_open && t->tokenizer.kind == TOKENIZER_BYTE);
-    const char *prompt = of_one_text && run->options->prompt[0] == '\0' ? "\n" : run->options->prompt;
-    size_t bytes = strlen(prompt);
-    run->texts.prompt = (uint16_t *)malloc((bytes + 1) * sizeof(uint16_t));
-    if (run->texts.prompt == NULL) { return fail(error, "--prompt: out of memory"); }
-    if (bytes > 0) {
-        return tokenizer_encode(&run->tokenizer.tokenizer, (const uint8_t *)prompt, bytes, run->texts.prompt,
-                                &run->texts.prompt_count, error);
+    if (bytes == 0 && of_one_text) { text = "\n", bytes = 1; }
+    texts->prompt = (uint16_t *)malloc(((size_t)bytes + 1) * sizeof(uint16_t));
+    bool ok = texts->prompt != NULL || fail(error, "--prompt: out of memory");
+    if (ok && bytes > 0) {
+        ok = tokenizer_encode(&t->tokenizer, (const uint8_t *)text, (size_t)bytes, texts->prompt, &texts->prompt_count,
+                              error);
+    } else if (ok) {
+        int end_of_text = t->is_open ? t->tokenizer.eot_token : GPT2_VOCAB_SIZE - 1;
+        texts->prompt[0] = (uint16_t)min_i64(end_of_text, run->config.vocab_size - 1);
+        texts->prompt_count = 1;
     }
-    int end_of_text = run->tokenizer.is_open ? run->tokenizer.tokenizer.eot_token : GPT2_VOCAB_SIZE - 1;
-    run->texts.prompt[0] = (uint16_t)min_i64(end_of_text, run->config.vocab_size - 1);
-    run->texts.prompt_count = 1;
-    return true;
+    free(file);
+    return ok;
 }
 
 // ---- All inputs ----
@@ -307,15 +334,30 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
     return ok;
 }
 
+// Leaves standard output to the samples of a run that does not train, so that programs can read them. All else goes to
+// standard error.
+static inline bool run_split_output(TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    run->texts.out = stdout;
+    if (o->steps != 0 || train_options_plan(o) || !run_leads(run)) { return true; }
+    int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    FILE *out = copy < 0 ? NULL : fdopen(copy, "w");
+    if (out == NULL || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) { return fail_system(error, "standard output", "copy"); }
+    run->texts.out = out;
+    return true;
+}
+
 // Opens everything that the options name, and completes the options that the inputs decide. run->comm and
 // run->num_ranks are set. Several ranks stop together from here on.
 static inline bool run_open_inputs(TrainRun *run, TrainOptions *options, Error *error) {
+    RunRecord *record = &run->record;
     run->folder.newest = run->folder.resumes = run->folder.saved = -1;
+    record->train_step = record->val_step = record->accuracy_step[0] = record->accuracy_step[1] = -1;
     run_keep_statistics(run);
     logger_init(&run->logger);
     ranks_slow(run->comm, true);
-    bool ok = openmp_set_threads(options->threads, error) && run_open_model(run, error) &&
-              run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
+    bool ok = run_split_output(run, error) && openmp_set_threads(options->threads, error) &&
+              run_open_model(run, options, error) && run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
               run_settle_seq_len(run, options, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
               run_open_evals(run, error);
     ok = ranks_agree(run->comm, ok, error) && run_check_same(run, error);
@@ -327,16 +369,23 @@ static inline bool run_open_inputs(TrainRun *run, TrainOptions *options, Error *
 
 // ---- What a run computes, when its inputs are open ----
 
-// Settles the tokens of a step, and checks that micro-batches add up to them. Any divisor of them is then possible.
+// Settles the tokens of a step, and checks that micro-batches add up to them. Any divisor of them is then possible. A
+// run that only evaluates has a batch that is fast, unless options say otherwise.
 static inline bool run_settle_batch(const TrainRun *run, TrainOptions *o, Error *error) {
+    bool free_batch = !o->given[OPTION_batch_size] && o->val_batches < 0 && o->total_batch == 0;
     if (run_chooses_batch(run)) { o->batch_size = 1; }
+    int64_t busy_tokens = trainer_facts.on_gpu ? 16384 : 1024; // keep the machine busy
+    if (run_kind(run) == RUN_EVALUATES && free_batch) { o->batch_size = max_i64(1, busy_tokens / o->seq_len); }
+    if (run_kind(run) == RUN_GENERATES && (o->json[0] != '\0' || o->out_dir[0] != '\0')) {
+        return fail(error, "%s: there is nothing to evaluate; give --val-data, --hellaswag 1 or --mmlu",
+                    o->json[0] != '\0' ? "--json" : "--out-dir (-o)");
+    }
     return train_options_check_batch(o, run->num_ranks, error);
 }
 
 // Settles the rest, when micro-batch and level of recomputation are known: the number of steps, the schedules, the
 // batches of evaluations. A resumed run must be like the run that was saved.
-static inline bool run_settle_steps(TrainRun *run, Error *error) {
-    const TrainOptions *o = run->options;
+static inline bool run_settle_steps(TrainRun *run, TrainOptions *o, Error *error) {
     int64_t sequences = run_step_sequences(run), tokens = o->batch_size * o->seq_len;
     run->micro_batches = o->total_batch / (tokens * run->num_ranks);
     run->num_steps = o->steps;
@@ -348,7 +397,11 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                     "smaller --total-batch or more data",
                     (long long)run->train.num_sequences, (long long)sequences);
     }
+    if (o->warmup < 0) { o->warmup = run_is_new(run) ? min_i64(run->num_steps / 10, 100) : 0; } // as LOG.md measured
     run->schedule = train_options_schedule(o, o->lr, run->num_steps);
+    if (o->patience > 0 && run_has_train(run) && !run_has_val(run)) {
+        return fail(error, "--patience: there are no data to validate on");
+    }
     for (int i = 0; i < NUM_EVALS; i++) {
         EvalLoader *eval = &run->evals[i];
         if (eval_is_open(eval)) { eval->B = eval_batch_sequences(eval, tokens); }

@@ -33,7 +33,6 @@ static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = run->options;
     const ModelConfig *c = &run->config;
     char from[MAX_PATH_BYTES + 100];
-    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     if (run_resumes(run)) {
         snprintf(from, sizeof(from), "the checkpoint of step %lld", (long long)run->folder.resumes);
     } else {
@@ -42,12 +41,12 @@ static inline void run_print_inputs(const TrainRun *run) {
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
     say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
         c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    say(stdout, "parameters  %lld, from %s\n", (long long)(model_num_params(c) - padding), from);
+    say(stdout, "parameters  %lld, from %s\n", (long long)run_num_params(run), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
-    } else if (run->texts.train != NULL) {
+    } else if (run->texts.train != NULL && o->val_fraction > 0.0) {
         say(stdout,
             "val data    none: validation and training need a sequence of %lld tokens each, the text has %lld; give "
             "--val-data, more text or a smaller --seq-len\n",
@@ -107,7 +106,20 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     run_print_memory(plan, trainer_facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { say(stdout, "output      %s\n", run->options->out_dir); }
     int64_t checkpoint_bytes = run_checkpoint_bytes(run);
-    if (checkpoint_bytes >= 0) { say(stdout, "checkpoints about %s each\n", bytes_text(checkpoint_bytes).text); }
+    if (checkpoint_bytes < 0) { return; }
+    say(stdout, "checkpoints about %s each", bytes_text(checkpoint_bytes).text);
+    if (run_best_bytes(run) > 0) { say(stdout, ", " CHECKPOINT_BEST_NAME " %s", bytes_text(run_best_bytes(run)).text); }
+    say(stdout, "\n");
+}
+
+// Warns of a run that takes more memory than is available now. plan_allocate refuses more than there is.
+static inline void run_warn_of_memory(const MemoryPlan *plan) {
+    MachineMemory memory = machine_memory("");
+    if (plan->total > memory.available && plan->total <= memory.all) {
+        say(stdout, "warning     the run takes %s, but beside other programs only %s are available: it may be killed\n",
+            bytes_text(plan->total).text, bytes_text(memory.available).text);
+    }
+    fflush(stdout); // before memory is taken
 }
 
 // Prints the work of a CPU run's step, whether its plan fits into this machine, and which program plans for GPUs.
@@ -129,8 +141,6 @@ static inline void run_print_buffers(const MemoryPlan *plan) {
 
 // ---- Steps ----
 
-#define RUN_REMEDY "try a lower --lr, more --warmup or --grad-clip"
-
 // Reports that a loss or gradient norm of step `step` allows no update. The run ends there.
 static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
                                       const char *place, Error *error) {
@@ -140,8 +150,8 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
                  (long long)run->folder.saved);
     }
     snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
-    return fail(error, "step %lld: the %s is %s, first found in %s; %s; " RUN_REMEDY, (long long)step + 1, what, number,
-                place, saved);
+    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
+                (long long)step + 1, what, number, place, saved);
 }
 
 // Begins the line of the current step in the log. The caller fills in loss, norm and time.
@@ -154,46 +164,20 @@ static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
 static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = run->options;
     char why[96];
-    divergence_take(&run->kept.divergence, run->config.vocab_size, info->loss, info->norm,
-                    outlier_median(&run->kept.outliers.norm));
     bool skip =
         outliers_skip(&run->kept.outliers, info->loss, info->norm, o->skip_loss_z, o->skip_grad_z, why, sizeof(why));
     if (skip) { logger_event(&run->logger, "step %lld: update skipped, %s", (long long)info->step + 1, why); }
     return skip;
 }
 
-// Logs a step. Then warns once if the run has diverged, or ends it if --stop-on-divergence is given. All ranks have
-// equal losses and norms, so they decide alike.
 static inline bool run_log_step(TrainRun *run, const StepInfo *info, Error *error) {
-    if (!logger_step(&run->logger, info, error)) { return false; }
-    int64_t steps = divergence_steps(&run->kept.divergence);
-    if (steps < DIVERGENCE_STEPS) { return true; }
-    ShortText what = divergence_text(&run->kept.divergence, run->config.vocab_size);
-    if (run->options->stop_on_divergence) {
-        fail(error, "step %lld: %s; " RUN_REMEDY ", or --skip-loss-z and --skip-grad-z", (long long)info->step + 1,
-             what.text);
-        return run_fail_together(run, error);
-    }
-    if (steps == DIVERGENCE_STEPS) {
-        logger_event(&run->logger,
-                     "warning: step %lld: %s; " RUN_REMEDY "; --stop-on-divergence would end the run here",
-                     (long long)info->step + 1, what.text);
-    }
-    return true;
+    run->record.train_loss = info->loss, run->record.train_step = info->step + 1;
+    return logger_step(&run->logger, info, error);
 }
 
-// ---- Evaluations and samples ----
+// ---- Samples ----
 
-// Shows on a terminal how far an evaluation is, after so many batches.
-static inline void run_show_eval(TrainRun *run, int which, int64_t batches) {
-    const EvalLoader *eval = &run->evals[which];
-    char text[80];
-    snprintf(text, sizeof(text), "%s %lld of %lld sequences", run_evals[which].name,
-             (long long)min_i64(batches * eval->B, eval->num_sequences), (long long)eval->num_sequences);
-    logger_show(&run->logger, text);
-}
-
-// Writes a token's text to the screen, or its id if there is no tokenizer.
+// Writes a token's text, or its id if there is no tokenizer.
 static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
     int bytes = 0;
     const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;

@@ -60,12 +60,12 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
         !logger_open(&run->logger, run_writes_files(run) ? dir : NULL, run->step, run->num_steps, error)) {
         return false;
     }
+    run->logger.show_every = o->log_every;
     // mpirun gives its processes terminals, wherever their output goes. They write a line for each step.
     if (launcher_find().name != NULL) { run->logger.terminal = false; }
     if (run_resumes(run) && run->step >= run->num_steps) {
-        logger_event(&run->logger,
-                     "the run in %s is finished (step %lld of %lld): --steps N --allow-changes goes on to N", dir,
-                     (long long)run->step, (long long)run->num_steps);
+        logger_event(&run->logger, "the run in %s has done %lld of %lld steps: --steps N --allow-changes goes on to N",
+                     dir, (long long)run->step, (long long)run->num_steps);
     } else if (run->options->resume && !run_resumes(run)) {
         logger_event(&run->logger, "nothing to resume in %s: starts afresh", dir);
     }
@@ -94,6 +94,7 @@ static inline void run_close(TrainRun *run) {
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
     directory_unlock(&run->folder.lock);
     free(run->model_file);
+    free(run->folder.taken);
     free(run->texts.prompt);
     free(run->texts.train);
     free(run->texts.val);

@@ -49,11 +49,13 @@ static inline const char *run_precision(const TrainRun *run) {
 
 // Lists options and what the run has settled, each as a name and a value with a character after either. The training
 // state stores this list, and a resumed run compares it with its own. The ranks compare it, and run.jsonl quotes it.
-// all: every option that this trainer takes; otherwise those that shape a run of either trainer, or its rounding.
+// all: every option that this trainer takes; otherwise those that shape a run of either trainer, or its rounding, and
+// those that the command line gives and another start may take over.
 static inline void run_list_options(const TrainRun *run, bool all, char after_name, char after_value, Text *list) {
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char text[MAX_PATH_BYTES];
-        bool listed = all ? train_options_takes(i, trainer_facts.on_gpu) : train_shapes_run[i] != FREE;
+        bool given = run->options->given[i] && train_shapes_run[i] != LOCAL;
+        bool listed = all ? train_options_takes(i, trainer_facts.on_gpu) : train_shapes_run[i] >= SHAPES || given;
         if (!listed || i == OPTION_process_rank) { continue; } // each rank has its own number
         train_options_text(run->options, i, text, sizeof(text));
         text_printf(list, "--%s%c%s%c", train_specs_cpu[i].name, after_name, text, after_value);
@@ -66,12 +68,14 @@ static inline void run_list_options(const TrainRun *run, bool all, char after_na
 
 #define RUN_DATA_KEY "training-data-fingerprint"
 #define RUN_TOKENIZER_KEY "tokenizer-fingerprint"
+#define RUN_RATE_KEY "next-learning-rate"
 
 // Records the run's position, its data and its options. The checkpoint adds the step.
 static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     Text options = {NULL, 0, 0, false};
     state_init(header);
     state_add(header, "next_sequence %lld\nupdates %lld\n", (long long)run->next_sequence, (long long)run->updates);
+    state_add(header, RUN_RATE_KEY " %.6g\n", (double)schedule_lr(&run->schedule, run->step));
     state_add(header, RUN_DATA_KEY " %llu\n", (unsigned long long)run->train.fingerprint);
     if (run->tokenizer.is_open) {
         state_add(header, RUN_TOKENIZER_KEY " %llu\n", (unsigned long long)run->tokenizer.fingerprint);
@@ -90,22 +94,29 @@ static inline int64_t run_checkpoint_bytes(const TrainRun *run) {
     return checkpoint_size(&run->config, train_options_optimizer(run->options), run->kept.sections, RUN_SECTIONS);
 }
 
-// Fails if the disk has no room for the next checkpoint. Warns once if it has no room for two: a new checkpoint is
-// whole before an old one goes.
+// Returns the bytes of model_best.bin, 0 if the run writes none.
+static inline int64_t run_best_bytes(const TrainRun *run) {
+    bool validates = run_has_val(run) && run->options->val_every > 0;
+    return run_writes_files(run) && validates ? model_bin_bytes(&run->config, MODEL_BIN_FP32) : 0;
+}
+
+// Fails if the disk has no room for the next checkpoint and best model. Warns once if it has no room for two of each: a
+// new file is whole before an old one goes.
 static inline bool run_check_disk(TrainRun *run, Error *error) {
     const char *dir = run->options->out_dir;
     int64_t bytes = run_checkpoint_bytes(run), free_bytes = disk_free_bytes(dir);
+    if (bytes >= 0) { bytes += run_best_bytes(run); }
     if (bytes < 0 || free_bytes < 0 || run->step >= run->num_steps) { return true; }
     ShortText each = bytes_text(bytes), there = bytes_text(free_bytes);
     if (free_bytes < bytes) {
         return fail(error,
-                    "--out-dir (-o): %.4000s: not enough space: a checkpoint takes %s, %s are free; free some space, "
+                    "--out-dir (-o): %.4000s: not enough space: saving takes %s, %s are free; free some space, "
                     "keep fewer checkpoints (--keep), or choose another folder",
                     dir, each.text, there.text);
     }
     if (free_bytes < 2 * bytes && !run->folder.disk_is_short) {
-        logger_event(&run->logger, "warning: the disk of %.4000s has %s free, less than two checkpoints of %s", dir,
-                     there.text, each.text);
+        logger_event(&run->logger, "warning: the disk of %.4000s has %s free, less than twice the %s that saving takes",
+                     dir, there.text, each.text);
         run->folder.disk_is_short = true;
     }
     return true;
@@ -113,16 +124,23 @@ static inline bool run_check_disk(TrainRun *run, Error *error) {
 
 // ---- Saving ----
 
+typedef enum { RUN_WRITES_CHECKPOINT, RUN_WRITES_BEST } RunWrites;
+
+static inline bool run_write_begin(TrainRun *run, RunWrites what, CheckpointWriter *writer, Error *error) {
+    const char *dir = run->options->out_dir;
+    StateHeader header;
+    if (run_leads(run) && !directory_check_lock(&run->folder.lock, error)) { return false; }
+    if (what == RUN_WRITES_BEST) { return checkpoint_write_best(writer, dir, &run->config, run_leads(run), error); }
+    run_fill_header(run, &header);
+    return checkpoint_write_begin(writer, dir, run->step, &run->config, &header, run->kept.sections, RUN_SECTIONS,
+                                  run_leads(run), error);
+}
+
 // Rank 0 creates the files, if the folder is still its own, and all ranks write their parts. When all parts are on the
 // disk, rank 0 gives the files their names.
-static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer, Error *error) {
-    StateHeader header;
-    run_fill_header(run, &header);
+static inline bool run_write_parts(TrainRun *run, RunWrites what, CheckpointWriter *writer, Error *error) {
     for (int leader = 1; leader >= 0; leader--) {
-        bool mine = run_leads(run) == (leader != 0);
-        bool ok = !mine || ((leader == 0 || directory_check_lock(&run->folder.lock, error)) &&
-                            checkpoint_write_begin(writer, run->options->out_dir, run->step, &run->config, &header,
-                                                   run->kept.sections, RUN_SECTIONS, leader != 0, error));
+        bool mine = run_leads(run) == (leader != 0), ok = !mine || run_write_begin(run, what, writer, error);
         if (!ranks_agree(run->comm, ok, error)) { return false; }
     }
     bool ok = trainer_write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
@@ -134,23 +152,24 @@ static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer,
     return ranks_agree(run->comm, ok, error);
 }
 
-// Writes a checkpoint if the run writes files and has not saved this step. Refuses parameters and moments that the next
-// start would refuse.
+// Writes a checkpoint or the best model. Refuses parameters and moments that the next start would refuse.
+static inline bool run_write(TrainRun *run, RunWrites what, Error *error) {
+    CheckpointWriter writer;
+    if (!trainer_check_state(run->trainer, run, error)) { return false; }
+    checkpoint_write_init(&writer);
+    ranks_slow(run->comm, true);
+    bool ok = run_write_parts(run, what, &writer, error);
+    ranks_slow(run->comm, false);
+    if (!ok) { checkpoint_write_close(&writer); }
+    return ok;
+}
+
+// Writes a checkpoint if the run writes files and has not saved this step.
 static inline bool run_save(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    CheckpointWriter writer;
     Error full;
     if (!run_writes_files(run) || run->folder.saved == run->step) { return true; }
-    if (!trainer_check_state(run->trainer, run, error)) { return false; }
-    atomic_init(&writer.model);
-    atomic_init(&writer.state);
-    ranks_slow(run->comm, true);
-    bool ok = run_write_checkpoint(run, &writer, error);
-    ranks_slow(run->comm, false);
-    if (!ok) {
-        checkpoint_write_close(&writer);
-        return false;
-    }
+    if (!run_write(run, RUN_WRITES_CHECKPOINT, error)) { return false; }
     run->folder.saved = run->step;
     ranks_resumable(run->comm, true);
     if (run_leads(run)) { checkpoint_prune(o->out_dir, run->step, o->keep, o->keep_major); }
@@ -171,13 +190,13 @@ static inline void run_list_change(const StateHeader *saved, const StateHeader *
 }
 
 // Lists what has changed since the run was saved: what shapes the run, and what only rounds otherwise. A tokenizer is
-// compared by its tokens, whatever its name.
+// compared by its tokens and data by their fingerprint, whatever their names.
 static inline void run_list_changes(const TrainRun *run, const StateHeader *saved, Text *changes, Text *roundings) {
     StateHeader own;
     run_fill_header(run, &own);
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char name[64];
-        if (i == OPTION_tokenizer || train_shapes_run[i] == FREE) { continue; }
+        if (i == OPTION_tokenizer || i == OPTION_train_data || train_shapes_run[i] < SHAPES) { continue; }
         snprintf(name, sizeof(name), "--%s", train_specs_cpu[i].name);
         run_list_change(saved, &own, name, train_shapes_run[i] == ROUNDS ? roundings : changes);
     }
@@ -185,7 +204,19 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *save
     run_list_change(saved, &own, "arithmetic", changes);
     run_list_change(saved, &own, "attention-by", changes);
     run_list_change(saved, &own, RUN_TOKENIZER_KEY, changes);
+    size_t before = changes->used;
     run_list_change(saved, &own, RUN_DATA_KEY, changes);
+    if (changes->used > before) { text_printf(changes, " (%.1000s)", run->options->train_data); }
+}
+
+// Says where the learning rate jumps: to go on for more steps moves a run to an earlier place on a schedule that falls.
+static inline void run_list_rate(const TrainRun *run, Text *changes) {
+    char was[32], is[32];
+    snprintf(is, sizeof(is), "%.6g", (double)schedule_lr(&run->schedule, run->folder.resumes));
+    if (!state_get_text(&run->folder.facts, RUN_RATE_KEY, was, sizeof(was)) || strcmp(was, is) == 0) { return; }
+    const char *way = " (--schedule constant, or wsd before its last fifth, goes on without a jump)";
+    text_printf(changes, "; the learning rate of the next step was %s, is %s%s", was, is,
+                strtod(is, NULL) > strtod(was, NULL) ? way : "");
 }
 
 // Refuses a run that differs from the saved run, unless --allow-changes is given. The message names every difference.
@@ -196,6 +227,7 @@ static inline bool run_compare_options(TrainRun *run, Error *error) {
     bool ok = !(changes.failed || roundings.failed) || fail(error, "out of memory");
     if (ok && roundings.used > 0) { logger_event(&run->logger, "resuming with other roundings: %s", roundings.data); }
     if (ok && changes.used > 0 && run->options->allow_changes) {
+        run_list_rate(run, &changes);
         logger_event(&run->logger, "resuming with changes: %s", changes.data);
     } else if (ok && changes.used > 0) {
         ok = fail(error, "--resume (-y): %s: %.3000s; give these as they were, or --allow-changes to go on",
@@ -206,6 +238,26 @@ static inline bool run_compare_options(TrainRun *run, Error *error) {
 }
 
 // ---- Resuming ----
+
+// Takes the options that the command line does not give from the checkpoint that the run goes on from. The run folder
+// has the tokenizer. What this program cannot take stays different, and the comparison finds it.
+static inline bool run_take_options(TrainRun *run, TrainOptions *o, Error *error) {
+    const ArgSpec *specs = trainer_facts.on_gpu ? train_specs_gpu : train_specs_cpu;
+    const StateHeader *facts = &run->folder.facts;
+    char name[64], *taken = run->folder.taken = strdup(facts->text);
+    if (taken == NULL) { return fail(error, "out of memory"); }
+    for (char *end; (end = strchr(taken, '\n')) != NULL; taken = end + 1) { *end = '\0'; }
+    taken = run->folder.taken;
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
+        snprintf(name, sizeof(name), "--%s", specs[i].name);
+        const char *value = state_find(facts, name);
+        bool stays = o->given[i] || train_shapes_run[i] == LOCAL || i == OPTION_tokenizer;
+        if (stays || value == NULL || !train_options_takes(i, trainer_facts.on_gpu)) { continue; }
+        bool is_taken = args_store(&specs[i], o, taken + (value - facts->text));
+        o->given[i] = is_taken && train_shapes_run[i] == FREE; // such an option is in a state only if it was given
+    }
+    return train_options_settle(o, error);
+}
 
 // Reads the run's position from the facts of the state `path`, and bounds each number: a step updates the weights at
 // most once, and the tokens that were read are a whole number, too.

@@ -7,21 +7,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-// A write that fails is reported where it fails: a file size limit (SIGXFSZ) like a full disk. A reader of the output
-// that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
-static inline void ignore_write_signals(void) {
-    signal(SIGXFSZ, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-// A request to end the run in order: SIGINT, SIGTERM, SIGHUP or SIGUSR1. The run then saves and ends at the next
-// chance. Zero at first.
+// A request to end the run in order: SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGPIPE. The run then saves and ends at the
+// next chance. Zero at first.
 typedef struct {
     volatile sig_atomic_t asked;   // this process must stop
     volatile sig_atomic_t counted; // a signal other than SIGHUP has come
     double first;                  // when it came, in seconds_now()
     bool by_agreement, agreed;     // several ranks stop together: once all of them know it
     bool answers;                  // somebody waits at a terminal
+    volatile sig_atomic_t unread;  // nobody reads standard output any more
 } StopRequest;
 
 // Between two signals that count. Who starts a run may send one signal twice: `timeout` at once, a launcher of several
@@ -39,12 +33,14 @@ static inline void stop_say(const char *words) {
 }
 
 // The first signal is answered at a terminal, because the computation under way may take long. A second signal ends the
-// process at once, without saving. SIGHUP never counts as the second: a closing terminal may send it several times.
+// process at once, without saving. SIGHUP and SIGPIPE never count as the second: a closing terminal may send SIGHUP
+// several times, and each line that nobody reads brings a SIGPIPE.
 static inline void stop_on_signal(StopRequest *stop, int number) {
     double now = seconds_now(),
            least = stop->by_agreement ? STOP_SECOND_SIGNAL_SECONDS_RANKS : STOP_SECOND_SIGNAL_SECONDS;
     stop->asked = 1;
-    if (number == SIGHUP) { return; }
+    stop->unread = stop->unread || number == SIGPIPE;
+    if (number == SIGHUP || number == SIGPIPE) { return; }
     if (stop->counted && now - stop->first >= least) {
         stop_say("\nended by a second signal, without saving\n");
         _exit(128 + number);
@@ -67,20 +63,28 @@ static inline void catch_stop_signal(int number, void (*handler)(int)) {
     sigaction(number, &action, NULL);
 }
 
-// SIGHUP: the terminal is gone. SIGUSR1: Slurm sends it ahead of time if asked to, and mpirun passes it on.
+// SIGHUP: the terminal is gone. SIGUSR1: Slurm sends it ahead of time if asked to, and mpirun passes it on. SIGPIPE:
+// the reader of standard output is gone (`| head`, a pager that is closed).
 static inline void catch_stop_signals(void (*handler)(int)) {
     catch_stop_signal(SIGINT, handler);
     catch_stop_signal(SIGTERM, handler);
     catch_stop_signal(SIGHUP, handler);
     catch_stop_signal(SIGUSR1, handler);
+    catch_stop_signal(SIGPIPE, handler);
 }
 
-// A program calls this last: standard output may be a full disk, or a pipe whose reader has gone. A terminal that has
-// gone is no error.
-static inline bool stdout_is_written(Error *error) {
-    bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
-    return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||
-           fail(error, "standard output: could not be written (disk full, or its reader gone)");
+// Ends the process as other programs end whose output nobody reads any more.
+static inline void end_as_reader_went(const StopRequest *stop) {
+    if (!stop->unread) { return; }
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
+// A program calls this last: standard output may be a full disk. A terminal that has gone is no error.
+static inline bool output_is_written(FILE *out, Error *error) {
+    bool terminal_is_gone = !isatty(fileno(out)) && errno == EIO;
+    return (fflush(out) == 0 && !ferror(out)) || terminal_is_gone ||
+           fail(error, "standard output: could not be written (disk full?)");
 }
 
 #endif // LLMC_SIGNALS_H

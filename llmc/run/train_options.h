@@ -13,9 +13,10 @@
 
 // Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE    no
+//   LOCAL   no, and it belongs to one start on one machine: --resume does not take it from the saved run
 //   SHAPES  yes: a resumed run compares it
 //   ROUNDS  it rounds otherwise: a resumed run only reports a change
-enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
+enum { FREE, LOCAL, SHAPES, ROUNDS };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65535            // sequences: what cuDNN takes
@@ -30,10 +31,13 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 //  and CPU: the trainer that has it), help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
     X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, "",                                  \
-      "a text file, or token shards (.bin); a pattern in quotes names several")                                        \
+      "a text file, or token shards (.bin); a pattern in quotes names several; -: a text from standard input")         \
     X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, "", "validation data; else a text's end")  \
+    X(val_fraction, "val-fraction", "", REAL, "0.1", 0, 0.9, "F", SHAPES, "!val-data",                                 \
+      "of a text: its end, for validation; 0: none")                                                                   \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, "",                                      \
-      "byte, or a file such as gpt2_tokenizer.bin; without it, the one beside the model or the shards, else byte")     \
+      "byte, or a file such as gpt2_tokenizer.bin; without it, the one beside the model or the shards; of a text, "    \
+      "byte")                                                                                                          \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "visit shards and their windows in a random order")     \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "train on the first batch again and again")            \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "",                               \
@@ -52,7 +56,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, "", "the highest learning rate")                            \
     X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, "",                     \
       "how the rate falls after the warm-up; wsd: only over the last fifth of the steps")                              \
-    X(warmup, "warmup", "u", INT, "0", 0, MANY, "N", SHAPES, "", "steps over which the rate rises")                    \
+    X(warmup, "warmup", "u", INT, "-1", -1, MANY, "N", SHAPES, "",                                                     \
+      "steps over which the rate rises; -1: for a new model a tenth of all, at most 100, else 0")                      \
     X(final_lr_frac, "final-lr-frac", "q", REAL, "0.1", 0, 1, "F", SHAPES, "!schedule=constant",                       \
       "the last rate as a fraction of the highest; 1: it does not fall")                                               \
     X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, "", "decay of matrices and embeddings")       \
@@ -69,10 +74,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, "",                                            \
       "skip an update whose loss is more than Z standard deviations above the last 128; 0: never")                     \
     X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, "", "as --skip-loss-z, of gradient norms")     \
-    X(stop_on_divergence, "stop-on-divergence", "", FLAG, "0", 0, 1, "", FREE, "steps", "end a run that has diverged") \
-    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, MANY, "N", FREE, "", "validate every N steps; 0: never") \
+    X(val_every, "val-every", "v", INT, PICK("100", "250"), 0, MANY, "N", FREE, "",                                    \
+      "validate every N steps; 0: never; the model of the lowest loss is kept")                                        \
     X(val_sequences, "val-sequences", "", INT, "80", 0, MANY, "N", FREE, "", "sequences in a validation; 0: all")      \
-    X(val_batches, "val-batches", "m", INT, "-1", -1, MANY, "N", FREE, "", "--val-sequences as N batches; 0: all")     \
+    X(val_batches, "val-batches", "m", INT, "-1", -1, MANY, "N", FREE, "", "the first N batches, as in llm.c; 0: all") \
+    X(patience, "patience", "", INT, "0", 0, MANY, "N", FREE, "val-every steps",                                       \
+      "end after N validations without a lower loss; 0: never")                                                        \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, "val-every|steps=0", "validate on HellaSwag as well") \
     X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
       FREE, "hellaswag", "its questions; python3 dev/data/hellaswag.py fetches them")                                  \
@@ -82,31 +89,38 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, MANY, "N", FREE, "",                               \
       "write a sample every N steps; 0: never")                                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, "", "tokens of a sample")                 \
-    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, "sample-every", "how a sample begins")                   \
+    X(num_samples, "num-samples", "", INT, "1", 1, 65536, "N", FREE, "sample-every", "samples at a time")              \
+    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", LOCAL, "sample-every !prompt-file", "how a sample begins")     \
+    X(prompt_file, "prompt-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", LOCAL, "sample-every",                       \
+      "the file that holds the prompt, without its last newline; -: standard input")                                   \
     X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, "", "below 1: likelier tokens; 0: the likeliest")  \
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, "", "sample the likeliest tokens of probability P; 1: all")      \
-    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "steps",                                       \
-      "the folder for checkpoints and logs")                                                                           \
-    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, MANY, "N", FREE, "out-dir",                              \
+    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", LOCAL, "",                                           \
+      "the folder for checkpoints and logs; with --steps 0, for evaluation.jsonl")                                     \
+    X(json, "json", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", LOCAL, "steps=0",                                          \
+      "append the results of the evaluation as a line of JSON; -: to standard output")                                 \
+    X(log_every, "log-every", "", INT, "1", 1, MANY, "N", FREE, "steps", "show every N-th step; logs have all")        \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, MANY, "N", FREE, "out-dir steps",                        \
       "save every N steps; 0: only at the end")                                                                        \
-    X(keep, "keep", "nk", INT, "0", 0, MANY, "N", FREE, "out-dir", "keep only the last N checkpoints; 0: keep all")    \
+    X(keep, "keep", "nk", INT, "0", 0, MANY, "N", FREE, "out-dir steps", "keep only the last N checkpoints; 0: all")   \
     X(keep_major, "keep-major", "nm", INT, "0", 0, MANY, "N", FREE, "keep",                                            \
       "but never remove those of every N-th step; 0: no exception")                                                    \
-    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, "out-dir !overwrite", "go on from the last checkpoint")        \
-    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, "resume", "resume though options differ")         \
-    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, "out-dir", "remove the older run that is there")          \
+    X(resume, "resume", "y", FLAG, "0", 0, 1, "", LOCAL, "out-dir steps !overwrite",                                   \
+      "go on from the last checkpoint; without other options, as it began")                                            \
+    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", LOCAL, "resume", "resume though options differ")        \
+    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", LOCAL, "out-dir steps", "remove the older run that is there")   \
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, "",                                                   \
       "decides the initial weights, the order of the data and the samples")                                            \
-    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, "", "CPU threads; 0: one per core")                        \
+    X(threads, "threads", "", INT, "0", 0, 1024, "N", LOCAL, "", "CPU threads; 0: one per core")                       \
     X(precision, "precision", "", CHOICE, "fp32", 0, 0, "fp32|bf16", FREE, "CPU",                                      \
       "of the factors in multiplies; sums are fp32")                                                                   \
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       "CPU", "the instructions that multiply matrices; auto: the fastest that this processor has")                     \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "",                            \
       "less memory for more time; recomputes 1: GELU, 2: LayerNorm too, 3: whole blocks" PICK("", "; -1: what fits"))  \
-    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", FREE, "", "print what a run takes, and exit; all: each buffer")  \
+    X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", LOCAL, "", "print what a run takes, and exit; all: each buffer") \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
-    X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, "GPU steps|plan auto|plan|recompute=-1",           \
+    X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", LOCAL, "GPU steps|plan auto|plan|recompute=-1",          \
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
@@ -120,21 +134,21 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
-    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, "GPU",                                   \
+    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", LOCAL, "GPU",                                  \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, "GPU !nccl-init=mpi",                         \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", LOCAL, "GPU !nccl-init=mpi",                        \
       "the number of this process, from 0")                                                                            \
-    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, "GPU", "GPU = rank modulo N; 0: by host")    \
-    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", LOCAL, "GPU", "GPU = rank modulo N; 0: by host")   \
+    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", LOCAL,                                       \
       "GPU tcp:server-ip tcp:num-processes fs:nccl-fs-path fs:num-processes", "by mpirun, by TCP, or by a folder")     \
-    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, "GPU nccl-init=tcp", "of process 0")     \
-    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, "GPU nccl-init=tcp",                   \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", LOCAL, "GPU nccl-init=tcp", "of process 0")    \
+    X(secret_file, "secret-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", LOCAL, "GPU nccl-init=tcp",                  \
       "64 hexadecimal digits, of mode 600, known to these processes; without it, GPT2C_SECRET in the environment")     \
-    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, "GPU nccl-init=fs",              \
+    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", LOCAL, "GPU nccl-init=fs",             \
       "a folder that all processes see")                                                                               \
-    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, "GPU",                                 \
+    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", LOCAL, "GPU",                                \
       "how long processes wait for each other at the start")                                                           \
-    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, "GPU", "end a run that hangs so long; 0: never")
+    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", LOCAL, "GPU", "end a run that hangs so long; 0: never")
 
 // Headings of --help all, each after the option that it precedes.
 static const char *const train_groups[] = {
@@ -252,8 +266,10 @@ static inline bool train_options_settle(TrainOptions *o, Error *error) {
         bool bad;
         const char *why;
     } rules[] = {
-        {no_data && o->steps != 0 && !train_options_plan(o),
+        {no_data && o->steps != 0 && !o->resume && !train_options_plan(o),
          "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
+        {no_data && o->steps == 0 && !o->given[OPTION_init] && o->val_data[0] == '\0' && !train_options_plan(o),
+         "--init (-e): missing; --steps 0 needs a model's file or the folder of a run"},
         {o->val_batches >= 0 && o->given[OPTION_val_sequences],
          "--val-batches (-m): contradicts --val-sequences; give one of the two"},
         {o->auto_plan && no_batch && o->val_batches >= 0,

@@ -16,8 +16,8 @@
 #include "llmc/data/tokenizer.h"
 #include "llmc/files/state_file.h"
 #include "llmc/model/muon.h"
-#include "llmc/run/divergence.h"
 #include "llmc/run/log.h"
+#include "llmc/run/lowest.h"
 #include "llmc/run/outlier.h"
 #include "llmc/run/ranks_api.h"
 #include "llmc/run/train_options.h"
@@ -40,6 +40,7 @@ typedef struct {
     int64_t resumes;    // step of the checkpoint that the run goes on from, -1: it starts afresh
     int64_t saved;      // step of this run's newest checkpoint, -1: none
     StateHeader facts;  // of the checkpoint that the run goes on from
+    char *taken;        // a copy of their lines, into which options point; NULL: no run goes on
 } RunFolder;
 
 typedef struct {
@@ -53,12 +54,14 @@ typedef struct {
     uint16_t *train, *val; // tokens of text files; NULL for shards
     uint16_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
     int64_t prompt_count;
+    bool prompt_is_given;
+    FILE *out; // of samples: standard output, which holds nothing else if the run does not train
 } RunTexts;
 
 // The statistics of losses and norms, which a training state keeps beside its arrays.
 typedef struct {
     Outliers outliers;
-    Divergence divergence;
+    Lowest lowest;
     StateSection sections[RUN_SECTIONS];
 } RunKept;
 
@@ -68,6 +71,9 @@ typedef struct {
     LogFile file;        // run.jsonl, open on rank 0 between start and end of the run (run_record.h)
     char arithmetic[64]; // what the bits depend on besides the options: the CPU's kernels and vectors; "" on a GPU
     char attention[64];  // and on a GPU: what computes attention; "": no attention is trained, or a CPU
+    double train_loss, val_loss, accuracy[NUM_EVALS];       // the newest results
+    int64_t train_step, val_step, accuracy_step[NUM_EVALS]; // after so many steps; -1: there is none
+    double bits_per_byte, began; // of a run that only evaluates, 0: unknown; its start in seconds_now()
 } RunRecord;
 
 // What a run leaves to the memory of its GPUs (llmc/trainer/gpu_choices.h).
@@ -105,12 +111,22 @@ struct TrainRun {
     RunRecord record;
 };
 
-static inline bool run_writes_files(const TrainRun *run) { return run->options->out_dir[0] != '\0'; }
+// Tells whether the run keeps a folder. An evaluation alone writes one line (run_evaluate.h).
+static inline bool run_writes_files(const TrainRun *run) {
+    return run->options->out_dir[0] != '\0' && run->options->steps != 0;
+}
 static inline bool run_leads(const TrainRun *run) { return run->rank == 0; }
 static inline bool run_resumes(const TrainRun *run) { return run->folder.resumes >= 0; }
 static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run_resumes(run); }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequences > 0; }
+
+// Returns the parameters of the model, without the padding of the vocabulary.
+static inline int64_t run_num_params(const TrainRun *run) {
+    const ModelConfig *c = &run->config;
+    return model_num_params(c) - (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+}
+
 static inline bool run_is_stopping(void) { return is_stopping(trainer_facts.stop); }
 
 // Returns the sequences of a step over all ranks.
@@ -139,9 +155,9 @@ static inline const char *run_shape_origin(const TrainRun *run) {
 // Names the statistics as sections of a training state.
 static inline void run_keep_statistics(TrainRun *run) {
     const StateSection sections[RUN_SECTIONS] = {
-        {"divergence", &run->kept.divergence, sizeof(run->kept.divergence), divergence_is_sound},
         {"loss_outliers", &run->kept.outliers.loss, sizeof(run->kept.outliers.loss), outlier_is_sound},
-        {"norm_outliers", &run->kept.outliers.norm, sizeof(run->kept.outliers.norm), outlier_is_sound}};
+        {"norm_outliers", &run->kept.outliers.norm, sizeof(run->kept.outliers.norm), outlier_is_sound},
+        {"lowest", &run->kept.lowest, sizeof(run->kept.lowest), lowest_is_sound}};
     memcpy(run->kept.sections, sections, sizeof(sections));
 }
 
@@ -168,10 +184,26 @@ static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int
     return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 
-// Returns the sequences of one validation: --val-sequences of them, or all, but none twice. 0: there is no data for it.
+// Returns the sequences of one validation: --val-sequences of them, or all, but none twice. An evaluation alone takes
+// all unless an option says otherwise. 0: there is no data for it.
 static inline int64_t run_val_sequences(const TrainRun *run) {
-    int64_t wanted = run->options->val_sequences;
-    return wanted == 0 ? run->val.num_sequences : min_i64(wanted, run->val.num_sequences);
+    const TrainOptions *o = run->options;
+    bool all = o->val_sequences == 0 || (o->steps == 0 && !o->given[OPTION_val_sequences] && o->val_batches < 0);
+    return all ? run->val.num_sequences : min_i64(o->val_sequences, run->val.num_sequences);
+}
+
+// Reads sequences first .. first+rows-1 of a validation. They are spread evenly over the data, or with --val-batches,
+// as in llm.c, its first ones. tokens, targets (rows,T).
+static inline bool run_read_val(TrainRun *run, int64_t first, int rows, int32_t *tokens, int32_t *targets,
+                                Error *error) {
+    int64_t all = run->val.num_sequences, count = run_val_sequences(run), T = run->options->seq_len;
+    bool ok = true;
+    for (int64_t b = 0; ok && b < rows; b++) {
+        int64_t i = first + b, spread = all / count * i + all % count * i / count; // all * i may overflow
+        int64_t sequence = run->options->val_batches >= 0 ? i : spread;
+        ok = dataloader_read(&run->val, sequence, 1, tokens + b * T, targets + b * T, error);
+    }
+    return ok;
 }
 
 static inline void run_advance(TrainRun *run) {

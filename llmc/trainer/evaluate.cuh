@@ -42,7 +42,7 @@ inline bool trainer_validate_batch(Trainer *t, TrainRun *run, Round round, Error
     int rows = (int)min_i64(B, run_val_sequences(run) - first);
     comm_progress(t->shards.ranks, "the validation after step %lld", (long long)run->step);
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
+    if (!run_read_val(run, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
     for (int64_t i = 0; i < rows * T; i++) { slot->staging[2 * rows * T + i] = 1; } // all losses count
     queue_means(t, slot, round, rows, (int)T, B);
     return true;

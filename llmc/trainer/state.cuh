@@ -111,10 +111,10 @@ template <class Visit> static inline bool download_state(Trainer *t, int array, 
     });
 }
 
-// Writes this rank's part of all arrays for run_save.
+// Writes this rank's part of the arrays that a save has.
 inline bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     bool ok = true;
-    for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
+    for (int array = 0; ok && array < writer->num_arrays; array++) {
         ok = download_state(t, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
             return checkpoint_write(writer, array, in_file, from, n, error);
         });

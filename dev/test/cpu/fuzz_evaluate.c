@@ -79,7 +79,7 @@ static void evaluate(Trainer *t, TrainRun *run, TrainOptions *options) {
     require(plan_allocate(&t->plan, &error));
     param_init_all(t->model.params, &config, 7);
     rewind(run->logger.out);
-    require(loop_evaluate(run, EVAL_HELLASWAG, &error));
+    require(run_ask(run, EVAL_HELLASWAG, &error));
     check_score(run, t->model.eval_means);
     check_means(t, &run->evals[EVAL_HELLASWAG]);
     plan_free(&t->plan);

@@ -164,7 +164,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
               dataloader_open(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
     param_init_all(trainer.model.params, &small, 7);
-    Round round = loop_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
+    Round round = run_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;
         CHECK(t, trainer_validate_batch(&trainer, &run, round, &error), "%s", error.text);

@@ -405,13 +405,15 @@ TEST(test_text_refused) {
 }
 
 TEST(test_text_split) {
-    static const int64_t cases[][3] = {{1000, 64, 900}, {50000000000LL, 1024, 45000000000LL}, // tokens, T, for training
-                                       {200, 64, 135},                  // one window is more than a tenth
-                                       {130, 64, 65},   {129, 64, 129}, // not enough for both
-                                       {0, 1, 0}};
-    for (int i = 0; i < 6; i++) {
+    // Tokens, T, for training, percent for validation.
+    static const int64_t cases[][4] = {{1000, 64, 900, 10}, {50000000000LL, 1024, 45000000000LL, 10},
+                                       {200, 64, 135, 10},                      // one window is more than a tenth
+                                       {130, 64, 65, 10},   {129, 64, 129, 10}, // not enough for both
+                                       {0, 1, 0, 10},       {1000, 64, 750, 25},
+                                       {1000, 64, 1000, 0}};
+    for (int i = 0; i < 8; i++) {
         int64_t train;
-        text_split(cases[i][0], (int)cases[i][1], &train);
+        text_split(cases[i][0], (int)cases[i][1], 0.01 * (double)cases[i][3], &train);
         CHECK(t, train == cases[i][2], "%lld tokens: %lld for training", (long long)cases[i][0], (long long)train);
     }
 }

@@ -142,7 +142,7 @@ TEST(test_damage_is_named) {
         {STATE, section, FLIPPED, ": section \"generation\" is damaged: its checksum does not match"},
         {STATE, section - 2 * array - 1, FLIPPED, ": header is damaged: its checksum does not match"},
         {STATE, 8, 2,
-         ": training state version is 2, expected 3; resume with the program that wrote it, or give the "
+         ": training state version is 2, expected 4; resume with the program that wrote it, or give the "
          "model of this step to --init"},
         {STATE, 0, 'X', ": not a training state: it does not begin with GPT2STAT"},
         {STATE, (long)sizes[1], 0, ": has 1830 bytes, its header tells another size (truncated?)"},

@@ -54,7 +54,7 @@ def relabelled(examples, shift):
             for i, (context, completions, answer) in enumerate(examples)]
 
 
-RESULT = r"step +(\d+)/(\d+) \| (HellaSwag|MMLU) (\d\.\d{4}) \((\d+)/(\d+)\)"
+RESULT = r"(?:evaluation|step +(\d+)/(\d+)) \| (HellaSwag|MMLU) (\d\.\d{4}) \((\d+)/(\d+)\)"
 
 
 def results(out, name="HellaSwag"):
@@ -63,7 +63,7 @@ def results(out, name="HellaSwag"):
     for step, _, which, accuracy, correct, total in re.findall(f"^{RESULT}$", out, re.M):
         assert accuracy == f"{int(correct) / int(total):.4f}", out
         if which == name:
-            found.append((int(step), int(correct), int(total)))
+            found.append((int(step or 0), int(correct), int(total)))
     return found
 
 

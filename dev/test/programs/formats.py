@@ -197,7 +197,7 @@ def read_state(path):
     verified."""
     data = read(path)
     magic, version, text_bytes, count, zero = struct.unpack_from("<8s4I", data)
-    need(magic == b"GPT2STAT" and version == 3 and zero == 0, "state: magic or version")
+    need(magic == b"GPT2STAT" and version == 4 and zero == 0, "state: magic or version")
     records_at = 24 + text_bytes
     at = records_at + 56 * count
     need(struct.unpack_from("<Q", data, at)[0] == hash64(data[:at]), "state: header checksum")
@@ -235,7 +235,7 @@ def rewrite_state(path, facts=(), sections=()):
         at += size_here
         records += struct.pack("<36sIqQ", name, kind, size, checksum if kind == 1 else hash64(body))
         bodies += body
-    head = struct.pack("<8s4I", b"GPT2STAT", 3, len(text), count, 0) + text + records
+    head = struct.pack("<8s4I", b"GPT2STAT", 4, len(text), count, 0) + text + records
     write(path, head + struct.pack("<Q", hash64(head)) + bodies)
 
 

@@ -34,7 +34,7 @@ class Ranks:
     started."""
 
     def __init__(self, count, *arguments, how="fs", address=None, only=None, folder=None, **environment):
-        self.how = how
+        self.how, self.evaluates = how, cli.evaluates(arguments)
         self.name = cli.path(f"ranks_{next(COUNT)}")
         self.processes, self.ended = {}, {}
         self.began, self.wall = time.monotonic(), time.time()
@@ -136,12 +136,14 @@ class Ranks:
         atexit.unregister(self.kill)
 
     def finish(self):
-        """Waits for a run that must succeed, without a word on stderr; returns what rank 0 prints."""
+        """Waits for a run that must succeed, without a word on stderr; returns what rank 0 prints, as Trainer.ran."""
         self.wait()
         for rank, process in self.processes.items():
-            assert process.returncode == 0 and self.err(rank) == "", self.outputs()
+            speaks = self.evaluates and rank == 0
+            assert process.returncode == 0 and (speaks or self.err(rank) == ""), self.outputs()
         self.kill()
-        return self.out()
+        samples = f"sample:\n{self.out()}" if self.out() else ""
+        return self.err() + samples if self.evaluates else self.out()
 
     def fail(self, says=(), lost=(), killed=-signal.SIGKILL):
         """Waits for a run that must fail: all ranks with status 1 and one line, in which all of `says` are; those in

@@ -77,5 +77,5 @@ def speed_of(folder):
     assert all(matches), lines
     rows = [(int(m[1]), float(m[2]), int(m[3])) for m in matches]
     rows = sorted({row[0]: row for row in rows}.values())
-    assert [row[0] for row in rows] == list(range(len(rows))), rows
+    assert [row[0] for row in rows] == list(range(1, len(rows) + 1)), rows
     return rows

@@ -1,5 +1,6 @@
 """dev/compare.py: each kind of difference between two runs, what is printed of it, and the exit status."""
 import copy
+import csv
 import math
 import os
 import re
@@ -129,9 +130,31 @@ def test_logs_of_other_programs():
     assert "gradient norm" not in out, out
 
 
+def test_table():
+    """A row a run, sorted by the lowest validation loss, with the options that differ; the numbers of the logs."""
+    make("a", steps=40), make("b", options__lr="0.0012", end={**END, "seconds": 12.5})
+    make("late", end={**END, "seconds": 2})
+    write("late/run.jsonl", read("late/run.jsonl") * 2)
+    shutil.copytree(path("a"), path("theirs2"))
+    os.remove(path("theirs2/run.jsonl"))
+    write("theirs2/main.log", "s:3 trl:1.5000 lr:1 norm:1\n")
+    out, err = run("a", "b", "late", "theirs2")
+    rows = [re.split("  +", line) for line in out.splitlines()]
+    assert rows[0] == ["run", "--lr", "lowest val", "at step", "last val", "last loss", "steps",
+                       "tokens", "seconds", "status"] and err == "", out
+    assert [" ".join(row) for row in rows[1:]] == [
+        "b 0.0012 4.2000 100 4.2000 4.1100 100 52428800 12.5000 done",
+        "late 0.0006 4.2000 100 4.2000 4.1100 100 52428800 4.0000 done",
+        "a 0.0006 4.8000 40 4.8000 4.7100 40 20971520 - done", "theirs2 - - - - 1.5000 4 - - -"], out
+    write("picture.png", "no log")
+    assert "picture.png: is no folder of a run: left out" in run("a", "b", "picture.png")[1]
+    table = list(csv.reader(run("late", "b", "--csv")[0].splitlines()))
+    assert [row[0] for row in table] == ["run", "late", "b"] and table[0][1] == "--lr" and table[2][2] == "4.2", table
+
+
 def test_errors():
     make("a")
-    for arguments, says in ((["a"], "RUN"), (["a", "nowhere"], "no such"), (["a", "a", "--tolerance", "x"], "'x'"),
+    for arguments, says in (([], "RUN"), (["a", "nowhere"], "no such"), (["a", "a", "--tolerance", "x"], "'x'"),
                             (["a", "a", "--tolerance", "nan"], "nan"), (["a", "a", "--tolerance", "-1"], "")):
         out, err = run(*arguments, status=2)
         assert out == "" and re.fullmatch(r"compare\.py: [^\n]+\n", err) and says in err, (arguments, err)

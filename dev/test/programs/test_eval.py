@@ -159,7 +159,7 @@ def test_progress():
     done = [int(bar[0]) for bar in bars]
     assert len(done) >= 3 and done == sorted(set(done)) and done[0] > 0, shown
     assert {bar[1] for bar in bars} == {str(4 * examples)} and done[-1] <= 4 * examples, bars
-    assert re.search(rf"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
+    assert re.search(rf"\r\x1b\[Jevaluation \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
     out = ran(*run, 50)
     assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2 and "(50/50)" in out, out
 

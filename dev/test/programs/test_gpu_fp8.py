@@ -75,10 +75,11 @@ def test_evaluates_and_samples():
 
 
 def test_a_resume_without_it():
-    """No scale outlasts a step, so nothing of --fp8 is in a checkpoint; but a run in bf16 would be another."""
+    """No scale outlasts a step, so nothing of --fp8 is in a checkpoint; but a run in bf16 would be another. Without
+    the option a run goes on in 8 bits."""
     straight()
     folder = stopped_after(2, cli.path("straight"))
-    refused(*RUN, "-o", folder, "-n", 2, "--resume", says=["--fp8", "--allow-changes"])
+    refused(*RUN, "-o", folder, "-n", 2, "--resume", "--fp8", 0, says=["--fp8", "--allow-changes"])
 
 
 def test_plan_lists_what_is_kept():

@@ -10,6 +10,7 @@ the comparison of losses is much sharper there. It is left out where that progra
 import array
 import atexit
 import functools
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ import time
 import pytest
 
 import cli
+import formats
 import gpu_program
 from cli import log_of, logged_steps, losses, norms, steps_of, stopped_after, weights_hash
 from ranks import PROGRAM, Ranks, has_mpi, ran, refused
@@ -280,11 +282,15 @@ def test_validation_and_samples():
     for sequences in (0, 7):
         samples = sequences == 0  # one sample is that of any other validation, too
         run = ["-e", model, "-j", cli.path("e_val.bin"), "--steps", 0, "-t", 16, "--val-sequences", sequences,
+               "--json", cli.path(f"ranks_{sequences}.jsonl"),
                *(["--sample-tokens", 20] if samples else ["--sample-every", 0])]
         outs = {(count, stage, batch): ran(count, *run, "-z", stage, "-b", batch)
                 for count, stage, batch in ((1, 0, 1), (1, 0, 8), (2, 3, 3), (3, 0, 1), (3, 3, 4), (4, 3, 2))}
         said = {key: (cli.val_losses(out), cli.sample_of(out) if samples else "") for key, out in outs.items()}
         assert len(said[1, 0, 1][0]) == 1 and len(said[1, 0, 1][1]) >= 20 * samples, outs
+        lines = [json.loads(line) for line in cli.read(cli.path(f"ranks_{sequences}.jsonl")).decode().splitlines()]
+        found = {(line["sequences"], line["loss"], line["bits_per_byte"]) for line in lines}
+        assert len(lines) == len(outs) and len(found) == 1, lines
         for key, value in said.items():
             assert value == said[1, 0, 1], (key, said)
 
@@ -293,14 +299,20 @@ def test_validation_and_samples():
 
 
 def files_of(folder):
-    """The bytes of all checkpoints in a folder."""
-    names = [name for name in sorted(os.listdir(folder)) if name.endswith(".bin")]
-    return {name: cli.read(os.path.join(folder, name)) for name in names}
+    """The bytes of all checkpoints in a folder, and what the states say but for the sharding that was given."""
+    names = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".bin")]
+    files = {os.path.basename(name): cli.read(name) for name in names if "state_" not in name}
+    for name in names:
+        if "state_" in name:
+            facts, *rest = formats.read_state(name)
+            facts.pop("--zero-stage", None)
+            files[os.path.basename(name)] = [facts, *rest]
+    return files
 
 
 @pytest.mark.parametrize("more", ([], pytest.param(MUON, marks=pytest.mark.long)), ids=("adamw", "muon"))
 def test_checkpoints_know_no_ranks(more):
-    """1, 2, 3 and 4 ranks write the same state in the same bytes.
+    """1, 2, 3 and 4 ranks write the same state in the same bytes, and the best model.
 
     For the state to be the same to the bit, a step is needed whose gradient is: 0. After some ordinary steps, the data
     is one token only, and the model so certain of it that the probability of all others is 0 in fp32. Moments and
@@ -313,13 +325,14 @@ def test_checkpoints_know_no_ranks(more):
     begun = cli.new_folder("begun")
     ran(1, *run, "-o", begun, "-n", 3)
     run = changed(run, "--train-data", cli.shard("certain_train.bin", [certain] * 200))
+    run += ["-j", cli.shard("certain_val.bin", cli.random_tokens(90, VOCAB)), "-v", 1]
     want = None
     for count, stage in ((1, 0), (2, 0), (2, 3), (3, 1), (3, 2), (4, 3)):
         folder = stopped_after(3, begun)
         out = ran(count, *run, "-o", folder, "-z", stage, "--resume", "--allow-changes")
         assert "| loss 0.000000 | norm 0.0000 |" in out, out
         files = dict(files_of(folder), printed=weights_hash(out))
-        assert len(files) == 5, files.keys()
+        assert len(files) == 6 and "model_best.bin" in files, files.keys()
         want = want or files
         assert files == want, (count, stage, [name for name in want if files[name] != want[name]])
     assert want["model_00000004.bin"] != want["model_00000003.bin"]
@@ -521,17 +534,6 @@ def test_not_a_number_on_one_rank():
     cli.shard("nan.bin", sound)
     out = ran(3, *run, "--resume", "--allow-changes")
     assert steps_of(out) == [*range(4, FAULT_STEPS + 1)], out
-
-
-def test_divergence():
-    """All ranks decide alike: all end at one step with one message."""
-    folder = cli.new_folder("diverges")
-    run = [*options(4, 2, 50, "--lr", 10, "--warmup", 60), "-z", 1, "-n", 3, "--keep", 1, "-o", folder]
-    line, _, _ = refused(2, *run, "--stop-on-divergence", says=["the loss has been above 5.11"])
-    last = cli.divergence(cli.logged_losses(folder), VOCAB)
-    assert f"step {last}: " in line, (last, line)
-    assert cli.checkpoints(folder) == [(last - 1) // 3 * 3] and logged_steps(folder) == [*range(last)]
-    assert record_of(folder)["end"]["status"] == "failed"
 
 
 def test_preempted():

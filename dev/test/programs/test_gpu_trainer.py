@@ -158,36 +158,6 @@ def test_loss_that_is_no_number(options):
     assert checkpoints(folder) == []
 
 
-def test_stop_on_divergence():
-    """A step's results come while the next step runs: the run ends where they say so, and no later step is saved."""
-    folder = cli.new_folder("diverges")
-    for more in ([], ["--resume"]):
-        err = refused(*data()[:2], *cli.TINY, "--vocab", 300, *cli.QUIET, "--lr", 10, "--warmup", 60, "-x", 50, "-n", 3,
-                      "--keep", 1, "--stop-on-divergence", "-o", folder, *more, says=["the loss has been above 6.7"])
-        last = cli.divergence(cli.logged_losses(folder), 300)
-        assert f"step {last}: " in err, (last, err)
-        assert checkpoints(folder) == [(last - 1) // 3 * 3] and logged_steps(folder) == [*range(last)], more
-
-
-def test_norm_that_leaves():
-    """A pattern is learnt, and then no longer holds: the loss is in order, the norm far above its median. Both trainers
-    say so after the same step, also when they go on from a state, within the row or before there is a median."""
-    generator = cli.random.Random(5)
-    mixed = [generator.choice([1, 2, 3, 4]) for _ in range(32 * 30 + 1)]
-    # The last target of step 140 is the first token that breaks the pattern, so the row begins there.
-    pattern = cli.shard("pattern.bin", [1, 2, 3, 4] * (8 * 140) + [3] + mixed)
-    run = ["-i", pattern, "--vocab", 300, *cli.TINY, *cli.QUIET, "--lr", 0.01, "-q", 1, "-x", 162]
-    folder, warning = cli.new_folder("norm"), "warning: step 159: the gradient norm has been above 0."
-    outs = [CPU.ran(*run, "-o", folder, "-n", 5)]
-    for trainer, step in ((CPU, 125), (CPU, 150), (GPU, 125)):
-        outs.append(trainer.ran(*run, "-o", stopped_after(step, folder), "--resume", "--allow-changes"))
-    for out in outs:
-        assert out.count("warning") == out.count(warning) == 1 and "--warmup" in out, out[-3000:]
-    gone_on = stopped_after(150, folder)
-    refused(*run, "-o", gone_on, "--resume", "--allow-changes", "--stop-on-divergence",
-            says=["step 159: the gradient norm"])
-
-
 def test_models_it_cannot_compute():
     for changes, says in ((["--channels", 36, "--heads", 2], ["--channels and --heads: 36 channels", "multiple of 8"]),
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),

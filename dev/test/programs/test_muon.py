@@ -35,9 +35,10 @@ def test_another_optimizer(then, now):
     """It is refused, or begins anew. From moments of zero, AdamW's first update of an element is as large as the rate,
     unless its gradient is next to nothing."""
     changed, rate = f"--optimizer was {then}, is {now}", 1e-3
-    words = [*RUN[:-2], *OPTIMIZERS[now], "-x", 5, "--lr", rate, "--schedule", "constant", "--resume"]
+    words = [*RUN[:-2], *OPTIMIZERS[now], "--optimizer", now, "-x", 5, "--lr", rate, "--schedule", "constant",
+             "--resume"]
     folder = stopped_after(4, path(then))
-    refused(*RUN, *OPTIMIZERS[now], "-x", 9, "-o", folder, "--resume",
+    refused(*RUN, *OPTIMIZERS[now], "--optimizer", now, "-x", 9, "-o", folder, "--resume",
             says=[f"{folder}: {changed}; ", "; give these as they were, or --allow-changes to go on\n"])
     before = tensors_of(folder, 4)
     out = ran(*words, "-o", folder, "--allow-changes")
@@ -77,6 +78,6 @@ def test_settings_on_the_screen():
     for words, says in ((MUON, "0.02, cosine to 0.002, momentum 0.95, scale original"),
                         (["--optimizer", "muon", "--muon-warmup", 0, "--muon-scale", "rms"],
                          "0.0003, cosine to 3e-05, momentum 0.95, scale rms")):
-        out = ran(*RUN, *words, "--plan")
+        out = ran(*RUN, *words, "-u", 0, "--plan")
         assert f"\noptimizer   Muon for the matrices of the blocks, learning rate {says}\n" in out, out
     assert "Muon" not in ran(*RUN, "--plan")

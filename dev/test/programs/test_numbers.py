@@ -1,6 +1,6 @@
 """Numbers that a training state brings, from somebody who can compute its checksums: refused in one line, or harmless.
 
-What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c, test_divergence.c, test_outlier.c.
+What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c, test_outlier.c.
 The headers of other files: test_faults.py and the readers' own tests.
 """
 import math

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import cli
 from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
                  model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file,
                  val_losses, weights_hash)
@@ -56,19 +57,30 @@ def test_copies_under_mpirun():
 
 
 def test_sequences_of_a_validation():
-    """--val-sequences counts sequences, whatever the batches; -m counts batches, as in llm.c."""
-    data = shard("validated_val.bin", random_tokens(16 * 99 + 1, 257))
-    run = ["-j", data, "--init", model("validated.bin"), "-t", 16, "-x", 0, "-s", 0]
+    """--val-sequences counts sequences, whatever the batches; they are spread evenly. -m counts batches, the first
+    ones, as in llm.c. A run of 0 steps takes all, in batches of its own."""
+    tokens, config = random_tokens(16 * 99 + 1, 257), cli.config()
+    params = cli.make_params(config)
+    data, name = shard("validated_val.bin", tokens), model("validated.bin", config, params)
+    run = ["-j", data, "--init", name, "-t", 16, "-x", 0, "-s", 0]
 
     def val_with(*options):
-        return val_losses(ran(*run, *options))
+        out = ran(*run, *options)
+        return (*val_losses(out), re.search(r"\((\d+ of 99) sequences\)", out)[1])
 
     ten, eighty, all_99 = (val_with("-b", 64, "--val-sequences", count) for count in (10, 80, 10**9))
-    assert len({str(losses) for losses in (ten, eighty, all_99)}) == 3
+    first_ten = val_with("-b", 5, "-m", 2)
+    for found, numbers in ((ten, (99 * i // 10 for i in range(10))), (first_ten, range(10))):
+        rows = [(tokens[at:at + 16], tokens[at + 1:at + 17]) for at in (16 * i for i in numbers)]
+        want = sum(sum(cli.reference_losses(config, params, *row)) for row in rows) / 160
+        assert abs(found[0] - want) <= 1e-5, (found, want)
+    assert len({ten[0], eighty[0], all_99[0], first_ten[0]}) == 4
+    assert (ten[1], eighty[1], all_99[1]) == ("10 of 99", "80 of 99", "99 of 99")
     for batch in (1, 3, 8):
-        assert val_with("-b", batch, "--val-sequences", 10) == ten and val_with("-b", batch) == eighty, batch
+        assert val_with("-b", batch, "--val-sequences", 10) == ten and val_with("-b", batch) == all_99, batch
         assert val_with("-b", batch, "-m", 0) == val_with("-b", batch, "--val-sequences", 0) == all_99, batch
-    assert val_with("-b", 2, "-m", 5) == val_with("-b", 5, "-m", 2) == ten
+    assert val_with("-b", 2, "-m", 5) == first_ten and val_with() == all_99
+    assert "(80 of 99 sequences)" in ran(*run[:4], "-t", 16, "-i", data, "-x", 1, "-s", 0)
 
 
 # ---- The plan ----
@@ -149,7 +161,7 @@ def test_a_terminal(term, launched, in_place):
     lines = re.findall(r"step +\d+/50 \| loss [^\r\n\x1b]*\n", shown)
     assert (len(steps), len(lines)) == ((49, 1) if in_place else (0, 50)), shown
     assert in_place or not re.search(r"[\r\x1b]", shown), shown
-    assert len(re.findall(r"step +\d+/50 \| val loss \d+\.\d{6}\n", shown)) == 4, shown
+    assert len(re.findall(r"step +\d+/50 \| val loss \d+\.\d{6} \(24 of 24 sequences\)\n", shown)) == 4, shown
     assert re.search(r"weights hash [0-9a-f]{16}\n\Z", shown)
 
 

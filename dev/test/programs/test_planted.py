@@ -13,7 +13,7 @@ from tools import wait_until
 TEXT = text_file()
 RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 2, "-m", 1]
 STEPS = ["-x", 4, "-n", 2]
-NAMES = ["main.log", "model_00000002.bin", "model_00000004.bin", "run.jsonl", "speed.log",
+NAMES = ["main.log", "model_00000002.bin", "model_00000004.bin", "model_best.bin", "run.jsonl", "speed.log",
          "state_00000002.bin", "state_00000004.bin", "tokenizer.bin"]
 LOGS = ["main.log", "speed.log", "run.jsonl"]  # in the order in which a run opens them
 KINDS = ["link", "dangling", "second name", "pipe"]

@@ -73,9 +73,9 @@ def test_steps_twice():
 
 def test_speed_log():
     """A resumed run goes on in it."""
-    rows = [f"s:{step} ms:1000 tps:1\n" for step in range(10)]
+    rows = [f"s:{step + 1} ms:1000 tps:1\n" for step in range(10)]
     write("resumed/main.log", "".join(train_line(step, 5) for step in range(8)))
-    write("resumed/speed.log", "".join(rows) + "s:6 ms:20 tps:2\njunk\ns:7 ms:nan tps:1\ns:9 ms:1 tp")
+    write("resumed/speed.log", "".join(rows) + "s:7 ms:20 tps:2\njunk\ns:8 ms:nan tps:1\ns:10 ms:1 tp")
     assert run_logs.read_run(path("resumed")).tps == {**dict.fromkeys(range(6), 1.0), 6: 2.0}
 
 

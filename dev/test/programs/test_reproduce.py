@@ -85,6 +85,11 @@ def test_124M_finished_before(emulated):
     made = os.path.getmtime(os.path.join(folder, "hf", "config.json"))
     ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY)
     assert os.path.getmtime(os.path.join(folder, "hf", "config.json")) == made
+    kept = [line for line in log.splitlines(True) if not line.startswith("s:4 ")]  # stopped before its last validation
+    with open(os.path.join(folder, "main.log"), "w", encoding="ascii") as file:
+        file.writelines(kept)
+    out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY)
+    assert "start 1 of" in out and "start 2 of" not in out and text_of(os.path.join(folder, "main.log")) == log, out
 
 
 @pytest.mark.long

@@ -69,8 +69,8 @@ def test_resume_from_every_step():
         copy = stopped_after(step, folder)
         out = train(copy, "--resume")
         check_same_end(out, copy)
-        says = f"the run in {copy} is finished (step {STEPS} of {STEPS}): --steps N --allow-changes goes on to N\n"
-        assert ("is finished" in out) == (says in out) == (step == STEPS), out
+        says = f"the run in {copy} has done {STEPS} of {STEPS} steps: --steps N --allow-changes goes on to N\n"
+        assert ("has done" in out) == (says in out) == (step == STEPS), out
 
 
 def test_resume_with_other_threads_and_memory():
@@ -113,16 +113,16 @@ def test_a_run_of_another_program():
     state = os.path.join(stopped_after_8(), "state_00000008.bin")
     folder, gpu = os.path.dirname(state), {"arithmetic": None, "--head-rows": 1024, "attention-by": "cuDNN 9.19.0"}
     for facts, says in (({"computed-in": "bf16"}, "computed-in was bf16, is fp32"), ({"--fp8": 1}, "--fp8 was 1, is 0"),
-                        ({"--init": "hf"}, "--init was hf, is d6")):
-        rewrite_state(state, {**gpu, "computed-in": "fp32", "--fp8": 0, "--init": "d6", **facts})
+                        ({"--lr": "0.5"}, "--lr was 0.5, is 0.003")):
+        rewrite_state(state, {**gpu, "computed-in": "fp32", "--fp8": 0, "--lr": "0.003", **facts})
         refused(folder, "--resume", says=[f"{folder}: {says}; give these as they were"])
         out = train(stopped_after(8, folder, "allowed"), "--resume", "--allow-changes")
         assert f"resuming with changes: {says}\n" in out and weights_hash(out) == REFERENCE["hash"], out
-    rewrite_state(state, {"--init": "d6"})
+    rewrite_state(state, {"--lr": "0.003"})
     out = train(folder, "--resume")
     assert "resuming with other roundings: --head-rows was 1024, is 8192" in out and "changes" not in out, out
     check_same_end(out, folder)
-    refused(stopped_after_8(), "--resume", says=[f"{folder}: --layers was 2, is 3; give these as they were"], layers=3)
+    refused(stopped_after_8(), "--resume", says=["--layers, --heads", "are for new models", folder], layers=3)
 
 
 @pytest.mark.parametrize("number, line", ((signal.SIGTERM, b"step    3/"), (signal.SIGINT, b"step    4/")))

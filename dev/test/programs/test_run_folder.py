@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import cli
 from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of, logged_steps, losses, new_folder,
                  path, ran, random_tokens, read, refused, shard, start, stopped_after, text_file, weights_hash)
 from run_folder import check_machine, check_options, check_times, events_of, record_of, speed_of
@@ -69,7 +70,14 @@ def test_describes_the_run():
     assert all(re.fullmatch("[0-9a-f]{16}", text) for text in prints) and prints[0] != prints[1], prints
     check_machine(record, 1)
     assert "gpus" not in record["hardware"] and not {"cuda_runtime", "nccl", "mpi"} & set(record["versions"])
-    assert list(end) == ["event", "time", "step", "status", "weights_hash"], end
+    assert list(end) == ["event", "time", "step", "status", "tokens", "seconds", "train_loss", "val_loss",
+                         "lowest_val_loss", "weights_hash"], end
+    logged, shown = cli.logged_losses(folder), [float(loss) for loss in re.findall(r"tel:([\d.]+)", cli.log_of(folder))]
+    assert end["tokens"] == 4 * 64 and 0 < end["seconds"] < time.time() - since + 2, end
+    results = [(end[key]["step"], end[key]["loss"]) for key in ("train_loss", "val_loss", "lowest_val_loss")]
+    lowest = min(range(3), key=shown.__getitem__)
+    for found, want in zip(results, ((4, logged[3]), (4, shown[2]), (2 * lowest, shown[lowest]))):
+        assert found[0] == want[0] and abs(found[1] - want[1]) <= 0.00006, (results, logged, shown)
     assert end["event"] == "end" and end["status"] == "done", end
     assert end["step"] == 4 and end["weights_hash"] == weights_hash(out), end
     check_times([record["time"], end["time"]], since)
@@ -77,7 +85,7 @@ def test_describes_the_run():
     assert len(rows) == 4, rows
     for _, milliseconds, speed in rows:
         assert abs(speed * 1e-3 * milliseconds / 64 - 1) <= 0.51 / speed + 0.001 / milliseconds, rows
-    assert len(os.listdir(folder)) == 2 * 2 + 4, os.listdir(folder)  # no temporary file is left
+    assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
 
 
 def test_odd_bytes():

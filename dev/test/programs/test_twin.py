@@ -188,7 +188,7 @@ def test_muon_numbers(folder):
             want = c.scale(rms, rows, cols)
             assert abs(muon.scale(kind, rows, cols) - want) <= FLT_EPSILON * want, (kind, rows, cols)
     needs_program(PROGRAM)
-    for words in ("", "--muon-scale rms --muon-warmup 0", "--muon-lr 0.1 -k constant --warmup 1 --muon-warmup 9"):
+    for words in ("-u 0", "-u 0 --muon-scale rms --muon-warmup 0", "--muon-lr 0.1 -k constant -u 1 --muon-warmup 9"):
         words = ["-i", write_text(folder), "--optimizer", "muon", *words.split()]
         says = muon.describe(options.parse(words, lambda device: False))
         assert f"optimizer   {says}\n" in run_c(PROGRAM, *words, "--plan"), says
@@ -219,7 +219,7 @@ def test_options():
              for words in (["linear"], ["constant"], ["wsd", "-q", "0"])]
     assert rates == [0.1, 1, 0], rates
     o = options.parse(["-i", "x", "--device", "cuda", "-f", "0"], lambda device: device == "cuda")
-    assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 20), o
+    assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 250), o
     for arguments, message in (
             ("", "--train-data (-i): missing; give a text file or token shards"),
             ("--lr nan", "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"),
@@ -311,7 +311,7 @@ def finish(process):
 
 
 STEP = re.compile(r"^step +(\d+)/(\d+) \| loss +([0-9.]+) \| norm +([0-9.]+) \| lr +(\S+) \|", re.M)
-VAL = re.compile(r"^step +(\d+)/(\d+) \| val loss +([0-9.]+)$", re.M)
+VAL = re.compile(r"^step +(\d+)/(\d+) \| val loss +([0-9.]+) \((\d+ of \d+) sequences\)$", re.M)
 
 
 def compare(ours, theirs, steps, loss_tolerance, norm_tolerance, what):
@@ -332,7 +332,7 @@ def compare(ours, theirs, steps, loss_tolerance, norm_tolerance, what):
 def test_files_only_grow(folder):
     """A resumed run goes on behind what a killed one left, also half a line; --overwrite begins anew."""
     from dev.twin.run_folder import RunFolder
-    line, speed = "s:1 trl:2.0000 lr:0.001000 norm:0.50\n", "s:1 ms:500.000 tps:200\n"
+    line, speed = "s:1 trl:2.0000 lr:0.001000 norm:0.50\n", "s:2 ms:500.000 tps:200\n"
     for overwrite, logged, lines in ((False, line, 1), (False, f"{line}s:2 t\n{line}", 2), (True, line, 1)):
         run = RunFolder(f"{folder}/run")
         run.claim(not overwrite, overwrite)
@@ -384,7 +384,8 @@ def test_same_losses_as_c(folder):
     text, shards, tokens = write_text(folder), shards_of(folder), f"{folder}/tokens.bin"
     write_shard(tokens, [i * i % 101 for i in range(400)])
     model, batch = " ".join(MODEL), "--batch-size 3 --total-batch 198"
-    muon = f"-i {text} --init d6 --layers 2 --heads 4 --channels 64 --context 32 -t 32 -b 4 --optimizer muon --steps 50"
+    muon = f"-i {text} --init d6 --layers 2 --heads 4 --channels 64 --context 32 -t 32 -b 4 --optimizer muon "
+    muon += "--steps 50 --warmup 0"
     for what, steps, tolerance, options in (
             ("accumulation, clipping, decay, two epochs and a half", 12, LOSS_FP32, f"{model} -i {text} {batch} "
              "--warmup 2 --final-lr-frac 0.1 --weight-decay 0.1 --grad-clip 2.2 --val-every 4 --val-sequences 4 "

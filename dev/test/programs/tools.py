@@ -129,7 +129,7 @@ def logged_run(name, loss, steps, every, accuracy=True, speed=500, record=None, 
                 lines["eval", step] = f"s:{step} eval:{0.25 + 0.0002 * step:.4f}\n"
         if step < steps:
             lines["trl", step] = train_line(step, loss(step))
-            fast.append(f"s:{step} ms:2000.000 tps:{speed}\n")
+            fast.append(f"s:{step + 1} ms:2000.000 tps:{speed}\n")
     assert set(change) <= set(lines)
     lines.update(change)
     write(os.path.join(new_folder(name), "main.log"), "".join(lines.values()))

@@ -202,10 +202,10 @@ TEST(test_accepted) {
          "train-data=a=b lr=0.0006 batch-size=2 skip-loss-z=3.5 resume=0 prompt= steps=-1"},
         {ON_BOTH, "-i - -o d -y -nk 3", "train-data=- resume=1 keep=3"},
         {ON_BOTH, "-i x -y 0 -nk 0", "resume=0 keep=0"}, // as by default, so nothing is needed
-        {ON_BOTH, "--prompt=--lr --steps 0", "prompt=--lr"},
-        {ON_BOTH, "--steps 0 --", "steps=0"},
+        {ON_BOTH, "--prompt=--lr -e m --steps 0", "prompt=--lr"},
+        {ON_BOTH, "-e m --steps 0 --", "steps=0"},
         {ON_BOTH, "--plan", "plan=1"},
-        {ON_BOTH, "-x 0 -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
+        {ON_BOTH, "-x 0 -e m -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
         {ON_GPU_ONLY, "--plan -x 0 --gpu-memory 8", "gpu-memory=8"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -r -1", "batch-size=4"},
         // what follows from other options
@@ -345,8 +345,9 @@ TEST(test_foreign_names) {
 TEST(test_record) {
     static const char shapes[] = "train-data seed lr schedule steps total-batch seq-len init optimizer muon-lr "
                                  "muon-warmup muon-scale";
-    static const char free_ones[] = "batch-size threads recompute out-dir val-every prompt resume val-sequences "
-                                    "val-batches hellaswag hellaswag-data mmlu eval-examples";
+    static const char free_ones[] = "batch-size recompute val-every val-sequences val-batches hellaswag hellaswag-data "
+                                    "mmlu eval-examples patience zero-stage";
+    static const char local[] = "threads out-dir prompt resume overwrite plan num-processes process-rank json";
     static Parsed a, b;
     char text[64], other[64];
     CHECK(t, parse(&a, false, "-i x -l 3e-4 -c 0.1 -o d") && parse(&b, false, "-i x -l 0.0003 -c .1 -o d"), "parse");
@@ -356,8 +357,10 @@ TEST(test_record) {
         CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_specs_cpu[i].name, text, other);
         bool is_free = args_list_has(free_ones, ' ', train_specs_cpu[i].name, strlen(train_specs_cpu[i].name));
         bool is_shape = args_list_has(shapes, ' ', train_specs_cpu[i].name, strlen(train_specs_cpu[i].name));
+        bool is_local = args_list_has(local, ' ', train_specs_cpu[i].name, strlen(train_specs_cpu[i].name));
         CHECK(t, (!is_free || train_shapes_run[i] == FREE) && (!is_shape || train_shapes_run[i] == SHAPES), "--%s",
               train_specs_cpu[i].name);
+        CHECK(t, !is_local || train_shapes_run[i] == LOCAL, "--%s", train_specs_cpu[i].name);
     }
     CHECK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"), "%s", b.error.text);
     train_options_text(&b.options, OPTION_train_data, text, sizeof(text));

@@ -70,11 +70,11 @@ TEST(test_plain_output) {
     Error error;
     char text[1024];
     Logger logger = open_logger(t, NULL, 0, 3, false);
-    bool ok = logger_val(&logger, 2, 3.25, &error) && logger_step(&logger, &example, &error);
+    bool ok = logger_val(&logger, 2, 3.25, "(8 of 9 sequences)", &error) && logger_step(&logger, &example, &error);
     logger_event(&logger, "saved %s", "x");
     close_logger(&logger, text, sizeof(text));
     const char *expected =
-        "step    2/3 | val loss 3.250000\n"
+        "step    2/3 | val loss 3.250000 (8 of 9 sequences)\n"
         "step    3/3 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | 0:00 left\n"
         "saved x\n";
     CHECK(t, ok && strcmp(text, expected) == 0, "%s", text);
@@ -87,12 +87,34 @@ TEST(test_terminal_output) {
     StepInfo last = example;
     last.step = 39;
     Logger logger = open_logger(t, NULL, 0, 40, true);
-    bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, &error) &&
+    bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, "(8 of 9 sequences)", &error) &&
               logger_step(&logger, &last, &error);
     close_logger(&logger, text, sizeof(text));
     CHECK(t, ok && strncmp(text, "\rstep    3/40 | loss 7.123456 | 315 tok/s | 62% of peak | ", 58) == 0, "%s", text);
-    const char *after = strstr(text, " left\033[J\r\033[Jstep    3/40 | val loss 3.250000\nstep   40/40 | loss ");
+    const char *after =
+        strstr(text, " left\033[J\r\033[Jstep    3/40 | val loss 3.250000 (8 of 9 sequences)\nstep   40/40 | loss ");
     CHECK(t, after != NULL && ends_with(text, " left\n"), "%s", text);
+}
+
+// --log-every shows every N-th step, whose line stays, and the last.
+TEST(test_log_every) {
+    for (int terminal = 0; terminal <= 1; terminal++) {
+        Error error;
+        char text[4096];
+        int stay = 0, shown = 0;
+        Logger logger = open_logger(t, NULL, 0, 8, terminal != 0);
+        logger.show_every = 3;
+        for (int64_t step = 0; step < 8; step++) {
+            StepInfo info = example;
+            info.step = step;
+            CHECK(t, logger_step(&logger, &info, &error), "%s", error.text);
+        }
+        close_logger(&logger, text, sizeof(text));
+        for (const char *at = text; (at = strstr(at, "step ")) != NULL; at++) { shown++; }
+        for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) { stay++; }
+        CHECK(t, stay == 3 && shown == (terminal ? 8 : 3) && strstr(text, "step    6/8 | loss 7.123456 | norm") != NULL,
+              "%s: %d lines, %d steps: %s", terminal ? "terminal" : "file", stay, shown, text);
+    }
 }
 
 // ---- main.log ----
@@ -104,7 +126,7 @@ static void run_steps(Test *t, int64_t from, int64_t to) {
     Logger logger = open_logger(t, test_folder(t), from, 10, false);
     for (int64_t step = from; step < to; step++) {
         StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
-        bool ok = (step % 2 != 0 || logger_val(&logger, step, 6.0 - (double)step, &error)) &&
+        bool ok = (step % 2 != 0 || logger_val(&logger, step, 6.0 - (double)step, "", &error)) &&
                   logger_step(&logger, &info, &error);
         CHECK(t, ok, "%s", error.text);
     }

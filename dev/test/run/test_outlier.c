@@ -52,19 +52,6 @@ TEST(test_known_zscore) {
     CHECK(t, isnan(outlier_zscore(&d, NAN)) && isnan(outlier_zscore(&d, INFINITY)), "z of no number");
 }
 
-// The lower of the two middle values, whatever their order. A value that comes often counts so often.
-TEST(test_median) {
-    OutlierDetector d;
-    outlier_init(&d);
-    CHECK(t, isnan(outlier_median(&d)), "a median of nothing");
-    for (int i = 0; i < OUTLIER_WINDOW - 1; i++) { accept(&d, 127 - i * 37 % 128); }
-    CHECK(t, isnan(outlier_median(&d)), "a median before the window is full");
-    accept(&d, 127 - 127 * 37 % 128);
-    CHECK(t, outlier_median(&d) == OUTLIER_WINDOW / 2 - 1, "the median of 0 to 127 is %g", outlier_median(&d));
-    for (int i = 0; i < OUTLIER_WINDOW / 2; i++) { accept(&d, 5.0); }
-    CHECK(t, outlier_median(&d) == 5.0, "the median is %g, and half of the values are 5", outlier_median(&d));
-}
-
 // What enters no statistics and is skipped, unless the threshold is 0.
 TEST(test_spikes) {
     OutlierDetector d = filled(3.0), before = d;

@@ -11,7 +11,7 @@ static int status_after(int first, int second, double seconds, bool ranks) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        StopRequest stop = {0, 0, 0.0, ranks, false, false};
+        StopRequest stop = {0, 0, 0.0, ranks, false, false, 0};
         fclose(stderr);
         stop_on_signal(&stop, first);
         stop.first -= seconds;
@@ -50,7 +50,7 @@ static void words_after(bool answers, char *words, size_t size) {
     if (pipe(ends) != 0) { abort(); }
     pid_t child = fork();
     if (child == 0) {
-        StopRequest stop = {0, 0, 0.0, false, false, answers};
+        StopRequest stop = {0, 0, 0.0, false, false, answers, 0};
         dup2(ends[1], STDERR_FILENO);
         stop_on_signal(&stop, SIGINT);
         stop_on_signal(&stop, SIGINT); // at once: the same signal

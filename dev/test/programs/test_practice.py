@@ -1,0 +1,340 @@
+"""What a run is used for: the best model and --patience, evaluation as a result, samples for programs, going on by the
+folder alone, texts from pipes, models of another program."""
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+import cli
+from cli import (ENVIRONMENT, PROGRAM, TINY, checkpoints, finish, log_of, logged_steps, new_folder, path, ran, refused,
+                 shard, start, stopped_after, text_file, val_losses, weights_hash, write)
+from run_folder import events_of
+from tools import python, read
+
+TEXT = text_file()
+SHORT = text_file("short.txt", 700)  # is learned by heart
+LEARNS = ["-i", SHORT, *TINY, "-s", 0, "-v", 20, "--lr", 0.01, "-u", 0, "--schedule", "constant", "-x", 400]
+
+
+def lowest(folder):
+    """(loss, step) of the lowest validation in main.log, the first of equal ones."""
+    found = [(float(loss), int(step)) for step, loss in re.findall(r"^s:(\d+) tel:([\d.]+)", log_of(folder), re.M)]
+    return min(found)
+
+
+# ---- The best model ----
+
+
+def test_the_best_model_is_kept():
+    """A run that learns a text by heart: the model of the lowest validation loss is there at the end, whatever --keep
+    removes, and a stopped run that goes on finds it as well."""
+    folder = new_folder("overfits")
+    out = ran(*LEARNS, "-n", 20, "--keep", 1, "-o", folder)
+    loss, step = lowest(folder)
+    assert 0 < step < 400 and lowest(folder)[0] < val_losses(out)[-1], out
+    assert f"\nlowest validation loss {loss:.4f} after step {step} (model_best.bin)\n" in out, out
+    assert checkpoints(folder) == [400]
+    best = os.path.join(folder, "model_best.bin")
+    again = ran("-i", SHORT, *TINY[-4:], "--init", best, "-x", 0, "-s", 0, "--val-sequences", 80)
+    assert abs(val_losses(again)[0] - loss) <= 0.0001, again
+    assert f"tokenizer   {folder}/tokenizer.bin, the model's own" in again, again
+    python("hf.py", "export", best, path("best_hf"))
+    parts = new_folder("overfits_parts")
+    ran(*LEARNS, "-n", 20, "-o", parts)
+    for at in (step - 20, step, step + 20):
+        copy = stopped_after(at, parts)
+        if at <= step:  # the straight run writes it after its checkpoint of this step
+            os.remove(os.path.join(copy, "model_best.bin"))
+        out = ran(*LEARNS, "-o", copy, "--resume")
+        assert f"\nlowest validation loss {loss:.4f} after step {step} (" in out, (at, out)
+        assert read(os.path.join(copy, "model_best.bin")) == read(best), at
+    end = events_of(folder)[-1]
+    assert end["lowest_val_loss"]["step"] == step and abs(end["lowest_val_loss"]["loss"] - loss) <= 0.00006, end
+
+
+def test_other_data_begin_anew():
+    """Losses of other sequences are not compared with the lowest one."""
+    folder = new_folder("other_data")
+    ran(*LEARNS[:-1], 60, "-o", folder)
+    other = write("other.txt", b"QZXJ\n" * 160)
+    out = ran(*LEARNS[:-1], 80, "-o", folder, "--resume", "--allow-changes", "-j", other)
+    assert f"lowest validation loss {min(val_losses(out)):.4f} after step" in out, out
+
+
+def test_what_overwrite_removes():
+    """The best model of the older run, and what a killed save has left of one."""
+    folder = new_folder("overwritten")
+    ran(*LEARNS[:-1], 20, "-o", folder)
+    write(os.path.join(folder, "model_best.bin.tmp"), b"cut")
+    ran(*LEARNS[:-1], 20, "-v", 0, "-o", folder, "--overwrite")
+    assert not [name for name in os.listdir(folder) if "best" in name], os.listdir(folder)
+
+
+def test_patience():
+    """The run ends after so many validations without a lower loss, is saved there, and goes on if it is told to."""
+    straight, folder = new_folder("no_patience"), new_folder("patience")
+    whole = ran(*LEARNS, "-o", straight)
+    out = ran(*LEARNS, "--patience", 3, "-o", folder)
+    losses = [float(loss) for loss in re.findall(r"tel:([\d.]+)", log_of(straight))]
+    since, want = 0, None
+    for i, loss in enumerate(losses):
+        since = 0 if loss < min(losses[:i], default=math.inf) else since + 1
+        if since == 3:
+            want = 20 * i
+            break
+    assert want and checkpoints(folder) == [want] and logged_steps(folder) == [*range(want)], (want, out)
+    assert f"stopped by --patience after {want} of 400 steps; --resume --patience 0 goes on from here\n" in out, out
+    end = events_of(folder)[-1]
+    assert (end["status"], end["message"]) == ("stopped", "by --patience"), end
+    again = ran("--resume", "-o", folder)  # its patience is still at an end
+    assert f"stopped by --patience after {want} of 400 steps" in again and checkpoints(folder) == [want], again
+    assert weights_hash(ran("--resume", "-o", folder, "--patience", 0)) == weights_hash(whole)
+    refused(*LEARNS, "--val-fraction", 0, "--patience", 3, says=["--patience: there are no data to validate on"])
+    refused(*LEARNS, "-v", 0, "--patience", 3, says=["--patience: needs --val-every (-v)"])
+
+
+# ---- Evaluation ----
+
+
+def test_evaluation_is_a_result():
+    """All sequences, the numbers that follow from each other, one line of JSON a run, here of a text of bytes."""
+    config = cli.config()
+    params = cli.make_params(config)
+    model = cli.model("evaluated.bin", config, params)
+    text = write("evaluated.txt", bytes(range(32, 122)) * 5)
+    run = ["--init", model, "-j", text, "-t", 16, "-x", 0, "-s", 0]
+    results = path("results.jsonl")
+    for batch in ([], ["-b", 1]):
+        out = ran(*run, *batch, "--json", results)
+        assert re.search(r"^evaluation \| val loss [\d.]+ \(28 of 28 sequences\) \| perplexity [\d.]+ \| [\d.]+ bits "
+                         r"per byte$", out, re.M), out
+    tokens = [256, *read("evaluated.txt")]
+    want = sum(sum(cli.reference_losses(config, params, tokens[i:i + 16], tokens[i + 1:i + 17]))
+               for i in range(0, 28 * 16, 16)) / (28 * 16)
+    lines = [json.loads(line) for line in read(results).decode().splitlines()]
+    assert len(lines) == 2, lines
+    for line in lines:
+        assert (line["event"], line["model"], line["data"]) == ("evaluation", model, text), line
+        assert (line["sequences"], line["sequences_in_data"], line["tokens"]) == (28, 28, 28 * 16), line
+        assert abs(line["loss"] - want) <= 1e-5 and abs(line["perplexity"] - math.exp(line["loss"])) <= 1e-4, line
+        assert abs(line["bits_per_byte"] - line["loss"] / math.log(2)) <= 1e-6, line  # a byte is a token
+    out, _ = finish(start(*run, "--json", "-"))
+    assert json.loads(out)["loss"] == lines[0]["loss"], out
+    folder = new_folder("evaluations")
+    ran(*run, "-o", folder)
+    assert os.listdir(folder) == ["evaluation.jsonl"]
+    refused("--init", model, "-x", 0, "--json", results, says=["--json: there is nothing to evaluate", "--val-data"])
+    refused("-i", TEXT, *TINY, "-x", 1, "--json", results, says=["--json: needs --steps 0"])
+    for option in (["-n", 2], ["--keep", 2], ["--resume"], ["--overwrite"]):
+        refused(*run, "-o", folder, *option, says=["needs --steps (-x) other than 0"])
+
+
+def test_interrupted_evaluation():
+    """It is no result: no line of JSON, and a status that scripts notice."""
+    text = write("long.txt", b"abcdefgh\n" * 200000)
+    results = path("interrupted.jsonl")
+    model = cli.model("slow.bin", cli.config(C=64, L=2))
+    process = start("--init", model, "-j", text, "-t", 16, "-x", 0, "-s", 0, "--json", results)
+    line = b""
+    while line != b"\n":
+        line = process.stderr.readline()
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process, 1)
+    assert err.endswith("train_gpt2: stopped by a signal, before the end of the evaluation\n"), err
+    assert out == "" and not os.path.exists(results)
+
+
+def test_bytes_of_documents():
+    """End-of-text is a token and no byte of the text."""
+    config = cli.config()
+    params = cli.make_params(config)
+    data = shard("documents.bin", ([256, *range(40, 47)] * 8)[:49])
+    model = cli.model("documents_model.bin", config, params)
+    out, _ = finish(start("--init", model, "-j", data, "-t", 16, "-x", 0, "-s", 0, "--json", "-"))
+    line = json.loads(out)
+    assert line["tokens"] == 48 and abs(line["bits_per_byte"] - line["loss"] * 48 / (42 * math.log(2))) <= 1e-6, line
+
+
+# ---- Samples ----
+
+
+def sampled(*arguments, **keywords):
+    """What a run of 0 steps leaves to other programs."""
+    process = subprocess.run([PROGRAM, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, check=True,
+                             **keywords)
+    assert process.stderr.startswith(b"gpt2.c "), process.stderr
+    return process.stdout
+
+
+def test_samples_for_programs():
+    """Standard output has the text and nothing else. A prompt comes from a file or a pipe, with its lines."""
+    config = cli.config()
+    model = cli.model("sampled.bin", config, cli.make_params(config))
+    run = ["--init", model, "-x", 0, "-g", 8, "--temperature", 0]
+    prompt = b"two\nlines"
+    text = sampled(*run, "--prompt", prompt.decode())
+    assert text.startswith(prompt) and text.endswith(b"\n") and len(text) >= len(prompt) + 9, text
+    name = write("prompt.txt", prompt + b"\n")
+    assert sampled(*run, "--prompt-file", name) == sampled(*run, "--prompt-file", "-", input=prompt) == text
+    warm = [*run[:-2], "--num-samples", 3, "--prompt", "x"]
+    texts = sampled(*warm).split(b"\n---\n")
+    assert len(texts) == len(set(texts)) == 3 and all(text.startswith(b"x") for text in texts), texts
+    assert texts[0] + b"\n" == sampled(*warm[:-4], "--prompt", "x")
+    refused(*run, "--prompt", "a", "--prompt-file", name, says=["--prompt", "--prompt-file"])
+    refused("-x", 0, "--prompt", "a", says=["--init (-e): missing"])
+    refused(*run, "--prompt-file", path("no_prompt.txt"), says=["no_prompt.txt: cannot open"])
+
+
+def closed_after(line, *arguments):
+    """The status of a run whose reader goes away after a line, and what it then says on stderr."""
+    process = start(*arguments)
+    for shown in process.stdout:
+        if line in shown:
+            break
+    process.stdout.close()
+    err = process.stderr.read().decode()
+    return process.wait(60), err
+
+
+def test_reader_that_goes():
+    """`| head`: the run saves, and ends as other programs do whose output nobody reads. Nothing is said."""
+    folder = new_folder("reader")
+    run = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 1000000, "-o", folder]
+    assert closed_after(b"step       3/", *run) == (-signal.SIGPIPE, "")
+    assert checkpoints(folder) and events_of(folder)[-1]["status"] == "stopped"
+    assert closed_after(b"gpt2.c", *run[:-4], "-x", 3, "--plan")[0] in (0, -signal.SIGPIPE)
+
+
+# ---- Going on ----
+
+
+def test_resume_by_the_folder_alone():
+    """--resume --out-dir goes on as the run began: what was given then, also what shapes nothing. What is given beside
+    it is compared."""
+    data = shard("alone_train.bin", cli.random_tokens(2000, 257))
+    run = ["-i", data, "-j", data, "--vocab", 257, *TINY, "-x", 12, "-n", 4, "-v", 3, "-m", 2, "-s", 0, "--lr", 0.005,
+           "-d", 64, "--shuffle", "--schedule", "linear", "-q", 0.5, "--weight-decay", 0.1, "--keep", 2, "--log-every",
+           5]
+    folder = new_folder("alone")
+    whole = ran(*run, "-o", folder)
+    log = log_of(folder)
+    copy = stopped_after(8, folder)
+    out = ran("--resume", "-o", copy)
+    assert weights_hash(out) == weights_hash(whole) and log_of(copy) == log and checkpoints(copy) == [8, 12], out
+    assert re.findall(r"^step +(\d+)/12 \| loss", out, re.M) == ["10", "12"], out
+    options = events_of(copy)[-2]["options"]
+    want = dict(events_of(folder)[0]["options"])
+    assert {name for name in want if options[name] != want[name]} == {"out-dir", "resume"}, options
+    ran("--resume", "-o", copy, "-x", 16, "--allow-changes")  # what was taken is taken again
+    options = events_of(copy)[-2]["options"]
+    assert {name for name in want if options[name] != want[name]} == {"out-dir", "resume", "steps", "allow-changes"}
+    out, err = finish(start("--resume", "-o", stopped_after(8, folder), "--lr", 0.1), 1)
+    assert out == "" and "--lr was 0.005, is 0.1; give these as they were, or --allow-changes" in err, (out, err)
+    for more in ([], ["--allow-changes"]):
+        refused("--resume", "-o", copy, "--channels", 32, *more, says=["are for new models", copy])
+    moved = write("moved_train.bin", read(data))  # the same data under another name are no change
+    assert "changes" not in ran("--resume", "-o", stopped_after(8, folder), "-i", moved, "-j", moved)
+    other = shard("other_train.bin", cli.random_tokens(2000, 257, seed=2))
+    refused("--resume", "-o", stopped_after(8, folder), "-i", other,
+            says=["training-data-fingerprint was", f" ({other}); give these as they were"])
+    refused("--resume", "-o", new_folder("nothing"), says=["holds no checkpoint; --overwrite, with all options"])
+
+
+def test_more_steps_say_where_the_rate_goes():
+    folder = new_folder("more")
+    ran("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 10, "-u", 0, "-o", folder)
+    out = ran("--resume", "-o", stopped_after(10, folder), "-x", 20, "--allow-changes")
+    said = re.search(r"--steps was 10, is 20; the learning rate of the next step was 3e-05, is (\S+) \(--schedule "
+                     r"constant, or wsd before its last fifth, goes on without a jump\)\n", out)
+    assert said and abs(float(said[1]) - 3e-4 * (0.1 + 0.9 * 0.5)) <= 1e-9, out
+    folder = new_folder("constant")
+    ran("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 10, "--schedule", "constant", "-o", folder)
+    out = ran("--resume", "-o", folder, "-x", 20, "--allow-changes")
+    assert "resuming with changes: --steps was 10, is 20\n" in out, out
+
+
+def test_warmup_of_a_new_model():
+    """A tenth of the steps, for a model that begins from noise only, and a run that goes on keeps it."""
+    folder = new_folder("warm")
+    run = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-n", 20, "-o", folder]
+    assert " after 4 steps of warm-up" in ran(*run, "-x", 40)
+    out = ran("--resume", "-o", stopped_after(20, folder))
+    assert " after 4 steps of warm-up" in out, out
+    assert "warm-up" not in ran("-i", TEXT, *TINY[-4:], "--init", folder, "-x", 40)
+    assert "warm-up" not in ran("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 9)
+    assert " after 100 steps of warm-up" in ran("-i", TEXT, *TINY, "-x", 9000, "--plan")
+
+
+# ---- Texts ----
+
+
+def test_text_from_a_pipe():
+    """It is the text of a file; one without an end is refused before the machine's memory is full."""
+    run = [*TINY, "-v", 0, "-s", 0, "-x", 3]
+    hashes = []
+    for source, keywords in ((TEXT, {}), ("-", {"stdin": open(TEXT, "rb")})):
+        process = subprocess.run([PROGRAM, "-i", source, *map(str, run)], env=ENVIRONMENT, capture_output=True,
+                                 check=True, **keywords)
+        hashes.append(weights_hash(process.stdout.decode("latin-1")))
+    assert hashes[0] == hashes[1]
+
+
+def test_val_fraction():
+    out = ran("-i", TEXT, *TINY, "-s", 0, "-x", 1, "--val-fraction", 0.25)
+    assert "val data    (the last part of it): 1000 tokens" in out, out
+    out = ran("-i", TEXT, *TINY, "-s", 0, "-x", 1, "--val-fraction", 0)
+    assert "val" not in out.split("batch ")[0] and "4001 tokens" in out, out
+    refused("-i", shard("fraction.bin", [1] * 99), *TINY, "-x", 1, "--val-fraction", 0.2,
+            says=["--val-data for shards"])
+    refused("-i", TEXT, "-j", TEXT, *TINY, "-x", 1, "--val-fraction", 0.2, says=["--val-fraction: needs no --val-data"])
+
+
+def test_what_does_not_fit_is_shown_first():
+    """The table of a run stands before memory is taken, and before what refuses it."""
+    refused("-i", TEXT, "--init", "gpt3:c12288", "-x", 1, says=["memory plan: needs"],
+            out_says=["\nparameters  17", " TiB, planned\n"])
+
+
+# ---- Models of other programs ----
+
+
+def test_models_that_compute_something_else():
+    """A header's number tells models apart that have the same tensors. An edited activation asks for another number."""
+    config = cli.config()
+    name = cli.model("variant.bin", config)
+    data = bytearray(read(name))
+    data[32] = 3
+    write("variant.bin", bytes(data))
+    refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 3, this program computes 0"])
+    assert "holds a model of variant 3" in python("hf.py", "export", name, path("variant_hf"), status=1)[1]
+
+
+@pytest.mark.long
+def test_an_edited_activation(tmp_path):
+    with open("train_gpt2.c", encoding="utf-8") as file:
+        source = file.read()
+    edited = source.replace("vf_set1(0.5f) * x * (vf_set1(1.0f) + gelu_tanh(x))", "vf_set1(0.5f) * x", 1)
+    assert edited != source
+    place = tmp_path / "edited.c"
+    place.write_text(edited, encoding="utf-8")
+    for variant, says in ((0, "needs another MODEL_VARIANT"), (1, "holds a model of variant 1")):
+        program, folder = tmp_path / f"edited_{variant}", new_folder("edited")
+        header = tmp_path / "llmc" / "model"
+        header.mkdir(parents=True, exist_ok=True)
+        text = open("llmc/model/gpt2.h", encoding="utf-8").read()
+        (header / "gpt2.h").write_text(text.replace("MODEL_VARIANT 0", f"MODEL_VARIANT {variant}"), encoding="utf-8")
+        subprocess.run(["gcc", "-O1", "-march=native", f"-I{tmp_path}", "-I.", str(place), "-o", str(program), "-lm",
+                        "-pthread"], check=True, capture_output=True)
+        trainer = cli.Trainer(str(program), "train_gpt2")
+        words = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 2, "-o", folder]
+        if variant == 0:
+            trainer.refused(*words, says=[says])
+        else:
+            trainer.ran(*words)
+            refused("--init", folder, "-x", 0, says=[says])
+            refused("--resume", "-o", folder, says=[says])
