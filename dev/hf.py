@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from dev import guard, hf_tokenizer  # noqa: E402
 from dev.twin import Problem, version  # noqa: E402
 from dev.twin.weights import (BF16, Config, FP32, bin_config, check_config, model_header, pad_vocab,  # noqa: E402
-                              newest, tensors, widen)
+                              newest_model, tensors, widen)
 
 NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "BOOL": np.uint8}
 TRANSPOSED = re.compile(r"\.c_\w+\.weight$")  # linear weights are (in, out) in these files, (out, in) in a .bin
@@ -219,7 +219,7 @@ def write_safetensors(path, config, flat):
 
 
 def export_model(source, folder, tokenizer=None):
-    path = newest(source, "model_*.bin") if os.path.isdir(source) else source
+    path = newest_model(source) if os.path.isdir(source) else source
     if path is None:
         raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
     (config, form), beside = bin_config(path), tokenizer_beside(path)

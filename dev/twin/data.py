@@ -222,8 +222,13 @@ def sum64(words):
 
 def hash64(data):
     """The hash of bytes: the SUM64 of their words, the last one filled up with zeros, and their number."""
-    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
-    return (sum64(words) + int(rand_mix(np.array([U64 - len(data)], np.uint64))[0])) & U64
+    return hash_of_words(np.frombuffer(data + bytes(-len(data) % 4), np.uint32), len(data))
+
+
+def hash_of_words(words, size=None):
+    """The hash of `size` bytes that lie in 4-byte words; without a size, of all."""
+    size = 4 * len(words) if size is None else size
+    return (sum64(words) + int(rand_mix(np.array([U64 - size], np.uint64))[0])) & U64
 
 
 def hash64_join(hashed, data):

@@ -7,14 +7,16 @@ import glob
 import math
 import os
 import re
+import struct
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 
 from dev import guard
 from dev.twin import ROOT, Problem, header
-from dev.twin.data import INIT, rand_u64
+from dev.twin.data import INIT, hash_of_words, rand_u64
 
 # The 16 tensors in file order: name in the files, name in the module (Hugging Face's), shape, initialisation.
 PARAMETERS = [
@@ -237,6 +239,31 @@ def newest(folder, kind):
     return max(names, key=step_of, default=None)
 
 
+def is_whole(path):
+    """Whether a run's model is the one that its training state expects. A model without a state is taken as it is."""
+    state = os.path.join(os.path.dirname(path), os.path.basename(path).replace("model_", "state_"))
+    if not os.path.exists(state):
+        return True
+    try:
+        bin_config(path)
+        with guard.open_file(state) as file:
+            head = file.read(1 << 20)
+        expected, = struct.unpack_from("<Q", head, 24 + struct.unpack_from("<I", head, 12)[0] + 48)  # the first record
+    except (Problem, OSError, struct.error):
+        return False
+    return hash_of_words(np.memmap(path, np.uint32, "r", 1024)) == expected
+
+
+def newest_model(folder):
+    """The newest model_<step>.bin of a run's folder that is whole, or None."""
+    names = glob.glob(os.path.join(glob.escape(folder), f"model_{'[0-9]' * 8}.bin"))
+    for path in sorted(names, key=step_of, reverse=True):
+        if is_whole(path):
+            return path
+        print(guard.printable(f"passed over: {path}: is damaged"), file=sys.stderr)
+    return None
+
+
 def open_model(init):
     """The file and the config that --init names; the config of a size has no vocabulary yet, and no file."""
     if init in sizes():
@@ -244,7 +271,7 @@ def open_model(init):
         return None, Config(context, 0, 0, L, heads, C)
     path = init
     if os.path.isdir(init):
-        path = newest(init, "model_*.bin")
+        path = newest_model(init)
         if path is None:
             raise Problem(f"--init {init}: this folder holds no model_<step>.bin; dev/hf.py import converts a model of "
                           "Hugging Face")

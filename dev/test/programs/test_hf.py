@@ -348,6 +348,9 @@ def test_a_run():
             called("export", source, new_folder("run_hf"))
         hf.import_model(out, path("back.bin"))
         assert read("back.bin") == before
+    write(newest, before[:-1] + bytes([before[-1] ^ 1]))  # as the trainers: the one before a damaged checkpoint
+    assert older + " for" in called("export", folder, new_folder("run_hf"))
+    write(newest, before)
     train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
     os.remove(newest)
