@@ -14,7 +14,6 @@ exit status: 0 all is well, of two runs logs and weights are alike; 1 the two di
 """
 import csv
 import math
-import os
 import sys
 
 import guard
@@ -141,16 +140,30 @@ def compare_two(runs, paths, tolerance):
     return 1 if parts or other_weights else 0
 
 
+def read_runs(paths):
+    """(path, run) of each. Of several paths, those that hold no run are left out: pictures and tables of a sweep."""
+    found = []
+    for path in paths:
+        try:
+            run = run_logs.read_run(path)
+            if not (run.last_step or run.starts) and len(paths) > 2:
+                raise run_logs.LogError(f"{path}: has no line of a training log")
+            found.append((path, run))
+        except run_logs.LogError as error:
+            if len(paths) <= 2 or (path == paths[-1] and not found):
+                raise
+            print(guard.printable(f"compare.py: left out: {error}"), file=sys.stderr)
+    return found
+
+
 def compare(paths, tolerance, as_csv):
     """Prints all of it. Returns the exit status."""
-    folders = [path for path in paths if os.path.isdir(path) or len(paths) <= 2]
-    for path in set(paths) - set(folders):  # a picture or a table beside the runs of a sweep
-        print(f"compare.py: {guard.printable(path)}: is no folder of a run: left out", file=sys.stderr)
-    paths, runs = folders, [run_logs.read_run(path) for path in folders]
+    only_table = as_csv or len(paths) != 2
+    paths, runs = zip(*read_runs(paths))
     for note in (note for run in runs for note in run.notes):
         print(f"compare.py: {guard.printable(note)}", file=sys.stderr)
     print_table(runs, paths, as_csv)
-    if len(runs) != 2 or as_csv:
+    if only_table:
         return 0
     print()
     return compare_two(runs, paths, tolerance)

@@ -58,7 +58,7 @@ fi
 
 count_gpus() {
     [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || { tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c . && return; }
-    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || stop "no GPU by nvidia-smi -L; SMOKE=1 runs all in small on the CPU"
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || stop "no GPU by nvidia-smi -L; GPUS=8 plans for 8; SMOKE=1 runs all"
 }
 
 # ---- Before the training ----

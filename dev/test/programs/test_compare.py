@@ -147,7 +147,10 @@ def test_table():
         "late 0.0006 4.2000 100 4.2000 4.1100 100 52428800 4.0000 done",
         "a 0.0006 4.8000 40 4.8000 4.7100 40 20971520 - done", "theirs2 - - - - 1.5000 4 - - -"], out
     write("picture.png", "no log")
-    assert "picture.png: is no folder of a run: left out" in run("a", "b", "picture.png")[1]
+    os.makedirs(path("empty"), exist_ok=True)
+    out, err = run("empty", "a", "b", "picture.png")
+    assert err.count("compare.py: left out: ") == 2 and "picture.png: has no line" in err and out.count("\n") == 3, err
+    assert "no line of a training log" in run("empty", "empty", "picture.png", status=2)[1]
     table = list(csv.reader(run("late", "b", "--csv")[0].splitlines()))
     assert [row[0] for row in table] == ["run", "late", "b"] and table[0][1] == "--lr" and table[2][2] == "4.2", table
 

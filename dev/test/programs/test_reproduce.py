@@ -162,7 +162,7 @@ def test_refusals():
     def smi(text):
         return dict(SMOKE=None, GPUS=None, PATH=before_path({"nvidia-smi": text}))
 
-    no_gpu = "no GPU by nvidia-smi -L; SMOKE=1 runs all in small on the CPU"
+    no_gpu = "no GPU by nvidia-smi -L; GPUS=8 plans for 8; SMOKE=1 runs all"
     elsewhere = "set STEPS, OUT_DIR or PLAN=1 in the environment instead"
     for message, words, changes in (
         *((no_gpu, [], smi(says)) for says in ("echo 'NVIDIA-SMI has failed' >&2\nexit 9\n", "exit 0\n")),
