@@ -7,7 +7,7 @@
 //           train_loss, val_loss and lowest_val_loss, each {"step", "loss"}, after so many steps,
 //           HellaSwag and MMLU, weights_hash
 // A start without an end was killed, ended because another rank was lost, or still runs. Unknown values are left out.
-// --overwrite begins a new file.
+// --overwrite begins a new file. A run of 0 steps appends a line "evaluation" to another file (record_evaluation).
 #ifndef LLMC_RUN_RECORD_H
 #define LLMC_RUN_RECORD_H
 

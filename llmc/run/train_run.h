@@ -111,7 +111,7 @@ struct TrainRun {
     RunRecord record;
 };
 
-// Tells whether the run keeps a folder. An evaluation alone writes one line (run_evaluate.h).
+// Tells whether the run keeps a folder. An evaluation alone writes one line (run_record.h).
 static inline bool run_writes_files(const TrainRun *run) {
     return run->options->out_dir[0] != '\0' && run->options->steps != 0;
 }
