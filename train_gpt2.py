@@ -488,7 +488,7 @@ class Run:
     def read_checkpoint(self):
         """Goes on from the newest checkpoint: sets parameters and step, returns the state. None: a fresh run."""
         o = self.options
-        path = weights.newest(o.out_dir, "twin_*.pt") if o.resume else None
+        path = next(iter(weights.by_step(o.out_dir, "twin_*.pt")), None) if o.resume else None
         if path is None:
             return None
         try:

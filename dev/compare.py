@@ -142,7 +142,7 @@ def compare_two(runs, paths, tolerance):
 
 def read_runs(paths):
     """(path, run) of each. Of several paths, those that hold no run are left out: pictures and tables of a sweep."""
-    found = []
+    found, problem = [], None
     for path in paths:
         try:
             run = run_logs.read_run(path)
@@ -150,9 +150,11 @@ def read_runs(paths):
                 raise run_logs.LogError(f"{path}: has no line of a training log")
             found.append((path, run))
         except run_logs.LogError as error:
-            if len(paths) <= 2 or (path == paths[-1] and not found):
-                raise
-            print(guard.printable(f"compare.py: left out: {error}"), file=sys.stderr)
+            problem = error
+            if len(paths) > 2:
+                print(guard.printable(f"compare.py: left out: {error}"), file=sys.stderr)
+    if problem and (len(paths) <= 2 or not found):
+        raise problem
     return found
 
 

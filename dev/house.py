@@ -27,7 +27,7 @@ ROOMS = {
     "data": (1514, 1450, "base model"),
     "files": (1068, 1050, "base model"),
     "trainer": (1592, 1000, "base model cuda layers optim ranks data files run"),
-    "run": (3352, 2800, "base model data files"),
+    "run": (3353, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 935, "train_gpt2.cu": 515, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -378,6 +378,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_options.py -k sequences"),
     ("llmc/run/train_run.h", "(o->steps == 0 && !o->given[OPTION_val_sequences]",
      "(false && !o->given[OPTION_val_sequences]", CPU, "test_options.py -k sequences"),
+    ("llmc/run/run_evaluate.h", "run->options->val_batches >= 0}", "0}", CPU, "test_practice.py -k other_data"),
     ("llmc/run/lowest.h", "bool first = l->source != source", "bool first = l->source == 0", CPU,
      "test_practice.py -k other_data"),
     ("llmc/run/lowest.h", "|| (again && step == l->step)", "", UNIT, "lowest"),

@@ -233,10 +233,10 @@ def step_of(name):
     return int(re.search(r"_(\d{8})\.\w+$", name).group(1))
 
 
-def newest(folder, kind):
-    """The file of the highest step, such as model_00000020.bin, or None."""
+def by_step(folder, kind):
+    """The files of a kind, such as model_*.bin, the highest step first."""
     names = glob.glob(os.path.join(glob.escape(folder), kind.replace("*", "[0-9]" * 8)))
-    return max(names, key=step_of, default=None)
+    return sorted(names, key=step_of, reverse=True)
 
 
 def is_whole(path):
@@ -256,8 +256,7 @@ def is_whole(path):
 
 def newest_model(folder):
     """The newest model_<step>.bin of a run's folder that is whole, or None."""
-    names = glob.glob(os.path.join(glob.escape(folder), f"model_{'[0-9]' * 8}.bin"))
-    for path in sorted(names, key=step_of, reverse=True):
+    for path in by_step(folder, "model_*.bin"):
         if is_whole(path):
             return path
         print(guard.printable(f"passed over: {path}: is damaged"), file=sys.stderr)

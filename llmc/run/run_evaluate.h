@@ -85,7 +85,8 @@ static inline bool run_validate(TrainRun *run, Error *error) {
     }
     if (!ok || run_is_stopping()) { return ok; }
     double loss = trainer_validation_loss(run->trainer, run, round);
-    uint64_t source = hash64_join(run->val.fingerprint, &sequences, sizeof(sequences));
+    int64_t which[] = {sequences, run->options->seq_len, run->options->val_batches >= 0}; // the last: the first ones
+    uint64_t source = hash64_join(run->val.fingerprint, which, sizeof(which));
     bool lower = lowest_take(&run->kept.lowest, source, run->step, loss);
     return run_log_validation(run, loss, error) &&
            (!lower || !run_writes_files(run) || run_write(run, RUN_WRITES_BEST, error));

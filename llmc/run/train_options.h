@@ -168,7 +168,7 @@ static const char *const train_groups[] = {
 // int64_t for INT, double for REAL, const char * for TEXT ("": not given) and CHOICE, bool for FLAG.
 typedef struct {
     TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
-    bool given[ARGS_MAX_SPECS]; // by place in the table: the command line has this option
+    bool given[ARGS_MAX_SPECS]; // by place in the table: by the command line, now or when the saved run began
 } TrainOptions;
 
 // The places of the options in the table: options->given[OPTION_batch_size].

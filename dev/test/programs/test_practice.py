@@ -63,6 +63,12 @@ def test_other_data_begin_anew():
     other = write("other.txt", b"QZXJ\n" * 160)
     out = ran(*LEARNS[:-1], 80, "-o", folder, "--resume", "--allow-changes", "-j", other)
     assert f"lowest validation loss {min(val_losses(out)):.4f} after step" in out, out
+    folder = new_folder("first_ones")  # as many sequences, but not the same
+    easy_at_first = write("easy_at_first.txt", b"aaaa" * 20 + b"QZXJ\n" * 160)
+    run = ["-i", SHORT, "-j", easy_at_first, *TINY, "-s", 0, "-v", 5, "-u", 0]
+    ran(*run, "-m", 2, "-x", 10, "-o", folder)
+    out = ran(*run, "--val-sequences", 4, "-m", -1, "-x", 20, "-o", folder, "--resume", "--allow-changes")
+    assert f"lowest validation loss {min(val_losses(out)):.4f} after step" in out, out
 
 
 def test_what_overwrite_removes():
