@@ -1,4 +1,4 @@
-"""The parameters of a model: their table, initial values, and the files that hold them."""
+"""The parameters of a model: its table, initial values, and the files that hold them."""
 import collections
 import concurrent.futures
 import ctypes
@@ -18,7 +18,7 @@ from dev import guard
 from dev.twin import ROOT, Problem, header
 from dev.twin.data import INIT, hash_of_words, rand_u64
 
-# The 16 tensors in file order: name in the files, name in the module (Hugging Face's), shape, initialisation.
+# GPT-2's 16 tensors in file order: name in the files, name in the module (Hugging Face's), shape, initialisation.
 PARAMETERS = [
     ("wte", "wte.weight", ("Vp", "C"), "normal"), ("wpe", "wpe.weight", ("context", "C"), "normal"),
     ("ln1w", "h.{}.ln_1.weight", ("C",), "one"), ("ln1b", "h.{}.ln_1.bias", ("C",), "zero"),
@@ -31,7 +31,43 @@ PARAMETERS = [
     ("fcprojb", "h.{}.mlp.c_proj.bias", ("C",), "zero"),
     ("lnfw", "ln_f.weight", ("C",), "one"), ("lnfb", "ln_f.bias", ("C",), "zero")]
 
-Config = collections.namedtuple("Config", "context V Vp L heads C")
+# Llama's, in the same form. Tensors that a configuration lacks have no elements: biases, and the head of a tied model.
+LLAMA = [
+    ("wte", "model.embed_tokens.weight", ("Vp", "C"), "normal"),
+    ("ln1w", "model.layers.{}.input_layernorm.weight", ("C",), "one"),
+    ("qw", "model.layers.{}.self_attn.q_proj.weight", ("NH*HS", "C"), "normal"),
+    ("kw", "model.layers.{}.self_attn.k_proj.weight", ("KV*HS", "C"), "normal"),
+    ("vw", "model.layers.{}.self_attn.v_proj.weight", ("KV*HS", "C"), "normal"),
+    ("qb", "model.layers.{}.self_attn.q_proj.bias", ("q biases",), "zero"),
+    ("kb", "model.layers.{}.self_attn.k_proj.bias", ("kv biases",), "zero"),
+    ("vb", "model.layers.{}.self_attn.v_proj.bias", ("kv biases",), "zero"),
+    ("attprojw", "model.layers.{}.self_attn.o_proj.weight", ("C", "NH*HS"), "residual"),
+    ("ln2w", "model.layers.{}.post_attention_layernorm.weight", ("C",), "one"),
+    ("gatew", "model.layers.{}.mlp.gate_proj.weight", ("F", "C"), "normal"),
+    ("upw", "model.layers.{}.mlp.up_proj.weight", ("F", "C"), "normal"),
+    ("fcprojw", "model.layers.{}.mlp.down_proj.weight", ("C", "F"), "residual"),
+    ("lnfw", "model.norm.weight", ("C",), "one"), ("headw", "lm_head.weight", ("head", "C"), "normal")]
+
+
+class Config(collections.namedtuple("Config", "context V Vp L heads C")):
+    """The shape of a GPT-2, as a header holds it."""
+    __slots__ = ()
+    table, variant, embeddings = PARAMETERS, 0, ("wte.weight",)
+
+    def dims(self):
+        return {"Vp": self.Vp, "context": self.context, "C": self.C, "3C": 3 * self.C, "4C": 4 * self.C}
+
+
+class Llama(collections.namedtuple("Llama", "context V Vp L heads C kv_heads head_size width tied qkv_bias epsilon "
+                                   "theta factor low high rope_context")):
+    """The shape of a Llama. A header holds the numbers with a point as float32."""
+    __slots__ = ()
+    table, variant, embeddings = LLAMA, 3, ("model.embed_tokens.weight", "lm_head.weight")
+
+    def dims(self):
+        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        return {"Vp": self.Vp, "C": self.C, "F": self.width, "NH*HS": q, "KV*HS": kv, "q biases": q * self.qkv_bias,
+                "kv biases": kv * self.qkv_bias, "head": self.Vp * (1 - self.tied)}
 
 
 def pad_vocab(V):
@@ -47,16 +83,16 @@ def sizes():
 
 
 def shape_of(config, dims):
-    known = {"Vp": config.Vp, "context": config.context, "C": config.C, "3C": 3 * config.C, "4C": 4 * config.C}
+    known = config.dims()
     return tuple(known[dim] for dim in dims)
 
 
 def tensors(config):
     """(name in the module, first element, shape) of every tensor, in file order: layer after layer of each row."""
     at = 0
-    for _, pattern, dims, _ in PARAMETERS:
+    for _, pattern, dims, _ in config.table:
         shape = shape_of(config, dims)
-        for layer in range(config.L if "{}" in pattern else 1):
+        for layer in range((config.L if "{}" in pattern else 1) * (math.prod(shape) > 0)):
             yield pattern.format(layer), at, shape
             at += math.prod(shape)
 
@@ -187,7 +223,9 @@ def file_header(*values):
 
 
 def model_header(config, version):
-    return file_header(MODEL_MAGIC, version, config.context, config.V, config.L, config.heads, config.C, config.Vp)
+    more = [int(np.float32(x).view(np.int32)) if isinstance(x, float) else x for x in config[6:]]
+    return file_header(MODEL_MAGIC, version, config.context, config.V, config.L, config.heads, config.C, config.Vp,
+                       config.variant, *more)
 
 
 def write_model(path, config, flat):

@@ -1,0 +1,80 @@
+"""The config.json of Llama-style models, read and written for dev/hf.py: model_type llama, and qwen2, which has biases
+for q, k and v. What would change the computation and is not known here is refused by name."""
+import math
+
+import numpy as np
+
+from dev.twin import Problem
+from dev.twin.weights import Llama, check_config, pad_vocab
+
+# What changes the model: the values that the trainers compute. The first is what a file that lacks the name means.
+KNOWN = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "pretraining_tp": (1, None),
+         "use_sliding_window": (False,), "partial_rotary_factor": (1, None), "rope_interleaved": (False, None),
+         "use_mrope": (False, None), "use_qk_norm": (False, None), "qk_layernorm": (False, None),
+         "quantization_config": (None,), "num_experts": (None, 0, 1), "logits_scaling": (None, 1),
+         "embedding_multiplier": (None, 1), "residual_multiplier": (None, 1), "attention_multiplier": (None,),
+         "logit_scale": (None, 1), "final_logit_softcapping": (None,), "attn_logit_softcapping": (None,)}
+NUMBERS = ("max_position_embeddings", "vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size",
+           "intermediate_size")
+SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def rope(values, path):
+    """theta, factor, low, high and the original context. transformers 5 has all in rope_parameters, 4 has theta beside
+    rope_scaling."""
+    given = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, dict) else given
+    known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", *SCALING}
+    if kind not in ("default", "llama3") or given.keys() - known or given.get("partial_rotary_factor", 1) != 1:
+        raise Problem(f"{path}: the rotary embedding's scaling is {given}, expected none or type llama3")
+    theta = given.get("rope_theta", values.get("rope_theta", 10000.0))
+    scaling = [given.get(name) for name in SCALING] if kind == "llama3" else [1, 1, 1, 0]
+    if not all(type(x) in (int, float) and math.isfinite(x) for x in (theta, *scaling)):
+        raise Problem(f"{path}: the rotary embedding's numbers are theta {theta}, {', '.join(SCALING)} {scaling}, "
+                      "expected numbers")
+    return (float(theta), *map(float, scaling[:3]), int(scaling[3]))
+
+
+def read_config(values, path):
+    """A model's shape, from the values of its config.json."""
+    for name, accepted in KNOWN.items():
+        if values.get(name, accepted[0]) not in accepted:
+            raise Problem(f"{path}: \"{name}\" is {values[name]}, a variant of Llama that is not supported")
+    if set(values.get("layer_types") or ()) - {"full_attention"}:
+        raise Problem(f"{path}: \"layer_types\" is {values['layer_types']}, expected full_attention in all layers")
+    numbers = [values.get(name) for name in NUMBERS]
+    heads, tied, epsilon = numbers[3], values.get("tie_word_embeddings", False), values.get("rms_norm_eps", 1e-6)
+    kv_heads = heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
+    head_size = values.get("head_dim")
+    if head_size is None and type(heads) is int and heads > 0 and type(numbers[4]) is int:
+        head_size = numbers[4] // heads
+    if not all(type(number) is int for number in (*numbers, kv_heads, head_size)):
+        raise Problem(f"{path}: {', '.join(NUMBERS)} are {numbers}, num_key_value_heads {kv_heads}, head_dim "
+                      f"{head_size}, expected whole numbers")
+    if type(tied) is not bool or type(epsilon) not in (int, float):
+        raise Problem(f"{path}: tie_word_embeddings is {tied}, rms_norm_eps {epsilon}, expected a bool and a number")
+    context, V, L, _, C, width = numbers
+    config = Llama(context, V, pad_vocab(V), L, heads, C, kv_heads, head_size, width, int(tied),
+                   int(values["model_type"] == "qwen2"), float(epsilon), *rope(values, path))
+    check_config(config, path)
+    return config
+
+
+def config_json(config):
+    """The values of config.json, for transformers 4 and 5."""
+    theta, *scaling = (short(x) for x in config[12:16])
+    name = "qwen2" if config.qkv_bias else "llama"
+    given = {"rope_type": "llama3", **dict(zip(SCALING, (*scaling, config.rope_context)))} if config.rope_context \
+        else {"rope_type": "default"}
+    return {"model_type": name, "architectures": [f"{name.capitalize()}ForCausalLM"],
+            **dict(zip(NUMBERS, (config.context, config.V, config.L, config.heads, config.C, config.width))),
+            "num_key_value_heads": config.kv_heads, "head_dim": config.head_size, "hidden_act": "silu",
+            "rms_norm_eps": short(config.epsilon), "tie_word_embeddings": bool(config.tied), "initializer_range": 0.02,
+            "rope_theta": theta, "rope_scaling": given if config.rope_context else None,
+            "rope_parameters": {"rope_theta": theta, **given}, "attention_dropout": 0.0,
+            **({"use_sliding_window": False} if config.qkv_bias else {"attention_bias": False, "mlp_bias": False})}
+
+
+def short(x):
+    """The shortest decimal number that float32 rounds to x."""
+    return float(str(np.float32(x)))
