@@ -2,14 +2,16 @@
 """Converts models between Hugging Face's files and the .bin files of the trainers.
 
     python3 dev/hf.py import gpt2 gpt2.bin      OpenAI's weights from the Hub; also gpt2-medium, gpt2-large, gpt2-xl
+    python3 dev/hf.py import HuggingFaceTB/SmolLM2-135M smol.bin     a Llama, or a Qwen 2.5, for train_llama3
     python3 dev/hf.py import FOLDER model.bin   a folder with model.safetensors, or with several such files
     python3 dev/hf.py export run hf             what transformers loads, from a run's newest checkpoint
     python3 dev/hf.py export model.bin hf --tokenizer gpt2_tokenizer.bin
 
 The tokenizer of MODEL.bin lies beside it as MODEL_tokenizer.bin: import writes it there, --init MODEL.bin and export
 find it. A run keeps its own. Files need numpy, names of the Hub also huggingface_hub (pip install numpy
-huggingface_hub).
+huggingface_hub). A few rows of a tensor are in memory at a time, so that a model may be larger than it.
 """
+import collections
 import json
 import math
 import os
@@ -19,15 +21,21 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from dev import guard, hf_tokenizer  # noqa: E402
+from dev import guard, hf_llama, hf_tokenizer  # noqa: E402
 from dev.twin import Problem, version  # noqa: E402
-from dev.twin.weights import (BF16, Config, FP32, bin_config, check_config, model_header, pad_vocab,  # noqa: E402
-                              newest_model, tensors, widen)
+from dev.twin.data import hash64  # noqa: E402
+from dev.twin.weights import (BF16, Config, FP32, Llama, bin_config, check_config, model_header,  # noqa: E402
+                              pad_vocab, newest_model, tensors, widen)
 
 NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "BOOL": np.uint8}
-TRANSPOSED = re.compile(r"\.c_\w+\.weight$")  # linear weights are (in, out) in these files, (out, in) in a .bin
-MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias$")  # buffers that older releases of transformers saved
+BYTES = {kind: np.dtype(form).itemsize for kind, form in NUMPY.items()}
+TRANSPOSED = re.compile(r"\.c_\w+\.weight$")  # GPT-2's linear weights are (in, out) there, (out, in) in a .bin
+# Buffers that older releases of transformers saved.
+BUFFER = re.compile(r"h\.\d+\.attn\.(masked_)?bias$|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
 MOST_HEADER, MOST_JSON = 100_000_000, 1 << 26
+PIECE = 1 << 22  # elements in memory at a time
+MOST_PART = 5_000_000_000  # bytes of an exported file, as transformers splits a model
+HASH_AT = 4 * 254  # the place of the tokenizer's hash in a header
 
 # ---- Weights in ----
 
@@ -48,11 +56,16 @@ def read_json(path):
 
 
 def read_config(folder):
-    """The model's shape, from config.json. Variants of GPT-2 that compute something else are refused."""
+    """The model's shape, from config.json. Variants that compute something else are refused."""
     path = os.path.join(folder, "config.json")
     values = read_json(path)
-    if values.get("model_type", "gpt2") != "gpt2":
-        raise Problem(f"{path}: model_type is {values['model_type']}, expected gpt2; other models are not supported")
+    kind = values.get("model_type", "gpt2")
+    if kind not in ("gpt2", "llama", "qwen2"):
+        raise Problem(f"{path}: model_type is {kind}, expected gpt2, llama or qwen2; other models are not supported")
+    return gpt2_config(values, path) if kind == "gpt2" else hf_llama.read_config(values, path)
+
+
+def gpt2_config(values, path):
     numbers = [values.get(name) for name in ("n_positions", "vocab_size", "n_layer", "n_head", "n_embd")]
     if not all(type(number) is int for number in numbers):
         raise Problem(f"{path}: n_positions, vocab_size, n_layer, n_head, n_embd are {numbers}, expected whole numbers")
@@ -68,31 +81,46 @@ def read_config(folder):
     return config
 
 
+class Stored(collections.namedtuple("Stored", "kind shape file at")):
+    """A tensor as it lies in an open file."""
+    __slots__ = ()
+
+    def pieces(self, transposed=False):
+        """Its values, some rows at a time. A transposed tensor comes as a whole."""
+        cols = math.prod(self.shape[1:])
+        step = self.shape[0] if transposed else max(1, PIECE // max(1, cols))
+        for first in range(0, self.shape[0], step):
+            rows = min(step, self.shape[0] - first)
+            self.file.seek(self.at + BYTES[self.kind] * first * cols)
+            values = np.frombuffer(self.file.read(BYTES[self.kind] * rows * cols), NUMPY[self.kind])
+            yield np.ascontiguousarray(values.reshape(rows, cols).T) if transposed else values
+
+
 def read_safetensors(path):
-    """Name -> (type, values as they lie in the file) of all tensors, which cover the file without gap or overlap."""
-    with guard.open_file(path) as file:
-        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-        if length > min(MOST_HEADER, size - 8):
-            raise Problem(f"{path}: not a safetensors file, or truncated: a header of {length} bytes in {size}")
-        entries = parse_json(file.read(length), path)
-        data = np.memmap(file, np.uint8, "r", 8 + length) if size > 8 + length else np.zeros(0, np.uint8)
-    found, covered, name = {}, 0, ""
+    """Name -> Stored of all tensors, which cover the file without gap or overlap."""
+    file = guard.open_file(path)
+    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+    if length > min(MOST_HEADER, size - 8):
+        raise Problem(f"{path}: not a safetensors file, or truncated: a header of {length} bytes in {size}")
+    entries = parse_json(file.read(length), path)
+    found, covered, name, data = {}, 0, "", size - 8 - length
     entries.pop("__metadata__", None)
     try:
         for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
             kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            if begin != covered or not covered <= end <= len(data) or not all(type(d) is int and d >= 0 for d in shape):
+            if begin != covered or not covered <= end <= data or not all(type(d) is int and d >= 0 for d in shape):
+                raise ValueError
+            if end - begin != BYTES[kind] * math.prod(shape):
                 raise ValueError
             short = name[len("transformer."):] if name.startswith("transformer.") else name
             if short in found:
                 raise ValueError
-            # numpy raises ValueError if the bytes do not fill the shape
-            found[short], covered = (kind, data[begin:end].view(NUMPY[kind]).reshape(shape)), end
+            found[short], covered = Stored(kind, tuple(shape), file, 8 + length + begin), end
     except (KeyError, TypeError, ValueError):
         raise Problem(f"{path}: tensor {name}: its type, shape and place do not fit, or it is there twice (truncated? "
                       "fetch it again)") from None
-    if covered != len(data):
-        raise Problem(f"{path}: its tensors cover {covered} of {len(data)} bytes of data; fetch it again")
+    if covered != data:
+        raise Problem(f"{path}: its tensors cover {covered} of {data} bytes of data; fetch it again")
     return found
 
 
@@ -125,28 +153,37 @@ def check_finite(values, name, path):
 
 def shapes_there(config):
     """Name -> shape of the model's tensors as safetensors files have them, in the order of a .bin file."""
-    shapes = {name: shape[::-1] if TRANSPOSED.search(name) else shape for name, _, shape in tensors(config)}
-    return {**shapes, "wte.weight": (config.V, config.C)}  # without padding
+    return {name: (config.V, *shape[1:]) if name in config.embeddings else
+            shape[::-1] if TRANSPOSED.search(name) else shape for name, _, shape in tensors(config)}
 
 
 def model_tensors(config, found, path):
-    """(name, values as a .bin file has them) of the model's tensors. They must all be there, and nothing else."""
-    shapes = shapes_there(config)
-    head = {"lm_head.weight": shapes["wte.weight"]} if "lm_head.weight" in found else {}
-    for name, shape in {**shapes, **head}.items():
-        kind, values = found.get(name, ("", np.zeros(0)))
-        if kind not in ("F32", "F16", "BF16") or values.shape != shape:
-            got = f"is {kind} of shape {list(values.shape)}" if kind else "is missing"
+    """Name -> Stored of the model's tensors, in the order of a .bin file. They must all be there, and nothing else."""
+    shapes, embedding, head = shapes_there(config), config.embeddings[0], "lm_head.weight"
+    copy = {head: shapes[embedding]} if head in found and head not in shapes else {}
+    for name, shape in {**shapes, **copy}.items():
+        kind, got, *_ = found.get(name, ("", ()))
+        if kind not in ("F32", "F16", "BF16") or got != shape:
+            got = f"is {kind} of shape {list(got)}" if kind else "is missing"
             raise Problem(f"{path}: tensor {name} {got}, expected F32, F16 or BF16 of shape {list(shape)}")
-    others = [name for name in found if name not in shapes and name not in head and not MASK.match(name)]
+    others = [name for name in found if name not in shapes and name not in copy and not BUFFER.match(name)]
     if others:
-        raise Problem(f"{path}: tensor {others[0]} does not belong to a GPT-2 of {config.L} layers")
-    if head and not np.array_equal(to_float32(found["lm_head.weight"][1]), to_float32(found["wte.weight"][1])):
-        raise Problem(f"{path}: lm_head.weight differs from wte.weight; only models with a tied head are supported")
-    for name in shapes:
-        values = to_float32(found[name][1])
+        name = "Llama" if isinstance(config, Llama) else "GPT-2"
+        raise Problem(f"{path}: tensor {others[0]} does not belong to a {name} of {config.L} layers")
+    if copy and not all(np.array_equal(to_float32(a), to_float32(b))
+                        for a, b in zip(found[head].pieces(), found[embedding].pieces())):
+        raise Problem(f"{path}: {head} differs from {embedding}; " + (
+            "config.json says that they are tied (tie_word_embeddings)" if isinstance(config, Llama) else
+            "only models with a tied head are supported"))
+    return {name: found[name] for name in shapes}
+
+
+def write_pieces(file, name, stored, keeps, path):
+    """Writes the values of a tensor. keeps: as they are, otherwise in float32."""
+    for piece in stored.pieces(TRANSPOSED.search(name)):
+        values = to_float32(piece)
         check_finite(values, name, path)
-        yield name, np.ascontiguousarray(values.T if TRANSPOSED.search(name) else values)
+        file.write(piece if keeps else values)
 
 
 def fetch(name):
@@ -167,23 +204,34 @@ def fetch(name):
 def import_model(source, path):
     folder = source if os.path.isdir(source) else fetch(source)
     config, tokenizer, tokens = read_config(folder), os.path.join(folder, "tokenizer.json"), None
-    parts = model_tensors(config, read_folder(folder), folder)
+    found = read_folder(folder)
     if os.path.exists(tokenizer):
         tokens = hf_tokenizer.tokens_of(read_json(tokenizer), tokenizer)
         check_room(tokens, tokenizer, config)
     with guard.new_file(path) as file:
-        file.write(model_header(config, FP32))
-        for name, values in parts:
-            file.write(values)
-            if name == "wte.weight":
-                file.write(bytes(4 * (config.Vp - config.V) * config.C))
+        parts = model_tensors(config, found, folder)
+        keeps = isinstance(config, Llama) and {stored.kind for stored in parts.values()} == {"BF16"}
+        file.write(model_header(config, BF16 if keeps else FP32))
+        for name, stored in parts.items():
+            write_pieces(file, name, stored, keeps, folder)
+            if name in config.embeddings:
+                file.write(bytes((2 if keeps else 4) * (config.Vp - config.V) * config.C))
+        if tokens:
+            hf_tokenizer.save(tokenizer_beside(path), tokens)
+            file.seek(HASH_AT)
+            file.write(tokenizer_hash(tokenizer_beside(path)))
+    trainer = "train_llama3" if isinstance(config, Llama) else "train_gpt2"
     print(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
-          f"{config.V}; ./train_gpt2 --init {path} reads it")
+          f"{config.V}{', in bf16 as published' if keeps else ''}; ./{trainer} --init {path} reads it")
     if tokens:
-        hf_tokenizer.save(tokenizer_beside(path), tokens)
         print(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens)} tokens")
     else:
         print(f"{folder} holds no tokenizer.json: give the model's tokenizer with --tokenizer")
+
+
+def tokenizer_hash(path):
+    """The hash of a tokenizer's file, as headers hold it."""
+    return hash64(guard.read_file(path, MOST_JSON)).to_bytes(8, "little")
 
 
 def tokenizer_beside(path):
@@ -201,29 +249,62 @@ def check_room(tokens, tokenizer, config):
 # ---- Weights out ----
 
 
-def write_safetensors(path, config, flat):
-    """flat: all parameters, as they lie in a .bin file."""
-    entries, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape in shapes_there(config).items():
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * math.prod(shape)]}
-        at += 4 * math.prod(shape)
+def write_safetensors(path, stored, keeps):
+    """stored: name -> Stored in a .bin file, of what this file is to hold."""
+    entries, at, kind = {"__metadata__": {"format": "pt"}}, 0, "BF16" if keeps else "F32"
+    for name, tensor in stored.items():
+        shape = tensor.shape[::-1] if TRANSPOSED.search(name) else tensor.shape
+        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + BYTES[kind] * math.prod(shape)]}
+        at += BYTES[kind] * math.prod(shape)
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with guard.new_file(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
+        for name, tensor in stored.items():
+            write_pieces(file, name, tensor, keeps, path)
+
+
+def write_weights(folder, path, config, form):
+    """The weights of a .bin file: model.safetensors, or several files and their index for a large Llama. The last file
+    makes the folder whole."""
+    kind, keeps = ("BF16" if form == BF16 else "F32"), form == BF16 and isinstance(config, Llama)
+    parts, size, total = [{}], 0, 0
+    with guard.open_file(path) as file:
         for name, first, shape in tensors(config):
-            values = to_float32(flat[first:first + math.prod(shape)]).reshape(shape)
-            values = values[:config.V] if name == "wte.weight" else values
-            check_finite(values, name, path)
-            file.write(np.ascontiguousarray(values.T if TRANSPOSED.search(name) else values))
+            shape = (config.V, *shape[1:]) if name in config.embeddings else shape
+            more = BYTES[kind] * math.prod(shape)
+            if isinstance(config, Llama) and parts[-1] and size + more > MOST_PART:
+                parts, size = [*parts, {}], 0
+            parts[-1][name] = Stored(kind, shape, file, 1024 + BYTES[kind] * first)
+            size, total = size + more, total + more
+        names = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
+        for name, part in zip(names, parts):
+            write_safetensors(os.path.join(folder, name if parts[1:] else "model.safetensors"), part, keeps)
+    if parts[1:]:
+        write_json(folder, "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": {
+            tensor: name for name, part in zip(names, parts) for tensor in part}})
+
+
+def write_json(folder, name, content):
+    with guard.new_file(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def gpt2_json(config):
+    """The values of config.json."""
+    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": config.L, "n_head": config.heads,
+            "n_embd": config.C, "n_ctx": config.context, "n_positions": config.context, "vocab_size": config.V,
+            "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
+            "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True}
 
 
 def export_model(source, folder, tokenizer=None):
     path = newest_model(source) if os.path.isdir(source) else source
     if path is None:
         raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
-    (config, form), beside = bin_config(path), tokenizer_beside(path)
-    tokens, end = [], min(50257, config.V) - 1
+    (config, form), beside = bin_config(path, (Config, Llama)), tokenizer_beside(path)
+    is_llama = isinstance(config, Llama)
+    tokens, end = [], None if is_llama else min(50257, config.V) - 1
     if tokenizer or os.path.exists(beside):
         tokenizer = tokenizer or beside
         tokens, end = hf_tokenizer.load(tokenizer)
@@ -233,21 +314,16 @@ def export_model(source, folder, tokenizer=None):
         raise Problem(f"{tokenizer}: is not GPT-2's kind of tokenizer; move it away to export the model alone")
     ends = {"bos_token_id": end, "eos_token_id": end}
     files = {
-        "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "gpt2c_version": version(),
-                        "n_layer": config.L, "n_head": config.heads, "n_embd": config.C, "n_ctx": config.context,
-                        "n_positions": config.context, "vocab_size": config.V, "activation_function": "gelu_new",
-                        "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
-                        "resid_pdrop": 0.0, "tie_word_embeddings": True, "torch_dtype": "float32", **ends},
-        "generation_config.json": {**ends, "pad_token_id": end},  # GPT-2 has no token to fill short texts with
+        "config.json": {**(hf_llama.config_json(config) if is_llama else gpt2_json(config)), **ends, "gpt2c_version":
+                        version(), "torch_dtype": "bfloat16" if is_llama and form == BF16 else "float32"},
+        "generation_config.json": {**ends, "pad_token_id": end},  # neither has a token to fill short texts with
         **(hf_tokenizer.files(tokens, merges, config.context) if tokens else {})}
     os.makedirs(folder, exist_ok=True)
     if os.listdir(folder):
         raise Problem(f"{folder}: is not empty; give a new or an empty folder")
     for name, content in files.items():
-        with guard.new_file(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            json.dump(content, file)
-    flat = np.memmap(path, np.uint16 if form == BF16 else np.float32, "r", 1024)
-    write_safetensors(os.path.join(folder, "model.safetensors"), config, flat)  # last: a folder that has it is whole
+        write_json(folder, name, content)
+    write_weights(folder, path, config, form)  # last: a folder that has them is whole
     print(f"{folder}: {path} for Hugging Face transformers, " + (
         f"with its tokenizer {tokenizer}" if tokens else "without a tokenizer (--tokenizer names one)"))
 

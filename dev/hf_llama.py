@@ -22,8 +22,8 @@ SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 def rope(values, path):
     """theta, factor, low, high and the original context. transformers 5 has all in rope_parameters, 4 has theta beside
     rope_scaling."""
-    given = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, dict) else given
+    given = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    kind = isinstance(given, dict) and given.get("rope_type", given.get("type", "default"))
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", *SCALING}
     if kind not in ("default", "llama3") or given.keys() - known or given.get("partial_rotary_factor", 1) != 1:
         raise Problem(f"{path}: the rotary embedding's scaling is {given}, expected none or type llama3")
@@ -40,8 +40,6 @@ def read_config(values, path):
     for name, accepted in KNOWN.items():
         if values.get(name, accepted[0]) not in accepted:
             raise Problem(f"{path}: \"{name}\" is {values[name]}, a variant of Llama that is not supported")
-    if set(values.get("layer_types") or ()) - {"full_attention"}:
-        raise Problem(f"{path}: \"layer_types\" is {values['layer_types']}, expected full_attention in all layers")
     numbers = [values.get(name) for name in NUMBERS]
     heads, tied, epsilon = numbers[3], values.get("tie_word_embeddings", False), values.get("rms_norm_eps", 1e-6)
     kv_heads = heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
@@ -57,6 +55,8 @@ def read_config(values, path):
     config = Llama(context, V, pad_vocab(V), L, heads, C, kv_heads, head_size, width, int(tied),
                    int(values["model_type"] == "qwen2"), float(epsilon), *rope(values, path))
     check_config(config, path)
+    if values.get("layer_types") not in (None, ["full_attention"] * L):
+        raise Problem(f"{path}: \"layer_types\" is {values['layer_types']}, expected full_attention in all layers")
     return config
 
 

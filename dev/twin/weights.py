@@ -53,6 +53,7 @@ class Config(collections.namedtuple("Config", "context V Vp L heads C")):
     """The shape of a GPT-2, as a header holds it."""
     __slots__ = ()
     table, variant, embeddings = PARAMETERS, 0, ("wte.weight",)
+    says = "0: GPT-2 (MODEL_VARIANT in gpt2.h)"
 
     def dims(self):
         return {"Vp": self.Vp, "context": self.context, "C": self.C, "3C": 3 * self.C, "4C": 4 * self.C}
@@ -60,9 +61,10 @@ class Config(collections.namedtuple("Config", "context V Vp L heads C")):
 
 class Llama(collections.namedtuple("Llama", "context V Vp L heads C kv_heads head_size width tied qkv_bias epsilon "
                                    "theta factor low high rope_context")):
-    """The shape of a Llama. A header holds the numbers with a point as float32."""
+    """The shape of a Llama. A header holds epsilon, theta, factor, low and high as float32."""
     __slots__ = ()
     table, variant, embeddings = LLAMA, 3, ("model.embed_tokens.weight", "lm_head.weight")
+    says = "3: Llama"
 
     def dims(self):
         q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
@@ -115,12 +117,27 @@ def parts_of(flat, config):
 
 def check_config(config, where):
     for name, value in zip(("context length", "vocabulary size", "padded vocabulary", "number of layers",
-                            "number of heads", "channels"), config):
+                            "number of heads", "channels", "heads of k and v", "head size", "MLP's width"), config):
         if not 1 <= value <= 1 << 20:
             raise Problem(f"{where}: {name} is {value}, expected 1 to {1 << 20}")
-    if config.C % config.heads != 0:
+    if isinstance(config, Llama):
+        check_llama(config, where)
+    elif config.C % config.heads != 0:
         raise Problem(f"{where}: {config.C} channels cannot be divided among {config.heads} heads; choose heads that "
                       "divide channels")
+
+
+def check_llama(c, where):
+    if c.heads % c.kv_heads != 0 or c.head_size % 2 != 0:
+        raise Problem(f"{where}: {c.heads} heads read {c.kv_heads} heads of k and v, of {c.head_size} components; "
+                      "expected a divisor of the heads, and an even number of components")
+    scaled = 0 < c.low < c.high and c.factor > 0 and c.rope_context > 0
+    plain = (c.factor, c.low, c.high, c.rope_context) == (1, 1, 1, 0)
+    if not (scaled or plain) or not (c.epsilon > 0 and c.theta > 0 and all(map(math.isfinite, c[11:]))):
+        raise Problem(f"{where}: epsilon is {c.epsilon}, theta {c.theta}, scaling by {c.factor} between {c.low} and "
+                      f"{c.high} for a context of {c.rope_context}: these numbers do not fit")
+    if {c.tied, c.qkv_bias} - {0, 1}:
+        raise Problem(f"{where}: the marks of a tied head and of biases are {c.tied} and {c.qkv_bias}, expected 0 or 1")
 
 
 # ---- Initial values ----
@@ -238,15 +255,17 @@ def write_model(path, config, flat):
         raise Problem(f"{path}: cannot be written: {error.strerror or error}; free some space") from None
 
 
-def bin_config(path):
+def bin_config(path, families=(Config,)):
     """Config and version of a .bin file, after checking its exact size."""
     with guard.open_file(path) as file:
         h = np.fromfile(file, np.int32, 256).tolist()
     if len(h) < 256 or h[0] != MODEL_MAGIC or h[1] not in (FP32, BF16):
         raise Problem(f"{path}: not a model file of version 3 (float32) or 5 (bfloat16)")
-    if h[8] != 0:
-        raise Problem(f"{path}: holds a model of variant {h[8]}, expected 0: GPT-2 (MODEL_VARIANT in gpt2.h)")
-    config = Config(h[2], h[3], h[7], h[4], h[5], h[6])
+    family = next((family for family in families if family.variant == h[8]), None)
+    if family is None:
+        raise Problem(f"{path}: holds a model of variant {h[8]}, expected {' or '.join(f.says for f in families)}")
+    more = [*h[9:14], *np.array(h[14:19], np.int32).view(np.float32).tolist(), h[19]] if family is Llama else []
+    config = family(h[2], h[3], h[7], h[4], h[5], h[6], *more)
     check_config(config, path)
     expected = 1024 + num_values(config) * (4 if h[1] == FP32 else 2)
     if os.path.getsize(path) != expected:
@@ -283,7 +302,7 @@ def is_whole(path):
     if not os.path.exists(state):
         return True
     try:
-        bin_config(path)
+        bin_config(path, (Config, Llama))
         with guard.open_file(state) as file:
             head = file.read(1 << 20)
         expected, = struct.unpack_from("<Q", head, 24 + struct.unpack_from("<I", head, 12)[0] + 48)  # the first record

@@ -69,7 +69,7 @@ def read_model(path):
     """Returns (config, version, {name: array of float})."""
     data = read(path)
     fields = parse_header(data, MODEL_MAGIC, "model")
-    need(fields[1] in (3, 5) and not any(fields[8:]), "model: version or unused fields")
+    need(fields[1] in (3, 5) and not any(fields[8:254]), "model: version or unused fields")  # then the tokenizer's hash
     config = dict(zip(("maxT", "V", "L", "NH", "C", "Vp"), fields[2:8]))
     need(config["Vp"] == -(-config["V"] // 128) * 128, "model: padded vocabulary")
     tensors, at, width = {}, 1024, 4 if fields[1] == 3 else 2

@@ -173,7 +173,7 @@ def test_other_tensors(more, says):
 @pytest.mark.parametrize("config, says", (
     ({"n_inner": 60}, None), ({"scale_attn_weights": True}, None), ({"activation_function": "gelu_pytorch_tanh"}, None),
     ({"n_inner": 61}, '"n_inner" is 61, a variant of GPT-2 that is not supported'),
-    ({"model_type": "llama"}, "model_type is llama, expected gpt2"), ({"n_head": None}, "expected whole numbers"),
+    ({"model_type": "bert"}, "model_type is bert, expected gpt2"), ({"n_head": None}, "expected whole numbers"),
     ({"n_head": True}, "expected whole numbers"), ({"n_head": 4}, "15 channels cannot be divided among 4 heads"),
     ({"vocab_size": 1 << 40}, "vocabulary size is"), ({"activation_function": ["relu"]}, '"activation_function" is'),
     ({"layer_norm_epsilon": 1e-6}, "epsilon"), ({"add_cross_attention": True}, "a variant"),
@@ -347,7 +347,9 @@ def test_a_run():
         assert f"{out}: {newest} for Hugging Face transformers, with its tokenizer {folder}/tokenizer.bin\n" == \
             called("export", source, new_folder("run_hf"))
         hf.import_model(out, path("back.bin"))
-        assert read("back.bin") == before
+        back = read("back.bin")
+        assert back[:1016] + back[1024:] == before[:1016] + before[1024:]
+        assert struct.unpack("<Q", back[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     write(newest, before[:-1] + bytes([before[-1] ^ 1]))  # as the trainers: the one before a damaged checkpoint
     assert older + " for" in called("export", folder, new_folder("run_hf"))
     write(newest, before)
