@@ -35,7 +35,7 @@ BUFFER = re.compile(r"h\.\d+\.attn\.(masked_)?bias$|model\.layers\.\d+\.self_att
 MOST_HEADER, MOST_JSON = 100_000_000, 1 << 26
 PIECE = 1 << 22  # elements in memory at a time
 MOST_PART = 5_000_000_000  # bytes of an exported file, as transformers splits a model
-HASH_AT = 4 * 254  # the place of the tokenizer's hash in a header
+HASH_AT, UNKNOWN = 4 * 254, bytes(8)  # the tokenizer's hash in a model's header
 
 # ---- Weights in ----
 
@@ -146,20 +146,21 @@ def to_float32(values):
     return widen(values) if values.dtype == np.uint16 else values.astype(np.float32, copy=False)
 
 
-def check_finite(values, name, path):
-    if not np.isfinite(values).all():
-        raise Problem(f"{path}: tensor {name} holds NaN or infinity; the file is damaged or its training diverged")
+def unpadded(config):
+    """(name, first element, shape) of every tensor in a .bin file, without the rows of padding."""
+    for name, first, shape in tensors(config):
+        yield name, first, (config.V, *shape[1:]) if name in config.embeddings else shape
 
 
-def shapes_there(config):
-    """Name -> shape of the model's tensors as safetensors files have them, in the order of a .bin file."""
-    return {name: (config.V, *shape[1:]) if name in config.embeddings else
-            shape[::-1] if TRANSPOSED.search(name) else shape for name, _, shape in tensors(config)}
+def shape_there(name, shape):
+    """The shape of a .bin file's tensor in a safetensors file, and the other way round."""
+    return shape[::-1] if TRANSPOSED.search(name) else shape
 
 
 def model_tensors(config, found, path):
     """Name -> Stored of the model's tensors, in the order of a .bin file. They must all be there, and nothing else."""
-    shapes, embedding, head = shapes_there(config), config.embeddings[0], "lm_head.weight"
+    shapes = {name: shape_there(name, shape) for name, _, shape in unpadded(config)}
+    embedding, head = config.embeddings[0], "lm_head.weight"
     copy = {head: shapes[embedding]} if head in found and head not in shapes else {}
     for name, shape in {**shapes, **copy}.items():
         kind, got, *_ = found.get(name, ("", ()))
@@ -168,13 +169,10 @@ def model_tensors(config, found, path):
             raise Problem(f"{path}: tensor {name} {got}, expected F32, F16 or BF16 of shape {list(shape)}")
     others = [name for name in found if name not in shapes and name not in copy and not BUFFER.match(name)]
     if others:
-        name = "Llama" if isinstance(config, Llama) else "GPT-2"
-        raise Problem(f"{path}: tensor {others[0]} does not belong to a {name} of {config.L} layers")
+        raise Problem(f"{path}: tensor {others[0]} does not belong to a {config.name} of {config.L} layers")
     if copy and not all(np.array_equal(to_float32(a), to_float32(b))
                         for a, b in zip(found[head].pieces(), found[embedding].pieces())):
-        raise Problem(f"{path}: {head} differs from {embedding}; " + (
-            "config.json says that they are tied (tie_word_embeddings)" if isinstance(config, Llama) else
-            "only models with a tied head are supported"))
+        raise Problem(f"{path}: {head} differs from {embedding}; {config.tie}")
     return {name: found[name] for name in shapes}
 
 
@@ -182,7 +180,8 @@ def write_pieces(file, name, stored, keeps, path):
     """Writes the values of a tensor. keeps: as they are, otherwise in float32."""
     for piece in stored.pieces(TRANSPOSED.search(name)):
         values = to_float32(piece)
-        check_finite(values, name, path)
+        if not np.isfinite(values).all():
+            raise Problem(f"{path}: tensor {name} holds NaN or infinity; the file is damaged or its training diverged")
         file.write(piece if keeps else values)
 
 
@@ -220,9 +219,8 @@ def import_model(source, path):
             hf_tokenizer.save(tokenizer_beside(path), tokens)
             file.seek(HASH_AT)
             file.write(tokenizer_hash(tokenizer_beside(path)))
-    trainer = "train_llama3" if isinstance(config, Llama) else "train_gpt2"
     print(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
-          f"{config.V}{', in bf16 as published' if keeps else ''}; ./{trainer} --init {path} reads it")
+          f"{config.V}{', bf16' if keeps else ''}; ./{config.trainer} --init {path} reads it")
     if tokens:
         print(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens)} tokens")
     else:
@@ -230,8 +228,9 @@ def import_model(source, path):
 
 
 def tokenizer_hash(path):
-    """The hash of a tokenizer's file, as headers hold it."""
-    return hash64(guard.read_file(path, MOST_JSON)).to_bytes(8, "little")
+    """The hash of a tokenizer's file, as headers hold it. Those of llm.c's version 1 and of no file are not known."""
+    data = guard.read_file(path, MOST_JSON) if path not in (None, "byte") else b""
+    return hash64(data).to_bytes(8, "little") if data[4:8] > b"\1\0\0\0" else UNKNOWN
 
 
 def tokenizer_beside(path):
@@ -253,9 +252,9 @@ def write_safetensors(path, stored, keeps):
     """stored: name -> Stored in a .bin file, of what this file is to hold."""
     entries, at, kind = {"__metadata__": {"format": "pt"}}, 0, "BF16" if keeps else "F32"
     for name, tensor in stored.items():
-        shape = tensor.shape[::-1] if TRANSPOSED.search(name) else tensor.shape
-        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + BYTES[kind] * math.prod(shape)]}
-        at += BYTES[kind] * math.prod(shape)
+        end = at + BYTES[kind] * math.prod(tensor.shape)
+        entries[name] = {"dtype": kind, "shape": shape_there(name, tensor.shape), "data_offsets": [at, end]}
+        at = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with guard.new_file(path) as file:
@@ -270,8 +269,7 @@ def write_weights(folder, path, config, form):
     kind, keeps = ("BF16" if form == BF16 else "F32"), form == BF16 and isinstance(config, Llama)
     parts, size, total = [{}], 0, 0
     with guard.open_file(path) as file:
-        for name, first, shape in tensors(config):
-            shape = (config.V, *shape[1:]) if name in config.embeddings else shape
+        for name, first, shape in unpadded(config):
             more = BYTES[kind] * math.prod(shape)
             if isinstance(config, Llama) and parts[-1] and size + more > MOST_PART:
                 parts, size = [*parts, {}], 0
@@ -309,6 +307,10 @@ def export_model(source, folder, tokenizer=None):
         tokenizer = tokenizer or beside
         tokens, end = hf_tokenizer.load(tokenizer)
     check_room(tokens, tokenizer, config)
+    with guard.open_file(path) as file:
+        file.seek(HASH_AT)
+        if len({file.read(8), tokenizer_hash(tokenizer)} - {UNKNOWN}) == 2:
+            raise Problem(f"{tokenizer}: is not the tokenizer that {path} was trained with; give the model's own")
     merges = hf_tokenizer.recovered_merges(tokens) if tokens else None
     if tokens and merges is None:
         raise Problem(f"{tokenizer}: is not GPT-2's kind of tokenizer; move it away to export the model alone")

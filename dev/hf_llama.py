@@ -10,10 +10,7 @@ from dev.twin.weights import Llama, check_config, pad_vocab
 # What changes the model: the values that the trainers compute. The first is what a file that lacks the name means.
 KNOWN = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "pretraining_tp": (1, None),
          "use_sliding_window": (False,), "partial_rotary_factor": (1, None), "rope_interleaved": (False, None),
-         "use_mrope": (False, None), "use_qk_norm": (False, None), "qk_layernorm": (False, None),
-         "quantization_config": (None,), "num_experts": (None, 0, 1), "logits_scaling": (None, 1),
-         "embedding_multiplier": (None, 1), "residual_multiplier": (None, 1), "attention_multiplier": (None,),
-         "logit_scale": (None, 1), "final_logit_softcapping": (None,), "attn_logit_softcapping": (None,)}
+         "quantization_config": (None,)}
 NUMBERS = ("max_position_embeddings", "vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size",
            "intermediate_size")
 SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -41,18 +38,16 @@ def read_config(values, path):
         if values.get(name, accepted[0]) not in accepted:
             raise Problem(f"{path}: \"{name}\" is {values[name]}, a variant of Llama that is not supported")
     numbers = [values.get(name) for name in NUMBERS]
-    heads, tied, epsilon = numbers[3], values.get("tie_word_embeddings", False), values.get("rms_norm_eps", 1e-6)
-    kv_heads = heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
-    head_size = values.get("head_dim")
-    if head_size is None and type(heads) is int and heads > 0 and type(numbers[4]) is int:
-        head_size = numbers[4] // heads
-    if not all(type(number) is int for number in (*numbers, kv_heads, head_size)):
+    kv_heads, head_size = values.get("num_key_value_heads"), values.get("head_dim")
+    if {*map(type, numbers)} - {int} or {type(kv_heads), type(head_size)} - {int, type(None)}:
         raise Problem(f"{path}: {', '.join(NUMBERS)} are {numbers}, num_key_value_heads {kv_heads}, head_dim "
                       f"{head_size}, expected whole numbers")
+    tied, epsilon = values.get("tie_word_embeddings", False), values.get("rms_norm_eps", 1e-6)
     if type(tied) is not bool or type(epsilon) not in (int, float):
         raise Problem(f"{path}: tie_word_embeddings is {tied}, rms_norm_eps {epsilon}, expected a bool and a number")
-    context, V, L, _, C, width = numbers
-    config = Llama(context, V, pad_vocab(V), L, heads, C, kv_heads, head_size, width, int(tied),
+    context, V, L, heads, C, width = numbers
+    config = Llama(context, V, pad_vocab(V), L, heads, C, heads if kv_heads is None else kv_heads,
+                   C // max(heads, 1) if head_size is None else head_size, width, int(tied),
                    int(values["model_type"] == "qwen2"), float(epsilon), *rope(values, path))
     check_config(config, path)
     if values.get("layer_types") not in (None, ["full_attention"] * L):
@@ -72,7 +67,8 @@ def config_json(config):
             "rms_norm_eps": short(config.epsilon), "tie_word_embeddings": bool(config.tied), "initializer_range": 0.02,
             "rope_theta": theta, "rope_scaling": given if config.rope_context else None,
             "rope_parameters": {"rope_theta": theta, **given}, "attention_dropout": 0.0,
-            **({"use_sliding_window": False} if config.qkv_bias else {"attention_bias": False, "mlp_bias": False})}
+            **({"use_sliding_window": False, "sliding_window": None} if config.qkv_bias else
+               {"attention_bias": False, "mlp_bias": False})}
 
 
 def short(x):

@@ -53,7 +53,8 @@ class Config(collections.namedtuple("Config", "context V Vp L heads C")):
     """The shape of a GPT-2, as a header holds it."""
     __slots__ = ()
     table, variant, embeddings = PARAMETERS, 0, ("wte.weight",)
-    says = "0: GPT-2 (MODEL_VARIANT in gpt2.h)"
+    name, trainer, says = "GPT-2", "train_gpt2", "0: GPT-2 (MODEL_VARIANT in gpt2.h)"
+    tie = "only models with a tied head are supported"
 
     def dims(self):
         return {"Vp": self.Vp, "context": self.context, "C": self.C, "3C": 3 * self.C, "4C": 4 * self.C}
@@ -64,7 +65,8 @@ class Llama(collections.namedtuple("Llama", "context V Vp L heads C kv_heads hea
     """The shape of a Llama. A header holds epsilon, theta, factor, low and high as float32."""
     __slots__ = ()
     table, variant, embeddings = LLAMA, 3, ("model.embed_tokens.weight", "lm_head.weight")
-    says = "3: Llama"
+    name, trainer, says = "Llama", "train_llama3", "3: Llama"
+    tie = "config.json says that they are tied (tie_word_embeddings)"
 
     def dims(self):
         q, kv = self.heads * self.head_size, self.kv_heads * self.head_size

@@ -11,7 +11,8 @@ import sys
 import pytest
 
 import formats
-from test_hf import FIXTURES, called, fails, hf
+from cli import tokenizer_bytes
+from test_hf import END, FIXTURES, called, fails, hf
 from tools import ROOT, new_folder, path, read, write
 
 import numpy as np  # noqa: E402: test_hf says first that numpy is missing
@@ -153,6 +154,9 @@ def test_tokenizer():
     assert "back_tokenizer.bin: its tokenizer of 257 tokens" in called("import", path("bytes"), path("back.bin"))
     assert struct.unpack("<Q", read("back.bin")[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     assert read("back.bin")[:1016] + read("back.bin")[1024:] == read("out.bin")[:1016] + read("out.bin")[1024:]
+    called("export", path("back.bin"), new_folder("again"))
+    write("back_tokenizer.bin", tokenizer_bytes([bytes([byte]) for byte in range(255, -1, -1)] + [END.encode()]))
+    fails("back_tokenizer.bin: is not the tokenizer that", hf.export_model, path("back.bin"), path("never"))
 
 
 # ---- Out ----
