@@ -12,7 +12,7 @@ import pytest
 
 import formats
 from cli import tokenizer_bytes
-from test_hf import END, FIXTURES, called, fails, hf
+from test_hf import FIXTURES, called, fails, hf, small_words
 from tools import ROOT, new_folder, path, read, write
 
 import numpy as np  # noqa: E402: test_hf says first that numpy is missing
@@ -155,7 +155,7 @@ def test_tokenizer():
     assert struct.unpack("<Q", read("back.bin")[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     assert read("back.bin")[:1016] + read("back.bin")[1024:] == read("out.bin")[:1016] + read("out.bin")[1024:]
     called("export", path("back.bin"), new_folder("again"))
-    write("back_tokenizer.bin", tokenizer_bytes([bytes([byte]) for byte in range(255, -1, -1)] + [END.encode()]))
+    write("back_tokenizer.bin", tokenizer_bytes(small_words()))
     fails("back_tokenizer.bin: is not the tokenizer that", hf.export_model, path("back.bin"), path("never"))
 
 
