@@ -41,8 +41,6 @@
 #include "llmc/trainer/state.cuh"
 #include "llmc/trainer/step.cuh"
 
-static_assert(LAYERNORM_EPSILON == GPT2_LAYERNORM_EPSILON, "the layer's epsilon is the model's");
-
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The blocks
 
@@ -78,8 +76,10 @@ static Block block_of(const Model *model, int layer, LinearUse use) {
     b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID, use);
     BLOCK_LINEARS(FIND_LINEAR)
     if (use == LINEAR_AGAIN) { b.fcproj.fp8 = fp8_linear(&model->fp8, layer, LINEAR_FCPROJ, LINEAR_BACKWARD); }
-    b.ln1 = {model->config.channels, p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
-    b.ln2 = {model->config.channels, p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
+    int C = model->config.channels;
+    float epsilon = GPT2_LAYERNORM_EPSILON;
+    b.ln1 = {C, epsilon, p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
+    b.ln2 = {C, epsilon, p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
     return b;
 }
 
@@ -87,8 +87,8 @@ static LayerNorm lnf_of(const Model *model) {
     Tensors<floatX> p = params_of_layer(model, 0);
     Tensors<float> g = grads_of_layer(model, 0);
     const Activations *a = &model->acts;
-    return {model->config.channels, p.lnfw,           p.lnfb, g.lnfw, g.lnfb, a->lnf.data,
-            a->lnf_mean.data,       a->lnf_rstd.data, NULL};
+    return {model->config.channels, GPT2_LAYERNORM_EPSILON, p.lnfw, p.lnfb, g.lnfw, g.lnfb, a->lnf.data,
+            a->lnf_mean.data,       a->lnf_rstd.data,       NULL};
 }
 
 // The language model head shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.

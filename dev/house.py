@@ -21,7 +21,7 @@ ROOMS = {
     "model": (935, 850, "base"),
     "cpu": (1560, 1450, "base model"),
     "cuda": (845, 850, "base model"),
-    "layers": (3185, 3150, "base model cuda"),
+    "layers": (3366, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2253, 2000, "base model cuda"),
     "data": (1514, 1450, "base model"),

@@ -302,7 +302,7 @@ static void bench_layernorm(Bench *b) {
                       {},
                       {}};
     forward.launch = [=](const Operands &o) {
-        LayerNorm ln = {C, o.x(4), o.x(5), NULL, NULL, o.x(0), o.f(1), o.f(2), NULL};
+        LayerNorm ln = {C, 1e-5f, o.x(4), o.x(5), NULL, NULL, o.x(0), o.f(1), o.f(2), NULL};
         layernorm_forward(ln, o.x(3), N, b->stream);
     };
     measure(b, forward);
@@ -313,7 +313,7 @@ static void bench_layernorm(Bench *b) {
                     {},
                     {}};
     fused.launch = [=](const Operands &o) {
-        LayerNorm ln = {C, o.x(6), o.x(7), NULL, NULL, o.x(1), o.f(2), o.f(3), NULL};
+        LayerNorm ln = {C, 1e-5f, o.x(6), o.x(7), NULL, NULL, o.x(1), o.f(2), o.f(3), NULL};
         fused_residual_layernorm_forward(ln, o.x(0), o.x(4), o.x(5), N, b->stream);
     };
     measure(b, fused);
@@ -325,7 +325,7 @@ static void bench_layernorm(Bench *b) {
                        {},
                        {}};
     backward.launch = [=](const Operands &o) {
-        LayerNorm ln = {C, o.x(7), NULL, o.f(1), o.f(2), NULL, o.f(5), o.f(6), NULL};
+        LayerNorm ln = {C, 1e-5f, o.x(7), NULL, o.f(1), o.f(2), NULL, o.f(5), o.f(6), NULL};
         layernorm_backward_with_column_sums({o.x(0), false, o.f(9), NULL}, ln, o.x(3), o.x(4), o.f(8), N, b->stream);
     };
     measure(b, backward);

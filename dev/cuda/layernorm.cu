@@ -152,8 +152,9 @@ static void forward4(Forward &p) {
 
 // Version 5. The trainer's: as many warps for a row as its width needs, and loads that do not fill the caches.
 static void forward5(Forward &p) {
-    layernorm_forward({p.C, p.w.data, p.b.data, NULL, NULL, p.out.data, p.mean.data, p.rstd.data, NULL}, p.x.data, p.N,
-                      0);
+    layernorm_forward(
+        {p.C, LAYERNORM_EPSILON, p.w.data, p.b.data, NULL, NULL, p.out.data, p.mean.data, p.rstd.data, NULL}, p.x.data,
+        p.N, 0);
 }
 
 static void forward_ladder(Ladder &ladder, Forward &p) {
@@ -385,7 +386,8 @@ static void backward4(Backward &p) {
 // for each row, from the caches, which also saves registers (`moved`). The trainer can ask for a third sum, that of
 // dinp's columns, which another layer needs.
 static void backward5(Backward &p) {
-    LayerNorm ln = {p.C, p.in.weight, NULL, p.dweight.data, p.dbias.data, NULL, p.mean.data, p.rstd.data, NULL};
+    LayerNorm ln = {p.C,  LAYERNORM_EPSILON, p.in.weight, NULL, p.dweight.data, p.dbias.data,
+                    NULL, p.mean.data,       p.rstd.data, NULL};
     layernorm_backward_with_column_sums({p.dinp.data, false, NULL, NULL}, ln, p.dout.data, p.in.inp, p.scratch.data,
                                         p.N, 0);
 }

@@ -23,7 +23,9 @@ struct Problem {
         cpu_layernorm_forward(want_out.data(), want_mean.data(), want_rstd.data(), want_residual.data(), weight.data(),
                               bias.data(), N, C);
     }
-    LayerNorm layernorm() const { return {C, w.data, b.data, NULL, NULL, out.data, mean.data, rstd.data, NULL}; }
+    LayerNorm layernorm() const {
+        return {C, LAYERNORM_EPSILON, w.data, b.data, NULL, NULL, out.data, mean.data, rstd.data, NULL};
+    }
     void clear() { residual.poison(), out.poison(), mean.poison(), rstd.poison(); }
 
     // The residual is one sum, rounded once. The mean may be off by `shift`, which moves a normalised value by

@@ -17,14 +17,18 @@
 #define GELU_CUBE_FACTOR 0.044715f
 #define GELU_EXPONENT (-2.0f * 1.4426950408889634f * GELU_SQRT_2_OVER_PI) // exp(-2u) = 2^(this (x + 0.044715 x^3))
 
-// s of the formula at the top.
-__device__ __forceinline__ float gelu_gate(float x) {
-    float exponent = x * fmaf(GELU_EXPONENT * GELU_CUBE_FACTOR, x * x, GELU_EXPONENT);
+// 1 / (1 + 2^exponent).
+__device__ __forceinline__ float logistic_of_power(float exponent) {
 #ifdef PRECISION_FP32
     return 1.0f / (1.0f + exp2f(exponent));
 #else
     return reciprocal_approx(1.0f + exp2_approx(exponent));
 #endif
+}
+
+// s of the formula at the top.
+__device__ __forceinline__ float gelu_gate(float x) {
+    return logistic_of_power(x * fmaf(GELU_EXPONENT * GELU_CUBE_FACTOR, x * x, GELU_EXPONENT));
 }
 
 __device__ __forceinline__ float gelu_value(float x) { return x * gelu_gate(x); }

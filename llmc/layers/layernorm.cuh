@@ -3,6 +3,7 @@
 //   backward  with n = (x - mean) * rstd and g = weight * dout, all over one row:
 //             dinp += rstd * (g - mean(g) - n * mean(g * n))
 //             dweight += sum over rows of dout * n, dbias += sum over rows of dout
+// RMSNorm (Zhang, Sennrich 2019) has no bias, and takes 0 for mean and for mean(g). It is this layer with RMS true.
 // inp, out, dinp, dout (N,C); mean, rstd (N) fp32, kept for the backward; weight, bias (C); dweight, dbias (C) fp32.
 //
 // LayerNorm is bound by memory. So a kernel reads a row once and keeps it in registers, over as few warps as hold it.
@@ -21,7 +22,6 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/ptx.cuh"
 
-#define LAYERNORM_EPSILON 1e-5f      // of GPT-2
 #define LAYERNORM_MAX_CHANNELS 12288 // of the widest GPT-3; the backward's registers hold no wider row in fp32
 
 // Refuses a model whose rows the kernels cannot take. where: begins the message, as in model_check_config.
@@ -31,9 +31,14 @@ static inline bool layernorm_check(const char *where, int channels, Error *error
                 where, channels, LAYERNORM_MAX_CHANNELS);
 }
 
-// A LayerNorm has parameters, their gradients, an output, and statistics for the backward.
+// What a template's RMS is: layernorm_forward<RMSNORM>(...).
+constexpr bool LAYERNORM = false, RMSNORM = true;
+
+// A LayerNorm has parameters, their gradients, an output, and statistics for the backward. RMSNorm's mean, bias and
+// dbias are NULL.
 struct LayerNorm {
     int C = 0;
+    float epsilon = 0.0f;
     const floatX *weight = NULL, *bias = NULL; // (C)
     float *dweight = NULL, *dbias = NULL;      // (C); NULL without a backward
     floatX *out = NULL;                        // (N,C)
@@ -64,10 +69,10 @@ __device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
 
 // Computes mean, rstd and out of a loaded row. vectors: of the row, C / x128::size. A thread whose row does not exist
 // has vectors = 0 and only takes part in the barriers.
-template <bool AMAX>
+template <bool AMAX, bool RMS>
 __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, float *rstd, const LayerNormPart &x,
                                                     const floatX *weight, const floatX *bias, int64_t row, int vectors,
-                                                    int C, uint32_t *amax) {
+                                                    int C, float epsilon, uint32_t *amax) {
     __shared__ float partial_sum[WARP_SIZE];
     __shared__ float partial_square[WARP_SIZE];
     float sum = 0.0f, square = 0.0f;
@@ -77,7 +82,7 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
 #pragma unroll
         for (int k = 0; k < x128::size; k++) { sum += to_float(x[i][k]); } // vectors past the row are 0
     }
-    float m = layernorm_row_sum(sum, partial_sum) / (float)C;
+    float m = RMS ? 0.0f : layernorm_row_sum(sum, partial_sum) / (float)C;
 #pragma unroll
     for (int i = 0; i < LAYERNORM_VECTORS; i++) {
         if ((int)(threadIdx.x + i * blockDim.x) >= vectors) { continue; }
@@ -87,12 +92,13 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
             square = fmaf(d, d, square);
         }
     }
-    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + LAYERNORM_EPSILON);
+    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + epsilon);
 #pragma unroll
     for (int i = 0; i < LAYERNORM_VECTORS; i++) {
         int vector = threadIdx.x + i * blockDim.x;
         if (vector >= vectors) { continue; }
-        x128 w = load128(weight + vector * x128::size), b = load128(bias + vector * x128::size), y;
+        x128 w = load128(weight + vector * x128::size), b = packed_zeros<floatX>(), y;
+        if (!RMS) { b = load128(bias + vector * x128::size); }
 #pragma unroll
         for (int k = 0; k < x128::size; k++) {
             float value = fmaf((to_float(x[i][k]) - m) * r, to_float(w[k]), to_float(b[k]));
@@ -102,7 +108,7 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
         store128(out + row * C + vector * x128::size, y);
     }
     if (vectors > 0 && threadIdx.x == 0) {
-        mean[row] = m;
+        if (!RMS) { mean[row] = m; }
         rstd[row] = r;
     }
     if (AMAX) { amax_add_rounded(amax, largest); }
@@ -117,10 +123,11 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
 
 // Normalizes inp, or with RESIDUAL the sum inp + other, which it stores. Moves 2*N*C floatX (reads inp, writes out) and
 // 2*N float. With RESIDUAL it moves 4*N*C, where two kernels would move 5*N*C. weight and bias stay in the caches.
-template <bool RESIDUAL, bool AMAX>
+template <bool RESIDUAL, bool AMAX, bool RMS>
 __device__ __forceinline__ void layernorm_forward_row(floatX *residual, floatX *out, float *mean, float *rstd,
                                                       const floatX *inp, const floatX *other, const floatX *weight,
-                                                      const floatX *bias, int64_t N, int C, uint32_t *amax) {
+                                                      const floatX *bias, int64_t N, int C, float epsilon,
+                                                      uint32_t *amax) {
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int vectors = row < N ? C / x128::size : 0;
     LayerNormPart x, y;
@@ -137,26 +144,26 @@ __device__ __forceinline__ void layernorm_forward_row(floatX *residual, floatX *
         x[i] = residual_sum(x[i], y[i]);
         if (vector < vectors) { store128(residual + row * C + vector * x128::size, x[i]); }
     }
-    layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
+    layernorm_normalize<AMAX, RMS>(out, mean, rstd, x, weight, bias, row, vectors, C, epsilon, amax);
 }
 
 // The two kernels differ in name, so that a profile tells them apart.
-template <bool AMAX>
+template <bool AMAX, bool RMS>
 static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
                                                 float *__restrict__ rstd, const floatX *__restrict__ inp,
                                                 const floatX *__restrict__ weight, const floatX *__restrict__ bias,
-                                                int64_t N, int C, uint32_t *amax) {
-    layernorm_forward_row<false, AMAX>(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, amax);
+                                                int64_t N, int C, float epsilon, uint32_t *amax) {
+    layernorm_forward_row<false, AMAX, RMS>(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, epsilon, amax);
 }
 
-template <bool AMAX>
+template <bool AMAX, bool RMS>
 static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ out,
                                                                float *__restrict__ mean, float *__restrict__ rstd,
                                                                const floatX *inp1, const floatX *inp2,
                                                                const floatX *__restrict__ weight,
                                                                const floatX *__restrict__ bias, int64_t N, int C,
-                                                               uint32_t *amax) {
-    layernorm_forward_row<true, AMAX>(residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, amax);
+                                                               float epsilon, uint32_t *amax) {
+    layernorm_forward_row<true, AMAX, RMS>(residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, epsilon, amax);
 }
 
 typedef struct {
@@ -174,25 +181,27 @@ static inline LayerNormGrid layernorm_grid(const LayerNorm &ln, int64_t N, int b
 }
 
 // out, mean, rstd = (see the top). out may not be inp.
+template <bool RMS = LAYERNORM>
 static inline void layernorm_forward(const LayerNorm &ln, const floatX *inp, int64_t N, cudaStream_t stream,
                                      int block_size = 256) {
     LayerNormGrid grid = layernorm_grid(ln, N, block_size);
-    auto kernel = ln.out_amax != NULL ? layernorm_forward_kernel<true> : layernorm_forward_kernel<false>;
+    auto kernel = ln.out_amax != NULL ? layernorm_forward_kernel<true, RMS> : layernorm_forward_kernel<false, RMS>;
     kernel<<<grid.blocks, grid.block, 0, stream>>>(ln.out, ln.mean, ln.rstd, inp, ln.weight, ln.bias, N, ln.C,
-                                                   ln.out_amax);
+                                                   ln.epsilon, ln.out_amax);
     cuda_check_launch("layernorm_forward_kernel");
 }
 
 // residual = inp1 + inp2, rounded to floatX. out, mean, rstd = LayerNorm of the rounded residual, with the bits that
 // layernorm_forward gives. residual may be inp1 or inp2.
+template <bool RMS = LAYERNORM>
 static inline void fused_residual_layernorm_forward(const LayerNorm &ln, floatX *residual, const floatX *inp1,
                                                     const floatX *inp2, int64_t N, cudaStream_t stream,
                                                     int block_size = 256) {
     LayerNormGrid grid = layernorm_grid(ln, N, block_size);
-    auto kernel = ln.out_amax != NULL ? fused_residual_layernorm_forward_kernel<true>
-                                      : fused_residual_layernorm_forward_kernel<false>;
+    auto kernel = ln.out_amax != NULL ? fused_residual_layernorm_forward_kernel<true, RMS>
+                                      : fused_residual_layernorm_forward_kernel<false, RMS>;
     kernel<<<grid.blocks, grid.block, 0, stream>>>(residual, ln.out, ln.mean, ln.rstd, inp1, inp2, ln.weight, ln.bias,
-                                                   N, ln.C, ln.out_amax);
+                                                   N, ln.C, ln.epsilon, ln.out_amax);
     cuda_check_launch("fused_residual_layernorm_forward_kernel");
 }
 
@@ -254,10 +263,10 @@ static inline int64_t layernorm_backward_scratch_floats(int64_t N, int C) {
     return layernorm_backward_blocks(N, C) * 3 * C;
 }
 
-// Sums both values over the block. partial: shared memory for one float2 per warp. The next sum must use another
-// `partial`, so that one barrier is enough.
-__device__ __forceinline__ float2 layernorm_block_sums(float2 x, float2 *partial) {
-    x.x = warp_sum(x.x);
+// Sums both values over the block (with RMS only y, and x is 0). partial: shared memory for one float2 per warp. The
+// next sum must use another `partial`, so that one barrier is enough.
+template <bool RMS> __device__ __forceinline__ float2 layernorm_block_sums(float2 x, float2 *partial) {
+    x.x = RMS ? 0.0f : warp_sum(x.x);
     x.y = warp_sum(x.y);
     if (threadIdx.x % WARP_SIZE == 0) { partial[threadIdx.x / WARP_SIZE] = x; }
     __syncthreads();
@@ -322,7 +331,7 @@ template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4
 }
 
 // Stores the sums of this thread's channels in the block's row of scratch.
-template <int VECTORS>
+template <int VECTORS, bool RMS>
 __device__ __forceinline__ void layernorm_store_all_sums(float *sums_of_block,
                                                          const float (&dweight)[VECTORS][x128::size],
                                                          const float (&dbias)[VECTORS][x128::size],
@@ -333,18 +342,19 @@ __device__ __forceinline__ void layernorm_store_all_sums(float *sums_of_block,
         int c = (threadIdx.x + i * blockDim.x) * x128::size;
         if (c >= C) { continue; }
         layernorm_store_sums(sums_of_block + c, dweight[i]);
+        if (RMS) { continue; }
         layernorm_store_sums(sums_of_block + C + c, dbias[i]);
         if (wants_column_sums) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
     }
 }
 
 // Moves 4*N*C floatX: it reads dout, inp and dinp and writes dinp. With `overwrites` it moves 3*N*C. kinds: 2 for the
-// sums of dweight and dbias, 3 with the sums of dinp's columns.
+// sums of dweight and dbias, 3 with the sums of dinp's columns. RMS has one, dweight.
 //
 // With few vectors (STAGED) a thread has registers for the sums of dinp's columns, and shared memory has room for the
 // next row. With more vectors a thread loads each vector when it needs it, dout and inp twice, and keeps the sums of
 // dinp's columns in scratch.
-template <int VECTORS, bool AMAX>
+template <int VECTORS, bool AMAX, bool RMS>
 static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
     layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
@@ -358,7 +368,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
     uint32_t largest = 0;
     // Even lanes load the next row's mean, odd lanes its rstd. If every lane loaded both, the compiler would put them
     // into registers of the whole warp and wait for them at once.
-    const float *statistic = threadIdx.x % 2 == 0 ? mean : rstd;
+    const float *statistic = !RMS && threadIdx.x % 2 == 0 ? mean : rstd;
     float fetched = statistic[blockIdx.x], per_C = 1.0f / (float)C;
     int64_t begin = blockIdx.x * (int64_t)C, step = gridDim.x * (int64_t)C;
     int stage_size = 3 * C / x128::size, turn = 0;
@@ -367,7 +377,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
         cp_async_commit();
     }
     for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x, begin += step) {
-        float m = __shfl_sync(FULL_WARP, fetched, 0), r = __shfl_sync(FULL_WARP, fetched, 1);
+        float m = RMS ? 0.0f : __shfl_sync(FULL_WARP, fetched, 0), r = __shfl_sync(FULL_WARP, fetched, 1);
         const int4 *stage = layernorm_stages + turn * stage_size;
         if (row + gridDim.x < rows) {
             fetched = statistic[row + gridDim.x];
@@ -396,7 +406,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
                 dbias[i][k] += d;
             }
         }
-        sums = layernorm_block_sums(sums, partial + turn * WARP_SIZE);
+        sums = layernorm_block_sums<RMS>(sums, partial + turn * WARP_SIZE);
         turn ^= 1;
         float mean_g = sums.x * per_C, mean_gn = sums.y * per_C;
 #pragma unroll
@@ -419,14 +429,14 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
             store128(dinp + begin + c, dx);
         }
     }
-    layernorm_store_all_sums(sums_of_block, dweight, dbias, column_sums, C, STAGED && kinds > 2);
+    layernorm_store_all_sums<VECTORS, RMS>(sums_of_block, dweight, dbias, column_sums, C, STAGED && kinds > 2);
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors) {
-    return vectors == 1   ? layernorm_backward_kernel<1, AMAX>
-           : vectors == 2 ? layernorm_backward_kernel<2, AMAX>
-                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS, AMAX>;
+template <bool AMAX, bool RMS> static inline auto layernorm_backward_kernel_of(int vectors) {
+    return vectors == 1   ? layernorm_backward_kernel<1, AMAX, RMS>
+           : vectors == 2 ? layernorm_backward_kernel<2, AMAX, RMS>
+                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS, AMAX, RMS>;
 }
 
 // dinp = or +=, dweight +=, dbias += (see the top). dinp may not be dout or inp. scratch has
@@ -435,16 +445,18 @@ template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors
 // dinp is the gradient of the residual stream. So it is also the gradient of the output of the linear layer whose
 // output was added to the stream last. The sums of dinp's columns are the gradient of that layer's bias, and that layer
 // needs dinp's amax for 8 bits. The caller passes pointers to both in `dinp`. A kernel of the linear layer would read
-// dinp again: 2 bytes a value, while this kernel moves 8.
+// dinp again: 2 bytes a value, while this kernel moves 8. RMSNorm's model has no biases, and no column sums.
+template <bool RMS = LAYERNORM>
 static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, const LayerNorm &ln, const floatX *dout,
                                                        const floatX *inp, float *scratch, int64_t N,
                                                        cudaStream_t stream) {
     int C = ln.C;
     cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    cuda_require(!RMS || dinp.column_sums == NULL);
     int64_t blocks = layernorm_backward_blocks(N, C);
-    int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;
-    auto backward_kernel =
-        dinp.amax != NULL ? layernorm_backward_kernel_of<true>(vectors) : layernorm_backward_kernel_of<false>(vectors);
+    int vectors = layernorm_backward_vectors(C), kinds = RMS ? 1 : dinp.column_sums != NULL ? 3 : 2;
+    auto backward_kernel = dinp.amax != NULL ? layernorm_backward_kernel_of<true, RMS>(vectors)
+                                             : layernorm_backward_kernel_of<false, RMS>(vectors);
     size_t shared = layernorm_backward_shared(C);
     allow_dynamic_shared(backward_kernel, shared);
     backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), shared, stream>>>(

@@ -48,7 +48,7 @@ typedef struct LayerNormOutputs {
     LayerNormOutputs(int64_t N, int C) : out((N + 2) * C), mean(N + 2), rstd(N + 2) {}
     LayerNorm layer(int C, const DeviceArray<floatX> &weight, const DeviceArray<floatX> &bias,
                     uint32_t *amax = NULL) const {
-        return {C, weight.data, bias.data, NULL, NULL, out.data, mean.data, rstd.data, amax};
+        return {C, LAYERNORM_EPSILON, weight.data, bias.data, NULL, NULL, out.data, mean.data, rstd.data, amax};
     }
     uint64_t hash() const { return out.hash() ^ mean.hash() * 3 ^ rstd.hash() * 5; }
 } LayerNormOutputs;
@@ -202,7 +202,8 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
     Amax amax;
     LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
                          wants_amax ? amax.data() : NULL};
-    LayerNorm ln = {c.C, weight.data, NULL, dweight.data, dbias.data, NULL, mean.data, rstd.data, NULL};
+    LayerNorm ln = {c.C,  LAYERNORM_EPSILON, weight.data, NULL, dweight.data, dbias.data,
+                    NULL, mean.data,         rstd.data,   NULL};
     layernorm_backward_with_column_sums(out, ln, d_dout.data, x.data, scratch.data, c.N, 0);
     scratch.first(t, "scratch", floats);
     LayerNormGradients got = {
@@ -298,7 +299,7 @@ TEST(test_layernorm_backward_wave) {
                   (int)blocks, multiprocessors);
         }
         int resident = 0;
-        auto kernel = layernorm_backward_kernel_of<true>(vectors);
+        auto kernel = layernorm_backward_kernel_of<true, LAYERNORM>(vectors);
         size_t shared = layernorm_backward_shared(C);
         allow_dynamic_shared(kernel, shared);
         cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared));

@@ -12,6 +12,7 @@ extern "C" {
 
 void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C);
 void cpu_embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C);
+#define LAYERNORM_EPSILON 1e-5f // of GPT-2
 void cpu_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
                            const float *bias, int64_t N, int C);
 void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,

@@ -248,7 +248,7 @@ def debugger_session():
 
 def test_lines_of_the_debugger():
     """Every place that the example shows is there: the quoted lines, and the functions around the lines of a frame."""
-    places = re.findall(r"(\w+)(?:<\w+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()))
+    places = re.findall(r"(\w+)(?:<[\w, ]+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()))
     assert len(places) == 4, places
     for name, file, number in places:
         lines = text_of(file).splitlines()

@@ -1,0 +1,100 @@
+// The rotary position embedding against its formula in double: heads that 16 bytes divide and others, in both
+// directions.
+#ifndef KERNELS_ROPE_CUH
+#define KERNELS_ROPE_CUH
+
+#include "llmc/layers/rope.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+// (T,HS/2,2), with angles that are no multiple of anything.
+static std::vector<float> rope_angles(int T, int HS) {
+    std::vector<float> table((size_t)T * HS);
+    for (int t = 0; t < T; t++) {
+        for (int j = 0; j < HS / 2; j++) {
+            double angle = t * pow(500.0, -2.0 * j / HS);
+            table[(size_t)(t * HS + 2 * j)] = (float)cos(angle);
+            table[(size_t)(t * HS + 2 * j + 1)] = (float)sin(angle);
+        }
+    }
+    return table;
+}
+
+// turn: 1, or -1 for the backward.
+static void cpu_rope(float *qkv, const float *table, int64_t N, int T, int NH, int KV, int HS, double turn) {
+    int half = HS / 2;
+    for (int64_t n = 0; n < N; n++) {
+        for (int h = 0; h < NH + KV; h++) {
+            float *x = qkv + (n * (NH + 2 * KV) + h) * HS;
+            for (int j = 0; j < half; j++) {
+                const float *angle = table + (n % T * half + j) * 2;
+                double a = (double)x[j], b = (double)x[j + half], s = turn * (double)angle[1];
+                x[j] = (float)(a * (double)angle[0] - b * s);
+                x[j + half] = (float)(b * (double)angle[0] + a * s);
+            }
+        }
+    }
+}
+
+// A component is the sum of two products, each at most as large as the largest value.
+static void check_rope(Test *t, int64_t N, int T, int NH, int KV, int HS) {
+    int64_t width = (NH + 2 * KV) * HS, n = N * width;
+    std::vector<float> x = random_values(n, 1.0f, 41), table = rope_angles(T, HS);
+    DeviceArray<float> angles(table);
+    for (bool forward : {true, false}) {
+        DeviceArray<floatX> qkv(n + width); // NaN behind the last row stays
+        cuda_check(
+            cudaMemcpy(qkv.data, DeviceArray<floatX>(x).data, (size_t)n * sizeof(floatX), cudaMemcpyDeviceToDevice));
+        (forward ? rope_forward : rope_backward)(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+        std::vector<float> want = x;
+        cpu_rope(want.data(), table.data(), N, T, NH, KV, HS, forward ? 1.0 : -1.0);
+        std::string what =
+            words("%s, N %d, T %d, NH %d, KV %d, HS %d", forward ? "forward" : "backward", (int)N, T, NH, KV, HS);
+        std::vector<float> got = qkv.first(t, what, n);
+        check_values(t, what, got, want, 2.0 * FLT_EPSILON * largest(x), 0.5 * FLOATX_EPSILON);
+        for (int64_t i = 0; i < n; i++) { // of q and k nothing is left to compare
+            if (i % width < (NH + KV) * HS) { got[(size_t)i] = x[(size_t)i]; }
+        }
+        check_equal(t, what + ": v", got, x);
+    }
+}
+
+// Halves of a head with and without whole packs of 16 bytes; heads of queries that share one of keys; sequences that
+// repeat and one that is cut; rows with more parts than a block has threads, in packs and one by one.
+TEST(test_rope_against_formula) {
+    for (int HS : {2, 6, 8, 16, 24, 40, 48, 64, 80, 128}) {
+        check_rope(t, 10, 5, 3, 1, HS);
+        check_rope(t, 7, 7, 2, 2, HS);
+    }
+    check_rope(t, 13, 5, 9, 3, 64);
+    check_rope(t, 3, 1024, 32, 8, 128);
+    check_rope(t, 2, 2, 140, 4, 128);
+    check_rope(t, 2, 2, 70, 10, 26);
+}
+
+// The backward undoes the forward, but for two roundings of pairs that keep their length.
+TEST(test_rope_backward_undoes_forward) {
+    const int T = 9, NH = 4, KV = 2, HS = 32, N = 18;
+    std::vector<float> x = random_values(N * (NH + 2 * KV) * HS, 1.0f, 42);
+    DeviceArray<floatX> qkv(x);
+    DeviceArray<float> angles(rope_angles(T, HS));
+    rope_forward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+    rope_backward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+    check_values(t, "forward and backward", qkv.get(), x, 2.0 * FLOATX_EPSILON * largest(x), 0.0);
+}
+
+TEST(test_rope_schedules) {
+    for (int HS : {64, 26}) {
+        const int T = 7, NH = 3, KV = 1, N = 14;
+        std::vector<float> x = random_values(N * (NH + 2 * KV) * HS, 1.0f, 43);
+        DeviceArray<floatX> qkv(x), dqkv(x);
+        DeviceArray<float> angles(rope_angles(T, HS));
+        for_each_schedule(t, "rope", [&] {
+            qkv.set(x), dqkv.set(x);
+            rope_forward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+            rope_backward(dqkv.data, angles.data, N, T, NH, KV, HS, 0);
+            return qkv.hash() ^ 3 * dqkv.hash();
+        });
+    }
+}
+
+#endif // KERNELS_ROPE_CUH
