@@ -21,8 +21,9 @@
 #   make METER=1           emulated programs that can count what kernels do, with EMU_METER=1
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 
-PROGRAMS = train_gpt2 test_gpt2 tokenize
+PROGRAMS = train_gpt2 train_llama3 test_gpt2 tokenize
 GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu
+TRAINERS = train_gpt2 train_llama3
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go
 PREFIX   = $(if $(BIN),$(BIN)/)
@@ -31,7 +32,7 @@ PREFIX   = $(if $(BIN),$(BIN)/)
 .PHONY: all headers doctor clean help
 .DELETE_ON_ERROR:
 
-all: $(addprefix $(PREFIX),train_gpt2 tokenize) ## the CPU programs: train_gpt2, tokenize (the default)
+all: $(addprefix $(PREFIX),$(TRAINERS) tokenize) ## the CPU programs: train_gpt2, train_llama3, tokenize (the default)
 
 headers: ## every header alone as C11 and C++17, and two objects that include them all
 	dev/test/programs/test_headers.sh
@@ -190,7 +191,7 @@ DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 # --- programs --------------------------------------------------------------------------------------------------------
 # Each program is one source file and headers. A recipe removes the old program first, so that a failed build leaves
 # none, and a running program is not written over.
-$(addprefix $(PREFIX),$(filter-out train_gpt2,$(PROGRAMS))): $(PREFIX)%: %.c $(BUILD)/flags
+$(addprefix $(PREFIX),$(filter-out $(TRAINERS),$(PROGRAMS))): $(PREFIX)%: %.c $(BUILD)/flags
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
 
@@ -198,11 +199,11 @@ $(addprefix $(PREFIX),$(filter-out train_gpt2,$(PROGRAMS))): $(PREFIX)%: %.c $(B
 $(BUILD)/revision.o: $(BUILD)/revision.c
 	$(CC) -c -o $@ $<
 
-$(BUILD)/train_gpt2.o: train_gpt2.c $(BUILD)/flags
-	@rm -f $@ $(PREFIX)train_gpt2
+$(TRAINERS:%=$(BUILD)/%.o): $(BUILD)/%.o: %.c $(BUILD)/flags
+	@rm -f $@ $(PREFIX)$*
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
 
-$(PREFIX)train_gpt2: $(BUILD)/train_gpt2.o $(BUILD)/revision.o
+$(TRAINERS:%=$(PREFIX)%): $(PREFIX)%: $(BUILD)/%.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE) -o $@ $(filter %.o,$^) $(LIBS)
 

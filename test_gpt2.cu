@@ -370,8 +370,8 @@ TEST(test_ten_updates_with_muon) { check_ten_updates(t, FIXTURES "small_muon_ste
 // ---------------------------------------------------------------------------------------------------------------------
 // Equal bits
 
-static const ModelConfig two_heads = {24, 257, 384, 2, 2, 128};
-static const ModelConfig narrow = {24, 257, 384, 2, 2, 32}; // where no width shows more
+static const ModelConfig two_heads = GPT2_CONFIG(24, 257, 384, 2, 2, 128);
+static const ModelConfig narrow = GPT2_CONFIG(24, 257, 384, 2, 2, 32); // where no width shows more
 
 // Makes a batch with something to learn: each token makes one next token likely.
 static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets) {
@@ -535,11 +535,9 @@ TEST(test_checkpoints_of_any_ranks_with_muon) {
 
 // Their buckets cover three cases: the last ranks own nothing, a bucket has fewer elements than there are ranks, and a
 // bucket is many times larger than the staging memory.
-static const ModelConfig layouts[] = {two_heads,
-                                      {1, 3, 8, 1, 1, 8},
-                                      {7, 50, 56, 3, 1, 40},
-                                      {1024, 50257, 50304, 12, 12, 768},
-                                      {1024, 50257, 50304, 2, 25, 1600}};
+static const ModelConfig layouts[] = {two_heads, GPT2_CONFIG(1, 3, 8, 1, 1, 8), GPT2_CONFIG(7, 50, 56, 3, 1, 40),
+                                      GPT2_CONFIG(1024, 50257, 50304, 12, 12, 768),
+                                      GPT2_CONFIG(1024, 50257, 50304, 2, 25, 1600)};
 static const int rank_counts[] = {1, 2, 3, 4, 7, 64, 3000};
 
 static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,

@@ -98,13 +98,14 @@ names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: with
 
 choose_builds() {
     local emulated="train_gpt2emu @emu/gpu_tests @emu/book"
+    local units="train_gpt2 train_llama3 tokenize @unit_tests @test_trainer @test_llama3 @test_comm"
     local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
     fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_evaluate | sed 's/^/@/' | tr '\n' ' ') # test_trainer has it
     ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
     emulated+=" $(names_in dev/test/emu/emu_*.cu | sed 's#^#@emu/#' | tr '\n' ' ')"
     if [ $all = no ]; then
         emulated="${emulated/@emu\/emu_numbers/} @emu/ladder_layernorm" # all conversions of numbers would take 4 s
-        add_build build QUICK=1 "$emulated train_gpt2 tokenize @test_trainer @unit_tests @test_comm"
+        add_build build QUICK=1 "$emulated $units"
         add_build build/sanitize "QUICK=1 SANITIZE=1" "train_gpt2 @unit_tests $fuzzers"
         return
     fi
@@ -116,7 +117,6 @@ choose_builds() {
         source=${source%/*}
         chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
     done
-    local units="train_gpt2 tokenize @unit_tests @test_trainer @test_comm"
     add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
     add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"

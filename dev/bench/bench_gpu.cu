@@ -659,7 +659,7 @@ static bool set_shapes(Bench *b, const Options *options, Error *error) {
     b->config.vocab_size = GPT2_VOCAB_SIZE;
     b->tiny = strcmp(options->model, "tiny") == 0;
     if (b->tiny) {
-        const ModelConfig tiny = {64, 257, 0, 2, 2, 128};
+        const ModelConfig tiny = GPT2_CONFIG(64, 257, 0, 2, 2, 128);
         b->config = tiny;
     } else if (!model_config_from_size(&b->config, options->model)) {
         return fail(error, "--model: no size '%s'; there are tiny" MODEL_SIZE_NAMES, options->model);

@@ -195,11 +195,13 @@ def commands_of(path, build):
 
 def suite_commands(name, suite, build):
     """The first program of a build that has a suite runs it, in as many parts as PARTS says."""
-    for program in (f"{build}/{program}" for program in ("unit_tests", "test_trainer", name, *KERNEL_PROGRAMS)):
+    for program in (f"{build}/{program}" for program in
+                    ("unit_tests", "test_trainer", "test_llama3", name, *KERNEL_PROGRAMS)):
         if suite in suites_of(program):
-            n = PARTS.get(suite, 1)
-            parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", suite]) for part in range(1, n + 1)]
-            return parts if n > 1 else [(build, [program, suite])]
+            n, suite = PARTS.get(suite, 1), {"llama3": "model llama3"}.get(suite, suite)  # test_model.c for Llama, too
+            parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", *suite.split()])
+                     for part in range(1, n + 1)]
+            return parts if n > 1 else [(build, [program, *suite.split()])]
     return []
 
 

@@ -2,9 +2,9 @@
 .PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
-ALL_UNITS = $(filter-out comm gpt2 layers model trainer,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
 UNITS    := $(ALL_UNITS)
-TESTS     = $(BUILD)/unit_tests $(BUILD)/test_trainer $(BUILD)/test_comm
+TESTS     = $(BUILD)/unit_tests $(BUILD)/test_trainer $(BUILD)/test_llama3 $(BUILD)/test_comm
 FUZZERS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
 ORACLE    = $(BUILD)/oracle.o
 
@@ -100,8 +100,9 @@ $(BUILD)/solved_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
 	$(COMPILE_TEST) -DSOLUTIONS $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
 
 # --- unit tests and fuzzers ------------------------------------------------------------------------------------------
-# The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. Two are never a
-# part of unit_tests: test_comm, which starts itself as several processes, and test_trainer, which includes train_gpt2.c.
+# The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. Three are never a
+# part of unit_tests: test_comm, which starts itself as several processes, and test_trainer and test_llama3, which
+# include the trainers.
 vpath %.c $(wildcard dev/test/*)
 vpath %.cu $(wildcard dev/test/*)
 # Unit tests compile with -O1, in a third of the time of -O3; in a quick run with less, because they run once.
@@ -114,7 +115,7 @@ $(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
 $(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
 $(BUILD)/test_comm: $(BUILD)/flags.mpi
 
-$(BUILD)/test_comm $(BUILD)/test_trainer: $(BUILD)/%: %.c $(BUILD)/flags
+$(BUILD)/test_comm $(BUILD)/test_trainer $(BUILD)/test_llama3: $(BUILD)/%: %.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
 

@@ -60,7 +60,7 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 
 def constants():
     """What the table's words stand for: numbers and texts that the headers define."""
-    text = header("run/args.h") + header("run/train_options.h")
+    text = header("model/gpt2.h") + header("run/args.h") + header("run/train_options.h")
     found = {"FREE": 0, "SHAPES": 1, "ROUNDS": 2, "LOCAL": 0}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)

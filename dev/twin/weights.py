@@ -181,8 +181,16 @@ def initial_by_numpy(config, seed):
     return np.concatenate(out)
 
 
-C_SOURCE = '#include "llmc/model/params.h"\nvoid fill(float *out, const ModelConfig *config, uint64_t seed, ' \
-           'int64_t first, int64_t n) { param_init_range(out, config, seed, first, n); }\n'
+C_SOURCE = r"""
+#include "llmc/model/params.h"
+void fill(float *out, const int *sizes, uint64_t seed, int64_t first, int64_t n) {
+    ModelConfig c = {0};
+    c.max_seq_len = sizes[0], c.vocab_size = sizes[1], c.padded_vocab_size = sizes[2];
+    c.num_layers = sizes[3], c.num_heads = sizes[4], c.channels = sizes[5];
+    model_complete(&c);
+    param_init_range(out, &c, seed, first, n);
+}
+"""
 
 
 @functools.lru_cache(None)
@@ -199,10 +207,6 @@ def c_library(source=C_SOURCE):
         return ctypes.CDLL(f"{folder}/functions.so")
 
 
-def c_config(config):
-    return (ctypes.c_int * 6)(*config)  # as ModelConfig lays it out
-
-
 def initial_by_c(config, seed):
     """The same from llmc/model/params.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None
     where there is no C compiler."""
@@ -213,7 +217,7 @@ def initial_by_c(config, seed):
     fill = library.fill
     fill.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64]
     fill.restype = None
-    shape = c_config(config)
+    shape = (ctypes.c_int * 6)(*config)
 
     def part(first):
         fill(out[first:].ctypes.data, ctypes.addressof(shape), seed, first, min(block, n - first))

@@ -94,10 +94,10 @@ static inline void muon_update(float *w, float *m, const float *grad, int64_t ro
     }
 }
 
-// Updates tensor i of all layers, which Muon takes. w, m and grad point to its first element.
+// Updates the matrices of tensor i in one layer, which Muon takes. w, m and grad point to its first element.
 static inline void muon_tensor(float *w, float *m, const float *grad, const ModelConfig *config, int i, const Muon *u,
                                float *scratch, const Gemm *mm) {
-    int64_t rows = muon_rows(config, i), cols = muon_cols(config, i), n = param_size(config, i);
+    int64_t rows = muon_rows(config, i), cols = muon_cols(config, i), n = param_rows(config, i) * cols;
     for (int64_t at = 0; at < n; at += rows * cols) {
         muon_update(w + at, m + at, grad + at, rows, cols, u, scratch, mm);
     }

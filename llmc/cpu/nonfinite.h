@@ -8,14 +8,11 @@
 // Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
 static inline bool find_nonfinite_tensor(const ModelConfig *config, const float *memory, const char *what, char *name,
                                          size_t size) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int layers = param_layers(config, i);
-        int64_t n = param_size(config, i) / layers;
-        for (int layer = 0; layer < layers; layer++) {
-            if (row_is_finite(memory + param_offset(config, i) + layer * n, n)) { continue; }
-            param_text(name, size, what, i, layer);
-            return true;
-        }
+    ParamPiece piece = PARAM_PIECE_BEGIN;
+    while (param_next_piece(config, OPTIMIZER_ADAMW, &piece)) {
+        if (row_is_finite(memory + piece.place, piece.count)) { continue; }
+        param_text(name, size, what, piece.tensor, piece.layer);
+        return true;
     }
     return false;
 }

@@ -5,8 +5,10 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/model/params.h"
 
-// Is parameter i a weight (OC, C) of a linear layer, or wte, which is the weight of the head?
-static inline bool packed_is_weight(int i) { return param_specs[i].rows != DIM_NONE && i != PARAM_wpe; }
+// Is parameter i a weight (OC, C) of a linear layer, or of the head?
+static inline bool packed_is_weight(int i) {
+    return param_specs[i].rows != DIM_NONE && param_specs[i].rows != DIM_maxT;
+}
 
 // Floats of parameter i in one layer.
 static inline int64_t packed_layer_floats(const ModelConfig *config, const GemmKernel *kernel, int i) {
@@ -32,8 +34,8 @@ static inline void packed_weights_fill(float *packed, const float *params, const
                                        const GemmKernel *kernel) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t OC = param_rows(config, i), C = param_cols(config, i);
-        for (int layer = 0; packed_is_weight(i) && layer < param_layers(config, i); layer++) {
-            GemmMatrix weight = transpose_of(params + param_layer_offset(config, i, layer), C);
+        for (int layer = 0; packed_is_weight(i) && OC > 0 && layer < param_layers(config, i); layer++) {
+            GemmMatrix weight = transpose_of(params + param_place(config, i, layer), C);
             gemm_pack_matrix(packed + packed_weight_at(config, kernel, i, layer), weight, C, OC, kernel);
         }
     }
@@ -47,15 +49,14 @@ typedef struct {
 } LinearWeights;
 
 // Linear layer whose weight is parameter i of a layer: out = inp weight^T + bias, or out += with accumulate.
-// out (N,OC), inp (N,C), bias (OC) or NULL. The head has no outputs for padding.
-static inline void linear_forward(const LinearWeights *w, float *out, bool accumulate, const float *inp, int i,
-                                  int layer, const float *bias, int64_t N) {
-    int64_t C = param_cols(w->config, i), OC = param_rows(w->config, i);
-    if (i == PARAM_wte) { OC = w->config->vocab_size; }
+// out (N,OC) with rows `stride` apart, inp (N,C), bias (OC) or NULL. The head has no outputs for padding.
+static inline void linear_forward(const LinearWeights *w, float *out, int64_t stride, bool accumulate, const float *inp,
+                                  int i, int layer, const float *bias, int64_t N) {
+    int64_t C = param_cols(w->config, i), OC = param_used(w->config, i) / C / param_layers(w->config, i);
     GemmMatrix weight = w->packed == NULL
-                            ? transpose_of(w->params + param_layer_offset(w->config, i, layer), C)
+                            ? transpose_of(w->params + param_place(w->config, i, layer), C)
                             : packed_of(w->packed + packed_weight_at(w->config, w->mm->kernel, i, layer), C);
-    gemm(out, OC, rows_of(inp, C), weight, bias, N, OC, C, accumulate, w->mm);
+    gemm(out, stride, rows_of(inp, C), weight, bias, N, OC, C, accumulate, w->mm);
 }
 
 #endif // LLMC_PACKED_WEIGHTS_H

@@ -261,13 +261,16 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
     return ok;
 }
 
-// Reads all arrays in one process. arrays: where each array goes, without gaps.
+// Reads the arrays of a CPU trainer.
 static inline bool checkpoint_read_whole(CheckpointReader *r, float *const arrays[CHECKPOINT_ARRAYS], Error *error) {
-    bool ok = true;
-    for (int a = 0; ok && a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
-        ok = checkpoint_read(r, a, 0, arrays[a], model_num_params(&r->config), error);
+    ParamPiece piece = PARAM_PIECE_BEGIN;
+    while (param_next_piece(&r->config, r->optimizer, &piece)) {
+        for (int a = 0; a < (r->skips_moments ? CHECKPOINT_ADAM_M : CHECKPOINT_ARRAYS); a++) {
+            int64_t at = a == CHECKPOINT_ADAM_V ? piece.place_v : piece.place;
+            if (at >= 0 && !checkpoint_read(r, a, piece.in_file, arrays[a] + at, piece.count, error)) { return false; }
+        }
     }
-    return ok;
+    return true;
 }
 
 // Ends the reading. All processes together have read every element of the arrays once, and `all` holds their sums,
@@ -435,14 +438,17 @@ static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t firs
     return ok;
 }
 
-// Writes all arrays in one process, as checkpoint_read_whole reads them.
+// Writes the arrays of a CPU trainer.
 static inline bool checkpoint_write_whole(CheckpointWriter *w, const float *const arrays[CHECKPOINT_ARRAYS],
                                           Error *error) {
-    bool ok = true;
-    for (int a = 0; ok && a < w->num_arrays; a++) {
-        ok = checkpoint_write(w, a, 0, arrays[a], model_num_params(&w->config), error);
+    ParamPiece piece = PARAM_PIECE_BEGIN;
+    while (param_next_piece(&w->config, w->optimizer, &piece)) {
+        for (int a = 0; a < w->num_arrays; a++) {
+            int64_t at = a == CHECKPOINT_ADAM_V ? piece.place_v : piece.place;
+            if (at >= 0 && !checkpoint_write(w, a, piece.in_file, arrays[a] + at, piece.count, error)) { return false; }
+        }
     }
-    return ok;
+    return true;
 }
 
 // Flushes what this process has written to the disk. The save ends here for all processes but the leader, which

@@ -1,7 +1,7 @@
-// Model weights in llm.c's .bin format: a header of 256 int32, then the 16 tensors in the order of the parameter table.
+// Model weights in llm.c's .bin format: a header of 256 int32, then the tensors in the order of the parameter table.
 //
-// header: [0] magic, [1] version (3: float32, 5: bfloat16), [2] maxT, [3] V, [4] L, [5] NH, [6] C, [7] Vp,
-// [8] MODEL_VARIANT, which is 0 for GPT-2, the rest 0.
+// header: [0] magic, [1] version (3: float32, 5: bfloat16), from [2] on the first MODEL_STORED_FIELDS fields of the
+// configuration (floats as their bits), [8] MODEL_VARIANT, which is 0 for GPT-2, the rest 0.
 // All fields are checked against the exact file size before any tensor is read or memory is allocated.
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
@@ -12,6 +12,7 @@
 #include "llmc/model/params.h"
 
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
+enum { MODEL_BIN_CONFIG = 2, MODEL_BIN_VARIANT = 8 }; // places in a header
 
 // ---- Floats ----
 
@@ -62,13 +63,15 @@ static inline bool model_bin_read_floats(const InputFile *file, int version, int
 
 // ---- Checks of values ----
 
-// Sets the padding rows V..Vp-1 of wte to zero in `out`, which holds elements first .. first + n - 1 of all parameters.
-// A file may hold anything there, and it must never leak into a gradient.
+// Sets the rows V..Vp-1 of wte and of an untied head to zero in `out`, which holds elements first .. first + n - 1 of
+// all parameters. A file may hold anything there, and it must never leak into a gradient.
 static inline void model_zero_padding_range(float *out, const ModelConfig *config, int64_t first, int64_t n) {
-    ParamOverlap part = param_overlap(config, PARAM_wte, first, n);
-    int64_t begin = max_i64(part.begin, (int64_t)config->vocab_size * config->channels);
-    if (begin >= part.end) { return; }
-    memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        ParamOverlap part = param_overlap(config, i, first, n);
+        int64_t begin = max_i64(part.begin, param_used(config, i));
+        if (begin >= part.end) { continue; }
+        memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
+    }
 }
 
 // Says which parameter holds a NaN or infinity, by its index `place`. `where` begins the message. Always returns false.
@@ -90,11 +93,6 @@ static inline bool model_check_range(const ModelConfig *config, int64_t first, i
                 (long long)(first + n), (long long)all); // a mistake of the caller
 }
 
-static inline bool model_configs_equal(const ModelConfig *a, const ModelConfig *b) {
-    return a->max_seq_len == b->max_seq_len && a->vocab_size == b->vocab_size && a->num_layers == b->num_layers &&
-           a->padded_vocab_size == b->padded_vocab_size && a->num_heads == b->num_heads && a->channels == b->channels;
-}
-
 // ---- Header ----
 
 // Returns the bytes of a whole file.
@@ -104,36 +102,32 @@ static inline int64_t model_bin_bytes(const ModelConfig *config, int version) {
 }
 
 static inline void model_bin_config_from_header(ModelConfig *config, const int32_t *header) {
-    config->max_seq_len = header[2];
-    config->vocab_size = header[3];
-    config->num_layers = header[4];
-    config->num_heads = header[5];
-    config->channels = header[6];
-    config->padded_vocab_size = header[7];
+    memset(config, 0, sizeof(*config));
+    for (int i = 0; i < MODEL_STORED_FIELDS; i++) {
+        memcpy((char *)config + model_fields[i].offset, &header[MODEL_BIN_CONFIG + i], sizeof(int32_t));
+    }
+    if (MODEL_STORED_FIELDS < MODEL_CONFIG_FIELDS) { model_complete(config); }
 }
 
 static inline void model_bin_make_header(int32_t *header, const ModelConfig *config, int version) {
     memset(header, 0, (size_t)DATA_HEADER_BYTES);
     header[0] = MODEL_BIN_MAGIC;
     header[1] = version;
-    header[2] = config->max_seq_len;
-    header[3] = config->vocab_size;
-    header[4] = config->num_layers;
-    header[5] = config->num_heads;
-    header[6] = config->channels;
-    header[7] = config->padded_vocab_size;
-    header[8] = MODEL_VARIANT;
+    for (int i = 0; i < MODEL_STORED_FIELDS; i++) { header[MODEL_BIN_CONFIG + i] = model_field_word(config, i); }
+    header[MODEL_BIN_VARIANT] = MODEL_VARIANT;
 }
 
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(BinFile *bin, const char *path, ModelConfig *config, Error *error) {
     if (!bin_open(bin, path, BIN_MODEL, error)) { return false; }
     model_bin_config_from_header(config, bin->header);
-    int variant = bin->header[8];
+    int variant = bin->header[MODEL_BIN_VARIANT];
     if (variant != MODEL_VARIANT) {
         input_close(&bin->file);
-        return fail(error, "%s: holds a model of variant %d, this program computes %d (MODEL_VARIANT in gpt2.h)", path,
-                    variant, MODEL_VARIANT);
+        return fail(error,
+                    "%s: holds a model of variant %d, this program computes %d, " MODEL_NAME
+                    " (0: GPT-2, for train_gpt2; 3: Llama 3, for train_llama3; MODEL_VARIANT in llmc/model)",
+                    path, variant, MODEL_VARIANT);
     }
     if (model_check_config(config, path, error)) { return bin_check_size(bin, model_num_params(config), error); }
     input_close(&bin->file);
@@ -151,7 +145,7 @@ static inline bool model_bin_read_config(const char *path, ModelConfig *config, 
 // ---- Reading ----
 
 // Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file. config comes from
-// model_bin_read_config. NaN and infinity are refused. Padding rows of wte become zero.
+// model_bin_read_config. NaN and infinity are refused. Padding rows become zero.
 static inline bool model_bin_read_range(const char *path, const ModelConfig *config, int64_t first, int64_t n,
                                         float *out, Error *error) {
     BinFile bin;

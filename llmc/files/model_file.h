@@ -74,14 +74,18 @@ static inline bool model_file_check(const ModelFile *file, Error *error) {
 }
 
 // Reads elements first .. first + n - 1 of all weights (model_num_params(&file->config)) of a model opened from a file.
-// NaN and infinity are refused. Padding rows of wte become zero.
+// NaN and infinity are refused. Padding rows become zero.
 static inline bool model_file_read_range(const ModelFile *file, int64_t first, int64_t n, float *out, Error *error) {
     return model_bin_read_range(file->path, &file->config, first, n, out, error);
 }
 
-// Reads all weights into params, model_num_params(&file->config) floats.
+// Reads all weights into an array of a CPU trainer.
 static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
-    return model_file_read_range(file, 0, model_num_params(&file->config), params, error);
+    ParamPiece piece = PARAM_PIECE_BEGIN;
+    while (param_next_piece(&file->config, OPTIMIZER_ADAMW, &piece)) {
+        if (!model_file_read_range(file, piece.in_file, piece.count, params + piece.place, error)) { return false; }
+    }
+    return true;
 }
 
 // Computes a number that tells models apart without reading all of them: from config, file size and 64 samples of

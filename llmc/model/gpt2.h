@@ -6,13 +6,26 @@
 #ifndef LLMC_GPT2_H
 #define LLMC_GPT2_H
 
+#define MODEL_NAME "GPT-2"
 #define GPT2_VOCAB_SIZE 50257
 #define GPT2_LAYERNORM_EPSILON 1e-5f
 #define MODEL_INIT_STD 0.02f
+#define MODEL_VOCAB_SIZE GPT2_VOCAB_SIZE // without a tokenizer
+#define MODEL_CPU_SIZE "d6"
+#define MODEL_GPU_SIZE "d12"
+#define MODEL_SIZE_EXAMPLES "124M ... 1558M, d6 ... d84, gpt3:c768 ..."
+#define MODEL_SIZE_REST , GPT2_VOCAB_SIZE, 0, 0, 0, 0, 0.0f, 0.0f // the fields of a row of sizes that GPT-2 leaves out
 
 // Model files say it. A program that computes something else than GPT-2, such as another activation, needs another
 // number: programs of different numbers refuse each other's files.
 #define MODEL_VARIANT 0
+#define MODEL_STORED_FIELDS 6 // the fields of the configuration that a file holds: up to padded_vocab_size
+#define MODEL_MLP_WIDTH(C) (4 * (C))
+#define MODEL_ROPE_THETA 1.0f // no rotary embeddings
+
+// A constant ModelConfig: what model_complete makes of these sizes.
+#define GPT2_CONFIG(maxT, V, Vp, L, NH, C)                                                                             \
+    { maxT, V, L, NH, C, Vp, 0, NH, (C) / ((NH) > 0 ? (NH) : 1), 4 * (C), 0, 0, GPT2_LAYERNORM_EPSILON, 1, 1, 1, 1, 0 }
 
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
 //  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon
@@ -21,15 +34,15 @@
     X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                           \
     X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
     X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, MUON_QKV)                                                    \
-    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, ADAMW)                                                   \
+    X(qkvw, PER_LAYER, DIM_QKV, DIM_C, INIT_NORMAL, DECAY, MUON_QKV)                                                   \
+    X(qkvb, PER_LAYER, DIM_NONE, DIM_QKV, INIT_ZERO, NO_DECAY, ADAMW)                                                  \
     X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, MUON)                                                   \
     X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                \
     X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
     X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, MUON)                                                         \
-    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, MUON)                                                   \
+    X(fcw, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON)                                                          \
+    X(fcb, PER_LAYER, DIM_NONE, DIM_F, INIT_ZERO, NO_DECAY, ADAMW)                                                     \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_F, INIT_RESIDUAL, DECAY, MUON)                                                    \
     X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                 \
     X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                          \
     X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)
@@ -42,15 +55,15 @@
     X(ln1_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
     X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
     X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_3C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
+    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_QKV, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
+    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_Q, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
     X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
     X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)     \
     X(ln2_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
     X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
     X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_4C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)            \
-    X(gelu, floatX, LAYER, RECOMPUTE_GELU, DIM_4C, NONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)             \
+    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_F, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)             \
+    X(gelu, floatX, LAYER, RECOMPUTE_GELU, DIM_F, NONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
     X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU)                  \
     X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                                     \
     X(lnf_mean, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
@@ -59,11 +72,11 @@
     X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                               \
     X(dresidual, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                      \
     X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH)                                      \
-    X(dgelu, floatX, ONE, NEVER, DIM_4C, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_CPU)                           \
-    X(dfc, floatX, ONE, NEVER, DIM_4C, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                          \
+    X(dgelu, floatX, ONE, NEVER, DIM_F, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_CPU)                            \
+    X(dfc, floatX, ONE, NEVER, DIM_F, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                           \
     X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                     \
-    X(datt, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
-    X(dqkv, floatX, ONE, NEVER, DIM_3C, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
+    X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
+    X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
 
 // THE table of sizes: the four of GPT-2's release, then others of the GPT-2 series, by depth, and of the GPT-3 series,
 // by channels.

@@ -5,40 +5,12 @@
 
 #include "llmc/base/rand.h"
 #include "llmc/base/utils.h"
+#include "llmc/model/model_config.h"
 #ifndef MODEL_PARAMETERS
 #include "llmc/model/gpt2.h"
 #endif
 
-typedef struct {
-    int max_seq_len;       // maxT: positions that wpe knows
-    int vocab_size;        // V
-    int padded_vocab_size; // Vp: V rounded up to a multiple of 128; rows V..Vp-1 of wte are zero and never predicted
-    int num_layers;        // L
-    int num_heads;         // NH
-    int channels;          // C
-} ModelConfig;
-
 static inline int model_pad_vocab(int vocab_size) { return (int)round_up_i64(vocab_size, 128); }
-
-// A dimension of a tensor as a function of the config.
-typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C, DIM_NH } ModelDim;
-
-static inline int64_t model_dim(const ModelConfig *config, ModelDim dim) {
-    switch (dim) {
-    case DIM_Vp: return config->padded_vocab_size;
-    case DIM_maxT: return config->max_seq_len;
-    case DIM_C: return config->channels;
-    case DIM_3C: return 3 * (int64_t)config->channels;
-    case DIM_4C: return 4 * (int64_t)config->channels;
-    case DIM_NH: return config->num_heads;
-    default: return 1; // DIM_NONE: a vector is one row
-    }
-}
-
-typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } ParamInit; // RESIDUAL: normal scaled by 1/sqrt(2L)
-enum { ONCE = 0, PER_LAYER = 1 };
-enum { NO_DECAY = 0, DECAY = 1 };
-enum { ADAMW = 0, MUON = 1, MUON_QKV = 3 }; // matrices in one layer that --optimizer muon updates (llmc/model/muon.h)
 
 #define PARAM_ENUM(name, ...) PARAM_##name,
 typedef enum { MODEL_PARAMETERS(PARAM_ENUM) NUM_PARAM_TENSORS } Param;
@@ -69,6 +41,13 @@ static inline int64_t param_size(const ModelConfig *config, int i) {
     return param_layers(config, i) * param_rows(config, i) * param_cols(config, i);
 }
 
+// Elements of tensor i that are not padding. A tensor with a row for each token has rows of zeros from V on.
+static inline int64_t param_used(const ModelConfig *config, int i) {
+    bool rows_of_tokens = param_specs[i].rows == DIM_Vp || param_specs[i].rows == DIM_HEAD;
+    int64_t used = (int64_t)config->vocab_size * param_cols(config, i);
+    return rows_of_tokens ? min_i64(used, param_size(config, i)) : param_size(config, i);
+}
+
 // First element of tensor i (i = NUM_PARAM_TENSORS: the total) when all tensors lie one after another in table order.
 static inline int64_t param_offset(const ModelConfig *config, int i) {
     int64_t offset = 0;
@@ -76,7 +55,7 @@ static inline int64_t param_offset(const ModelConfig *config, int i) {
     return offset;
 }
 
-// Returns the number of all stored elements, the padding of wte included.
+// Returns the number of all stored elements, the padding of the vocabulary included.
 static inline int64_t model_num_params(const ModelConfig *config) { return param_offset(config, NUM_PARAM_TENSORS); }
 
 // What updates the weights: AdamW, or Muon for the matrices of the blocks and AdamW for all else (llmc/model/muon.h).
@@ -102,10 +81,53 @@ static inline int64_t param_length_of_v(const ModelConfig *config, OptimizerKind
     return param_place_in_v(config, optimizer, model_num_params(config));
 }
 
-// First element of one layer of tensor i. The layer of a tensor outside the blocks does not matter.
-static inline int64_t param_layer_offset(const ModelConfig *config, int i, int layer) {
-    int64_t before = param_specs[i].per_layer ? layer : 0;
-    return param_offset(config, i) + before * param_rows(config, i) * param_cols(config, i);
+// ---- The arrays of the CPU trainers: the tensors outside the blocks, then block after block ----
+//
+// So tensors of a block that are neighbours in the table are neighbours in memory, and one multiply takes them as one
+// matrix. Files have all layers of a tensor together.
+
+// Returns where a layer of tensor i begins in an array of all tensors, or of those that Muon leaves to AdamW (v). The
+// layer of a tensor outside the blocks does not matter.
+static inline int64_t param_place_in(const ModelConfig *config, int i, int layer, bool of_v) {
+    int64_t place = 0;
+    bool in_block = param_specs[i].per_layer;
+    for (int j = 0; j < NUM_PARAM_TENSORS; j++) {
+        int64_t before = param_specs[j].per_layer ? layer + (j < i) : 1; // copies of tensor j in front of the place
+        if (!in_block) { before = !param_specs[j].per_layer && j < i; }
+        if (!of_v || param_specs[j].muon == 0) { place += before * param_rows(config, j) * param_cols(config, j); }
+    }
+    return place;
+}
+
+static inline int64_t param_place(const ModelConfig *config, int i, int layer) {
+    return param_place_in(config, i, layer, false);
+}
+
+// One layer of a tensor, in elements. Such pieces are listed by
+//   ParamPiece piece = PARAM_PIECE_BEGIN;
+//   while (param_next_piece(config, optimizer, &piece)) { ... }
+typedef struct {
+    int tensor, layer;
+    int64_t place, place_v; // in the arrays, and in v; -1: Muon leaves it no v
+    int64_t in_file;        // as param_offset counts
+    int64_t count;          // > 0
+} ParamPiece;
+#define PARAM_PIECE_BEGIN                                                                                              \
+    { 0, -1, 0, 0, 0, 0 }
+
+// Finds the next piece in the order of the table. Returns false behind the last one.
+static inline bool param_next_piece(const ModelConfig *config, OptimizerKind optimizer, ParamPiece *piece) {
+    int i = piece->tensor;
+    bool more = ++piece->layer < param_layers(config, i);
+    while (!more && ++i < NUM_PARAM_TENSORS) { piece->layer = 0, more = param_size(config, i) > 0; }
+    if (!more) { return false; }
+    piece->tensor = i;
+    piece->count = param_rows(config, i) * param_cols(config, i);
+    piece->in_file = param_offset(config, i) + piece->layer * piece->count;
+    piece->place = param_place(config, i, piece->layer);
+    piece->place_v = param_place_in(config, i, piece->layer, optimizer == OPTIMIZER_MUON);
+    if (muon_takes(optimizer, i)) { piece->place_v = -1; }
+    return true;
 }
 
 // Writes what a message calls tensor i of a layer, behind `what`, e.g. "gradient of fcw of layer 3".
@@ -124,51 +146,102 @@ static inline void param_shape(char *text, size_t size, const ModelConfig *confi
 }
 
 // Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
-// backward), with wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
+// backward), with the head's V*C, and 12 L NH HS T/2 for attention, where a token sees T/2 tokens on average.
 static inline double flops_per_token(const ModelConfig *config, int64_t T) {
-    double L = config->num_layers, C = config->channels;
-    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
+    double L = config->num_layers, weights = (double)config->vocab_size * config->channels;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (param_specs[i].per_layer && param_specs[i].rows != DIM_NONE) { weights += (double)param_size(config, i); }
+    }
+    return 6.0 * weights + 6.0 * L * (double)model_dim(config, DIM_Q) * (double)T;
 }
 
-// Checks a config. `where` begins the message: a file name or an option. The bounds are far beyond any GPT-2, and small
-// enough that no product of them overflows 64 bits.
+typedef struct {
+    const char *name; // what messages call it
+    size_t offset;    // of the field in ModelConfig
+    bool is_float;
+    double least, most;
+} ModelField;
+
+enum { MODEL_TYPE_int, MODEL_TYPE_float };
+#define MODEL_FIELD(type, field, name, least, most)                                                                    \
+    {name, offsetof(ModelConfig, field), MODEL_TYPE_##type == MODEL_TYPE_float, least, most},
+static const ModelField model_fields[MODEL_CONFIG_FIELDS] = {MODEL_CONFIG(MODEL_FIELD)};
+
+// Reads field i as the 4 bytes that a file has, or as a number.
+static inline int32_t model_field_word(const ModelConfig *config, int i) {
+    int32_t word;
+    memcpy(&word, (const char *)config + model_fields[i].offset, sizeof(word));
+    return word;
+}
+static inline double model_field_value(const ModelConfig *config, int i) {
+    int32_t word = model_field_word(config, i);
+    float value;
+    memcpy(&value, &word, sizeof(value));
+    return model_fields[i].is_float ? (double)value : (double)word;
+}
+
+static inline bool model_configs_equal(const ModelConfig *a, const ModelConfig *b) {
+    return memcmp(a, b, sizeof(*a)) == 0; // all fields have 4 bytes
+}
+
+enum { MODEL_PADDED_FIELD = 5 }; // padded_vocab_size
+
+// Sets the fields of a configuration that are 0, from the others. Scaled rotary frequencies are Llama 3's.
+static inline void model_complete(ModelConfig *c) {
+    bool scaled = c->rope_factor > 1.0f;
+    c->variant = MODEL_VARIANT;
+    if (c->num_kv_heads == 0) { c->num_kv_heads = c->num_heads; }
+    if (c->head_size == 0 && c->num_heads > 0) { c->head_size = c->channels / c->num_heads; }
+    if (c->mlp_width == 0) { c->mlp_width = (int)min_i64(MODEL_MLP_WIDTH((int64_t)c->channels), INT32_MAX); }
+    if (c->norm_epsilon == 0.0f) { c->norm_epsilon = 1e-5f; }
+    if (c->rope_theta == 0.0f) { c->rope_theta = MODEL_ROPE_THETA; }
+    if (c->rope_factor == 0.0f) { c->rope_factor = 1.0f; }
+    if (c->rope_low == 0.0f) { c->rope_low = 1.0f; }
+    if (c->rope_high == 0.0f) { c->rope_high = scaled ? 4.0f : 1.0f; }
+    if (scaled && c->rope_context == 0) { c->rope_context = 8192; }
+}
+
+// Refuses heads that do not fit. A model with learned positions, GPT-2, has C/NH channels a head, each with its
+// own keys.
+static inline bool model_check_heads(const ModelConfig *c, const char *where, Error *error) {
+    bool rotary = c->rope_theta > 1.0f;
+    if (rotary ? c->num_heads % c->num_kv_heads != 0 : c->num_heads != c->num_kv_heads) {
+        return fail(error, "%s: %d heads cannot share %d heads of keys and values; %s", where, c->num_heads,
+                    c->num_kv_heads,
+                    rotary ? "choose --kv-heads that divide heads" : "GPT-2 has as many (no --kv-heads)");
+    }
+    if (!rotary && c->channels % c->num_heads != 0) {
+        return fail(error, "%s: %d channels cannot be divided among %d heads; choose heads that divide channels", where,
+                    c->channels, c->num_heads);
+    }
+    if (rotary && c->head_size % 2 != 0) {
+        return fail(error, "%s: heads of %d channels; rotary embeddings rotate pairs, choose an even size", where,
+                    c->head_size);
+    }
+    return c->rope_context == 0 || c->rope_low < c->rope_high ||
+           fail(error, "%s: low_freq_factor %g is not below high_freq_factor %g", where, (double)c->rope_low,
+                (double)c->rope_high);
+}
+
+// Checks a config. `where` begins the message: a file name or an option.
 static inline bool model_check_config(const ModelConfig *config, const char *where, Error *error) {
-    const struct {
-        const char *field;
-        int value, max;
-    } checks[] = {
-        {"context length", config->max_seq_len, 1 << 20}, {"vocabulary size", config->vocab_size, 1 << 20},
-        {"number of layers", config->num_layers, 1000},   {"number of heads", config->num_heads, 1024},
-        {"channels", config->channels, 1 << 16},
-    };
-    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
-        if (checks[i].value < 1 || checks[i].value > checks[i].max) {
-            return fail(error, "%s: %s is %d, expected 1 to %d", where, checks[i].field, checks[i].value,
-                        checks[i].max);
+    for (int i = 0; i < MODEL_CONFIG_FIELDS; i++) {
+        const ModelField *field = &model_fields[i];
+        double value = model_field_value(config, i);
+        // What follows from the stored fields is sound if their heads are.
+        if (i == MODEL_STORED_FIELDS && !model_check_heads(config, where, error)) { return false; }
+        double least = i == MODEL_PADDED_FIELD ? (double)config->vocab_size : field->least;
+        if (!(value >= least && value <= field->most)) {
+            return fail(error, "%s: %s is %.10g, expected %.9g to %.9g", where, field->name, value, least, field->most);
         }
     }
-    if (config->channels % config->num_heads != 0) {
-        return fail(error, "%s: %d channels cannot be divided among %d heads; choose heads that divide channels", where,
-                    config->channels, config->num_heads);
-    }
-    if (config->padded_vocab_size < config->vocab_size || config->padded_vocab_size > (1 << 20)) {
-        return fail(error, "%s: padded vocabulary is %d, expected %d (vocabulary size) to %d", where,
-                    config->padded_vocab_size, config->vocab_size, 1 << 20);
-    }
-    return true;
+    return model_check_heads(config, where, error);
 }
 
 // ---- Sizes by name ----
 
-typedef struct {
-    const char *name;
-    const char *millions; // the name by parameters; "": it has none
-    const char *release;  // what OpenAI's and Hugging Face's programs call the released weights; "": there are none
-    int layers, heads, channels, context;
-} ModelSize;
-
-#define MODEL_RELEASED_ROW(...) {__VA_ARGS__},
-#define MODEL_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__},
+#define MODEL_RELEASED_ROW(...) {__VA_ARGS__ MODEL_SIZE_REST},
+#define MODEL_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__ MODEL_SIZE_REST},
 static const ModelSize model_sizes[] = {MODEL_RELEASED(MODEL_RELEASED_ROW) MODEL_UNRELEASED(MODEL_UNRELEASED_ROW)};
 #define NUM_MODEL_SIZES (sizeof(model_sizes) / sizeof(model_sizes[0]))
 
@@ -195,15 +268,18 @@ static inline const ModelSize *model_find_release(const char *name) {
     return NULL;
 }
 
-// Sets layers, heads, channels and context from the name of a size. The vocabulary is left alone. Returns false if no
-// size has this name.
+// Sets a config from the name of a size, all but the vocabulary. Returns false if no size has this name.
 static inline bool model_config_from_size(ModelConfig *config, const char *name) {
     const ModelSize *size = model_find_size(name);
     if (size == NULL) { return false; }
-    config->num_layers = size->layers;
-    config->num_heads = size->heads;
-    config->channels = size->channels;
-    config->max_seq_len = size->context;
+    ModelConfig c;
+    memset(&c, 0, sizeof(c));
+    c.max_seq_len = size->context, c.vocab_size = config->vocab_size, c.padded_vocab_size = config->padded_vocab_size;
+    c.num_layers = size->layers, c.num_heads = size->heads, c.channels = size->channels;
+    c.num_kv_heads = size->kv_heads, c.head_size = size->head_size, c.mlp_width = size->mlp_width;
+    c.tied = size->tied, c.rope_theta = size->rope_theta, c.rope_factor = size->rope_factor;
+    *config = c;
+    model_complete(config);
     return true;
 }
 
@@ -235,9 +311,9 @@ static inline void param_init_normal(float *out, int i, float std, uint64_t seed
 }
 
 // Fills `out` with elements first .. first + n - 1 of all parameters as GPT-2 was initialised: weights normal with
-// standard deviation 0.02, the two projections into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019,
-// section 2.3), biases 0, LayerNorm gains 1, padding rows 0. The values follow from the seed alone, however ranges are
-// cut.
+// standard deviation MODEL_INIT_STD (0.02), the two projections into the residual stream scaled by 1/sqrt(2L) (Radford
+// et al. 2019, section 2.3), biases 0, LayerNorm gains 1, padding rows 0. The values follow from the seed alone,
+// however ranges are cut.
 static inline void param_init_range(float *out, const ModelConfig *config, uint64_t seed, int64_t first, int64_t n) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         ParamInit init = param_specs[i].init;
@@ -247,17 +323,19 @@ static inline void param_init_range(float *out, const ModelConfig *config, uint6
         if (init == INIT_NORMAL || init == INIT_RESIDUAL) {
             float std = MODEL_INIT_STD;
             if (init == INIT_RESIDUAL) { std /= sqrtf(2.0f * (float)config->num_layers); }
-            int64_t used = param_specs[i].rows == DIM_Vp ? config->vocab_size * param_cols(config, i) : part.end;
-            drawn = max_i64(part.begin, min_i64(part.end, used));
+            drawn = max_i64(part.begin, min_i64(part.end, param_used(config, i)));
             param_init_normal(tensor, i, std, seed, part.begin, drawn);
         }
         for (int64_t j = drawn; j < part.end; j++) { tensor[j - part.begin] = init == INIT_ONE ? 1.0f : 0.0f; }
     }
 }
 
-// Initialises all parameters: model_num_params floats.
+// Initialises an array of a CPU trainer.
 static inline void param_init_all(float *params, const ModelConfig *config, uint64_t seed) {
-    param_init_range(params, config, seed, 0, model_num_params(config));
+    ParamPiece piece = PARAM_PIECE_BEGIN;
+    while (param_next_piece(config, OPTIMIZER_ADAMW, &piece)) {
+        param_init_range(params + piece.place, config, seed, piece.in_file, piece.count);
+    }
 }
 
 #endif // LLMC_PARAMS_H

@@ -66,9 +66,10 @@ static inline bool run_open_model_file(TrainRun *run, Error *error) {
 static inline bool run_check_sizes(const TrainRun *run, Error *error) {
     ModelConfig asked = run->config;
     train_options_take_sizes(run->options, &asked);
-    return model_configs_equal(&asked, &run->config) ||
-           fail(error, "--layers, --heads, --channels, --context and --vocab are for new models; %.4000s holds another",
-                run->options->out_dir);
+    return model_configs_equal(&asked, &run->config) || fail(error,
+                                                             "--layers, --heads, --channels, --kv-heads, --context and "
+                                                             "--vocab are for new models; %.4000s holds another",
+                                                             run->options->out_dir);
 }
 
 // Finds the model's config, and completes the options of a run that goes on. A size leaves the vocabulary at 0. Only
@@ -172,7 +173,9 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
 // the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     ModelConfig *config = &run->config;
-    int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
+    const ModelSize *size = model_find_size(run->options->init);
+    int usual = size != NULL ? size->vocab : MODEL_VOCAB_SIZE;
+    int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : usual;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = model_pad_vocab(config->vocab_size); }
     bool room = run->options->vocab != 0 || run->tokenizer.is_found; // rows that no token has
@@ -287,7 +290,7 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
         ok = tokenizer_encode(&t->tokenizer, (const uint8_t *)text, (size_t)bytes, texts->prompt, &texts->prompt_count,
                               error);
     } else if (ok) {
-        int end_of_text = t->is_open ? t->tokenizer.eot_token : GPT2_VOCAB_SIZE - 1;
+        int end_of_text = t->is_open ? t->tokenizer.eot_token : MODEL_VOCAB_SIZE - 1;
         texts->prompt[0] = (uint16_t)min_i64(end_of_text, run->config.vocab_size - 1);
         texts->prompt_count = 1;
     }

@@ -40,13 +40,14 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
       "byte")                                                                                                          \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, "", "visit shards and their windows in a random order")     \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, "", "train on the first batch again and again")            \
-    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "",                               \
-      "a new model's size, or a model's file; 124M ... 1558M, d6 ... d84, gpt3:c768 ...; or a run's folder")           \
+    X(init, "init", "e", TEXT, PICK(MODEL_CPU_SIZE, MODEL_GPU_SIZE), 1, ARGS_MAX_PATH, "MODEL", SHAPES, "",            \
+      "a new model's size, or a model's file; " MODEL_SIZE_EXAMPLES "; or a run's folder")                             \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, "", "layers of a new model; 0: as --init says")            \
     X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, "", "its attention heads; 0: as --init says")               \
     X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, "", "its channels; 0: as --init says")                \
+    X(kv_heads, "kv-heads", "", INT, "0", 0, 1024, "KV", SHAPES, "", "its heads of keys and values, for train_llama3") \
     X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, "", "positions it knows; 0: --seq-len")               \
-    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, "", "its vocabulary; 0: the tokenizer's")                   \
+    X(vocab, "vocab", "", INT, "0", 0, 1048576, "V", SHAPES, "", "its vocabulary; 0: the tokenizer's")                 \
     X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, "", "sequences in a micro-batch")        \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, "",                                                  \
       "tokens in a sequence; 0: " PICK("64", "1024") ", or the model's context if that is less")                       \
@@ -200,15 +201,21 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
 
 // Sets the sizes that options give a new model. Returns the place of the first such option, -1: none is given.
 static inline int train_options_take_sizes(const TrainOptions *o, ModelConfig *config) {
-    const int64_t values[] = {o->layers, o->heads, o->channels, o->context, o->vocab}; // in the order of the table
-    int *const sizes[] = {&config->num_layers, &config->num_heads, &config->channels, &config->max_seq_len,
-                          &config->vocab_size};
+    ModelConfig was = *config;
+    const int64_t values[] = {o->layers, o->heads, o->channels, o->kv_heads, o->context, o->vocab}; // as in the table
+    int *const sizes[] = {&config->num_layers,   &config->num_heads,   &config->channels,
+                          &config->num_kv_heads, &config->max_seq_len, &config->vocab_size};
     int first = -1;
     for (int i = OPTION_vocab - OPTION_layers; i >= 0; i--) {
         if (values[i] == 0) { continue; }
         *sizes[i] = (int)values[i];
         first = OPTION_layers + i;
     }
+    bool heads = config->num_heads != was.num_heads, channels = config->channels != was.channels;
+    if (heads || channels) { config->head_size = 0; } // model_complete sets what is 0
+    if (channels) { config->mlp_width = 0; }
+    if (heads && o->kv_heads == 0) { config->num_kv_heads = 0; }
+    model_complete(config);
     return first;
 }
 
@@ -295,12 +302,12 @@ static inline bool train_options_settle(TrainOptions *o, Error *error) {
 
 // The command lines of the CPU trainer and of the GPU trainer. Each program adds its name.
 static const ArgsProgram train_programs[2] = {
-    {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on the CPU, with defaults for a laptop.",
+    {NULL, "--train-data FILES [options]", "Trains a " MODEL_NAME " model on the CPU, with defaults for a laptop.",
      "--train-data book.txt --out-dir run --steps 1000", train_specs_cpu, NUM_TRAIN_OPTIONS, false, NULL, TRAIN_COMMON,
      train_groups, foreign_options, false, "GPU", TRAIN_GPU_ONLY},
-    {NULL, "--train-data FILES [options]", "Trains a GPT-2 model on GPUs, in mixed precision.",
-     "-i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run", train_specs_gpu, NUM_TRAIN_OPTIONS, false, NULL,
-     TRAIN_COMMON, train_groups, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
+    {NULL, "--train-data FILES [options]", "Trains a " MODEL_NAME " model on GPUs, in mixed precision.",
+     "-i 'shards/*_train_*.bin' -e " MODEL_GPU_SIZE " -d 524288 --auto -o run", train_specs_gpu, NUM_TRAIN_OPTIONS,
+     false, NULL, TRAIN_COMMON, train_groups, foreign_options, false, "CPU", TRAIN_CPU_ONLY}};
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
 // *outcome, and the program then ends with status 0. Texts point into argv, which must stay. name: the program's.

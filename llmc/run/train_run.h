@@ -123,8 +123,9 @@ static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequen
 
 // Returns the parameters of the model, without the padding of the vocabulary.
 static inline int64_t run_num_params(const TrainRun *run) {
-    const ModelConfig *c = &run->config;
-    return model_num_params(c) - (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+    int64_t n = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) { n += param_used(&run->config, i); }
+    return n;
 }
 
 static inline bool run_is_stopping(void) { return is_stopping(trainer_facts.stop); }

@@ -16,7 +16,7 @@
 
 enum { B = 1, T = 4, V = 5, C = 4, NH = 2, N = B * T, PARAMS = V * C + T * C + 12 * C * C + 13 * C + 2 * C };
 
-static const ModelConfig config = {T, V, V, 1, NH, C};
+static const ModelConfig config = GPT2_CONFIG(T, V, V, 1, NH, C);
 static const int32_t tokens[N] = {0, 1, 2, 3}, targets[N] = {1, 2, 3, 4};
 static float params[PARAMS], grads[PARAMS], m[PARAMS], v[PARAMS];
 
@@ -187,7 +187,7 @@ static void check_utilisation(Test *t) {
         double tokens_per_second, peak;
     } runs[] = {{"124M", 1024, 567000.0, 989.4e12}, {"1558M", 1024, 49000.0, 989.4e12}, {"124M", 8192, 1.0, 1e9}};
     for (int i = 0; i < 3; i++) {
-        ModelConfig c = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
+        ModelConfig c = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0);
         model_config_from_size(&c, runs[i].size);
         float want = (float)(flops_per_token(&c, runs[i].T) * runs[i].tokens_per_second / runs[i].peak);
         float got = (float)utilisation(c.num_layers, c.channels, c.vocab_size, (int)runs[i].T,

@@ -62,7 +62,7 @@ static double drawn_deviation(const ModelConfig *config, int tensor) {
 }
 
 static void print_counts(void) {
-    ModelConfig config = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
+    ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0);
     model_config_from_size(&config, "124M");
     int64_t all = 0, matrices = 0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
@@ -106,11 +106,10 @@ static void check_exact_gelu_backward(Test *t) {
 }
 
 static void check_parameters(Test *t) {
-    const ModelConfig configs[] = {{1024, 50257, 50257, 12, 12, 768},
-                                   {1024, 50257, 50257, 48, 25, 1600},
-                                   {2048, 50257, 50257, 96, 96, 12288},
-                                   {64, 257, 257, 4, 4, 128},
-                                   {8, 5, 5, 1, 1, 2}};
+    const ModelConfig configs[] = {GPT2_CONFIG(1024, 50257, 50257, 12, 12, 768),
+                                   GPT2_CONFIG(1024, 50257, 50257, 48, 25, 1600),
+                                   GPT2_CONFIG(2048, 50257, 50257, 96, 96, 12288), GPT2_CONFIG(64, 257, 257, 4, 4, 128),
+                                   GPT2_CONFIG(8, 5, 5, 1, 1, 2)};
     for (int i = 0; i < 5; i++) {
         const ModelConfig *c = &configs[i];
         int64_t want = model_num_params(c), got = parameters(c->num_layers, c->channels, c->vocab_size, c->max_seq_len);

@@ -46,7 +46,7 @@ static void rates_of_gpt2(void) {
 }
 
 static void parameters_that_decay(void) {
-    ModelConfig config = {1024, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    ModelConfig config = GPT2_CONFIG(1024, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
     model_config_from_size(&config, "124M");
     long long count[2] = {0, 0};
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) { count[param_specs[i].decay] += (long long)param_size(&config, i); }

@@ -8,7 +8,7 @@
 #include "llmc/base/rand.h"
 #include "llmc/model/activations.h"
 
-static const ModelConfig gpt2_124M = {1024, 50257, 50304, 12, 12, 768}; // maxT, V, Vp, L, NH, C
+static const ModelConfig gpt2_124M = GPT2_CONFIG(1024, 50257, 50304, 12, 12, 768); // maxT, V, Vp, L, NH, C
 
 // Plans five small buffers over three phases.
 static void small_plan(void) {
@@ -69,7 +69,7 @@ static void example(void) {
 }
 
 static void check_layer_bytes(Test *t) {
-    const ModelConfig odd = {32, 101, 128, 1, 3, 21};
+    const ModelConfig odd = GPT2_CONFIG(32, 101, 128, 1, 3, 21);
     for (int level = RECOMPUTE_NOTHING; level < NUM_RECOMPUTE_LEVELS; level++) {
         const ModelConfig *configs[] = {&gpt2_124M, &odd};
         for (int i = 0; i < 4; i++) {

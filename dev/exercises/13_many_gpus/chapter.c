@@ -72,7 +72,7 @@ static void print_stage(const ZeroLayout *z, int stage) {
 }
 
 static void zero_example(void) {
-    ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
     ZeroLayout z;
     model_config_from_size(&config, "124M");
     zero_layout(&z, &config, 8, OPTIMIZER_ADAMW);
@@ -143,7 +143,7 @@ static void check_smallest_stage(Test *t) {
     const char *sizes[] = {"124M", "1558M"};
     for (int i = 0; i < 2; i++) {
         for (int ranks = 2; ranks <= 512; ranks *= 4) {
-            ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+            ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
             ZeroLayout z;
             model_config_from_size(&config, sizes[i]);
             zero_layout(&z, &config, ranks, OPTIMIZER_ADAMW);

@@ -19,7 +19,7 @@ enum { SEQ_LEN = 1024, TOTAL_BATCH = 524288, STEPS = 18865, WARMUP = 700, SHARD_
 #define PREDICTED_MFU 0.44    // by dev/bench/predict.py
 
 static ModelConfig model_124M(void) {
-    ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+    ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
     model_config_from_size(&config, "124M");
     return config;
 }

@@ -11,7 +11,7 @@
 #include "dev/test/data/eval_file.h"
 #include "dev/test/fuzz.h"
 
-static const ModelConfig config = {80, 101, 128, 1, 1, 4}; // maxT, V, Vp, L, NH, C
+static const ModelConfig config = GPT2_CONFIG(80, 101, 128, 1, 1, 4); // maxT, V, Vp, L, NH, C
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static EvalFile file;
@@ -39,7 +39,7 @@ static double mean_alone(Trainer *t, const EvalLoader *eval, int64_t sequence) {
     double sum = 0.0;
     EvalBatch one = {sequence, 1};
     eval_read(eval, one, model->tokens, model->targets);
-    gpt2_forward(model, 1, n, 0.0f, false);
+    model_forward(model, 1, n, 0.0f, false);
     eval_scored(eval, sequence, &begin, &end);
     for (int j = begin; j < end; j++) { sum += model->acts.losses.data[j]; }
     return sum / (end - begin);

@@ -1,4 +1,5 @@
-// The whole model of train_gpt2.c on small random configurations: what must hold whatever the weights are.
+// The whole model of train_gpt2.c, or of train_llama3.c (test_llama3.c), on small random configurations: what
+// must hold whatever the weights are.
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -18,7 +19,11 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 #define realloc(memory, bytes) counted(realloc(memory, bytes))
 #define posix_memalign(memory, alignment, bytes) counted_memalign(memory, alignment, bytes)
 
-#ifndef TRAIN_GPT2_INCLUDED
+#ifdef TEST_LLAMA3
+#define main train_llama3_main
+#include "train_llama3.c"
+#undef main
+#else
 #define TRAIN_GPT2_INCLUDED
 #define main train_gpt2_main
 #include "train_gpt2.c"
@@ -27,7 +32,12 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 
 #include "dev/test/test.h"
 
-static const ModelConfig small = {48, 101, 128, 3, 3, 36}; // maxT, V, Vp, L, NH, C
+#ifdef TEST_LLAMA3
+// maxT, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
+static const ModelConfig small = {48, 101, 3, 6, 36, 128, 3, 2, 10, 50, 0, 1, 1e-5f, 1e4f, 8.0f, 1.0f, 4.0f, 16};
+#else
+static const ModelConfig small = GPT2_CONFIG(48, 101, 128, 3, 3, 36); // maxT, V, Vp, L, NH, C
+#endif
 
 typedef struct {
     Model model;
@@ -46,17 +56,18 @@ static Instance *make_model(Test *t, const ModelConfig *config, int B, int T, in
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     omp_set_num_threads(model_threads);
     RunShape shape = {RUN_TRAINS, B, T, recompute, 0, 0, model_optimizer};
-    gpt2_plan(&instance->model, &instance->plan, config, shape,
-              model_kernel.name != NULL ? &model_kernel : &gemm_portable);
+    model_plan(&instance->model, &instance->plan, config, shape,
+               model_kernel.name != NULL ? &model_kernel : &gemm_portable);
     if (!CHECK(t, plan_allocate(&instance->plan, &error), "%s", error.text)) { exit(1); }
     float *params = instance->model.params;
     param_init_all(params, config, 7);
     clear_moments(&instance->model);
     clear_rows(instance->model.grads, model_num_params(config));
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        if (param_specs[i].rows != DIM_NONE) { continue; }
-        for (int64_t j = 0; j < param_size(config, i); j++) {
-            params[param_offset(config, i) + j] += (float)(0.2 * rand_uniform(5, (uint64_t)i, (uint64_t)j) - 0.1);
+    prepare_rope(&instance->model);
+    ParamPiece p = PARAM_PIECE_BEGIN;
+    while (param_next_piece(config, OPTIMIZER_ADAMW, &p)) {
+        for (int64_t j = 0; param_specs[p.tensor].rows == DIM_NONE && j < p.count; j++) {
+            params[p.place + j] += (float)(0.2 * rand_uniform(5, (uint64_t)p.tensor, (uint64_t)(p.in_file + j)) - 0.1);
         }
     }
     return instance;
@@ -79,18 +90,18 @@ static uint64_t hash_of(const float *data) { return hash64(data, (size_t)model_n
 
 // An update as a training step makes it.
 static void update_step(Model *model, int step) {
-    float scale = (float)(1.0 / fmax(1.0, gradient_norm(model)));
+    float scale = (float)(1.0 / fmax(1.0, model_gradient_norm(model)));
     AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, scale, step + 1};
     Muon muon = {0.02f, 0.9f, 0.1f, scale, MUON_SCALE_ORIGINAL};
-    gpt2_update(model, &a, &muon);
+    model_update(model, &a, &muon);
 }
 
 // Returns the loss of a batch of B x T, and leaves the gradients.
 static double forward_backward(Model *model, int B, int T, uint64_t seed) {
     clear_rows(model->grads, model_num_params(&model->config));
     fill_batch(model, 0, (int64_t)B * T, seed);
-    double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
-    gpt2_backward(model, B, T);
+    double loss = model_forward(model, B, T, 1.0f / (float)(B * T), true);
+    model_backward(model, B, T);
     return loss;
 }
 
@@ -136,7 +147,7 @@ TEST(test_validation_and_sampling_leave_no_trace) {
     Model *model = &disturbed->model;
     for (int step = 0; step < 2; step++) {
         fill_batch(model, 0, 13, 77);
-        gpt2_forward(model, 1, 13, 0.0f, false);
+        model_forward(model, 1, 13, 0.0f, false);
         generate_begin(model);
         for (int i = 0; i < 60; i++) {
             generate_append(model, i);
@@ -159,7 +170,7 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
     run.num_ranks = run.connected = 1;
     run.options = &options;
     options.batch_size = B, options.seq_len = T, options.val_sequences = sequences;
-    gpt2_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
+    model_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
     bool ok = plan_allocate(&trainer.plan, &error) &&
               dataloader_open(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
@@ -199,15 +210,15 @@ TEST(test_accumulation) {
     double loss = forward_backward(a, 4, T, 5), loss_parts = 0.0;
     for (int part = 0; part < 2; part++) {
         fill_batch(b, part * 2 * T, 2 * T, 5);
-        loss_parts += gpt2_forward(b, 2, T, 1.0f / (4 * T), true) / 2.0;
-        gpt2_backward(b, 2, T);
+        loss_parts += model_forward(b, 2, T, 1.0f / (4 * T), true) / 2.0;
+        model_backward(b, 2, T);
     }
     CHECK(t, fabs(loss - loss_parts) <= 1e-12, "loss %.15f in one, %.15f in parts", loss, loss_parts);
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = param_offset(&small, i), n = param_size(&small, i);
-        float largest = row_max(a->grads + at, n);
-        check_close(t, param_specs[i].name, b->grads + at, a->grads + at, (size_t)n, 4 * T * 1.2e-7 * (double)largest,
-                    0.0);
+    ParamPiece p = PARAM_PIECE_BEGIN;
+    while (param_next_piece(&small, OPTIMIZER_ADAMW, &p)) {
+        float largest = row_max(a->grads + p.place, p.count);
+        check_close(t, param_specs[p.tensor].name, b->grads + p.place, a->grads + p.place, (size_t)p.count,
+                    4 * T * 1.2e-7 * (double)largest, 0.0);
     }
     free_model(whole), free_model(parts);
 }
@@ -226,7 +237,7 @@ static void check_cached_decoding(Test *t) {
         CHECK(t, memcmp(logits, want, V * sizeof(float)) == 0, "token %d: cached and uncached logits differ", i);
         if (i >= 48) { continue; }
         for (int j = 0; j <= i; j++) { training->tokens[j] = cached->generation.history[j], training->targets[j] = j; }
-        gpt2_forward(training, 1, i + 1, 0.0f, false);
+        model_forward(training, 1, i + 1, 0.0f, false);
         float loss, row[V];
         int32_t target = i;
         memcpy(row, logits, sizeof(row));
@@ -247,16 +258,23 @@ TEST(test_cached_decoding_is_exact) {
     memset(&model_kernel, 0, sizeof(model_kernel));
 }
 
-// What stands in the padding rows of a loaded wte must not matter, and their gradient is zero.
+// What stands in the padding rows of a loaded wte or head must not matter, and their gradient is zero.
 TEST(test_padding_does_not_leak) {
     Instance *clean = make_model(t, &small, 2, 20, 0), *dirty = make_model(t, &small, 2, 20, 0);
-    int64_t used = (int64_t)small.vocab_size * small.channels, all = param_size(&small, PARAM_wte);
-    for (int64_t i = used; i < all; i++) { params_of(&dirty->model, 0).wte[i] = 1e6f; }
+    int64_t other_than_zero = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        for (int64_t j = param_used(&small, i); j < param_size(&small, i); j++) {
+            dirty->model.params[param_place(&small, i, 0) + j] = 1e6f;
+        }
+    }
     double loss = forward_backward(&clean->model, 2, 20, 1), other = forward_backward(&dirty->model, 2, 20, 1);
     CHECK(t, loss == other, "loss %.15f with clean padding, %.15f with other", loss, other);
     CHECK(t, hash_of(clean->model.grads) == hash_of(dirty->model.grads), "gradients differ");
-    int64_t other_than_zero = 0;
-    for (int64_t i = used; i < all; i++) { other_than_zero += !(grads_of(&dirty->model, 0).wte[i] == 0.0f); }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        for (int64_t j = param_used(&small, i); j < param_size(&small, i); j++) {
+            other_than_zero += !(dirty->model.grads[param_place(&small, i, 0) + j] == 0.0f);
+        }
+    }
     CHECK(t, other_than_zero == 0, "%lld gradients in the padding", (long long)other_than_zero);
     free_model(clean), free_model(dirty);
 }
@@ -295,6 +313,43 @@ static void poison_others(MemoryPlan *plan, int phase) {
     free(live);
 }
 
+// model_backward, with what is not live poisoned between its phases.
+static void poisoned_backward(Instance *poisoned, int B, int T) {
+    Model *model = &poisoned->model;
+    int64_t N = (int64_t)B * T;
+    int C = small.channels, L = small.num_layers;
+    LayerActs a = acts_of(model, L);
+    Tensors p = params_of(model, 0), g = grads_of(model, 0);
+    poison_others(&poisoned->plan, LM_HEAD);
+    clear_rows(a.dresidual, N * C);
+#ifdef TEST_LLAMA3
+    rmsnorm_backward(a.dresidual, g.lnfw, a.dlnf, a.residual, a.lnf_rstd, p.lnfw, N, C);
+#else
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, p.lnfw, N, C);
+#endif
+    for (int layer = L - 1; layer >= 0; layer--) {
+#ifdef TEST_LLAMA3
+        Block b = block_of(model, layer);
+        recompute_block(model, &b, B, T);
+        poison_others(&poisoned->plan, BACKWARD_MLP);
+        mlp_backward(&b, N);
+        poison_others(&poisoned->plan, BACKWARD_ATTENTION);
+        attention_block_backward(model, &b, B, T);
+#else
+        recompute_layer(model, layer, B, T);
+        poison_others(&poisoned->plan, BACKWARD_MLP);
+        block_backward_mlp(model, layer, N);
+        poison_others(&poisoned->plan, BACKWARD_ATTENTION);
+        block_backward_attention(model, layer, B, T);
+#endif
+    }
+#ifdef TEST_LLAMA3
+    embedding_backward(g.wte, a.dresidual, model->tokens, N, C);
+#else
+    embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
+#endif
+}
+
 TEST(test_lifetimes_are_true) {
     for (int i = 0; i < 5; i++) {
         int level = i % 4;
@@ -302,26 +357,12 @@ TEST(test_lifetimes_are_true) {
         Instance *plain = make_model(t, &small, 2, 16, level), *poisoned = make_model(t, &small, 2, 16, level);
         uint64_t want = train_steps(plain, 2, 16, 1);
         Model *model = &poisoned->model;
-        int C = small.channels, L = small.num_layers;
         int64_t N = 32;
         poison_others(&poisoned->plan, GENERATE);
         poison_others(&poisoned->plan, FORWARD);
         fill_batch(model, 0, N, 0);
-        gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
-        poison_others(&poisoned->plan, LM_HEAD);
-        clear_rows(model->acts.dresidual.data, N * C);
-        layernorm_backward(model->acts.dresidual.data, grads_of(model, 0).lnfw, grads_of(model, 0).lnfb,
-                           model->acts.dlnf.data, of_layer(model->acts.residual, L), model->acts.lnf_mean.data,
-                           model->acts.lnf_rstd.data, params_of(model, 0).lnfw, N, C);
-        for (int layer = L - 1; layer >= 0; layer--) {
-            recompute_layer(model, layer, 2, 16);
-            poison_others(&poisoned->plan, BACKWARD_MLP);
-            block_backward_mlp(model, layer, 2 * 16);
-            poison_others(&poisoned->plan, BACKWARD_ATTENTION);
-            block_backward_attention(model, layer, 2, 16);
-        }
-        embedding_backward(grads_of(model, 0).wte, grads_of(model, 0).wpe, model->acts.dresidual.data, model->tokens, 2,
-                           16, C);
+        model_forward(model, 2, 16, 1.0f / 32.0f, true);
+        poisoned_backward(poisoned, 2, 16);
         poison_others(&poisoned->plan, UPDATE);
         update_step(model, 0);
         CHECK(t, hash_of(model->params) == want, "--recompute %d: a buffer is used outside its life", level);
@@ -342,7 +383,7 @@ TEST(test_one_allocation) {
         allocations_before = allocations;
         train_steps(instance, 2, 16, 2);
         fill_batch(model, 0, 16, 1);
-        gpt2_forward(model, 1, 16, 0.0f, false);
+        model_forward(model, 1, 16, 0.0f, false);
         generate_begin(model);
         for (int i = 0; i < 60; i++) {
             generate_append(model, i);
@@ -354,23 +395,26 @@ TEST(test_one_allocation) {
     }
 }
 
+#ifndef TEST_LLAMA3
 TEST(test_plan_that_does_not_fit) {
     static const struct {
         ModelConfig config;
         int B, T;
         const char *says;
-    } cases[] = {{{1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16}, 65536, 1 << 20, "overflows 64 bits"},
-                 {{1024, 50257, 50304, 96, 96, 12288}, 4, 1024, "this machine has"}};
+    } cases[] = {{GPT2_CONFIG(1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16), 65536, 1 << 20, "overflows 64 bits"},
+                 {GPT2_CONFIG(1024, 50257, 50304, 96, 96, 12288), 4, 1024, "this machine has"}};
     for (int i = 0; i < 2; i++) {
         static Error error;
         Model model;
         MemoryPlan plan;
         RunShape shape = {RUN_TRAINS, cases[i].B, cases[i].T, 0, 0, 0, OPTIMIZER_ADAMW};
-        gpt2_plan(&model, &plan, &cases[i].config, shape, &gemm_portable);
+        model_plan(&model, &plan, &cases[i].config, shape, &gemm_portable);
         CHECK(t, !plan_allocate(&plan, &error), "an impossible plan was allocated");
         CHECK(t, strstr(error.text, cases[i].says) != NULL, "message: %s", error.text);
     }
 }
+
+#endif
 
 // Puts a NaN where the forward pass is to find it first, and takes it away again.
 static void check_named(Test *t, Model *model, float *place, const char *want) {
@@ -391,16 +435,22 @@ TEST(test_nonfinite_is_named) {
     char name[128];
     int L = small.num_layers;
     fill_batch(model, 0, 8, 1);
-    gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
+    model_forward(model, 1, 8, 1.0f / 8.0f, true);
+#ifdef TEST_LLAMA3
+    check_named(t, model, &params_of(model, 0).headw[100 * 36 + 35], "parameter headw");
+    check_named(t, model, &params_of(model, 2).vw[20 * 36 - 1], "parameter vw of layer 2");
+    check_named(t, model, &of_layer(model->acts.swiglu, 1)[8 * 50 - 1], "activation swiglu of layer 1");
+#else
     check_named(t, model, &params_of(model, 0).lnfb[35], "parameter lnfb");
-    check_named(t, model, &params_of(model, 0).qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
-    check_named(t, model, &of_layer(model->acts.qkv, 2)[3], "activation qkv of layer 2");
+    check_named(t, model, &params_of(model, 2).qkvw[3 * 36 * 36 - 1], "parameter qkvw of layer 2");
     check_named(t, model, &of_layer(model->acts.gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
+#endif
+    check_named(t, model, &of_layer(model->acts.qkv, 2)[3], "activation qkv of layer 2");
     check_named(t, model, &of_layer(model->acts.residual, L)[8 * 36 - 1], "activation residual");
     check_named(t, model, &model->acts.losses.data[7], "activation losses");
-    gpt2_backward(model, 1, 8);
-    grads_of(model, 0).fcw[4 * 36 * 36 + 5] = INFINITY;
+    model_backward(model, 1, 8);
+    grads_of(model, 1).fcprojw[5] = INFINITY;
     find_nonfinite_tensor(&small, model->grads, "gradient of", name, sizeof(name));
-    CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
+    CHECK(t, strcmp(name, "gradient of fcprojw of layer 1") == 0, "named: %s", name);
     free_model(instance);
 }

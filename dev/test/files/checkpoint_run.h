@@ -6,7 +6,7 @@
 
 // The smallest model with a padding row: 90 parameters.
 static inline ModelConfig tiny_config(void) {
-    ModelConfig config = {2, 3, 4, 1, 1, 2}; // maxT, V, Vp, L, NH, C
+    ModelConfig config = GPT2_CONFIG(2, 3, 4, 1, 1, 2); // maxT, V, Vp, L, NH, C
     return config;
 }
 

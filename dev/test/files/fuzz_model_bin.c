@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
-    ModelConfig config = {2, 3, 4, 1, 1, 2};
+    ModelConfig config = GPT2_CONFIG(2, 3, 4, 1, 1, 2);
     int version = which == 0 ? MODEL_BIN_FP32 : MODEL_BIN_BF16;
     size_t size = (size_t)model_bin_bytes(&config, version);
     int32_t header[DATA_HEADER_INTS];

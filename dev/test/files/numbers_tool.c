@@ -17,7 +17,7 @@ static bool load_model(Tool *tool, const char *init, int T, Error *error) {
     if (!model_file_open(&tool->file, init, error)) { return false; }
     RunShape shape = {RUN_EVALUATES, 1, T, 0};
     if (T > tool->file.config.max_seq_len) { return fail(error, "%d tokens are too many", T); }
-    gpt2_plan(&tool->model, &tool->plan, &tool->file.config, shape, &gemm_portable);
+    model_plan(&tool->model, &tool->plan, &tool->file.config, shape, &gemm_portable);
     return plan_allocate(&tool->plan, error) && model_file_read(&tool->file, tool->model.params, error);
 }
 
@@ -39,7 +39,7 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
             model->tokens[t] = atoi(tokens[t]);
             model->targets[t] = t + 1 < T ? atoi(tokens[t + 1]) : 0;
         }
-        gpt2_forward(model, 1, T, 0.0f, false);
+        model_forward(model, 1, T, 0.0f, false);
         ok = atomic_write(&out, model->acts.losses.data, 4 * (int64_t)T, error) && atomic_commit(&out, error);
     }
     atomic_close(&out);

@@ -61,19 +61,30 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
     gelu_backward(dinp, inp, dout, n);
 }
 
-void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH) {
-    float *scratch = attention_memory(T, C / NH);
+void cpu_grouped_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int NH, int KV, int HS) {
+    Heads heads = {NH, KV, HS};
+    float *scratch = attention_memory(T, HS);
     Gemm mm = new_gemm();
-    attention_forward(out, lse, qkv, B, T, C, NH, scratch, &mm);
+    attention_forward(out, lse, qkv, B, T, heads, scratch, &mm);
     free(scratch), free(mm.workspace);
+}
+
+void cpu_grouped_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
+                                    const float *lse, int B, int T, int NH, int KV, int HS) {
+    Heads heads = {NH, KV, HS};
+    float *scratch = attention_memory(T, HS);
+    Gemm mm = new_gemm();
+    attention_backward(dqkv, dout, qkv, out, lse, B, T, heads, scratch, &mm);
+    free(scratch), free(mm.workspace);
+}
+
+void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH) {
+    cpu_grouped_attention_forward(out, lse, qkv, B, T, NH, NH, C / NH);
 }
 
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH) {
-    float *scratch = attention_memory(T, C / NH);
-    Gemm mm = new_gemm();
-    attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch, &mm);
-    free(scratch), free(mm.workspace);
+    cpu_grouped_attention_backward(dqkv, dout, qkv, out, lse, B, T, NH, NH, C / NH);
 }
 
 void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,

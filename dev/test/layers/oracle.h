@@ -26,6 +26,10 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
 void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH);
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH);
+// The same with KV heads of keys and values, each for NH / KV heads of queries. They add to dqkv.
+void cpu_grouped_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int NH, int KV, int HS);
+void cpu_grouped_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
+                                    const float *lse, int B, int T, int NH, int KV, int HS);
 void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
                        bool want_gradient);
 // update: the number of this update, from 1. grads are multiplied by grad_scale first.

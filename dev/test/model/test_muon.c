@@ -42,14 +42,14 @@ TEST(test_momentum) {
 
 // The weight of qkv is three matrices.
 TEST(test_shapes) {
-    const ModelConfig d12 = {1024, 50257, 50304, 12, 12, 768};
+    const ModelConfig d12 = GPT2_CONFIG(1024, 50257, 50304, 12, 12, 768);
     CHECK(t, muon_rows(&d12, PARAM_qkvw) == 768 && muon_cols(&d12, PARAM_qkvw) == 768, "q, k, v");
     CHECK(t, muon_rows(&d12, PARAM_fcprojw) == 768 && muon_cols(&d12, PARAM_fcprojw) == 3072, "fcproj");
 }
 
 // maxT 3, Vp 4, L 2, C 2. Muon takes 2*12 of qkvw, 2*4 of attprojw, 2*16 of fcw and of fcprojw.
 TEST(test_places_in_v) {
-    const ModelConfig config = {3, 4, 4, 2, 1, 2};
+    const ModelConfig config = GPT2_CONFIG(3, 4, 4, 2, 1, 2);
     static const struct {
         int tensor;
         int64_t place, in_v;

@@ -4,7 +4,7 @@
 
 // Parameters of a size with GPT-2's vocabulary, the padding of wte not counted.
 static int64_t parameters_of(const char *name) {
-    ModelConfig config = {0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0};
+    ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE, 0, 0, 0);
     return model_config_from_size(&config, name) ? model_num_params(&config) : -1;
 }
 
@@ -43,7 +43,7 @@ TEST(test_size_names) {
     char names[] = MODEL_SIZE_NAMES;
     size_t count = 0, released = 0;
     for (char *name = strtok(names, " "); name != NULL; name = strtok(NULL, " "), count++) {
-        ModelConfig config = {0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0};
+        ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
         Error error;
         CHECK(t, model_config_from_size(&config, name) && model_check_config(&config, name, &error), "%s", name);
     }

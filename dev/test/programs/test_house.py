@@ -42,8 +42,8 @@ def test_rooms_are_those_of_contributing():
         {room: allowed.split() for room, (_, _, allowed) in house.ROOMS.items()}
 
 
-CHECKS = (house.check_rooms, house.check_prints, house.check_arrows, house.check_widths, house.check_sections,
-          house.check_code)
+CHECKS = (house.check_rooms, house.check_shared, house.check_prints, house.check_arrows, house.check_widths,
+          house.check_sections, house.check_code)
 
 
 def broken(check):
@@ -60,6 +60,7 @@ def test_rules(check):
 
 @pytest.mark.parametrize("name, value, check, wanted", [
     ("ROOMS", {**house.ROOMS, "cpu": (100, 650, "base model")}, house.check_rooms, "llmc/cpu: .* lines of 100"),
+    ("SHARED_LINES", 12, house.check_shared, "train_gpt2.c: .* lines of 12 are in train_llama3.c, too"),
     ("FILES", {"train_gpt2.cu": 300}, house.check_rooms, "train_gpt2.cu: .* lines of 300"),
     ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
     ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),

@@ -11,7 +11,8 @@ static const int block_order[] = {PARAM_qkvw, PARAM_attprojw, PARAM_fcw,  PARAM_
                                   PARAM_qkvb, PARAM_attprojb, PARAM_ln2w, PARAM_ln2b,    PARAM_fcb,  PARAM_fcprojb};
 
 static ModelConfig config_of(int max_seq_len, int vocab_size, int num_layers, int num_heads, int channels) {
-    ModelConfig config = {max_seq_len, vocab_size, model_pad_vocab(vocab_size), num_layers, num_heads, channels};
+    ModelConfig config =
+        GPT2_CONFIG(max_seq_len, vocab_size, model_pad_vocab(vocab_size), num_layers, num_heads, channels);
     return config;
 }
 
