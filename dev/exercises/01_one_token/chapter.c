@@ -106,7 +106,7 @@ static void example(void) {
     const int t = 2;
     const float lr = 0.0001f;
     Tensors p = tensors_of(params), g = tensors_of(grads);
-    param_init_all(params, &config, 38);
+    param_init_range(params, &config, 38, 0, model_num_params(&config));
     forward(p);
     print_row("wte[2]", p.wte + 2 * C, C), print_row("wpe[2]", p.wpe + t * C, C);
     print_row("residual", a.residual + t * C, C), print_row("ln1", a.ln1 + t * C, C);

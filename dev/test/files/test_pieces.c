@@ -79,7 +79,7 @@ TEST(test_range_not_finite) {
     CHECK_REFUSED(
         t, model_file_read_range(&file, 0, n, out, &error), &error, file.path,
         ": tensor fcw holds nan at element 300 of (2, 256, 64); the file is damaged or its training diverged");
-    file.config.num_heads = 1, file.config.num_kv_heads = 0; // as many weights
+    file.config.num_heads = 1, file.config.num_kv_heads = file.config.head_size = 0; // as many weights
     model_complete(&file.config);
     CHECK_REFUSED(t, model_file_read_range(&file, 0, n, out, &error), &error, file.path,
                   ": holds a model of another shape");

@@ -117,7 +117,7 @@ def test_what_cannot_start_again_goes_on():
 # Programs without OpenMP: their builds do not ask for it, or they have one thread (EMU_THREADS=1, no cuBLASLt).
 WITHOUT = ("dev/test/files/numbers_tool.c", "dev/emu/rewrite.cpp", "dev/emu/speed.cu", "dev/emu/transpose.cu")
 FOLDERS_WITHOUT = ("dev/exercises/", "dev/cuda/", "dev/test/emu/textbook/")  # the layers they call have one thread
-CALL = r"\b(openmp_wait_briefly|run_parse|test_main)\("
+CALL = r"\b(openmp_wait_briefly|run_parse|trainer_main|test_main)\("
 
 
 def body_of(function, text):
@@ -133,6 +133,7 @@ def test_every_main_calls_it():
     silent = [name for name in mains if name not in WITHOUT and not name.startswith(FOLDERS_WITHOUT)
               and not re.search(CALL, body_of("main", text_of(name)))]
     assert silent == []
+    assert "run_parse(" in body_of("trainer_main", text_of("llmc/trainer/cpu_program.h"))
     for name, function in (("llmc/run/train_loop.h", "run_parse"), ("dev/test/test_main.h", "test_main")):
         assert "    openmp_wait_briefly(argv);\n" in body_of(function, text_of(name)), name
 

@@ -314,10 +314,10 @@ def test_models_that_compute_something_else():
     config = cli.config()
     name = cli.model("variant.bin", config)
     data = bytearray(read(name))
-    data[32] = 3
+    data[32] = 7
     write("variant.bin", bytes(data))
-    refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 3, this program computes 0"])
-    assert "holds a model of variant 3" in python("hf.py", "export", name, path("variant_hf"), status=1)[1]
+    refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 7, this program computes 0"])
+    assert "holds a model of variant 7" in python("hf.py", "export", name, path("variant_hf"), status=1)[1]
 
 
 @pytest.mark.long
