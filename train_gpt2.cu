@@ -172,7 +172,7 @@ void plan_model(Trainer *t, MemoryPlan *plan) {
 static void attend(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
     const LayerActs &a = b.acts;
     if (!cudnn_att_takes(&gpu->cudnn, B, T)) {
-        attention_forward(a.att, a.att_lse, a.qkv, B, T, model->config.channels, model->config.num_heads, gpu->stream,
+        attention_forward(a.att, a.att_lse, a.qkv, attention_shape(&model->config, B, T), gpu->stream,
                           b.attproj.inp_amax());
         return;
     }
@@ -320,8 +320,8 @@ static void attend_backward(const Model *model, Gpu *gpu, const LayerActs &a, in
     if (cudnn_att_takes(&gpu->cudnn, B, T)) {
         cudnn_att_backward(&gpu->cudnn, a.dqkv, a.datt, a.qkv, a.att, a.att_lse, gpu->cudnn_backward, gpu->stream);
     } else {
-        attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, model->att_delta, B, T, model->config.channels,
-                           model->config.num_heads, gpu->stream);
+        attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, model->att_delta,
+                           attention_shape(&model->config, B, T), gpu->stream);
     }
 }
 
@@ -405,7 +405,7 @@ static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
     const ModelConfig *c = &run->config;
     const char *where = run_shape_origin(run);
-    if (!layernorm_check(where, c->channels, error) || !attention_check(where, c->channels, c->num_heads, error) ||
+    if (!layernorm_check(where, c->channels, error) || !attention_check(where, attention_shape(c, 1, 1), error) ||
         !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
         return false;
     }

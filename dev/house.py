@@ -23,12 +23,12 @@ ROOMS = {
     "model": (1243, 850, "base"),
     "cpu": (1815, 1450, "base model"),
     "cuda": (845, 850, "base model"),
-    "layers": (3366, 3150, "base model cuda"),
+    "layers": (3404, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2253, 2000, "base model cuda"),
     "data": (1514, 1450, "base model"),
     "files": (1072, 1050, "base model"),
-    "trainer": (2130, 1000, "base model cpu cuda layers optim ranks data files run"),
+    "trainer": (2134, 1000, "base model cpu cuda layers optim ranks data files run"),
     "run": (3364, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 515, "train_llama3.c": 293, "Makefile": 251, "README.md": 200}

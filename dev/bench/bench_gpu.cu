@@ -504,13 +504,14 @@ static void bench_fused_gelu(Bench *b) {
 }
 
 static void bench_attention(Bench *b) {
-    int B = b->B, T = b->T, C = b->config.channels, NH = b->config.num_heads;
-    int64_t NC = b->N * C, heads = (int64_t)B * NH * T;
+    int T = b->T, C = b->config.channels, NH = b->config.num_heads;
+    AttentionShape shape = {b->B, T, NH, NH, C / NH};
+    int64_t NC = b->N * C, heads = b->N * NH;
     double x = X * (double)NC,
            flops = 2.0 * (double)NC * (T + 1); // two multiplies, of which the causal mask halves each
     Kernel forward = {
         "attention_forward", 4 * x + 4.0 * (double)heads, flops, {floatXs(NC), floats(heads), floatXs(3 * NC)}, {}, {}};
-    forward.launch = [=](const Operands &o) { attention_forward(o.x(0), o.f(1), o.x(2), B, T, C, NH, b->stream); };
+    forward.launch = [=](const Operands &o) { attention_forward(o.x(0), o.f(1), o.x(2), shape, b->stream); };
     measure(b, forward);
     Kernel backward = {"attention_backward",
                        8 * x + 4.0 * (double)heads,
@@ -518,9 +519,9 @@ static void bench_attention(Bench *b) {
                        {floatXs(3 * NC), floatXs(NC), floatXs(3 * NC), floatXs(NC), floats(heads), floats(heads)},
                        {},
                        {}};
-    backward.prepare = [=](const Operands &o) { attention_forward(o.x(3), o.f(4), o.x(2), B, T, C, NH, b->stream); };
+    backward.prepare = [=](const Operands &o) { attention_forward(o.x(3), o.f(4), o.x(2), shape, b->stream); };
     backward.launch = [=](const Operands &o) {
-        attention_backward(o.x(0), o.x(1), o.x(2), o.x(3), o.f(4), o.f(5), B, T, C, NH, b->stream);
+        attention_backward(o.x(0), o.x(1), o.x(2), o.x(3), o.f(4), o.f(5), shape, b->stream);
     };
     measure(b, backward);
 }

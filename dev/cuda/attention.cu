@@ -37,7 +37,7 @@ static __global__ void scores_kernel1(float *scores, const floatX *qkv, int T, i
     int query = blockIdx.y, key = blockIdx.x * blockDim.x + threadIdx.x;
     if (key > query) { return; }
     AttentionHead head = attention_head(blockIdx.z, T, C, NH);
-    const floatX *q = qkv + head.qkv + query * (int64_t)(3 * C), *k = qkv + head.qkv + C + key * (int64_t)(3 * C);
+    const floatX *q = qkv + head.q + query * (int64_t)(3 * C), *k = qkv + head.q + C + key * (int64_t)(3 * C);
     float sum = 0.0f;
     for (int d = 0; d < HS; d++) { sum += to_float(q[d]) * to_float(k[d]); }
     scores[(head.row + query) * T + key] = SCALE * sum;
@@ -59,7 +59,7 @@ static __global__ void softmax_kernel1(float *scores, float *lse, int64_t rows, 
 static __global__ void values_kernel1(floatX *out, const float *scores, const floatX *qkv, int T, int C, int NH) {
     int query = blockIdx.x, d = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *v = qkv + head.qkv + 2 * C + d;
+    const floatX *v = qkv + head.q + 2 * C + d;
     float sum = 0.0f;
     for (int j = 0; j <= query; j++) { sum += scores[(head.row + query) * T + j] * to_float(v[j * (int64_t)(3 * C)]); }
     out[head.out + query * (int64_t)C + d] = from_float<floatX>(sum);
@@ -84,7 +84,7 @@ static __global__ void scores_kernel2(float *scores, const floatX *qkv, int T, i
     int first = blockIdx.y * TILE, key = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     if (key > first) { return; }
     AttentionHead head = attention_head(blockIdx.z, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C;
+    const floatX *q = qkv + head.q, *k = q + C;
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
     __syncthreads();
@@ -117,7 +117,7 @@ static __global__ void values_kernel2(floatX *out, const float *scores, const fl
     __shared__ float values[TILE][HS];
     int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *v = qkv + head.qkv + 2 * C;
+    const floatX *v = qkv + head.q + 2 * C;
     float low = 0.0f, high = 0.0f;
     for (int key = 0; key <= first; key += TILE) {
         __syncthreads(); // all warps have read the previous tile
@@ -153,7 +153,7 @@ static __global__ void forward_kernel3(floatX *out, float *lse, const floatX *qk
     __shared__ float columns[TILE][HS + 1]; // keys, then values
     int first = blockIdx.x * ROWS3, query = first + threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     float *row = scores + threadIdx.y * T, low = 0.0f, high = 0.0f;
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     for (int key = 0; key <= first; key += TILE) {
@@ -199,7 +199,7 @@ static __global__ void forward_kernel4(floatX *out, float *lse, const floatX *qk
     __shared__ float weights[ROWS][TILE]; // exp(score - largest)
     int first = blockIdx.x * ROWS, row = threadIdx.y * R, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     float largest[R] = {-INFINITY, -INFINITY}, sum[R] = {}, low[R] = {}, high[R] = {};
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     for (int key = 0; key < first + ROWS; key += TILE) {
@@ -242,13 +242,11 @@ static void forward4(Forward &p) {
 // Version 5. The trainer's SIMT kernel. A warp takes four queries and reads 16 bytes at a time from shared memory. A
 // key that a lane has read serves four queries, so there are fewer wavefronts. The kernel takes any head size up to
 // 256. Its block has 16 queries only, so keys and values travel more often than in version 4.
-static void forward5(Forward &p) {
-    attention_forward(p.out.data, p.lse.data, p.qkv.data, p.B, p.T, p.C, p.NH, 0, NULL, true);
-}
+static void forward5(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0, NULL, true); }
 
 // Version 6. The trainer's kernel for bf16. Tensor cores multiply, p never leaves the registers, 128 queries share a
 // tile, and the next tile is copied while one is computed.
-static void forward6(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.B, p.T, p.C, p.NH, 0); }
+static void forward6(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0); }
 
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);

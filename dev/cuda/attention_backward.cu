@@ -49,9 +49,7 @@ struct Backward : AttentionSizes {
 };
 
 // All versions begin with the trainer's kernel for delta.
-static void compute_delta(Backward &p) {
-    attention_delta(p.delta.data, p.out.data, p.dout.data, p.B, p.T, p.C, p.NH, 0);
-}
+static void compute_delta(Backward &p) { attention_delta(p.delta.data, p.out.data, p.dout.data, p.shape, 0); }
 
 // ---- Version 1: p and ds as T x T matrices in memory ----
 //
@@ -64,8 +62,8 @@ static __global__ void p_kernel1(float *ps, float *ds, const floatX *dout, const
     int query = blockIdx.y, key = blockIdx.x * blockDim.x + threadIdx.x;
     if (key > query) { return; }
     AttentionHead head = attention_head(blockIdx.z, T, C, NH);
-    const floatX *q = qkv + head.qkv + query * (int64_t)(3 * C), *dO = dout + head.out + query * (int64_t)C;
-    const floatX *k = qkv + head.qkv + C + key * (int64_t)(3 * C), *v = k + C;
+    const floatX *q = qkv + head.q + query * (int64_t)(3 * C), *dO = dout + head.out + query * (int64_t)C;
+    const floatX *k = qkv + head.q + C + key * (int64_t)(3 * C), *v = k + C;
     float score = 0.0f, dp = 0.0f;
     for (int d = 0; d < HS; d++) { score += to_float(q[d]) * to_float(k[d]), dp += to_float(dO[d]) * to_float(v[d]); }
     float p = expf(SCALE * score - lse[head.row + query]);
@@ -77,10 +75,10 @@ static __global__ void p_kernel1(float *ps, float *ds, const floatX *dout, const
 static __global__ void q_kernel1(floatX *dqkv, const float *ds, const floatX *qkv, int T, int C, int NH) {
     int query = blockIdx.x, d = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *k = qkv + head.qkv + C + d;
+    const floatX *k = qkv + head.q + C + d;
     float sum = 0.0f;
     for (int j = 0; j <= query; j++) { sum += ds[(head.row + query) * T + j] * to_float(k[j * (int64_t)(3 * C)]); }
-    dqkv[head.qkv + query * (int64_t)(3 * C) + d] = from_float<floatX>(SCALE * sum);
+    dqkv[head.q + query * (int64_t)(3 * C) + d] = from_float<floatX>(SCALE * sum);
 }
 
 // Each thread takes a channel of a key.
@@ -91,10 +89,10 @@ static __global__ void kv_kernel1(floatX *dqkv, const float *ps, const float *ds
     float dk = 0.0f, dv = 0.0f;
     for (int i = key; i < T; i++) {
         int64_t at = (head.row + i) * T + key;
-        dk += ds[at] * to_float(qkv[head.qkv + i * (int64_t)(3 * C) + d]);
+        dk += ds[at] * to_float(qkv[head.q + i * (int64_t)(3 * C) + d]);
         dv += ps[at] * to_float(dout[head.out + i * (int64_t)C + d]);
     }
-    floatX *result = dqkv + head.qkv + C + key * (int64_t)(3 * C) + d;
+    floatX *result = dqkv + head.q + C + key * (int64_t)(3 * C) + d;
     result[0] = from_float<floatX>(SCALE * dk), result[C] = from_float<floatX>(dv);
 }
 
@@ -134,7 +132,7 @@ static __global__ void p_kernel2(float *ps, float *ds, const floatX *dout, const
     int first = blockIdx.y * TILE, key = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     if (key > first) { return; }
     AttentionHead head = attention_head(blockIdx.z, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     load_tile(douts, dout + head.out + first * (int64_t)C, C);
     load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
@@ -157,7 +155,7 @@ static __global__ void sums_kernel2(floatX *result, const float *weights, const 
     __shared__ float w[TILE][TILE + 1]; // by query and key
     int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    columns += stride == C ? head.out : head.qkv;
+    columns += stride == C ? head.out : head.q;
     Channels sum = {0.0f, 0.0f};
     for (int column = ROWS_ARE_KEYS ? first : 0; column < (ROWS_ARE_KEYS ? T : first + TILE); column += TILE) {
         int query = ROWS_ARE_KEYS ? column : first, key = ROWS_ARE_KEYS ? first : column;
@@ -169,7 +167,7 @@ static __global__ void sums_kernel2(floatX *result, const float *weights, const 
             add_channels(&sum, factor * (ROWS_ARE_KEYS ? w[i][row] : w[row][i]), tile[i]);
         }
     }
-    store_channels(result + head.qkv + (first + row) * (int64_t)(3 * C), sum);
+    store_channels(result + head.q + (first + row) * (int64_t)(3 * C), sum);
 }
 
 static void backward2(Backward &p) {
@@ -202,7 +200,7 @@ static __global__ void backward_kernel3(floatX *dqkv, float *sums, const floatX 
     __shared__ float ds[TILE][TILE];
     int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     Channels dq = {0.0f, 0.0f};
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     load_tile(douts, dout + head.out + first * (int64_t)C, C);
@@ -226,11 +224,11 @@ static __global__ void backward_kernel3(floatX *dqkv, float *sums, const floatX 
             add_channels(&dk, ds[i][row], queries[i]);
             add_channels(&dv, ps[i][row], douts[i]);
         }
-        float *dk_sums = sums + head.qkv + C + (key + row) * (int64_t)(3 * C) + lane, *dv_sums = dk_sums + C;
+        float *dk_sums = sums + head.q + C + (key + row) * (int64_t)(3 * C) + lane, *dv_sums = dk_sums + C;
         atomicAdd(dk_sums, dk.low), atomicAdd(dk_sums + WARP_SIZE, dk.high);
         atomicAdd(dv_sums, dv.low), atomicAdd(dv_sums + WARP_SIZE, dv.high);
     }
-    store_channels(dqkv + head.qkv + (first + row) * (int64_t)(3 * C), dq);
+    store_channels(dqkv + head.q + (first + row) * (int64_t)(3 * C), dq);
 }
 
 // dk and dv of dqkv (B*T,3C) = sums (B*T,3C), which are floats. A block takes a row.
@@ -262,7 +260,7 @@ static __global__ void q_kernel4(floatX *dqkv, const floatX *dout, const floatX 
     __shared__ float ds[TILE][TILE];
     int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     Channels dq = {0.0f, 0.0f};
     load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
     load_tile(douts, dout + head.out + first * (int64_t)C, C);
@@ -281,7 +279,7 @@ static __global__ void q_kernel4(floatX *dqkv, const floatX *dout, const floatX 
         __syncwarp();
         for (int j = 0; j < TILE; j++) { add_channels(&dq, ds[row][j], keys[j]); }
     }
-    store_channels(dqkv + head.qkv + (first + row) * (int64_t)(3 * C), dq);
+    store_channels(dqkv + head.q + (first + row) * (int64_t)(3 * C), dq);
 }
 
 static __global__ void kv_kernel4(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
@@ -294,7 +292,7 @@ static __global__ void kv_kernel4(floatX *dqkv, const floatX *dout, const floatX
     __shared__ float ds[TILE][TILE];
     int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
     AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
     Channels dk = {0.0f, 0.0f}, dv = {0.0f, 0.0f};
     load_tile(keys, k + first * (int64_t)(3 * C), 3 * C);
     load_tile(values, v + first * (int64_t)(3 * C), 3 * C);
@@ -317,7 +315,7 @@ static __global__ void kv_kernel4(floatX *dqkv, const floatX *dout, const floatX
             add_channels(&dv, ps[row][i], douts[i]);
         }
     }
-    floatX *result = dqkv + head.qkv + C + (first + row) * (int64_t)(3 * C);
+    floatX *result = dqkv + head.q + C + (first + row) * (int64_t)(3 * C);
     store_channels(result, dk);
     store_channels(result + C, dv);
 }
@@ -332,15 +330,13 @@ static void backward4(Backward &p) {
 // Version 5. The trainer's SIMT kernels. A warp takes four rows and reads 16 bytes at a time from shared memory. A
 // column that a lane has read serves four rows, so there are fewer wavefronts. They take any head size up to 256.
 static void backward5(Backward &p) {
-    attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.B, p.T, p.C, p.NH,
-                       0, true);
+    attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.shape, 0, true);
 }
 
 // Version 6. The trainer's kernels for bf16. Tensor cores multiply, p and ds never leave the registers, 128 rows share
 // a tile, and the next tile is copied while one is computed.
 static void backward6(Backward &p) {
-    attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.B, p.T, p.C, p.NH,
-                       0);
+    attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.shape, 0);
 }
 
 int main(int argc, char **argv) {

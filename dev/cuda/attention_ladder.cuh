@@ -11,9 +11,15 @@ constexpr int TILE = 32;        // rows of a tile; T is a multiple of 2 TILE
 
 struct AttentionSizes {
     int B = ladder_size(1, 16), T = ladder_size(128, 1024), NH = ladder_size(2, 12), C = NH * HS;
+    AttentionShape shape = {B, T, NH, NH, HS};
     int64_t heads = (int64_t)B * NH, rows = heads * T, outputs = rows * HS;
     double pairs = 0.5 * (double)rows * (T + 1); // of a query and a key that it sees
 };
+
+// index = b * NH + h. Each head of queries has keys of its own, C behind them, and values, 2C behind them.
+__device__ __forceinline__ AttentionHead attention_head(int64_t index, int T, int C, int NH) {
+    return attention_head(index, {0, T, NH, NH, C / NH});
+}
 
 // The block copies ROWS rows of a head to shared memory. STRIDE: floats from row to row there. stride: values from row
 // to row in memory. Lanes that read one channel of 32 rows need STRIDE = HS + 1: with HS all rows begin in one bank.

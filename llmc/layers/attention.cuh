@@ -1,5 +1,5 @@
 // Causal multi-head attention (Vaswani et al. 2017) without a T x T matrix. Each head has rows q, k, v of HS values,
-// and scale = 1/sqrt(HS):
+// and scale = 1/sqrt(HS). Query heads may share k and v in groups (AttentionShape):
 //   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
 //   lse[i] = log(sum over j <= i of exp(scale * q[i].k[j]))
 // The forward goes over the keys tile by tile. For each query it keeps the largest score so far (m), the sum of
@@ -10,8 +10,9 @@
 //   delta[i] = do[i].out[i];  dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - delta[i])
 //   dq[i] = scale * sum over j of ds[i,j] k[j]
 //   dk[j] = scale * sum over i of ds[i,j] q[i];  dv[j] = sum over i of p[i,j] do[i]
-// Blocks that own queries sum dq, and blocks that own keys sum dk and dv. So p is computed twice. Each sum has one
-// owner and a fixed order, so the backward is deterministic without atomics.
+// dk and dv are also sums over the query heads of a group. Blocks that own queries sum dq, and blocks that own keys of
+// a KV head sum dk and dv. So p is computed twice. Each sum has one owner and a fixed order, so the backward is
+// deterministic without atomics.
 //
 // Each kernel has two versions: a SIMT kernel here, and an MMA kernel in attention_mma.cuh. A simt_ function and the
 // mma_ function of equal name do equal work, so that the two versions can be read side by side.
@@ -25,20 +26,26 @@
 
 #define ATTENTION_MAX_HEAD_SIZE 256
 
-// Refuses a model whose heads the kernels cannot take. where: begins the message, as in model_check_config.
-static inline bool attention_check(const char *where, int C, int NH, Error *error) {
-    return C / NH <= ATTENTION_MAX_HEAD_SIZE ||
-           fail(error, "%s: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", where, C / NH,
-                C, NH, ATTENTION_MAX_HEAD_SIZE);
+// Refuses a model whose heads the kernels cannot take. where: begins the message, as in model_check_config. k and v
+// begin at multiples of 16 bytes in a row, because linear layers write them there.
+static inline bool attention_check(const char *where, const AttentionShape &s, Error *error) {
+    if (s.HS > ATTENTION_MAX_HEAD_SIZE) {
+        return fail(error, "%s: heads of %d channels; the GPU trainer has attention for up to %d", where, s.HS,
+                    ATTENTION_MAX_HEAD_SIZE);
+    }
+    return s.KV * s.HS % 8 == 0 || fail(error,
+                                        "%s: keys of %d channels (%d heads of %d); the GPU trainer takes "
+                                        "multiples of 8",
+                                        where, s.KV * s.HS, s.KV, s.HS);
 }
 
-// delta (B,NH,T) = the dot products of out and dout (B,T,C), head by head. Eight lanes take one head of one row. Loads
-// have 16 bytes if heads begin at multiples of 16 bytes.
+// delta (B,NH,T) = the dot products of out and dout (B,T,NH*HS), head by head. Eight lanes take one head of one row.
+// Loads have 16 bytes if heads begin at multiples of 16 bytes.
 #define ATTENTION_DELTA_LANES 8
 static __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout,
-                                              int64_t heads_of_rows, int T, int C, int NH) {
+                                              int64_t heads_of_rows, int T, int NH, int HS) {
     int64_t index = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / ATTENTION_DELTA_LANES; // (b * T + t) * NH + h
-    int lane = threadIdx.x % ATTENTION_DELTA_LANES, HS = C / NH;
+    int lane = threadIdx.x % ATTENTION_DELTA_LANES;
     bool exists = index < heads_of_rows;
     const floatX *x = out + index * HS, *y = dout + index * HS;
     float sum = 0.0f;
@@ -59,30 +66,30 @@ static __global__ void attention_delta_kernel(float *delta, const floatX *out, c
     }
 }
 
-static inline void attention_delta(float *delta, const floatX *out, const floatX *dout, int B, int T, int C, int NH,
+static inline void attention_delta(float *delta, const floatX *out, const floatX *dout, const AttentionShape &s,
                                    cudaStream_t stream) {
-    int64_t heads_of_rows = (int64_t)B * T * NH;
+    int64_t heads_of_rows = (int64_t)s.B * s.T * s.NH;
     unsigned blocks = blocks_for(heads_of_rows, ATTENTION_BLOCK / ATTENTION_DELTA_LANES);
-    attention_delta_kernel<<<blocks, ATTENTION_BLOCK, 0, stream>>>(delta, out, dout, heads_of_rows, T, C, NH);
+    attention_delta_kernel<<<blocks, ATTENTION_BLOCK, 0, stream>>>(delta, out, dout, heads_of_rows, s.T, s.NH, s.HS);
     cuda_check_launch("attention_delta_kernel");
 }
 
 // ---- SIMT kernels ----
 //
 // They take both precisions and any head size up to 256. A block owns a tile of rows. Rows are queries and columns are
-// keys, but in the kernel for dk and dv rows are keys and columns are queries. Each warp owns R rows and goes over the
-// columns, 32 at a time. A lane takes one column to compute p and ds, and the channels lane, lane + 32, ... to multiply
-// them. Shared memory holds the block's rows and the tile of columns as floats. Memory is read and written value by
-// value, because heads of odd sizes are not aligned. All arithmetic is in float.
+// keys, but in the kernel for dk and dv rows are keys and columns are the queries of a group's heads in turn. Each warp
+// owns R rows and goes over the columns, 32 at a time. A lane takes one column to compute p and ds, and the channels
+// lane, lane + 32, ... to multiply them. Shared memory holds the block's rows and the tile of columns as floats. Memory
+// is read and written value by value, because heads of odd sizes are not aligned. All arithmetic is in float.
 
 #define SIMT_COLUMNS WARP_SIZE
-#define SIMT_BLOCKS                                                                                                    \
-    3 // a multiprocessor holds at least 3; the compiler's own choice is more blocks and spilled registers
 
 // BOUND: the head size rounded up to 64, 128 or 256. R: rows of a warp, as many as registers and shared memory hold.
 template <int BOUND> struct SimtTile {
     static constexpr int R = BOUND <= 128 ? 4 : 2;
     static constexpr int rows = ATTENTION_WARPS * R;
+    // A multiprocessor holds at least so many; the compiler's own choice is more blocks and spilled registers.
+    static constexpr int blocks = BOUND <= 64 ? 4 : 3;
     static constexpr int channels = BOUND / WARP_SIZE; // of a lane
 };
 
@@ -177,22 +184,23 @@ __device__ __forceinline__ uint32_t simt_store_rows(floatX *out, int64_t stride,
     return largest;
 }
 
-// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
+// out = attention of qkv, and lse (AttentionShape). One block for each tile of queries of each query head.
 template <int BOUND>
-static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
-    attention_forward_simt_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
+    attention_forward_simt_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape, uint32_t *amax) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int HS = C / NH, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
+    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
+    int row_of_warp = threadIdx.x / 32 * R;
     float *queries = reinterpret_cast<float *>(attention_shared), *keys = queries + ROWS * stride;
     float *values = keys + SIMT_COLUMNS * stride, *weights = values + SIMT_COLUMNS * stride; // weights (ROWS,32)
     const float *rows = queries + row_of_warp * stride;
     weights += row_of_warp * SIMT_COLUMNS;
 
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS;
     int first = attention_descending_tile(tiles) * ROWS, query = first + row_of_warp;
-    int64_t qkv_stride = 3 * (int64_t)C;
+    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), largest[R], sum[R], sums[R][CHANNELS] = {};
     for (int r = 0; r < R; r++) { largest[r] = -INFINITY, sum[r] = 0.0f; }
 
@@ -214,26 +222,28 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
         factor[r] = 1.0f / sum[r];
         if (threadIdx.x % WARP_SIZE == 0 && query + r < T) { lse[head.row + query + r] = largest[r] + logf(sum[r]); }
     }
-    uint32_t largest_out = simt_store_rows(out + head.out + query * (int64_t)C, C, T - query, sums, factor, HS);
+    uint32_t largest_out =
+        simt_store_rows(out + head.out + query * out_stride, out_stride, T - query, sums, factor, HS);
     amax_add_rounded(amax, largest_out);
 }
 
-// dq of dqkv (B,T,3C) = its gradient. One block for each tile of queries of each head.
+// dq of dqkv = its gradient. One block for each tile of queries of each query head.
 template <int BOUND>
-static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
     attention_backward_q_simt_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                     const float *delta, int T, int C, int NH) {
+                                     const float *delta, AttentionShape shape) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int HS = C / NH, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
+    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
+    int row_of_warp = threadIdx.x / 32 * R;
     float *queries = reinterpret_cast<float *>(attention_shared), *douts = queries + ROWS * stride;
     float *keys = douts + ROWS * stride, *values = keys + SIMT_COLUMNS * stride;
     float *ds = values + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (R,32): this warp's part of (ROWS,32)
 
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
+    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
     int first = attention_descending_tile(tiles) * ROWS, query = first + row_of_warp, lane = threadIdx.x % WARP_SIZE;
-    int64_t qkv_stride = 3 * (int64_t)C;
+    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), lse_of_row[R], delta_of_row[R], factor[R], dq[R][CHANNELS] = {};
     for (int r = 0; r < R; r++) {
         lse_of_row[r] = query + r < T ? lse[head.row + query + r] : INFINITY; // p = 0 for rows that do not exist
@@ -242,7 +252,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     }
 
     simt_load_tile(queries, q + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    simt_load_tile(douts, dO + first * (int64_t)C, C, ROWS, T - first, HS);
+    simt_load_tile(douts, dO + first * out_stride, out_stride, ROWS, T - first, HS);
     for (int key = 0; key < min(first + ROWS, T); key += SIMT_COLUMNS) {
         __syncthreads();
         simt_load_tile(keys, k + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
@@ -258,53 +268,59 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
         __syncwarp();
         simt_add_weighted(dq, ds, keys, HS);
     }
-    simt_store_rows(dqkv + head.qkv + query * qkv_stride, qkv_stride, T - query, dq, factor, HS);
+    simt_store_rows(dqkv + head.q + query * qkv_stride, qkv_stride, T - query, dq, factor, HS);
 }
 
-// dk and dv of dqkv (B,T,3C) = their gradients. One block for each tile of keys of each head.
+// dk and dv of dqkv = their gradients. One block for each tile of keys of each KV head. It goes over the group's query
+// heads from the first to the last, and over the queries of each, and sums dk and dv in registers all the way.
 template <int BOUND>
-static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
     attention_backward_kv_simt_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                      const float *delta, int T, int C, int NH) {
+                                      const float *delta, AttentionShape shape) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int HS = C / NH, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
+    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
+    int row_of_warp = threadIdx.x / 32 * R;
     float *keys = reinterpret_cast<float *>(attention_shared), *values = keys + ROWS * stride;
     float *queries = values + ROWS * stride, *douts = queries + SIMT_COLUMNS * stride;
     float *ps = douts + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (R,32): this warp's part of (ROWS,32)
     float *ds = ps + ROWS * SIMT_COLUMNS;                                   // (R,32)
 
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
+    int group = shape.NH / shape.KV; // neighbouring query heads, the first is `head`
+    AttentionHead head = attention_head((int64_t)(blockIdx.x / tiles) * group, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
     int first = attention_ascending_tile(tiles) * ROWS, key = first + row_of_warp, lane = threadIdx.x % WARP_SIZE;
-    int64_t qkv_stride = 3 * (int64_t)C;
+    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), dk[R][CHANNELS] = {}, dv[R][CHANNELS] = {}, scales[R], ones[R];
     for (int r = 0; r < R; r++) { scales[r] = scale, ones[r] = 1.0f; }
 
     simt_load_tile(keys, k + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
     simt_load_tile(values, v + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    for (int query = first; query < T; query += SIMT_COLUMNS) {
-        __syncthreads();
-        simt_load_tile(queries, q + query * qkv_stride, qkv_stride, SIMT_COLUMNS, T - query, HS);
-        simt_load_tile(douts, dO + query * (int64_t)C, C, SIMT_COLUMNS, T - query, HS);
-        __syncthreads();
-        float scores[R], dp[R];
-        simt_dot_products(scores, keys + row_of_warp * stride, queries, HS);
-        simt_dot_products(dp, values + row_of_warp * stride, douts, HS);
-        bool exists = query + lane < T;
-        float lse_of_column = exists ? lse[head.row + query + lane] : INFINITY; // p = 0 for rows that do not exist
-        float delta_of_column = exists ? delta[head.row + query + lane] : 0.0f;
-        for (int r = 0; r < R; r++) {
-            float p = key + r <= query + lane ? expf(scale * scores[r] - lse_of_column) : 0.0f;
-            ps[r * SIMT_COLUMNS + lane] = p;
-            ds[r * SIMT_COLUMNS + lane] = p * (dp[r] - delta_of_column);
+    for (; group > 0; group--, q += HS, dO += HS, head.row += T) {
+        for (int query = first; query < T; query += SIMT_COLUMNS) {
+            __syncthreads();
+            simt_load_tile(queries, q + query * qkv_stride, qkv_stride, SIMT_COLUMNS, T - query, HS);
+            simt_load_tile(douts, dO + query * out_stride, out_stride, SIMT_COLUMNS, T - query, HS);
+            __syncthreads();
+            float scores[R], dp[R];
+            simt_dot_products(scores, keys + row_of_warp * stride, queries, HS);
+            simt_dot_products(dp, values + row_of_warp * stride, douts, HS);
+            bool exists = query + lane < T;
+            float lse_of_column = exists ? lse[head.row + query + lane] : INFINITY; // p = 0 for rows that do not exist
+            float delta_of_column = exists ? delta[head.row + query + lane] : 0.0f;
+            for (int r = 0; r < R; r++) {
+                float p = key + r <= query + lane ? expf(scale * scores[r] - lse_of_column) : 0.0f;
+                ps[r * SIMT_COLUMNS + lane] = p;
+                ds[r * SIMT_COLUMNS + lane] = p * (dp[r] - delta_of_column);
+            }
+            __syncwarp();
+            simt_add_weighted(dv, ps, douts, HS);
+            simt_add_weighted(dk, ds, queries, HS);
         }
-        __syncwarp();
-        simt_add_weighted(dv, ps, douts, HS);
-        simt_add_weighted(dk, ds, queries, HS);
     }
-    simt_store_rows(dqkv + head.qkv + C + key * qkv_stride, qkv_stride, T - key, dk, scales, HS);
-    simt_store_rows(dqkv + head.qkv + 2 * C + key * qkv_stride, qkv_stride, T - key, dv, ones, HS);
+    floatX *dk_rows = dqkv + head.q + head.k + key * qkv_stride, *dv_rows = dk_rows + shape.KV * HS;
+    simt_store_rows(dk_rows, qkv_stride, T - key, dk, scales, HS);
+    simt_store_rows(dv_rows, qkv_stride, T - key, dv, ones, HS);
 }
 
 // The kernels for heads of up to BOUND channels. Each has the rows of a block and the shared memory that it needs.
@@ -331,10 +347,10 @@ static inline bool attention_uses_tensor_cores(int HS) {
     return !PRECISION_IS_FP32 && (HS == 64 || HS == 80 || HS == 96 || HS == 128);
 }
 
-// C % 8 == 0, so that rows are aligned to 16 bytes.
-static inline void attention_require(int B, int T, int C, int NH) {
-    cuda_require(B > 0 && T > 0 && NH > 0 && C > 0);
-    cuda_require(C % 8 == 0 && C % NH == 0 && C / NH <= ATTENTION_MAX_HEAD_SIZE);
+// Rows need no alignment: tensor cores take heads of multiples of 16 values only.
+static inline void attention_require(const AttentionShape &s) {
+    cuda_require(s.B > 0 && s.T > 0 && s.KV > 0 && s.NH > 0 && s.NH % s.KV == 0);
+    cuda_require(s.HS > 0 && s.HS <= ATTENTION_MAX_HEAD_SIZE);
 }
 
 // Calls work(kernels) with the kernels for a head size. simt: never with MMA kernels.
@@ -353,32 +369,31 @@ template <class Work> static inline void attention_with_kernels_for(int HS, bool
     work(SimtAttention<256>());
 }
 
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded; NULL: not wanted.
+// out and lse = attention of qkv. amax: of out, see amax_add_rounded; NULL: not wanted.
 // simt: takes the SIMT kernels for any head size, as a test does.
-static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
+static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, const AttentionShape &shape,
                                      cudaStream_t stream, uint32_t *amax = NULL, bool simt = false) {
-    attention_require(B, T, C, NH);
-    attention_with_kernels_for(C / NH, simt, [=](auto kernels) {
-        attention_launch(kernels.forward, B * (int64_t)NH, T, kernels.forward_rows, kernels.forward_bytes(C / NH),
-                         stream, out, lse, qkv, T, C, NH, amax);
+    attention_require(shape);
+    attention_with_kernels_for(shape.HS, simt, [=](auto kernels) {
+        attention_launch(kernels.forward, shape.B * (int64_t)shape.NH, shape.T, kernels.forward_rows,
+                         kernels.forward_bytes(shape.HS), stream, out, lse, qkv, shape, amax);
         cuda_check_launch("attention's forward kernel");
     });
 }
 
-// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse. delta (B,NH,T): scratch.
-// simt: see attention_forward.
+// dqkv = the gradient of qkv, from dout and the forward's qkv, out and lse. delta: scratch. simt: see
+// attention_forward.
 static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                                      const float *lse, float *delta, int B, int T, int C, int NH, cudaStream_t stream,
+                                      const float *lse, float *delta, const AttentionShape &shape, cudaStream_t stream,
                                       bool simt = false) {
-    attention_require(B, T, C, NH);
-    attention_delta(delta, out, dout, B, T, C, NH, stream);
-    attention_with_kernels_for(C / NH, simt, [=](auto kernels) {
-        int64_t heads = B * (int64_t)NH;
-        attention_launch(kernels.backward_kv, heads, T, kernels.kv_rows, kernels.kv_bytes(C / NH), stream, dqkv, dout,
-                         qkv, lse, delta, T, C, NH);
+    attention_require(shape);
+    attention_delta(delta, out, dout, shape, stream);
+    attention_with_kernels_for(shape.HS, simt, [=](auto kernels) {
+        attention_launch(kernels.backward_kv, shape.B * (int64_t)shape.KV, shape.T, kernels.kv_rows,
+                         kernels.kv_bytes(shape.HS), stream, dqkv, dout, qkv, lse, delta, shape);
         cuda_check_launch("attention's kernel for dk and dv");
-        attention_launch(kernels.backward_q, heads, T, kernels.q_rows, kernels.q_bytes(C / NH), stream, dqkv, dout, qkv,
-                         lse, delta, T, C, NH);
+        attention_launch(kernels.backward_q, shape.B * (int64_t)shape.NH, shape.T, kernels.q_rows,
+                         kernels.q_bytes(shape.HS), stream, dqkv, dout, qkv, lse, delta, shape);
         cuda_check_launch("attention's kernel for dq");
     });
 }

@@ -21,6 +21,7 @@
 #include <initializer_list>
 
 #include "llmc/cuda/cuda_common.h"
+#include "llmc/layers/attention_tiles.cuh"
 
 // The largest workspace in bytes of a chunk of two or more sequences. Up to 256 MiB NVIDIA's own frontend also prefers
 // the backward with a stored dS. One sequence may take more.
@@ -31,14 +32,13 @@
 #define CUDNN_ATT_MAX_BATCH 65535   // cuDNN counts sequences in 16 bits; its kernels fail with more
 
 // The attention that a run asks of cuDNN.
-typedef struct {
-    int B, T, C, NH;
+struct CudnnShape : AttentionShape {
     bool deterministic;
-} CudnnShape;
+};
 
 // The bytes of dq's fp32 sums (sequences, NH, T, HS), which the backward with atomics adds to.
 static inline int64_t cudnn_att_sum_bytes(const CudnnShape *shape, int sequences) {
-    return shape->deterministic ? 0 : (int64_t)sequences * shape->T * shape->C * (int64_t)sizeof(float);
+    return shape->deterministic ? 0 : (int64_t)sequences * shape->T * shape->NH * shape->HS * (int64_t)sizeof(float);
 }
 
 // The most bytes that the backward of `sequences` sequences needs, plus slack: delta = sum(do * out) of each row in
@@ -105,10 +105,14 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 // Can cuDNN be asked for attention of this shape? The answer needs no GPU. Only cudnn_att_open finds out whether there
 // is a plan. For a T that is no multiple of 128 public reports name NaNs, so no version is asked for it.
 static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
-    int HS = shape->C / shape->NH, version = (int)cudnnGetVersion();
+    int HS = shape->HS, version = (int)cudnnGetVersion();
     if (PRECISION_IS_FP32) { return fail(error, "cuDNN's attention is for bf16, and this is the fp32 build"); }
     if (version == 0) { return fail(error, "the emulator has a cuDNN only with EMU_CUDNN=1"); }
     if (version / 10000 != 9) { return fail(error, "the cuDNN library says version %d, expected 9", version); }
+    if (shape->KV != shape->NH) {
+        return fail(error, "%d heads of keys for %d of queries, cuDNN is asked for equal numbers only", shape->KV,
+                    shape->NH);
+    }
     if (HS % 8 != 0 || HS > CUDNN_ATT_MAX_HEAD_SIZE) {
         return fail(error, "heads of %d channels, cuDNN takes multiples of 8 up to %d", HS, CUDNN_ATT_MAX_HEAD_SIZE);
     }
@@ -185,7 +189,7 @@ enum { CUDNN_VIRTUAL = CUDNN_DQ_SUMS + 1, CUDNN_SCALE, CUDNN_MASKED, CUDNN_ONE, 
 static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int array, cudnnDataType_t type, int64_t width,
                                            bool transposed = false) {
     bool has_heads = array <= CUDNN_DOUT, is_virtual = array == CUDNN_VIRTUAL, by_value = array > CUDNN_VIRTUAL;
-    const CudnnShape number = {1, 1, 1, 1, true}, *shape = by_value ? &number : &graph->shape;
+    const CudnnShape number = {{1, 1, 1, 1, 1}, true}, *shape = by_value ? &number : &graph->shape;
     int64_t T = shape->T, NH = shape->NH;
     int64_t row = !has_heads ? width : array <= CUDNN_DV ? 3 * NH * width : NH * width;
     int64_t head = has_heads ? width : T * width, sequence = has_heads ? T * row : NH * head;
@@ -206,7 +210,7 @@ static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int array, cudnnDa
 }
 
 static inline CudnnDescriptor cudnn_array(CudnnGraph *graph, int array, bool transposed = false) {
-    int HS = graph->shape.C / graph->shape.NH;
+    int HS = graph->shape.HS;
     if (array <= CUDNN_DOUT) { return cudnn_tensor(graph, array, CUDNN_DATA_BFLOAT16, HS, transposed); }
     return cudnn_tensor(graph, array, CUDNN_DATA_FLOAT, array == CUDNN_DQ_SUMS ? HS : 1);
 }
@@ -300,7 +304,7 @@ static inline void cudnn_describe_forward(CudnnGraph *g) {
 // the subtraction of lse. So cuDNN's kernels take scale and lse in one fused multiply-add, and p of a masked score is
 // exp of the mask's number.
 static inline void cudnn_describe_backward(CudnnGraph *g) {
-    int T = g->shape.T, HS = g->shape.C / g->shape.NH;
+    int T = g->shape.T, HS = g->shape.HS;
     CudnnDescriptor q = cudnn_array(g, CUDNN_Q), k_t = cudnn_array(g, CUDNN_K, true);
     CudnnDescriptor k = cudnn_array(g, CUDNN_K), v_t = cudnn_array(g, CUDNN_V, true);
     CudnnDescriptor out = cudnn_array(g, CUDNN_OUT), dout = cudnn_array(g, CUDNN_DOUT);
@@ -421,7 +425,7 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnGraph *graph,
                              const void *workspace, cudaStream_t stream) {
     // Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential is also 0.
     const float masked = cudnnGetVersion() >= 91000 ? -INFINITY : -FLT_MAX;
-    const float scale = 1.0f / sqrtf((float)(att->shape.C / att->shape.NH)), one = 1.0f;
+    const float scale = 1.0f / sqrtf((float)att->shape.HS), one = 1.0f;
     const void *pointers[CUDNN_GRAPH_DESCRIPTORS];
     CudnnGraph run = {}; // owns the descriptor of the pointers
     arrays[CUDNN_SCALE] = &scale, arrays[CUDNN_MASKED] = &masked, arrays[CUDNN_ONE] = &one;
@@ -445,7 +449,8 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnGraph *graph,
 // stream at a time may use a workspace.
 static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, float *lse, const floatX *qkv,
                                      float *workspace, cudaStream_t stream) {
-    const void *arrays[CUDNN_ARRAYS] = {qkv, qkv + att->shape.C, qkv + 2 * att->shape.C}; // q, k, v
+    int C = att->shape.NH * att->shape.HS;
+    const void *arrays[CUDNN_ARRAYS] = {qkv, qkv + C, qkv + 2 * C}; // q, k, v
     arrays[CUDNN_OUT] = out, arrays[CUDNN_LSE] = lse;
     cudnn_run(att, &att->forward, arrays, 0, workspace, stream);
 }
@@ -454,7 +459,7 @@ static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, flo
 // of cudnn_att_backward_bytes. dq's sums, if there are any, lie in front of cuDNN's own workspace.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
                                       const floatX *out, const float *lse, float *workspace, cudaStream_t stream) {
-    int C = att->shape.C, chunk = att->backward.shape.B;
+    int C = att->shape.NH * att->shape.HS, chunk = att->backward.shape.B;
     int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, chunk);
     const void *arrays[CUDNN_ARRAYS] = {qkv, qkv + C, qkv + 2 * C, dqkv, dqkv + C, dqkv + 2 * C, out, dout, lse};
     arrays[CUDNN_DQ_SUMS] = workspace;

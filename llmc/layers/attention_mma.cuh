@@ -275,19 +275,19 @@ __device__ __forceinline__ uint32_t mma_store_rows(floatX *out, int64_t stride, 
     return largest;
 }
 
-// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
+// out = attention of qkv, and lse (AttentionShape). One block for each tile of queries of each query head.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_blocks)
-    attention_forward_mma_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
+    attention_forward_mma_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape, uint32_t *amax) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
     extern __shared__ int4 attention_shared[];
     floatX *shared = reinterpret_cast<floatX *>(attention_shared); // two stages, each a tile of keys and one of values
-    int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
-    int stride = 3 * C;
+    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS;
+    int stride = attention_width(shape), out_stride = shape.NH * HS;
 
     floatX *queries = shared + 2 * TILE; // in the second stage until registers hold them
     mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
@@ -329,8 +329,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
     }
     mma_scale_rows(sums, factor);
     floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // no warp reads this stage now
-    floatX *rows_out = out + head.out + query * (int64_t)C;
-    uint32_t largest_out = mma_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL);
+    floatX *rows_out = out + head.out + query * (int64_t)out_stride;
+    uint32_t largest_out = mma_store_rows<HS>(rows_out, out_stride, T - query, sums, staging, amax != NULL);
     amax_add_rounded(amax, largest_out);
 }
 
@@ -349,11 +349,11 @@ __device__ __forceinline__ void mma_softmax_backward_of_rows(float (&scores)[M][
     }
 }
 
-// dq of dqkv (B,T,3C) = its gradient. One block for each tile of queries of each head.
+// dq of dqkv = its gradient. One block for each tile of queries of each query head.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_q_blocks)
     attention_backward_q_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                    const float *delta, int T, int C, int NH) {
+                                    const float *delta, AttentionShape shape) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::backward_q_groups, ROWS = 64 * M, KEYS = Tile::backward_columns;
     constexpr int TILE = KEYS * Tile::stride;
@@ -363,14 +363,14 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     // the second stage, until registers hold them.
     floatX *stages = reinterpret_cast<floatX *>(attention_shared);
     floatX *queries = stages + (HOLDS ? 2 : 4) * TILE, *douts = queries + ROWS * Tile::stride;
-    int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
-    int stride = 3 * C;
+    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
+    int stride = attention_width(shape), out_stride = shape.NH * HS;
 
     mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
-    mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)C, C, T - first);
+    mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)out_stride, out_stride, T - first);
     mma_load_stage<HS, KEYS>(stages, 0, k, stride, v, stride, 0, T);
 
     float scale = 1.0f / sqrtf((float)HS), lse_log2[M][2], delta_of_row[M][2], dq[M][HS / 8][4];
@@ -414,7 +414,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     mma_scale(dq, scale);
     // Only this warp reads these rows. The offset is computed again, because HS = 80 has no register for row_of_warp.
     floatX *staging = douts + (int)(threadIdx.x / WARP_SIZE * 16 * M) * Tile::stride;
-    floatX *dq_rows = dqkv + head.qkv + query * (int64_t)stride;
+    floatX *dq_rows = dqkv + head.q + query * (int64_t)stride;
     mma_store_rows<HS>(dq_rows, stride, T - query, dq, staging, false);
 }
 
@@ -453,11 +453,13 @@ __device__ __forceinline__ void mma_softmax_backward_of_columns(float (&dp)[M][N
     }
 }
 
-// dk and dv of dqkv (B,T,3C) = their gradients. One block for each tile of keys of each head.
+// dk and dv of dqkv = their gradients. One block for each tile of keys of each KV head. It goes over the group's query
+// heads from the last to the first, and over the query tiles of each, and sums dk and dv in registers all the way.
+// The first tile of the next head is copied while the last tile of a head is computed.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_kv_blocks)
     attention_backward_kv_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                     const float *delta, int T, int C, int NH) {
+                                     const float *delta, AttentionShape shape) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
     constexpr int TILE = QUERIES * Tile::stride;
@@ -467,31 +469,32 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     __shared__ alignas(8) float statistics[2][2 * QUERIES];
     floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
     floatX *stages = values + ROWS * Tile::stride; // two stages, each a tile of queries and one of dout
-    int tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
+    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, key = first + row_of_warp;
-    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
-    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
-    const float *statistic_source = (threadIdx.x < QUERIES ? lse : delta) + head.row + threadIdx.x % QUERIES;
-    int stride = 3 * C;
+    int group = shape.NH / shape.KV, h = group - 1;
+    AttentionHead head = attention_head((int64_t)(blockIdx.x / tiles) * group, shape);
+    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
+    const float *statistic_source = (threadIdx.x < QUERIES ? lse : delta) + head.row + h * T + threadIdx.x % QUERIES;
+    int stride = attention_width(shape), out_stride = shape.NH * HS;
 
     mma_load_tile<HS, ROWS>(keys, k + first * (int64_t)stride, stride, T - first);
     mma_load_tile<HS, ROWS>(values, v + first * (int64_t)stride, stride, T - first);
-    mma_load_stage<HS, QUERIES>(stages, 0, q, stride, dO, C, first, T);
+    mma_load_stage<HS, QUERIES>(stages, 0, q + h * HS, stride, dO + h * HS, out_stride, first, T);
     float statistic = mma_column_statistic<QUERIES>(statistic_source, first, T);
 
     float scale = 1.0f / sqrtf((float)HS), dk[M][HS / 8][4], dv[M][HS / 8][4];
     mma_clear(dk);
     mma_clear(dv);
-    int query_tiles = attention_tiles(T - first, QUERIES);
-    for (int tile = 0; tile < query_tiles; tile++) {
-        int query = first + tile * QUERIES;
+    for (int tile = 0, query = first, next = first; query < T; tile++, query = next) {
         floatX *queries = stages + tile % 2 * 2 * TILE, *douts = queries + TILE;
         if (threadIdx.x < 2 * QUERIES) { statistics[tile % 2][threadIdx.x] = statistic; }
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        if (tile + 1 < query_tiles) {
-            mma_load_stage<HS, QUERIES>(stages, tile + 1, q, stride, dO, C, query + QUERIES, T);
-            statistic = mma_column_statistic<QUERIES>(statistic_source, query + QUERIES, T);
+        next = query + QUERIES;
+        if (next >= T && h > 0) { next = first, h--, statistic_source -= T; } // the group's next head
+        if (next < T) {
+            mma_load_stage<HS, QUERIES>(stages, tile + 1, q + h * HS, stride, dO + h * HS, out_stride, next, T);
+            statistic = mma_column_statistic<QUERIES>(statistic_source, next, T);
         }
         if (key >= query + QUERIES) { continue; } // all queries come before this warp's keys
         float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
@@ -505,7 +508,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     }
     mma_scale(dk, scale);
     // dk and dv are staged in the place of this warp's keys and values, which only this warp reads.
-    floatX *dk_rows = dqkv + head.qkv + C + key * (int64_t)stride, *dv_rows = dk_rows + C;
+    floatX *dk_rows = dqkv + head.q + head.k + key * (int64_t)stride, *dv_rows = dk_rows + shape.KV * HS;
     floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
     mma_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, false);
     mma_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, false);

@@ -1,4 +1,4 @@
-// The SIMT and MMA kernels of attention share this file: a head's place in memory, a block's tile, and the launch.
+// All of attention shares this file: its shape, a head's place in memory, a block's tile, and the launch.
 #ifndef LLMC_ATTENTION_TILES_CUH
 #define LLMC_ATTENTION_TILES_CUH
 
@@ -8,16 +8,30 @@
 #define ATTENTION_BLOCK 128 // threads
 #define ATTENTION_WARPS (ATTENTION_BLOCK / WARP_SIZE)
 
-// Holds the offsets of row 0 of one head of one sequence. Row t lies t * 3C further in qkv and dqkv, t * C further in
-// out and dout, and t further in lse and delta. In qkv and dqkv, k lies C and v lies 2C behind q.
+// B sequences of T tokens, NH heads of queries, KV heads of keys and values, HS values in a head. KV divides NH: each
+// KV head serves a group of NH / KV neighbouring query heads (grouped-query attention, Ainslie et al. 2023). With KV =
+// NH each query head has keys and values of its own. A row of qkv and dqkv holds q of NH heads, k of KV heads, v of KV
+// heads. A row of out and dout holds NH heads. lse and delta are (B,NH,T).
 typedef struct {
-    int64_t qkv, out, row;
+    int B, T, NH, KV, HS;
+} AttentionShape;
+
+// Returns the values of a row of qkv.
+__host__ __device__ __forceinline__ int attention_width(const AttentionShape &s) { return (s.NH + 2 * s.KV) * s.HS; }
+
+// Holds the offsets of row 0 of a query head and of its KV head. Row t lies t * attention_width further in qkv and
+// dqkv, t * NH * HS further in out and dout, and t further in lse and delta. k: how far k lies behind q. v lies KV * HS
+// behind k.
+typedef struct {
+    int64_t q, out, row;
+    int k;
 } AttentionHead;
 
-// index = b * NH + h.
-__device__ __forceinline__ AttentionHead attention_head(int64_t index, int T, int C, int NH) {
-    int64_t b = index / NH, first_channel = index % NH * (C / NH);
-    AttentionHead head = {b * T * 3 * C + first_channel, b * T * C + first_channel, index * T};
+// index = b * NH + h. A KV head's index, b * KV + h, times NH / KV is the index of the first query head of its group.
+__device__ __forceinline__ AttentionHead attention_head(int64_t index, const AttentionShape &s) {
+    int64_t first_row = index / s.NH * s.T, h = index % s.NH, kv = h * s.KV / s.NH;
+    int64_t q = first_row * attention_width(s) + h * s.HS, out = (first_row * s.NH + h) * s.HS;
+    AttentionHead head = {q, out, index * s.T, (int)(s.NH + kv - h) * s.HS};
     return head;
 }
 

@@ -169,7 +169,7 @@ static_assert(TRAIN_MAX_BATCH <= CUDNN_ATT_MAX_BATCH, "whether cuDNN takes atten
 // run had our own kernels. Notes why it is not cuDNN.
 static inline bool settle_attention(TrainRun *run, Error *error) {
     const TrainOptions *o = run->options;
-    CudnnShape shape = {1, (int)o->seq_len, run->config.channels, run->config.num_heads, o->deterministic};
+    CudnnShape shape = {attention_shape(&run->config, 1, (int)o->seq_len), o->deterministic};
     bool own = strcmp(o->attention, "own") == 0, asked = strcmp(o->attention, "cudnn") == 0 || !o->deterministic;
     char was[sizeof(run->record.attention)] = "", version[32];
     Error why = {};

@@ -11,7 +11,7 @@
 
 static inline void print_config(const Trainer *t, const TrainRun *run) {
     const RunShape *shape = &t->model.shape;
-    int HS = t->model.config.channels / t->model.config.num_heads;
+    int HS = attention_shape(&t->model.config, 1, 1).HS;
     say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
         shape->fp8 ? ", linear layers of the blocks in fp8" : "");
     if (shape->cudnn) {

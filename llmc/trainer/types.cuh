@@ -219,10 +219,14 @@ static inline ActShape activation_shape(const Model *model) {
             ON_GPU,        PLAN_FLOATX};
 }
 
+static inline AttentionShape attention_shape(const ModelConfig *c, int B, int T) {
+    return {B, T, c->num_heads, c->num_kv_heads, c->head_size};
+}
+
 // Describes the attention that cuDNN computes.
 static inline CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;
-    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
+    return {attention_shape(&model->config, run->B, run->T), run->repeats};
 }
 
 // Returns the most blocks that go through Muon's rounds at once on each rank.

@@ -5,15 +5,14 @@
 #include "llmc/layers/attention.cuh"
 #include "dev/test/layers/gpu_test.h"
 
-typedef struct {
-    int B, T, NH, HS;
-} AttentionShape;
-
 static int64_t channels_of(AttentionShape s) { return (int64_t)s.NH * s.HS; }
 static int64_t outputs_of(AttentionShape s) { return s.B * s.T * channels_of(s); }
+static int64_t inputs_of(AttentionShape s) { return (int64_t)s.B * s.T * attention_width(s); }
 static int64_t rows_of(AttentionShape s) { return (int64_t)s.B * s.NH * s.T; }
 
-static std::string attention_name(AttentionShape s) { return words("B %d T %d NH %d HS %d", s.B, s.T, s.NH, s.HS); }
+static std::string attention_name(AttentionShape s) {
+    return words("B %d T %d NH %d KV %d HS %d", s.B, s.T, s.NH, s.KV, s.HS);
+}
 
 typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_SIMT } AttentionVersion;
 
@@ -25,18 +24,16 @@ struct AttentionRun {
     Amax amax_out;
 
     AttentionRun(AttentionShape s, const std::vector<float> &qkv_values, const std::vector<float> &dout_values)
-        : shape(s), qkv(qkv_values), dout(dout_values), out(outputs_of(s)), dqkv(3 * outputs_of(s)), lse(rows_of(s)),
+        : shape(s), qkv(qkv_values), dout(dout_values), out(outputs_of(s)), dqkv(inputs_of(s)), lse(rows_of(s)),
           delta(rows_of(s)) {}
 
     void forward(AttentionVersion version) {
-        int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
         out.poison(), lse.poison(), amax_out.value.put(0.0f);
-        attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data(), version == ATTENTION_SIMT);
+        attention_forward(out.data, lse.data, qkv.data, shape, 0, amax_out.data(), version == ATTENTION_SIMT);
     }
     void backward(AttentionVersion version) {
-        int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
         dqkv.poison(), delta.poison();
-        attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, delta.data, B, T, C, NH, 0,
+        attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, delta.data, shape, 0,
                            version == ATTENTION_SIMT);
     }
     void run(AttentionVersion version) {
@@ -58,6 +55,7 @@ struct AttentionRun {
 //   dp and delta are sums of HS products of the sizes |do||v| and |do||out|, taken as products of Euclidean norms N:
 //     |error of ds| <= (2e + u_p) |ds| + p * 2 sum_tolerance(HS) * N, and with this
 //   dq: scale * sum of |error of ds| |k| + sum_tolerance(T) * scale * sum of |ds| |k| + u |dq|;  dk the same with q
+// Where NH / KV query heads share keys, the sums for dk and dv have T * NH / KV terms.
 //   dv: (2e + u_p + sum_tolerance(T)) * sum of p |do| + u |dv|
 // A p below FLT_MIN, the smallest float with all its bits, may as well be 0: FLT_MIN is added to its error.
 struct AttentionBounds {
@@ -75,15 +73,24 @@ static double dot_of(const float *x, const float *y, int n) {
     return sum;
 }
 
+// Where row 0 of a head of queries begins in qkv, and of the keys that it reads. head = b * NH + h.
+static int64_t q_of(AttentionShape s, int64_t head) {
+    return head / s.NH * s.T * attention_width(s) + head % s.NH * s.HS;
+}
+static int64_t k_of(AttentionShape s, int64_t head) {
+    int64_t group = s.NH / s.KV, kv = head % s.NH / group;
+    return head / s.NH * s.T * attention_width(s) + (s.NH + kv) * s.HS;
+}
+
 // The largest score that any query of the model sees, in size.
 static double largest_score(AttentionShape s, const std::vector<float> &qkv) {
-    int64_t C = channels_of(s);
+    int64_t row = attention_width(s);
     double max = 0.0;
     for (int64_t head = 0; head < (int64_t)s.B * s.NH; head++) {
-        const float *q = qkv.data() + head / s.NH * s.T * 3 * C + head % s.NH * s.HS;
+        const float *q = qkv.data() + q_of(s, head), *k = qkv.data() + k_of(s, head);
         for (int i = 0; i < s.T; i++) {
             for (int j = 0; j <= i; j++) {
-                max = fmax(max, fabs(dot_of(q + i * 3 * C, q + C + j * 3 * C, s.HS)) / sqrt((double)s.HS));
+                max = fmax(max, fabs(dot_of(q + i * row, k + j * row, s.HS)) / sqrt((double)s.HS));
             }
         }
     }
@@ -94,22 +101,23 @@ static double largest_score(AttentionShape s, const std::vector<float> &qkv) {
 static void add_bounds_of_row(AttentionBounds *bounds, AttentionShape s, int64_t head, int i, double e, double u_p,
                               const std::vector<float> &qkv, const std::vector<float> &dout,
                               const std::vector<float> &out, double lse) {
-    int64_t C = channels_of(s), h = head % s.NH, b = head / s.NH, at = b * s.T * 3 * C + h * s.HS;
-    int64_t out_at = (b * s.T + i) * C + h * s.HS;
-    const float *q = qkv.data() + at + i * 3 * C, *k = qkv.data() + at + C, *v = k + C, *dO = dout.data() + out_at;
-    float *dq = bounds->dqkv.data() + at + i * 3 * C, *dk = bounds->dqkv.data() + at + C, *dv = dk + C;
-    double scale = 1.0 / sqrt((double)s.HS), D = dot_of(dO, out.data() + out_at, s.HS), long_sum = sum_tolerance(s.T);
+    int64_t row = attention_width(s), q_at = q_of(s, head) + i * row, k_at = k_of(s, head), v_at = k_at + s.KV * s.HS;
+    int64_t out_at = (head / s.NH * s.T + i) * channels_of(s) + head % s.NH * s.HS;
+    const float *q = qkv.data() + q_at, *k = qkv.data() + k_at, *v = qkv.data() + v_at, *dO = dout.data() + out_at;
+    float *dq = bounds->dqkv.data() + q_at, *dk = bounds->dqkv.data() + k_at, *dv = bounds->dqkv.data() + v_at;
+    double scale = 1.0 / sqrt((double)s.HS), D = dot_of(dO, out.data() + out_at, s.HS);
+    double long_sum = sum_tolerance((int64_t)s.T * s.NH / s.KV);
     double norms = norm_of(dO, s.HS) * norm_of(out.data() + out_at, s.HS);
     for (int j = 0; j <= i; j++) {
-        const float *kj = k + j * 3 * C, *vj = v + j * 3 * C;
+        const float *kj = k + j * row, *vj = v + j * row;
         double p = exp(scale * dot_of(q, kj, s.HS) - lse), slope = fabs(dot_of(dO, vj, s.HS) - D);
         double dp_error = 2.0 * sum_tolerance(s.HS) * (norms + norm_of(dO, s.HS) * norm_of(vj, s.HS));
         double p_bound = (2.0 * e + u_p + long_sum) * p + FLT_MIN, ds_bound = scale * (p_bound * slope + p * dp_error);
         for (int d = 0; d < s.HS; d++) {
             bounds->out[(size_t)(out_at + d)] += (float)((2.0 * e * p + p_bound) * fabs((double)vj[d]));
             dq[d] += (float)(ds_bound * fabs((double)kj[d]));
-            dk[j * 3 * C + d] += (float)(ds_bound * fabs((double)q[d]));
-            dv[j * 3 * C + d] += (float)(p_bound * fabs((double)dO[d]));
+            dk[j * row + d] += (float)(ds_bound * fabs((double)q[d]));
+            dv[j * row + d] += (float)(p_bound * fabs((double)dO[d]));
         }
     }
 }
@@ -151,16 +159,16 @@ static void check_within(Test *t, const std::string &what, const std::vector<flo
 
 static void check_attention_on(Test *t, AttentionShape s, AttentionVersion version, const std::vector<float> &qkv,
                                const std::vector<float> &dout) {
-    int C = (int)channels_of(s);
     std::string name = attention_name(s) + (version == ATTENTION_SIMT ? " simt" : "");
     bool tensor_cores = version == ATTENTION_AS_THE_MODEL && attention_uses_tensor_cores(s.HS);
     AttentionRun gpu(s, qkv, dout);
     gpu.run(version);
     std::vector<float> out((size_t)outputs_of(s)), lse((size_t)rows_of(s)), dqkv(qkv.size(), 0.0f);
-    cpu_attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, C, s.NH);
+    cpu_grouped_attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, s.NH, s.KV, s.HS);
     // The backward of both begins with what the GPU's forward has stored.
     std::vector<float> gpu_out = gpu.out.get(), gpu_lse = gpu.lse.get();
-    cpu_attention_backward(dqkv.data(), dout.data(), qkv.data(), gpu_out.data(), gpu_lse.data(), s.B, s.T, C, s.NH);
+    cpu_grouped_attention_backward(dqkv.data(), dout.data(), qkv.data(), gpu_out.data(), gpu_lse.data(), s.B, s.T, s.NH,
+                                   s.KV, s.HS);
     AttentionBounds bounds = attention_bounds(s, tensor_cores, qkv, dout, gpu_out, lse);
     double u = FLOATX_EPSILON / 2.0;
     check_within(t, name + ": out", gpu_out, out, bounds.out, u);
@@ -172,35 +180,51 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
 static void check_attention(Test *t, const std::vector<AttentionShape> &shapes,
                             AttentionVersion version = ATTENTION_AS_THE_MODEL) {
     for (AttentionShape s : shapes) {
-        check_attention_on(t, s, version, random_values(3 * outputs_of(s), 1.0f, 40),
+        check_attention_on(t, s, version, random_values(inputs_of(s), 1.0f, 40),
                            random_values(outputs_of(s), 1.0f, 41));
     }
 }
 
 // Head sizes that begin at odd addresses, of one value, and larger than any tile's width.
 TEST(test_attention_odd_heads) {
-    check_attention(t, {{3, 19, 8, 3}, {1, 37, 8, 7}, {3, 7, 8, 1}, {1, 65, 1, 24}, {1, 17, 8, 33}});
+    check_attention(t, {{3, 19, 8, 8, 3}, {1, 37, 8, 8, 7}, {3, 7, 8, 8, 1}, {1, 65, 1, 1, 24}, {1, 17, 8, 8, 33}});
 }
 
 TEST(test_attention_small_heads) {
-    for (int T : {1, 7, 64, 65, 130}) { check_attention(t, {{T < 64 ? 3 : 1, T, 1, 8}, {1, T, T < 130 ? 3 : 1, 8}}); }
+    for (int T : {1, 7, 64, 65, 130}) {
+        int B = T < 64 ? 3 : 1, NH = T < 130 ? 3 : 1;
+        check_attention(t, {{B, T, 1, 1, 8}, {1, T, NH, NH, 8}});
+    }
 }
 
 // The head sizes with kernels of their own: below and above a tile of queries, and more than two tiles of keys.
 TEST(test_attention_tiles) {
     for (int HS : {64, 80, 96, 128}) {
-        for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {{1, T, 1, HS}}); }
-        check_attention(t, {{3, 11, 3, HS}});
+        for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {{1, T, 1, 1, HS}}); }
+        check_attention(t, {{3, 11, 3, 3, HS}});
     }
 }
 
 TEST(test_attention_largest_heads) {
-    check_attention(t, {{1, 45, 1, 136}, {1, 45, 1, 200}, {1, 45, 1, 256}, {3, 7, 3, 256}});
+    check_attention(t, {{1, 45, 1, 1, 136}, {1, 45, 1, 1, 200}, {1, 45, 1, 1, 256}, {3, 7, 3, 3, 256}});
+}
+
+// Query heads that share keys: groups of 1, 2, 3 (SmolLM2's), 4 and 8, two KV heads or three beside each other, one
+// KV head for all, and more tiles of keys and of queries than one.
+TEST(test_attention_groups) {
+    for (int HS : {64, 80, 96, 128}) { // on tensor cores
+        check_attention(t, {{2, 35, 4, 2, HS}, {1, 65, 9, 3, HS}, {1, 33, 8, 1, HS}, {1, 130, 4, 1, HS}});
+    }
+    check_attention(t, {{1, 140, 4, 2, 64}, {2, 70, 8, 2, 64}, {1, 34, 16, 2, 128}, {1, 64, 2, 2, 64}});
+    check_attention(t, {{2, 35, 4, 2, 64}, {1, 33, 9, 3, 80}, {1, 18, 8, 1, 128}}, ATTENTION_SIMT);
+    for (int HS : {1, 6, 20, 48, 130}) {
+        check_attention(t, {{2, 37, 4, 2, HS}, {1, 21, 9, 3, HS}, {1, 18, 8, 1, HS}, {1, 9, 8, 2, HS}});
+    }
 }
 
 // The SIMT kernels of the head sizes that tensor cores take in the bf16 build.
 TEST(test_attention_simt) {
-    check_attention(t, {{1, 70, 1, 64}, {3, 18, 1, 80}, {1, 33, 2, 96}, {1, 50, 1, 128}}, ATTENTION_SIMT);
+    check_attention(t, {{1, 70, 1, 1, 64}, {3, 18, 1, 1, 80}, {1, 33, 2, 2, 96}, {1, 50, 1, 1, 128}}, ATTENTION_SIMT);
 }
 
 // A forward of another version than SIMT, and its backward from there, against the SIMT kernels. Both have equal
@@ -221,9 +245,8 @@ static void check_against_simt(Test *t, const std::string &name, const Attention
 TEST(test_attention_versions_agree) {
     for (int HS : {64, 80, 96, 128}) {
         if (!attention_uses_tensor_cores(HS)) { SKIP(t, "fp32 has one version"); }
-        AttentionShape s = {1, 66, 1, HS};
-        std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 42),
-                           dout = random_values(outputs_of(s), 1.0f, 43);
+        AttentionShape s = {1, 66, 1, 1, HS};
+        std::vector<float> qkv = random_values(inputs_of(s), 1.0f, 42), dout = random_values(outputs_of(s), 1.0f, 43);
         AttentionRun mma(s, qkv, dout);
         mma.run(ATTENTION_AS_THE_MODEL);
         check_against_simt(t, attention_name(s), mma, qkv, dout);
@@ -235,10 +258,10 @@ TEST(test_attention_versions_agree) {
 // Scores of about +-1000 at random, then all alike: +1000 for every seventh key and -1000 for the rest, or all -1000.
 TEST(test_attention_extreme_scores) {
     for (int HS : {8, 64}) {
-        AttentionShape s = {1, 130, 1, HS};
+        AttentionShape s = {1, 130, 1, 1, HS};
         float size = sqrtf(1000.0f * sqrtf((float)HS) / (float)HS); // of a value: HS products of size^2 / sqrt(HS)
         std::vector<float> dout = random_values(outputs_of(s), 1.0f, 45),
-                           random = random_values(3 * outputs_of(s), 1.0f, 44);
+                           random = random_values(inputs_of(s), 1.0f, 44);
         for (int kind = 0; kind < 3; kind++) {
             std::vector<float> qkv = random;
             for (int64_t i = 0; i < s.T * 3 * HS; i++) {
@@ -280,11 +303,11 @@ static void check_same_tokens(Test *t, const std::string &what, const std::vecto
 
 // What comes later changes nothing before, and in the backward what came before changes nothing in dk and dv later.
 static void check_causality(Test *t, AttentionShape s, int cut) {
-    int64_t C = channels_of(s);
+    int64_t C = channels_of(s), row = attention_width(s);
     std::string name = attention_name(s) + " cut " + std::to_string(cut);
-    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 47), dout = random_values(outputs_of(s), 1.0f, 48);
+    std::vector<float> qkv = random_values(inputs_of(s), 1.0f, 47), dout = random_values(outputs_of(s), 1.0f, 48);
     AttentionRun base(s, qkv, dout);
-    AttentionRun later(s, with_other_tokens(qkv, s, 3 * C, cut, s.T), with_other_tokens(dout, s, C, cut, s.T));
+    AttentionRun later(s, with_other_tokens(qkv, s, row, cut, s.T), with_other_tokens(dout, s, C, cut, s.T));
     AttentionRun earlier(s, qkv, with_other_tokens(dout, s, C, 0, cut));
     for (AttentionRun *run : {&base, &later, &earlier}) { run->run(ATTENTION_AS_THE_MODEL); }
     check_same_tokens(t, name + ": out", later.out.get(), base.out.get(), s, C, 0, cut, 0, C);
@@ -293,38 +316,38 @@ static void check_causality(Test *t, AttentionShape s, int cut) {
         CHECK(t, (int)i % s.T >= cut || lse[i] == lse_later[i], "%s: lse %zu has other bits", name.c_str(), i);
     }
     std::vector<float> dqkv = base.dqkv.get();
-    check_same_tokens(t, name + ": dq", later.dqkv.get(), dqkv, s, 3 * C, 0, cut, 0, C);
-    check_same_tokens(t, name + ": dqkv", earlier.dqkv.get(), dqkv, s, 3 * C, cut, s.T, 0, 3 * C);
+    check_same_tokens(t, name + ": dq", later.dqkv.get(), dqkv, s, row, 0, cut, 0, C);
+    check_same_tokens(t, name + ": dqkv", earlier.dqkv.get(), dqkv, s, row, cut, s.T, 0, row);
     CHECK(t, later.out.hash() != base.out.hash() && earlier.dqkv.hash() != base.dqkv.hash(), "%s: nothing changed",
           name.c_str());
 }
 
 TEST(test_attention_causality) {
     for (int cut : {1, 31, 64, 65}) {
-        check_causality(t, {1, 70, cut == 31 ? 3 : 1, 8}, cut);
-        check_causality(t, {1, 66, 1, 64}, cut);
+        check_causality(t, {1, 70, cut == 31 ? 3 : 1, 1, 8}, cut);
+        check_causality(t, {1, 66, cut == 31 ? 2 : 1, 1, 64}, cut);
     }
-    check_causality(t, {1, 40, 1, 128}, 17);
+    check_causality(t, {1, 40, 1, 1, 128}, 17);
 }
 
 // A row of the batch alone, and its first tokens alone, give the bits that they have in company.
 static void check_company(Test *t, AttentionShape s, int prefix) {
-    int64_t C = channels_of(s), row = s.T * C;
-    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 49), dout = random_values(outputs_of(s), 1.0f, 50);
+    int64_t C = channels_of(s), row = s.T * C, width = attention_width(s), inputs = s.T * width;
+    std::vector<float> qkv = random_values(inputs_of(s), 1.0f, 49), dout = random_values(outputs_of(s), 1.0f, 50);
     AttentionRun batch(s, qkv, dout);
     batch.run(ATTENTION_AS_THE_MODEL);
     std::vector<float> out = batch.out.get(), dqkv = batch.dqkv.get();
     for (int b = 0; b < s.B; b++) {
-        AttentionRun alone({1, s.T, s.NH, s.HS}, {qkv.begin() + 3 * b * row, qkv.begin() + 3 * (b + 1) * row},
+        AttentionRun alone({1, s.T, s.NH, s.KV, s.HS}, {qkv.begin() + b * inputs, qkv.begin() + (b + 1) * inputs},
                            {dout.begin() + b * row, dout.begin() + (b + 1) * row});
         alone.run(ATTENTION_AS_THE_MODEL);
         std::string name = attention_name(s) + " row " + std::to_string(b);
         check_values(t, name + ": out", alone.out.get(), {out.begin() + b * row, out.begin() + (b + 1) * row}, 0.0,
                      0.0);
-        check_values(t, name + ": dqkv", alone.dqkv.get(),
-                     {dqkv.begin() + 3 * b * row, dqkv.begin() + 3 * (b + 1) * row}, 0.0, 0.0);
+        check_values(t, name + ": dqkv", alone.dqkv.get(), {dqkv.begin() + b * inputs, dqkv.begin() + (b + 1) * inputs},
+                     0.0, 0.0);
     }
-    AttentionRun shorter({1, prefix, s.NH, s.HS}, {qkv.begin(), qkv.begin() + 3 * prefix * C},
+    AttentionRun shorter({1, prefix, s.NH, s.KV, s.HS}, {qkv.begin(), qkv.begin() + prefix * width},
                          {dout.begin(), dout.begin() + prefix * C});
     shorter.forward(ATTENTION_AS_THE_MODEL);
     check_values(t, attention_name(s) + ": prefix", shorter.out.get(), {out.begin(), out.begin() + prefix * C}, 0.0,
@@ -332,23 +355,24 @@ static void check_company(Test *t, AttentionShape s, int prefix) {
 }
 
 TEST(test_attention_company) {
-    check_company(t, {3, 40, 3, 8}, 33);
-    check_company(t, {2, 70, 1, 64}, 65);
-    check_company(t, {2, 35, 1, 96}, 34);
+    check_company(t, {3, 40, 3, 3, 8}, 33);
+    check_company(t, {2, 70, 2, 1, 64}, 65);
+    check_company(t, {2, 35, 1, 1, 96}, 34);
 }
 
 // Nor does it change a bit not to ask for the largest magnitude.
 TEST(test_attention_schedules) {
-    for (AttentionShape s : {AttentionShape{1, 40, 3, 8}, AttentionShape{1, 130, 1, 64}, AttentionShape{1, 63, 1, 80},
-                             AttentionShape{1, 100, 1, 96}, AttentionShape{1, 34, 2, 128}}) {
-        AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 51), random_values(outputs_of(s), 1.0f, 52));
+    for (AttentionShape s :
+         {AttentionShape{1, 40, 3, 3, 8}, AttentionShape{1, 130, 1, 1, 64}, AttentionShape{1, 63, 2, 1, 80},
+          AttentionShape{1, 100, 1, 1, 96}, AttentionShape{1, 34, 3, 1, 128}, AttentionShape{1, 40, 4, 2, 6}}) {
+        AttentionRun gpu(s, random_values(inputs_of(s), 1.0f, 51), random_values(outputs_of(s), 1.0f, 52));
         for_each_schedule(t, attention_name(s).c_str(), [&] {
             gpu.run(ATTENTION_AS_THE_MODEL);
             return gpu.hash();
         });
         uint64_t hash = gpu.hash();
         gpu.out.poison(), gpu.lse.poison();
-        attention_forward(gpu.out.data, gpu.lse.data, gpu.qkv.data, s.B, s.T, (int)channels_of(s), s.NH, 0);
+        attention_forward(gpu.out.data, gpu.lse.data, gpu.qkv.data, s, 0);
         CHECK(t, gpu.hash() == hash, "%s: other bits without amax", attention_name(s).c_str());
     }
 }
@@ -356,7 +380,8 @@ TEST(test_attention_schedules) {
 // ---- Parts ----
 
 TEST(test_attention_delta) {
-    for (AttentionShape s : {AttentionShape{3, 5, 8, 3}, AttentionShape{3, 7, 3, 64}, AttentionShape{1, 9, 2, 100}}) {
+    for (AttentionShape s :
+         {AttentionShape{3, 5, 8, 8, 3}, AttentionShape{3, 7, 3, 1, 64}, AttentionShape{1, 9, 2, 2, 100}}) {
         std::vector<float> out = random_values(outputs_of(s), 1.0f, 53), dout = random_values(outputs_of(s), 1.0f, 54);
         std::vector<float> want((size_t)rows_of(s));
         for (int64_t i = 0; i < rows_of(s); i++) {
@@ -365,27 +390,50 @@ TEST(test_attention_delta) {
         }
         DeviceArray<floatX> device_out(out), device_dout(dout);
         DeviceArray<float> delta(rows_of(s));
-        attention_delta(delta.data, device_out.data, device_dout.data, s.B, s.T, s.NH * s.HS, s.NH, 0);
+        attention_delta(delta.data, device_out.data, device_dout.data, s, 0);
         check_values(t, attention_name(s), delta.get(), want, sum_tolerance(s.HS) * largest(want), 0.0);
     }
 }
 
-static __global__ void attention_head_kernel(AttentionHead *head, int64_t index, int T, int C, int NH) {
-    *head = attention_head(index, T, C, NH);
+static __global__ void attention_head_kernel(AttentionHead *head, int64_t index, AttentionShape shape) {
+    *head = attention_head(index, shape);
 }
 
-// A batch of more than 2^31 values: 1558M's shape, B = 1024.
+// Batches of more than 2^31 values: 1558M's shape, and Llama 3.1 8B's.
 TEST(test_attention_offsets) {
     DeviceArray<int32_t> memory(sizeof(AttentionHead) / sizeof(int32_t));
-    int64_t T = 1024, C = 1600, NH = 25, b = 1023, h = 24;
-    AttentionHead head;
-    attention_head_kernel<<<1, 1>>>(reinterpret_cast<AttentionHead *>(memory.data), b * NH + h, (int)T, (int)C,
-                                    (int)NH);
-    cuda_check_launch("attention_head_kernel");
-    cuda_check(cudaMemcpy(&head, memory.data, sizeof(head), cudaMemcpyDeviceToHost));
-    CHECK(t, head.qkv == b * T * 3 * C + h * 64, "qkv begins at %lld", (long long)head.qkv);
-    CHECK(t, head.out == b * T * C + h * 64, "out begins at %lld", (long long)head.out);
-    CHECK(t, head.row == (b * NH + h) * T, "lse begins at %lld", (long long)head.row);
+    for (AttentionShape s : {AttentionShape{1024, 1024, 25, 25, 64}, AttentionShape{128, 8192, 32, 8, 128}}) {
+        int64_t b = s.B - 1, h = s.NH - 2, kv = h * s.KV / s.NH,
+                rows = b * s.T; // the last KV head but in the first shape
+        AttentionHead head;
+        attention_head_kernel<<<1, 1>>>(reinterpret_cast<AttentionHead *>(memory.data), b * s.NH + h, s);
+        cuda_check_launch("attention_head_kernel");
+        cuda_check(cudaMemcpy(&head, memory.data, sizeof(head), cudaMemcpyDeviceToHost));
+        std::string name = attention_name(s);
+        int64_t q = rows * (s.NH + 2 * s.KV) * s.HS + h * s.HS;
+        CHECK(t, head.q == q, "%s: q begins at %lld", name.c_str(), (long long)head.q);
+        CHECK(t, head.k == (s.NH + kv - h) * s.HS, "%s: k lies %d behind q", name.c_str(), head.k);
+        CHECK(t, head.out == rows * s.NH * s.HS + h * s.HS, "%s: out begins at %lld", name.c_str(),
+              (long long)head.out);
+        CHECK(t, head.row == (b * s.NH + h) * s.T, "%s: lse begins at %lld", name.c_str(), (long long)head.row);
+    }
+}
+
+// What the trainer is told where heads do not fit.
+TEST(test_attention_check) {
+    const struct {
+        AttentionShape shape;
+        const char *says;
+    } cases[] = {{{1, 1, 12, 12, 64}, NULL},
+                 {{1, 1, 9, 3, 64}, NULL},
+                 {{1, 1, 4, 1, 264}, "m: heads of 264 channels; the GPU trainer has attention for up to 256"},
+                 {{1, 1, 9, 3, 20}, "m: keys of 60 channels (3 heads of 20); the GPU trainer takes multiples of 8"}};
+    for (auto c : cases) {
+        Error error = {};
+        bool ok = attention_check("m", c.shape, &error);
+        CHECK(t, ok == (c.says == NULL) && strcmp(error.text, ok ? "" : c.says) == 0, "%s: \"%s\"",
+              attention_name(c.shape).c_str(), error.text);
+    }
 }
 
 #endif // KERNELS_ATTENTION_CUH

@@ -15,10 +15,7 @@ static void cudnn_environment(const char *value) {
     }
 }
 
-static CudnnShape cudnn_shape(AttentionShape s, bool deterministic = true) {
-    CudnnShape shape = {s.B, s.T, (int)channels_of(s), s.NH, deterministic};
-    return shape;
-}
+static CudnnShape cudnn_shape(AttentionShape s, bool deterministic = true) { return {s, deterministic}; }
 
 // A forward and a backward by cuDNN with the arrays of an AttentionRun. chunk 0: the usual one. All memory that cuDNN
 // is given to work in holds NaN bytes (0xff) before.
@@ -68,7 +65,7 @@ static void check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const 
 static void check_cudnn(Test *t, const std::vector<AttentionShape> &shapes, bool deterministic) {
     for (AttentionShape s : shapes) {
         if (test_is_quick() && s.HS == 128) { continue; } // test_cudnn_low_scores has such heads
-        check_cudnn_on(t, s, deterministic, random_values(3 * outputs_of(s), 1.0f, 60),
+        check_cudnn_on(t, s, deterministic, random_values(inputs_of(s), 1.0f, 60),
                        random_values(outputs_of(s), 1.0f, 61));
     }
 }
@@ -76,20 +73,20 @@ static void check_cudnn(Test *t, const std::vector<AttentionShape> &shapes, bool
 // NULL: there is a cuDNN to test; or why there is none.
 static const char *cudnn_missing(void) {
     static Error error;
-    CudnnShape shape = {1, 128, 64, 1, true};
+    CudnnShape shape = {{1, 128, 1, 1, 64}, true};
     cudnn_environment("1");
     return cudnn_att_check(&shape, &error) ? NULL : error.text;
 }
 
 TEST(test_cudnn_agrees) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    check_cudnn(t, {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}}, true);
+    check_cudnn(t, {{2, 128, 2, 2, 64}, {3, 128, 3, 3, 8}, {1, 256, 1, 1, 80}, {1, 128, 2, 2, 128}}, true);
 }
 
 // --deterministic 0: the function is unchanged, but its bits may be any.
 TEST(test_cudnn_atomics) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    check_cudnn(t, {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}}, false);
+    check_cudnn(t, {{2, 256, 1, 1, 64}, {1, 128, 2, 2, 80}, {1, 128, 1, 1, 128}}, false);
 }
 
 // Every score is -100 but for some noise, and so is every lse. A masked score must get a probability of 0 nevertheless,
@@ -97,10 +94,10 @@ TEST(test_cudnn_atomics) {
 TEST(test_cudnn_low_scores) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     int more = test_is_quick() ? 1 : 2; // heads and sequences beside each other have tests of their own
-    const AttentionShape shapes[] = {{1, 256, more, 64}, {more, 128, 1, 128}};
+    const AttentionShape shapes[] = {{1, 256, more, more, 64}, {more, 128, 1, 1, 128}};
     for (AttentionShape s : shapes) {
         float size = sqrtf(100.0f / sqrtf((float)s.HS)); // of a value: HS products of -size^2, over sqrt(HS)
-        std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 66);
+        std::vector<float> qkv = random_values(inputs_of(s), 1.0f, 66);
         for (int64_t i = 0; i < (int64_t)qkv.size(); i++) {
             int64_t part = i / channels_of(s) % 3; // 0: q, 1: k, 2: v
             if (part == 2) { continue; }
@@ -117,8 +114,8 @@ TEST(test_cudnn_low_scores) {
 // The backward a few sequences at a time has the bits of all at once, each time.
 TEST(test_cudnn_chunks) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    AttentionShape s = {6, 128, 2, 16};
-    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 62), dout = random_values(outputs_of(s), 1.0f, 63);
+    AttentionShape s = {6, 128, 2, 2, 16};
+    std::vector<float> qkv = random_values(inputs_of(s), 1.0f, 62), dout = random_values(outputs_of(s), 1.0f, 63);
     uint64_t first = 0;
     for (int chunk : {6, 3, 2, 1}) {
         CudnnRun cudnn(s, qkv, dout, chunk);
@@ -143,24 +140,27 @@ static void expect_no_cudnn(Test *t, AttentionShape s, const char *says) {
 
 TEST(test_cudnn_refusals) {
     if (cudnn_missing() != NULL) {
-        expect_no_cudnn(t, {1, 128, 1, 64}, cudnn_missing());
+        expect_no_cudnn(t, {1, 128, 1, 1, 64}, cudnn_missing());
         SKIP(t, cudnn_missing());
     }
-    expect_no_cudnn(t, {1, 128, 1, 12}, "heads of 12 channels, cuDNN takes multiples of 8 up to 128");
-    expect_no_cudnn(t, {1, 128, 1, 136}, "heads of 136 channels");
-    for (int T : {1, 64, 1000, 1025}) { expect_no_cudnn(t, {1, T, 1, 64}, "cuDNN is asked for multiples of 128 only"); }
-    expect_no_cudnn(t, {65536, 128, 1, 8}, "a batch of 65536 sequences, cuDNN takes at most 65535");
+    expect_no_cudnn(t, {1, 128, 1, 1, 12}, "heads of 12 channels, cuDNN takes multiples of 8 up to 128");
+    expect_no_cudnn(t, {1, 128, 1, 1, 136}, "heads of 136 channels");
+    for (int T : {1, 64, 1000, 1025}) {
+        expect_no_cudnn(t, {1, T, 1, 1, 64}, "cuDNN is asked for multiples of 128 only");
+    }
+    expect_no_cudnn(t, {1, 128, 4, 2, 64}, "2 heads of keys for 4 of queries, cuDNN is asked for equal numbers only");
+    expect_no_cudnn(t, {65536, 128, 1, 1, 8}, "a batch of 65536 sequences, cuDNN takes at most 65535");
 #ifdef GPT2_EMU
     cudnn_environment("none");
-    expect_no_cudnn(t, {1, 128, 1, 64}, "no plan for attention's forward (no engine takes it)");
+    expect_no_cudnn(t, {1, 128, 1, 1, 64}, "no plan for attention's forward (no engine takes it)");
     cudnn_environment(NULL);
-    expect_no_cudnn(t, {1, 128, 1, 64}, "the emulator has a cuDNN only with EMU_CUDNN=1");
+    expect_no_cudnn(t, {1, 128, 1, 1, 64}, "the emulator has a cuDNN only with EMU_CUDNN=1");
 #endif
 }
 
 // Does a cuDNN of this version open on a GPU of this compute capability?
 static bool cudnn_opens(const char *version, const char *capability, bool deterministic) {
-    CudnnShape shape = {1, 128, 64, 1, deterministic};
+    CudnnShape shape = {{1, 128, 1, 1, 64}, deterministic};
     CudnnAttention att;
     Error error = {};
     cudnn_environment(version);
@@ -188,9 +188,9 @@ TEST(test_cudnn_versions) {
         CHECK(t, cudnn_opens(c.version, c.capability, false) == c.opens_with_atomics, "%s on %s, with atomics",
               c.version, c.capability);
     }
-    AttentionShape s = {1, 128, 1, 8};
+    AttentionShape s = {1, 128, 1, 1, 8};
     cudnn_environment("90999");
-    check_cudnn_on(t, s, true, random_values(3 * outputs_of(s), 1.0f, 60), random_values(outputs_of(s), 1.0f, 61));
+    check_cudnn_on(t, s, true, random_values(inputs_of(s), 1.0f, 60), random_values(outputs_of(s), 1.0f, 61));
     cudnn_environment("1");
 #else
     SKIP(t, "only the emulator has several versions");
@@ -210,14 +210,15 @@ static void check_chunk(Test *t, CudnnShape shape, int want) {
 // What the workspace takes is known from the shape: 124M's, 1558M's, prime batches, and sequences so long that one
 // alone takes more than the limit of several.
 TEST(test_cudnn_workspace) {
-    check_chunk(t, {64, 1024, 768, 12, true}, 8);
-    check_chunk(t, {16, 1024, 1600, 25, true}, 4);
-    check_chunk(t, {7, 1024, 1600, 25, true}, 1);
-    check_chunk(t, {60, 1024, 768, 12, true}, 10);
-    check_chunk(t, {4, 4096, 512, 8, true}, 1);
-    check_chunk(t, {3, 2048, 2048, 32, true}, 1);
-    check_chunk(t, {64, 1024, 768, 12, false}, 32);
-    CudnnShape small = {64, 1024, 768, 12, true}, large = {4, 4096, 512, 8, true}, sums = {2, 1024, 768, 12, false};
+    check_chunk(t, {{64, 1024, 12, 12, 64}, true}, 8);
+    check_chunk(t, {{16, 1024, 25, 25, 64}, true}, 4);
+    check_chunk(t, {{7, 1024, 25, 25, 64}, true}, 1);
+    check_chunk(t, {{60, 1024, 12, 12, 64}, true}, 10);
+    check_chunk(t, {{4, 4096, 8, 8, 64}, true}, 1);
+    check_chunk(t, {{3, 2048, 32, 32, 64}, true}, 1);
+    check_chunk(t, {{64, 1024, 12, 12, 64}, false}, 32);
+    CudnnShape small = {{64, 1024, 12, 12, 64}, true}, large = {{4, 4096, 8, 8, 64}, true},
+               sums = {{2, 1024, 12, 12, 64}, false};
     int64_t bytes = cudnn_att_backward_bytes(&small), dS = (int64_t)8 * 12 * 1024 * 1024 * 2;
     CHECK(t, bytes == dS + 8 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
     bytes = cudnn_att_backward_bytes(&large), dS = (int64_t)8 * 4096 * 4096 * 2;
