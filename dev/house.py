@@ -23,7 +23,7 @@ ROOMS = {
     "model": (1243, 850, "base"),
     "cpu": (1815, 1450, "base model"),
     "cuda": (845, 850, "base model"),
-    "layers": (3404, 3150, "base model cuda"),
+    "layers": (3414, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2253, 2000, "base model cuda"),
     "data": (1514, 1450, "base model"),

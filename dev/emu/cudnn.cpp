@@ -279,7 +279,8 @@ cudnnStatus_t check_pointwise(const Step &step) {
 
 cudnnStatus_t check_matmul(const Step &step) {
     const Tensor &a = step.inputs[0], &b = step.inputs[1], &c = step.output;
-    bool batches = a.dims[0] == c.dims[0] && b.dims[0] == c.dims[0] && a.dims[1] == c.dims[1] && b.dims[1] == c.dims[1];
+    bool batches = a.dims[0] == c.dims[0] && b.dims[0] == c.dims[0] && a.dims[1] == c.dims[1];
+    batches = batches && c.dims[1] % b.dims[1] == 0; // neighbouring heads of a may share a head of b
     if (!batches || a.dims[2] != c.dims[2] || b.dims[3] != c.dims[3] || a.dims[3] != b.dims[2]) {
         return refuse("a product of shapes that do not fit");
     }
@@ -288,12 +289,22 @@ cudnnStatus_t check_matmul(const Step &step) {
     return halves ? CUDNN_STATUS_SUCCESS : refuse("a product of other types than bf16", CUDNN_STATUS_NOT_SUPPORTED);
 }
 
+// A reduction of neighbouring heads to one, as for the keys that they share.
+bool sums_heads(const Step &step) {
+    if (step.type != CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) { return false; }
+    const Tensor &x = step.inputs[0], &y = step.output;
+    return x.dims[0] == y.dims[0] && x.dims[1] > y.dims[1] && x.dims[1] % y.dims[1] == 0 && x.dims[2] == y.dims[2] &&
+           x.dims[3] == y.dims[3];
+}
+
 cudnnStatus_t check_step(const Step &step) {
     if (step.output.by_value) { return refuse("an output by value"); }
     if (step.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) { return check_pointwise(step); }
     if (step.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) { return check_matmul(step); }
     if (step.type == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) {
-        if (!broadcasts(step.output, step.inputs[0])) { return refuse("a reduction to a shape that does not fit"); }
+        if (!broadcasts(step.output, step.inputs[0]) && !sums_heads(step)) {
+            return refuse("a reduction to a shape that does not fit");
+        }
         bool known = step.how == CUDNN_REDUCE_TENSOR_ADD || step.how == CUDNN_REDUCE_TENSOR_MAX;
         return known ? CUDNN_STATUS_SUCCESS : refuse("a reduction that is not emulated", CUDNN_STATUS_NOT_SUPPORTED);
     }
@@ -364,15 +375,18 @@ bool adds_to_memory(const Graph &graph) {
 }
 
 // Follows the real library's plans for attention. The backward stores an fp32 sum of each row. It also stores a bf16
-// matrix or, if it adds to memory, fp32 sums of its own, the most that the engines of some GPUs need.
+// matrix or, if it adds to memory, fp32 sums of its own, the most that the engines of some GPUs need. It stores heads
+// that are summed in bf16, too.
 int64_t workspace_of(const Graph &graph, int choice) {
     if (products_of(graph) <= 2) { return 256; }
     const Tensor &scores = graph.steps[products_of(graph)].output;
     int64_t heads = scores.dims[0] * scores.dims[1], T = scores.dims[2], padded = (T + 127) / 128 * 128;
     if (choice == 1) { return (int64_t)1 << 40; }
-    if (!adds_to_memory(graph)) { return heads * padded * padded * 2 + heads * T * 4 + 256; }
+    int64_t bytes = heads * T * 4 + 256;
+    for (const Step &step : graph.steps) { bytes += sums_heads(step) ? step.inputs[0].size() * 2 : 0; }
+    if (!adds_to_memory(graph)) { return heads * padded * padded * 2 + bytes; }
     auto sums = std::find_if(graph.steps.begin(), graph.steps.end(), [](const Step &s) { return adds_to_memory(s); });
-    return sums->output.size() * 4 + heads * T * 4 + 256;
+    return sums->output.size() * 4 + bytes;
 }
 
 // Does the engine of this choice say that its bits differ from run to run? Every second run then has others.
@@ -436,7 +450,8 @@ std::vector<float> run_matmul(const Step &step, const Memory &memory) {
     std::vector<float> c((size_t)step.output.size(), 0.0f);
     emu::meter_operation_flops(2.0 * (double)c.size() * (double)K);
     for (int64_t row = 0; row < (int64_t)c.size() / columns; row++) {
-        const float *matrix = &b[(size_t)(row / rows * K * columns)];
+        int64_t head = row / rows * step.inputs[1].dims[1] / step.output.dims[1]; // of all sequences
+        const float *matrix = &b[(size_t)(head * K * columns)];
         for (int64_t k = 0; k < K; k++) {
             float factor = a[(size_t)(row * K + k)];
             for (int64_t j = 0; j < columns; j++) {
@@ -453,9 +468,11 @@ std::vector<float> run_reduction(const Step &step, const Memory &memory) {
     std::vector<float> y((size_t)step.output.size(), adds ? 0.0f : -INFINITY);
     std::vector<float> places(y.size());
     for (size_t i = 0; i < places.size(); i++) { places[i] = (float)i; }
-    std::vector<float> place = broadcast(places, step.output, step.inputs[0]);
+    bool heads = sums_heads(step);
+    size_t one = (size_t)(step.output.dims[2] * step.output.dims[3]), group = heads ? x.size() / y.size() : 1;
+    std::vector<float> place = heads ? places : broadcast(places, step.output, step.inputs[0]);
     for (size_t i = 0; i < x.size(); i++) {
-        float *sum = &y[(size_t)place[i]];
+        float *sum = &y[heads ? i / one / group * one + i % one : (size_t)place[i]];
         *sum = adds ? *sum + x[i] : fmaxf(*sum, x[i]);
     }
     return y;

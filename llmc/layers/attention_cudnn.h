@@ -3,8 +3,10 @@
 //
 // cuDNN gets a graph of operations, in the pattern that its documentation calls fused flash attention. Its engines
 // recognise the pattern and compute it in one kernel or three. The single attention operation of later 9.x knows no
-// causal mask, so it is not used. Tensors are (B, NH, T, HS) by their strides, so that q, k and v stay interleaved in
-// qkv (B,T,3C). Tensors between the operations are virtual, not stored.
+// causal mask, so it is not used. Tensors are (B, heads, T, HS) by their strides, so that q, k and v stay interleaved
+// in the rows of qkv. Where query heads share k and v, dk and dv are sums of the query heads' products. cuDNN stores
+// these products in its workspace, in bf16: for fp32 products one of 9.19's engines for sm_100 does not compile. All
+// other tensors between the operations are virtual, not stored.
 //
 // The deterministic backward stores dS (B,NH,T,T) in bf16 in the workspace, and computes dq as a product, dS K. The
 // backward of --deterministic 0 stores no dS. It adds up parts of dq in fp32 with atomics, in any order, so the bits of
@@ -42,11 +44,13 @@ static inline int64_t cudnn_att_sum_bytes(const CudnnShape *shape, int sequences
 }
 
 // The most bytes that the backward of `sequences` sequences needs, plus slack: delta = sum(do * out) of each row in
-// fp32, and dS. Without dS it needs dq's sums twice, because some GPUs' engines add up in memory of their own.
+// fp32, and dS. Without dS it needs dq's sums twice, because some GPUs' engines add up in memory of their own. With
+// KV < NH it also needs bf16 products (sequences, NH, T, HS) for dk and for dv.
 static inline int64_t cudnn_att_workspace_for(const CudnnShape *shape, int sequences) {
     int64_t rows = (int64_t)sequences * shape->NH * shape->T;
     int64_t larger = shape->deterministic ? rows * shape->T * 2 : 2 * cudnn_att_sum_bytes(shape, sequences);
-    return larger + rows * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
+    int64_t products = shape->KV < shape->NH ? 2 * rows * shape->HS * 2 : 0;
+    return larger + products + rows * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
 }
 
 // The number of sequences that the backward takes at a time: the largest divisor of B whose workspace is allowed, or 1.
@@ -109,10 +113,6 @@ static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
     if (PRECISION_IS_FP32) { return fail(error, "cuDNN's attention is for bf16, and this is the fp32 build"); }
     if (version == 0) { return fail(error, "the emulator has a cuDNN only with EMU_CUDNN=1"); }
     if (version / 10000 != 9) { return fail(error, "the cuDNN library says version %d, expected 9", version); }
-    if (shape->KV != shape->NH) {
-        return fail(error, "%d heads of keys for %d of queries, cuDNN is asked for equal numbers only", shape->KV,
-                    shape->NH);
-    }
     if (HS % 8 != 0 || HS > CUDNN_ATT_MAX_HEAD_SIZE) {
         return fail(error, "heads of %d channels, cuDNN takes multiples of 8 up to %d", HS, CUDNN_ATT_MAX_HEAD_SIZE);
     }
@@ -180,20 +180,21 @@ static inline void cudnn_graph_end(CudnnGraph *graph) {
 
 // ---- Tensors ----
 
-// The caller's arrays, in this order: bf16 in rows of 3C, bf16 in rows of C, fp32. Then numbers in host memory.
-enum { CUDNN_Q, CUDNN_K, CUDNN_V, CUDNN_DQ, CUDNN_DK, CUDNN_DV, CUDNN_OUT, CUDNN_DOUT, CUDNN_LSE, CUDNN_DQ_SUMS };
+// The caller's arrays, in this order: bf16 of KV heads in qkv's rows, bf16 of NH heads there, bf16 in out's rows, fp32.
+// Then numbers in host memory.
+enum { CUDNN_K, CUDNN_V, CUDNN_DK, CUDNN_DV, CUDNN_Q, CUDNN_DQ, CUDNN_OUT, CUDNN_DOUT, CUDNN_LSE, CUDNN_DQ_SUMS };
 enum { CUDNN_VIRTUAL = CUDNN_DQ_SUMS + 1, CUDNN_SCALE, CUDNN_MASKED, CUDNN_ONE, CUDNN_ARRAYS };
 
-// Describes a tensor (B, NH, T, width), or (B, NH, width, T) if transposed. In bf16 arrays the heads of a token lie
-// beside each other. All others are packed. A number has only one value.
+// Describes a tensor (B, heads, T, width), or (B, heads, width, T) if transposed. In bf16 arrays the heads of a token
+// lie beside each other. All others are packed. A number has only one value.
 static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int array, cudnnDataType_t type, int64_t width,
                                            bool transposed = false) {
     bool has_heads = array <= CUDNN_DOUT, is_virtual = array == CUDNN_VIRTUAL, by_value = array > CUDNN_VIRTUAL;
     const CudnnShape number = {{1, 1, 1, 1, 1}, true}, *shape = by_value ? &number : &graph->shape;
-    int64_t T = shape->T, NH = shape->NH;
-    int64_t row = !has_heads ? width : array <= CUDNN_DV ? 3 * NH * width : NH * width;
-    int64_t head = has_heads ? width : T * width, sequence = has_heads ? T * row : NH * head;
-    int64_t dims[] = {shape->B, NH, transposed ? width : T, transposed ? T : width};
+    int64_t T = shape->T, heads = array <= CUDNN_DV ? shape->KV : shape->NH;
+    int64_t row = !has_heads ? width : array <= CUDNN_DQ ? attention_width(*shape) : heads * width;
+    int64_t head = has_heads ? width : T * width, sequence = has_heads ? T * row : heads * head;
+    int64_t dims[] = {shape->B, heads, transposed ? width : T, transposed ? T : width};
     int64_t strides[] = {sequence, head, transposed ? 1 : row, transposed ? row : 1};
     int64_t alignment = width % 8 == 0 ? 16 : 4; // bytes; a width is 1 or a multiple of 8
     int64_t id = graph->num_made + 1;            // each tensor makes a descriptor
@@ -263,6 +264,15 @@ static inline CudnnDescriptor cudnn_reduce(CudnnGraph *g, cudnnReduceTensorOp_t 
                             CUDNN_PART(OPERATION_REDUCTION_YDESC, &y)});
 }
 
+// Computes dk or dv = a b, a sum over the query heads of a group.
+static inline void cudnn_matmul_of_group(CudnnGraph *g, CudnnDescriptor a, CudnnDescriptor b, int array) {
+    CudnnDescriptor sum = cudnn_array(g, array);
+    bool is_shared = g->shape.KV < g->shape.NH;
+    CudnnDescriptor product = is_shared ? cudnn_virtual(g, g->shape.HS, CUDNN_DATA_BFLOAT16) : sum;
+    cudnn_matmul(g, a, b, product);
+    if (is_shared) { cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, sum); }
+}
+
 // Returns the transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
 static inline CudnnDescriptor cudnn_transpose(CudnnGraph *g, CudnnDescriptor x) {
     CudnnDescriptor y = cudnn_tensor(g, CUDNN_VIRTUAL, CUDNN_DATA_BFLOAT16, g->shape.T, true);
@@ -319,7 +329,7 @@ static inline void cudnn_describe_backward(CudnnGraph *g) {
     CudnnDescriptor scores = cudnn_map(g, CUDNN_POINTWISE_MUL, products, scale, cudnn_virtual(g, T));
     CudnnDescriptor below = cudnn_map(g, CUDNN_POINTWISE_SUB, scores, lse, cudnn_virtual(g, T));
     CudnnDescriptor p = cudnn_map(g, CUDNN_POINTWISE_EXP, cudnn_mask(g, below), NULL, cudnn_virtual(g, T));
-    cudnn_matmul(g, cudnn_transpose(g, p), dout, cudnn_array(g, CUDNN_DV));
+    cudnn_matmul_of_group(g, cudnn_transpose(g, p), dout, CUDNN_DV);
     CudnnDescriptor dp = cudnn_matmul(g, dout, v_t, cudnn_virtual(g, T));
     CudnnDescriptor above = cudnn_map(g, CUDNN_POINTWISE_SUB, dp, delta, cudnn_virtual(g, T));
     CudnnDescriptor p_above = cudnn_map(g, CUDNN_POINTWISE_MUL, above, p, cudnn_virtual(g, T));
@@ -328,7 +338,7 @@ static inline void cudnn_describe_backward(CudnnGraph *g) {
     CudnnDescriptor product = g->shape.deterministic ? dq : cudnn_array(g, CUDNN_DQ_SUMS);
     cudnn_matmul(g, ds, k, product);
     if (!g->shape.deterministic) { cudnn_map(g, CUDNN_POINTWISE_IDENTITY, product, NULL, dq); }
-    cudnn_matmul(g, cudnn_transpose(g, ds), q, cudnn_array(g, CUDNN_DK));
+    cudnn_matmul_of_group(g, cudnn_transpose(g, ds), q, CUDNN_DK);
 }
 
 // ---- Plans ----
@@ -445,23 +455,23 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnGraph *graph,
     _exit(EXIT_FAILURE);
 }
 
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). workspace: device memory of CUDNN_ATT_SLACK bytes. Only one
-// stream at a time may use a workspace.
+// out and lse = attention of qkv (AttentionShape). workspace: device memory of CUDNN_ATT_SLACK bytes. Only one stream
+// at a time may use a workspace.
 static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, float *lse, const floatX *qkv,
                                      float *workspace, cudaStream_t stream) {
-    int C = att->shape.NH * att->shape.HS;
-    const void *arrays[CUDNN_ARRAYS] = {qkv, qkv + C, qkv + 2 * C}; // q, k, v
-    arrays[CUDNN_OUT] = out, arrays[CUDNN_LSE] = lse;
+    int k = att->shape.NH * att->shape.HS, v = k + att->shape.KV * att->shape.HS;
+    const void *arrays[CUDNN_ARRAYS] = {qkv + k, qkv + v};
+    arrays[CUDNN_Q] = qkv, arrays[CUDNN_OUT] = out, arrays[CUDNN_LSE] = lse;
     cudnn_run(att, &att->forward, arrays, 0, workspace, stream);
 }
 
-// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse. workspace: device memory
-// of cudnn_att_backward_bytes. dq's sums, if there are any, lie in front of cuDNN's own workspace.
+// dqkv = the gradient of qkv, from dout and the forward's qkv, out and lse. workspace: device memory of
+// cudnn_att_backward_bytes. dq's sums, if there are any, lie in front of cuDNN's own workspace.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
                                       const floatX *out, const float *lse, float *workspace, cudaStream_t stream) {
-    int C = att->shape.NH * att->shape.HS, chunk = att->backward.shape.B;
+    int k = att->shape.NH * att->shape.HS, v = k + att->shape.KV * att->shape.HS, chunk = att->backward.shape.B;
     int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, chunk);
-    const void *arrays[CUDNN_ARRAYS] = {qkv, qkv + C, qkv + 2 * C, dqkv, dqkv + C, dqkv + 2 * C, out, dout, lse};
+    const void *arrays[CUDNN_ARRAYS] = {qkv + k, qkv + v, dqkv + k, dqkv + v, qkv, dqkv, out, dout, lse};
     arrays[CUDNN_DQ_SUMS] = workspace;
     for (int first = 0; first < att->shape.B; first += chunk) {
         if (sum_bytes > 0) { cuda_check(cudaMemsetAsync(workspace, 0, (size_t)sum_bytes, stream)); }

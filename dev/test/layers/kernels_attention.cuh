@@ -123,11 +123,10 @@ static void add_bounds_of_row(AttentionBounds *bounds, AttentionShape s, int64_t
 }
 
 // All but the last term, u times the result, which check_within adds.
-static AttentionBounds attention_bounds(AttentionShape s, bool tensor_cores, const std::vector<float> &qkv,
+static AttentionBounds attention_bounds(AttentionShape s, double u_p, const std::vector<float> &qkv,
                                         const std::vector<float> &dout, const std::vector<float> &out,
                                         const std::vector<float> &lse) {
     double L = largest_score(s, qkv), e = sum_tolerance(s.HS) * L + 8.0 * FLT_EPSILON * (L + 1.0);
-    double u_p = tensor_cores ? FLOATX_EPSILON / 2.0 : 0.0;
     AttentionBounds bounds;
     bounds.out.assign(out.size(), 0.0f), bounds.dqkv.assign(qkv.size(), 0.0f), bounds.lse.assign(lse.size(), 0.0f);
     for (int64_t head = 0; head < (int64_t)s.B * s.NH; head++) {
@@ -161,6 +160,7 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
                                const std::vector<float> &dout) {
     std::string name = attention_name(s) + (version == ATTENTION_SIMT ? " simt" : "");
     bool tensor_cores = version == ATTENTION_AS_THE_MODEL && attention_uses_tensor_cores(s.HS);
+    double u = FLOATX_EPSILON / 2.0, u_p = tensor_cores ? u : 0.0;
     AttentionRun gpu(s, qkv, dout);
     gpu.run(version);
     std::vector<float> out((size_t)outputs_of(s)), lse((size_t)rows_of(s)), dqkv(qkv.size(), 0.0f);
@@ -169,8 +169,7 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
     std::vector<float> gpu_out = gpu.out.get(), gpu_lse = gpu.lse.get();
     cpu_grouped_attention_backward(dqkv.data(), dout.data(), qkv.data(), gpu_out.data(), gpu_lse.data(), s.B, s.T, s.NH,
                                    s.KV, s.HS);
-    AttentionBounds bounds = attention_bounds(s, tensor_cores, qkv, dout, gpu_out, lse);
-    double u = FLOATX_EPSILON / 2.0;
+    AttentionBounds bounds = attention_bounds(s, u_p, qkv, dout, gpu_out, lse);
     check_within(t, name + ": out", gpu_out, out, bounds.out, u);
     check_within(t, name + ": lse", gpu_lse, lse, bounds.lse, 0.0);
     check_within(t, name + ": dqkv", gpu.dqkv.get(), dqkv, bounds.dqkv, u);
@@ -230,10 +229,11 @@ TEST(test_attention_simt) {
 // A forward of another version than SIMT, and its backward from there, against the SIMT kernels. Both have equal
 // inputs, so they may be apart by what both may be away from the exact result.
 static void check_against_simt(Test *t, const std::string &name, const AttentionRun &other,
-                               const std::vector<float> &qkv, const std::vector<float> &dout) {
+                               const std::vector<float> &qkv, const std::vector<float> &dout,
+                               double u_p = FLOATX_EPSILON / 2.0) {
     AttentionRun simt(other.shape, qkv, dout);
     simt.forward(ATTENTION_SIMT);
-    AttentionBounds bounds = attention_bounds(other.shape, true, qkv, dout, simt.out.get(), simt.lse.get());
+    AttentionBounds bounds = attention_bounds(other.shape, u_p, qkv, dout, simt.out.get(), simt.lse.get());
     check_within(t, name + ": out", other.out.get(), simt.out.get(), bounds.out, FLOATX_EPSILON);
     check_within(t, name + ": lse", other.lse.get(), simt.lse.get(), bounds.lse, 0.0);
     simt.out.set(other.out.get()); // one input for both backward passes
