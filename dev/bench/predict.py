@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicts a training step of GPT-2 on NVIDIA GPUs, kernel by kernel: FLOPs, bytes, and the time that follows from
+"""Predicts a training step of GPT-2 or Llama 3 on NVIDIA GPUs, kernel by kernel: FLOPs, bytes, and the time that follows from
 both. Nothing is measured. The constants below are assumptions, and so are these:
 
 - Every tensor comes from memory. The arithmetic of a kernel hides its bytes, or its bytes hide the arithmetic.
@@ -34,6 +34,7 @@ PRICES = 1.5, 12, 2.5, 20  # dollars for an hour of 1 A100, 8 A100, 1 H100, 8 H1
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Gpu = collections.namedtuple("Gpu", "flops fp8_flops memory link processors")
 Kernel = collections.namedtuple("Kernel", "calls bytes flops seconds")
+Shape = collections.namedtuple("Shape", "L heads C context vocab KV HS F tied", defaults=(50257, 0, 0, 0, 1))
 
 
 def text_of(path):
@@ -48,25 +49,35 @@ def gpus():
 
 
 def models():
-    """The sizes of llmc/model/gpt2.h: layers, heads, channels, context."""
-    row = r'^    X\("([\w:]+)", (?:"\w+", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)'
-    return {name: tuple(map(int, shape)) for name, *shape in re.findall(row, text_of("llmc/model/gpt2.h"), re.M)}
+    """The sizes of llmc/model/gpt2.h and llama3.h. A GPT-2 has no KV heads of its own: KV is 0."""
+    tables = text_of("llmc/model/gpt2.h") + text_of("llmc/model/llama3.h")
+    row = r'^    X\("([\w:]+)", (?:"\w+", "[\w./-]+", )?(\d[^)]*)\)'
+    return {name: Shape(*map(int, shape.split(", ")[:9])) for name, shape in re.findall(row, tables, re.M)}
 
 
 class Step:
     """A step of each GPU. run has the trainer's options by their names."""
 
-    def __init__(self, run, model=None, vocab=(50257, 50304)):
-        self.run, self.kernels, self.gpu, self.padded_vocab = run, {}, gpus()[run.gpu], vocab[1]
-        self.L, self.heads, self.C, context = model or models()[run.init]
+    def __init__(self, run, shape=None):
+        self.run, self.kernels, self.gpu, shape = run, {}, gpus()[run.gpu], shape or models()[run.init]
+        self.L, self.heads, self.C, self.llama = shape.L, shape.heads, shape.C, shape.KV > 0
+        HS, self.padded_vocab = shape.HS or self.C // self.heads, (shape.vocab + 127) // 128 * 128
+        self.Q, self.KV, self.F = self.heads * HS, (shape.KV or self.heads) * HS, shape.F or 4 * self.C
+        self.up = 2 * self.F if self.llama else self.F  # outputs of the layer fc
+        self.linears = (("qkv", self.C, self.Q + 2 * self.KV), ("attproj", self.Q, self.C), ("fc", self.C, self.up),
+                        ("fcproj", self.F, self.C))
         self.ranks, self.stage = run.num_processes, run.zero_stage if run.num_processes > 1 else 0
         self.tokens = run.batch_size * run.seq_len
         self.micro_batches = run.total_batch // (self.tokens * self.ranks)
         self.layers = self.L * self.micro_batches
-        self.buckets = (self.padded_vocab + context + 2) * self.C, 12 * self.C**2 + 13 * self.C
+        weights = sum(C * OC for _, C, OC in self.linears)
+        vectors = 2 * self.C if self.llama else 13 * self.C
+        outside = (1 if self.llama else shape.context + 2) + self.padded_vocab * (1 if shape.tied else 2)
+        self.buckets = outside * self.C, weights + vectors
         for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
             add()
-        self.flops = 6 * self.C * (self.L * (12 * self.C + run.seq_len) + vocab[0]) * run.total_batch / self.ranks
+        per_token = self.L * (weights + self.Q * run.seq_len) + shape.vocab * self.C
+        self.flops = 6 * per_token * run.total_batch / self.ranks
         self.compute = sum(kernel.seconds for kernel in self.kernels.values())
         self.seconds = self.compute + self.waits()
         self.mfu = self.flops / self.seconds / self.gpu.flops
@@ -98,8 +109,7 @@ class Step:
 
     def add_linear_layers(self):
         """In 8 bits, weights, inputs and gradients of outputs are written as they are and transposed."""
-        for name, C, OC in (("qkv", 1, 3), ("attproj", 1, 1), ("fc", 1, 4), ("fcproj", 4, 1)):
-            C, OC = C * self.C, OC * self.C
+        for name, C, OC in self.linears:
             self.linear(name, self.layers, self.tokens, C, OC, self.run.fp8)
             if self.run.fp8:
                 updates = 2 * self.layers if self.stage == 3 else self.L
@@ -115,32 +125,37 @@ class Step:
             self.move("cross_entropy", self.micro_batches, 4 * rows * self.padded_vocab)
 
     def scores(self, name, calls, products, bytes_, efficiency, beside=0):
-        """So many products of (T, T) and (T, C). The causal mask halves each."""
-        flops, bandwidth = products * self.tokens * self.run.seq_len * self.C, MEMORY * self.gpu.memory
-        seconds = flops * (1 + SOFTMAX * self.heads / self.C) / (efficiency * self.gpu.flops)
+        """So many products of (T, T) and (T, HS) for each head. The causal mask halves each."""
+        flops, bandwidth = products * self.tokens * self.run.seq_len * self.Q, MEMORY * self.gpu.memory
+        seconds = flops * (1 + SOFTMAX * self.heads / self.Q) / (efficiency * self.gpu.flops)
         self.add(name, calls, bytes_ + beside, flops, max(seconds, bytes_ / bandwidth) + beside / bandwidth)
 
     def add_attention(self):
-        tensor, rows, layers = 2 * self.tokens * self.C, 4 * self.tokens * self.heads, self.layers
+        q, kv, rows, layers = 2 * self.tokens * self.Q, 4 * self.tokens * self.KV, 4 * self.tokens * self.heads, self.layers
         if self.run.attention == "cudnn":  # its backward writes the gradients of the scores and reads them again
-            self.scores("cudnn forward", layers, 2, 4 * tensor + rows, FORWARD)
-            self.scores("cudnn backward", layers, 5, 8 * tensor + 2 * rows, BACKWARD, rows * self.run.seq_len / 2)
+            self.scores("cudnn forward", layers, 2, 2 * q + kv + rows, FORWARD)
+            self.scores("cudnn backward", layers, 5, 4 * q + 2 * kv + 2 * rows, BACKWARD, rows * self.run.seq_len / 2)
             if self.run.fp8:
-                self.move("fp8_amax", layers, tensor)
+                self.move("fp8_amax", layers, q)
             return
-        self.scores("attention_forward", layers, 2, 4 * tensor + rows, OWN_ATTENTION * FORWARD)
-        self.move("attention_delta", layers, 2 * tensor + rows)
-        self.scores("attention_backward_kv", layers, 4, 6 * tensor + 2 * rows, OWN_ATTENTION * BACKWARD)
-        self.scores("attention_backward_q", layers, 3, 5 * tensor + 2 * rows, OWN_ATTENTION * BACKWARD)
+        self.scores("attention_forward", layers, 2, 2 * q + kv + rows, OWN_ATTENTION * FORWARD)
+        self.move("attention_delta", layers, 2 * q + rows)
+        self.scores("attention_backward_kv", layers, 4, 2 * q + 2 * kv + 2 * rows, OWN_ATTENTION * BACKWARD)
+        self.scores("attention_backward_q", layers, 3, 3 * q + kv + 2 * rows, OWN_ATTENTION * BACKWARD)
 
     def add_layers(self):
-        """LayerNorm, GELU and the gradient of qkv's bias. In 8 bits GELU is a part of fp8_quantize."""
-        layers, tensor, fp8 = self.layers, 2 * self.tokens * self.C, self.run.fp8
+        """The norms, the activation, the gradient of qkv's bias or the rotations. In 8 bits GELU is a part of fp8_quantize."""
+        layers, tensor, fp8, value = self.layers, 2 * self.tokens * self.C, self.run.fp8, 2 * self.tokens
         self.move("fused_residual_layernorm_forward", 2 * layers, 4 * tensor)
         self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * self.tokens)
         self.move("layernorm_backward", self.micro_batches, 3 * tensor + 8 * self.tokens)
-        self.move("fp8_amax" if fp8 else "gelu_forward", layers, (4 if fp8 else 8) * tensor)
-        self.move("gelu_backward", layers, 12 * tensor)
+        if self.llama:
+            self.move("rope", 2 * layers, 2 * value * (self.Q + self.KV))
+            self.move("swiglu_forward", layers, 3 * value * self.F)
+            self.move("swiglu_backward", layers, 5 * value * self.F)
+            return
+        self.move("fp8_amax" if fp8 else "gelu_forward", layers, (1 if fp8 else 2) * value * self.F)
+        self.move("gelu_backward", layers, 3 * value * self.F)
         self.move("matmul_sum_rows", layers, 3 * tensor)
 
     def add_update(self):

@@ -19,14 +19,16 @@ def step(words):
     return predict.Step(predict.options(words.split()))
 
 
-@pytest.mark.parametrize("model", ("-e d12 -b 4", "-e d24 -b 2", "-e gpt3:c768 -t 2048 -b 8"))
+@pytest.mark.parametrize("model", ("-e d12 -b 4", "-e d24 -b 2", "-e gpt3:c768 -t 2048 -b 8", "-e llama:1B -b 4",
+                                   "-e llama:8B -b 1", "-e smollm2:135M -b 8"))
 def test_flops_and_traffic_of_the_plan(model):
-    if not os.path.exists(EMULATED):
-        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+    program = EMULATED.replace("gpt2", "llama3") if "l" in model else EMULATED
+    if not os.path.exists(program):
+        pytest.skip(f"{os.path.basename(program)} is not built (make {os.path.basename(program)})")
     for more in ("", *(f" -np {ranks} -z {stage}" for ranks in (2, 7, 8) for stage in range(4))):
         words = f"{model} -d {7 * 8 * 32768}{more}"
         run = step(words)
-        out = subprocess.run([EMULATED, "--plan", *words.split()], capture_output=True, text=True, check=True).stdout
+        out = subprocess.run([program, "--plan", *words.split()], capture_output=True, text=True, check=True).stdout
         assert f"\na step      {run.flops:.4g} FLOPs on each GPU\n" in out, (words, run.flops, out)
         sent = re.search(r"^ +(\d+) bytes of gradients, (\d+) of parameters, sent by each GPU$", out, re.M)
         assert run.traffic() == (tuple(map(int, sent.groups())) if sent else (0, 0)), (words, run.traffic(), out)
@@ -39,7 +41,7 @@ def test_bytes_of_the_meter():
     sizes = ("layers", "heads", "channels", "context")
     shape = [int(re.search(rf"EMU_METER=1 .*--{name} (\d+)", page)[1]) for name in sizes]
     words = re.search(r"--seq-len \d+ --batch-size \d+", page)[0] + " --attention own"
-    run = predict.Step(predict.options(words.split()), shape, (257, 384))
+    run = predict.Step(predict.options(words.split()), predict.Shape(*shape, 257))
     table = page.partition("emu: what the kernels did.")[2].partition("```")[0]
     rows = [(line[:34].strip(), line[34:].split()) for line in table.splitlines()[3:]]
     for name, kernel in run.kernels.items():
