@@ -22,7 +22,7 @@
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 
 PROGRAMS = train_gpt2 train_llama3 test_gpt2 tokenize
-GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu
+GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu train_llama3cu train_llama3emu
 TRAINERS = train_gpt2 train_llama3
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go
@@ -225,19 +225,22 @@ $(PREFIX)test_gpt2emu: test_gpt2.cu $(BUILD)/emu.ready
 	$(build_emu)
 
 # Without -objtemp the program has the random name of a temporary file in it, and no two builds are equal.
-$(BUILD)/train_gpt2cu.o: train_gpt2.cu $(BUILD)/flags.cuda
-	@rm -f $@ $(PREFIX)train_gpt2cu
+$(TRAINERS:%=$(BUILD)/%cu.o): $(BUILD)/%cu.o: %.cu $(BUILD)/flags.cuda
+	@rm -f $@ $(PREFIX)$*cu
 	$(COMPILE_CUDA) -objtemp $(GPU_DEPENDS) -c -o $@ $<
 
-$(BUILD)/train_gpt2emu.o: train_gpt2.cu $(BUILD)/emu.ready
-	@rm -f $@ $(PREFIX)train_gpt2emu
-	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(GPU_DEPENDS) -c -o $@ $<
+$(TRAINERS:%=$(BUILD)/%emu.o): $(BUILD)/%emu.o: %.cu $(BUILD)/emu.ready
+	@rm -f $@ $(PREFIX)$*emu
+	$(COMPILE_EMU) -D'PROGRAM_NAME="$*emu"' $(GPU_DEPENDS) -c -o $@ $<
 
-$(PREFIX)train_gpt2cu: $(BUILD)/train_gpt2cu.o $(BUILD)/revision.o
+$(TRAINERS:%=$(PREFIX)%cu): $(PREFIX)%cu: $(BUILD)/%cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
+# In a quick run train_gpt2emu is linked of the object of its tests.
 $(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK:0=),emu/gpu_tests.o oracle.o,train_gpt2emu.o))
+$(PREFIX)train_llama3emu: $(addprefix $(BUILD)/,revision.o train_llama3emu.o)
+$(TRAINERS:%=$(PREFIX)%emu):
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 

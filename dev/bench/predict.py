@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Predicts a training step of GPT-2 or Llama 3 on NVIDIA GPUs, kernel by kernel: FLOPs, bytes, and the time that follows from
-both. Nothing is measured. The constants below are assumptions, and so are these:
+"""Predicts a training step of GPT-2 or Llama 3 on NVIDIA GPUs, kernel by kernel: FLOPs, bytes, and the time that
+follows from both. Nothing is measured. The constants below are assumptions, and so are these:
 
 - Every tensor comes from memory. The arithmetic of a kernel hides its bytes, or its bytes hide the arithmetic.
 - A multiprocessor computes one tile of a product at a time, and the last wave of tiles takes as long as a whole one.
@@ -131,7 +131,8 @@ class Step:
         self.add(name, calls, bytes_ + beside, flops, max(seconds, bytes_ / bandwidth) + beside / bandwidth)
 
     def add_attention(self):
-        q, kv, rows, layers = 2 * self.tokens * self.Q, 4 * self.tokens * self.KV, 4 * self.tokens * self.heads, self.layers
+        q, kv, rows = (self.tokens * values for values in (2 * self.Q, 4 * self.KV, 4 * self.heads))
+        layers = self.layers
         if self.run.attention == "cudnn":  # its backward writes the gradients of the scores and reads them again
             self.scores("cudnn forward", layers, 2, 2 * q + kv + rows, FORWARD)
             self.scores("cudnn backward", layers, 5, 4 * q + 2 * kv + 2 * rows, BACKWARD, rows * self.run.seq_len / 2)
@@ -144,7 +145,7 @@ class Step:
         self.scores("attention_backward_q", layers, 3, 3 * q + kv + 2 * rows, OWN_ATTENTION * BACKWARD)
 
     def add_layers(self):
-        """The norms, the activation, the gradient of qkv's bias or the rotations. In 8 bits GELU is a part of fp8_quantize."""
+        """Norms, activation, the gradient of qkv's bias or rotations. In 8 bits GELU is a part of fp8_quantize."""
         layers, tensor, fp8, value = self.layers, 2 * self.tokens * self.C, self.run.fp8, 2 * self.tokens
         self.move("fused_residual_layernorm_forward", 2 * layers, 4 * tensor)
         self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * self.tokens)

@@ -1,4 +1,4 @@
-// The embedding layer: each token's vector plus its position's.
+// The embedding layer: each token's vector plus its position's, or, with wpe NULL, alone (a Llama's).
 //   forward   out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]
 //   backward  dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
@@ -14,6 +14,7 @@
 // ---- Forward ----
 
 // Each row has one warp. Moves 2*N*C floatX: it reads N rows of wte and writes N rows of out. wpe stays in the caches.
+template <bool POSITIONS>
 static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
                                                 const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
                                                 int64_t N, int T, int C) {
@@ -21,14 +22,17 @@ static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const 
     int64_t row = (int64_t)blockIdx.x * (blockDim.x / WARP_SIZE) + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
     const floatX *token = wte + (int64_t)tokens[row] * C;
-    const floatX *position = wpe + row % T * C;
+    const floatX *position = POSITIONS ? wpe + row % T * C : NULL;
     floatX *out_row = out + row * C;
 #pragma unroll 4
     for (int c = lane * x128::size; c < C; c += WARP_SIZE * x128::size) {
-        x128 a = load128(token + c), b = load128(position + c), sum;
+        x128 a = load128(token + c);
+        if (POSITIONS) {
+            x128 b = load128(position + c);
 #pragma unroll
-        for (int k = 0; k < x128::size; k++) { sum[k] = from_float<floatX>(to_float(a[k]) + to_float(b[k])); }
-        store128(out_row + c, sum);
+            for (int k = 0; k < x128::size; k++) { a[k] = from_float<floatX>(to_float(a[k]) + to_float(b[k])); }
+        }
+        store128(out_row + c, a);
     }
 }
 
@@ -38,8 +42,8 @@ static inline void embedding_forward(floatX *out, const int32_t *tokens, const f
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size <= MAX_BLOCK);
     int64_t N = (int64_t)B * T;
-    embedding_forward_kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N,
-                                                                                               T, C);
+    auto kernel = wpe != NULL ? embedding_forward_kernel<true> : embedding_forward_kernel<false>;
+    kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N, T, C);
     cuda_check_launch("embedding_forward_kernel");
 }
 
@@ -187,9 +191,11 @@ static inline void embedding_backward(float *dwte, float *dwpe, const floatX *do
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require((int64_t)B * T <= INT32_MAX && C <= 65535 * EMBEDDING_CHANNELS);
     int64_t N = (int64_t)B * T, TC = (int64_t)T * C;
-    embedding_backward_position_kernel<<<blocks_for(TC / x128::size, block_size), block_size, 0, stream>>>(dwpe, dout,
-                                                                                                           B, TC);
-    cuda_check_launch("embedding_backward_position_kernel");
+    if (dwpe != NULL) {
+        unsigned blocks = blocks_for(TC / x128::size, block_size);
+        embedding_backward_position_kernel<<<blocks, block_size, 0, stream>>>(dwpe, dout, B, TC);
+        cuda_check_launch("embedding_backward_position_kernel");
+    }
     dim3 grid(blocks_for(N, EMBEDDING_TILE), blocks_for(C, EMBEDDING_CHANNELS));
     embedding_backward_token_kernel<<<grid, EMBEDDING_TILE, 0, stream>>>(dwte, dout, tokens, order, N, C);
     cuda_check_launch("embedding_backward_token_kernel");

@@ -78,6 +78,14 @@
     X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
     X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
 
+// The linear layers of a block: id, name, the parameter that is its weight (or where its weight begins), outputs, the
+// activation that it reads, the level of --recompute that gives it up. The names are fields of Block (b.qkv).
+#define MODEL_LINEARS(X)                                                                                               \
+    X(QKV, qkv, qkvw, DIM_QKV, ln1, RECOMPUTE_LAYERNORM)                                                               \
+    X(ATTPROJ, attproj, attprojw, DIM_C, att, RECOMPUTE_LAYERNORM)                                                     \
+    X(FC, fc, fcw, DIM_F, ln2, RECOMPUTE_LAYERNORM)                                                                    \
+    X(FCPROJ, fcproj, fcprojw, DIM_C, gelu, RECOMPUTE_GELU)
+
 // THE table of sizes: the four of GPT-2's release, then others of the GPT-2 series, by depth, and of the GPT-3 series,
 // by channels.
 //  name, name by parameters, name of the released weights (not of a new model), layers, heads, channels, context

@@ -64,6 +64,13 @@
     X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
     X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
 
+// The linear layers of a block: qkv takes qw, kw and vw as one matrix, fc takes gatew and upw.
+#define MODEL_LINEARS(X)                                                                                               \
+    X(QKV, qkv, qw, DIM_QKV, ln1, RECOMPUTE_LAYERNORM)                                                                 \
+    X(ATTPROJ, attproj, attprojw, DIM_C, att, RECOMPUTE_LAYERNORM)                                                     \
+    X(FC, fc, gatew, DIM_2F, ln2, RECOMPUTE_LAYERNORM)                                                                 \
+    X(FCPROJ, fcproj, fcprojw, DIM_C, swiglu, RECOMPUTE_GELU)
+
 // THE table of sizes: those of released weights, then small ones by depth.
 //  name, another name, the released weights on the Hub, layers, heads, channels, context, vocabulary, KV heads, head
 //  size, width of the MLP, tied head, rope_theta, rope factor

@@ -98,6 +98,7 @@ struct Model {
     Fp8Copies fp8;                  // 8-bit copies, with --fp8
     int head_rows;                  // rows of logits in a chunk
     float *att_delta, *sum_scratch; // scratch of the backward pass
+    float *rope;                    // (positions,HS/2,2): the table of rotary embeddings; NULL: the model has none
 };
 
 // Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum.
@@ -235,20 +236,32 @@ static inline int muon_blocks_at_once(const Trainer *t) {
     return (int)min_i64(MUON_BATCH, ceil_div_i64(t->model.config.num_layers, owners));
 }
 
-// ---- What a model's trainer defines ----
+// Returns the longest sequence that the run computes.
+static inline int model_positions(const Model *model) { return max(model->shape.T, model->shape.eval_T); }
+
+// ---- What a model's main file defines ----
+
+// Describes the head: logits (N,Vp) = lnf weight^T.
+Linear lm_head_of(const Model *model);
+
+// Returns the floats of model->sum_scratch for a batch of N rows.
+int64_t model_sum_scratch_floats(const ModelConfig *config, int64_t N);
+
+// Computes all layers up to the final norm, which writes acts.lnf. tokens (B,T) are on the GPU.
+void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T, LinearUse use);
+
+// Adds the gradients of a batch to model->grads after model_forward and model_loss, from the last layer to the first.
+// Sends each bucket to the other ranks when it is done. tokens and order (B,T) are on the GPU (embedding_order_tokens).
+void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order, int B,
+                    int T, const BatchRole *role);
+
+// ---- What other files of this room define ----
 
 // Plans the model's scratch memory on the GPU.
 void plan_model(Trainer *t, MemoryPlan *plan);
 
-// Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
-void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T, LinearUse use);
-
 // Computes the losses of a batch after model_forward, and the head's gradients if they are wanted.
 void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N, const BatchRole *role);
-
-// Adds the gradients of a batch to model->grads after model_loss. order (B,T): see embedding_order_tokens.
-void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order, int B,
-                    int T, const BatchRole *role);
 
 // Computes the logits of row `row` after model_forward into acts.logits.
 void model_logits(const Model *model, Gpu *gpu, int64_t row);

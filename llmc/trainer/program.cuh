@@ -1,0 +1,164 @@
+// The program of the GPU trainers: its facts, the way of a run, the loop over steps. A main file defines its
+// PROGRAM_NAME first.
+#ifndef LLMC_TRAINER_PROGRAM_CUH
+#define LLMC_TRAINER_PROGRAM_CUH
+
+#include "llmc/layers/attention.cuh"
+#include "llmc/layers/layernorm.cuh"
+#include "llmc/model/rope.h"
+#include "llmc/run/train_loop.h"
+#include "llmc/trainer/block.cuh"
+#include "llmc/trainer/evaluate.cuh"
+#include "llmc/trainer/head.cuh"
+#include "llmc/trainer/open.cuh"
+#include "llmc/trainer/print.cuh"
+#include "llmc/trainer/state.cuh"
+#include "llmc/trainer/step.cuh"
+
+#ifndef PROGRAM_NAME
+#define PROGRAM_NAME "train_gpt2cu"
+#endif
+
+// Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
+extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
+
+static StopRequest stop_request;
+static void on_signal(int number) { stop_on_signal(&stop_request, number); }
+
+const TrainerFacts trainer_facts = {PROGRAM_NAME,  gpt2c_revision, PRECISION_NAME, 1024, true, 1,
+                                    &stop_request, on_signal};
+
+// Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
+static inline bool check_shape(const TrainRun *run, Error *error) {
+    const TrainOptions *o = run->options;
+    const ModelConfig *c = &run->config;
+    const char *where = run_shape_origin(run);
+    if (!layernorm_check(where, c->channels, error) || !attention_check(where, attention_shape(c, 1, 1), error) ||
+        !cross_entropy_check(c->padded_vocab_size, error)) {
+        return false;
+    }
+    const ModelDim widths[] = {DIM_C, DIM_Q, DIM_QKV, DIM_F}; // of the linear layers
+    for (ModelDim width : widths) {
+        if (o->fp8 && !fp8_check_width((int)model_dim(c, width), error)) { return false; }
+    }
+#ifdef PRECISION_FP32
+    if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
+    if (!o->master_weights) {
+        return fail(error, "--master-weights (-w): 0 is for the bf16 build; in fp32 there is one copy of the weights");
+    }
+#else
+    if (!o->tf32) {
+        return fail(error, "--tf32 (-f): 0 is for the fp32 build (make PRECISION=FP32); this one multiplies in bf16");
+    }
+#endif
+    return true;
+}
+
+// Hashes the weights.
+static inline bool finish(Trainer *t, TrainRun *run, Error *error) {
+    uint64_t hash;
+    comm_progress(t->shards.ranks, "the end");
+    comm_slow(t->shards.ranks, true);
+    if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
+    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
+        const NcclContext *nccl = &t->shards.nccl;
+        say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
+            (long long)nccl->gradient_bytes, (long long)nccl->parameter_bytes);
+        if (nccl->matrix_bytes > 0) {
+            say(stdout, "            %lld bytes of Muon's matrices, by each GPU\n", (long long)nccl->matrix_bytes);
+        }
+    }
+    bool ok = !run_leads(run) || run_finish(run, hash, error);
+    return ranks_agree(run->comm, ok, error);
+}
+
+// Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
+static inline bool settle(TrainRun *run, TrainOptions *o, Error *error) {
+    char facts[256];
+    bool ok = run_settle_batch(run, o, error) && check_shape(run, error) && settle_attention(run, error);
+    int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', run->record.attention);
+    return ranks_agree(run->comm, ok, error) && ranks_alike(run->comm, facts, (size_t)n + 1, error) &&
+           settle_by_gpus(run, o, error) && ranks_agree(run->comm, run_settle_steps(run, o, error), error);
+}
+
+static inline void plan(Trainer *t, const TrainRun *run) {
+    trainer_plan(t, &run->config, shape_of(run, run->options->batch_size, (int)run->options->recompute));
+}
+
+static inline void print_run(Trainer *t, TrainRun *run) {
+    run_print_config(run);
+    print_config(t, run);
+    run_print_needs(run, &t->device_plan);
+    if (!train_options_plan(run->options)) { return (void)fflush(stdout); }
+    if (train_options_plans_all(run->options)) { run_print_buffers(&t->device_plan); }
+    print_plan(t, run);
+}
+
+// Fills the table of rotary embeddings, if the model has one.
+static inline bool upload_rope(const Model *model, Gpu *gpu, Error *error) {
+    size_t bytes = (size_t)rope_table_floats(&model->config, model_positions(model)) * sizeof(float);
+    if (bytes == 0) { return true; }
+    float *table = (float *)malloc(bytes);
+    if (table == NULL) { return fail(error, "out of memory for the table of rotary embeddings"); }
+    rope_table(table, model_positions(model), &model->config);
+    cuda_check(cudaMemcpyAsync(model->rope, table, bytes, cudaMemcpyHostToDevice, gpu->stream));
+    cuda_check(cudaStreamSynchronize(gpu->stream));
+    free(table);
+    return true;
+}
+
+// Opens the machine, loads the model, and begins the logs.
+static inline bool start(Trainer *t, TrainRun *run, Error *error) {
+    RunMachine machine;
+    memset(&machine, 0, sizeof(machine));
+    ranks_slow(run->comm, true); // libraries and files may come over a network, and hundreds of ranks connect
+    bool ok = open_trainer(t, run, error) && upload_rope(&t->model, &t->gpu, error) &&
+              run_lead(run, run_claim_folder, error) && run_load(run, error);
+    if (ok) { share_state(t); }
+    ok = ok && run_begin_log(run, error);
+    if (ok) { describe(t, run, &machine); }
+    ok = ok && run_record_start(run, &machine, error);
+    ranks_slow(run->comm, false);
+    if (!ok) { return false; }
+    print_machine(t);
+    run_catch_signals(run);
+    return true;
+}
+
+// Trains from the run's step to its last, or until a signal stops it.
+static inline bool train(Trainer *t, TrainRun *run, Error *error) {
+    for (;;) {
+        Due due = run_what_is_due(run); // save, validate, evaluate, sample
+        if ((due.any && !settle_step(t, run, error)) || !run_do_what_is_due(run, due, error)) { return false; }
+        if (run_ends(run, due)) { return settle_step(t, run, error) && run_end_training(run, error); }
+        if (!train_step(t, run, error)) { return false; }
+    }
+}
+
+// Runs the program. main returns what it returns.
+static inline int trainer_main(int argc, char **argv) {
+    static Trainer trainer; // zero; large, so not on the stack
+    static TrainOptions options;
+    static TrainRun run;
+    Trainer *t = run.trainer = &trainer;
+    Error error;
+    int status;
+    if (!run_parse(&run, &options, argc, argv, &status)) { return status; }
+    bool ok = join(&run, &error) && run_open_inputs(&run, &options, &error) && settle(&run, &options, &error);
+    if (ok) {
+        plan(t, &run);
+        print_run(t, &run);
+    }
+    if (ok && !train_options_plan(&options)) {
+        ok = start(t, &run, &error) &&
+             (run_kind(&run) == RUN_TRAINS ? train(t, &run, &error) : run_evaluate_only(&run, &error)) &&
+             finish(t, &run, &error);
+    }
+    if (!ok) { run_fail(&run, &error); }
+    run_close(&run);
+    trainer_close(t);
+    ranks_close(run.comm);
+    return run_exit(&run, ok, &error);
+}
+
+#endif // LLMC_TRAINER_PROGRAM_CUH
