@@ -224,6 +224,10 @@ def figures():
         for row in (["time"] + times, ["cost", *(f"{h * price:,.0f} dollars" for h, price in zip(hours, PRICES))]):
             yield f"scripts/run_{name}.sh", "#   {}{:>31}{:>17}{:>17}{:>17}   predicted".format(*row)
         yield "doc/reproduce.md", f"| `run_{name}.sh` | {times[1]} | {times[3]} |"
+    for words in ("-e llama:1B -b 8 -t 2048", "-e llama:8B -b 2 -t 4096 -np 8 -z 3"):
+        for step, kind in ((Step(options((words + kind).split())), kind) for kind in ("", " --fp8")):
+            speed = f"{1e3 * step.seconds:.0f} ms | {step.speed:,.0f} | {100 * step.mfu:.0f} %"
+            yield "dev/bench/LOG.md", f"| `{words}{kind}` | {speed} |"
     one, stage_0, stage_1, many = (Step(options(f"-e d12 -d 524288 -b {words}".split()))
                                    for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
     for text in (f"computes for {1e3 * stage_1.compute:.0f} ms", f"{100 * many.mfu:.0f} % with 64 GPUs",
