@@ -836,12 +836,12 @@ TEST(test_validation_does_not_depend_on_its_batches) {
         return;
     }
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
-    uint16_t tokens[SEQUENCES * T + 1];
+    uint32_t tokens[SEQUENCES * T + 1];
     shape.mean_places = 2 * B;
     Rig m(t, &narrow, shape);
     Error error;
     if (!rig_init(t, &m)) { return; }
-    for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
+    for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint32_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
     m.run->num_ranks = 1, m.options.seq_len = T;
     bool ok = dataloader_open(&m.run->val, "tokens", tokens, SEQUENCES * T + 1, T, 50, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }

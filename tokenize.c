@@ -4,6 +4,7 @@
 //   zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -
 //
 //   tokenize --eval --output data/hellaswag questions.jsonl
+//   tokenize --tokenizer llama3_tokenizer.bin --output data/llama3 book.txt
 //
 // Reads files of any size a chunk at a time, encodes each chunk on all cores, and writes shards as the chunks arrive.
 // A document is a file, or a line of JSON lines. End-of-text precedes each document. With --eval each line is a
@@ -36,7 +37,7 @@ typedef struct {
 
 static const ArgSpec specs[] = {
     {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "gpt2_tokenizer.bin", 1, ARGS_MAX_PATH, "FILE", "",
-     "GPT-2's tokens; python3 dev/data/vocab.py makes the file"},
+     "the tokens; python3 dev/data/vocab.py makes GPT-2's, dev/hf.py import a model's own"},
     {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", "!eval",
      "the files are JSON lines, and the string FIELD of each is a document; without it, each file is one"},
     {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", "",
@@ -58,10 +59,11 @@ static const ArgsProgram program = {
     .name = "tokenize",
     .usage = "[options] --output PREFIX FILE... (- is standard input)",
     .summary =
-        "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the\n"
-        "end-of-text token 50256. The characters <|endoftext|> in a text are ordinary text, not this token. A text\n"
-        "need not be valid UTF-8. A question of --eval is {\"context\": text, \"completions\": [4 texts], \"label\":\n"
-        "index of the right one}; a completion begins with its space.\n",
+        "Turns text into token shards for training: byte-pair encoding, uint16 (uint32 for more than 65535 tokens), "
+        "each\n"
+        "document preceded by the end-of-text token (GPT-2's is 50256). The characters <|endoftext|> in a text are\n"
+        "ordinary text, not this token. A text need not be valid UTF-8. A question of --eval is {\"context\": text,\n"
+        "\"completions\": [4 texts], \"label\": index of the right one}; a completion begins with its space.\n",
     .example = "--output data/shakespeare --val-fraction 0.1 shakespeare.txt",
     .specs = specs,
     .num_specs = sizeof(specs) / sizeof(specs[0]),
@@ -109,6 +111,8 @@ static bool check_signal(Error *error) {
 typedef struct {
     const char *prefix;
     char folder[MAX_PATH_BYTES]; // of the prefix
+    int id_bytes;                // of a token in the files
+    uint64_t tokenizer;          // its hash
     int64_t shard_size;
     int64_t val_left;     // tokens that still belong to validation
     int64_t train_tokens; // written to training shards
@@ -161,23 +165,31 @@ static bool shard_begin(ShardSet *set, Error *error) {
     return atomic_open(&set->file, path, 0666, error) && atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
 }
 
+// Fills in the header of shards or questions. most: bytes of the longest question.
+static bool write_header(const ShardSet *set, AtomicFile *file, BinKind kind, int64_t count, int64_t most,
+                         Error *error) {
+    const BinFormat *format = &bin_formats[kind];
+    bool late = set->id_bytes == format->late_element;
+    int32_t header[DATA_HEADER_INTS] = {late ? format->late_magic : format->magic, late ? format->late_version : 1,
+                                        (int32_t)count, (int32_t)most};
+    bin_set_tokenizer(header, set->tokenizer);
+    return atomic_write_at(file, 0, header, DATA_HEADER_BYTES, error);
+}
+
 static bool shard_end(ShardSet *set, Error *error) {
-    int32_t header[DATA_HEADER_BYTES / 4] = {0};
-    int64_t tokens = (set->file.bytes - DATA_HEADER_BYTES) / 2;
-    header[0] = SHARD_MAGIC;
-    header[1] = bin_formats[BIN_SHARD].version;
-    header[2] = (int32_t)tokens;
-    if (!atomic_write_at(&set->file, 0, header, DATA_HEADER_BYTES, error)) { return false; }
+    int64_t tokens = (set->file.bytes - DATA_HEADER_BYTES) / set->id_bytes;
+    if (!write_header(set, &set->file, BIN_SHARD, tokens, 0, error)) { return false; }
     set->next++; // before the commit: if it fails half-way, the file is removed with the shards before it
     return atomic_commit(&set->file, error);
 }
 
-static bool shards_write(ShardSet *set, const uint16_t *tokens, int64_t count, Error *error) {
+// tokens: as the files have them.
+static bool shards_write(ShardSet *set, const uint8_t *tokens, int64_t count, Error *error) {
     while (count > 0) {
         if (set->file.fd < 0 && !shard_begin(set, error)) { return false; }
         int64_t n = min_i64(count, set->room);
-        if (!atomic_write(&set->file, tokens, 2 * n, error)) { return false; }
-        tokens += n, count -= n, set->room -= n;
+        if (!atomic_write(&set->file, tokens, set->id_bytes * n, error)) { return false; }
+        tokens += set->id_bytes * n, count -= n, set->room -= n;
         if (set->val_left > 0) {
             set->val_left -= n;
         } else {
@@ -222,7 +234,7 @@ typedef struct {
     int fd;
     bool at_end;              // nothing is left to read
     uint8_t *text;            // (capacity), read and not yet encoded
-    uint16_t *tokens;         // (1+capacity)
+    uint32_t *tokens;         // (1+capacity)
     size_t bytes, capacity;   // of text
     bool new_document;        // the text begins a document
     int64_t line, documents;  // line: of this file; documents: of all files
@@ -234,9 +246,9 @@ typedef struct {
 static bool input_grow(Input *in, size_t capacity, Error *error) {
     uint8_t *text = (uint8_t *)realloc(in->text, capacity);
     if (text != NULL) { in->text = text; }
-    uint16_t *tokens = (uint16_t *)realloc(in->tokens, (1 + capacity) * sizeof(uint16_t));
+    uint32_t *tokens = (uint32_t *)realloc(in->tokens, (1 + capacity) * sizeof(uint32_t));
     if (tokens != NULL) { in->tokens = tokens; }
-    if (text == NULL || tokens == NULL) { return fail(error, "%s: out of memory (%zu bytes)", in->path, 3 * capacity); }
+    if (text == NULL || tokens == NULL) { return fail(error, "%s: out of memory (%zu bytes)", in->path, 5 * capacity); }
     in->capacity = capacity;
     return true;
 }
@@ -284,7 +296,7 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
                             Error *error) {
     JsonLine value;
     Text text = {NULL, 0, 0, false};
-    in->tokens[start] = (uint16_t)t->eot_token;
+    in->tokens[start] = (uint32_t)t->eot_token;
     bool ok = json_line_find((const char *)in->text + start, end - start, field, &value, error) &&
               json_line_string(&value, &text) &&
               tokenizer_encode(t, (const uint8_t *)text.data, text.used, in->tokens + start + 1, count, error);
@@ -294,12 +306,12 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
 }
 
 // Numbers the examples of tokens[0 .. count) and notes the longest.
-static bool number_questions(Input *in, int64_t count, Error *error) {
-    for (int64_t i = 0; i < count; i += in->tokens[i + EVAL_BYTES] / 2) {
+static bool number_questions(Input *in, int64_t count, int id_bytes, Error *error) {
+    for (int64_t i = 0; i < count; i += in->tokens[i + EVAL_BYTES] / (uint32_t)id_bytes) {
         if (in->questions == EVAL_MAX_EXAMPLES) {
             return fail(error, "%s: more than %d questions", in->path, EVAL_MAX_EXAMPLES);
         }
-        in->tokens[i + EVAL_INDEX] = (uint16_t)in->questions++;
+        in->tokens[i + EVAL_INDEX] = (uint32_t)in->questions++;
         in->longest = max_i64(in->longest, in->tokens[i + EVAL_BYTES]);
     }
     return true;
@@ -353,7 +365,7 @@ static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_
     ok = ok && bad_line == INT64_MAX;
     *count = 0;
     for (int64_t i = 0; ok && i < lines; i++) {
-        memmove(in->tokens + *count, in->tokens + starts[i], (size_t)counts[i] * sizeof(uint16_t));
+        memmove(in->tokens + *count, in->tokens + starts[i], (size_t)counts[i] * sizeof(uint32_t));
         *count += counts[i];
         in->documents += counts[i] > 0;
     }
@@ -368,7 +380,7 @@ static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_
 // Encodes text[0 .. n) in parallel. End-of-text comes first if a document begins.
 static bool encode_text(Input *in, const Tokenizer *t, size_t n, int64_t *count, Error *error) {
     int before = in->new_document ? 1 : 0;
-    in->tokens[0] = (uint16_t)t->eot_token;
+    in->tokens[0] = (uint32_t)t->eot_token;
     if (!tokenizer_encode_parallel(t, in->text, n, in->tokens + before, count, error)) { return false; }
     in->new_document = false;
     in->documents += before;
@@ -404,14 +416,18 @@ static bool questions_begin(Run *run, Error *error) {
 }
 
 static bool questions_finish(Run *run, Error *error) {
-    int32_t header[4] = {EVAL_MAGIC, bin_formats[BIN_EVAL].version, (int32_t)run->in.questions,
-                         (int32_t)run->in.longest};
-    return atomic_write_at(&run->questions, 0, header, sizeof(header), error) && atomic_commit(&run->questions, error);
+    const Input *in = &run->in;
+    return write_header(&run->shards, &run->questions, BIN_EVAL, in->questions, in->longest, error) &&
+           atomic_commit(&run->questions, error);
 }
 
 static bool write_tokens(Run *run, int64_t count, Error *error) {
-    if (!run->options->eval) { return shards_write(&run->shards, run->in.tokens, count, error); }
-    return number_questions(&run->in, count, error) && atomic_write(&run->questions, run->in.tokens, 2 * count, error);
+    const int id_bytes = run->shards.id_bytes;
+    if (run->options->eval && !number_questions(&run->in, count, id_bytes, error)) { return false; }
+    data_narrow(run->in.tokens, count, id_bytes);
+    const uint8_t *tokens = (const uint8_t *)run->in.tokens;
+    return run->options->eval ? atomic_write(&run->questions, tokens, id_bytes * count, error)
+                              : shards_write(&run->shards, tokens, count, error);
 }
 
 // Turns --val-fraction into a number of tokens, once the first chunk shows how many bytes a token has.
@@ -542,7 +558,8 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     }
     if (!tokenizer_load(&tokenizer, options->tokenizer, error)) { return false; }
     tokenizer.stop = &stop_signal;
-    bool ok = make_directories(run.shards.folder, error) &&
+    run.shards.id_bytes = data_id_bytes(tokenizer.vocab_size);
+    bool ok = tokenizer_hash(&tokenizer, &run.shards.tokenizer, error) && make_directories(run.shards.folder, error) &&
               (options->eval ? questions_begin(&run, error) : clear_old_shards(&run.shards, options->overwrite, error));
     if (ok) {
         run.start = seconds_now();

@@ -38,11 +38,11 @@ SOURCE = """
 static Tokenizer tokenizer;
 static Error error;
 const char *bench_open(const char *path) { return tokenizer_load(&tokenizer, path, &error) ? NULL : error.text; }
-int64_t bench_encode(const uint8_t *text, size_t bytes, uint16_t *tokens) {
+int64_t bench_encode(const uint8_t *text, size_t bytes, uint32_t *tokens) {
     int64_t count;
     return tokenizer_encode(&tokenizer, text, bytes, tokens, &count, &error) ? count : -1;
 }
-int64_t bench_encode_parallel(const uint8_t *text, size_t bytes, uint16_t *tokens, int threads) {
+int64_t bench_encode_parallel(const uint8_t *text, size_t bytes, uint32_t *tokens, int threads) {
     int64_t count;
     omp_set_num_threads(threads);
     return tokenizer_encode_parallel(&tokenizer, text, bytes, tokens, &count, &error) ? count : -1;
@@ -120,22 +120,22 @@ def report(name, size, tokens, theirs, ours, same):
 def measure(name, text, ours, theirs):
     """A text in memory, with one thread."""
     data = text.encode()
-    tokens = (ctypes.c_uint16 * len(data))()
+    tokens = (ctypes.c_uint32 * len(data))()
     their_times, our_times = alternate([lambda: theirs.encode_ordinary(text),
                                         lambda: ours.bench_encode(data, len(data), tokens)])
     count = ours.bench_encode(data, len(data), tokens)
-    same = array.array("H", bytes(memoryview(tokens).cast("B"))[:2 * count]).tolist() == theirs.encode_ordinary(text)
+    same = array.array("I", bytes(memoryview(tokens).cast("B"))[:4 * count]).tolist() == theirs.encode_ordinary(text)
     return report(f"{name}, 1 thread", len(data), count, their_times, our_times, same)
 
 
 def measure_threads(name, text, ours, theirs, threads):
     """A text in memory: tiktoken gets it in documents, ours finds the places to cut."""
     data, documents = text.encode(), cut(text)
-    tokens = (ctypes.c_uint16 * len(data))()
+    tokens = (ctypes.c_uint32 * len(data))()
     their_times, our_times = alternate([lambda: theirs.encode_ordinary_batch(documents, num_threads=threads),
                                         lambda: ours.bench_encode_parallel(data, len(data), tokens, threads)])
     count = ours.bench_encode_parallel(data, len(data), tokens, threads)
-    same = array.array("H", bytes(memoryview(tokens).cast("B"))[:2 * count]).tolist() == theirs.encode_ordinary(text)
+    same = array.array("I", bytes(memoryview(tokens).cast("B"))[:4 * count]).tolist() == theirs.encode_ordinary(text)
     return report(f"{name}, {threads} threads", len(data), count, their_times, our_times, same)
 
 

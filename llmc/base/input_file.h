@@ -126,33 +126,34 @@ static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_
 #define MODEL_BIN_MAGIC 20240326
 #define TOKENIZER_MAGIC 20240328
 #define SHARD_MAGIC 20240520
+#define SHARD32_MAGIC 20240801
 #define EVAL_MAGIC 20240522
 #define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
-#define MAX_VOCAB 65535         // token ids are uint16
+#define MAX_VOCAB (1 << 20)
 #define MAKE_TOKENIZER "`python3 dev/data/vocab.py` makes GPT-2's"
 
 typedef enum { BIN_MODEL, BIN_TOKENIZER, BIN_SHARD, BIN_EVAL, BIN_KINDS } BinKind;
 
 typedef struct {
     const char *name; // with its article
-    int32_t magic;
-    int32_t version, late_version; // those that are read
-    const char *versions;          // in words
-    int element, late_element;     // bytes of an element in each
-    const char *counted;           // by header[2]; NULL: it counts nothing
-    int64_t least, most;           // bounds of the count
-    const char *use;               // where such a file belongs
-    const char *hint;              // what belongs in its place
+    int32_t magic, late_magic;
+    int32_t late_version;      // it has its own magic and elements
+    const char *versions;      // those that are read, in words: single digits
+    int element, late_element; // bytes of an element
+    const char *counted;       // by header[2]; NULL: it counts nothing
+    int64_t least, most;       // bounds of the count
+    const char *use;           // where such a file belongs
+    const char *hint;          // what belongs in its place
 } BinFormat;
 
 static const BinFormat bin_formats[BIN_KINDS] = {
-    {"a model", MODEL_BIN_MAGIC, 3, 5, "3 or 5", 4, 2, NULL, 0, 0, "give it to --init",
+    {"a model", MODEL_BIN_MAGIC, MODEL_BIN_MAGIC, 5, "3 or 5", 4, 2, NULL, 0, 0, "give it to --init",
      "--init takes a size, a model's file or a run's folder"},
-    {"a tokenizer", TOKENIZER_MAGIC, 1, 2, "1 or 2", 1, 1, "tokens", 1, MAX_VOCAB, "give it to --tokenizer",
-     MAKE_TOKENIZER},
-    {"a token shard", SHARD_MAGIC, 1, 1, "1", 2, 2, "tokens", 0, INT32_MAX,
+    {"a tokenizer", TOKENIZER_MAGIC, TOKENIZER_MAGIC, 3, "1, 2 or 3", 1, 1, "tokens", 1, MAX_VOCAB,
+     "give it to --tokenizer", MAKE_TOKENIZER},
+    {"a token shard", SHARD_MAGIC, SHARD32_MAGIC, 7, "1 or 7", 2, 4, "tokens", 0, INT32_MAX,
      "give it to --train-data or --val-data, under a name that ends with .bin", "`tokenize` makes shards of text"},
-    {"an evaluation file", EVAL_MAGIC, 1, 1, "1", 2, 2, "examples", 1, EVAL_MAX_EXAMPLES,
+    {"an evaluation file", EVAL_MAGIC, EVAL_MAGIC, 7, "1 or 7", 2, 4, "examples", 1, EVAL_MAX_EXAMPLES,
      "give it to --hellaswag-data or --mmlu", "`tokenize --eval` makes one"},
 };
 
@@ -171,7 +172,8 @@ static const struct {
 static inline bool bin_check_kind(const char *path, const char *expected, const void *start, int64_t n, Error *error) {
     const char *name = NULL, *use = NULL;
     for (int i = 0; i < BIN_KINDS && n >= 4; i++) {
-        if (memcmp(start, &bin_formats[i].magic, 4) == 0) { name = bin_formats[i].name, use = bin_formats[i].use; }
+        const BinFormat *f = &bin_formats[i];
+        if (memcmp(start, &f->magic, 4) == 0 || memcmp(start, &f->late_magic, 4) == 0) { name = f->name, use = f->use; }
     }
     for (size_t i = 0; i < sizeof(bin_others) / sizeof(bin_others[0]); i++) {
         size_t bytes = strlen(bin_others[i].magic);
@@ -201,15 +203,16 @@ typedef struct {
 static inline bool bin_check_header(const char *path, const BinFormat *format, const int32_t *header,
                                     int64_t file_bytes, Error *error) {
     if (!bin_check_kind(path, format->name, header, min_i64(file_bytes, DATA_HEADER_BYTES), error)) { return false; }
-    if (file_bytes >= 4 && header[0] != format->magic) {
-        return fail(error, "%s: is not %s: magic %d, expected %d; %s", path, format->name, header[0], format->magic,
+    const int32_t magic = header[1] == format->late_version ? format->late_magic : format->magic;
+    if (file_bytes >= 4 && header[0] != format->late_magic && header[0] != format->magic) {
+        return fail(error, "%s: is not %s: magic %d, expected %d; %s", path, format->name, header[0], magic,
                     format->hint);
     }
     if (file_bytes < DATA_HEADER_BYTES) {
         return fail(error, "%s: %lld bytes, less than the header of %s, %d (truncated? fetch it again)", path,
                     (long long)file_bytes, format->name, DATA_HEADER_BYTES);
     }
-    if (header[1] != format->version && header[1] != format->late_version) {
+    if (header[0] != magic || header[1] < 1 || header[1] > 9 || strchr(format->versions, '0' + header[1]) == NULL) {
         return fail(error, "%s: %s of version %d, expected %s", path, strchr(format->name, ' ') + 1, header[1],
                     format->versions);
     }
@@ -245,6 +248,21 @@ static inline bool bin_read_rest(BinFile *bin, int64_t most, uint8_t **data, int
     *data = NULL, *bytes = 0, bin->file.fd = -1;
     lseek(fd, DATA_HEADER_BYTES, SEEK_SET); // cannot fail: an ordinary file, which has a header
     return files_read_to_end(fd, bin->file.path, most, data, bytes, error);
+}
+
+// ---- Whose tokens a file has: the last two numbers of a header are the hash of their tokenizer, 0: unknown ----
+
+static inline uint64_t bin_tokenizer(const int32_t *header) {
+    return (uint32_t)header[254] | (uint64_t)(uint32_t)header[255] << 32;
+}
+static inline void bin_set_tokenizer(int32_t *header, uint64_t hash) { memcpy(header + 254, &hash, sizeof(hash)); }
+
+// Refuses a file of another tokenizer than the one in use, which `name` names.
+static inline bool bin_check_tokenizer(const char *path, uint64_t file, const char *name, uint64_t used, Error *error) {
+    return file == 0 || used == 0 || file == used ||
+           fail(error,
+                "%s: was made with another tokenizer (%016llx) than %.2000s (%016llx); give --tokenizer the file's own",
+                path, (unsigned long long)file, name, (unsigned long long)used);
 }
 
 #endif // LLMC_INPUT_FILE_H

@@ -20,6 +20,7 @@ typedef struct {
     const char *path; // borrowed
     int64_t num_tokens;
     int64_t num_windows; // may be 0
+    uint64_t tokenizer;  // its hash, 0: unknown
 } DataShard;
 
 typedef struct DataLoader {
@@ -36,10 +37,10 @@ typedef struct DataLoader {
     glob_t files;      // holds the paths of the shards
     DataShard *shards; // (num_shards), in order of their names
     int num_shards;
-    const uint16_t *memory; // the tokens of the only shard, borrowed; NULL when shards are files
-    InputFile file;         // the shard read last: one file is open at a time
+    const uint32_t *memory; // the tokens of the only shard, borrowed; NULL when shards are files
+    BinFile bin;            // the shard read last: one file is open at a time
     int open_shard;         // its number; -1: none
-    uint16_t *window;       // (T + 1) tokens
+    uint32_t *window;       // (T + 1) tokens
 
     int64_t epoch;       // the fields below are those of this epoch; they follow from the run's seed alone
     uint64_t epoch_seed; // seed of this epoch's permutations
@@ -49,26 +50,21 @@ typedef struct DataLoader {
 
 // ---- Token shards ----
 
-// Opens a shard, checks its header and exact size, and writes its number of tokens. The file is closed after a failure.
-static inline bool shard_open(InputFile *file, const char *path, int64_t *num_tokens, Error *error) {
-    BinFile bin;
-    if (!bin_open(&bin, path, BIN_SHARD, error) || !bin_check_size(&bin, bin.header[2], error)) { return false; }
-    *file = bin.file;
-    *num_tokens = bin.header[2];
-    return true;
+// Opens a shard, checks its header and exact size. The file is closed after a failure.
+static inline bool shard_open(BinFile *bin, const char *path, Error *error) {
+    return bin_open(bin, path, BIN_SHARD, error) && bin_check_size(bin, bin->header[2], error);
 }
 
 // Makes a shard the open file. The shard must have the size that it had when the data set was opened.
 static inline bool dataloader_switch_shard(DataLoader *dl, int shard, Error *error) {
     if (dl->open_shard == shard) { return true; }
-    input_close(&dl->file);
+    input_close(&dl->bin.file);
     dl->open_shard = -1;
     const char *path = dl->shards[shard].path;
-    int64_t num_tokens = 0;
-    if (!shard_open(&dl->file, path, &num_tokens, error)) { return false; }
-    if (num_tokens != dl->shards[shard].num_tokens) {
-        input_close(&dl->file);
-        return fail(error, "%s: has %lld tokens now, had %lld when the run began", path, (long long)num_tokens,
+    if (!shard_open(&dl->bin, path, error)) { return false; }
+    if (dl->bin.header[2] != dl->shards[shard].num_tokens) {
+        input_close(&dl->bin.file);
+        return fail(error, "%s: has %d tokens now, had %lld when the run began", path, dl->bin.header[2],
                     (long long)dl->shards[shard].num_tokens);
     }
     dl->open_shard = shard;
@@ -76,14 +72,17 @@ static inline bool dataloader_switch_shard(DataLoader *dl, int shard, Error *err
 }
 
 // Reads `count` tokens of a shard from token `begin` on, without checking them.
-static inline bool dataloader_read_tokens(DataLoader *dl, int shard, int64_t begin, int64_t count, uint16_t *out,
+static inline bool dataloader_read_tokens(DataLoader *dl, int shard, int64_t begin, int64_t count, uint32_t *out,
                                           Error *error) {
     if (dl->memory != NULL) {
-        memcpy(out, dl->memory + begin, (size_t)count * sizeof(uint16_t));
+        memcpy(out, dl->memory + begin, (size_t)count * sizeof(uint32_t));
         return true;
     }
-    return dataloader_switch_shard(dl, shard, error) &&
-           input_read(&dl->file, DATA_HEADER_BYTES + 2 * begin, out, 2 * count, error);
+    if (!dataloader_switch_shard(dl, shard, error)) { return false; }
+    const int64_t size = dl->bin.element, rest = (4 - size) * count; // ids of 16 bits are read to the end of `out`
+    bool ok = input_read(&dl->bin.file, DATA_HEADER_BYTES + size * begin, (uint8_t *)out + rest, size * count, error);
+    if (ok && size == 2) { data_widen(out, count); }
+    return ok;
 }
 
 // ---- The order of an epoch ----
@@ -128,21 +127,21 @@ static inline void dataloader_locate(DataLoader *dl, int64_t sequence, int *shar
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
 static inline void dataloader_close(DataLoader *dl) {
-    input_close(&dl->file);
+    input_close(&dl->bin.file);
     globfree(&dl->files);
     free(dl->shards);
     free(dl->window);
     free(dl->order);
     free(dl->first);
     memset(dl, 0, sizeof(*dl));
-    dl->file.fd = -1;
+    dl->bin.file.fd = -1;
 }
 
 static inline void dataloader_init(DataLoader *dl, int seq_len, int vocab_size, bool shuffle, uint64_t seed) {
     memset(dl, 0, sizeof(*dl));
     dl->seq_len = seq_len, dl->vocab_size = vocab_size;
     dl->shuffle = shuffle, dl->seed = seed;
-    dl->file.fd = dl->open_shard = -1;
+    dl->bin.file.fd = dl->open_shard = -1;
     dl->epoch = -1;
 }
 
@@ -152,7 +151,7 @@ static inline bool dataloader_allocate(DataLoader *dl, int num_shards, Error *er
     dl->shards = (DataShard *)calloc(n, sizeof(DataShard));
     dl->order = (int *)calloc(n, sizeof(int));
     dl->first = (int64_t *)calloc(n, sizeof(int64_t));
-    dl->window = (uint16_t *)malloc(((size_t)dl->seq_len + 1) * sizeof(uint16_t));
+    dl->window = (uint32_t *)malloc(((size_t)dl->seq_len + 1) * sizeof(uint32_t));
     if (dl->shards != NULL && dl->order != NULL && dl->first != NULL && dl->window != NULL) { return true; }
     return fail(error, "out of memory for the list of %d data shards", num_shards);
 }
@@ -166,21 +165,30 @@ static inline void dataloader_set_shard(DataLoader *dl, int shard, const char *p
     dl->num_sequences += s->num_windows;
 }
 
+// Returns the hash64 of ids as a file has them.
+static inline uint64_t data_hash(const uint32_t *ids, int64_t count, int id_bytes) {
+    uint64_t sum = 0;
+    if (id_bytes == 4) { return hash64(ids, (size_t)count * 4); }
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+    for (int64_t i = 0; i < (count + 1) / 2; i++) {
+        sum += sum64_word((uint64_t)i, ids[2 * i] | (2 * i + 1 < count ? ids[2 * i + 1] << 16 : 0));
+    }
+    return hash64_end(sum, 2 * count);
+}
+
 // Adds a shard to the hash: its size and its tokens, or three samples of them if the shard is a file.
 static inline bool dataloader_hash_shard(DataLoader *dl, int shard, uint64_t *hash, Error *error) {
     enum { SAMPLE = 1024, NUM_SAMPLES = 3 };
-    uint16_t tokens[SAMPLE];
-    int64_t n = dl->shards[shard].num_tokens;
+    uint32_t sample[SAMPLE];
+    const uint32_t *tokens = dl->memory != NULL ? dl->memory : sample;
+    int64_t n = dl->shards[shard].num_tokens, count = dl->memory != NULL ? n : min_i64(n, SAMPLE);
     *hash = hash64_join(*hash, &n, sizeof(n));
-    if (dl->memory != NULL) {
-        *hash = hash64_join(*hash, dl->memory, (size_t)n * sizeof(uint16_t));
-        return true;
-    }
-    int64_t count = min_i64(n, SAMPLE);
-    for (int i = 0; i < NUM_SAMPLES; i++) {
+    for (int i = 0; i < (dl->memory != NULL ? 1 : NUM_SAMPLES); i++) {
         int64_t begin = (n - count) / (NUM_SAMPLES - 1) * i;
-        if (!dataloader_read_tokens(dl, shard, begin, count, tokens, error)) { return false; }
-        *hash = hash64_join(*hash, tokens, (size_t)count * sizeof(uint16_t));
+        if (tokens == sample && !dataloader_read_tokens(dl, shard, begin, count, sample, error)) { return false; }
+        int id_bytes = tokens == sample ? dl->bin.element : data_id_bytes(dl->vocab_size);
+        const uint64_t both[2] = {*hash, data_hash(tokens, count, id_bytes)};
+        *hash = hash64(both, sizeof(both));
     }
     return true;
 }
@@ -211,12 +219,12 @@ static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
     char more[32] = "";
     int bad = 0;
     for (int i = 0; i < count; i++) {
-        int64_t num_tokens = 0;
-        InputFile file;
+        BinFile bin;
         Error reason;
-        if (shard_open(&file, dl->files.gl_pathv[i], &num_tokens, &reason)) {
-            input_close(&file);
-            dataloader_set_shard(dl, i, dl->files.gl_pathv[i], num_tokens);
+        if (shard_open(&bin, dl->files.gl_pathv[i], &reason)) {
+            input_close(&bin.file);
+            dataloader_set_shard(dl, i, dl->files.gl_pathv[i], bin.header[2]);
+            dl->shards[i].tokenizer = bin_tokenizer(bin.header);
         } else if (bad++ < MAX_NAMED) {
             text_printf(&list, "%s%s", bad > 1 ? "; " : "", reason.text);
         }
@@ -234,7 +242,7 @@ static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
 // in the order of their names. Checks the header and the exact size of each; one message names all bad files. T =
 // seq_len and vocab_size must be positive. Name and tokens (count) must stay until the loader is closed. Close with
 // dataloader_close. After a failure the loader is closed.
-static inline bool dataloader_open(DataLoader *dl, const char *name, const uint16_t *tokens, int64_t count, int seq_len,
+static inline bool dataloader_open(DataLoader *dl, const char *name, const uint32_t *tokens, int64_t count, int seq_len,
                                    int vocab_size, bool shuffle, uint64_t seed, Error *error) {
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
     dl->memory = tokens;
@@ -261,8 +269,8 @@ static inline bool dataloader_read_window(DataLoader *dl, int shard, int64_t win
         return data_fail_token(where, dl->window[bad], dl->vocab_size, error);
     }
     for (int i = 0; i < T; i++) {
-        inputs[i] = dl->window[i];
-        targets[i] = dl->window[i + 1];
+        inputs[i] = (int32_t)dl->window[i];
+        targets[i] = (int32_t)dl->window[i + 1];
     }
     return true;
 }

@@ -18,7 +18,8 @@
 #include "llmc/base/hash.h"
 #include "llmc/data/data_file.h"
 
-#define EVAL_EXAMPLE_START 65535
+#define EVAL_EXAMPLE_START(size) ((size) == 4 ? UINT32_MAX : UINT16_MAX) // in a file whose ids have `size` bytes
+#define EVAL_MAX_WORDS 32767 // of an example: its bytes fit 16 bits if its ids do
 #define EVAL_MAX_COMPLETIONS 256
 #define EVAL_LENGTH_UNIT 64 // T is a multiple of it where nothing limits it: such sequences fill the tiles of a GPU
 
@@ -28,19 +29,21 @@ typedef struct {
 } EvalExample;
 
 typedef struct {
-    const uint16_t *context, *completion; // in the file
+    const uint32_t *context, *completion; // in the file
     int context_length, completion_length;
 } EvalSequence;
 
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
-    uint16_t *words;         // the file without the header
+    uint32_t *words;         // the file without the header
+    int id_bytes;            // of a word in the file
     EvalExample *examples;   // (in_file)
     EvalSequence *sequences; // (num_sequences)
     int64_t in_file;         // examples in the file
     int64_t num_examples;    // in use; 0: not open
     int64_t num_sequences;   // in use
     uint64_t fingerprint;    // of the file
+    uint64_t tokenizer;      // its hash, 0: unknown
     int max_seq_len;         // the model's positions
     int B, T;                // sequences of a batch, of which the last one may have fewer, and inputs of a sequence
     int64_t longest;         // inputs of the longest sequence
@@ -56,37 +59,39 @@ enum { EVAL_START, EVAL_BYTES, EVAL_INDEX, EVAL_LABEL, EVAL_COMPLETIONS, EVAL_FI
 #define EVAL_DAMAGED "(damaged? fetch the file again)"
 
 // Checks the fields at the beginning of example number e, of which `left` words are there.
-static inline bool eval_check_fields(const uint16_t *field, int64_t left, int64_t e, Error *error) {
-    int bytes = field[EVAL_BYTES], label = field[EVAL_LABEL], completions = field[EVAL_COMPLETIONS];
-    if (field[EVAL_START] != EVAL_EXAMPLE_START || field[EVAL_INDEX] != e) {
-        return fail(error, "begins with %d, its number is %d, expected %d and %lld " EVAL_DAMAGED, field[EVAL_START],
-                    field[EVAL_INDEX], EVAL_EXAMPLE_START, (long long)e);
+static inline bool eval_check_fields(const uint32_t *field, int size, int64_t left, int64_t e, Error *error) {
+    uint32_t bytes = field[EVAL_BYTES], label = field[EVAL_LABEL], completions = field[EVAL_COMPLETIONS];
+    if (field[EVAL_START] != EVAL_EXAMPLE_START(size) || field[EVAL_INDEX] != e) {
+        return fail(error, "begins with %u, its number is %u, expected %u and %lld " EVAL_DAMAGED, field[EVAL_START],
+                    field[EVAL_INDEX], EVAL_EXAMPLE_START(size), (long long)e);
     }
-    if (bytes % 2 != 0 || bytes < 2 * EVAL_FIELDS || bytes > 2 * left) {
-        return fail(error, "says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED, bytes,
-                    2 * EVAL_FIELDS, (long long)min_i64(2 * left, 65534));
+    left = min_i64(left, EVAL_MAX_WORDS) * size;
+    if (bytes % (uint32_t)size != 0 || bytes < (uint32_t)(size * EVAL_FIELDS) || bytes > left) {
+        return fail(error, "says it has %u bytes, expected a multiple of %d from %d to %lld " EVAL_DAMAGED, bytes, size,
+                    size * EVAL_FIELDS, (long long)left);
     }
     if (completions < 2 || completions > EVAL_MAX_COMPLETIONS) {
-        return fail(error, "%d completions, expected 2 to %d", completions, EVAL_MAX_COMPLETIONS);
+        return fail(error, "%u completions, expected 2 to %d", completions, EVAL_MAX_COMPLETIONS);
     }
     return label < completions ||
-           fail(error, "label %d, but there are %d completions (counted from 0)", label, completions);
+           fail(error, "label %u, but there are %u completions (counted from 0)", label, completions);
 }
 
 // Checks what follows the fields of an example, and adds its sequences: the tokens of the context and of each
 // completion, behind their number.
-static inline bool eval_parse_texts(EvalLoader *eval, const uint16_t *field, int vocab_size, Error *error) {
-    const uint16_t *word = field + EVAL_FIELDS, *end = field + field[EVAL_BYTES] / 2;
+static inline bool eval_parse_texts(EvalLoader *eval, const uint32_t *field, int vocab_size, Error *error) {
+    const uint32_t *word = field + EVAL_FIELDS, *end = field + field[EVAL_BYTES] / (uint32_t)eval->id_bytes;
     EvalSequence s;
-    for (int i = -1; i < field[EVAL_COMPLETIONS]; i++) { // -1: the context
+    for (int i = -1; i < (int)field[EVAL_COMPLETIONS]; i++) { // -1: the context
         char name[32] = "the context", where[64];
         if (i >= 0) { snprintf(name, sizeof(name), "completion %d", i); }
         int64_t room = max_i64(end - word - 1, 0);
-        int length = word < end ? *word++ : 0;
-        if (length == 0 || length > room) {
-            return fail(error, "%s has %d tokens, expected 1 to %lld, as many as there is room for " EVAL_DAMAGED, name,
-                        length, (long long)room);
+        uint32_t says = word < end ? *word++ : 0;
+        if (says == 0 || says > room) {
+            return fail(error, "%s has %u tokens, expected 1 to %lld, as many as there is room for " EVAL_DAMAGED, name,
+                        says, (long long)room);
         }
+        int length = (int)says;
         int64_t bad = data_find_bad_token(word, length, vocab_size);
         snprintf(where, sizeof(where), "token %d of %s", (int)bad, name);
         if (bad < length) { return data_fail_token(where, word[bad], vocab_size, error); }
@@ -101,25 +106,27 @@ static inline bool eval_parse_texts(EvalLoader *eval, const uint16_t *field, int
         }
         word += length;
     }
-    return word == end ||
-           fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)(2 * (end - word)));
+    return word == end || fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED,
+                               (long long)(eval->id_bytes * (end - word)));
 }
 
 // Checks all examples, which are `bytes` bytes, and their end. Keeps the examples in use.
 static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, Error *error) {
-    const uint16_t *word = eval->words, *end = word + bytes / 2;
+    const int size = eval->id_bytes;
+    const uint32_t *word = eval->words, *end = word + bytes / size;
     Error reason;
     for (int64_t e = 0; e < eval->in_file; e++) {
         if (end - word < EVAL_FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, (long long)e); }
-        EvalExample example = {eval->num_sequences, word[EVAL_COMPLETIONS], word[EVAL_LABEL]};
-        if (!eval_check_fields(word, end - word, e, &reason) || !eval_parse_texts(eval, word, vocab_size, &reason)) {
+        EvalExample example = {eval->num_sequences, (int)word[EVAL_COMPLETIONS], (int)word[EVAL_LABEL]};
+        if (!eval_check_fields(word, size, end - word, e, &reason) ||
+            !eval_parse_texts(eval, word, vocab_size, &reason)) {
             return fail(error, "example %lld: %s", (long long)e, reason.text);
         }
         eval->examples[e] = example;
-        word += word[EVAL_BYTES] / 2;
+        word += word[EVAL_BYTES] / (uint32_t)size;
     }
     if (eval->num_examples < eval->in_file) { eval->num_sequences = eval->examples[eval->num_examples].first_sequence; }
-    bytes -= 2 * (word - eval->words);
+    bytes -= size * (word - eval->words);
     return bytes == 0 || fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED, (long long)bytes,
                               (long long)eval->in_file);
 }
@@ -134,6 +141,18 @@ static inline void eval_close(EvalLoader *eval) {
 
 static inline int64_t eval_inputs(const EvalSequence *s) {
     return (int64_t)s->context_length + s->completion_length - 1;
+}
+
+// Takes the words of a file. Those of 16 bits are widened.
+static inline bool eval_take_words(EvalLoader *eval, uint8_t *data, int64_t bytes, int id_bytes) {
+    const int64_t count = bytes / id_bytes;
+    uint8_t *wide = id_bytes == 2 ? (uint8_t *)realloc(data, (size_t)(4 * count) + 1) : data;
+    eval->words = (uint32_t *)(void *)(wide != NULL ? wide : data);
+    eval->id_bytes = id_bytes;
+    if (wide == NULL || id_bytes == 4) { return wide != NULL; }
+    memmove(wide + 2 * count, wide, (size_t)(2 * count));
+    data_widen(eval->words, count);
+    return true;
 }
 
 // Sets T: the inputs of the longest sequence, rounded up, unless the model allows less.
@@ -157,20 +176,20 @@ static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size,
     Error reason;
     memset(eval, 0, sizeof(*eval));
     if (!bin_open(&bin, path, BIN_EVAL, error) ||
-        !bin_read_rest(&bin, (int64_t)EVAL_MAX_EXAMPLES * 65536, &data, &bytes, error)) {
+        !bin_read_rest(&bin, (int64_t)EVAL_MAX_EXAMPLES * 32768 * bin.element, &data, &bytes, error)) {
         return false;
     }
     path_copy(eval->path, path, strlen(path));
-    eval->words = (uint16_t *)(void *)data;
     eval->fingerprint = hash64_join(hash64(bin.header, DATA_HEADER_BYTES), data, (size_t)bytes);
+    eval->tokenizer = bin_tokenizer(bin.header);
     eval->max_seq_len = max_seq_len;
     eval->in_file = bin.header[2];
     eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
     eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
     // A sequence has a count and a token or more.
-    eval->sequences = (EvalSequence *)calloc((size_t)bytes / 4 + 1, sizeof(EvalSequence));
-    bool ok =
-        (eval->examples != NULL && eval->sequences != NULL) || fail(&reason, "out of memory for a list of examples");
+    eval->sequences = (EvalSequence *)calloc((size_t)(bytes / (2 * bin.element)) + 1, sizeof(EvalSequence));
+    bool ok = (eval_take_words(eval, data, bytes, bin.element) && eval->examples != NULL && eval->sequences != NULL) ||
+              fail(&reason, "out of memory for a list of examples");
     if (ok && eval_parse(eval, bytes, vocab_size, &reason)) {
         eval_set_length(eval);
         return true;
@@ -212,8 +231,9 @@ static inline void eval_read(const EvalLoader *eval, EvalBatch batch, int32_t *i
     for (int64_t k = 0; k < batch.sequences * (int64_t)eval->T; k++) {
         const EvalSequence *s = &eval->sequences[batch.first + k / eval->T];
         int64_t n = eval_inputs(s), i = max_i64(0, n - eval->T) + k % eval->T, after = i + 1 - s->context_length;
-        inputs[k] = i >= n ? 0 : i < s->context_length ? s->context[i] : s->completion[i - s->context_length];
-        targets[k] = i >= n ? 0 : after < 0 ? s->context[i + 1] : s->completion[after];
+        inputs[k] =
+            i >= n ? 0 : (int32_t)(i < s->context_length ? s->context[i] : s->completion[i - s->context_length]);
+        targets[k] = i >= n ? 0 : (int32_t)(after < 0 ? s->context[i + 1] : s->completion[after]);
     }
 }
 

@@ -10,11 +10,10 @@
 #include "llmc/data/json_line.h"
 #include "llmc/data/tokenizer.h"
 
-#define QUESTION_COMPLETIONS 4    // llm.c's readers expect 4
-#define QUESTION_MAX_TOKENS 32757 // all bytes of an example, with five fields and five counts, fit a uint16
+#define QUESTION_COMPLETIONS 4 // llm.c's readers expect 4
 
 // Encodes the string at the place after its number of tokens, and moves *out behind its last token.
-static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uint16_t **out, Error *error) {
+static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uint32_t **out, Error *error) {
     Text text = {NULL, 0, 0, false};
     int64_t count = 0;
     size_t start = place->at;
@@ -22,13 +21,13 @@ static inline bool question_encode_text(const Tokenizer *t, JsonLine *place, uin
               tokenizer_encode(t, (const uint8_t *)text.data, text.used, *out + 1, &count, error) &&
               (count > 0 || json_line_fail(place, start, "the text is empty, so it has no loss"));
     text_free(&text);
-    (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // an example with too many tokens is refused as a whole
+    (*out)[0] = (uint32_t)count;
     *out += 1 + count;
     return ok;
 }
 
 // Encodes the list of completions at the place.
-static inline bool question_encode_list(const Tokenizer *t, JsonLine *list, uint16_t **out, Error *error) {
+static inline bool question_encode_list(const Tokenizer *t, JsonLine *list, uint32_t **out, Error *error) {
     int count = 0;
     if (json_line_peek(list, 0) != '[') { return json_line_fail(list, list->at, "expected a list ([...])"); }
     do {
@@ -45,9 +44,9 @@ static inline bool question_encode_list(const Tokenizer *t, JsonLine *list, uint
 
 // Encodes a line of n bytes to `example`, which has room for n numbers: keys, quotes and brackets take more bytes than
 // fields and counts. The caller sets the example's number, field EVAL_INDEX.
-static inline bool question_encode(const Tokenizer *t, const char *line, size_t n, uint16_t *example, int64_t *count,
+static inline bool question_encode(const Tokenizer *t, const char *line, size_t n, uint32_t *example, int64_t *count,
                                    Error *error) {
-    uint16_t *out = example + EVAL_FIELDS;
+    uint32_t *out = example + EVAL_FIELDS;
     JsonLine context, completions, label;
     if (!json_line_find(line, n, "context", &context, error) ||
         !json_line_find(line, n, "completions", &completions, error) ||
@@ -61,14 +60,16 @@ static inline bool question_encode(const Tokenizer *t, const char *line, size_t 
         return json_line_fail(&label, label.at, "expected a whole number from 0 to 3");
     }
     *count = out - example;
-    if (2 * *count > UINT16_MAX) {
-        int64_t tokens = *count - EVAL_FIELDS - 1 - QUESTION_COMPLETIONS;
-        return fail(error, "JSON line: %lld tokens, at most %d fit", (long long)tokens, QUESTION_MAX_TOKENS);
+    if (*count > EVAL_MAX_WORDS) {
+        const int counts = EVAL_FIELDS + 1 + QUESTION_COMPLETIONS;
+        return fail(error, "JSON line: %lld tokens, at most %d fit", (long long)*count - counts,
+                    EVAL_MAX_WORDS - counts);
     }
-    example[EVAL_START] = EVAL_EXAMPLE_START;
-    example[EVAL_BYTES] = (uint16_t)(2 * *count);
+    const int id_bytes = data_id_bytes(t->vocab_size);
+    example[EVAL_START] = EVAL_EXAMPLE_START(id_bytes);
+    example[EVAL_BYTES] = (uint32_t)(id_bytes * *count);
     example[EVAL_INDEX] = 0;
-    example[EVAL_LABEL] = (uint16_t)right;
+    example[EVAL_LABEL] = (uint32_t)right;
     example[EVAL_COMPLETIONS] = QUESTION_COMPLETIONS;
     return true;
 }

@@ -7,15 +7,15 @@
 #include "llmc/data/tokenizer.h"
 #include "llmc/model/memory_plan.h"
 
-// Of a text: the file, which grows by doubling, and 2 bytes for each token.
-#define TEXT_MEMORY_BYTES 4
+// Of a text: the file, which grows by doubling, and 4 bytes for each token.
+#define TEXT_MEMORY_BYTES 6
 
 // Does a --train-data pattern mean token shards? Its name then ends with .bin. Otherwise it means text.
 static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
 
 // Appends end-of-text and the tokens of one text file to *tokens, which grows. named: the user names this file, so it
 // may be a pipe.
-static inline bool text_append(const char *path, bool named, const Tokenizer *tokenizer, uint16_t **tokens,
+static inline bool text_append(const char *path, bool named, const Tokenizer *tokenizer, uint32_t **tokens,
                                int64_t *count, Error *error) {
     uint8_t *text;
     int64_t bytes, added = 0;
@@ -33,13 +33,13 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
     ok = ok && bin_check_text(path, text, bytes, error);
     if (ok) {
-        uint16_t *larger = (uint16_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint16_t));
+        uint32_t *larger = (uint32_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint32_t));
         ok = larger != NULL || fail(error, "%s: out of memory for %lld bytes of text (use `tokenize` to make shards)",
                                     path, (long long)bytes);
         if (larger != NULL) { *tokens = larger; }
     }
     if (ok) {
-        (*tokens)[(*count)++] = (uint16_t)tokenizer->eot_token;
+        (*tokens)[(*count)++] = (uint32_t)tokenizer->eot_token;
         ok = tokenizer_encode_parallel(tokenizer, text, (size_t)bytes, *tokens + *count, &added, &reason) ||
              fail(error, "%s: %s", path, reason.text);
         *count += added;
@@ -51,7 +51,7 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
 // Tokenises the text files that a pattern (* ? [...]) matches, or standard input ("-"), in the order of their names.
 // End-of-text comes before each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file,
 // a folder and a file of another kind are errors.
-static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
+static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint32_t **tokens, int64_t *count,
                              Error *error) {
     glob_t files;
     memset(&files, 0, sizeof(files));
@@ -70,7 +70,7 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     }
     globfree(&files);
     if (ok) {
-        uint16_t *fitting = (uint16_t *)realloc(*tokens, (size_t)*count * sizeof(uint16_t));
+        uint32_t *fitting = (uint32_t *)realloc(*tokens, (size_t)*count * sizeof(uint32_t));
         if (fitting != NULL) { *tokens = fitting; }
     } else {
         free(*tokens);

@@ -3,11 +3,14 @@
 // There are two kinds. The built-in byte tokenizer has one id per byte and needs no file. A file is llm.c's
 // `gpt2_tokenizer.bin`, which lists the tokens but not the merges. For the tokens of GPT-2 or of another byte-pair
 // encoding, the merges follow from the order of the tokens, and 256 bytes and end-of-text are the byte tokenizer. Other
-// lists of tokens are refused. Runs and shards keep their copies in this form. dev/data/vocab.py writes it from GPT-2's
-// merges, and dev/hf.py from a tokenizer.json.
+// lists of tokens are refused. A file of version 3, our own, also says how a text is cut into words, how tokens merge,
+// and which ids are ranked: tokens of text, where a lower id merges first. Its other ids are special (Llama 3,
+// SmolLM2). Runs and shards keep their copies in this form. dev/data/vocab.py writes it from GPT-2's merges, and
+// dev/hf.py from a tokenizer.json.
 //
-// No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
-// where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
+// No text is special: `<|endoftext|>` in the input is encoded letter by letter, and special ids appear only where a
+// caller puts them. Every byte string decodes to itself after encoding, valid UTF-8 or not. But SmolLM2 has no token
+// for 21 rare bytes: they leave no trace, as in transformers.
 //
 // Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2 (bytes as the base
 // vocabulary); Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges).
@@ -24,6 +27,13 @@
 
 typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE } TokenizerKind;
 
+// Which rule cuts a text into words. SmolLM2 cuts off single digits first, then what is between them as GPT-2 does.
+typedef enum { WORDS_GPT2, WORDS_LLAMA3, WORDS_SMOLLM2, WORDS_RULES } WordRule;
+
+// Which two tokens merge. By order: each token has one pair, which the order of all tokens tells. By bytes: any two
+// whose bytes together are a token, and a word that is a token is taken whole.
+typedef enum { MERGE_BY_ORDER, MERGE_BY_BYTES, MERGE_RULES } MergeRule;
+
 // The class of a character in the pre-tokenisation rule. MULTIBYTE: the bytes that follow decide.
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
 
@@ -32,17 +42,16 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE 
 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
-    NO_TOKEN = MAX_VOCAB,           // "these two do not merge", "no such word"
+    NO_TOKEN = 0xffffff,            // "these two do not merge", "no such token"
     BPE_WINDOW = 64,                // bytes of a long word that are merged at a time
     BPE_STACK = 512,                // bytes that are merged without allocating memory
     PARALLEL_JOBS = 256,            // parts of a text that are encoded independently, at most
     PARALLEL_JOB_BYTES = 64 * 1024, // bytes of a part, at least
 };
 
-// Tokens `left` and `right` become token `merged`. key = left << 16 | right. Free slots have merged == NO_TOKEN.
-typedef struct {
-    uint32_t key, merged;
-} MergeSlot;
+// Tokens `left` and `right` become token `merged`: left << 44 | right << 24 | merged. Free slots are MERGE_FREE.
+typedef uint64_t MergeSlot;
+#define MERGE_FREE UINT64_MAX
 
 // Finds a token by its bytes. Free slots have length 0.
 typedef struct {
@@ -52,18 +61,22 @@ typedef struct {
 
 typedef struct {
     TokenizerKind kind;
-    int vocab_size;           // ids are 0 .. vocab_size-1
-    int eot_token;            // the end-of-text id
-    uint8_t byte_values[256]; // id -> byte, for the ids that are single bytes
-    uint8_t byte_ids[256];    // byte -> id
-    uint8_t byte_class[256];  // CharClass of ASCII characters, CHAR_MULTIBYTE for bytes above
+    int vocab_size;    // ids are 0 .. vocab_size-1
+    int eot_token;     // the special id that precedes each document
+    int version;       // of the file that tokenizer_write makes: 2 or 3
+    int first, ranked; // ids first .. first+ranked-1 are tokens of text, the others are special
+    WordRule word_rule;
+    MergeRule merge_rule;
+    bool lacks_bytes;        // some bytes have no token
+    uint32_t byte_ids[256];  // byte -> id or NO_TOKEN
+    uint8_t byte_class[256]; // CharClass of ASCII characters, CHAR_MULTIBYTE for bytes above
     // BPE only:
     uint8_t *token_bytes;    // token i is token_bytes[token_offsets[i] .. token_offsets[i+1])
     uint32_t *token_offsets; // (vocab_size+1)
     int table_bits;          // the hash tables have 2^table_bits slots, so that they are at most half full
     MergeSlot *merges;       // (1 << table_bits), the id of a merged pair is also its rank: lower ids merge first
-    WordSlot *words;         // (1 << table_bits), tokens whose bytes encode to just that token
-    uint16_t *byte_pairs;    // (256,256), what two bytes merge to
+    WordSlot *words;         // (1 << table_bits), the ranked tokens
+    uint32_t *byte_pairs;    // (256,256), what two bytes merge to
     uint8_t *char_classes;   // (UNICODE_CODE_POINTS / 4), 2 bits each
     // Encoding fails soon after a signal has made this other than 0. NULL: nothing stops it.
     const volatile sig_atomic_t *stop;
@@ -107,9 +120,10 @@ static inline void tokenizer_init_classes(Tokenizer *t) {
     }
 }
 
-// ---- Pre-tokenisation: GPT-2's rule cuts a text into words, inside which bytes are merged ----
+// ---- Pre-tokenisation: a rule cuts a text into words, inside which bytes are merged. GPT-2's and Llama 3's: ----
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 
 // The end of the run of characters of one class that begins at i.
 static inline size_t tokenizer_run_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n, CharClass wanted) {
@@ -122,27 +136,78 @@ static inline size_t tokenizer_run_end(const Tokenizer *t, const uint8_t *text, 
     }
 }
 
-// Returns the bytes of the contraction at text[i], an apostrophe. Returns 0 if it begins no contraction.
-static inline size_t tokenizer_contraction(const uint8_t *text, size_t i, size_t n) {
-    int a = i + 1 < n ? text[i + 1] : 0, b = i + 2 < n ? text[i + 2] : 0;
+// Returns the bytes of the contraction at text[i], an apostrophe. Returns 0 if it begins no contraction. Llama 3's may
+// have capitals, and a long s.
+static inline size_t tokenizer_contraction(const uint8_t *text, size_t i, size_t n, bool llama3) {
+    const int fold = llama3 ? 'a' - 'A' : 0;
+    int a = i + 1 < n ? text[i + 1] | fold : 0, b = i + 2 < n ? text[i + 2] | fold : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd') { return 2; }
+    if (llama3 && i + 2 < n && text[i + 1] == 0xc5 && text[i + 2] == 0xbf) { return 3; } // U+017F
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// The end of the word that begins at text[i], i < n.
-static inline size_t tokenizer_word_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+// The end of a word of spaces, text[i .. end), before another character, which the last one belongs to.
+static inline size_t tokenizer_leave_space(const uint8_t *text, size_t i, size_t end) {
+    size_t last = end - 1;
+    while ((text[last] & 0xc0) == 0x80) { last--; }
+    return last > i ? last : end;
+}
+
+// GPT-2's rule.
+static inline size_t tokenizer_word_end_gpt2(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
     if (text[i] == '\'') {
-        size_t length = tokenizer_contraction(text, i, n);
+        size_t length = tokenizer_contraction(text, i, n, false);
         if (length > 0) { return i + length; }
     }
     int length;
     size_t start = text[i] == ' ' && i + 1 < n ? i + 1 : i; // a word may begin with one space
     CharClass first = tokenizer_char_class(t, text + start, n - start, &length);
     size_t end = tokenizer_run_end(t, text, start + (size_t)length, n, first);
-    if (first != CHAR_SPACE || end == n) { return end; }
-    size_t last = end - 1; // the last of several spaces belongs to the next word
-    while ((text[last] & 0xc0) == 0x80) { last--; }
-    return last > i ? last : end;
+    return first != CHAR_SPACE || end == n ? end : tokenizer_leave_space(text, i, end);
+}
+
+// SmolLM2's rule: GPT-2's between digits, each of which is a word.
+static inline size_t tokenizer_word_end_smollm2(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    int length;
+    CharClass first = tokenizer_char_class(t, text + i, n - i, &length);
+    if (first == CHAR_NUMBER) { return i + (size_t)length; }
+    size_t end = first == CHAR_SPACE ? tokenizer_run_end(t, text, i, n, first) : n; // of spaces
+    if (end < n && tokenizer_char_class(t, text + end, n - end, &length) == CHAR_NUMBER) { return end; }
+    return tokenizer_word_end_gpt2(t, text, i, n);
+}
+
+static inline bool tokenizer_ends_line(uint8_t byte) { return byte == '\r' || byte == '\n'; }
+
+// Llama 3's rule.
+static inline size_t tokenizer_word_end_llama3(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    int length, more;
+    size_t end = text[i] == '\'' ? tokenizer_contraction(text, i, n, true) : 0;
+    if (end > 0) { return i + end; }
+    CharClass first = tokenizer_char_class(t, text + i, n - i, &length), second = CHAR_MULTIBYTE; // at the end
+    end = i + (size_t)length;
+    if (end < n) { second = tokenizer_char_class(t, text + end, n - end, &more); }
+    bool joins = second == CHAR_LETTER && first != CHAR_NUMBER && !tokenizer_ends_line(text[i]);
+    if (first == CHAR_LETTER || joins) { return tokenizer_run_end(t, text, end, n, CHAR_LETTER); }
+    for (int digits = 1; first == CHAR_NUMBER && second == CHAR_NUMBER && digits < 3; digits++) {
+        end += (size_t)more;
+        second = end < n ? tokenizer_char_class(t, text + end, n - end, &more) : CHAR_MULTIBYTE;
+    }
+    if (first == CHAR_NUMBER) { return end; }
+    if (first == CHAR_OTHER || (text[i] == ' ' && second == CHAR_OTHER)) {
+        end = tokenizer_run_end(t, text, end, n, CHAR_OTHER);
+        while (end < n && tokenizer_ends_line(text[end])) { end++; }
+        return end;
+    }
+    end = tokenizer_run_end(t, text, end, n, CHAR_SPACE);
+    size_t line = end; // behind the last end of a line among these spaces
+    while (line > i && !tokenizer_ends_line(text[line - 1])) { line--; }
+    return line > i ? line : end == n ? end : tokenizer_leave_space(text, i, end);
+}
+
+// The end of the word that begins at text[i], i < n.
+static inline size_t tokenizer_word_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    if (t->word_rule == WORDS_GPT2) { return tokenizer_word_end_gpt2(t, text, i, n); }
+    return (t->word_rule == WORDS_LLAMA3 ? tokenizer_word_end_llama3 : tokenizer_word_end_smollm2)(t, text, i, n);
 }
 
 // The class of the character that ends just before text[i], i > 0.
@@ -155,14 +220,19 @@ static inline CharClass tokenizer_class_before(const Tokenizer *t, const uint8_t
 }
 
 // May the text be cut before text[i], 0 < i < n? Returns true only if a word ends there whatever comes before and
-// behind. No alternative of the rule goes from one class to another, except for a space at its beginning and an
-// apostrophe before letters. The character at text[i] must be complete.
+// behind. No alternative of GPT-2's rule goes from one class to another, except for a space at its beginning and an
+// apostrophe before letters. Llama 3's go also from other characters to letters and ends of lines. The character at
+// text[i] must be complete.
 static inline bool tokenizer_can_split(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
     if (t->kind == TOKENIZER_BYTE) { return true; }
     if ((text[i] & 0xc0) == 0x80) { return false; } // perhaps inside a character
     int length;
     CharClass before = tokenizer_class_before(t, text, i), behind = tokenizer_char_class(t, text + i, n - i, &length);
-    return before != behind && before != CHAR_SPACE && !(text[i - 1] == '\'' && behind == CHAR_LETTER);
+    bool joins = behind == CHAR_LETTER && text[i - 1] == '\'';
+    if (t->word_rule == WORDS_LLAMA3) {
+        joins = before == CHAR_OTHER && (behind == CHAR_LETTER || tokenizer_ends_line(text[i]));
+    }
+    return before != behind && before != CHAR_SPACE && !joins;
 }
 
 // The first place at or behind `from` where the text may be cut, or n.
@@ -216,24 +286,36 @@ static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *w
     }
 }
 
-// Returns the token that left and right merge to, or NO_TOKEN.
-static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
-    uint32_t key = left << 16 | right;
-    for (uint64_t i = key * 0x9e3779b1u >> (32 - t->table_bits);; i = tokenizer_next_slot(t, i)) {
-        const MergeSlot *slot = &t->merges[i];
-        if (slot->key == key || slot->merged == NO_TOKEN) { return slot->merged; }
-    }
+static inline bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
+    return (int64_t)token - t->first < 0 || (int64_t)token - t->first >= t->ranked;
 }
 
-static inline void tokenizer_add_merge(Tokenizer *t, uint32_t left, uint32_t right, uint32_t merged) {
-    uint32_t key = left << 16 | right;
-    uint64_t i = key * 0x9e3779b1u >> (32 - t->table_bits);
-    while (t->merges[i].merged != NO_TOKEN) { i = tokenizer_next_slot(t, i); }
-    t->merges[i].key = key;
-    t->merges[i].merged = merged;
-    if (left < 256 && right < 256) {
-        t->byte_pairs[t->byte_values[left] * 256 + t->byte_values[right]] = (uint16_t)merged;
-    }
+static inline int64_t tokenizer_token_length(const Tokenizer *t, uint32_t token) {
+    return (int64_t)t->token_offsets[token + 1] - t->token_offsets[token];
+}
+
+// Returns the token of the joined bytes of left and right, or NO_TOKEN.
+static inline uint32_t tokenizer_joined(const Tokenizer *t, uint32_t left, uint32_t right) {
+    uint8_t bytes[2 * MAX_TOKEN_BYTES];
+    size_t n = (size_t)tokenizer_token_length(t, left), more = (size_t)tokenizer_token_length(t, right);
+    if (n + more > MAX_TOKEN_BYTES) { return NO_TOKEN; }
+    memcpy(bytes, t->token_bytes + t->token_offsets[left], n);
+    memcpy(bytes + n, t->token_bytes + t->token_offsets[right], more);
+    const WordSlot *slot = tokenizer_word_slot(t, bytes, n + more);
+    return slot->length != 0 ? slot->token : (uint32_t)NO_TOKEN;
+}
+
+// The slot of a merge, or the free slot where it belongs. key = left << 20 | right.
+static inline MergeSlot *tokenizer_merge_slot(const Tokenizer *t, uint64_t key) {
+    uint64_t i = key * 0x9e3779b97f4a7c15ULL >> (64 - t->table_bits);
+    while (t->merges[i] >> 24 != key && t->merges[i] != MERGE_FREE) { i = tokenizer_next_slot(t, i); }
+    return &t->merges[i];
+}
+
+// Returns the token that left and right merge to, or NO_TOKEN.
+static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
+    if (t->merge_rule == MERGE_BY_BYTES) { return tokenizer_joined(t, left, right); }
+    return *tokenizer_merge_slot(t, (uint64_t)left << 20 | right) & NO_TOKEN;
 }
 
 static inline bool tokenizer_is_stopped(const Tokenizer *t) { return t->stop != NULL && *t->stop != 0; }
@@ -241,77 +323,89 @@ static inline bool tokenizer_is_stopped(const Tokenizer *t) { return t->stop != 
 // Byte-pair encoding itself. Begins with single bytes and merges the pair of the lowest rank, the leftmost of equals,
 // until no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory. Gives up
 // when it is stopped.
-static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens,
-                                            uint16_t *ranks) {
+static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint32_t *tokens,
+                                            uint32_t *ranks) {
     for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[bytes[i]]; }
     for (int64_t i = 0; i + 1 < n; i++) { ranks[i] = t->byte_pairs[bytes[i] * 256 + bytes[i + 1]]; }
     while (n > 1 && !tokenizer_is_stopped(t)) {
-        uint16_t lowest = NO_TOKEN;
-        for (int64_t i = 0; i + 1 < n; i++) { lowest = ranks[i] < lowest ? ranks[i] : lowest; }
-        if (lowest == NO_TOKEN) { break; }
+        uint32_t lowest = NO_TOKEN;
         int64_t at = 0;
-        while (ranks[at] != lowest) { at++; }
+        for (int64_t i = 0; i + 1 < n; i++) {
+            at = ranks[i] < lowest ? i : at;
+            lowest = ranks[i] < lowest ? ranks[i] : lowest;
+        }
+        if (lowest == NO_TOKEN) { break; }
         tokens[at] = lowest;
         n--;
-        memmove(tokens + at + 1, tokens + at + 2, (size_t)(n - at - 1) * sizeof(uint16_t));
-        memmove(ranks + at, ranks + at + 1, (size_t)(n - at - 1) * sizeof(uint16_t));
-        if (at > 0) { ranks[at - 1] = (uint16_t)tokenizer_merged(t, tokens[at - 1], lowest); }
-        if (at + 1 < n) { ranks[at] = (uint16_t)tokenizer_merged(t, lowest, tokens[at + 1]); }
+        for (int64_t i = at; i + 1 < n; i++) { tokens[i + 1] = tokens[i + 2], ranks[i] = ranks[i + 1]; }
+        if (at > 0) { ranks[at - 1] = tokenizer_merged(t, tokens[at - 1], lowest); }
+        if (at + 1 < n) { ranks[at] = tokenizer_merged(t, lowest, tokens[at + 1]); }
     }
     return n;
 }
 
 // tokenizer_merge_bytes with its own scratch memory. Returns -1 when out of memory.
-static inline int64_t tokenizer_merge_window(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens) {
-    uint16_t local[BPE_STACK], *ranks = local;
-    if (n > BPE_STACK) { ranks = (uint16_t *)malloc((size_t)n * sizeof(uint16_t)); }
+static inline int64_t tokenizer_merge_window(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint32_t *tokens) {
+    uint32_t local[BPE_STACK], *ranks = local;
+    if (n > BPE_STACK) { ranks = (uint32_t *)malloc((size_t)n * sizeof(uint32_t)); }
     if (ranks == NULL) { return -1; }
     int64_t count = tokenizer_merge_bytes(t, bytes, n, tokens, ranks);
     if (ranks != local) { free(ranks); }
     return count;
 }
 
-static inline int64_t tokenizer_token_length(const Tokenizer *t, uint32_t token) {
-    return (int64_t)t->token_offsets[token + 1] - t->token_offsets[token];
-}
-
 // Appends word[done .. done+more) to the encoding of word[0 .. done), `count` tokens; returns the new count or -1.
 //
 // New bytes can change the end of an encoding. So its last tokens are taken back into bytes and encoded again together
-// with the new bytes. If the first of these tokens comes out unchanged, the tokens before it stay right: merges happen
-// in the order of their ranks, so these two tokens alone decide whether a merge crosses the border between them, and no
-// merge crossed it before. Otherwise more tokens are taken back.
+// with the new bytes. If the first of these tokens comes out unchanged, the tokens before it stay right: the bytes
+// on either side of a border merge in one order, whatever is around them, until a merge crosses the border. So the
+// tokens on its two sides alone decide whether one does, and none crossed it before. Otherwise more tokens are taken
+// back.
 static inline int64_t tokenizer_extend(const Tokenizer *t, const uint8_t *word, int64_t done, int64_t more,
-                                       uint16_t *tokens, int64_t count) {
+                                       uint32_t *tokens, int64_t count) {
     int64_t keep = count, start = done; // tokens[0 .. keep) encode word[0 .. start)
     for (int64_t back = 4;; back *= 2) {
         for (int64_t target = max_i64(0, keep - back); keep > target;) {
             start -= tokenizer_token_length(t, tokens[--keep]);
         }
-        uint16_t first = tokens[keep];
+        uint32_t first = tokens[keep];
         int64_t fresh = tokenizer_merge_window(t, word + start, done + more - start, tokens + keep);
         if (fresh < 0) { return -1; }
         if (keep == 0 || tokens[keep] == first) { return keep + fresh; }
     }
 }
 
+// Copies to `kept` the bytes that have a token, and returns their number.
+static inline size_t tokenizer_keep_bytes(const Tokenizer *t, const uint8_t *word, size_t bytes, uint8_t *kept) {
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        kept[n] = word[i];
+        n += t->byte_ids[word[i]] != NO_TOKEN;
+    }
+    return n;
+}
+
 // Encodes one word. Returns the number of tokens, or -1 when out of memory or stopped. With a trained vocabulary the
 // time is proportional to n, also for a word of megabytes: a new byte changes few tokens before it. A vocabulary made
 // for the purpose lets a byte change all of them.
-static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
+static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *word, int64_t n, uint32_t *tokens) {
     if (n <= MAX_TOKEN_BYTES) {
         const WordSlot *slot = tokenizer_word_slot(t, word, (size_t)n);
         if (slot->length != 0) {
-            tokens[0] = (uint16_t)slot->token;
+            tokens[0] = slot->token;
             return 1;
         }
     }
+    uint8_t *kept = t->lacks_bytes ? (uint8_t *)malloc((size_t)n) : NULL;
+    if (t->lacks_bytes && kept == NULL) { return -1; }
+    if (kept != NULL) { n = (int64_t)tokenizer_keep_bytes(t, word, (size_t)n, kept), word = kept; }
     int64_t done = min_i64(n, BPE_WINDOW), count = tokenizer_merge_window(t, word, done, tokens);
     while (done < n && count >= 0 && !tokenizer_is_stopped(t)) {
         int64_t more = min_i64(n - done, BPE_WINDOW);
         count = tokenizer_extend(t, word, done, more, tokens, count);
         done += more;
     }
+    free(kept);
     return tokenizer_is_stopped(t) ? -1 : count;
 }
 
@@ -331,9 +425,10 @@ static inline void tokenizer_free(Tokenizer *t) {
 static inline void tokenizer_init_byte(Tokenizer *t) {
     memset(t, 0, sizeof(*t));
     t->kind = TOKENIZER_BYTE;
+    t->version = 2;
     t->vocab_size = 257;
-    t->eot_token = 256;
-    for (int i = 0; i < 256; i++) { t->byte_values[i] = t->byte_ids[i] = (uint8_t)i; }
+    t->eot_token = t->ranked = 256;
+    for (uint32_t i = 0; i < 256; i++) { t->byte_ids[i] = i; }
 }
 
 // GPT-2's ids begin with the bytes that are visible characters of Latin-1, and the others follow.
@@ -341,96 +436,94 @@ static inline bool tokenizer_byte_is_visible(int byte) {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
-// Gives the token of the next id its bytes. token_bytes must have room.
-static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_t n) {
-    uint32_t offset = t->token_offsets[t->vocab_size];
-    memcpy(t->token_bytes + offset, bytes, n);
-    t->token_offsets[++t->vocab_size] = offset + (uint32_t)n;
-}
-
-static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t n) {
-    WordSlot *slot = tokenizer_word_slot(t, bytes, n);
-    slot->head = tokenizer_word_head(bytes, n);
-    slot->length = (uint32_t)n;
-    slot->token = (uint32_t)t->vocab_size;
-    tokenizer_add_token(t, bytes, n);
-}
-
-// Allocates an empty BPE tokenizer of at most max_tokens tokens, which have at most token_bytes bytes together, and
-// adds the 256 bytes.
-static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t max_tokens, int64_t token_bytes, Error *error) {
-    t->kind = TOKENIZER_BPE;
-    for (t->table_bits = 10; (int64_t)1 << t->table_bits < 2 * max_tokens;) { t->table_bits++; }
-    const size_t slots = (size_t)1 << t->table_bits;
-    t->token_bytes = (uint8_t *)malloc((size_t)token_bytes);
-    t->token_offsets = (uint32_t *)calloc((size_t)max_tokens + 1, sizeof(uint32_t));
-    t->merges = (MergeSlot *)malloc(slots * sizeof(MergeSlot));
-    t->words = (WordSlot *)calloc(slots, sizeof(WordSlot));
-    t->byte_pairs = (uint16_t *)malloc(256 * 256 * sizeof(uint16_t));
-    t->char_classes = (uint8_t *)calloc(UNICODE_CODE_POINTS / 4, 1);
-    if (!t->token_bytes || !t->token_offsets || !t->merges || !t->words || !t->byte_pairs || !t->char_classes) {
-        return fail(error, "out of memory for a tokenizer");
-    }
-    memset(t->byte_pairs, 0xff, 256 * 256 * sizeof(uint16_t)); // NO_TOKEN
-    for (size_t i = 0; i < slots; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
-    tokenizer_init_classes(t);
+// Tells whether the first 256 tokens are the bytes in GPT-2's order.
+static inline bool tokenizer_has_gpt2_bytes(const Tokenizer *t) {
+    uint32_t id = 0;
     for (int visible = 1; visible >= 0; visible--) {
         for (int byte = 0; byte < 256; byte++) {
             if (tokenizer_byte_is_visible(byte) != (visible == 1)) { continue; }
-            uint8_t value = (uint8_t)byte;
-            t->byte_ids[byte] = (uint8_t)t->vocab_size;
-            t->byte_values[t->vocab_size] = value;
-            tokenizer_add_word(t, &value, 1);
+            if (tokenizer_token_length(t, id) != 1 || t->token_bytes[id] != byte) { return false; }
+            id++;
         }
     }
     return true;
 }
 
-// Rebuilds in `b` the merges of the byte-pair encoding whose tokens are those of `t`, in this order: the bytes, a token
-// for each merge, end-of-text. Returns false if there is no such encoding.
+// Allocates the tables of the ranked tokens, empty.
+static inline bool tokenizer_init_bpe(Tokenizer *t, Error *error) {
+    t->kind = TOKENIZER_BPE;
+    for (t->table_bits = 10; (int64_t)1 << t->table_bits < 2 * (int64_t)t->ranked;) { t->table_bits++; }
+    const size_t slots = (size_t)1 << t->table_bits;
+    t->merges = (MergeSlot *)malloc(slots * sizeof(MergeSlot));
+    t->words = (WordSlot *)calloc(slots, sizeof(WordSlot));
+    t->byte_pairs = (uint32_t *)malloc(256 * 256 * sizeof(uint32_t));
+    t->char_classes = (uint8_t *)calloc(UNICODE_CODE_POINTS / 4, 1);
+    if (!t->merges || !t->words || !t->byte_pairs || !t->char_classes) {
+        return fail(error, "out of memory for a tokenizer");
+    }
+    for (size_t i = 0; i < slots; i++) { t->merges[i] = MERGE_FREE; }
+    for (int i = 0; i < 256 * 256; i++) { t->byte_pairs[i] = NO_TOKEN; }
+    for (int i = 0; i < 256; i++) { t->byte_ids[i] = NO_TOKEN; }
+    tokenizer_init_classes(t);
+    return true;
+}
+
+// Adds a token to the tables and, if tokens merge by their order, recovers its merge. Returns false if it has none.
 //
 // A merge joins tokens of earlier merges, so a pair with token i has a larger id than i, and the encoding of any text
 // applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier merges
 // until two tokens are left. These two tokens are merge i. This holds for every token that is the encoding of its own
 // bytes. All tokens of a trained vocabulary are: a token was made between two borders that no merge had crossed, and
 // the merges between these borders used only its own bytes.
-static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
-    uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
-    for (int id = 0; id < t->vocab_size - 1; id++) {
-        const uint8_t *bytes = t->token_bytes + t->token_offsets[id];
-        int64_t n = tokenizer_token_length(t, (uint32_t)id);
-        if (id < 256) {
-            if (n != 1 || bytes[0] != b->byte_values[id]) { return false; }
-            continue;
-        }
-        if (tokenizer_merge_bytes(b, bytes, n, tokens, ranks) != 2) { return false; }
-        tokenizer_add_merge(b, tokens[0], tokens[1], (uint32_t)id);
-        tokenizer_add_word(b, bytes, (size_t)n);
+static inline bool tokenizer_add_ranked(Tokenizer *t, uint32_t id) {
+    uint32_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
+    const uint8_t *bytes = t->token_bytes + t->token_offsets[id];
+    const int64_t n = tokenizer_token_length(t, id);
+    const WordSlot word = {tokenizer_word_head(bytes, (size_t)n), (uint32_t)n, id};
+    WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)n);
+    if (slot->length != 0) { return false; } // there is such a token
+    *slot = word;
+    if (n == 1) { t->byte_ids[bytes[0]] = id; }
+    if (n > 1 && t->merge_rule == MERGE_BY_ORDER) {
+        if (tokenizer_merge_bytes(t, bytes, n, tokens, ranks) != 2) { return false; }
+        if (tokens[0] == NO_TOKEN || tokens[1] == NO_TOKEN) { return false; }
+        const uint64_t key = (uint64_t)tokens[0] << 20 | tokens[1];
+        *tokenizer_merge_slot(t, key) = key << 24 | id;
     }
-    b->eot_token = t->vocab_size - 1;
-    tokenizer_add_token(b, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
+    if (n == 2) { t->byte_pairs[bytes[0] * 256 + bytes[1]] = id; }
     return true;
 }
 
-// Makes the byte tokenizer, or the byte-pair encoding, of the tokens of `t`.
+// Makes the tables of the tokens that t has taken, or the byte tokenizer. A file of version 1 or 2 has GPT-2's rules,
+// and all its tokens but the last, end-of-text, are ranked. After a failure the caller frees t.
 static inline bool tokenizer_recover(Tokenizer *t, Error *error) {
-    Tokenizer b;
     int last = t->vocab_size - 1, i = 0;
     const uint8_t *end = t->token_bytes + t->token_offsets[last];
-    bool fits = last >= 256 && last < MAX_VOCAB && t->eot_token == last &&
-                tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
-                memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
-    while (fits && i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) { i++; }
-    bool is_byte = i == 256 && last == 256;
-    fail(error, "its tokens are not those of a byte-pair encoding (256 bytes, one for each merge, " END_OF_TEXT
-                "); " MAKE_TOKENIZER); // unless they are
-    memset(&b, 0, sizeof(b));
-    if (is_byte) { tokenizer_init_byte(&b); }
-    bool ok = is_byte || (fits && tokenizer_init_bpe(&b, t->vocab_size, t->token_offsets[last + 1] + 256, error) &&
-                          tokenizer_rebuild_merges(t, &b));
-    tokenizer_free(ok ? t : &b);
-    if (ok) { *t = b; }
-    return ok;
+    bool fits = t->version == 3 || (last >= 256 && t->eot_token == last &&
+                                    tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
+                                    memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0);
+    while (fits && last == 256 && i < 256 && tokenizer_token_length(t, (uint32_t)i) == 1 && t->token_bytes[i] == i) {
+        i++;
+    }
+    if (i == 256 && t->version == 2) {
+        tokenizer_free(t);
+        tokenizer_init_byte(t);
+        return true;
+    }
+    if (fits && !tokenizer_init_bpe(t, error)) { return false; }
+    fits = fits && (t->version == 3 || tokenizer_has_gpt2_bytes(t));
+    for (int id = t->first; id < t->first + t->ranked && fits; id++) { fits = tokenizer_add_ranked(t, (uint32_t)id); }
+    for (i = 0; i < 256 && fits; i++) { t->lacks_bytes |= t->byte_ids[i] == NO_TOKEN; }
+    return (fits && !(t->lacks_bytes && t->merge_rule == MERGE_BY_BYTES)) ||
+           fail(error, "its tokens are not those of a byte-pair encoding (256 bytes, one for each merge, " END_OF_TEXT
+                       "); " MAKE_TOKENIZER);
+}
+
+// Gives the token of the next id its bytes. token_bytes must have room.
+static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_t n) {
+    uint32_t offset = t->token_offsets[t->vocab_size];
+    memcpy(t->token_bytes + offset, bytes, n);
+    t->token_offsets[++t->vocab_size] = offset + (uint32_t)n;
 }
 
 // Takes the tokens of a gpt2_tokenizer.bin: for each one a length byte and so many bytes. After a failure the caller
@@ -451,7 +544,23 @@ static inline bool tokenizer_take_tokens(Tokenizer *t, const uint8_t *data, int6
     return at == size || fail(error, "%lld bytes follow the last of %d tokens", (long long)(size - at), tokens);
 }
 
-// Loads a tokenizer's file, llm.c's gpt2_tokenizer.bin. Free with tokenizer_free.
+// Takes the rules of a file's header, whose end-of-text id is in the vocabulary.
+static inline bool tokenizer_take_header(Tokenizer *t, const int32_t *h, Error *error) {
+    t->version = h[1] == 3 ? 3 : 2;
+    t->eot_token = h[1] == 1 ? 50256 : h[3];
+    t->ranked = h[2] - 1;
+    if (h[1] != 3) { return true; }
+    t->word_rule = (WordRule)h[4], t->merge_rule = (MergeRule)h[5], t->first = h[6], t->ranked = h[7];
+    if (h[4] < 0 || h[4] >= WORDS_RULES || h[5] < 0 || h[5] >= MERGE_RULES) {
+        return fail(error, "cuts words by rule %d and merges by rule %d, known are 0 to 2 and 0 to 1 (damaged?)", h[4],
+                    h[5]);
+    }
+    return (h[6] >= 0 && h[7] > 0 && h[7] <= h[2] - h[6] && tokenizer_is_special(t, t->eot_token)) ||
+           fail(error, "ranks %d tokens from id %d on, of %d, whose end-of-text %d must not be one of them (damaged?)",
+                h[7], h[6], h[2], h[3]);
+}
+
+// Loads a tokenizer's file: llm.c's gpt2_tokenizer.bin, or ours of version 3. Free with tokenizer_free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
     BinFile bin;
     uint8_t *data;
@@ -461,12 +570,12 @@ static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) 
     if (!path_check(path, "--tokenizer", error)) { return false; }
     if (!path_exists(path)) { return fail(error, "%s: no such file; " MAKE_TOKENIZER, path); }
     if (!bin_open(&bin, path, BIN_TOKENIZER, error)) { return false; }
-    int tokens = bin.header[2], eot = bin.header[1] == 1 ? 50256 : bin.header[3];
+    const int32_t *h = bin.header, tokens = h[2], eot = h[1] == 1 ? 50256 : h[3];
     if (!bin_read_rest(&bin, (int64_t)tokens * (1 + MAX_TOKEN_BYTES), &data, &size, error)) { return false; }
-    t->eot_token = eot;
     bool ok = (eot >= 0 && eot < tokens) ||
               fail(&reason, "end-of-text id %d is outside the vocabulary of %d tokens", eot, tokens);
-    ok = ok && tokenizer_take_tokens(t, data, size, tokens, &reason) && tokenizer_recover(t, &reason);
+    ok = ok && tokenizer_take_header(t, h, &reason) && tokenizer_take_tokens(t, data, size, tokens, &reason) &&
+         tokenizer_recover(t, &reason);
     free(data);
     if (!ok) { tokenizer_free(t); }
     return ok || fail(error, "%s: %s", path, reason.text);
@@ -489,16 +598,16 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
         *bytes = (int)tokenizer_token_length(t, (uint32_t)token);
         return t->token_bytes + t->token_offsets[token];
     }
-    *bytes = token == t->eot_token ? (int)strlen(END_OF_TEXT) : 1;
-    return token == t->eot_token ? (const uint8_t *)END_OF_TEXT : &t->byte_values[token];
+    *bytes = token == t->eot_token ? (int)strlen(END_OF_TEXT) : 1; // below, a low byte of the id itself
+    return token == t->eot_token ? (const uint8_t *)END_OF_TEXT : (const uint8_t *)&t->byte_ids[token];
 }
 
-// Returns the bytes of the text that `count` ids stand for. End-of-text stands for none.
+// Returns the bytes of the text that `count` ids stand for. Special ids stand for none.
 static inline int64_t tokenizer_count_bytes(const Tokenizer *t, const int32_t *tokens, int64_t count) {
     int64_t all = 0;
     for (int64_t i = 0; i < count; i++) {
         int bytes = 0;
-        if (tokens[i] != t->eot_token && tokenizer_decode(t, tokens[i], &bytes) != NULL) { all += bytes; }
+        if (!tokenizer_is_special(t, tokens[i]) && tokenizer_decode(t, tokens[i], &bytes) != NULL) { all += bytes; }
     }
     return all;
 }
@@ -506,7 +615,7 @@ static inline int64_t tokenizer_count_bytes(const Tokenizer *t, const int32_t *t
 // Encodes text. tokens must have room for `bytes` ids; *count is the number of ids written. Thread-safe. With
 // a trained vocabulary the time is proportional to the length, whatever the text. Fails when out of memory, and when it
 // is stopped.
-static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
+static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint32_t *tokens,
                                     int64_t *count, Error *error) {
     *count = 0;
     if (t->kind == TOKENIZER_BYTE) {
@@ -526,7 +635,7 @@ static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, siz
 }
 
 // tokenizer_encode on all cores: the text is cut where words end for certain.
-static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
+static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *text, size_t bytes, uint32_t *tokens,
                                              int64_t *count, Error *error) {
     size_t starts[PARALLEL_JOBS + 1], step = (size_t)max_i64(PARALLEL_JOB_BYTES, (int64_t)(bytes / PARALLEL_JOBS) + 1);
     int64_t counts[PARALLEL_JOBS];
@@ -546,7 +655,7 @@ static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *
     }
     *count = 0;
     for (int i = 0; i < jobs && ok; i++) {
-        memmove(tokens + *count, tokens + starts[i], (size_t)counts[i] * sizeof(uint16_t));
+        memmove(tokens + *count, tokens + starts[i], (size_t)counts[i] * sizeof(uint32_t));
         *count += counts[i];
     }
     return ok;
@@ -568,9 +677,11 @@ static inline bool tokenizer_beside_shard(char path[MAX_PATH_BYTES], const char 
     return n > 0;
 }
 
-// Writes a tokenizer as a gpt2_tokenizer.bin, whatever its kind. The reader recovers the bytes and the merges.
+// Writes a tokenizer as a file of its version. The reader recovers the bytes and the merges.
 static inline bool tokenizer_write(const Tokenizer *t, Text *text, Error *error) {
-    const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, (uint32_t)t->vocab_size, (uint32_t)t->eot_token};
+    int32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, t->version, t->vocab_size, t->eot_token};
+    const int32_t rules[4] = {(int32_t)t->word_rule, (int32_t)t->merge_rule, t->first, t->ranked};
+    if (t->version == 3) { memcpy(header + 4, rules, sizeof(rules)); }
     text_bytes(text, (const char *)header, sizeof(header));
     for (int i = 0; i < t->vocab_size; i++) {
         int bytes = 0;
@@ -580,6 +691,15 @@ static inline bool tokenizer_write(const Tokenizer *t, Text *text, Error *error)
         text_bytes(text, (const char *)token, (size_t)bytes);
     }
     return !text->failed || fail(error, "out of memory for a copy of the tokenizer");
+}
+
+// Computes the hash of this file, by which models, shards and runs know their tokenizer again.
+static inline bool tokenizer_hash(const Tokenizer *t, uint64_t *hash, Error *error) {
+    Text text = {NULL, 0, 0, false};
+    bool ok = tokenizer_write(t, &text, error);
+    if (ok) { *hash = hash64(text.data, text.used); }
+    text_free(&text);
+    return ok;
 }
 
 static inline bool tokenizer_copy_to(const Tokenizer *t, const char *path, Error *error) {

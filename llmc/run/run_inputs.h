@@ -146,7 +146,6 @@ static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MA
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     char name[MAX_PATH_BYTES];
     RunTokenizer *t = &run->tokenizer;
-    Text text = {NULL, 0, 0, false};
     const char *whose = run_choose_tokenizer(run, name);
     bool prompts = run->options->prompt[0] != '\0' || run->options->prompt_file[0] != '\0',
          needed = run_trains_on_text(run) || prompts;
@@ -163,10 +162,7 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     }
     snprintf(t->note, sizeof(t->note), "%.4000s%s", name, whose);
     t->is_open = tokenizer_open(&t->tokenizer, name, error);
-    bool ok = t->is_open && tokenizer_write(&t->tokenizer, &text, error);
-    if (ok) { t->fingerprint = hash64(text.data, text.used); }
-    text_free(&text);
-    return ok;
+    return t->is_open && tokenizer_hash(&t->tokenizer, &t->fingerprint, error);
 }
 
 // Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer that was found,
@@ -203,18 +199,26 @@ static inline bool run_settle_seq_len(TrainRun *run, TrainOptions *o, Error *err
 
 // ---- The data ----
 
+// Refuses data of another tokenizer than the run's, by the hash of theirs.
+static inline bool run_check_tokenizer(const TrainRun *run, const char *path, uint64_t theirs, Error *error) {
+    return bin_check_tokenizer(path, theirs, run->tokenizer.note, run->tokenizer.fingerprint, error);
+}
+
 // tokens (count), or NULL: the loader reads the shards that `name` names.
-static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint16_t *tokens,
+static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint32_t *tokens,
                                    int64_t count, bool shuffle, Error *error) {
     const TrainOptions *o = run->options;
     bool ok = dataloader_open(loader, name, tokens, count, (int)o->seq_len, run->config.vocab_size, shuffle,
                               (uint64_t)o->seed, error);
     if (!ok) { memset(loader, 0, sizeof(*loader)); }
+    for (int i = 0; ok && i < loader->num_shards; i++) {
+        ok = run_check_tokenizer(run, loader->shards[i].path, loader->shards[i].tokenizer, error);
+    }
     return ok;
 }
 
 // Loads the tokens of a text. Leaves shards to the loader.
-static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tokens, int64_t *count, Error *error) {
+static inline bool run_load_text(TrainRun *run, const char *name, uint32_t **tokens, int64_t *count, Error *error) {
     *count = 0;
     if (name[0] == '\0' || data_is_shards(name)) { return true; }
     // Training has a tokenizer.
@@ -235,7 +239,7 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
         !run_load_text(run, o->train_data, &texts->train, &train_count, error)) {
         return false;
     }
-    const uint16_t *val_tokens = texts->val;
+    const uint32_t *val_tokens = texts->val;
     if (texts->train != NULL && !has_val_data) {
         val_count = train_count;
         text_split(val_count, (int)o->seq_len, o->val_fraction, &train_count);
@@ -262,7 +266,8 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
             return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
                         run_evals[i].option);
         }
-        if (!eval_open(&run->evals[i], paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error)) {
+        if (!eval_open(&run->evals[i], paths[i], c->vocab_size, c->max_seq_len, o->eval_examples, error) ||
+            !run_check_tokenizer(run, paths[i], run->evals[i].tokenizer, error)) {
             return false;
         }
     }
@@ -284,14 +289,18 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     texts->prompt_is_given = bytes > 0;
     bool of_one_text = run_trains_on_text(run) || (t->is_open && t->tokenizer.kind == TOKENIZER_BYTE);
     if (bytes == 0 && of_one_text) { text = "\n", bytes = 1; }
-    texts->prompt = (uint16_t *)malloc(((size_t)bytes + 1) * sizeof(uint16_t));
+    texts->prompt = (uint32_t *)malloc(((size_t)bytes + 1) * sizeof(uint32_t));
     bool ok = texts->prompt != NULL || fail(error, "--prompt: out of memory");
     if (ok && bytes > 0) {
-        ok = tokenizer_encode(&t->tokenizer, (const uint8_t *)text, (size_t)bytes, texts->prompt, &texts->prompt_count,
-                              error);
+        // A prompt for Llama 3 begins a document, as in transformers.
+        int begins = texts->prompt_is_given && t->tokenizer.word_rule == WORDS_LLAMA3;
+        texts->prompt[0] = (uint32_t)t->tokenizer.eot_token;
+        ok = tokenizer_encode(&t->tokenizer, (const uint8_t *)text, (size_t)bytes, texts->prompt + begins,
+                              &texts->prompt_count, error);
+        texts->prompt_count += begins;
     } else if (ok) {
         int end_of_text = t->is_open ? t->tokenizer.eot_token : MODEL_VOCAB_SIZE - 1;
-        texts->prompt[0] = (uint16_t)min_i64(end_of_text, run->config.vocab_size - 1);
+        texts->prompt[0] = (uint32_t)min_i64(end_of_text, run->config.vocab_size - 1);
         texts->prompt_count = 1;
     }
     free(file);

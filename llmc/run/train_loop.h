@@ -24,8 +24,10 @@ static inline void loop_begin_sample(TrainRun *run, TextOut *out, int64_t number
     }
     if (number > 0) { say(out->out, "---\n"); }
     for (int64_t i = 0; i < run->texts.prompt_count; i++) {
-        trainer_append_token(run->trainer, run->texts.prompt[i]);
-        if (run->texts.prompt_is_given) { run_print_token(run, out, run->texts.prompt[i]); }
+        const int token = (int)run->texts.prompt[i];
+        trainer_append_token(run->trainer, token);
+        bool shows = run->texts.prompt_is_given && !tokenizer_is_special(&run->tokenizer.tokenizer, token);
+        if (shows) { run_print_token(run, out, token); }
     }
 }
 

@@ -51,8 +51,8 @@ typedef struct {
 } RunTokenizer;
 
 typedef struct {
-    uint16_t *train, *val; // tokens of text files; NULL for shards
-    uint16_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
+    uint32_t *train, *val; // tokens of text files; NULL for shards
+    uint32_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
     int64_t prompt_count;
     bool prompt_is_given;
     FILE *out; // of samples: standard output, which holds nothing else if the run does not train

@@ -27,7 +27,7 @@ static Tokenizer tokenizer_of(const char *const *tokens, int count) {
     }
     for (int i = 0; i < count; i++) { sprintf(joined + strlen(joined), "%s%s", i > 0 ? "|" : "", tokens[i]); }
     small_bpe_file(&file, joined);
-    t.eot_token = 256 + count;
+    t.version = 2, t.eot_token = t.ranked = 256 + count;
     const uint8_t *data = (const uint8_t *)file.data + DATA_HEADER_BYTES;
     if (!tokenizer_take_tokens(&t, data, (int64_t)file.used - DATA_HEADER_BYTES, 257 + count, &error) ||
         !tokenizer_recover(&t, &error)) {
@@ -38,7 +38,7 @@ static Tokenizer tokenizer_of(const char *const *tokens, int count) {
     return t;
 }
 
-static int64_t encode_text(const Tokenizer *t, const char *text, uint16_t *tokens) {
+static int64_t encode_text(const Tokenizer *t, const char *text, uint32_t *tokens) {
     int64_t count;
     Error error;
     if (!tokenizer_encode(t, (const uint8_t *)text, strlen(text), tokens, &count, &error)) {
@@ -49,7 +49,7 @@ static int64_t encode_text(const Tokenizer *t, const char *text, uint16_t *token
 }
 
 // Prints the tokens of a text with the first `count` merges, with a bar between two of them. Returns their number.
-static int64_t print_tokens(const char *text, int count, uint16_t *tokens) {
+static int64_t print_tokens(const char *text, int count, uint32_t *tokens) {
     Tokenizer t = tokenizer_of(merged, count);
     int64_t n = encode_text(&t, text, tokens);
     printf("merges %d, tokens %2d    ", count, (int)n);
@@ -71,11 +71,11 @@ static void print_named_row(const char *name, int number, const float *x) {
 
 static void example(void) {
     const int shown[] = {0, 1, 3, 5, 7, 8};
-    uint16_t ids[32];
+    uint32_t ids[32];
     for (int i = 0; i < 6; i++) { print_tokens("the then there", shown[i], ids); }
     int32_t tokens[N];
     printf("ids                    ");
-    for (int i = 0; i < N; i++) { tokens[i] = ids[i], printf("%d%s", tokens[i], i + 1 < N ? " " : "\n"); }
+    for (int i = 0; i < N; i++) { tokens[i] = (int32_t)ids[i], printf("%d%s", tokens[i], i + 1 < N ? " " : "\n"); }
     static float wte[VOCAB * C], dwte[VOCAB * C];
     const float wpe[T * C] = {0.5f, 0, 0, 0.5f, 0.5f, 0.5f}, dout[N * C] = {1, 0, 0, 1, 1, 1, 2, 0, 0, 2, 3, 1};
     const int used[] = {77, 83, 258, 260, 262};
@@ -103,15 +103,15 @@ static void check_encode(Test *t) {
     Tokenizer tokenizer = tokenizer_of(made, 6);
     for (uint64_t word = 0; word < 200; word++) {
         char text[24] = "";
-        uint16_t want[24];
+        uint32_t want[24];
         int tokens[24], n = 1 + (int)(word % 20);
         for (int i = 0; i < n; i++) { text[i] = "theraa"[rand_u64(2, word, (uint64_t)i) % 6], tokens[i] = ID(text[i]); }
         int64_t want_count = encode_text(&tokenizer, text, want);
         int count = encode(tokens, n, pairs, 6);
         bool equal = count == want_count;
-        for (int i = 0; i < count && equal; i++) { equal = tokens[i] == want[i]; }
+        for (int i = 0; i < count && equal; i++) { equal = (uint32_t)tokens[i] == want[i]; }
         CHECK(t, equal, "%s: %d tokens that begin with %d, expected %d that begin with %d", text, count, tokens[0],
-              (int)want_count, want[0]);
+              (int)want_count, (int)want[0]);
     }
     tokenizer_free(&tokenizer);
 }

@@ -17,7 +17,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static EvalFile file;
     const int examples[] = {1, 2, 5};
     if (which >= 3 || capacity < EVAL_FILE_BYTES) { return 0; }
-    eval_file_begin(&file);
+    eval_file_begin(&file, 2);
     for (int e = 0; e < examples[which]; e++) {
         int completions = e % 3 == 2 ? 2 : 4;
         eval_file_begin_example(&file, e % completions, completions);

@@ -160,7 +160,7 @@ TEST(test_validation_and_sampling_leave_no_trace) {
 }
 
 // Returns the loss of a validation of `sequences` sequences of T tokens, in batches of B.
-static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int sequences, int B) {
+static double validate_in_batches(Test *t, const uint32_t *tokens, int T, int sequences, int B) {
     static Trainer trainer;
     static TrainRun run;
     static TrainOptions options;
@@ -189,8 +189,8 @@ static double validate_in_batches(Test *t, const uint16_t *tokens, int T, int se
 // A validation has equal bits in any batches, also if the last batch is not full.
 TEST(test_validation_does_not_depend_on_its_batches) {
     enum { T = 23 };
-    uint16_t tokens[9 * T + 1];
-    for (int i = 0; i <= 9 * T; i++) { tokens[i] = (uint16_t)(rand_u64(3, 1, (uint64_t)i) % 101); }
+    uint32_t tokens[9 * T + 1];
+    for (int i = 0; i <= 9 * T; i++) { tokens[i] = (uint32_t)(rand_u64(3, 1, (uint64_t)i) % 101); }
     for (int sequences = 1; sequences <= 9; sequences++) {
         double alone = validate_in_batches(t, tokens, T, sequences, 1);
         CHECK(t, fabs(alone - log(101)) < 0.1, "%d sequences: %.17g", sequences, alone);

@@ -9,36 +9,35 @@
 
 typedef struct {
     uint8_t data[EVAL_FILE_BYTES];
-    size_t bytes;
-    int examples, longest; // longest: bytes
-    size_t example;        // where the last one begins
+    size_t bytes, id_bytes; // id_bytes: of a word, 2 or 4
+    int examples, longest;  // longest: bytes
+    size_t example;         // where the last one begins
 } EvalFile;
 
-static inline void eval_file_word(EvalFile *file, int word) {
-    uint16_t w = (uint16_t)word;
-    memcpy(file->data + file->bytes, &w, sizeof(w));
-    file->bytes += sizeof(w);
+static inline void eval_file_set_word(EvalFile *file, size_t at, int word) {
+    memcpy(file->data + at, &word, file->id_bytes); // the lower bytes come first
 }
 
-static inline void eval_file_set_word(EvalFile *file, size_t at, int word) {
-    uint16_t w = (uint16_t)word;
-    memcpy(file->data + at, &w, sizeof(w));
+static inline void eval_file_word(EvalFile *file, int word) {
+    eval_file_set_word(file, file->bytes, word);
+    file->bytes += file->id_bytes;
 }
 
 static inline void eval_file_set_header(EvalFile *file, int field, int32_t value) {
     memcpy(file->data + 4 * (size_t)field, &value, sizeof(value));
 }
 
-static inline void eval_file_begin(EvalFile *file) {
+static inline void eval_file_begin(EvalFile *file, size_t id_bytes) {
     memset(file, 0, sizeof(*file));
+    file->id_bytes = id_bytes;
     file->bytes = 1024;
     eval_file_set_header(file, 0, 20240522);
-    eval_file_set_header(file, 1, 1);
+    eval_file_set_header(file, 1, id_bytes == 4 ? 7 : 1);
 }
 
 static inline void eval_file_begin_example(EvalFile *file, int label, int completions) {
     file->example = file->bytes;
-    eval_file_word(file, 65535);
+    eval_file_word(file, -1);
     eval_file_word(file, 0);
     eval_file_word(file, file->examples++);
     eval_file_word(file, label);
@@ -53,7 +52,7 @@ static inline void eval_file_tokens(EvalFile *file, int count, int first) {
 
 static inline void eval_file_end_example(EvalFile *file) {
     int bytes = (int)(file->bytes - file->example);
-    eval_file_set_word(file, file->example + 2, bytes);
+    eval_file_set_word(file, file->example + file->id_bytes, bytes);
     if (bytes > file->longest) { file->longest = bytes; }
     eval_file_set_header(file, 2, file->examples);
     eval_file_set_header(file, 3, file->longest);

@@ -9,9 +9,9 @@ enum { V = 50257, MAX_T = 80, ROOM = 4 * MAX_T };
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static EvalFile file;
     const int examples[] = {1, 3, 8};
-    if (which >= 3 || capacity < EVAL_FILE_BYTES) { return 0; }
-    eval_file_begin(&file);
-    for (int e = 0; e < examples[which]; e++) {
+    if (which >= 6 || capacity < EVAL_FILE_BYTES) { return 0; }
+    eval_file_begin(&file, which < 3 ? 2 : 4);
+    for (int e = 0; e < examples[which % 3]; e++) {
         int completions = e % 3 == 2 ? 2 : 4;
         eval_file_begin_example(&file, e % completions, completions);
         eval_file_tokens(&file, 1 + 9 * e, 50256 - 9 * e);
@@ -33,7 +33,7 @@ static void check_sequence(const EvalLoader *eval, int64_t sequence) {
     for (int t = 0; t < T; t++) {
         require(inputs[t] >= 0 && inputs[t] < V && targets[t] >= 0 && targets[t] < V);
         require(t + 1 >= end || targets[t] == inputs[t + 1]);
-        require(t < begin || t >= end || targets[t] == eval->sequences[sequence].completion[t - begin]);
+        require(t < begin || t >= end || targets[t] == (int)eval->sequences[sequence].completion[t - begin]);
     }
 }
 

@@ -6,15 +6,16 @@
 enum { V = 50257, MAX_T = 8, BATCH = 5 };
 
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
-    const int sizes[] = {100, 9, 0, 1};
-    if (which >= 4 || capacity < 1024 + 200) { return 0; }
-    int32_t header[256] = {SHARD_MAGIC, 1, sizes[which]};
+    const int sizes[] = {100, 9, 0, 1, 50, 9};
+    if (which >= 6 || capacity < 1024 + 200) { return 0; }
+    const size_t id_bytes = which < 4 ? 2 : 4;
+    int32_t header[256] = {which < 4 ? SHARD_MAGIC : SHARD32_MAGIC, which < 4 ? 1 : 7, sizes[which]};
     memcpy(buffer, header, sizeof(header));
     for (int i = 0; i < sizes[which]; i++) {
-        uint16_t token = (uint16_t)(i == 0 ? 50256 : i * 499);
-        memcpy(buffer + sizeof(header) + 2 * i, &token, sizeof(token));
+        int token = i == 0 ? 50256 : i * 499; // the lower bytes come first
+        memcpy(buffer + sizeof(header) + id_bytes * (size_t)i, &token, id_bytes);
     }
-    return sizeof(header) + 2 * (size_t)sizes[which];
+    return sizeof(header) + id_bytes * (size_t)sizes[which];
 }
 
 // Reads an epoch and a little more; aborts on a token outside the vocabulary or a target that is not the next input.
@@ -43,7 +44,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL) { abort(); }
             continue;
         }
-        if (dl.num_tokens != ((int64_t)size - 1024) / 2 || dl.num_sequences != (dl.num_tokens - 1) / T) { abort(); }
+        int64_t id_bytes = dl.bin.element;
+        if (dl.num_tokens != ((int64_t)size - 1024) / id_bytes || dl.num_sequences != (dl.num_tokens - 1) / T) {
+            abort();
+        }
         read_all(&dl);
         dataloader_close(&dl);
     }

@@ -1,5 +1,5 @@
-// Fuzz target: the reader of llm.c's gpt2_tokenizer.bin. Every token of what it accepts must be readable; merges must
-// encode; the copy that a run keeps must be the same tokenizer.
+// Fuzz target: the reader of llm.c's gpt2_tokenizer.bin and of our version 3. Every token of what it accepts must be
+// readable; merges must encode; the copy that a run keeps must be the same tokenizer.
 #include "dev/test/data/fuzz_round_trip.h"
 #include "dev/test/data/small_bpe.h"
 
@@ -58,11 +58,17 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     Text file = {NULL, 0, 0, false};
     Error error;
     Tokenizer t;
-    if (which >= 4 || capacity < (1 << 13)) { return 0; }
+    if (which >= 6 || capacity < (1 << 13)) { return 0; }
     if (which < 3) { small_bpe_file(&file, tokens[which]); }
     if (which == 3) {
         tokenizer_init_byte(&t);
         require(tokenizer_write(&t, &file, &error));
+    }
+    if (which > 3) {
+        const char *path =
+            which == 4 ? "dev/test/fixtures/llama3_tokenizer.bin" : "dev/test/fixtures/smollm2_tokenizer.bin";
+        require(tokenizer_load(&t, path, &error) && tokenizer_write(&t, &file, &error));
+        tokenizer_free(&t);
     }
     return take_seed(&file, buffer);
 }

@@ -10,14 +10,16 @@ enum { V = 65536 };
 
 // ---- Shards in the test's folder ----
 
-// A shard whose header has the given values, followed by bytes / 2 tokens first, first + 1, ...
+// A shard whose header has the given values, followed by bytes of tokens first, first + 1, ..., of 32 bits in
+// version 7.
 static void write_raw_shard(Test *t, const char *name, int magic, int version, int count, size_t bytes, int first) {
     uint8_t *data = (uint8_t *)calloc(1, DATA_HEADER_BYTES + bytes + 1);
     int32_t *header = (int32_t *)data;
     header[0] = magic, header[1] = version, header[2] = count;
-    for (size_t i = 0; 2 * i < bytes; i++) {
-        uint16_t token = (uint16_t)(first + (int)i);
-        memcpy(data + DATA_HEADER_BYTES + 2 * i, &token, 2);
+    const size_t id_bytes = version == 7 ? 4 : 2;
+    for (size_t i = 0; id_bytes * i < bytes; i++) {
+        int token = first + (int)i; // the lower bytes come first
+        memcpy(data + DATA_HEADER_BYTES + id_bytes * i, &token, id_bytes);
     }
     temp_write(test_path(t, name), data, DATA_HEADER_BYTES + bytes);
     free(data);
@@ -52,7 +54,7 @@ static void check_open_refused(Test *t, int T, const char *name, const char *res
     Error error = {""};
     bool ok = dataloader_open(&dl, test_path(t, name != NULL ? name : "*.bin"), NULL, 0, T, V, false, 1, &error);
     CHECK_REFUSED(t, ok, &error, name != NULL ? test_path(t, name) : "", rest);
-    CHECK(t, dl.shards == NULL && dl.window == NULL && dl.file.fd == -1, "something is left after a failure");
+    CHECK(t, dl.shards == NULL && dl.window == NULL && dl.bin.file.fd == -1, "something is left after a failure");
     dataloader_close(&dl); // harmless
 }
 
@@ -142,11 +144,11 @@ TEST(test_order_is_a_pure_function) {
 }
 
 TEST(test_memory_equals_file) {
-    uint16_t tokens[1000];
+    uint32_t tokens[1000];
     int32_t a[300], b[300];
     DataLoader memory;
     Error error;
-    for (int i = 0; i < 1000; i++) { tokens[i] = (uint16_t)i; }
+    for (int i = 0; i < 1000; i++) { tokens[i] = (uint32_t)i; }
     write_shard(t, "a.bin", 1000, 0);
     DataLoader file = open_ok(t, 9, true, 4);
     CHECK(t, dataloader_open(&memory, "text", tokens, 1000, 9, V, true, 4, &error), "%s", error.text);
@@ -154,6 +156,63 @@ TEST(test_memory_equals_file) {
     read_firsts(t, &memory, 0, 300, 8, b);
     CHECK(t, memcmp(a, b, sizeof(a)) == 0, "file and memory give another order");
     dataloader_close(&file), dataloader_close(&memory);
+}
+
+// Ids of 32 bits, from files and from memory, and beside a shard of 16 bits.
+TEST(test_32_bits) {
+    enum { N = 1000, FIRST = 127256, LARGE_V = FIRST + N };
+    uint32_t tokens[N];
+    int32_t inputs[9], targets[9];
+    DataLoader file, memory;
+    Error error;
+    for (int i = 0; i < N; i++) { tokens[i] = (uint32_t)(FIRST + i); }
+    write_raw_shard(t, "b.bin", SHARD32_MAGIC, 7, N, 4 * N, FIRST);
+    write_shard(t, "a.bin", 100, 0);
+    bool ok = dataloader_open(&file, test_path(t, "*.bin"), NULL, 0, 9, LARGE_V, false, 4, &error) &&
+              dataloader_open(&memory, "text", tokens, N, 9, LARGE_V, false, 4, &error);
+    if (!CHECK(t, ok, "%s", error.text)) { return; }
+    for (int g = 0; g < 11 + 111; g++) {
+        ok = dataloader_read(&file, g, 1, inputs, targets, &error);
+        for (int i = 0; i < 9; i++) { ok = ok && inputs[i] == (g < 11 ? 9 * g : FIRST + 9 * (g - 11)) + i; }
+        CHECK(t, ok && targets[8] == inputs[8] + 1, "window %d begins with %d", g, inputs[0]);
+        ok = g >= 111 || dataloader_read(&memory, g, 1, inputs, targets, &error);
+        CHECK(t, ok && (g >= 111 || inputs[0] == FIRST + 9 * g), "window %d in memory begins with %d", g, inputs[0]);
+    }
+    dataloader_close(&file), dataloader_close(&memory);
+    unlink(test_path(t, "a.bin"));
+    ok = dataloader_open(&file, test_path(t, "*.bin"), NULL, 0, 9, FIRST, false, 4, &error);
+    CHECK_REFUSED(t, ok && dataloader_read(&file, 0, 1, inputs, targets, &error), &error, test_path(t, "b.bin"),
+                  ": token 0 is id 127256, the model's vocabulary has 127256 (made by another tokenizer?)");
+    dataloader_close(&file);
+    write_raw_shard(t, "b.bin", SHARD32_MAGIC, 7, N, 2 * N, 0);
+    check_open_refused(t, 8, "b.bin", ": header asks for 5024 bytes, file has 3024 (truncated? fetch it again)");
+    for (int i = 0; i < 2; i++) { // a version needs its magic
+        write_raw_shard(t, "b.bin", i == 0 ? SHARD_MAGIC : SHARD32_MAGIC, i == 0 ? 7 : 1, 9, 36, 0);
+        check_open_refused(t, 8, "b.bin",
+                           i == 0 ? ": token shard of version 7, expected 1 or 7"
+                                  : ": token shard of version 1, expected 1 or 7");
+    }
+}
+
+// A shard knows its tokenizer by the hash in its header.
+TEST(test_tokenizer_hash) {
+    int32_t data[DATA_HEADER_INTS + 8] = {SHARD_MAGIC, 1, 16};
+    Error error;
+    bin_set_tokenizer(data, 0xfedcba9876543210);
+    CHECK(t, data[254] == 0x76543210 && (uint32_t)data[255] == 0xfedcba98, "%x %x", data[254], data[255]);
+    temp_write(test_path(t, "a.bin"), data, sizeof(data));
+    write_shard(t, "b.bin", 16, 0);
+    DataLoader dl = open_ok(t, 8, false, 1);
+    const uint64_t known = dl.shards[0].tokenizer, unknown = dl.shards[1].tokenizer;
+    CHECK(t, known == 0xfedcba9876543210 && unknown == 0, "%llx, %llx", (unsigned long long)known,
+          (unsigned long long)unknown);
+    CHECK(t, bin_check_tokenizer("f", known, "mine", known, &error), "%s", error.text);
+    CHECK(t, bin_check_tokenizer("f", unknown, "mine", known, &error), "%s", error.text);
+    CHECK(t, bin_check_tokenizer("f", known, "mine", 0, &error), "%s", error.text);
+    CHECK_REFUSED(t, bin_check_tokenizer("f", known, "mine", 5, &error), &error, "f",
+                  ": was made with another tokenizer (fedcba9876543210) than mine (0000000000000005); give --tokenizer "
+                  "the file's own");
+    dataloader_close(&dl);
 }
 
 // Two epochs, two seeds and two shards are shuffled differently, and a shard's windows come one after another.
@@ -223,7 +282,7 @@ TEST(test_bad_shards) {
         {SHARD_MAGIC, 1, 2147483647, 200,
          ": header asks for 4294968318 bytes, file has 1224 (truncated? fetch it again)"},
         {SHARD_MAGIC, 1, -1, 200, ": header says -1 tokens, expected 0 to 2147483647"},
-        {SHARD_MAGIC, 7, 100, 400, ": token shard of version 7, expected 1"},
+        {SHARD_MAGIC, 7, 100, 400, ": token shard of version 7, expected 1 or 7"},
         {0, 0, 0, 0, ": is not a token shard: magic 0, expected 20240520; `tokenize` makes shards of text"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -350,7 +409,7 @@ TEST(test_fingerprint) {
     temp_flip(test_path(t, "a.bin"), DATA_HEADER_BYTES + 2 * 5002 - 1);
     dl = open_ok(t, 8, false, 1);
     CHECK(t, fingerprint_of(&dl) != hashes[CHANGES - 1], "the last byte does not count");
-    uint16_t tokens[5000] = {0};
+    uint32_t tokens[5000] = {0};
     for (int i = 0; i < IN_MEMORY; i++) { // there every token counts
         Error error;
         tokens[1234 * i]++;
@@ -362,17 +421,32 @@ TEST(test_fingerprint) {
     }
 }
 
+// Those in training states of before there were ids of 32 bits.
+TEST(test_fingerprints_of_old) {
+    uint32_t tokens[5001];
+    DataLoader dl;
+    Error error;
+    for (int i = 0; i < 5001; i++) { tokens[i] = (uint32_t)i; }
+    write_shard(t, "a.bin", 5001, 0);
+    dl = open_ok(t, 8, false, 1);
+    uint64_t file = fingerprint_of(&dl), memory = 0;
+    CHECK(t, dataloader_open(&dl, "text", tokens, 5001, 8, 6000, false, 1, &error), "%s", error.text);
+    memory = fingerprint_of(&dl);
+    CHECK(t, file == 0x76562164067e80f6 && memory == 0xa7a205f7cacfd52, "%llx %llx", (unsigned long long)file,
+          (unsigned long long)memory);
+}
+
 // ---- Text ----
 
 TEST(test_text_load) {
     Tokenizer tokenizer;
     Error error;
-    uint16_t *tokens;
+    uint32_t *tokens;
     int64_t count;
     tokenizer_init_byte(&tokenizer);
     temp_write(test_path(t, "b.txt"), "xyz", 3);
     temp_write(test_path(t, "a.txt"), "a\r\xff", 3);
-    uint16_t want[] = {256, 'a', '\r', 255, 256, 'x', 'y', 'z'};
+    uint32_t want[] = {256, 'a', '\r', 255, 256, 'x', 'y', 'z'};
     CHECK(t, text_load(test_path(t, "*.txt"), &tokenizer, &tokens, &count, &error), "%s", error.text);
     CHECK(t, count == 8 && memcmp(tokens, want, sizeof(want)) == 0, "%lld tokens, or other ones", (long long)count);
     free(tokens);
@@ -396,7 +470,7 @@ TEST(test_text_refused) {
                  {"none*", ": no such file (nothing matches the name or pattern)"}};
     for (int i = 0; i < 4; i++) {
         Error error = {""};
-        uint16_t *tokens = (uint16_t *)&error;
+        uint32_t *tokens = (uint32_t *)&error;
         int64_t count = 1;
         const char *path = test_path(t, cases[i].name);
         CHECK_REFUSED(t, text_load(path, &tokenizer, &tokens, &count, &error), &error, path, cases[i].says);

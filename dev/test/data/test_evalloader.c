@@ -9,6 +9,7 @@ enum { V = 1000 };
 
 static EvalFile file;
 static EvalLoader eval;
+static size_t id_bytes = 2; // of a word in files
 
 // Writes what `file` holds, cut or padded to `bytes`, and opens it.
 static bool open_bytes(Test *t, size_t bytes, int vocab_size, int max_seq_len, int64_t max_examples, Error *error) {
@@ -23,7 +24,7 @@ static void make_file(void) {
     static const struct {
         int label, context, first, completions, lengths[4];
     } examples[] = {{2, 5, 10, 4, {1, 2, 3, 4}}, {0, 1, 50, 2, {7, 1}}, {2, 9, 100, 3, {2, 2, 6}}};
-    eval_file_begin(&file);
+    eval_file_begin(&file, id_bytes);
     for (int e = 0; e < 3; e++) {
         eval_file_begin_example(&file, examples[e].label, examples[e].completions);
         eval_file_tokens(&file, examples[e].context, examples[e].first);
@@ -54,8 +55,8 @@ TEST(test_examples) {
             const EvalSequence *s = &eval.sequences[i];
             CHECK(t, s->context_length == contexts[i] && s->completion_length == completions[i],
                   "sequence %d: %d and %d", i, s->context_length, s->completion_length);
-            CHECK(t, s->completion[0] == s->context[0] + contexts[i], "sequence %d: its completion begins with %d", i,
-                  s->completion[0]);
+            CHECK(t, s->completion[0] == s->context[0] + (uint32_t)contexts[i],
+                  "sequence %d: its completion begins with %d", i, s->completion[0]);
         }
         CHECK(t, eval.examples[0].label == 2 && eval.examples[1].label == 0 && eval.examples[2].label == 2, "labels");
         CHECK(t, eval.examples[1].first_sequence == 4 && eval.examples[2].first_sequence == 6, "first sequences");
@@ -75,11 +76,12 @@ static void check_sequence(Test *t, int sequence, const int32_t *inputs, const i
     CHECK(t, end == n - cut && end - begin == s->completion_length, "sequence %d: scored %d to %d of %d", sequence,
           begin, end, n);
     for (int i = 0; i < eval.T; i++) {
-        int input = i < n - cut ? s->context[0] + cut + i : 0, target = i < n - cut ? input + 1 : 0;
+        int input = i < n - cut ? (int)s->context[0] + cut + i : 0, target = i < n - cut ? input + 1 : 0;
         CHECK(t, inputs[i] == input && targets[i] == target, "sequence %d, T %d: input %d is %d, target %d", sequence,
               eval.T, i, inputs[i], targets[i]);
     }
-    CHECK(t, targets[begin] == s->completion[0] && targets[end - 1] == s->completion[s->completion_length - 1],
+    CHECK(t,
+          targets[begin] == (int)s->completion[0] && targets[end - 1] == (int)s->completion[s->completion_length - 1],
           "sequence %d: scored are %d to %d", sequence, targets[begin], targets[end - 1]);
 }
 
@@ -157,15 +159,15 @@ TEST(test_fields) {
         bool in_header;
         int at, value;
         const char *want;
-    } cases[] = {{true, 1, 2, "evaluation file of version 2, expected 1"},
+    } cases[] = {{true, 1, 2, "evaluation file of version 2, expected 1 or 7"},
                  {true, 2, 0, "header says 0 examples, expected 1 to 65536"},
                  {true, 2, 65537, "header says 65537 examples, expected 1 to 65536"},
                  {true, 2, 2, "56 bytes behind the last of 2 examples " AGAIN},
                  {true, 2, 4, "ends before example 3 " AGAIN},
                  {false, 0, 0, "example 2: begins with 0, its number is 2, expected 65535 and 2 " AGAIN},
-                 {false, 1, 49, "example 2: says it has 49 bytes, expected an even number from 10 to 56 " AGAIN},
-                 {false, 1, 8, "example 2: says it has 8 bytes, expected an even number from 10 to 56 " AGAIN},
-                 {false, 1, 58, "example 2: says it has 58 bytes, expected an even number from 10 to 56 " AGAIN},
+                 {false, 1, 49, "example 2: says it has 49 bytes, expected a multiple of 2 from 10 to 56 " AGAIN},
+                 {false, 1, 8, "example 2: says it has 8 bytes, expected a multiple of 2 from 10 to 56 " AGAIN},
+                 {false, 1, 58, "example 2: says it has 58 bytes, expected a multiple of 2 from 10 to 56 " AGAIN},
                  {false, 1, 54, "example 2: completion 2 has 6 tokens, expected 1 to 5" ROOM AGAIN},
                  {false, 1, 10, "example 2: the context has 0 tokens, expected 1 to 0" ROOM AGAIN},
                  {false, 2, 3, "example 2: begins with 65535, its number is 3, expected 65535 and 2 " AGAIN},
@@ -188,10 +190,45 @@ TEST(test_fields) {
         if (cases[i].in_header) {
             eval_file_set_header(&file, cases[i].at, cases[i].value);
         } else {
-            eval_file_set_word(&file, file.example + 2 * (size_t)cases[i].at, cases[i].value);
+            eval_file_set_word(&file, file.example + id_bytes * (size_t)cases[i].at, cases[i].value);
         }
         check_open_refused(t, file.bytes, V, cases[i].want);
     }
+}
+
+// Ids of 32 bits: the sequences of 16 bits, shifted by what 16 bits do not hold, and the fields of such a file.
+TEST(test_32_bits) {
+    static const struct {
+        int at, value;
+        const char *want;
+    } cases[] = {{0, 65535, "example 2: begins with 65535, its number is 2, expected 4294967295 and 2 " AGAIN},
+                 {1, 110, "example 2: says it has 110 bytes, expected a multiple of 4 from 20 to 112 " AGAIN},
+                 {1, 116, "example 2: says it has 116 bytes, expected a multiple of 4 from 20 to 112 " AGAIN},
+                 {3, -1, "example 2: label 4294967295, but there are 3 completions (counted from 0)"},
+                 {5, -1, "example 2: the context has 4294967295 tokens, expected 1 to 22" ROOM AGAIN},
+                 {6, -1,
+                  "example 2: token 0 of the context is id 4294967295, the model's vocabulary has 1000 (made by "
+                  "another tokenizer?)"}};
+    int32_t narrow[9 * 64], wide[9 * 64], targets[9 * 64];
+    Error error;
+    for (id_bytes = 2; id_bytes <= 4; id_bytes += 2) {
+        if (!open_file(t, 1024, 0)) { return; }
+        CHECK(t, eval.num_sequences == 9 && eval.longest == 14, "%d sequences", (int)eval.num_sequences);
+        eval_read(&eval, (EvalBatch){0, 9}, id_bytes == 4 ? wide : narrow, targets);
+        eval_close(&eval);
+    }
+    id_bytes = 4;
+    CHECK(t, memcmp(narrow, wide, sizeof(wide)) == 0, "other inputs than in 16 bits");
+    eval_file_set_word(&file, file.example + 4 * 6, 128255);
+    CHECK(t, open_bytes(t, file.bytes, 128256, 1024, 0, &error), "%s", error.text);
+    CHECK(t, eval.sequences[6].context[0] == 128255, "id %u", eval.sequences[6].context[0]);
+    eval_close(&eval);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        make_file();
+        eval_file_set_word(&file, file.example + 4 * (size_t)cases[i].at, cases[i].value);
+        check_open_refused(t, file.bytes, V, cases[i].want);
+    }
+    id_bytes = 2;
 }
 
 // A file that is longer; a vocabulary and a context that are too small. (Files that are cut: fuzz_evalloader.c.)

@@ -23,18 +23,27 @@ static bool load_bytes(Test *t, const void *data, int64_t size, Tokenizer *tok, 
     return tokenizer_load(tok, test_path(t, "tokenizer"), error);
 }
 
-// Loads the byte-pair encoding of these tokens, which `|` separates. Fails if no merges make them.
-static bool load_tokens(Test *t, Tokenizer *tok, const char *tokens, Error *error) {
+// Loads the byte-pair encoding of these tokens, which `|` separates, with these rules. Fails if no merges make them.
+static bool load_rules(Test *t, Tokenizer *tok, const char *tokens, WordRule words, MergeRule merges, Error *error) {
     Text file = {NULL, 0, 0, false};
     small_bpe_file(&file, tokens);
+    int32_t *header = (int32_t *)(void *)file.data;
+    const int32_t rules[4] = {(int32_t)words, (int32_t)merges, 0, header[2] - 1};
+    if (words != WORDS_GPT2 || merges != MERGE_BY_ORDER) { header[1] = 3, memcpy(header + 4, rules, sizeof(rules)); }
     bool ok = load_bytes(t, file.data, (int64_t)file.used, tok, error);
     text_free(&file);
     return ok;
 }
 
-static bool load_bpe(Test *t, Tokenizer *tok, const char *tokens) {
+static bool load_tokens(Test *t, Tokenizer *tok, const char *tokens, Error *error) {
+    return load_rules(t, tok, tokens, WORDS_GPT2, MERGE_BY_ORDER, error);
+}
+
+// Loads tokens that each rule can take.
+static bool load_bpe(Test *t, Tokenizer *tok, const char *tokens, int words) {
     Error error;
-    return CHECK(t, load_tokens(t, tok, tokens, &error), "%s", error.text);
+    MergeRule merges = words == WORDS_LLAMA3 ? MERGE_BY_BYTES : MERGE_BY_ORDER;
+    return CHECK(t, load_rules(t, tok, tokens, (WordRule)words, merges, &error), "%s", error.text);
 }
 
 // Writes count tokens over the letters a, b, c: each joins two earlier tokens.
@@ -54,23 +63,51 @@ static void random_tokens(Random *r, int count, char *text) {
     }
 }
 
-// Byte-pair encoding as its definition says: find the pair of lowest rank, merge it wherever it stands, repeat.
-static int64_t naive_merge(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
+// Writes `count` tokens of two to six letters a, b, c in any order: pairs with them have lower and higher ids.
+static void random_words(Random *r, int count, char *text) {
+    char found[1024];
+    text[0] = '\0';
+    while (count > 0) {
+        char word[10] = "|";
+        for (int i = 0, n = 2 + draw(r, 5); i < n; i++) { word[1 + i] = (char)('a' + draw(r, 3)), word[2 + i] = '\0'; }
+        snprintf(found, sizeof(found), "|%s|", text);
+        strcat(word, "|");
+        if (strstr(found, word) != NULL) { continue; }
+        word[strlen(word) - 1] = '\0';
+        strcat(text, text[0] == '\0' ? word + 1 : word);
+        count--;
+    }
+}
+
+// What two tokens merge to. By bytes: compares all tokens.
+static uint32_t naive_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
+    int n = 0, more = 0, all = 0;
+    if (t->merge_rule == MERGE_BY_ORDER) { return tokenizer_merged(t, left, right); }
+    const uint8_t *a = tokenizer_decode(t, (int)left, &n), *b = tokenizer_decode(t, (int)right, &more);
+    for (int id = 256; id < t->ranked; id++) {
+        const uint8_t *token = tokenizer_decode(t, id, &all);
+        if (all == n + more && memcmp(token, a, (size_t)n) == 0 && memcmp(token + n, b, (size_t)more) == 0) {
+            return (uint32_t)id;
+        }
+    }
+    return NO_TOKEN;
+}
+
+// Byte-pair encoding as its definition says: find the pair of lowest rank, merge the leftmost, repeat. ranks is kept
+// over the merges, because a comparison with all tokens is slow.
+static int64_t naive_merge(const Tokenizer *t, const uint8_t *word, int64_t n, uint32_t *tokens) {
+    static uint32_t ranks[4096];
     for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[word[i]]; }
+    for (int64_t i = 0; i + 1 < n; i++) { ranks[i] = naive_merged(t, tokens[i], tokens[i + 1]); }
     for (;;) {
-        uint32_t lowest = NO_TOKEN;
-        for (int64_t i = 0; i + 1 < n; i++) {
-            uint32_t merged = tokenizer_merged(t, tokens[i], tokens[i + 1]);
-            if (merged < lowest) { lowest = merged; }
-        }
-        if (lowest == NO_TOKEN) { return n; }
-        int64_t kept = 0;
-        for (int64_t i = 0; i < n; i++) {
-            bool merges = i + 1 < n && tokenizer_merged(t, tokens[i], tokens[i + 1]) == lowest;
-            tokens[kept++] = merges ? (uint16_t)lowest : tokens[i];
-            i += merges;
-        }
-        n = kept;
+        int64_t at = 0;
+        for (int64_t i = 0; i + 1 < n; i++) { at = ranks[i] < ranks[at] ? i : at; }
+        if (n < 2 || ranks[at] == NO_TOKEN) { return n; }
+        tokens[at] = ranks[at];
+        for (int64_t i = at + 1; i + 1 < n; i++) { tokens[i] = tokens[i + 1], ranks[i] = ranks[i + 1]; }
+        n--;
+        if (at > 0) { ranks[at - 1] = naive_merged(t, tokens[at - 1], tokens[at]); }
+        if (at + 1 < n) { ranks[at] = naive_merged(t, tokens[at], tokens[at + 1]); }
     }
 }
 
@@ -82,6 +119,7 @@ static size_t random_text(Random *r, uint8_t *text, size_t most) {
         {"\xc3\xa9", "\xe4\xb8\xad", "1", "\xc2\xbd", "\xd9\xa3", "'re"}, // letters and digits beyond ASCII
         {" ", " ", " ", "\n", "\t", "\xc2\xa0"},
         {"'", "'s", "'ll", "!", "-", "\xe3\x80\x80"},
+        {"\r\n", "'S", "'\xc5\xbf", "\xc5\xbf", "'Ll", "1234"},
         {"\xe2\x80\x99", "\xcc\x81", "\xf0\x9f\x98\x80", "\xff", "\x80\x80", "\xc3"},
         {"\xe4\xb8", "\xf0\x9f\x98", "\xed\xa0\x80", "\xc0\xa0", "\xf4\x90\x80\x80", "\xe2\x80"}, // no characters
     };
@@ -95,7 +133,7 @@ static size_t random_text(Random *r, uint8_t *text, size_t most) {
     return n;
 }
 
-static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const uint16_t *tokens, int64_t count) {
+static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const uint32_t *tokens, int64_t count) {
     size_t at = 0;
     for (int64_t i = 0; i < count; i++) {
         int bytes = 0;
@@ -110,13 +148,14 @@ static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const
 
 // ---- Encoding, against the definitions ----
 
-// A word in windows, as a text's, and all at once.
+// A word in windows, as a text's, and all at once. By bytes, a word that is a token is taken whole.
 static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n) {
-    static uint16_t got[4096], want[4096];
+    static uint32_t got[4096], want[4096];
     int64_t expected = naive_merge(tok, word, n, want);
+    if (tok->merge_rule == MERGE_BY_BYTES && tokenizer_word_slot(tok, word, (size_t)n)->length != 0) { return; }
     for (int windows = 0; windows < 2; windows++) {
         int64_t count = (windows ? tokenizer_encode_word : tokenizer_merge_window)(tok, word, n, got);
-        bool same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint16_t)) == 0;
+        bool same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint32_t)) == 0;
         CHECK(t, same, "%.*s: %d tokens, expected %d, or others", n, (const char *)word, (int)count, (int)expected);
     }
 }
@@ -128,10 +167,12 @@ TEST(test_merging) {
     uint8_t word[4096];
     Error error;
     int encode = 0;
-    for (int round = 0; round < 600; round++) {
+    for (int round = 0; round < 900; round++) {
         Tokenizer tok;
-        random_tokens(&r, 1 + draw(&r, 50), tokens);
-        if (!load_tokens(t, &tok, tokens, &error)) { continue; } // it holds tokens that merging does not arrive at
+        MergeRule merges = round < 600 ? MERGE_BY_ORDER : MERGE_BY_BYTES;
+        (round < 750 ? random_tokens : random_words)(&r, 1 + draw(&r, 50), tokens);
+        // Merges by order may not arrive at some of these tokens.
+        if (!load_rules(t, &tok, tokens, WORDS_GPT2, merges, &error)) { continue; }
         encode++;
         for (int k = 0; k < 20; k++) {
             int n = 1 + draw(&r, k < 15 ? 40 : 1500), letters = 1 + draw(&r, 3), period = 1 + draw(&r, 8);
@@ -143,43 +184,45 @@ TEST(test_merging) {
         }
         tokenizer_free(&tok);
     }
-    CHECK(t, encode >= 100, "only %d vocabularies encode", encode);
+    CHECK(t, encode >= 400, "only %d vocabularies encode", encode);
 }
 
 #define CHAIN_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 enum { CHAIN = 60 };
 
 // Every pair of neighbours of a chain of letters, ranked from its end.
-static bool load_chain(Test *t, Tokenizer *tok) {
+static bool load_chain(Test *t, Tokenizer *tok, int words) {
     char tokens[4 * CHAIN] = "";
     for (int i = CHAIN - 1; i > 0; i--) { sprintf(tokens + strlen(tokens), "|%.2s", &CHAIN_LETTERS[i - 1]); }
-    return load_bpe(t, tok, tokens + 1);
+    return load_bpe(t, tok, tokens + 1, words);
 }
 
 // A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
 // back many tokens.
 TEST(test_long_reach) {
-    Tokenizer tok;
-    if (!load_chain(t, &tok)) { return; }
     uint8_t word[8 * CHAIN];
-    for (int cut = 1; cut <= CHAIN; cut++) { // the merges pair up from the last letter to the first
-        for (int i = 0; i < 8 * CHAIN; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % cut]; }
-        check_word(t, &tok, word, 8 * CHAIN);
-        check_word(t, &tok, word, 8 * CHAIN - cut / 2);
+    for (int words = 0; words < 2; words++) {
+        Tokenizer tok;
+        if (!load_chain(t, &tok, words)) { return; }
+        for (int cut = 1; cut <= CHAIN; cut++) { // the merges pair up from the last letter to the first
+            for (int i = 0; i < 8 * CHAIN; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % cut]; }
+            check_word(t, &tok, word, 8 * CHAIN);
+            check_word(t, &tok, word, 8 * CHAIN - cut / 2);
+        }
+        tokenizer_free(&tok);
     }
-    tokenizer_free(&tok);
 }
 
 // Any bytes come back, and cutting a text where that is allowed changes nothing.
-TEST(test_round_trip_and_splits) {
+static void check_round_trip_and_splits(Test *t, int words) {
     Random r = {13, 0};
     Tokenizer tok;
     Error error;
     uint8_t text[256];
-    uint16_t whole[256], parts[256];
+    uint32_t whole[256], parts[256];
     int64_t count, first, second;
     int splits = 0;
-    if (!load_bpe(t, &tok, "ab|abc| a|'s|!!")) { return; }
+    if (!load_bpe(t, &tok, "ab|abc| a|'s|!!|12|34|\n\n|\r\n|  |!\n", words)) { return; }
     for (int round = 0; round < 5000; round++) {
         size_t n = random_text(&r, text, round % 2 ? sizeof(text) : 24);
         for (size_t i = 0; round % 5 == 0 && i < n; i++) { text[i] = (uint8_t)draw(&r, 256); }
@@ -190,11 +233,11 @@ TEST(test_round_trip_and_splits) {
             splits++;
             CHECK(t, tokenizer_encode(&tok, text, i, parts, &first, &error), "%s", error.text);
             CHECK(t, tokenizer_encode(&tok, text + i, n - i, parts + first, &second, &error), "%s", error.text);
-            bool same = first + second == count && memcmp(parts, whole, (size_t)count * sizeof(uint16_t)) == 0;
+            bool same = first + second == count && memcmp(parts, whole, (size_t)count * sizeof(uint32_t)) == 0;
             CHECK(t, same, "round %d: a cut at %zu of %zu changes the tokens", round, i, n);
         }
     }
-    CHECK(t, splits > 50000, "only %d places to cut", splits);
+    CHECK(t, splits > 40000, "only %d places to cut", splits);
     CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"ab cd ef", 8) == 2, "the last characters may be incomplete");
     CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"abcdefgh", 8) == 0, "nowhere");
     CHECK(t, tokenizer_next_split(&tok, (const uint8_t *)"ab cd ef", 3, 8) == 5, "the next place");
@@ -202,21 +245,25 @@ TEST(test_round_trip_and_splits) {
     tokenizer_free(&tok);
 }
 
-TEST(test_parallel) {
+TEST(test_round_trip_and_splits) {
+    for (int words = 0; words < WORDS_RULES; words++) { check_round_trip_and_splits(t, words); }
+}
+
+static void check_parallel(Test *t, int words) {
     enum { N = 1500000 };
     Random r = {14, 0};
     Tokenizer tok;
     Error error;
     uint8_t *text = (uint8_t *)malloc(N + 256);
-    uint16_t *serial = (uint16_t *)malloc(2 * N + 512), *parallel = (uint16_t *)malloc(2 * N + 512);
+    uint32_t *serial = (uint32_t *)malloc(4 * N + 1024), *parallel = (uint32_t *)malloc(4 * N + 1024);
     int64_t a = 0, b = 0;
     size_t n = 0;
-    if (!load_bpe(t, &tok, "ab|abc")) { return; }
+    if (!load_bpe(t, &tok, "ab|abc", words)) { return; }
     while (n < N) { n += random_text(&r, text + n, 256); }
     for (int round = 0; round < 2; round++) { // then one word over several parts
         CHECK(t, tokenizer_encode(&tok, text, n, serial, &a, &error), "%s", error.text);
         CHECK(t, tokenizer_encode_parallel(&tok, text, n, parallel, &b, &error), "%s", error.text);
-        CHECK(t, a == b && memcmp(serial, parallel, (size_t)a * 2) == 0, "%lld and %lld ids", (long long)a,
+        CHECK(t, a == b && memcmp(serial, parallel, (size_t)a * 4) == 0, "%lld and %lld ids", (long long)a,
               (long long)b);
         memset(text + 100000, 'a', 300000);
     }
@@ -225,25 +272,34 @@ TEST(test_parallel) {
     tokenizer_free(&tok);
 }
 
+TEST(test_parallel) {
+    for (int words = 0; words < WORDS_RULES; words++) { check_parallel(t, words); }
+}
+
 // A method whose time grows with the square of the length would need hours.
 TEST(test_hostile) {
     enum { N = 1 << 19 };
     static const char *const units[] = {"a",    " ",  "\n", "ab", "\xff", "\x80", "\xc2\xa0", "\xe4\xb8\xad",
                                         "\xf0", "'s", "=",  "=-", "1",    "\xc3", "aA",       " \n"};
     static uint8_t text[N];
-    static uint16_t tokens[N];
-    Tokenizer tok;
-    if (!load_bpe(t, &tok, "aa|aaaa|aaaaaaaa|ba")) { return; }
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+    static uint32_t tokens[N];
+    const size_t count_of_units = sizeof(units) / sizeof(units[0]);
+    Tokenizer tok[WORDS_RULES];
+    for (int words = 0; words < WORDS_RULES; words++) {
+        if (!load_bpe(t, &tok[words], "aa|aaaa|aaaaaaaa|ba", words)) { return; }
+    }
+    for (size_t k = 0; k < WORDS_RULES * count_of_units; k++) {
+        const Tokenizer *rule = &tok[k / count_of_units];
+        size_t i = k % count_of_units;
         Error error;
         int64_t count = 0;
         clock_t start = clock();
-        for (size_t k = 0; k < N; k++) { text[k] = (uint8_t)units[i][k % strlen(units[i])]; }
-        CHECK(t, tokenizer_encode(&tok, text, N, tokens, &count, &error), "%s", error.text);
+        for (size_t at = 0; at < N; at++) { text[at] = (uint8_t)units[i][at % strlen(units[i])]; }
+        CHECK(t, tokenizer_encode(rule, text, N, tokens, &count, &error), "%s", error.text);
         CHECK(t, clock() - start < 10 * CLOCKS_PER_SEC, "unit %zu takes long", i);
-        CHECK(t, round_trips(&tok, text, N, tokens, count), "unit %zu does not come back", i);
+        CHECK(t, round_trips(rule, text, N, tokens, count), "unit %zu does not come back", i);
     }
-    tokenizer_free(&tok);
+    for (int words = 0; words < WORDS_RULES; words++) { tokenizer_free(&tok[words]); }
 }
 
 // A chain makes encoding slow, and a signal must end it within a word.
@@ -252,9 +308,9 @@ TEST(test_stop) {
     static volatile sig_atomic_t stop = 0;
     Tokenizer tok;
     Error error;
-    if (!load_chain(t, &tok)) { return; }
+    if (!load_chain(t, &tok, WORDS_GPT2)) { return; }
     uint8_t *word = (uint8_t *)malloc(N);
-    uint16_t *tokens = (uint16_t *)malloc(N * sizeof(uint16_t));
+    uint32_t *tokens = (uint32_t *)malloc(N * sizeof(uint32_t));
     int64_t count;
     for (int i = 0; i < N; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % 52]; } // one word of letters
     tok.stop = &stop;
@@ -286,7 +342,7 @@ static bool in_table(const uint32_t *runs, size_t count, uint32_t c) {
 TEST(test_classes) {
     Tokenizer tok;
     int wrong = 0, length = 0;
-    if (!load_bpe(t, &tok, "ab")) { return; }
+    if (!load_bpe(t, &tok, "ab", WORDS_GPT2)) { return; }
     for (uint32_t c = 0; c < UNICODE_CODE_POINTS; c++) {
         uint8_t bytes[4];
         size_t n = (size_t)utf8_encode(c, (char *)bytes);
@@ -338,11 +394,11 @@ TEST(test_refused) {
                  {2, 20, 19, -3, ": ends inside token 19 of 20 " AGAIN}, // at its border, and inside
                  {2, 20, 19, -1, ": ends inside token 19 of 20 " AGAIN},
                  {2, 20, 19, 3, ": 3 bytes follow the last of 20 tokens"},
-                 {3, 20, 19, 0, ": tokenizer of version 3, expected 1 or 2"},
+                 {4, 20, 19, 0, ": tokenizer of version 4, expected 1, 2 or 3"},
                  {2, 20, 20, 0, ": end-of-text id 20 is outside the vocabulary of 20 tokens"},
                  {1, 20, 0, 0, ": end-of-text id 50256 is outside the vocabulary of 20 tokens"},
-                 {2, 0, 0, 0, ": header says 0 tokens, expected 1 to 65535"},
-                 {2, 0xffffffffu, 0, 0, ": header says -1 tokens, expected 1 to 65535"}};
+                 {2, 0, 0, 0, ": header says 0 tokens, expected 1 to 1048576"},
+                 {2, 0xffffffffu, 0, 0, ": header says -1 tokens, expected 1 to 1048576"}};
     Tokenizer tok;
     Error error;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -377,7 +433,7 @@ TEST(test_swapped_tokens) {
     text_free(&file);
 }
 
-// The bytes, 65,278 merges and end-of-text are all that fits into uint16. Each merge joins two bytes.
+// The bytes, all pairs of them, then triples: as many as the largest vocabulary has.
 TEST(test_largest_vocabulary) {
     const uint32_t header[DATA_HEADER_INTS] = {TOKENIZER_MAGIC, 2, MAX_VOCAB, MAX_VOCAB - 1};
     Text file = {NULL, 0, 0, false};
@@ -387,13 +443,16 @@ TEST(test_largest_vocabulary) {
     memcpy(file.data, header, sizeof(header));
     file.used = DATA_HEADER_BYTES + 2 * 256; // the bytes
     for (int i = 0; i < MAX_VOCAB - 257; i++) {
-        const char pair[2] = {(char)(i / 256), (char)i};
-        small_bpe_token(&file, pair, 2);
+        const char bytes[3] = {(char)(i / 256), (char)i, (char)(i / 65536)};
+        small_bpe_token(&file, bytes, i < 65536 ? 2 : 3);
     }
     small_bpe_token(&file, END_OF_TEXT, strlen(END_OF_TEXT));
     CHECK(t, load_bytes(t, file.data, (int64_t)file.used, &tok, &error), "%s", error.text);
     int bytes;
-    CHECK(t, tok.vocab_size == 65535 && tok.eot_token == 65534, "%d ids", tok.vocab_size);
+    CHECK(t, tok.vocab_size == 1048576 && tok.eot_token == 1048575, "%d ids", tok.vocab_size);
+    uint32_t ids[3];
+    CHECK(t, tokenizer_merge_window(&tok, (const uint8_t *)"\1\2\3", 3, ids) == 1 && ids[0] == 256 + 0x30102, "%u",
+          ids[0]);
     CHECK(t, tokenizer_decode(&tok, -1, &bytes) == NULL, "outside the vocabulary");
     text_free(&file);
     tokenizer_free(&tok);
@@ -424,7 +483,7 @@ static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
     if (!CHECK(t, read_whole_file(path, 1 << 24, &data, &size, &error), "%s", error.text)) { return; }
     for (char *line = strtok((char *)data, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
         uint8_t text[1024];
-        uint16_t tokens[1024];
+        uint32_t tokens[1024];
         size_t n = strcspn(line, " ") / 2;
         int64_t count = 0, i = 0;
         if (!CHECK(t, n <= sizeof(text), "line %d is too long", (int)lines + 1)) { break; }
@@ -438,6 +497,7 @@ static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
             same = strtol(at, &at, 10) == tokens[i] && i < count && same;
         }
         CHECK(t, same && i == count, "%s: line %d: other ids", path, (int)lines + 1);
+        n = tokenizer_keep_bytes(tok, text, n, text); // those without a token leave no trace
         CHECK(t, round_trips(tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
     }
     CHECK(t, lines > 150, "%d lines", (int)lines);
@@ -454,11 +514,84 @@ TEST(test_small_encodings) {
     tokenizer_free(&tok);
 }
 
+// Those of the two rules of version 3. The hash is that of the file, as dev/hf_tokenizer.py computes it.
+TEST(test_version_3) {
+    static const struct {
+        const char *name, *special;
+        int vocab, eot;
+        uint64_t hash;
+    } kinds[] = {{"llama3", "<|begin_of_text|>", 563, 561, 0x679738af8385cce9},
+                 {"smollm2", "<|endoftext|>", 556, 0, 0xe50724f38313ef10}};
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        Tokenizer tok;
+        Error error;
+        Text copy = {NULL, 0, 0, false};
+        uint8_t *data;
+        int64_t size;
+        uint64_t hash = 0;
+        int bytes = 0;
+        snprintf(path, sizeof(path), FIXTURES "%s_tokenizer.bin", kinds[i].name);
+        if (!CHECK(t, tokenizer_load(&tok, path, &error), "%s", error.text)) { return; }
+        CHECK(t, tok.vocab_size == kinds[i].vocab && tok.eot_token == kinds[i].eot, "%d ids, eot %d", tok.vocab_size,
+              tok.eot_token);
+        const char *special = (const char *)tokenizer_decode(&tok, kinds[i].eot, &bytes);
+        CHECK(t, bytes == (int)strlen(kinds[i].special) && memcmp(special, kinds[i].special, (size_t)bytes) == 0,
+              "%.*s", bytes, special);
+        const int32_t ids[] = {kinds[i].eot, 300, i == 0 ? 562 : 1};
+        CHECK(t, tokenizer_count_bytes(&tok, ids, 3) == tokenizer_token_length(&tok, 300), "special ids are no text");
+        CHECK(t,
+              read_whole_file(path, 1 << 20, &data, &size, &error) && tokenizer_write(&tok, &copy, &error) &&
+                  (int64_t)copy.used == size && memcmp(copy.data, data, copy.used) == 0,
+              "%s: another copy", path);
+        CHECK(t, tokenizer_hash(&tok, &hash, &error) && hash == kinds[i].hash, "hash %llx", (unsigned long long)hash);
+        snprintf(path, sizeof(path), FIXTURES "%s_encodings.txt", kinds[i].name);
+        check_encodings(t, &tok, path);
+        text_free(&copy), free(data), tokenizer_free(&tok);
+    }
+}
+
+// What a header of version 3 can say wrongly, and tokens that its rules cannot have.
+TEST(test_version_3_refused) {
+#define RANKS(count, first, eot)                                                                                       \
+    ": ranks " count " tokens from id " first " on, of 563, whose end-of-text " eot                                    \
+    " must not be one of them (damaged?)"
+    static const struct {
+        int at, value;
+        const char *message;
+    } cases[] = {{4, 3, ": cuts words by rule 3 and merges by rule 1, known are 0 to 2 and 0 to 1 (damaged?)"},
+                 {4, -1, ": cuts words by rule -1 and merges by rule 1, known are 0 to 2 and 0 to 1 (damaged?)"},
+                 {5, 2, ": cuts words by rule 1 and merges by rule 2, known are 0 to 2 and 0 to 1 (damaged?)"},
+                 {5, 0, MISFIT}, // some tokens have no merge
+                 {6, -1, RANKS("561", "-1", "561")},
+                 {6, INT32_MAX, RANKS("561", "2147483647", "561")},
+                 {6, 1, RANKS("561", "1", "561")}, // end-of-text is ranked
+                 {7, 0, RANKS("0", "0", "561")},
+                 {7, 564, RANKS("564", "0", "561")},
+                 {7, 255, MISFIT}, // a byte has no token
+                 {3, 7, RANKS("561", "0", "7")},
+                 {3, 563, ": end-of-text id 563 is outside the vocabulary of 563 tokens"}};
+    uint8_t *data;
+    int64_t size;
+    Error error;
+    CHECK(t, read_whole_file(FIXTURES "llama3_tokenizer.bin", 1 << 20, &data, &size, &error), "%s", error.text);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int32_t *header = (int32_t *)(void *)data, kept = header[cases[i].at];
+        header[cases[i].at] = cases[i].value;
+        check_load_refused(t, data, size, cases[i].message);
+        header[cases[i].at] = kept;
+    }
+    Tokenizer tok;
+    bool twice = load_rules(t, &tok, "ab|abc|ab", WORDS_LLAMA3, MERGE_BY_BYTES, &error);
+    CHECK_REFUSED(t, twice, &error, test_path(t, "tokenizer"), MISFIT);
+    free(data);
+}
+
 TEST(test_gpt2) {
     Tokenizer tok;
     Error error;
     char command[2 * MAX_PATH_BYTES];
-    uint16_t tokens[MAX_TOKEN_BYTES];
+    uint32_t tokens[MAX_TOKEN_BYTES];
     int wrong = 0;
     if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
     snprintf(command, sizeof(command), "python3 dev/data/vocab.py --merges " VOCAB_BPE " --out '%s' > /dev/null",
@@ -470,7 +603,7 @@ TEST(test_gpt2) {
     for (int id = 0; id < 50256; id++) {                     // every token is reached by merging its bytes
         int bytes = 0;
         const uint8_t *piece = tokenizer_decode(&tok, id, &bytes);
-        wrong += tokenizer_merge_window(&tok, piece, bytes, tokens) != 1 || tokens[0] != id;
+        wrong += tokenizer_merge_window(&tok, piece, bytes, tokens) != 1 || tokens[0] != (uint32_t)id;
     }
     CHECK(t, wrong == 0, "%d tokens do not encode to themselves", wrong);
     tokenizer_free(&tok);

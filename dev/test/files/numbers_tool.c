@@ -53,9 +53,9 @@ static bool print_ids(const char *name, const char *path, Error *error) {
     int64_t bytes, count = 0;
     if (!tokenizer_open(&t, name, error)) { return false; }
     bool ok = read_whole_file(path, 1 << 20, &text, &bytes, error);
-    uint16_t *tokens = ok ? (uint16_t *)malloc(2 * (size_t)bytes + 2) : NULL;
+    uint32_t *tokens = ok ? (uint32_t *)malloc(4 * (size_t)bytes + 4) : NULL;
     ok = ok && tokenizer_encode(&t, text, (size_t)bytes, tokens, &count, error);
-    for (int64_t i = 0; i < count; i++) { printf("%d ", tokens[i]); }
+    for (int64_t i = 0; i < count; i++) { printf("%u ", tokens[i]); }
     printf("\n");
     free(tokens);
     free(text);

@@ -10,17 +10,18 @@ import cli
 CONFIG = cli.config(maxT=24, V=61, Vp=128, L=2)
 
 
-def eval_file(name, examples):
-    """examples: (context, completions, label) each."""
-    streams = []
+def eval_file(name, examples, wide=False, tokenizer=0):
+    """examples: (context, completions, label) each. wide: numbers have 32 bits. tokenizer: its hash."""
+    streams, size = [], 4 if wide else 2
     for number, (context, completions, label) in enumerate(examples):
-        words = [65535, 0, number, label, len(completions)]
+        words = [2**(8 * size) - 1, 0, number, label, len(completions)]
         for tokens in [context, *completions]:
             words += [len(tokens), *tokens]
-        words[1] = 2 * len(words)
+        words[1] = size * len(words)
         streams.append(words)
-    header = struct.pack("<256i", 20240522, 1, len(streams), max(words[1] for words in streams), *[0] * 252)
-    return cli.write(name, header + b"".join(array.array("H", words).tobytes() for words in streams))
+    longest = max(words[1] for words in streams)
+    header = struct.pack("<4i250iQ", 20240522, 7 if wide else 1, len(streams), longest, *[0] * 250, tokenizer)
+    return cli.write(name, header + b"".join(array.array("I" if wide else "H", words).tobytes() for words in streams))
 
 
 def questions(c, params, count, T, longest=None, margin=0.1):

@@ -3,17 +3,18 @@ They share no code and no table with the C side: a mistake there does not repeat
 ValueError on a file that is not exactly right."""
 import json
 import math
+import os
 import random
 import struct
 import sys
 from array import array
 
 from cli import tensor_shapes, tokenizer_bytes
-from tools import read, write
+from tools import ROOT, read, write
 
 assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").itemsize == 4
 
-MODEL_MAGIC, TOKENS_MAGIC = 20240326, 20240520
+MODEL_MAGIC, TOKENS_MAGIC, WIDE_MAGIC = 20240326, 20240520, 20240801
 
 # GPT-2's byte order, and the characters that lists of merges and Hugging Face's files show the bytes as.
 VISIBLE = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
@@ -30,6 +31,24 @@ def pair_words():
 def pair_tokenizer():
     """A gpt2_tokenizer.bin of them, from which the merges follow."""
     return tokenizer_bytes(pair_words())
+
+
+def wide_words():
+    """The tokens of a Llama 3's kind that need 32 bits: those of the fixture, and special ones. The first special one
+    precedes a document."""
+    data, words, at = read(os.path.join(ROOT, "dev/test/fixtures/llama3_tokenizer.bin")), [], 1024
+    while at < len(data):
+        words.append(data[at + 1:at + 1 + data[at]])
+        at += 1 + data[at]
+    ranked = struct.unpack_from("<i", data, 28)[0]
+    return words[:ranked] + [b"<|reserved_%d|>" % i for i in range(70000)] + words[ranked:], ranked + 70000
+
+
+def wide_tokenizer():
+    """Its file, of version 3."""
+    words, end = wide_words()
+    header = struct.pack("<256i", 20240328, 3, len(words), end, 1, 1, 0, end - 70000, *[0] * 248)
+    return header + b"".join(bytes([len(word)]) + word for word in words)
 
 
 def need(condition, message):
@@ -96,12 +115,18 @@ def random_model(seed):
 
 # Token shards
 
-def read_tokens(path):
+def read_tokens(path, wide=False):
+    """wide: the ids have 32 bits. The last two fields are a hash of the tokenizer."""
     data = read(path)
-    fields = parse_header(data, TOKENS_MAGIC, "tokens")
-    need(fields[1] == 1 and not any(fields[3:]), "tokens: version or unused fields")
-    need(len(data) == 1024 + 2 * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
-    return array("H", data[1024:])
+    fields = parse_header(data, WIDE_MAGIC if wide else TOKENS_MAGIC, "tokens")
+    need(fields[1] == (7 if wide else 1) and not any(fields[3:254]), "tokens: version or unused fields")
+    need(len(data) == 1024 + (4 if wide else 2) * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
+    return array("I" if wide else "H", data[1024:])
+
+
+def tokenizer_hash(data):
+    """What the header of a shard, of questions or of a model says of its tokenizer."""
+    return struct.unpack("<Q", data[1016:1024])[0]
 
 
 # Hugging Face

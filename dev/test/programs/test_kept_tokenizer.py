@@ -85,3 +85,38 @@ def test_shards_of_tokenize():
     out = ran(*train, path(pattern), "--overwrite")
     assert whose(out).startswith("none, samples are token ids; give --tokenizer gpt2_tokenizer.bin ("), out
     ran("--init", folder, *PROMPT, "--tokenizer", name)  # as advised
+
+
+def test_data_of_another_tokenizer():
+    """Shards, validation's and questions know their tokenizer by its hash. One of equal size is refused, one line."""
+    name, text = write("made_up.bin", formats.pair_tokenizer()), cli.text_file(size=20000)
+    words = formats.pair_words()
+    words[300], words[301] = words[301], words[300]
+    other = write("other.bin", cli.tokenizer_bytes(words))
+    for tokenizer, prefix in ((name, "mine"), (other, "theirs")):
+        command = [TOKENIZE, "--tokenizer", tokenizer, "--output", path(prefix), "--overwrite"]
+        subprocess.run([*command, text], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, "--eval", "-"], check=True, stdout=subprocess.DEVNULL,
+                       input=b'{"context": "a", "completions": [" b", " c", " d", " e"], "label": 1}')
+    hashes = [f"{formats.hash64(read(file)):016x}" for file in (name, other)]
+    train = ["-i", path("mine_train_*.bin"), "--tokenizer", name, *TINY, "-s", 0, "-v", 2, "-x", 2]
+    ran(*train, "-j", path("mine_train_000001.bin"), "--hellaswag", 1, "--hellaswag-data", path("mine_val.bin"))
+    for bad, options in (("theirs_train_000001.bin", ["-i", path("theirs_train_*.bin"), *train[2:]]),
+                         ("theirs_train_000001.bin", [*train, "-j", path("theirs_train_000001.bin")]),
+                         ("theirs_val.bin", [*train, "--mmlu", path("theirs_val.bin")])):
+        refused(*options, says=[f"{path(bad)}: was made with another tokenizer ({hashes[1]}) than {name} ({hashes[0]});"
+                                " give --tokenizer the file's own"])
+
+
+def test_ids_of_32_bits():
+    """Training on shards, on the text itself, and sampling with a vocabulary that 16 bits do not number."""
+    name, text = write("wide_tokenizer.bin", formats.wide_tokenizer()), cli.text_file(size=3000)
+    subprocess.run([TOKENIZE, "--tokenizer", name, "--output", path("wide"), text], check=True,
+                   stdout=subprocess.DEVNULL)
+    train, folder = [*TINY, *QUIET, "-x", 2], new_folder("wide_run")
+    out = ran("-i", path("wide_train_*.bin"), *train, "-o", folder)
+    assert whose(out) == f"{path('wide.tokenizer')}, the data's own", out
+    same = ran("-i", text, "--tokenizer", name, "--val-fraction", 0, *train)
+    losses = re.findall(r"loss +([0-9.]+)", out)
+    assert losses and losses == re.findall(r"loss +([0-9.]+)", same), (out, same)
+    assert cli.sample_of(ran("--init", folder, *PROMPT)).startswith("a b")

@@ -16,7 +16,8 @@ import unicodedata
 import pytest
 
 from evalfiles import eval_file
-from formats import pair_tokenizer, pair_words, read_tokens
+from formats import (hash64, pair_tokenizer, pair_words, read_tokens, tokenizer_hash, wide_tokenizer,
+                     wide_words)
 from tools import ROOT, WORK, path, read, run_closed, small_disk, text_of, wait_until, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
@@ -219,16 +220,17 @@ def question(context, completions, label):
     return {"context": context, "completions": completions, "label": label}
 
 
-def read_questions(name):
+def read_questions(name, wide=False):
     """The examples of an eval file as (context, completions, label) of token lists. Its bytes follow from them."""
-    stream, at, found = array.array("H", read(name)[1024:]).tolist(), 0, []
+    stream, at, found = array.array("I" if wide else "H", read(name)[1024:]).tolist(), 0, []
     while at < len(stream):
         label, count, lists, at = stream[at + 3], stream[at + 4], [], at + 5
         for _ in range(count + 1):
             lists.append(stream[at + 1:at + 1 + stream[at]])
             at += 1 + stream[at]
         found.append((lists[0], lists[1:], label))
-    assert read(name) == read(eval_file("again.bin", found))
+    assert tokenizer_hash(read(name)) != 0
+    assert read(name) == read(eval_file("again.bin", found, wide, tokenizer_hash(read(name))))
     return found
 
 
@@ -282,6 +284,26 @@ def test_bad_questions():
     for option, value in (("--jsonl", "text"), ("--val-tokens", "5"), ("--val-fraction", "0.1"),
                           ("--shard-size", "1000")):
         refused(f"{option}: needs no --eval", "--eval", option, value, "-", stdin=good.encode())
+
+
+def test_ids_of_32_bits():
+    """Shards and questions of a large vocabulary, with the hash of their tokenizer, which lies beside them."""
+    vocab, (words, end), text = write("wide_tokenizer.bin", wide_tokenizer()), wide_words(), mixed_text(7, 30000)
+    accepted("--output", "wide", "--val-tokens", "1000", write("wide.txt", text), vocab=vocab)
+    shards_of_it = [read_tokens(path(f"wide_{name}.bin"), wide=True) for name in ("val_000000", "train_000001")]
+    tokens = list(shards_of_it[0] + shards_of_it[1])
+    assert len(shards_of_it[0]) == 1000 and tokens[0] == end > 65535 and tokens.count(end) == 1
+    assert b"".join(words[token] for token in tokens[1:]) == text
+    accepted("--eval", "--output", "wide", "-", vocab=vocab,
+             stdin=json.dumps(question("12345 IT'S", [" a", " bc", "漢字", " d"], 2)).encode())
+    assert [[b"".join(words[token] for token in found).decode() for found in (context, *completions)] + [label]
+            for context, completions, label in read_questions("wide_val.bin", wide=True)] == [
+                ["12345 IT'S", " a", " bc", "漢字", " d", 2]]
+    assert read("wide.tokenizer") == wide_tokenizer()
+    for name in ("wide_val_000000.bin", "wide_train_000001.bin", "wide_val.bin"):
+        assert tokenizer_hash(read(name)) == hash64(wide_tokenizer()), name
+    accepted("--output", "narrow", "-", stdin=text)
+    assert tokenizer_hash(read("narrow_train_000001.bin")) == hash64(pair_tokenizer())
 
 
 def test_old_shards():
