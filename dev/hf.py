@@ -23,7 +23,6 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from dev import guard, hf_llama, hf_tokenizer  # noqa: E402
 from dev.twin import Problem, version  # noqa: E402
-from dev.twin.data import hash64  # noqa: E402
 from dev.twin.weights import (BF16, Config, FP32, Llama, bin_config, check_config, model_header,  # noqa: E402
                               pad_vocab, newest_model, tensors, widen)
 
@@ -206,7 +205,7 @@ def import_model(source, path):
     found = read_folder(folder)
     if os.path.exists(tokenizer):
         tokens = hf_tokenizer.tokens_of(read_json(tokenizer), tokenizer)
-        check_room(tokens, tokenizer, config)
+        check_room(tokens.tokens, tokenizer, config)
     with guard.new_file(path) as file:
         parts = model_tensors(config, found, folder)
         keeps = isinstance(config, Llama) and {stored.kind for stored in parts.values()} == {"BF16"}
@@ -218,19 +217,18 @@ def import_model(source, path):
         if tokens:
             hf_tokenizer.save(tokenizer_beside(path), tokens)
             file.seek(HASH_AT)
-            file.write(tokenizer_hash(tokenizer_beside(path)))
+            file.write(tokenizer_hash(tokens))
     print(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
           f"{config.V}{', bf16' if keeps else ''}; ./{config.trainer} --init {path} reads it")
     if tokens:
-        print(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens)} tokens")
+        print(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens.tokens)} tokens")
     else:
         print(f"{folder} holds no tokenizer.json: give the model's tokenizer with --tokenizer")
 
 
-def tokenizer_hash(path):
-    """The hash of a tokenizer's file, as headers hold it. Those of llm.c's version 1 and of no file are not known."""
-    data = guard.read_file(path, MOST_JSON) if path not in (None, "byte") else b""
-    return hash64(data).to_bytes(8, "little") if data[4:8] > b"\1\0\0\0" else UNKNOWN
+def tokenizer_hash(tokens):
+    """The hash of a tokenizer, as headers hold it."""
+    return hf_tokenizer.fingerprint(tokens).to_bytes(8, "little")
 
 
 def tokenizer_beside(path):
@@ -302,24 +300,23 @@ def export_model(source, folder, tokenizer=None):
         raise Problem(f"{source}: has no checkpoint (model_*.bin); give the folder of a run, or a .bin file")
     (config, form), beside = bin_config(path, (Config, Llama)), tokenizer_beside(path)
     is_llama = isinstance(config, Llama)
-    tokens, end = [], None if is_llama else min(50257, config.V) - 1
+    tokens, end = None, None if is_llama else min(50257, config.V) - 1
+    stop = end
     if tokenizer or os.path.exists(beside):
         tokenizer = tokenizer or beside
-        tokens, end = hf_tokenizer.load(tokenizer)
-    check_room(tokens, tokenizer, config)
+        tokens = hf_tokenizer.load(tokenizer)
+        end, stop = tokens.end, tokens.stop()
+        check_room(tokens.tokens, tokenizer, config)
     with guard.open_file(path) as file:
         file.seek(HASH_AT)
-        if len({file.read(8), tokenizer_hash(tokenizer)} - {UNKNOWN}) == 2:
+        if tokens and file.read(8) not in (UNKNOWN, tokenizer_hash(tokens)):
             raise Problem(f"{tokenizer}: is not the tokenizer that {path} was trained with; give the model's own")
-    merges = hf_tokenizer.recovered_merges(tokens) if tokens else None
-    if tokens and merges is None:
-        raise Problem(f"{tokenizer}: is not GPT-2's kind of tokenizer; move it away to export the model alone")
-    ends = {"bos_token_id": end, "eos_token_id": end}
+    ends = {"bos_token_id": end, "eos_token_id": stop}
     files = {
         "config.json": {**(hf_llama.config_json(config) if is_llama else gpt2_json(config)), **ends, "gpt2c_version":
                         version(), "torch_dtype": "bfloat16" if is_llama and form == BF16 else "float32"},
-        "generation_config.json": {**ends, "pad_token_id": end},  # neither has a token to fill short texts with
-        **(hf_tokenizer.files(tokens, merges, config.context) if tokens else {})}
+        "generation_config.json": {**ends, "pad_token_id": stop},  # neither has a token to fill short texts with
+        **(hf_tokenizer.files(tokens, config.context) if tokens else {})}
     os.makedirs(folder, exist_ok=True)
     if os.listdir(folder):
         raise Problem(f"{folder}: is not empty; give a new or an empty folder")

@@ -278,7 +278,7 @@ def test_gpt2_to_the_byte():
     if not os.path.exists(vocab):
         pytest.skip("../shared/data is not here")
     python("data/vocab.py", "--merges", vocab, "--out", path())
-    merges = hf.hf_tokenizer.recovered_merges(hf.hf_tokenizer.load(path("gpt2_tokenizer.bin"))[0])
+    merges = hf.hf_tokenizer.merges_of(hf.hf_tokenizer.load(path("gpt2_tokenizer.bin")))
     assert "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges) == text_of(vocab)
 
 
@@ -311,17 +311,27 @@ def test_old_form_of_merges():
     assert read("m_tokenizer.bin") == read("small_tokenizer.bin")
 
 
-@pytest.mark.parametrize("change", (
-    lambda t: t.update(normalizer={"type": "NFC"}), lambda t: t["pre_tokenizer"].update(add_prefix_space=True),
-    lambda t: t["pre_tokenizer"].update(type="Whitespace"), lambda t: t["pre_tokenizer"].update(use_regex=False),
-    lambda t: t.pop("model"), lambda t: t.update(model=7), lambda t: t["model"].pop("merges"),
-    lambda t: t["model"]["merges"].pop(),
-    lambda t: t["model"]["merges"].reverse(), lambda t: t["model"]["vocab"].update(a=65),
-    lambda t: t["model"]["vocab"].update({END: 1000}), lambda t: t["model"]["vocab"].pop("a"),
-    lambda t: t["model"]["vocab"].update({"漢": 260}), lambda t: t["model"].update(vocab=[])))
-def test_other_tokenizers(change):
-    fails("tokenizer.json: not GPT-2's kind of tokenizer", hf.import_model, changed_tokenizer(change),
-          path("never.bin"))
+DAMAGED, MERGED = "not a byte-level byte-pair encoding whose ids", "its merges are neither one for each token"
+WORDS = "its pre_tokenizer cuts texts into words by another rule"
+
+
+@pytest.mark.parametrize("says, change", (
+    ("its normalizer is NFC, expected none", lambda t: t.update(normalizer={"type": "NFC"})),
+    ("its added token \u20ac is not special", lambda t: t["added_tokens"].append(
+        {"id": 260, "content": "\u20ac", "special": False})),
+    ("its model's byte_fallback is True", lambda t: t["model"].update(byte_fallback=True)),
+    (WORDS, lambda t: t["pre_tokenizer"].update(add_prefix_space=True)),
+    (WORDS, lambda t: t["pre_tokenizer"].update(type="Whitespace")),
+    (WORDS, lambda t: t["pre_tokenizer"].update(use_regex=False)),
+    (WORDS, lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": False}, t["pre_tokenizer"]]})),
+    (DAMAGED, lambda t: t.pop("model")), (DAMAGED, lambda t: t.update(model=7)),
+    (DAMAGED, lambda t: t["model"].pop("merges")), (MERGED, lambda t: t["model"]["merges"].pop()),
+    (MERGED, lambda t: t["model"]["merges"].reverse()), (DAMAGED, lambda t: t["model"]["vocab"].update(a=65)),
+    (DAMAGED, lambda t: t["model"]["vocab"].update({END: 1000})), (DAMAGED, lambda t: t["model"]["vocab"].pop("a")),
+    (DAMAGED, lambda t: t["model"]["vocab"].update({"漢": 260})), (DAMAGED, lambda t: t["model"].update(vocab=[]))))
+def test_other_tokenizers(says, change):
+    fails(f"tokenizer.json: {says}", hf.import_model, changed_tokenizer(change), path("never.bin"))
 
 
 def test_damaged_tokenizer_file():

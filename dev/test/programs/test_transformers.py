@@ -16,7 +16,10 @@ import pytest
 import cli
 import formats
 from cli import new_folder, path, ran, write
-from tools import ROOT, SHARED
+from tools import ROOT, SHARED, text_of
+
+sys.path.insert(0, ROOT)
+from dev import hf_tokenizer  # noqa: E402 (its folder had to be named first)
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -38,6 +41,10 @@ AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x",
            "\x01\x02\x1f\x7f\x80\x9f\xad\xa0", "a\u0301 e\u0308 ﬁ", "1234567 3.14e-10 ½ ²", "<|endoftext|>",
            "a<|endoftext|> b", "<|endoftext", "ĠĊ Ā ġ", "\u2028\u2029\ufeff\u200b", "x" * 300 + " " * 70 + "y",
            '"\\/\b\f{}[]', "\U0010ffff\ufffd"]
+CUTS = ["'s", "'S", "'\u017f", "'Ll", "'lL", "'ve", "'", " ", "  ", "\t", "\n", "\r\n", "\r", " \n", "\u00a0",
+        "\u3000", "\x85", "1", "123", "4567", "½", "٣٤", "a", "The", "é", "e\u0301", "\u0301", "漢字", "العربية",
+        "हिन्दी", "ภาษาไทย", "😀", "!", "...", "-", "(", "//", "_", "<|endoftext|>", "\x00", "\ufeff", "\u017f",
+        "\u200b"]
 
 
 def setup_module():
@@ -235,19 +242,56 @@ def test_tokenizers():
         check_tokenizer(theirs, path("saved_tokenizer.bin"), vocab)
 
 
-def test_their_tokenizer_of_another_order():
-    """One that the library trains has end-of-text first: its ids are not ours, and that is said."""
+def their_tokenizer(kind, special):
+    """One that the library trains, with the rules of a kind of model: its own saved folder, loaded. With `special`
+    among its tokens."""
     import tokenizers as library
-    folder = new_folder("trained")
-    trained = library.ByteLevelBPETokenizer()
-    trained.train_from_iterator(["the cat sees the dog and the cat"] * 20, vocab_size=270, min_frequency=2,
-                                special_tokens=["<|endoftext|>"], show_progress=False)
+    from tokenizers import models, pre_tokenizers, trainers
+    before = {"gpt2": [], "smollm2": [pre_tokenizers.Digits(individual_digits=True)],
+              "llama3": [pre_tokenizers.Split(library.Regex(hf_tokenizer.LLAMA3), "isolated")]}[kind]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind != "llama3")
+    trained = library.Tokenizer(models.BPE(ignore_merges=kind == "llama3"))
+    trained.pre_tokenizer = pre_tokenizers.Sequence([*before, level]) if before else level
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if kind != "smollm2" else []  # SmolLM2's lacks rare bytes
+    trained.train_from_iterator([" ".join(AWKWARD[:-3]), text_of("README.md")] * 3, trainers.BpeTrainer(
+        vocab_size=900, special_tokens=special, show_progress=False, initial_alphabet=alphabet))
+    whole = json.loads(trained.to_str())
+    if kind == "llama3":  # tokens that no merge makes, and special ones last
+        tokens = [bytes(hf_tokenizer.VALUES[symbol] for symbol in word)
+                  for word in list(sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].get))[len(special):]]
+        tokens += [b" whole", "漢字とか".encode(), *(token.encode() for token in special)]
+        end = len(tokens) - len(special)
+        whole = hf_tokenizer.files(hf_tokenizer.Tokenizer(tokens, end, 3, 1, 1, 0, end), 99)["tokenizer.json"]
+    folder = new_folder(kind)
     os.makedirs(folder)
-    trained.save(os.path.join(folder, "tokenizer.json"))
-    odd_model(vocab_size=trained.get_vocab_size()).save_pretrained(folder)
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), "import", folder, path("no.bin")],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "tokenizer.json: not GPT-2's kind of tokenizer" in done.stderr, done.stderr
+    write(f"{kind}/tokenizer.json", json.dumps(whole))
+    odd_model(vocab_size=len(whole["model"]["vocab"])).save_pretrained(folder)
+    return folder, library.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+
+
+@pytest.mark.parametrize("kind, special", (("gpt2", ["<|endoftext|>"]), ("smollm2", ["<|endoftext|>", "<|im_start|>"]),
+                                           ("llama3", ["<|begin_of_text|>", "<|end_of_text|>"])))
+def test_their_tokenizers(kind, special):
+    """Equal ids from the library's file, from ours, and from the library again on what we export."""
+    folder, theirs = their_tokenizer(kind, special)
+    hf("import", folder, path("their.bin"))
+    ours, again = path("their_tokenizer.bin"), new_folder("their_again")
+    hf("export", path("their.bin"), again)
+    loaded = transformers.AutoTokenizer.from_pretrained(again)
+    assert type(loaded).__name__ in ("PreTrainedTokenizerFast", "TokenizersBackend"), type(loaded)
+    assert loaded.bos_token == special[0] and loaded.eos_token == (special[1] if kind == "llama3" else special[0])
+    generator, tokens = random.Random(7), 0
+    texts = AWKWARD + ["".join(generator.choice(CUTS) for _ in range(generator.randrange(60))) for _ in range(200)]
+    theirs.encode_special_tokens = True
+    for text in texts:
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        tokens += len(ids)
+        assert ids == our_ids(ours, text), (kind, text)
+        assert ids == loaded(text, split_special_tokens=True, add_special_tokens=False)["input_ids"], (kind, text)
+    first = [loaded.bos_token_id] if kind == "llama3" else []
+    assert tokens > 3000 and loaded("a")["input_ids"] == first + our_ids(ours, "a")
+    hf("import", again, path("again.bin"))
+    assert cli.read("again_tokenizer.bin") == cli.read("their_tokenizer.bin")
 
 
 # ---- Generation ----
