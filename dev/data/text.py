@@ -22,12 +22,13 @@ TOKENIZER = "gpt2_tokenizer.bin"
 TOKENIZER_SHA256 = "6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13"  # made of the published vocab.bpe
 MOST_MERGES, MOST_BYTES = 65535 - 257, 255  # ids are uint16, and a length is a byte
 SHARD_MAGIC, SHARD_VERSION, SHARD_HEADER_BYTES = 20240520, 1, 1024
+ID_BYTES = {(SHARD_MAGIC, SHARD_VERSION): 2, (20240801, 7): 4}  # of a shard's magic and version
 MOST_TOKENS = 2**31 - 1  # in a shard
 FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this size
 
 
 def add_vocab(parser):
-    parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="GPT-2's tokenizer (default: "
+    parser.add_argument("--vocab", type=common.existing_file, metavar="FILE", help="the tokenizer (default: GPT-2's, "
                         "gpt2_tokenizer.bin in the root of the repository, made if it is missing)")
 
 
@@ -221,17 +222,28 @@ def tokenize_examples(vocab, prefix, examples):
 # ---- Shards ----
 
 
-def shard_tokens(path):
-    """The number of tokens in a shard; refuses a file that is none."""
+def open_shard(path):
+    """The header of a shard, its number of tokens and the bytes of each; refuses a file that is none."""
     size = os.path.getsize(path)
     with guard.open_file(path) as file:
-        header = file.read(12)
-    if len(header) == 12:
-        magic, version, tokens = struct.unpack("<3i", header)
-        if (magic, version) == (SHARD_MAGIC, SHARD_VERSION) and size == SHARD_HEADER_BYTES + 2 * tokens:
-            return tokens
-    raise Problem(f"{common.show_path(path)}: is not a shard of GPT-2 tokens, though it is what was published; choose "
+        header = file.read(SHARD_HEADER_BYTES)
+    if len(header) == SHARD_HEADER_BYTES:
+        magic, version, tokens = struct.unpack("<3i", header[:12])
+        id_bytes = ID_BYTES.get((magic, version), 0)
+        if id_bytes and size == SHARD_HEADER_BYTES + id_bytes * tokens:
+            return header, tokens, id_bytes
+    raise Problem(f"{common.show_path(path)}: is not a shard of tokens, though it is what was published; choose "
                   "another --source or --mirror")
+
+
+def shard_tokens(path):
+    return open_shard(path)[1]
+
+
+def joined_header(path, tokens):
+    """The header of a shard of so many tokens, made of this one and others."""
+    header = open_shard(path)[0]
+    return header[:8] + struct.pack("<i", tokens) + header[12:]
 
 
 def shard_header(tokens):
@@ -242,7 +254,8 @@ def append_tokens(file, path):
     """Copies the tokens of a shard to the end of an open, unbuffered file."""
     with guard.open_file(path, buffering=0) as part:
         part.seek(SHARD_HEADER_BYTES)
-        left = 2 * shard_tokens(path)
+        _, tokens, id_bytes = open_shard(path)
+        left = id_bytes * tokens
         while left > 0:
             block = memoryview(part.read(min(left, 8 << 20)))
             left -= len(block)

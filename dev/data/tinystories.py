@@ -99,7 +99,7 @@ def join_parts(work, names, out):
     if tokens > text.MOST_TOKENS:
         raise Problem(f"{out}: {tokens} tokens, a shard holds at most {text.MOST_TOKENS}")
     with guard.new_file(path, buffering=0) as file:
-        file.write(text.shard_header(tokens))
+        file.write(text.joined_header(part_path(work, names[0]), tokens))
         for name in names:
             text.append_tokens(file, part_path(work, name))
     return path

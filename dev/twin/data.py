@@ -10,7 +10,8 @@ from dev import guard
 from dev.twin import Problem
 
 END_OF_TEXT, BYTE_VOCAB, GPT2_VOCAB = 256, 257, 50257
-SHARD_MAGIC, HEADER_BYTES = 20240520, 1024
+SHARDS_OF = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # (magic, version) -> ids
+HEADER_BYTES = 1024
 TEXT_LIMIT = 1 << 24
 
 # ---- Random numbers ----
@@ -57,21 +58,23 @@ def feistel(seeds, stream, indices, half, mask):
 # ---- Files ----
 
 
-def check_shard(path):
-    """What is wrong with a shard of tokens, or None."""
+def open_shard(path):
+    """The tokens of a shard, which are read from the file when they are used; or a text, what is wrong with it."""
     try:
         size = os.path.getsize(path)
         with guard.open_file(path) as file:
             head = np.fromfile(file, np.int32, 256).tolist()
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if len(head) < 256 or head[0] != SHARD_MAGIC:
+    if len(head) < 256 or head[0] not in [magic for magic, _ in SHARDS_OF]:
         return f"{path}: is not a token shard (use ./tokenize to make shards of text)"
-    if head[1] != 1:
-        return f"{path}: token shard of version {head[1]}, expected 1"
-    if size != HEADER_BYTES + 2 * head[2]:
-        return f"{path}: header says {head[2]} tokens, file holds {(size - HEADER_BYTES) // 2} (fetch it again)"
-    return None
+    if (head[0], head[1]) not in SHARDS_OF:
+        return f"{path}: token shard of version {head[1]}, expected 1 or 7"
+    kind = SHARDS_OF[head[0], head[1]]
+    held = (size - HEADER_BYTES) / np.dtype(kind).itemsize
+    if held != head[2]:
+        return f"{path}: header says {head[2]} tokens, file holds {int(held)} (fetch it again)"
+    return np.memmap(path, kind, "r", offset=HEADER_BYTES) if held > 0 else np.zeros(0, kind)
 
 
 def list_files(pattern):
@@ -85,14 +88,13 @@ def list_files(pattern):
 
 
 def open_shards(pattern):
-    """Names and tokens, uint16 arrays that read from the files when they are used."""
-    paths = list_files(pattern)
-    bad = [problem for problem in map(check_shard, paths) if problem]
+    """Names and tokens."""
+    shards = [(path, open_shard(path)) for path in list_files(pattern)]
+    bad = [tokens for _, tokens in shards if isinstance(tokens, str)]
     if bad:
         more = f"; and {len(bad) - 8} more" if len(bad) > 8 else ""
         raise Problem("; ".join(bad[:8]) + more)
-    return [(path, np.memmap(path, np.uint16, "r", offset=HEADER_BYTES)
-             if os.path.getsize(path) > HEADER_BYTES else np.zeros(0, np.uint16)) for path in paths]
+    return shards
 
 
 def read_text(pattern):
