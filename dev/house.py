@@ -19,17 +19,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, the design's goal, and the rooms whose headers it may include besides its own. A commit that makes a
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1237, 1150, ""),
-    "model": (1258, 850, "base"),
+    "base": (1255, 1150, ""),
+    "model": (1259, 850, "base"),
     "cpu": (1815, 1450, "base model"),
     "cuda": (845, 850, "base model"),
     "layers": (3420, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2253, 2000, "base model cuda"),
-    "data": (1514, 1450, "base model"),
-    "files": (1072, 1050, "base model"),
+    "data": (1685, 1450, "base model"),
+    "files": (1075, 1050, "base model"),
     "trainer": (2527, 1000, "base model cpu cuda layers optim ranks data files run"),
-    "run": (3364, 2800, "base model data files"),
+    "run": (3378, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 171, "Makefile": 254,
          "README.md": 200}

@@ -1,7 +1,8 @@
 // Model weights in llm.c's .bin format: a header of 256 int32, then the tensors in the order of the parameter table.
 //
 // header: [0] magic, [1] version (3: float32, 5: bfloat16), from [2] on the first MODEL_STORED_FIELDS fields of the
-// configuration (floats as their bits), [8] MODEL_VARIANT, which is 0 for GPT-2, the rest 0.
+// configuration (floats as their bits), [8] MODEL_VARIANT, which is 0 for GPT-2, the last two the
+// hash of the tokenizer, the rest 0.
 // All fields are checked against the exact file size before any tensor is read or memory is allocated.
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
@@ -107,6 +108,7 @@ static inline void model_bin_config_from_header(ModelConfig *config, const int32
         memcpy((char *)config + model_fields[i].offset, &header[MODEL_BIN_CONFIG + i], sizeof(int32_t));
     }
     if (MODEL_STORED_FIELDS < MODEL_CONFIG_FIELDS) { model_complete(config); }
+    config->tokenizer = bin_tokenizer(header);
 }
 
 static inline void model_bin_make_header(int32_t *header, const ModelConfig *config, int version) {
@@ -115,6 +117,7 @@ static inline void model_bin_make_header(int32_t *header, const ModelConfig *con
     header[1] = version;
     for (int i = 0; i < MODEL_STORED_FIELDS; i++) { header[MODEL_BIN_CONFIG + i] = model_field_word(config, i); }
     header[MODEL_BIN_VARIANT] = MODEL_VARIANT;
+    bin_set_tokenizer(header, config->tokenizer);
 }
 
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.

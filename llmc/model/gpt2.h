@@ -25,7 +25,7 @@
 
 // A constant ModelConfig: what model_complete makes of these sizes.
 #define GPT2_CONFIG(maxT, V, Vp, L, NH, C)                                                                             \
-    { maxT, V, L, NH, C, Vp, 0, NH, (C) / ((NH) > 0 ? (NH) : 1), 4 * (C), 0, 0, GPT2_LAYERNORM_EPSILON, 1, 1, 1, 1, 0 }
+    { maxT, V, L, NH, C, Vp, 0, NH, (C) / ((NH) + !(NH)), 4 * (C), 0, 0, GPT2_LAYERNORM_EPSILON, 1, 1, 1, 1, 0, 0 }
 
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
 //  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon

@@ -31,6 +31,7 @@
 #define MODEL_CONFIG_COUNT(...) +1
 typedef struct {
     MODEL_CONFIG(MODEL_CONFIG_FIELD)
+    uint64_t tokenizer; // the hash of the tokenizer that it was trained with; 0: not known
 } ModelConfig;
 enum { MODEL_CONFIG_FIELDS = MODEL_CONFIG(MODEL_CONFIG_COUNT) };
 

@@ -181,7 +181,7 @@ static inline double model_field_value(const ModelConfig *config, int i) {
 }
 
 static inline bool model_configs_equal(const ModelConfig *a, const ModelConfig *b) {
-    return memcmp(a, b, sizeof(*a)) == 0; // all fields have 4 bytes
+    return memcmp(a, b, offsetof(ModelConfig, tokenizer)) == 0; // all fields before have 4 bytes
 }
 
 enum { MODEL_PADDED_FIELD = 5 }; // padded_vocab_size

@@ -165,6 +165,11 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     return t->is_open && tokenizer_hash(&t->tokenizer, &t->fingerprint, error);
 }
 
+// Refuses data or a model of another tokenizer than the run's, by the hash of theirs.
+static inline bool run_check_tokenizer(const TrainRun *run, const char *path, uint64_t theirs, Error *error) {
+    return bin_check_tokenizer(path, theirs, run->tokenizer.note, run->tokenizer.fingerprint, error);
+}
+
 // Settles the vocabulary and checks that model and tokenizer agree on it. With --vocab, or a tokenizer that was found,
 // the model may have room for more tokens.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
@@ -185,6 +190,9 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
                     "(--tokenizer), or a model of its own (--init d12)",
                     run->tokenizer.note, tokens, config->vocab_size);
     }
+    uint64_t known = run_resumes(run) ? 0 : config->tokenizer; // a resumed run has its own check
+    if (!run_check_tokenizer(run, run_shape_origin(run), known, error)) { return false; }
+    if (run->tokenizer.is_open) { config->tokenizer = run->tokenizer.fingerprint; }
     return model_check_config(config, run_shape_origin(run), error);
 }
 
@@ -198,11 +206,6 @@ static inline bool run_settle_seq_len(TrainRun *run, TrainOptions *o, Error *err
 }
 
 // ---- The data ----
-
-// Refuses data of another tokenizer than the run's, by the hash of theirs.
-static inline bool run_check_tokenizer(const TrainRun *run, const char *path, uint64_t theirs, Error *error) {
-    return bin_check_tokenizer(path, theirs, run->tokenizer.note, run->tokenizer.fingerprint, error);
-}
 
 // tokens (count), or NULL: the loader reads the shards that `name` names.
 static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint32_t *tokens,

@@ -34,7 +34,7 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 
 #ifdef TEST_LLAMA3
 // maxT, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
-static const ModelConfig small = {48, 101, 3, 6, 36, 128, 3, 2, 10, 50, 0, 1, 1e-5f, 1e4f, 8.0f, 1.0f, 4.0f, 16};
+static const ModelConfig small = {48, 101, 3, 6, 36, 128, 3, 2, 10, 50, 0, 1, 1e-5f, 1e4f, 8.0f, 1.0f, 4.0f, 16, 0};
 #else
 static const ModelConfig small = GPT2_CONFIG(48, 101, 128, 3, 3, 36); // maxT, V, Vp, L, NH, C
 #endif

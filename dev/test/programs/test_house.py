@@ -61,7 +61,7 @@ def test_rules(check):
 @pytest.mark.parametrize("name, value, check, wanted", [
     ("ROOMS", {**house.ROOMS, "cpu": (100, 650, "base model")}, house.check_rooms, "llmc/cpu: .* lines of 100"),
     ("SHARED_LINES", 12, house.check_shared, "train_gpt2.c: .* lines of 12 are in train_llama3.c, too"),
-    ("FILES", {"train_gpt2.cu": 300}, house.check_rooms, "train_gpt2.cu: .* lines of 300"),
+    ("FILES", {"train_gpt2.cu": 30}, house.check_rooms, "train_gpt2.cu: .* lines of 30"),
     ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
     ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),
     ("PROGRAMS", ["llmc/data/tokenizer.h"], house.check_sections, "llmc/data/tokenizer.h: section 2: .* has none"),

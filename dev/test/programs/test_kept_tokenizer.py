@@ -58,6 +58,8 @@ def test_resume_with_another_tokenizer():
     ran(*train, "--tokenizer", name)
     ran(*train, "--tokenizer", same, "--resume")
     refused(*train, "--tokenizer", other, "--resume", says=["tokenizer-fingerprint was"])
+    model = os.path.join(folder, "model_00000002.bin")  # which knows its tokenizer wherever it is
+    refused("--init", model, *PROMPT, "--tokenizer", other, says=[f"{model}: was made with another tokenizer (", other])
     os.remove(os.path.join(folder, "tokenizer.bin"))
     assert whose(ran(*train, "--resume")).startswith("none")
     refused("--init", folder, *PROMPT, says=["--prompt", "--tokenizer gpt2_tokenizer.bin"])
