@@ -23,7 +23,7 @@ ROOMS = {
     "model": (1259, 850, "base"),
     "cpu": (1815, 1450, "base model"),
     "cuda": (845, 850, "base model"),
-    "layers": (3420, 3150, "base model cuda"),
+    "layers": (3418, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
     "ranks": (2253, 2000, "base model cuda"),
     "data": (1685, 1450, "base model"),

@@ -33,10 +33,9 @@ static inline bool attention_check(const char *where, const AttentionShape &s, E
         return fail(error, "%s: heads of %d channels; the GPU trainer has attention for up to %d", where, s.HS,
                     ATTENTION_MAX_HEAD_SIZE);
     }
-    return s.KV * s.HS % 8 == 0 || fail(error,
-                                        "%s: keys of %d channels (%d heads of %d); the GPU trainer takes "
-                                        "multiples of 8",
-                                        where, s.KV * s.HS, s.KV, s.HS);
+    return s.KV * s.HS % 8 == 0 ||
+           fail(error, "%s: keys of %d channels (%d heads of %d); the GPU trainer takes multiples of 8", where,
+                s.KV * s.HS, s.KV, s.HS);
 }
 
 // delta (B,NH,T) = the dot products of out and dout (B,T,NH*HS), head by head. Eight lanes take one head of one row.

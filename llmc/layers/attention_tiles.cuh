@@ -37,7 +37,7 @@ __device__ __forceinline__ AttentionHead attention_head(int64_t index, const Att
 
 // The tiles of a head are neighbours in the grid, so that blocks that run together read the same keys from the L2
 // cache. The tile with the most work starts first. That is the last tile if a block visits earlier rows, and the first
-// tile if it visits later rows.
+// tile if it visits later rows. A group of query heads multiplies the work of all tiles of keys alike.
 __device__ __forceinline__ int attention_descending_tile(int tiles) { return tiles - 1 - (int)(blockIdx.x % tiles); }
 __device__ __forceinline__ int attention_ascending_tile(int tiles) { return (int)(blockIdx.x % tiles); }
 
