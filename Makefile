@@ -237,8 +237,8 @@ $(TRAINERS:%=$(PREFIX)%cu): $(PREFIX)%cu: $(BUILD)/%cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
-# In a quick run train_gpt2emu is linked of the object of its tests.
-$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK:0=),emu/gpu_tests.o oracle.o,train_gpt2emu.o))
+# In a quick run train_gpt2emu is linked of the object of its tests (tests.mk).
+$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK:0=),,train_gpt2emu.o))
 $(PREFIX)train_llama3emu: $(addprefix $(BUILD)/,revision.o train_llama3emu.o)
 $(TRAINERS:%=$(PREFIX)%emu):
 	@mkdir -p $(@D) && rm -f $@
@@ -251,4 +251,4 @@ $(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) de
 	@touch $@
 
 include dev/test/tests.mk
--include $(sort $(wildcard $(BUILD)/*.d $(ORACLE).d))
+-include $(sort $(wildcard $(BUILD)/*.d))

@@ -9,6 +9,7 @@
 #define CHAPTER_H
 
 #include "dev/test/layers/oracle.h"
+#include "dev/test/layers/oracle_llama3.h"
 #include "dev/test/test.h"
 #include "llmc/base/utils.h"
 

@@ -6,7 +6,7 @@ ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%
 UNITS    := $(ALL_UNITS)
 TESTS     = $(BUILD)/unit_tests $(BUILD)/test_trainer $(BUILD)/test_llama3 $(BUILD)/test_comm
 FUZZERS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
-ORACLE    = $(BUILD)/oracle.o
+ORACLE    = $(BUILD)/oracle.o $(BUILD)/oracle_llama3.o
 
 # QUICK=1 is for scripts/test.sh: each suite is in one of its two builds. Sanitizers look at the rooms that handle text,
 # files and processes, but for three suites that take long and whose files fuzzers read. Without QUICK=1 a build has all.
@@ -191,6 +191,7 @@ $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 
 # In a quick run train_gpt2emu is linked of this object, too.
+$(PREFIX)train_gpt2emu: $(if $(QUICK:0=),$(BUILD)/emu/gpu_tests.o $(ORACLE))
 $(BUILD)/emu/gpu_tests.o: gpu_tests.cu $(BUILD)/emu.ready
 	@mkdir -p $(@D)
 	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(GPU_DEPENDS) -c -o $@ $<
@@ -223,7 +224,7 @@ $(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
 $(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
-# The CPU trainer's layers, which the GPU tests compare with.
+# The CPU trainers' layers, which the GPU tests compare with.
 $(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
-$(ORACLE): dev/test/layers/oracle.c $(BUILD)/flags.oracle
+$(ORACLE): $(BUILD)/%.o: dev/test/layers/%.c $(BUILD)/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@

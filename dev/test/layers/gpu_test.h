@@ -11,6 +11,7 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/base/hash.h"
 #include "dev/test/layers/oracle.h"
+#include "dev/test/layers/oracle_llama3.h"
 #include "dev/test/test.h"
 #ifdef GPT2_EMU
 #include <emu.h>

@@ -1,43 +1,9 @@
-// RMSNorm, alone and fused with the residual sum, against its formulas in double: all model widths, row counts that
-// fill no block, rows near zero, and the two-stage backward. What it shares with LayerNorm, kernels_layernorm.cuh
-// tests.
+// RMSNorm, alone and fused with the residual sum, against the CPU trainer's: all model widths, row counts that fill no
+// block, rows near zero, and the two-stage backward. What it shares with LayerNorm, kernels_layernorm.cuh tests.
 #ifndef KERNELS_RMSNORM_CUH
 #define KERNELS_RMSNORM_CUH
 
 #include "dev/test/layers/kernels_layernorm.cuh"
-
-// inp, out (N,C), weight (C), rstd (N).
-static void cpu_rmsnorm_forward(float *out, float *rstd, const float *inp, const float *weight, int64_t N, int C,
-                                float epsilon) {
-    for (int64_t row = 0; row < N; row++) {
-        const float *x = inp + row * C;
-        double square = 0.0;
-        for (int c = 0; c < C; c++) { square += (double)x[c] * (double)x[c]; }
-        double r = 1.0 / sqrt(square / C + (double)epsilon);
-        for (int c = 0; c < C; c++) { out[row * C + c] = (float)((double)x[c] * r * (double)weight[c]); }
-        rstd[row] = (float)r;
-    }
-}
-
-// Adds to dinp (N,C) and dweight (C).
-static void cpu_rmsnorm_backward(float *dinp, float *dweight, const float *dout, const float *inp, const float *rstd,
-                                 const float *weight, int64_t N, int C) {
-    std::vector<double> sums((size_t)C);
-    for (int64_t row = 0; row < N; row++) {
-        const float *x = inp + row * C, *dy = dout + row * C;
-        double r = (double)rstd[row], gn = 0.0;
-        for (int c = 0; c < C; c++) {
-            double n = (double)x[c] * r;
-            gn += (double)weight[c] * (double)dy[c] * n;
-            sums[(size_t)c] += (double)dy[c] * n;
-        }
-        for (int c = 0; c < C; c++) {
-            double value = r * ((double)weight[c] * (double)dy[c] - (double)x[c] * r * gn / C);
-            dinp[row * C + c] = (float)((double)dinp[row * C + c] + value);
-        }
-    }
-    for (int c = 0; c < C; c++) { dweight[c] = (float)((double)dweight[c] + sums[(size_t)c]); }
-}
 
 typedef struct {
     int64_t N;
@@ -71,7 +37,7 @@ static LayerNorm rmsnorm_layer(const RmsNormCase &c, const LayerNormOutputs &to,
 // products more, and is rounded to floatX.
 static void rmsnorm_check_forward(Test *t, const std::string &what, const RmsNormCase &c, const LayerNormOutputs &got,
                                   const Amax &amax) {
-    double relative = sum_tolerance(c.C) + 2.0 * FLT_EPSILON;
+    double relative = sum_tolerance(c.C) + 4.0 * FLT_EPSILON; // both sides round about four times
     std::vector<float> out = got.out.first(t, what, c.N * c.C);
     check_values(t, what + ": rstd", got.rstd.first(t, what, c.N), c.rstd, 0.0, relative);
     check_values(t, what + ": out", out, c.out, 0.0, relative + 0.5 * FLOATX_EPSILON);
