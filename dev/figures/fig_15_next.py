@@ -1,37 +1,42 @@
-"""Figure of chapter 15: a block of GPT-2 beside a block of a Llama, and what differs."""
-from svg import arrow, document, line, lines, rect, text
+"""Figure of chapter 15: tokens on their way to experts. Each expert takes as many as its capacity; one passes by."""
+from svg import arrow, document, line, rect, text
 
-ROWS = (  # GPT-2's step, the other model's, is it another one?
-    ("wte + wpe", "wte", True), ("LayerNorm", "RMSNorm", True), ("qkv: 3 C", "q, k, v: fewer heads of k, v", True),
-    (None, "RoPE turns q and k", True), ("attention", "attention", False), ("attproj, + residual",) * 2 + (False,),
-    ("LayerNorm", "RMSNorm", True), ("fc: 4 C", "gate and up: 8/3 C each", True),
-    ("GELU", "silu(gate) * up", True), ("fcproj, + residual",) * 2 + (False,))
-WIDTH, HEIGHT, STEP, TOP = 210, 26, 38, 58
+CHOICES = "bacbbab"  # the expert of each token, by the class of its colour
+CAPACITY, BOX, STEP, TOP = 3, 26, 34, 62
 
 
-def column(x, title, names, changed):
-    parts, before = [text(x + WIDTH / 2, 34, title, "title middle")], None
-    for i, name in enumerate(names):
-        y = TOP + STEP * i
-        if name is None:
-            continue
-        if before is not None:
-            parts.append(arrow(x + WIDTH / 2, TOP + STEP * before + HEIGHT + 1, x + WIDTH / 2, y - 1))
-        parts += [rect(x, y, WIDTH, HEIGHT, "matrix"), text(x + WIDTH / 2, y + 18, name, "middle")]
-        parts += [rect(x, y, 6, HEIGHT, "a")] if changed[i] else []
-        before = i
-    return parts
+def token(x, y, number):
+    return [rect(x, y, BOX, BOX, CHOICES[number]), text(x + BOX / 2, y + 18, str(number), "middle")]
 
 
-def bracket(x, first, last, *words):
-    top, bottom = TOP + STEP * first, TOP + STEP * last + HEIGHT
-    return [line(x, top, x, bottom), line(x - 6, top, x, top), line(x - 6, bottom, x, bottom),
-            *lines(x + 10, (top + bottom) / 2 - 5, *words)]
+def places():
+    """Token -> its place: expert, slot. A token beyond the capacity has none."""
+    taken, found = dict.fromkeys("abc", 0), {}
+    for number, expert in enumerate(CHOICES):
+        if taken[expert] < CAPACITY:
+            found[number] = expert, taken[expert]
+            taken[expert] += 1
+    return found
 
 
 def picture():
-    ours, theirs, changed = zip(*ROWS)
-    parts = [*column(24, "GPT-2", ours, changed), *column(272, "Llama", theirs, changed),
-             *bracket(500, 1, 9, "L times;", "then a norm", "and the head"), rect(512, TOP + 4, 6, HEIGHT - 8, "a"),
-             text(524, TOP + 18, "differs")]
-    return document("A block of GPT-2 and a block of a Llama", 620, TOP + STEP * len(ROWS), parts)
+    parts, found = [], places()
+    for x, title in ((24, "tokens"), (230, "sorted by expert"), (500, "experts")):
+        parts.append(text(x, 36, title, "title"))
+    for row, expert in enumerate("abc"):
+        y = TOP + 2 * STEP * row + 10
+        for slot in range(CAPACITY):
+            parts.append(rect(230 + STEP * slot, y, BOX, BOX, "matrix"))
+        parts += [arrow(230 + STEP * CAPACITY + 6, y + BOX / 2, 494, y + BOX / 2),
+                  rect(500, y - 8, 90, BOX + 16, "matrix"), text(545, y + 18, f"MLP {row}", "middle"),
+                  rect(500, y - 8, 6, BOX + 16, expert)]
+    for number, _ in enumerate(CHOICES):
+        y = TOP + STEP * number
+        parts += token(24, y, number)
+        if number in found:
+            expert, slot = found[number]
+            to = TOP + 2 * STEP * "abc".index(expert) + 10
+            parts += [line(24 + BOX + 4, y + BOX / 2, 224, to + BOX / 2), *token(230 + STEP * slot, to, number)]
+        else:
+            parts += [arrow(24 + BOX + 4, y + BOX / 2, 224, y + BOX / 2), text(230, y + 18, "passes by: MLP 1 is full")]
+    return document("Seven tokens, three experts with room for three tokens each", 620, TOP + STEP * 7 + 16, parts)

@@ -8,59 +8,10 @@
 #include <float.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/model/params.h"
-
-#define SIXTH_OF_PI (3.14159265358979323846 / 6.0) // 30 degrees
-
-// Turns the pair (x[0], x[1]) by 30 degrees for each position.
-static void turn(float *x, int position) {
-    double cosine = cos(position * SIXTH_OF_PI), sine = sin(position * SIXTH_OF_PI), a = (double)x[0], b = (double)x[1];
-    x[0] = (float)(a * cosine - b * sine), x[1] = (float)(a * sine + b * cosine);
-}
-
-// Attention of three equal queries and keys, whose pairs are turned by their positions, which begin at `first`.
-static void turned_attention(int first) {
-    enum { T = 3, HS = 2 };
-    float qkv[T][3 * HS], out[T * HS], lse[T], scores[T * T], shown[T];
-    for (int i = 0; i < T; i++) {
-        float row[3 * HS] = {2, 0, 1, 0, (float)(12 * i), 1}; // q, k, v
-        memcpy(qkv[i], row, sizeof(row));
-        turn(qkv[i], first + i), turn(qkv[i] + HS, first + i);
-    }
-    for (int i = 0; i < T; i++) {
-        for (int j = 0; j < T; j++) { scores[i * T + j] = qkv[i][0] * qkv[j][HS] + qkv[i][1] * qkv[j][HS + 1]; }
-    }
-    cpu_attention_forward(out, lse, &qkv[0][0], 1, T, HS, 1);
-    for (int i = 0; i < T; i++) { shown[i] = out[i * HS]; }
-    printf("positions %d, %d, %d\n", first, first + 1, first + 2);
-    print_row("last q", qkv[2], HS);
-    for (int i = 0; i < T; i++) { print_row(i == 0 ? "scores" : "", scores + i * T, i + 1); }
-    print_row("out", shown, T);
-}
-
-// Prints the MiB of keys and values of 1,024 tokens in fp32, with all heads, a third or a fifth of them, and one.
-static void caches(void) {
-    const struct {
-        const char *name;
-        int groups;
-    } models[] = {{"124M", 4}, {"1558M", 5}};
-    printf("\nMiB of keys and values of 1,024 tokens, with so many heads of them\n");
-    for (int i = 0; i < 2; i++) {
-        const ModelSize *size = model_find_size(models[i].name);
-        int heads[] = {size->heads, models[i].groups, 1};
-        printf("%-6s", models[i].name);
-        for (int j = 0; j < 3; j++) {
-            double bytes = 2.0 * size->layers * heads[j] * (size->channels / size->heads) * 1024 * sizeof(float);
-            printf("  with %2d: %5.1f", heads[j], bytes / (1 << 20));
-        }
-        printf("\n");
-    }
-}
 
 // Muon's idea: f(s) = 1.5 s - 0.5 s^3 brings every singular value between 0 and sqrt(3) to 1.
-static void singular_values(void) {
+static void example_singular_values(void) {
     float s[3] = {1.0f, 0.5f, 0.1f};
-    printf("\n");
     for (int step = 0; step <= 8; step += 2) {
         char name[24];
         snprintf(name, sizeof(name), "step %d", step);
@@ -69,14 +20,61 @@ static void singular_values(void) {
     }
 }
 
-static void example(void) {
-    turned_attention(0);
-    turned_attention(9);
-    caches();
-    singular_values();
+// Four experts with one channel, of which a token takes the second and the third.
+static void example_experts(void) {
+    enum { E = 4 };
+    float p[E] = {0.1f, 0.3f, 0.4f, 0.2f}, outs[E] = {7, 10, 5, 9}, out = 0.0f, dp[E] = {0}, dlogits[E], sum = 0.0f;
+    for (int e = 1; e < 3; e++) { out += p[e] * outs[e], dp[e] = outs[e], sum += p[e] * dp[e]; } // dout is 1
+    for (int e = 0; e < E; e++) { dlogits[e] = p[e] * (dp[e] - sum); }
+    printf("\nexperts 1 and 2 of 0 to 3 are chosen: out %.4f\n", (double)out);
+    print_row("p", p, E);
+    print_row("outs", outs, E);
+    print_row("dp", dp, E);
+    print_row("dlogits", dlogits, E);
 }
 
-enum { HEAD = 64, HIDDEN = 100, ROWS = 5, NH = 6, NKV = 2, HS = 4, C = NH * HS, GROUPED = C + 2 * NKV * HS };
+// The last query of a sequence of one head, with the keys first .. end-1, as the trainer's attention computes it. The
+// query takes the place of the last row, which sees all rows.
+static void attend(float *out, float *lse, const float *q, const float *keys, const float *values, int first, int end,
+                   int HS) {
+    enum { MOST = 32 * 3 * 64 };
+    float qkv[MOST] = {0}, outs[MOST], lses[32];
+    int T = end - first;
+    for (int t = 0; t < T; t++) {
+        memcpy(qkv + t * 3 * HS, q, (size_t)HS * sizeof(float));
+        memcpy(qkv + t * 3 * HS + HS, keys + (first + t) * HS, (size_t)HS * sizeof(float));
+        memcpy(qkv + t * 3 * HS + 2 * HS, values + (first + t) * HS, (size_t)HS * sizeof(float));
+    }
+    cpu_attention_forward(outs, lses, qkv, 1, T, HS, 1);
+    memcpy(out, outs + (T - 1) * HS, (size_t)HS * sizeof(float));
+    *lse = lses[T - 1];
+}
+
+// The query of chapter 5 that sees three keys, whose scores are 0, ln 2 and ln 3: all at once, and in two parts.
+static void example_parts(void) {
+    enum { HS = 2 };
+    const float root2 = sqrtf(2.0f), ln2 = logf(2.0f), ln3 = logf(3.0f);
+    const float q[HS] = {0, 1}, keys[3 * HS] = {root2 * ln3, 0, 0, root2 * ln2, 0, root2 * ln3};
+    const float values[3 * HS] = {12, 0, 0, 12, 2, 2};
+    const int ends[3][2] = {{0, 3}, {0, 2}, {2, 3}};
+    printf("\nattention's out, and e^lse\n");
+    for (int i = 0; i < 3; i++) {
+        float row[HS + 1], lse;
+        char name[24];
+        attend(row, &lse, q, keys, values, ends[i][0], ends[i][1], HS);
+        row[HS] = expf(lse);
+        snprintf(name, sizeof(name), "keys %d to %d", ends[i][0], ends[i][1] - 1);
+        print_row(name, row, HS + 1);
+    }
+}
+
+static void example(void) {
+    example_singular_values();
+    example_experts();
+    example_parts();
+}
+
+enum { EXPERTS = 6, WIDTH = 5, KEYS = 23, HEAD = 16, ROWS = 4, C = 7, RANK = 2, OC = 6 };
 
 static void random_floats(float *x, int n, uint64_t stream) {
     for (int i = 0; i < n; i++) {
@@ -86,79 +84,100 @@ static void random_floats(float *x, int n, uint64_t stream) {
     }
 }
 
-// An angle below 128 that was computed in float is off by up to 128 half epsilons, and so is its sine. A number is made
-// of two products with numbers below 4.
-#define ROPE_ERROR (2 * 4 * (128 + 4) * (double)FLT_EPSILON)
-
-static void check_rope(Test *t) {
-    const int positions[] = {0, 1, 7, 100};
-    for (int p = 0; p < 4; p++) {
-        float x[HEAD], before[HEAD], want[HEAD];
-        random_floats(before, HEAD, 1), memcpy(x, before, sizeof(x));
-        for (int i = 0; i < HEAD / 2; i++) {
-            double angle = positions[p] * pow(10000.0, -2.0 * i / HEAD), a = (double)x[2 * i], b = (double)x[2 * i + 1];
-            want[2 * i] = (float)(a * cos(angle) - b * sin(angle));
-            want[2 * i + 1] = (float)(a * sin(angle) + b * cos(angle));
-        }
-        rope(x, positions[p], HEAD, false);
-        check_close(t, "forward", x, want, HEAD, ROPE_ERROR, 0.0);
-        rope(x, positions[p], HEAD, true);
-        check_close(t, "forward, then backward", x, before, HEAD, 2.0 * ROPE_ERROR, 0.0);
+// Central differences in double of a loss of numbers[n]: slopes[i] for each. They are right to 1e-8 here.
+static void slopes_of(float *slopes, double *numbers, int n, double (*loss)(const double *)) {
+    for (int i = 0; i < n; i++) {
+        const double h = 1e-5, before = numbers[i];
+        numbers[i] = before + h;
+        double above = loss(numbers);
+        numbers[i] = before - h;
+        slopes[i] = (float)((above - loss(numbers)) / (2.0 * h));
+        numbers[i] = before;
     }
 }
 
-static double swiglu_formula(double gate, double up) { return gate / (1.0 + exp(-gate)) * up; }
+static const int is_chosen[EXPERTS] = {0, 1, 0, 1, 1, 0};
+static float experts_dout[WIDTH];
 
-// Central differences in double are right to 1e-9 here. The backward rounds about ten times, numbers below 16.
-static void check_swiglu(Test *t) {
-    float gate[HIDDEN], up[HIDDEN], dout[HIDDEN], dgate[HIDDEN], dup[HIDDEN], want_gate[HIDDEN], want_up[HIDDEN];
-    random_floats(gate, HIDDEN, 2), random_floats(up, HIDDEN, 3), random_floats(dout, HIDDEN, 4);
-    for (int i = 0; i < HIDDEN; i++) {
-        const double h = 1e-5;
-        double g = (double)(gate[i] *= 2.0f), u = (double)up[i], scale = (double)dout[i] / (2.0 * h);
-        want_gate[i] = (float)(scale * (swiglu_formula(g + h, u) - swiglu_formula(g - h, u)));
-        want_up[i] = (float)(scale * (swiglu_formula(g, u + h) - swiglu_formula(g, u - h)));
+// numbers: the logits, then the experts' outputs.
+static double experts_loss(const double *numbers) {
+    double sum = 0.0, loss = 0.0;
+    for (int e = 0; e < EXPERTS; e++) { sum += exp(numbers[e]); }
+    for (int i = 0; i < EXPERTS * WIDTH; i++) {
+        int e = i / WIDTH;
+        double part = exp(numbers[e]) / sum * numbers[EXPERTS + i] * (double)experts_dout[i % WIDTH];
+        loss += is_chosen[e] ? part : 0.0;
     }
-    swiglu_backward(dgate, dup, dout, gate, up, HIDDEN);
-    check_close(t, "dgate", dgate, want_gate, HIDDEN, 10.0 * 16.0 * FLT_EPSILON, 0.0);
-    check_close(t, "dup", dup, want_up, HIDDEN, 10.0 * 16.0 * FLT_EPSILON, 0.0);
+    return loss;
 }
 
-// A loss: attention's outputs, each with a weight of its own.
-static float grouped_loss(const float *grouped, const float *dout) {
-    float qkv[ROWS * 3 * C], out[ROWS * C], lse[NH * ROWS];
+// A sum of up to 15 products of numbers below 4, each rounded a few times.
+#define SHORT_SUM_ERROR (4 * 15 * 16 * (double)FLT_EPSILON)
+
+static void check_experts(Test *t) {
+    enum { N = EXPERTS + EXPERTS * WIDTH };
+    float x[N], p[EXPERTS], slopes[N], got[N];
+    double numbers[N], sum = 0.0;
+    random_floats(x, N, 1), random_floats(experts_dout, WIDTH, 2);
+    for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
+    for (int e = 0; e < EXPERTS; e++) { sum += exp(numbers[e]); }
+    for (int e = 0; e < EXPERTS; e++) { p[e] = (float)(exp(numbers[e]) / sum); }
+    slopes_of(slopes, numbers, N, experts_loss);
+    experts_backward(got, got + EXPERTS, experts_dout, p, is_chosen, x + EXPERTS, EXPERTS, WIDTH);
+    check_close(t, "dlogits", got, slopes, EXPERTS, SHORT_SUM_ERROR, 0.0);
+    check_close(t, "douts", got + EXPERTS, slopes + EXPERTS, EXPERTS * WIDTH, SHORT_SUM_ERROR, 0.0);
+}
+
+// Scores of a hundred and more, so that e^lse is no float. An lse of 300 is off by 300 half epsilons on either side.
+static void check_parts(Test *t) {
+    float q[HEAD], keys[KEYS * HEAD], values[KEYS * HEAD], part1[HEAD], part2[HEAD], want[HEAD], got[HEAD];
+    float lse1, lse2, want_lse, lse;
+    random_floats(q, HEAD, 3), random_floats(keys, KEYS * HEAD, 4), random_floats(values, KEYS * HEAD, 5);
+    for (int c = 0; c < HEAD; c++) {
+        q[c] *= 4.0f;
+        for (int j = 0; j < KEYS; j++) { keys[j * HEAD + c] += 8.0f * q[c]; }
+    }
+    for (int split = 1; split < KEYS; split += 7) {
+        attend(part1, &lse1, q, keys, values, 0, split, HEAD);
+        attend(part2, &lse2, q, keys, values, split, KEYS, HEAD);
+        attend(want, &want_lse, q, keys, values, 0, KEYS, HEAD);
+        join_parts(got, &lse, part1, lse1, part2, lse2, HEAD);
+        double error = 8.0 * (double)want_lse * (double)FLT_EPSILON;
+        check_close(t, "lse", &lse, &want_lse, 1, error, 0.0);
+        check_close(t, "out", got, want, HEAD, 4.0 * error, 0.0); // the values stay below 4
+    }
+}
+
+static float lora_x[ROWS * C], lora_dy[ROWS * OC];
+
+// numbers: A, then B.
+static double lora_loss(const double *numbers) {
     double loss = 0.0;
-    share_heads(qkv, grouped, ROWS, NH, NKV, HS);
-    cpu_attention_forward(out, lse, qkv, 1, ROWS, C, NH);
-    for (int i = 0; i < ROWS * C; i++) { loss += (double)out[i] * (double)dout[i]; }
-    return (float)loss;
+    for (int i = 0; i < ROWS * RANK; i++) {
+        double h = 0.0;
+        int n = i / RANK, r = i % RANK;
+        for (int c = 0; c < C; c++) { h += (double)lora_x[n * C + c] * numbers[r * C + c]; }
+        for (int o = 0; o < OC; o++) { loss += h * numbers[RANK * C + o * RANK + r] * (double)lora_dy[n * OC + o]; }
+    }
+    return loss;
 }
 
-static void check_shared_heads(Test *t) {
-    float grouped[ROWS * GROUPED], dgrouped[ROWS * GROUPED] = {0}, qkv[ROWS * 3 * C], dqkv[ROWS * 3 * C] = {0};
-    float out[ROWS * C], lse[NH * ROWS], dout[ROWS * C], slopes[ROWS * GROUPED];
-    random_floats(grouped, ROWS * GROUPED, 5), random_floats(dout, ROWS * C, 6);
-    share_heads(qkv, grouped, ROWS, NH, NKV, HS);
-    cpu_attention_forward(out, lse, qkv, 1, ROWS, C, NH);
-    cpu_attention_backward(dqkv, dout, qkv, out, lse, 1, ROWS, C, NH);
-    share_heads_backward(dgrouped, dqkv, ROWS, NH, NKV, HS);
-    for (int i = 0; i < ROWS * GROUPED; i++) {
-        const float h = 1.0f / 64, before = grouped[i];
-        grouped[i] = before + h;
-        float above = grouped_loss(grouped, dout);
-        grouped[i] = before - h;
-        slopes[i] = (above - grouped_loss(grouped, dout)) / (2.0f * h);
-        grouped[i] = before;
-    }
-    // h^2/6 = 4e-5 times third derivatives of up to 20; losses near 30 are rounded by 2e-6, over 2 h = 1/32.
-    check_close(t, "dgrouped", dgrouped, slopes, ROWS * GROUPED, 1e-3, 0.0);
+static void check_lora(Test *t) {
+    enum { N = RANK * C + OC * RANK };
+    float x[N], slopes[N], got[N];
+    double numbers[N];
+    random_floats(x, N, 6), random_floats(lora_x, ROWS * C, 7), random_floats(lora_dy, ROWS * OC, 8);
+    for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
+    slopes_of(slopes, numbers, N, lora_loss);
+    lora_backward(got, got + RANK * C, lora_dy, lora_x, x, x + RANK * C, ROWS, C, RANK, OC);
+    check_close(t, "dA and dB", got, slopes, N, 4.0 * SHORT_SUM_ERROR, 0.0); // sums of sums, up to 28 products of three
 }
 
 int main(void) {
     example();
     printf("\nExercises, in dev/exercises/15_next/exercises.h\n");
-    exercise("15.1 RoPE", check_rope);
-    exercise("15.2 the backward of SwiGLU", check_swiglu);
-    exercise("15.3 shared heads", check_shared_heads);
+    exercise("15.1 the gradient of a router", check_experts);
+    exercise("15.2 attention in two parts", check_parts);
+    exercise("15.3 the gradients of LoRA", check_lora);
     return 0;
 }

@@ -1,51 +1,42 @@
 // Solutions of the exercises of chapter 15.
 #include <math.h>
-#include <stdbool.h>
-#include <string.h>
 
-// The matrix of a turn, transposed, turns back.
-static void rope(float *x, int position, int HS, bool backward) {
-    for (int i = 0; i < HS / 2; i++) {
-        float angle = (float)position * powf(10000.0f, -2.0f * (float)i / (float)HS);
-        float cosine = cosf(angle), sine = backward ? -sinf(angle) : sinf(angle), a = x[2 * i], b = x[2 * i + 1];
-        x[2 * i] = a * cosine - b * sine;
-        x[2 * i + 1] = a * sine + b * cosine;
-    }
-}
-
-// With s = sigmoid(gate): silu' = s + gate s (1 - s).
-static void swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate, const float *up, int n) {
-    for (int i = 0; i < n; i++) {
-        float s = 1.0f / (1.0f + expf(-gate[i]));
-        dup[i] = dout[i] * gate[i] * s;
-        dgate[i] = dout[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
-    }
-}
-
-static void share_heads(float *qkv, const float *grouped, int rows, int NH, int NKV, int HS) {
-    int C = NH * HS, width = C + 2 * NKV * HS;
-    for (int row = 0; row < rows; row++) {
-        const float *q = grouped + row * width, *k = q + C, *v = k + NKV * HS;
-        float *to = qkv + row * 3 * C;
-        memcpy(to, q, (size_t)C * sizeof(float));
-        for (int h = 0; h < NH; h++) {
-            int shared = h / (NH / NKV);
-            memcpy(to + C + h * HS, k + shared * HS, (size_t)HS * sizeof(float));
-            memcpy(to + 2 * C + h * HS, v + shared * HS, (size_t)HS * sizeof(float));
-        }
-    }
-}
-
-static void share_heads_backward(float *dgrouped, const float *dqkv, int rows, int NH, int NKV, int HS) {
-    int C = NH * HS, width = C + 2 * NKV * HS;
-    for (int row = 0; row < rows; row++) {
-        const float *from = dqkv + row * 3 * C;
-        float *dq = dgrouped + row * width, *dk = dq + C, *dv = dk + NKV * HS;
+// dp[e] is a dot product for a chosen expert and 0 for the others; then the softmax's gradient, p (dp - sum of p dp).
+static void experts_backward(float *dlogits, float *douts, const float *dout, const float *p, const int *is_chosen,
+                             const float *outs, int E, int C) {
+    float sum = 0.0f;
+    for (int e = 0; e < E; e++) {
+        dlogits[e] = 0.0f; // dp at first
         for (int c = 0; c < C; c++) {
-            int shared = c / HS / (NH / NKV) * HS + c % HS;
-            dq[c] += from[c];
-            dk[shared] += from[C + c];
-            dv[shared] += from[2 * C + c];
+            douts[e * C + c] = is_chosen[e] ? p[e] * dout[c] : 0.0f;
+            dlogits[e] += is_chosen[e] ? dout[c] * outs[e * C + c] : 0.0f;
+        }
+        sum += p[e] * dlogits[e];
+    }
+    for (int e = 0; e < E; e++) { dlogits[e] = p[e] * (dlogits[e] - sum); }
+}
+
+// A part has the weight of its sum of exponentials. The larger lse is subtracted first, so that nothing overflows.
+static void join_parts(float *out, float *lse, const float *out1, float lse1, const float *out2, float lse2, int HS) {
+    float most = fmaxf(lse1, lse2), weight1 = expf(lse1 - most), weight2 = expf(lse2 - most), sum = weight1 + weight2;
+    for (int c = 0; c < HS; c++) { out[c] = (weight1 * out1[c] + weight2 * out2[c]) / sum; }
+    *lse = most + logf(sum);
+}
+
+// With h = x A^T: dB = dy^T h, dh = dy B, dA = dh^T x.
+static void lora_backward(float *dA, float *dB, const float *dy, const float *x, const float *A, const float *B, int N,
+                          int C, int R, int OC) {
+    for (int i = 0; i < R * C; i++) { dA[i] = 0.0f; }
+    for (int i = 0; i < OC * R; i++) { dB[i] = 0.0f; }
+    for (int n = 0; n < N; n++) {
+        for (int r = 0; r < R; r++) {
+            float h = 0.0f, dh = 0.0f;
+            for (int c = 0; c < C; c++) { h += x[n * C + c] * A[r * C + c]; }
+            for (int o = 0; o < OC; o++) {
+                dB[o * R + r] += dy[n * OC + o] * h;
+                dh += dy[n * OC + o] * B[o * R + r];
+            }
+            for (int c = 0; c < C; c++) { dA[r * C + c] += dh * x[n * C + c]; }
         }
     }
 }
