@@ -66,10 +66,21 @@ def sizes(gpu, cpu):
         yield f"| {names} | {numbers} | {rounded_up(memory(on_cpu))} | {rounded_up(memory(on_gpu))} |"
 
 
+def llamas(gpu, cpu):
+    """The sizes of released Llamas, where the programs are built."""
+    row = r'^    X\("([\w:]+)", "\w+", "[\w./-]+", (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), '
+    for name, *shape in re.findall(row, text_of("llmc/model/llama3.h"), re.M) if os.path.exists(gpu) else ():
+        on_cpu, on_gpu = plan(cpu, f"-e {name} -b 4 -t 64 --threads 1"), plan(gpu, f"-e {name} -b 8 -t 1024 -r 0")
+        parameters = re.search(r"^parameters +(\d+)", on_cpu, re.M)[1]
+        numbers = " | ".join(f"{int(number):,}" for number in (parameters, *shape))
+        yield f"| `{name}` | {numbers} | {rounded_up(memory(on_cpu))} | {rounded_up(memory(on_gpu))} |"
+
+
 def tables(gpu="./train_gpt2emu", cpu="./train_gpt2"):
     """Document -> its rows."""
+    of_llamas = llamas(gpu.replace("gpt2", "llama3"), cpu.replace("gpt2", "llama3"))
     return {"doc/several_gpus.md": list(stages(gpu)), "doc/speed.md": levels(gpu),
-            "doc/usage.md": list(sizes(gpu, cpu))}
+            "doc/usage.md": [*sizes(gpu, cpu), *of_llamas]}
 
 
 if __name__ == "__main__":

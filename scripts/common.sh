@@ -11,7 +11,7 @@
 #   LAUNCH       the words before the trainer, which start a process for each GPU (mpirun -np ...)
 SETTINGS="SMOKE PLAN OUT_DIR DATA_DIR STEPS SHARDS GPUS TRAINER MAX_STARTS PAUSE MIRROR LAUNCH RECIPE HOSTS PORT"
 export LC_ALL=C
-name=${0##*/}
+name=${0##*/} program=${program:-train_gpt2}
 say() { echo "$(date +%H:%M:%S) $*"; }
 stop() { echo "$name: $*" >&2 && exit 1; }
 
@@ -48,7 +48,7 @@ MPI_OPTIONS="--bind-to none"                               # processes may use a
 SMALL=()
 if [ "$SMOKE" = 1 ]; then # a tiny model, a tiny text, few steps; keep_training lets one process die
     : "${OUT_DIR:=run_smoke_$(basename "${name#run_}" .sh)}" "${DATA_DIR:=$OUT_DIR/data}" "${STEPS:=4}" "${SHARDS:=2}"
-    : "${GPUS:=2}" "${TRAINER:=./train_gpt2emu}"
+    : "${GPUS:=2}" "${TRAINER:=./${program}emu}"
     # shellcheck disable=SC2034 # the recipes take it
     SMALL=(--layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32 --warmup 2
         --val-every 1000 --val-sequences 2 --eval-examples 1 --sample-every 0 --checkpoint-every 2 --keep-major 4)
@@ -76,12 +76,12 @@ begin() {
 }
 
 build() { # the trainer, unless TRAINER is a path of its own
-    [[ $TRAINER != ./train_gpt2* ]] || make -s "${TRAINER#./}" ||
+    [[ $TRAINER != ./$program* ]] || make -s "${TRAINER#./}" ||
         stop "the build failed; \`make doctor\` says what is missing"
     [ -x "$TRAINER" ] || stop "TRAINER: $TRAINER: no such program; without TRAINER, one is built"
     [[ ${LAUNCH:-} != mpirun* ]] || command -v mpirun >/dev/null ||
         stop "mpirun: no such program; install Open MPI, or start scripts/multi_node/run_tcp.sh, which needs none"
-    [[ $TRAINER != ./train_gpt2cu || $GPUS = 1 ]] || grep -q libnccl "$TRAINER" ||
+    [[ $TRAINER != ./${program}cu || $GPUS = 1 ]] || grep -q libnccl "$TRAINER" ||
         stop "$TRAINER: was built without NCCL, which several GPUs need; install libnccl-dev, or set GPUS=1"
 }
 

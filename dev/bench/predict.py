@@ -216,7 +216,7 @@ def figures():
             speed = float(f"{step.speed:.3g}")
             yield "README.md", f"| GPT-2 {model}, {kind} | {speed:,.0f} tokens/s ({100 * step.mfu:.0f} % MFU) |"
     recipe = r"for (\d+) sequences at once.*STEPS:=(\d+)}.*(--init \S+ --seq-len \d+ --total-batch \d+) "
-    for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M".split():
+    for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M llama_smollm2_135M".split():
         batch, steps, words = re.search(recipe, text_of(f"scripts/run_{name}.sh"), re.S).groups()
         hours = [int(steps) / 3600 * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
                  for gpu in ("a100", "h100") for ranks in (1, 8)]

@@ -6,6 +6,7 @@ edu_fineweb100B.
     python3 dev/data/fineweb.py -t edu -v 100B           # FineWeb-Edu, 100 billion tokens (200 GB)
     python3 dev/data/fineweb.py --limit 1                # one shard for training, one for validation: a trial
     python3 dev/data/fineweb.py --source parquet         # the same from the text; needs pyarrow
+    python3 dev/data/fineweb.py --source parquet --vocab smollm2_tokenizer.bin --out data    # SmolLM2's tokens
 
 --source shards fetches shards that others have tokenised and published on the Hub. --source parquet fetches the sample
 of the data set itself and then encodes it with tokenize on all cores: documents in the order of the files, each
@@ -46,7 +47,7 @@ def parse_options():
     parser.add_argument("--source", choices=["shards", "parquet"], default="shards", help="published shards, or the "
                         "text of the data set (default shards)")
     parser.add_argument("--limit", type=common.whole(1, 100000), metavar="N", help="only the first N shards for "
-                        "training, and the one for validation")
+                        "training, and the one for validation; of parquet, the first N files of the text")
     text.add_vocab(parser)
     options = common.parse(parser)
     options.prefix = PREFIX[options.type]
@@ -57,8 +58,6 @@ def parse_options():
                      "parquet makes others")
     if options.source == "shards" and options.vocab:
         parser.error("--vocab: only --source parquet needs it")
-    if options.source == "parquet" and options.limit:
-        parser.error("--limit: only --source shards takes it")
     return options
 
 
@@ -149,8 +148,9 @@ def make_shards(options, folder):
     repository, vocab = PARQUET[options.type], text.find_vocab(options, folder)
     source = {"source": "parquet", "repository": repository, "version": options.version,
               "shard_size": options.shard_size, "vocab": common.file_sha256(vocab)}
+    source.update({"limit": options.limit} if options.limit else {})
     folder.set_source(source)
-    remotes = parquet_remotes(options, repository)
+    remotes = parquet_remotes(options, repository)[:options.limit]
     # One short word for each shard's record, of all that the shards follow from.
     made = hashlib.sha256(repr([source, [remote.sha256 for remote in remotes]]).encode()).hexdigest()
 

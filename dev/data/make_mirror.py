@@ -7,15 +7,17 @@
 The files lie where they lie on the hosts, the Hub's lists of files with them, and SHA256SUMS names the checksums of
 those that no list describes. The contents are made up: texts of this repository, a vocabulary of pairs of bytes in
 place of GPT-2's, questions about which word comes next. The parquet files need pyarrow, and are left out where it is
-not installed.
+not installed. A small Llama is a folder for dev/hf.py import.
 """
 import csv
 import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import random
+import struct
 import tarfile
 import urllib.parse
 
@@ -30,6 +32,7 @@ import tinyshakespeare
 import tinystories
 
 MERGES = 50000
+LLAMA_MERGES = 60
 EOT = 50256
 SHARD_SIZE = 20000
 TRAIN_SHARDS = 3
@@ -204,6 +207,41 @@ def add_parquet(mirror, documents):
     return True
 
 
+def small_tokenizer():
+    """A tokenizer.json of SmolLM2's kind: special tokens first, single digits apart, then bytes and pairs of them."""
+    specials, merges = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), pair_vocab().split("\n")[1:LLAMA_MERGES + 1]
+    vocab = [*specials, *byte_order()[1], *(merge.replace(" ", "") for merge in merges)]
+    words = [{"type": "Digits", "individual_digits": True},
+             {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
+    return {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
+            "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(specials)],
+            "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(vocab)}, "merges": merges}}
+
+
+def add_llama(mirror, rng, repository="HuggingFaceTB/SmolLM2-135M", C=16, F=32):
+    """A small model under the name of SmolLM2's, with its tokenizer: a folder for dev/hf.py import. Two heads of
+    queries share one of keys and values."""
+    tokenizer, layer, half = small_tokenizer(), "model.layers.0.", C // 2
+    V = len(tokenizer["model"]["vocab"])
+    shapes = {"model.embed_tokens.weight": (V, C), "model.norm.weight": (C,), f"{layer}input_layernorm.weight": (C,),
+              f"{layer}post_attention_layernorm.weight": (C,), f"{layer}self_attn.q_proj.weight": (C, C),
+              f"{layer}self_attn.k_proj.weight": (half, C), f"{layer}self_attn.v_proj.weight": (half, C),
+              f"{layer}self_attn.o_proj.weight": (C, C), f"{layer}mlp.gate_proj.weight": (F, C),
+              f"{layer}mlp.up_proj.weight": (F, C), f"{layer}mlp.down_proj.weight": (C, F)}
+    entries, data = {}, b""
+    for name, shape in shapes.items():
+        values = [rng.gauss(0, 0.02) if shape[1:] else 1.0 for _ in range(math.prod(shape))]
+        begin, data = len(data), data + struct.pack(f"<{len(values)}f", *values)
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    header = json.dumps(entries).encode()
+    config = {"model_type": "llama", "max_position_embeddings": 64, "vocab_size": V, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": C, "intermediate_size": F,
+              "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e5, "tie_word_embeddings": True}
+    mirror.write(f"{repository}/config.json", json.dumps(config).encode())
+    mirror.write(f"{repository}/tokenizer.json", json.dumps(tokenizer).encode())
+    mirror.write(f"{repository}/model.safetensors", len(header).to_bytes(8, "little") + header + data)
+
+
 def main():
     parser = guard.Parser(__doc__)
     parser.add_argument("folder", metavar="FOLDER", help="a new or empty folder")
@@ -220,6 +258,7 @@ def main():
     mirror.plain(tinyshakespeare.URL, "\n\n".join(documents).encode())
     add_tinystories(mirror, documents)
     with_parquet = add_parquet(mirror, documents)
+    add_llama(mirror, rng)
     mirror.finish()
     print(f"--mirror file://{urllib.parse.quote(folder)}")
     if not with_parquet:

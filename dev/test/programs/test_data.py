@@ -471,6 +471,10 @@ def test_parquet():
     overwrite(in_work("parquet", names[1]), b"xy", 2000, unnoticed=True)
     assert f"{names[1]}: has changed since it was made" in make("--verify")[1]
     refused(*arguments, size + 1, says=["another kind (shard_size 9000, now 9001)"])
+    tokens = encoded(parquet_documents()[:len(parquet_documents()) // 3])  # of the first of three equal files
+    out = ran(*arguments, size, "--limit", 1, "--out", in_work("first"))[0]
+    assert f"training {len(tokens) - size} tokens, validation {size}\n" in out, out
+    refused(*arguments, size, "--limit", 2, "--out", in_work("first"), says=["another kind (limit 1, now 2)"])
     bad, files = in_work("bad_parquet"), {"sample/10BT/000_00000.parquet": b"PAR1 no parquet"}
     fill(bad, {})
     load("make_mirror").Mirror(bad).hub("HuggingFaceFW/fineweb-edu", files, "sample/10BT")
@@ -826,8 +830,7 @@ BAD_OPTIONS = (
     (["--mirror", "/a b"], "for a folder: file:///a%20b"),
     (["--out", ""], "--out: is empty"), (["--shard_size", "5000"], "--shard_size 5000: the published shards "),
     (["--vocab", "none.bpe"], "argument --vocab: none.bpe: no such file"),
-    (["--vocab", __file__], "--vocab: only --source parquet needs it"),
-    (["--source", "parquet", "--limit", "1"], "--limit: only --source shards takes it"))
+    (["--vocab", __file__], "--vocab: only --source parquet needs it"))
 
 
 def test_options():

@@ -2,6 +2,7 @@
 every command line of the programs in them runs (on small stand-ins for a user's files, for a few steps of a tiny
 model)."""
 import glob
+import json
 import os
 import re
 import shlex
@@ -17,13 +18,15 @@ from tools import ROOT, free_port, new_folder, path, text_of, write
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
              "doc/muon.md",
              *(f"doc/{os.path.basename(path)}" for path in sorted(glob.glob(os.path.join(ROOT, "doc", "[0-9]*.md"))))]
-PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
+PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name))
+            for name in ("train_gpt2", "train_llama3", "tokenize")}
 # The GPU trainer is run emulated, where that was built.
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
-OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2\.bin|book|(main|speed|console)\.log$|state_|model_(best|[\d*])"
-                         r"|model\.safetensors|config\.json|(?:gpt2_)?tokenizer\.bin)")
+OF_THE_USER = re.compile(r"^(run|build/|shards/|(?:gpt2|smollm2)\.bin|book|(main|speed|console)\.log$|state_"
+                         r"|model_(best|[\d*])"
+                         r"|model\.safetensors|config\.json|(?:gpt2_|smollm2_)?tokenizer\.bin)")
 
 
 def shell_lines(document):
@@ -131,6 +134,10 @@ def prepare():
     train = ["--train-data", "book.txt", "--tokenizer", "gpt2_tokenizer.bin", "--steps", "1", "--out-dir", "made"]
     subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
     os.rename(path("docs", "made", "model_00000001.bin"), path("docs", "gpt2.bin"))
+    train.append("--overwrite")
+    subprocess.run([PROGRAMS["train_llama3"], *TINY, *train], cwd=folder, check=True, capture_output=True)
+    os.rename(path("docs", "made", "model_00000001.bin"), path("docs", "smollm2.bin"))
+    shutil.copy(path("docs", "gpt2_tokenizer.bin"), path("docs", "smollm2_tokenizer.bin"))
     return folder
 
 
@@ -152,7 +159,7 @@ def shrunk(words):
     if "--plan" not in words:
         words = with_value(words, "--seq-len", "16")
     init = words[words.index("--init") + 1] if "--init" in words else ""
-    is_new = re.fullmatch(r"d\d+|\d+M", init) or not init and "--layers" not in words
+    is_new = re.fullmatch(r"(llama:|smollm2:)?(d\d+|\d+M)", init) or not init and "--layers" not in words
     return words + TINY if is_new else words
 
 
@@ -212,6 +219,29 @@ def run_commands(programs):
 def test_commands_run():
     ran = run_commands(PROGRAMS)
     assert ran >= 8, ran
+
+
+def test_fine_tuning():
+    """The commands of doc/usage.md that fine-tune a model of the Hub, with a small model in its place."""
+    pytest.importorskip("numpy")
+    folder, section = prepare(), text_of("doc/usage.md").partition("**Fine-tune.**")[2].partition("\n**")[0]
+    make_mirror = os.path.join(ROOT, "dev", "data", "make_mirror.py")
+    subprocess.run([sys.executable, make_mirror, path("docs", "hub")], check=True, capture_output=True)
+    said = []
+    for line in re.search(r"```sh\n(.*?)```", section, re.S)[1].splitlines():
+        name, *words = shlex.split(line)
+        if name == "python3":
+            hub = [word.replace("HuggingFaceTB/", "hub/HuggingFaceTB/") for word in words[1:]]
+            command = [sys.executable, os.path.join(ROOT, words[0]), *hub]
+        else:
+            command = [PROGRAMS[name[2:]], *with_value(shrunk(words), "--val-every", "1", add=False)]
+        said.append(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
+    assert len(said) == 4 and "train_llama3 --init smollm2.bin" in said[0] and "model_best" in said[1], said
+    assert said[2] != "" and sorted(os.listdir(path("docs", "hf"))) == [
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"], said
+    with open(path("docs", "hf", "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    assert (config["model_type"], config["num_key_value_heads"], config["eos_token_id"]) == ("llama", 1, 0), config
 
 
 @pytest.mark.long

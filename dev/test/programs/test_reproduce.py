@@ -13,13 +13,13 @@ import shell
 from shell import COPY, end
 from tools import ROOT, WORK, Terminal, before_path, free_port, stand_ins, text_of
 
-RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M"]
+RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M", "llama_smollm2_135M"]
 TRAINER = os.path.join(COPY, "train_gpt2emu")  # a path of its own is not built
 
 
 def setup_module():
     shell.copy_repository()
-    for name in ("train_gpt2emu", "tokenize"):
+    for name in ("train_gpt2emu", "train_llama3emu", "tokenize"):
         if os.path.exists(os.path.join(ROOT, name)):
             shutil.copy(os.path.join(ROOT, name), COPY)
 
@@ -127,6 +127,17 @@ def test_on_one_gpu(name, emulated):
     """Without mpirun."""
     hidden = stand_ins({"python3": f'exec {shlex.quote(os.sys.executable)} "$@"\n'}, hidden=("mpirun",))
     check_finished(name, ran(0, script_of(name), GPUS="1", PATH=hidden))
+
+
+def test_llama():
+    """With the tokenizer of another model. No pyarrow and no network are needed."""
+    trainer = os.path.join(COPY, "train_llama3emu")
+    if not os.path.exists(trainer):
+        pytest.skip("no train_llama3emu (make train_llama3emu)")
+    out = ran(0, script_of("llama_smollm2_135M"), TRAINER=trainer)
+    check_finished("llama_smollm2_135M", out)
+    assert "start 2 of 20, from step 2 of 4" in out, out[-3000:]
+    assert "smollm2_tokenizer.bin" in out, out
 
 
 # ---- The plan ----
