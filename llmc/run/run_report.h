@@ -126,11 +126,11 @@ static inline void run_warn_of_memory(const MemoryPlan *plan) {
 static inline void run_print_machine_fit(const TrainRun *run, const MemoryPlan *plan) {
     MachineMemory memory = machine_memory("");
     bool fits = plan->total <= memory.available, possible = plan->total <= memory.all;
-    const char *answer = fits ? "yes" : possible ? "not beside other programs" : "no";
+    const char *answer = fits ? "yes" : possible ? "not beside other programs" : "no", *name = trainer_facts.program;
     if (run_kind(run) == RUN_TRAINS) { say(stdout, "a step      %.4g FLOPs\n", run_step_flops(run)); }
     say(stdout, "fits        %s: %s of %s%s, %s available\n", answer, bytes_text(plan->total).text,
         bytes_text(memory.all).text, machine_limit_text(&memory), bytes_text(memory.available).text);
-    say(stdout, "            train_gpt2cu --plan plans for GPUs, and so does train_gpt2emu, which needs no GPU\n");
+    say(stdout, "            %scu --plan plans for GPUs, and so does %semu, which needs no GPU\n", name, name);
 }
 
 // Prints for --plan all the buffers of the machine that computes.
