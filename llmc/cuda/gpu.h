@@ -35,7 +35,7 @@ static inline bool gpu_count(int *devices, Error *error) {
     gpu_version_text(driver_text, sizeof(driver_text), driver);
     gpu_version_text(runtime_text, sizeof(runtime_text), runtime);
     if (driver == 0) {
-        return fail(error, "no GPU: there is no NVIDIA driver here (nvidia-smi shows it); train_gpt2 runs on the CPU");
+        return fail(error, "no GPU: there is no NVIDIA driver here (nvidia-smi shows it); the CPU trainer needs none");
     }
     if (status == cudaErrorInsufficientDriver || (driver / 1000 < runtime / 1000)) {
         return fail(error,
@@ -44,8 +44,8 @@ static inline bool gpu_count(int *devices, Error *error) {
                     driver_text, runtime_text);
     }
     if (status == cudaErrorNoDevice || (status == cudaSuccess && *devices == 0)) {
-        return fail(error, "no GPU: the driver shows none; see nvidia-smi and CUDA_VISIBLE_DEVICES (train_gpt2 runs on "
-                           "the CPU)");
+        return fail(error, "no GPU: the driver shows none; see nvidia-smi and CUDA_VISIBLE_DEVICES (the CPU trainer "
+                           "needs none)");
     }
     return status == cudaSuccess ||
            fail(error, "no GPU: %s (%s); see nvidia-smi", cudaGetErrorString(status), cudaGetErrorName(status));

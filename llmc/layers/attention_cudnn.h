@@ -488,7 +488,7 @@ typedef struct {
 static inline void cudnn_att_version_text(char *text, size_t) { text[0] = '\0'; }
 static inline bool cudnn_att_takes(const CudnnAttention *, int, int) { return false; }
 static inline bool cudnn_att_check(const CudnnShape *, Error *error) {
-    return fail(error, "this program was built without cuDNN; install cuDNN 9 and build again: make train_gpt2cu");
+    return fail(error, "this program was built without cuDNN; install cuDNN 9 and make it again");
 }
 static inline bool cudnn_att_open(CudnnAttention *, const CudnnShape *shape, int, Error *error) {
     return cudnn_att_check(shape, error);

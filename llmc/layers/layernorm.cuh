@@ -27,7 +27,7 @@
 // Refuses a model whose rows the kernels cannot take. where: begins the message, as in model_check_config.
 static inline bool layernorm_check(const char *where, int channels, Error *error) {
     return (channels % 8 == 0 && channels <= LAYERNORM_MAX_CHANNELS) ||
-           fail(error, "%s: %d channels; the GPU trainer needs a multiple of 8, at most %d (train_gpt2 takes any)",
+           fail(error, "%s: %d channels; the GPU trainer needs a multiple of 8, at most %d (the CPU trainer takes any)",
                 where, channels, LAYERNORM_MAX_CHANNELS);
 }
 

@@ -13,6 +13,8 @@
 #define MODEL_VOCAB_SIZE GPT2_VOCAB_SIZE // without a tokenizer
 #define MODEL_CPU_SIZE "d6"
 #define MODEL_GPU_SIZE "d12"
+#define MODEL_GELU_FUSION 2 // the highest level of --gelu-fusion
+#define MODEL_RECOMPUTES "GELU, 2: LayerNorm too"
 #define MODEL_SIZE_EXAMPLES "124M ... 1558M, d6 ... d84, gpt3:c768 ..."
 #define MODEL_SIZE_REST , GPT2_VOCAB_SIZE, 0, 0, 0, 0, 0.0f, 0.0f // the fields of a row of sizes that GPT-2 leaves out
 

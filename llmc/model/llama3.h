@@ -8,6 +8,8 @@
 #define MODEL_VOCAB_SIZE 128256 // without a tokenizer
 #define MODEL_CPU_SIZE "llama:d6"
 #define MODEL_GPU_SIZE "llama:d12"
+#define MODEL_GELU_FUSION 0 // there is no GELU
+#define MODEL_RECOMPUTES "SwiGLU, 2: RMSNorm too"
 #define MODEL_SIZE_EXAMPLES "llama:1B, 3B, 8B, d2 ... d16, smollm2:135M, 360M"
 
 #define MODEL_VARIANT 3

@@ -63,7 +63,7 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
     return true;
 #else
     return fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
-                       "build again: make train_gpt2cu");
+                       "make it again");
 #endif
 }
 

@@ -34,8 +34,8 @@ static inline bool one_rank_check(const char *program, Error *error) {
     Launcher launcher = launcher_find();
     return launcher.size <= 1 || fail(error,
                                       "%s has started %d processes, and %s runs as one; start it without %s, or start "
-                                      "train_gpt2cu or train_gpt2emu on several GPUs",
-                                      launcher.name, launcher.size, program, launcher.name);
+                                      "%scu or %semu on several GPUs",
+                                      launcher.name, launcher.size, program, launcher.name, program, program);
 }
 
 #endif // LLMC_ONE_RANK_H

@@ -187,13 +187,16 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     if (run->tokenizer.is_open && (room ? tokens > config->vocab_size : tokens != config->vocab_size)) {
         return fail(error,
                     "tokenizer %.4000s has %d tokens, the model %d; give the tokenizer the model was made with "
-                    "(--tokenizer), or a model of its own (--init d12)",
+                    "(--tokenizer), or a model of its own (--init " MODEL_GPU_SIZE ")",
                     run->tokenizer.note, tokens, config->vocab_size);
     }
     uint64_t known = run_resumes(run) ? 0 : config->tokenizer; // a resumed run has its own check
     if (!run_check_tokenizer(run, run_shape_origin(run), known, error)) { return false; }
     if (run->tokenizer.is_open) { config->tokenizer = run->tokenizer.fingerprint; }
-    return model_check_config(config, run_shape_origin(run), error);
+    bool fits = !run_is_new(run) || config->num_heads * config->head_size == config->channels;
+    return model_check_config(config, run_shape_origin(run), error) &&
+           (fits || fail(error, "%s: %d channels cannot be divided among %d heads; choose heads that divide channels",
+                         run_shape_origin(run), config->channels, config->num_heads));
 }
 
 // A run that only samples uses its model's context. Otherwise 0 means the default, or a smaller model's context.

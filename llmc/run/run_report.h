@@ -39,8 +39,10 @@ static inline void run_print_inputs(const TrainRun *run) {
         snprintf(from, sizeof(from), "%s", run_is_new(run) ? "the seed" : run->model_file->path);
     }
     say(stdout, "gpt2.c %s\n", GPT2C_VERSION);
-    say(stdout, "model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
-        c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
+    char shared[40] = "";
+    if (c->num_kv_heads != c->num_heads) { snprintf(shared, sizeof(shared), " (%d of keys)", c->num_kv_heads); }
+    say(stdout, "model       %d layers, %d heads%s, %d channels, context %d, vocabulary %d (padded %d)\n",
+        c->num_layers, c->num_heads, shared, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
     say(stdout, "parameters  %lld, from %s\n", (long long)run_num_params(run), from);
     say(stdout, "tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }

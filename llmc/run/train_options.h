@@ -21,9 +21,8 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65535            // sequences: what cuDNN takes
 #define MANY 1000000000                  // steps, sequences: more than any run has
-#define TRAIN_CPU_ONLY                                                                                                 \
-    "is an option of the CPU trainer (train_gpt2); this one is built for bf16, or by make PRECISION=FP32 for fp32"
-#define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu; without a GPU: train_gpt2emu)"
+#define TRAIN_CPU_ONLY "is an option of the CPU trainer; this one is built for bf16, or by make PRECISION=FP32 for fp32"
+#define TRAIN_GPU_ONLY "is an option of the GPU trainer (whose name ends in cu; without a GPU: in emu)"
 
 // The option table: the fields of TrainOptions. PICK(cpu, gpu) chooses between the trainers: a laptop needs other
 // values than a GPU.
@@ -118,14 +117,14 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
     X(cpu_kernels, "cpu-kernels", "", CHOICE, "auto", 0, 0, "auto|amx|avx512bf16|avx512|avx2|bfmmla|portable", FREE,   \
       "CPU", "the instructions that multiply matrices; auto: the fastest that this processor has")                     \
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "",                            \
-      "less memory for more time; recomputes 1: GELU, 2: LayerNorm too, 3: whole blocks" PICK("", "; -1: what fits"))  \
+      "less memory for more time; recomputes 1: " MODEL_RECOMPUTES ", 3: whole blocks" PICK("", "; -1: what fits"))    \
     X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", LOCAL, "", "print what a run takes, and exit; all: each buffer") \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", LOCAL, "GPU steps|plan auto|plan|recompute=-1",          \
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", SHAPES, "GPU !fp8",                                   \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, MODEL_GELU_FUSION, "LEVEL", SHAPES, "GPU !fp8",                   \
       "GELU in the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats it")                  \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "8-bit linear layers; needs compute capability 8.9")         \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, "GPU cudnn:steps",                     \
