@@ -93,6 +93,15 @@ CPU = Trainer(PROGRAM, "train_gpt2")
 start, ran, refused = CPU.start, CPU.ran, CPU.refused
 
 
+def of_llama(trainer):
+    """The trainer for Llama that is built beside one for GPT-2."""
+    program, name = (text.replace("train_gpt2", "train_llama3") for text in (trainer.program, trainer.name))
+    return Trainer(program, name, **trainer.environment)
+
+
+LLAMA = of_llama(CPU)
+
+
 def weights_hash(out):
     return re.search(r"^weights hash ([0-9a-f]{16})$", out, re.M).group(1)
 

@@ -1,8 +1,9 @@
 """The table of runs: runs that must end with equal weights, bit for bit.
 
 A row: group, program, ranks, and options that replace or follow those of BASE. All rows of a group have one hash.
-Programs: cpu, and the GPU trainer in bf16 and fp32. NAME=VALUE is for the environment. "resumed" removes the last
-checkpoint and goes on from the middle. A group with a star runs with --all only.
+Programs: cpu, and the GPU trainer in bf16 and fp32; after "llama-" the trainers for Llama. NAME=VALUE is for the
+environment, and the value - leaves an option out. "resumed" removes the last checkpoint and goes on from the middle. A
+group with a star runs with --all only.
 """
 import collections
 import glob
@@ -18,7 +19,11 @@ BASE = ("--layers 2 --heads 2 --channels 32 --context 16 --vocab 61 --seq-len 16
         "--final-lr-frac 1 --val-every 0 --sample-every 0 --threads 1")
 FP32 = os.path.abspath("build/emu_fp32/train_gpt2emu")
 ALL = "--total-batch 96 --schedule cosine --warmup 2 --weight-decay 0.1 --shuffle 1 --steps 30"
+LLAMA = "--heads 4 --kv-heads 2"  # of each row for Llama
+BIASES = ("--layers - --heads - --kv-heads - --channels - --context - --vocab - --init "
+          "dev/test/fixtures/llama/g2_tied_bias.bin")
 CUDNN = "--context 128 --seq-len 128 --batch-size 1 --steps 2 --attention cudnn EMU_CUDNN=1"
+UNTIED = "--init llama:8B"
 TABLE = f"""
 plain         cpu  1
 plain         cpu  1 --threads 2
@@ -94,6 +99,82 @@ ranks-4*      bf16 4 --batch-size 1 --zero-stage 3
 plain*        fp32 1
 plain*        fp32 1 --recompute 3
 plain*        fp32 1 resumed
+plain         llama-cpu  1
+plain         llama-cpu  1 --threads 2
+plain         llama-cpu  1 --recompute 1
+plain         llama-cpu  1 --recompute 2
+plain         llama-cpu  1 --recompute 3 --threads 3
+plain         llama-cpu  1 --val-every 2 --val-batches 3 --sample-every 3 --sample-tokens 9
+plain         llama-cpu  1 resumed
+untied        llama-cpu  1 {UNTIED} {ALL}
+untied        llama-cpu  1 {UNTIED} {ALL} resumed
+untied        llama-cpu  1 {UNTIED} {ALL} --recompute 3 --threads 2
+biases        llama-cpu  1 {BIASES} --total-batch 144
+biases        llama-cpu  1 {BIASES} --total-batch 144 --recompute 3 --threads 2
+biases        llama-cpu  1 {BIASES} --total-batch 144 resumed
+muon          llama-cpu  1 {UNTIED} --optimizer muon
+muon          llama-cpu  1 {UNTIED} --optimizer muon --threads 2 --recompute 3
+muon          llama-cpu  1 {UNTIED} --optimizer muon resumed
+plain         llama-bf16 1
+plain         llama-bf16 1 --recompute 0
+plain         llama-bf16 1 --recompute 2
+plain         llama-bf16 1 --recompute 3 EMU_SCHEDULE=random:3
+plain         llama-bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
+plain         llama-bf16 1 resumed
+untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4
+untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4 --recompute 3 EMU_CHECK=1
+untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4 resumed
+biases        llama-bf16 1 {BIASES}
+biases        llama-bf16 1 {BIASES} --recompute 3 EMU_CHECK=1
+biases        llama-bf16 1 {BIASES} resumed
+fp8*          llama-bf16 1 {UNTIED} --fp8 1
+fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 0 EMU_CHECK=1
+fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 2 EMU_CHECK=1
+fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 3 EMU_CHECK=1
+fp8-biases*   llama-bf16 1 {BIASES} --fp8 1
+fp8-biases*   llama-bf16 1 {BIASES} --fp8 1 --recompute 3 EMU_CHECK=1
+cudnn*        llama-bf16 1 {CUDNN}
+cudnn*        llama-bf16 1 {CUDNN} --recompute 3
+cudnn*        llama-bf16 1 {CUDNN} resumed
+muon*         llama-bf16 1 --optimizer muon
+muon*         llama-bf16 1 --optimizer muon --recompute 1
+muon*         llama-bf16 1 --optimizer muon --recompute 2
+muon*         llama-bf16 1 --optimizer muon --recompute 3 EMU_CHECK=1
+muon*         llama-bf16 1 --optimizer muon resumed
+muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1
+muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1 --recompute 3 EMU_SCHEDULE=reversed
+muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1 resumed
+ranks         llama-bf16 2 --total-batch 96
+ranks         llama-bf16 2 --total-batch 96 --zero-stage 1
+ranks         llama-bf16 2 --total-batch 96 --zero-stage 2
+ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 --recompute 3
+ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 resumed
+ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2
+ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 1
+ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 2
+ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 3 --recompute 3
+ranks-biases* llama-bf16 2 {BIASES} --total-batch 96
+ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 1
+ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 3 --recompute 3 EMU_CHECK=1
+ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 2
+ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 3 --recompute 3
+ranks-4*      llama-bf16 4 --batch-size 1
+ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 1
+ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 2
+ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 3 --recompute 3
+ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon
+ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 1
+ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 2
+ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 3 --recompute 3
+plain*        llama-fp32 1 {UNTIED}
+plain*        llama-fp32 1 {UNTIED} --recompute 1
+plain*        llama-fp32 1 {UNTIED} --recompute 2
+plain*        llama-fp32 1 {UNTIED} --recompute 3
+plain*        llama-fp32 1 {UNTIED} resumed
+ranks*        llama-fp32 2 --total-batch 96 --optimizer muon
+ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 1
+ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 2
+ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 3 --recompute 3
 """
 Row = collections.namedtuple("Row", "group program ranks words")
 ROWS = [Row(*line.split(maxsplit=3)[:3], line.split()[3:]) for line in TABLE.strip().splitlines()]
@@ -114,28 +195,35 @@ def pairs(words):
     return dict(zip(words[::2], words[1::2]))
 
 
-def gpu_trainer(precision):
-    """The GPU trainer, or a skip where it is not built."""
-    if precision == "bf16":
-        return importlib.import_module("gpu_program").GPU
-    if not os.path.exists(FP32):
-        pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32)")
-    return cli.Trainer(FP32, os.path.basename(FP32), EMU_CHECK="0", EMU_THREADS="1")
+def trainer_of(program):
+    """The trainer of a row, or a skip where it is not built."""
+    trainer = cli.CPU
+    if program.endswith("bf16"):
+        trainer = importlib.import_module("gpu_program").GPU
+    elif program.endswith("fp32"):
+        trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_CHECK="0", EMU_THREADS="1")
+    if program.startswith("llama"):
+        trainer = cli.of_llama(trainer)
+    if not os.path.exists(trainer.program):
+        pytest.skip(f"no {trainer.program} (in build/emu_fp32: make PRECISION=FP32 BUILD=build/emu_fp32)")
+    return trainer
 
 
 def run(row):
     """The weights hash of a row."""
     words = [word for word in row.words if word != "resumed"]
     environment = dict(word.split("=") for word in words if "=" in word)
-    options = {**data(), **pairs(BASE.split()), **pairs([word for word in words if "=" not in word])}
+    trainer, llama = trainer_of(row.program), LLAMA.split() if row.program.startswith("llama") else []
+    options = {**data(), **pairs(BASE.split()), **pairs(llama), **pairs([word for word in words if "=" not in word])}
+    options = {name: value for name, value in options.items() if value != "-"}
 
     def train(*more):
         arguments = [*sum(options.items(), ()), *more]
-        if row.program == "cpu":
-            return cli.ran(*arguments, **environment)
         if row.ranks == "1":
-            return gpu_trainer(row.program).ran(*arguments, **environment)
-        return importlib.import_module("ranks").ran(int(row.ranks), *arguments, **environment)
+            return trainer.ran(*arguments, **environment)
+        ranks, count = importlib.import_module("ranks"), int(row.ranks)
+        return ranks.ran(count, *arguments, only={rank: {"program": trainer.program} for rank in range(count)},
+                         **environment)
 
     if "resumed" not in row.words:
         return weights_hash(train())
@@ -157,7 +245,7 @@ def test_equal_weights(program, group):
 
 
 def test_no_two_groups_are_alike():
-    """Of the CPU trainer, which is fast: an option that does nothing would be found here."""
-    first = {row.group: row for row in reversed(ROWS) if row.program == "cpu"}
+    """Of the CPU trainers, which are fast: an option that does nothing would be found here."""
+    first = {(row.program, row.group): row for row in reversed(ROWS) if row.program.endswith("cpu")}
     hashes = {group: run(row) for group, row in first.items()}
     assert len(set(hashes.values())) == len(hashes) > 3, hashes
