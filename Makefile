@@ -22,7 +22,7 @@
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 
 PROGRAMS = train_gpt2 train_llama3 test_gpt2 tokenize
-GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu train_llama3cu train_llama3emu
+GPU_PROGRAMS = $(foreach model,gpt2 llama3,$(addsuffix _$(model)cu,train test) $(addsuffix _$(model)emu,train test))
 TRAINERS = train_gpt2 train_llama3
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go
@@ -218,7 +218,7 @@ define build_emu
 $(COMPILE_EMU) $(GPU_DEPENDS) -o $@ $< $(filter %.o,$^) $(EMU_LIBS)
 endef
 
-$(PREFIX)test_gpt2cu: test_gpt2.cu $(BUILD)/flags.cuda
+$(PREFIX)test_gpt2cu $(PREFIX)test_llama3cu: $(PREFIX)%cu: %.cu $(BUILD)/flags.cuda
 	$(build_cuda)
 
 $(PREFIX)test_gpt2emu: test_gpt2.cu $(BUILD)/emu.ready
@@ -229,18 +229,16 @@ $(TRAINERS:%=$(BUILD)/%cu.o): $(BUILD)/%cu.o: %.cu $(BUILD)/flags.cuda
 	@rm -f $@ $(PREFIX)$*cu
 	$(COMPILE_CUDA) -objtemp $(GPU_DEPENDS) -c -o $@ $<
 
-$(TRAINERS:%=$(BUILD)/%emu.o): $(BUILD)/%emu.o: %.cu $(BUILD)/emu.ready
+$(TRAINERS:%=$(BUILD)/%emu.o) $(BUILD)/test_llama3emu.o: $(BUILD)/%emu.o: %.cu $(BUILD)/emu.ready
 	@rm -f $@ $(PREFIX)$*emu
-	$(COMPILE_EMU) -D'PROGRAM_NAME="$*emu"' $(GPU_DEPENDS) -c -o $@ $<
+	$(COMPILE_EMU) -D'PROGRAM_NAME="$(subst test,train,$*)emu"' $(GPU_DEPENDS) -c -o $@ $<
 
 $(TRAINERS:%=$(PREFIX)%cu): $(PREFIX)%cu: $(BUILD)/%cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
-# In a quick run train_gpt2emu is linked of the object of its tests (tests.mk).
-$(PREFIX)train_gpt2emu: $(addprefix $(BUILD)/,revision.o $(if $(QUICK:0=),,train_gpt2emu.o))
-$(PREFIX)train_llama3emu: $(addprefix $(BUILD)/,revision.o train_llama3emu.o)
-$(TRAINERS:%=$(PREFIX)%emu):
+# In a quick run the trainers are linked of the objects of their tests (tests.mk).
+$(TRAINERS:%=$(PREFIX)%emu): $(PREFIX)%emu: $(BUILD)/revision.o $(if $(QUICK:0=),,$(BUILD)/%emu.o)
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 

@@ -97,7 +97,7 @@ add_command() { # GOALS: to the rule for add_build's $folder
 names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
 
 choose_builds() {
-    local emulated="train_gpt2emu @emu/gpu_tests @emu/book"
+    local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests @emu/book"
     local units="train_gpt2 train_llama3 tokenize @unit_tests @test_trainer @test_llama3 @test_comm"
     local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
     fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_evaluate | sed 's/^/@/' | tr '\n' ' ') # test_trainer has it
@@ -119,7 +119,7 @@ choose_builds() {
     done
     add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
-    add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu @emu/gpu_tests"
+    add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
     add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_simd"
 }
 

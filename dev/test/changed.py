@@ -9,6 +9,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # A Python test that has such a word starts the program of this source.
 STARTED = {"train_gpt2.c": r"\bcli\b|\btrain_gpt2\b", "tokenize.c": r"\btokenize\b",
            "train_gpt2.cu": r"\bgpu_program\b|\branks\b|train_gpt2emu|train_gpt2cu",
+           "train_llama3.c": r"\bof_llama\b|\bLLAMA\b|\btrain_llama3\b",
+           "train_llama3.cu": r"\bof_llama\b|train_llama3emu",
            "test_gpt2.c": r"\btest_trainer\b", "test_gpt2.cu": r"\bgpu_tests\b"}
 # Tests of whole folders, and what a source that the emulator runs depends on.
 FOLDERS = {"test_headers.sh": "llmc/", "test_emu.sh": "dev/emu/", ".cu": "dev/emu/", ".cuh": "dev/emu/"}

@@ -192,6 +192,11 @@ $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 
 # In a quick run train_gpt2emu is linked of this object, too.
 $(PREFIX)train_gpt2emu: $(if $(QUICK:0=),$(BUILD)/emu/gpu_tests.o $(ORACLE))
+$(PREFIX)train_llama3emu: $(if $(QUICK:0=),$(BUILD)/test_llama3emu.o $(ORACLE))
+$(PREFIX)test_llama3emu: $(BUILD)/test_llama3emu.o $(ORACLE)
+	@mkdir -p $(@D) && rm -f $@
+	$(COMPILE_EMU) -o $@ $^ $(EMU_LIBS)
+
 $(BUILD)/emu/gpu_tests.o: gpu_tests.cu $(BUILD)/emu.ready
 	@mkdir -p $(@D)
 	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(GPU_DEPENDS) -c -o $@ $<
@@ -225,6 +230,6 @@ $(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
 # The CPU trainers' layers, which the GPU tests compare with.
-$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
+$(addprefix $(PREFIX),test_gpt2cu test_gpt2emu test_llama3cu): $(ORACLE)
 $(ORACLE): $(BUILD)/%.o: dev/test/layers/%.c $(BUILD)/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@

@@ -161,7 +161,7 @@ def close(want, got, limit):
 def matrix_run(case, steps, program=PROGRAM, *more):
     count, accumulation, stage = case
     chosen = options(SEQUENCES, SEQUENCES // (count * accumulation), steps, *more)
-    if program == FP32:
+    if not is_bf16(program):
         chosen += ["-f", 0]  # TF32 rounds to 10 bits
     return Ranks(count, *chosen, "-z", stage, only={rank: {"program": program} for rank in range(count)})
 
@@ -204,6 +204,26 @@ def test_like_one_rank_with_muon():
     if not QUICK:
         cases += [(2, 2, 0), (2, 2, 2), (2, 2, 3), (4, 2, 0), (4, 2, 1)]
     check_matrix(cases, 2, PROGRAM, limits(is_bf16()), *MUON)
+
+
+LLAMA, LLAMA_FP32 = (program.replace("train_gpt2", "train_llama3") for program in (PROGRAM, FP32))
+KV = ["--kv-heads", 1, "--init"]  # and a size: its head is tied, or not
+
+
+@pytest.mark.parametrize("more", ([*KV, "llama:d2"], pytest.param([*KV, "llama:8B", *MUON], marks=pytest.mark.long)),
+                         ids=("adamw", "muon"))
+def test_llama_like_one_rank(more):
+    few = QUICK or MUON[1] in more
+    check_matrix([(1, 2, 0), (2, 2, 0), (2, 2, 3), (4, 2, 1)][:3 if QUICK else 4] if few else matrix_cases(), 2, LLAMA, limits(is_bf16()), *more)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", ([*KV, "llama:8B"], [*KV, "llama:d2", *MUON]), ids=("adamw", "muon"))
+def test_llama_like_one_rank_in_fp32(more):
+    if not os.path.exists(LLAMA_FP32):
+        pytest.skip("no fp32 program")
+    steps = 4 if MUON[1] in more else 20
+    check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], steps, LLAMA_FP32, 1e-5, *more)
 
 
 def test_like_one_rank_in_fp32():

@@ -1,6 +1,7 @@
 """The GPU trainer as its users run it, in the emulator: its runs, its files, and what it says when something is wrong.
 
 TRAIN_GPT2CU names the program (./train_gpt2emu; on a machine with a GPU: ./train_gpt2cu), TRAIN_GPT2 the CPU trainer.
+Some tests also run those for Llama.
 """
 import functools
 import re
@@ -8,14 +9,18 @@ import re
 import pytest
 
 import cli
-from cli import (CPU, checkpoints, log_of, logged_steps, losses, norms, steps_of, stopped_after, val_losses,
-                 weights_hash)
+from cli import (CPU, LLAMA, checkpoints, log_of, logged_steps, losses, norms, of_llama, steps_of, stopped_after,
+                 val_losses, weights_hash)
 from gpu_program import EMULATED, GPU, ran, refused
 
 MODEL = ["--layers", "2", "--heads", "2", "--channels", "32", "--context", "24", "--vocab", "300"]
 BATCH = ["--seq-len", "16", "--batch-size", "2", "--total-batch", "64"]
 OPTIMIZER = ["--lr", "3e-3", "--warmup", "2", "--final-lr-frac", "0.1", "--weight-decay", "0.1"]
 STEPS = 5
+# (CPU trainer, GPU trainer) and what a new model of theirs has besides.
+TRAINERS = {"gpt2": (CPU, GPU), "llama3": (LLAMA, of_llama(GPU))}
+MORE = {"gpt2": [], "llama3": ["--kv-heads", 1]}
+of_both = pytest.mark.parametrize("model", TRAINERS)
 only_emulated = pytest.mark.skipif(not EMULATED, reason="stands in for a machine that is not this one")
 
 
@@ -48,29 +53,30 @@ def precision():
 
 
 @functools.lru_cache(None)
-def straight():
+def straight(model="gpt2"):
     """What an uninterrupted run prints, with all checks."""
-    return ran(*RUN, "--out-dir", cli.new_folder("straight"), EMU_CHECK="1")
+    return TRAINERS[model][1].ran(*RUN, *MORE[model], "--out-dir", cli.new_folder(f"straight_{model}"), EMU_CHECK="1")
 
 
 def test_every_step_is_told_once():
     """Results arrive a step late; none may be lost or told twice, also around validations, samples and saves. Neither
     sampling nor --checkpoint-every 0 costs the checkpoint at the end."""
     out = straight()
-    assert steps_of(out) == [*range(1, STEPS + 1)] and logged_steps(cli.path("straight")) == [*range(STEPS)]
-    assert re.findall(r"^s:(\d+) tel:", log_of(cli.path("straight")), re.M) == ["0", "2", "4", "5"]
+    assert steps_of(out) == [*range(1, STEPS + 1)] and logged_steps(cli.path("straight_gpt2")) == [*range(STEPS)]
+    assert re.findall(r"^s:(\d+) tel:", log_of(cli.path("straight_gpt2")), re.M) == ["0", "2", "4", "5"]
     assert re.findall(r"^sample after (\d+) steps", out, re.M) == ["3", "5"]
     assert all(4.0 < loss < 7.5 for loss in losses(out)), out
     times = [float(ms) for ms in re.findall(r"^step .*\| (-?[\d.]+) ms \| \d+", out, re.M)]
     assert len(times) == STEPS and all(ms > 0.0 for ms in times), out
-    assert checkpoints(cli.path("straight")) == [STEPS]
+    assert checkpoints(cli.path("straight_gpt2")) == [STEPS]
 
 
-def test_like_the_cpu_trainer():
+@of_both
+def test_like_the_cpu_trainer(model):
     """The same steps from the same seed: the same losses and first norm, within what the precision allows. AdamW
     forgives a gradient that is too large by a factor, so the losses do not show it."""
     limit = 1e-5 if precision() == "fp32" else 1e-2
-    cpu, gpu = CPU.ran(*RUN), straight()
+    cpu, gpu = TRAINERS[model][0].ran(*RUN, *MORE[model]), straight(model)
     for find in (losses, val_losses):
         want, got = find(cpu), find(gpu)
         assert len(want) == len(got) > 0 and all(abs(a - b) <= limit * a for a, b in zip(want, got)), (want, got)
@@ -89,16 +95,18 @@ def test_resumed_run():
     assert want == weights_hash(straight()), "limits that nothing meets change the weights"
 
 
-def test_files_are_exchanged():
+@of_both
+def test_files_are_exchanged(model):
     """A checkpoint of one trainer is a model for the other, and a run to go on with when the change is allowed."""
     limit = 1e-4 if precision() == "fp32" else 1e-2
+    cpu, gpu = TRAINERS[model]
     evaluate = ["--steps", 0, "-b", 2, "-t", 16, "-m", 0, "-s", 0, "-j", cli.path("a_val.bin")]
-    folders = {CPU: cli.new_folder("from_cpu"), GPU: cli.new_folder("from_gpu")}
+    folders = {cpu: cli.new_folder("from_cpu"), gpu: cli.new_folder("from_gpu")}
     for trainer, folder in folders.items():
-        trainer.ran(*run_with("--steps", 2), "-o", folder)
-        a, b = (val_losses(reader.ran("--init", folder, *evaluate))[0] for reader in (CPU, GPU))
+        trainer.ran(*run_with("--steps", 2), *MORE[model], "-o", folder)
+        a, b = (val_losses(reader.ran("--init", folder, *evaluate))[0] for reader in (cpu, gpu))
         assert abs(a - b) <= limit * a, (a, b)
-    for maker, trainer in ((CPU, GPU), (GPU, CPU)):
+    for maker, trainer in ((cpu, gpu), (gpu, cpu)):
         more = [*run_with("--steps", 4), "-o", folders[maker], "--resume"]
         err = trainer.refused(*more, says=["--steps was 2, is 4", "--allow-changes"])
         assert ("computed-in was" in err) == (precision() == "bf16"), err
@@ -179,11 +187,13 @@ def test_no_gpu():
     refused(*RUN, EMU_DRIVER_VERSION="11080", says=["driver is too old: it supports CUDA 11.8, this program was built"])
 
 
-def test_generation():
+@of_both
+def test_generation(model):
     """--steps 0 with nothing but a model: a sample; likeliest tokens are the CPU trainer's in fp32."""
-    common = ["--init", cli.path("straight"), "--steps", 0, "-g", 12, "--temperature", 0]
-    gpu, cpu = cli.sample_of(ran(*common)), cli.sample_of(CPU.ran(*common))
+    straight(model)
+    common = ["--init", cli.path(f"straight_{model}"), "--steps", 0, "-g", 12, "--temperature", 0]
+    cpu, gpu = (cli.sample_of(trainer.ran(*common)) for trainer in TRAINERS[model])
     assert len(gpu.split()) == 12, gpu
     if precision() == "fp32":
         assert gpu == cpu, (gpu, cpu)
-    assert cli.sample_of(ran(*common)) == gpu
+    assert cli.sample_of(TRAINERS[model][1].ran(*common)) == gpu

@@ -1,5 +1,9 @@
-"""The tests against PyTorch's numbers of each build: test_gpt2.c and test_gpt2.cu. They run one after another, since
-the emulated ones take 3.5 GB each."""
+"""The tests against PyTorch's numbers of each build: test_gpt2.c, test_gpt2.cu and test_llama3.cu. They run one after
+another, since the emulated ones take 3.5 GB each."""
+import os
+
+# Of Llama, a quick run leaves out what test_gpt2.cu says of any model.
+LLAMA = ["llama3", "test_gradients"] if "TEST_QUICK" in os.environ else []
 
 
 def pytest_generate_tests(metafunc):
@@ -7,9 +11,9 @@ def pytest_generate_tests(metafunc):
     commands = []
     for build in metafunc.config.builds:
         folder = "" if build == "build" else f"{build}/"
-        for alone, suites in (("test_gpt2", "test_trainer"), ("test_gpt2emu", "emu/gpu_tests")):
-            found = [[f"{folder}{alone}"], [f"{build}/{suites}", "gpt2"]]
-            commands += [[f"./{name}", *words] for name, *words in found if metafunc.config.is_there(name)]
+        found = [[f"{folder}test_gpt2"], [f"{build}/test_trainer", "gpt2"], [f"{folder}test_gpt2emu"],
+                 [f"{build}/emu/gpu_tests", "gpt2"], [f"{folder}test_llama3emu", *LLAMA]]
+        commands += [[f"./{name}", *words] for name, *words in found if metafunc.config.is_there(name)]
     metafunc.parametrize("command", commands, ids=[" ".join(command) for command in commands])
 
 

@@ -133,9 +133,9 @@ fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 2 EMU_CHECK=1
 fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 3 EMU_CHECK=1
 fp8-biases*   llama-bf16 1 {BIASES} --fp8 1
 fp8-biases*   llama-bf16 1 {BIASES} --fp8 1 --recompute 3 EMU_CHECK=1
-cudnn*        llama-bf16 1 {CUDNN}
-cudnn*        llama-bf16 1 {CUDNN} --recompute 3
-cudnn*        llama-bf16 1 {CUDNN} resumed
+cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4
+cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 --recompute 3
+cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 resumed
 muon*         llama-bf16 1 --optimizer muon
 muon*         llama-bf16 1 --optimizer muon --recompute 1
 muon*         llama-bf16 1 --optimizer muon --recompute 2
