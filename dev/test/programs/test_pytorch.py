@@ -3,7 +3,7 @@ another, since the emulated ones take 3.5 GB each."""
 import os
 
 # Of Llama, a quick run leaves out what test_gpt2.cu says of any model.
-LLAMA = ["llama3", "test_gradients"] if "TEST_QUICK" in os.environ else []
+LLAMA = ["llama3"] if "TEST_QUICK" in os.environ else []
 
 
 def pytest_generate_tests(metafunc):
