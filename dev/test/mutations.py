@@ -7,8 +7,9 @@
     python3 dev/test/mutations.py --list
 
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
-names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, CPU and EMU a test file of
-dev/test/programs with pytest's -k, for train_gpt2 and train_gpt2emu. Run it before and after tests are merged.
+names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, LLAMA tests of
+test_llama3emu, CPU and EMU a test file of dev/test/programs with pytest's -k, for train_gpt2 and train_gpt2emu, and if
+it names llama for train_llama3 and train_llama3emu. Run it before and after tests are merged.
 """
 import argparse
 import collections
@@ -19,7 +20,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TREE = os.path.join(ROOT, "build", "mutations")
-UNIT, FUZZ, KERNELS, CPU, EMU = "unit", "fuzz", "kernels", "cpu", "emu"
+UNIT, FUZZ, KERNELS, LLAMA, CPU, EMU = "unit", "fuzz", "kernels", "llama", "cpu", "emu"
 Mistake = collections.namedtuple("Mistake", "file old new kind test")
 
 MISTAKES = [Mistake(*row) for row in (
@@ -374,6 +375,25 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/layers/swiglu.cuh", "fmaf(silu, 1.0f - s, s), dup", "s, dup", KERNELS, "swiglu"),
     ("llmc/layers/swiglu.cuh", "value = x * swiglu_gate(x) * to_float(up[i]);",
      "value = to_float(up[i]) * swiglu_gate(to_float(up[i])) * x;", KERNELS, "swiglu"),
+    ("train_llama3.cu", "    rope_backward(a.dqkv", "    if (false) rope_backward(a.dqkv", LLAMA, "llama3"),
+    ("train_llama3.cu", "rope_forward(a.qkv, model->rope", "rope_forward(a.qkv, model->rope + c.head_size", LLAMA,
+     "llama3"),
+    ("train_llama3.cu", "b.qkv.bias = p.qb", "b.qkv.bias = p.kb", LLAMA, "llama3"),
+    ("train_llama3.cu", "b.qkv.dbias = g.qb", "b.qkv.dbias = g.kb", LLAMA, "llama3"),
+    ("train_llama3.cu", "model->config.tied ? g.wte : g.headw", "g.wte", LLAMA, "llama3"),
+    ("train_llama3.cu", "b.ln2, false, b.attproj, a.dln", "b.ln2, true, b.attproj, a.dln", LLAMA, "llama3"),
+    ("train_llama3.cu", "if (level == RECOMPUTE_GELU || norms) { activate(gpu, b, N); }",
+     "if (level == RECOMPUTE_GELU) { activate(gpu, b, N); }", LLAMA, "test_gradients"),
+    ("train_llama3.cu", "if (level == RECOMPUTE_GELU || norms) { activate", "if (norms) { activate", EMU,
+     "test_runs.py -k llama-bf16-muon"),
+    ("train_llama3.cu", "await_bucket(shards, model->params, 2 +", "await_bucket(shards, model->params, 1 +", EMU,
+     "test_runs.py -k llama-bf16-ranks"),
+    ("train_llama3.cu", "        end_gradient(shards, model->grads, 1 + layer",
+     "        end_gradient(shards, model->grads, layer", EMU, "test_gpu_ranks.py -k llama_like"),
+    ("train_llama3.cu", "gpu->stream, b.fc.dout_amax()", "gpu->stream, NULL", EMU, "test_gpu_fp8.py -k llama"),
+    ("train_llama3.cu", "else if (b.qkv.dout_amax() != NULL) {", "else if (false) {", EMU, "test_gpu_fp8.py -k llama"),
+    ("llmc/run/run_inputs.h", "(fits || fail(", "(true || fail(", EMU, "test_llama.py -k refusals"),
+    ("llmc/model/llama3.h", "MODEL_GELU_FUSION 0", "MODEL_GELU_FUSION 2", EMU, "test_llama.py -k refusals"),
     ("llmc/layers/attention.cuh", "float score = key + lane <= query + r",
      "float score = key + lane < query + r + 2", KERNELS, "attention"),
     ("llmc/layers/attention.cuh", "float p = key + r <= query + lane",
@@ -613,9 +633,10 @@ def unit_program(suite):
 
 def targets_of(mistake):
     """What make builds for the test."""
+    llama = ["train_llama3", "train_llama3emu"] if "llama" in mistake.test else []
     return {UNIT: [unit_program(suite) for suite in mistake.test.split()], FUZZ: [f"build/{mistake.test}"],
-            KERNELS: ["build/emu/test_kernels"], CPU: ["train_gpt2", "tokenize"],
-            EMU: ["train_gpt2", "train_gpt2emu"]}[mistake.kind]
+            KERNELS: ["build/emu/test_kernels"], LLAMA: ["test_llama3emu"], CPU: ["train_gpt2", "tokenize"],
+            EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
 
 
 def test_passes(mistake):
@@ -627,6 +648,8 @@ def test_passes(mistake):
         runs = [[f"build/{mistake.test}"]]
     elif mistake.kind == KERNELS:
         runs = [["build/emu/test_kernels", *mistake.test.split()]]
+    elif mistake.kind == LLAMA:
+        runs = [["./test_llama3emu", *mistake.test.split()]]
     else:
         name, *more = mistake.test.split()
         runs = [[sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", f"dev/test/programs/{name}", *more]]

@@ -11,8 +11,8 @@ import re
 import pytest
 
 import cli
-from cli import QUIET, Trainer, losses, norms, planned_bytes, stopped_after, val_losses, weights_hash
-from gpu_program import EMULATED, ran, refused
+from cli import QUIET, Trainer, losses, norms, of_llama, planned_bytes, stopped_after, val_losses, weights_hash
+from gpu_program import EMULATED, GPU, ran, refused
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 STEPS = 4
@@ -24,14 +24,15 @@ LARGEST_ROUNDING = 2.0**-4
 
 
 @functools.lru_cache(None)
-def straight():
+def straight(trainer=GPU):
     """What an uninterrupted run prints, with all checks; it leaves checkpoints of steps 2 and 4."""
-    return ran(*RUN, "--fp8", "-o", cli.new_folder("straight"), "-n", 2, EMU_CHECK="1")
+    return trainer.ran(*RUN, "--fp8", "-o", cli.new_folder(f"straight_{trainer.name}"), "-n", 2, EMU_CHECK="1")
 
 
-def test_close_to_bf16():
+@pytest.mark.parametrize("trainer", (GPU, of_llama(GPU)), ids=("gpt2", "llama"))
+def test_close_to_bf16(trainer):
     """Losses within 1 %, and norms of the gradient, which is rounded in all its parts, as near as one such rounding."""
-    fp8, bf16 = straight(), ran(*RUN)
+    fp8, bf16 = straight(trainer), trainer.ran(*RUN)
     assert weights_hash(fp8) != weights_hash(bf16) and losses(fp8) != losses(bf16), "8 bits change nothing"
     for find, limit in ((losses, 0.01), (val_losses, 0.01), (norms, LARGEST_ROUNDING)):
         pairs = list(zip(find(fp8), find(bf16)))
@@ -68,7 +69,7 @@ def test_with_attention_by_cudnn():
 def test_evaluates_and_samples():
     """Weights that are not trained are needed in one of the two orders only."""
     straight()
-    more = ["-e", cli.path("straight"), "-i", SHAPE[1], "-t", 12, "-b", 3, "-x", 0, "-m", 2]
+    more = ["-e", cli.path(f"straight_{GPU.name}"), "-i", SHAPE[1], "-t", 12, "-b", 3, "-x", 0, "-m", 2]
     out, bf16 = (ran(*more, *fp8, "-g", 2) for fp8 in (["--fp8"], []))
     (loss, ), (expected, ) = val_losses(out), val_losses(bf16)
     assert loss != expected and abs(loss - expected) <= 0.01 * expected, (loss, expected)
@@ -78,7 +79,7 @@ def test_a_resume_without_it():
     """No scale outlasts a step, so nothing of --fp8 is in a checkpoint; but a run in bf16 would be another. Without
     the option a run goes on in 8 bits."""
     straight()
-    folder = stopped_after(2, cli.path("straight"))
+    folder = stopped_after(2, cli.path(f"straight_{GPU.name}"))
     refused(*RUN, "-o", folder, "-n", 2, "--resume", "--fp8", 0, says=["--fp8", "--allow-changes"])
 
 

@@ -81,7 +81,7 @@ def test_models_of_the_other_program():
             trainer.refused(*TEXT, "-e", model, says=["of variant 0, this program computes 3", "0: GPT-2, for train_g"])
     for model in (fixture("g1_untied"), llama):
         for trainer in (cli.CPU, gpu_program.GPU):
-            trainer.refused(*TEXT, "-e", model, says=["of variant 3, this program computes 0", "3: Llama 3, for train_"])
+            trainer.refused(*TEXT, "-e", model, says=["of variant 3, this program computes 0", "3: Llama 3, for t"])
     LLAMA.refused(*run, "-o", gpt2, "--resume", says=["variant 0"])
     cli.CPU.refused(*run, "-o", llama, "--resume", says=["variant 3"])
 
@@ -104,8 +104,8 @@ def test_help_is_of_this_program():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluates_a_file(name):
-    """--steps 0 with a file such as dev/hf.py makes: the mean loss that transformers computes, on the CPU in fp32 to the
-    last digit printed but one, on the GPU as near as distances.txt says of bf16."""
+    """--steps 0 with a file such as dev/hf.py makes: the mean loss that transformers computes, on the CPU in fp32 to
+    the last digit printed but one, on the GPU as near as distances.txt says of bf16."""
     data = cli.read(os.path.join(FIXTURES, "llama", f"{name}_state.bin"))
     B, T, steps = struct.unpack_from("<3i", data, 8)
     tokens = struct.unpack_from(f"<{2 * B * T}i", data, 1024)
@@ -133,8 +133,8 @@ def test_overfits_a_batch(size):
 
 
 def check_exchange(gpu, limit, more, *precise):
-    """A run of 6 steps, of which one trainer takes 3, and the other or another number of ranks the rest: with the losses
-    of the CPU trainer alone."""
+    """A run of 6 steps, of which one trainer takes 3, and the other or another number of ranks the rest: with the
+    losses of the CPU trainer alone."""
     def on_ranks(count, *arguments):
         only = {rank: {"program": gpu.program} for rank in range(count)}
         return ranks.ran(count, *RUN, *more, *precise, "-d", 128, "-b", 4 // count, *arguments, only=only)
