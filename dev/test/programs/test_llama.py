@@ -10,9 +10,10 @@ import struct
 import pytest
 
 import cli
+import evalfiles
 import gpu_program
 import ranks
-from cli import LLAMA, losses, new_folder, of_llama, steps_of, stopped_after, val_losses
+from cli import LLAMA, losses, new_folder, of_llama, steps_of, stopped_after, val_losses, weights_hash
 from tools import ROOT
 
 GPU = of_llama(gpu_program.GPU)
@@ -119,6 +120,31 @@ def test_evaluates_a_file(name):
         got = [val_losses(trainer.ran("-e", fixture(name), "-j", shard, "-t", T, "-x", 0, "-s", 0))[0]
                for shard in shards]
         assert abs(sum(got) / B - want) <= limit, (got, want)
+
+
+@pytest.mark.parametrize("name", ("g4_untied_bias_hs16", "g3_tied_scaled"))
+def test_saves_what_it_has_read(name):
+    """With a learning rate of 0: the header, but for the tokenizer's hash, and each tensor, from the parts of two ranks
+    too."""
+    shard, only = cli.shard("few_train.bin", cli.random_tokens(200, 67)), {r: {"program": GPU.program} for r in (0, 1)}
+    run = ["-e", fixture(name), "-i", shard, "-t", 16, "-b", 1, "-d", 32, "-x", 1, "--lr", 0, *cli.QUIET, "-o"]
+    LLAMA.ran(*run, new_folder("saved_cpu"))
+    ranks.ran(2, *run, new_folder("saved_gpu"), "-z", 3, only=only)
+    want = cli.read(fixture(name))
+    for folder in ("saved_cpu", "saved_gpu"):
+        got = cli.read(os.path.join(folder, "model_00000001.bin"))
+        assert got[:1016] == want[:1016] and got[1024:] == want[1024:], folder
+
+
+def test_questions_longer_than_a_sequence():
+    """They need more angles than a step; a run that asks them ends with the weights of one that does not."""
+    shard, name = cli.shard("chain_train.bin", evalfiles.chain(2000, 1)), evalfiles.eval_file(
+        "chain_val.bin", evalfiles.chain_questions(4))
+    run = ["-i", shard, "--vocab", 61, *SIZE[:-1], 32, "-t", 8, "-b", 1, "-x", 4, "-v", 3, "-s", 0]
+    for trainer in (LLAMA, GPU):
+        out = trainer.ran(*run, "-h", 1, "--hellaswag-data", name, EMU_CHECK="1")
+        assert [step for step, _, _ in evalfiles.results(out)] == [0, 3, 4], out
+        assert weights_hash(out) == weights_hash(trainer.ran(*run)), out
 
 
 @pytest.mark.parametrize("size", ("llama:d2", pytest.param("llama:8B", marks=pytest.mark.long)))
