@@ -155,7 +155,7 @@ def main():
     parser.add_argument("--no-steps", action="store_true", help="only samples")
     o = parser.parse_args()
     if o.init not in predict.models() or (predict.models()[o.init].KV and not o.no_samples):
-        parser.error(f"--init {o.init}: expected a size such as d12, or with --no-samples a Llama's such as smollm2:135M")
+        parser.error(f"--init {o.init}: expected a size such as d12, or with --no-samples such as smollm2:135M")
     if o.no_steps and o.no_samples:
         parser.error("--no-steps leaves nothing for --no-samples")
     shapes = [] if o.no_steps else o.shapes.split(",")

@@ -190,7 +190,7 @@ $(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_emu.sh shows its variables i
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 
-# In a quick run train_gpt2emu is linked of this object, too.
+# In a quick run the trainers are linked of the objects of their tests.
 $(PREFIX)train_gpt2emu: $(if $(QUICK:0=),$(BUILD)/emu/gpu_tests.o $(ORACLE))
 $(PREFIX)train_llama3emu: $(if $(QUICK:0=),$(BUILD)/test_llama3emu.o $(ORACLE))
 $(PREFIX)test_llama3emu: $(BUILD)/test_llama3emu.o $(ORACLE)

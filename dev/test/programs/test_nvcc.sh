@@ -184,6 +184,7 @@ for precision in $precisions; do
         [ ! -s "$folder/kernels.new" ] || mv "$folder/kernels.new" "$folder/kernels" # else nothing was compiled
         check_spills BF16 "$folder/kernels"
     fi
+    [ -n "$quick" ] || builds "$precision" test_llama3cu 90 "$QUICK" NCCL=0 MPI=0 CUDNN=0 # and the trainer in it
 done
 
 [ ! -s build/nvcc_BF16/kernels ] || [ -n "$quick" ] || print_table
