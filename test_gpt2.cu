@@ -1084,11 +1084,10 @@ TEST(test_inputs_kept_in_8_bits) {
 }
 
 // The scale of an 8-bit tensor must come from the tensor's largest magnitude, whichever kernel looked for it.
-TEST(test_scales_of_8_bits) {
-    if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
+static void check_scales(Test *t, const ModelConfig *config) {
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
     shape.fp8 = true;
-    Rig m(t, &two_heads, shape);
+    Rig m(t, config, shape);
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     int64_t N = 2 * 17, C = trainer->model.config.channels;
@@ -1102,6 +1101,11 @@ TEST(test_scales_of_8_bits) {
         CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
     };
     for (int layer = 0; layer < trainer->model.config.num_layers; layer++) {
+        for (int i = 0; i < 2 * NUM_LINEARS; i++) {
+            int operand = i < NUM_LINEARS ? FP8_INPUT : FP8_DOUT, which = i % NUM_LINEARS;
+            CHECK(t, value_at(fp8_scale(&trainer->model.fp8, operand, layer, which)).amax != 0,
+                  "operand %d of linear layer %d in layer %d was not measured", operand, which, layer);
+        }
 #ifndef TEST_LLAMA3
         std::vector<float> gelu = to_host(trainer->model.acts.fc.of(layer), N * 4 * C);
         cpu_gelu_forward(gelu.data(), gelu.data(), (int64_t)gelu.size());
@@ -1113,6 +1117,12 @@ TEST(test_scales_of_8_bits) {
     check("dqkv", FP8_DOUT, 0, LINEAR_QKV,
           largest(to_host(trainer->model.acts.dqkv.data, N * model_dim(&trainer->model.config, DIM_QKV))));
     // dqkv is that of the layer whose backward pass ran last.
+}
+
+TEST(test_scales_of_8_bits) {
+    if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
+    static const ModelConfig one_head = SIZES(24, 257, 384, 2, 1, 64); // a Llama with one head has no biases
+    check_scales(t, &two_heads), check_scales(t, &one_head);
 }
 
 // A sample's logits must be those of the last row of a batch, whatever stands behind that row in the window. Llama's
