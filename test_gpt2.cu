@@ -27,7 +27,7 @@
 #ifdef TEST_LLAMA3
 // maxT, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
 #define SIZES(maxT, V, Vp, L, NH, C)                                                                                   \
-    { maxT, V, L, NH, C, Vp, MODEL_VARIANT, 1, (C) / (NH), 3 * (C), (L) % 2, (NH) % 2 == 0, 1e-5f, 1e4f, 8, 1, 4, 16 }
+    { maxT, V, L, NH, C, Vp, 3, 1, (C) / (NH), 3 * (C), (L) % 2, (NH) % 2 == 0, 1e-5f, 1e4f, 8, 1, 4, 16, 0 }
 #else
 #define SIZES GPT2_CONFIG
 #endif
