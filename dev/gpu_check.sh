@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds, tests and measures the GPU trainer on a machine with GPUs, in 9 minutes on one and on eight. It needs make,
+# Builds, tests and measures the GPU trainers on a machine with GPUs, in 9 minutes on one and on eight. It needs make,
 # gcc or clang, and nvcc. It uses PyTorch and nsys where they are.
 #
 #   dev/gpu_check.sh OUTDIR [NAME=VALUE ...]    NAME=VALUE: for make, e.g. GPU_ARCH=90
@@ -61,9 +61,10 @@ if nvidia-smi -L 2>/dev/null | grep -q '^ *MIG '; then gpus=1 gpu="a MIG slice o
 { printf '\x88\xd8\x34\x01\1\0\0\0\0\0\x80\0' && head -c 1012 /dev/zero; } >"$work/tokens.bin"
 head -c 16777216 /dev/urandom | tr '\200-\377' '\000-\177' >>"$work/tokens.bin"
 
-part "build the trainer" 60 make -s "$@" train_gpt2cu
-part "build the tests" 150 make -s -j2 "$@" test_gpt2cu build/cuda/test_kernels
+part "build the trainers" 90 make -s -j2 "$@" train_gpt2cu train_llama3cu
+part "build the tests" 150 make -s -j3 "$@" test_gpt2cu test_llama3cu build/cuda/test_kernels
 part "test_gpt2cu" 60 ./test_gpt2cu
+part "test_llama3cu" 60 ./test_llama3cu
 part "all terms of sums" 40 build/cuda/test_kernels terms
 part "kernels" 60 build/cuda/test_kernels
 
@@ -86,6 +87,12 @@ for bits in 0 1; do
     train "d12, batch 64, --fp8 $bits" 40 1 --init d12 -b 64 -x 20 --fp8 $bits
     train "d48, batch 16, --fp8 $bits" 40 1 --init d48 -b 16 -x 20 --fp8 $bits
 done
+# The batch of a Llama of 1 billion parameters that LOG.md predicts, in tokens.
+for bits in 0 1; do
+    trainer=(./train_llama3cu "${trainer[@]:1}")
+    train "llama:1B, batch 16, --fp8 $bits" 40 1 --init llama:1B -b 16 -x 12 --fp8 $bits
+done
+trainer=(./train_gpt2cu "${trainer[@]:1}")
 part "kernels' times by nsys" 50 nsys profile --trace cuda --stats true --output "$work/trace" \
     "${trainer[@]}" --init d12 -b 64 -x 8 && sed -n '/cuda_gpu_kern_sum/,/^\[/p' "$log" >"$out/kernels.txt"
 

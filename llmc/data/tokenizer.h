@@ -38,7 +38,9 @@ typedef enum { MERGE_BY_ORDER, MERGE_BY_BYTES, MERGE_RULES } MergeRule;
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
 
 #define END_OF_TEXT "<|endoftext|>"
+#ifndef VOCAB_HINT // a model with tokenizers of its own says where they come from
 #define VOCAB_HINT "give --tokenizer gpt2_tokenizer.bin (python3 dev/data/vocab.py makes it)"
+#endif
 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128

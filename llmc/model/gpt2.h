@@ -10,7 +10,9 @@
 #define GPT2_VOCAB_SIZE 50257
 #define GPT2_LAYERNORM_EPSILON 1e-5f
 #define MODEL_INIT_STD 0.02f
-#define MODEL_VOCAB_SIZE GPT2_VOCAB_SIZE // without a tokenizer
+#define MODEL_VOCAB_SIZE GPT2_VOCAB_SIZE        // without a tokenizer ...
+#define MODEL_END_OF_TEXT (GPT2_VOCAB_SIZE - 1) // ... and the token with which a sample begins
+#define MODEL_TOKENIZER "gpt2_tokenizer.bin"    // read from the working directory if it is there, as llm.c does
 #define MODEL_CPU_SIZE "d6"
 #define MODEL_GPU_SIZE "d12"
 #define MODEL_GELU_FUSION 2 // the highest level of --gelu-fusion

@@ -4,8 +4,11 @@
 #define LLMC_LLAMA3_H
 
 #define MODEL_NAME "Llama 3"
-#define MODEL_INIT_STD 0.02f    // of all matrices; the projections into the residual stream divide it by sqrt(2L)
-#define MODEL_VOCAB_SIZE 128256 // without a tokenizer
+#define MODEL_INIT_STD 0.02f     // of all matrices; the projections into the residual stream divide it by sqrt(2L)
+#define MODEL_VOCAB_SIZE 128256  // without a tokenizer ...
+#define MODEL_END_OF_TEXT 128000 // ... and the token with which a sample begins
+#define MODEL_TOKENIZER "llama3_tokenizer.bin"
+#define VOCAB_HINT "give --tokenizer; `python3 dev/hf.py import` writes a model's own beside it"
 #define MODEL_CPU_SIZE "llama:d6"
 #define MODEL_GPU_SIZE "llama:d12"
 #define MODEL_GELU_FUSION 0 // there is no GELU

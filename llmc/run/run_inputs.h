@@ -10,7 +10,6 @@
 #include "llmc/run/run_state.h"
 
 #define BYTE_VOCAB_SIZE 257
-#define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory if it is there, as llm.c does
 
 // ---- The run folder and the model ----
 
@@ -126,7 +125,7 @@ static inline bool run_finds_tokenizer_of_data(const char *pattern, char name[MA
 // whose it is, for people.
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
     const TrainOptions *o = run->options;
-    const char *usual = path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
+    const char *usual = path_exists(MODEL_TOKENIZER) ? MODEL_TOKENIZER : "";
     ModelConfig size;
     if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { usual = "byte"; }
     if (o->tokenizer[0] != '\0') {
@@ -305,7 +304,7 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
                               &texts->prompt_count, error);
         texts->prompt_count += begins;
     } else if (ok) {
-        int end_of_text = t->is_open ? t->tokenizer.eot_token : MODEL_VOCAB_SIZE - 1;
+        int end_of_text = t->is_open ? t->tokenizer.eot_token : MODEL_END_OF_TEXT;
         texts->prompt[0] = (uint32_t)min_i64(end_of_text, run->config.vocab_size - 1);
         texts->prompt_count = 1;
     }

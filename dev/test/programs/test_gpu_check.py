@@ -42,7 +42,7 @@ STAND_INS = {
         is no-build && { echo "error: no"; exit 2; }
         for goal in "$@"; do
             case $goal in *test_kernels) mkdir -p build/cuda; cp "$STAND_INS/tests" $goal ;;
-                test_gpt2cu) cp "$STAND_INS/tests" $goal ;; train_gpt2cu) cp "$STAND_INS/trainer" $goal ;; esac
+                test_*cu) cp "$STAND_INS/tests" $goal ;; train_*cu) cp "$STAND_INS/trainer" $goal ;; esac
         done""",
     "nsys": 'printf "%s\\n" "[6/8] Executing cuda_gpu_kern_sum" "" " 12.0 gelu_forward_kernel" "" "[7/8] after"',
     "python3": """
@@ -101,11 +101,13 @@ def test_all_is_well():
     assert "on NVIDIA H100 80GB HBM3, 580.1, 81559 MiB\n\n3 GPUs, " in result.stdout, result.stdout
     assert "release 13.0, V13.0.88, 20" in result.stdout, result.stdout
     names = list(parts)
-    assert names[:5] == ["build the trainer", "build the tests", "test_gpt2cu", "all terms of sums", "kernels"], names
+    assert names[:6] == ["build the trainers", "build the tests", "test_gpt2cu", "test_llama3cu", "all terms of sums",
+                         "kernels"], names
     ranks = [f"d12 on {count}, stage {stage}" for count in (1, 2, 3) for stage in range(4 if count > 1 else 1)]
-    assert names[5:14] == ranks and names[14] == "Muon on 3, --fp8 0", names
+    assert names[6:15] == ranks and names[15] == "Muon on 3, --fp8 0", names
     assert parts["d12, batch 64, --fp8 0"] == ("ok", "6400.25 ms, 55 tok/s, 41% of peak"), parts
     assert parts["d48, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
+    assert parts["llama:1B, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
     torch = {name: parts[name][0] for name in names if name.startswith("PyTorch d")}
     assert torch == {"PyTorch d12, batch 128": "skip", "PyTorch d12, batch 64": "ok", "PyTorch d48, batch 32": "skip",
                      "PyTorch d48, batch 16": "ok"} and parts["PyTorch"] == ("ok", "2.9.0 on H100"), parts
@@ -119,7 +121,8 @@ FAULTS = (  # what goes wrong, the parts that fail, the parts that are skipped
     ("other no-torch", {"weights on 2", "weights on 3"}, {"PyTorch"}),
     ("breaks one no-torch", {"Muon on 1, --fp8 0", "Muon on 1, --fp8 1"}, {"PyTorch"}),
     ("old small one no-torch", set(), {"Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0",
-                                       "d48, batch 16, --fp8 1", "PyTorch"}))
+                                       "d48, batch 16, --fp8 1", "llama:1B, batch 16, --fp8 0",
+                                       "llama:1B, batch 16, --fp8 1", "PyTorch"}))
 
 
 @pytest.mark.parametrize("fault, failed, skipped", FAULTS)
@@ -139,7 +142,7 @@ def test_whatever_nvidia_smi_says(fault, head):
 
 def test_nothing_builds():
     result, parts, _ = check("no-build no-torch")
-    assert result.returncode == 1 and parts["build the trainer"] == ("FAIL", "error: no"), result.stdout
+    assert result.returncode == 1 and parts["build the trainers"] == ("FAIL", "error: no"), result.stdout
     assert verdicts(parts, "ok") == {"kernels' times by nsys"}, parts
 
 
