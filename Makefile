@@ -22,7 +22,7 @@
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 
 PROGRAMS = train_gpt2 train_llama3 test_gpt2 tokenize
-GPU_PROGRAMS = $(foreach model,gpt2 llama3,$(addsuffix _$(model)cu,train test) $(addsuffix _$(model)emu,train test))
+GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu train_llama3cu test_llama3cu train_llama3emu test_llama3emu
 TRAINERS = train_gpt2 train_llama3
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go

@@ -107,7 +107,7 @@ static inline void model_bin_config_from_header(ModelConfig *config, const int32
     for (int i = 0; i < MODEL_STORED_FIELDS; i++) {
         memcpy((char *)config + model_fields[i].offset, &header[MODEL_BIN_CONFIG + i], sizeof(int32_t));
     }
-    if (MODEL_STORED_FIELDS < MODEL_CONFIG_FIELDS) { model_complete(config); }
+    if (MODEL_CONFIG_FIELDS - MODEL_STORED_FIELDS > 0) { model_complete(config); }
     config->tokenizer = bin_tokenizer(header);
 }
 

@@ -162,9 +162,9 @@ typedef struct {
     double least, most;
 } ModelField;
 
-enum { MODEL_TYPE_int, MODEL_TYPE_float };
+enum { MODEL_FLOAT_int = 0, MODEL_FLOAT_float = 1 };
 #define MODEL_FIELD(type, field, name, least, most)                                                                    \
-    {name, offsetof(ModelConfig, field), MODEL_TYPE_##type == MODEL_TYPE_float, least, most},
+    {name, offsetof(ModelConfig, field), MODEL_FLOAT_##type, least, most},
 static const ModelField model_fields[MODEL_CONFIG_FIELDS] = {MODEL_CONFIG(MODEL_FIELD)};
 
 // Reads field i as the 4 bytes that a file has, or as a number.

@@ -54,7 +54,7 @@ compile_alone() {
 link_two_objects() {
     local what=$1 a=$work/a.$2 b=$work/b.$2
     shift 2
-    printf '#include "%s"\n' "${headers[@]}" | grep -v 'llama3.h\|cpu_program.h' >"$b"
+    printf '#include "%s"\n' "${headers[@]}" | grep -v 'llama3.h\|program.h\|program.cuh' >"$b"
     echo 'int second(void) { return 0; }' >>"$b"
     { cat "$b"; echo 'int main(void) { return second(); }'; } | sed 's/^int second.*/int second(void);/' >"$a"
     if "$@" -I. "$a" "$b" -o "$work/linked" >"$work/messages" 2>&1; then
