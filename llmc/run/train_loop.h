@@ -1,4 +1,4 @@
-// What both trainers share around their training loop: start, what is due at a step (saving, validation, evaluations,
+// What all trainers share around their training loop: start, what is due at a step (saving, validation, evaluations,
 // samples), end. The loop itself is in each trainer's main file. This file knows neither GPUs nor how ranks talk to
 // each other.
 #ifndef LLMC_TRAIN_LOOP_H

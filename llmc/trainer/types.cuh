@@ -16,7 +16,7 @@
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/run/train_run.h"
 
-// Holds the model's 16 tensors by name. A tensor of a block belongs to one layer.
+// Holds the model's tensors by name. A tensor of a block belongs to one layer.
 #define TENSOR_POINTER(name, ...) T *name;
 template <class T> struct Tensors { MODEL_PARAMETERS(TENSOR_POINTER) };
 

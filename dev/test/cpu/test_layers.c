@@ -176,7 +176,7 @@ TEST(test_attention) {
                  {3, 1, {1, 1, 7}, 1.0f},
                  {1, 17, {1, 1, 25}, 1.0f}, // a head wider than a vector
                  {1, 40, {1, 1, 8}, 100.0f},
-                 {2, ATTENTION_TILE + 3, {4, 2, 2}, 1.0f}, // two heads of queries share one of keys
+                 {1, ATTENTION_TILE + 3, {4, 2, 2}, 1.0f}, // two heads of queries share one of keys
                  {1, 7, {9, 3, 4}, 1.0f},
                  {1, 9, {4, 1, 6}, 1.0f}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

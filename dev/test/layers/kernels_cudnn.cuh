@@ -83,13 +83,14 @@ static const char *cudnn_missing(void) {
 TEST(test_cudnn_agrees) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     check_cudnn(t, {{2, 128, 2, 2, 64}, {3, 128, 3, 3, 8}, {1, 256, 1, 1, 80}, {1, 128, 2, 2, 128}}, true);
-    check_cudnn(t, {{2, 128, 4, 2, 64}, {1, 128, 9, 3, 8}, {1, 256, 4, 1, 80}, {1, 128, 8, 1, 128}}, true);
+    check_cudnn(t, {{1, 128, 9, 3, 8}}, true);
+    if (!test_is_quick()) { check_cudnn(t, {{2, 128, 4, 2, 64}, {1, 256, 4, 1, 80}, {1, 128, 8, 1, 128}}, true); }
 }
 
 // --deterministic 0: the function is unchanged, but its bits may be any.
 TEST(test_cudnn_atomics) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    check_cudnn(t, {{2, 256, 1, 1, 64}, {1, 128, 2, 2, 80}, {1, 128, 1, 1, 128}, {2, 128, 4, 2, 64}}, false);
+    check_cudnn(t, {{2, 256, 1, 1, 64}, {1, 128, 2, 2, 80}, {1, 128, 1, 1, 128}, {1, 128, 4, 2, 8}}, false);
 }
 
 // Every score is -100 but for some noise, and so is every lse. A masked score must get a probability of 0 nevertheless,

@@ -29,7 +29,7 @@ def straight(trainer=GPU):
     return trainer.ran(*RUN, "--fp8", "-o", cli.new_folder(f"straight_{trainer.name}"), "-n", 2, EMU_CHECK="1")
 
 
-@pytest.mark.parametrize("trainer", (GPU, of_llama(GPU)), ids=("gpt2", "llama"))
+@pytest.mark.parametrize("trainer", (GPU, pytest.param(of_llama(GPU), marks=pytest.mark.long)), ids=("gpt2", "llama"))
 def test_close_to_bf16(trainer):
     """Losses within 1 %, and norms of the gradient, which is rounded in all its parts, as near as one such rounding."""
     fp8, bf16 = straight(trainer), trainer.ran(*RUN)

@@ -129,6 +129,7 @@ def test_on_one_gpu(name, emulated):
     check_finished(name, ran(0, script_of(name), GPUS="1", PATH=hidden))
 
 
+@pytest.mark.long
 def test_llama():
     """With the tokenizer of another model. No pyarrow and no network are needed."""
     trainer = os.path.join(COPY, "train_llama3emu")
