@@ -833,7 +833,8 @@ TEST(test_strangers) {
     must_write(fds[4], &join, sizeof(join) / 2), shutdown(fds[4], SHUT_WR);
     for (int i = 0; i < LOUD; i++) {
         socket_wait(fds[i], POLLIN, seconds_now() + LIMIT);
-        CHECK(t, recv(fds[i], &byte, 1, 0) <= 0 && !socket_would_wait(), "garbage %d is not sent away", i);
+        ssize_t got = recv(fds[i], &byte, 1, 0); // 0, an orderly end, leaves errno as it was
+        CHECK(t, got == 0 || (got < 0 && !socket_would_wait()), "garbage %d is not sent away", i);
     }
     for (int i = LOUD; i < STRANGERS; i++) { fds[i] = connect_to_rank_zero(&run); }
     double began = process_now();
