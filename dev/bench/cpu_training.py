@@ -9,7 +9,8 @@ Llama only steps, beside transformers' LlamaForCausalLM.
 
 PyTorch runs where this Python can import it, at its best: fused AdamW, torch.autocast for bf16, transformers' generate
 with its cache. A ratio above 1 means that ours is faster. Weights are random and tokens are bytes of LICENSE: times do
-not depend on them. `make bench-cpu` runs this after build/bench_cpu.
+not depend on them. Threads that wait spin, in both programs: OMP_WAIT_POLICY=active, unless the environment says more.
+`make bench-cpu` runs this after build/bench_cpu.
 """
 import importlib.util
 import os
@@ -41,7 +42,8 @@ def has(module):
 
 
 def output_of(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+                          env={"OMP_WAIT_POLICY": "active", **os.environ})
     if done.returncode != 0:
         sys.exit(f"cpu_training.py: status {done.returncode} of {' '.join(command)}: {done.stdout[-500:].strip()}")
     return done.stdout

@@ -159,10 +159,13 @@ static inline void gemm_pack(float *to, int64_t width, bool by_rows, GemmWords w
     }
 }
 
-// Prefetches rows x cols floats, rows stride apart: the hardware does not foresee such strides.
-static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows, int64_t cols) {
+// Adds the lines of rows x cols floats, rows stride apart, while there is room: the hardware does not foresee such
+// strides.
+static inline void gemm_add_ahead(GemmAhead *ahead, const float *from, int64_t stride, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < cols; j += 16) { __builtin_prefetch(from + i * stride + j); }
+        for (int64_t j = 0; j < cols && ahead->count < GEMM_AHEAD; j += 16) {
+            ahead->lines[ahead->count++] = from + i * stride + j;
+        }
     }
 }
 
@@ -265,15 +268,15 @@ typedef struct {
     GemmSource next;           // the unpacked block after this one; data NULL: there is none
 } GemmBlock;
 
-// Prefetches the part of a block that from ... until are of `all`. It is a matrix in memory whose rows are lanes or k.
-static inline void gemm_prefetch_part(const GemmSource *s, int64_t from, int64_t until, int64_t all) {
+// Adds the part of a block that from ... until are of `all`. It is a matrix in memory whose rows are lanes or k.
+static inline void gemm_add_part(GemmAhead *ahead, const GemmSource *s, int64_t from, int64_t until, int64_t all) {
     bool by_lanes = s->k_stride == 1;
     int64_t rows = by_lanes ? s->lanes : s->depth, cols = by_lanes ? s->depth : s->lanes;
     int64_t stride = by_lanes ? s->lane_stride : s->k_stride, first = from * rows / all;
-    gemm_prefetch(s->data + first * stride, stride, until * rows / all - first, cols);
+    gemm_add_ahead(ahead, s->data + first * stride, stride, until * rows / all - first, cols);
 }
 
-// Multiplies all rows of the pass by one block of B. Each tile prefetches a part of the next block.
+// Multiplies all rows of the pass by one block of B. Each tile fetches a part of the next block.
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
     float tile[GEMM_MAX_ROWS * GEMM_MAX_COLS] __attribute__((aligned(64)));
     const GemmKernel *kernel = p->kernel;
@@ -286,13 +289,15 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
     for (int64_t row = 0; row < pass->rows; row += kernel->rows) {
         int64_t rows = min_i64(kernel->rows, pass->rows - row);
         float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
-        gemm_prefetch(to, p->ldc, rows, b->cols);
-        if (b->next.data != NULL) { gemm_prefetch_part(&b->next, row, row + rows, pass->rows); }
+        GemmAhead ahead;
+        ahead.count = 0;
+        if (b->next.data != NULL) { gemm_add_part(&ahead, &b->next, row, row + rows, pass->rows); }
+        gemm_add_ahead(&ahead, to, p->ldc, rows, b->cols);
         const float *a = pass->packed_a + row / GEMM_LANES * panel + w * GEMM_LANES + row % GEMM_LANES;
         if (plain && rows == kernel->rows) {
-            kernel->multiply(to, p->ldc, a, panel, b->packed, depth, rows, b->cols, add);
+            kernel->multiply(to, p->ldc, a, panel, b->packed, depth, rows, b->cols, add, &ahead);
         } else {
-            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b->packed, depth, rows, b->cols, false);
+            kernel->multiply(tile, GEMM_MAX_COLS, a, panel, b->packed, depth, rows, b->cols, false, &ahead);
             gemm_write(to, p->ldc, tile, bias, rows, b->cols, add);
         }
     }
@@ -385,24 +390,31 @@ typedef struct {
     int64_t row_panels, col_panels, row_blocks, col_blocks;
 } GemmGrid;
 
-// Divides C so that a thread has room for the packed rows of a part, and then on, until each thread has a few parts. A
-// thread that other programs delay does fewer parts. A thread keeps its packed rows from part to part, so all threads
-// pack A at most `threads` times, and B once for each block of rows. Each step takes the way that packs less.
+// What a thread does at most, in multiply-adds for each k. To pack an element costs as much as 16. It packs B for each
+// part, and A if a part has other rows than the one before.
+static inline int64_t gemm_grid_cost(const GemmProblem *p, GemmGrid g, int threads) {
+    int64_t rows = ceil_div_i64(g.row_panels, g.row_blocks) * GEMM_MAX_ROWS;
+    int64_t cols = ceil_div_i64(g.col_panels, g.col_blocks) * p->kernel->cols;
+    int64_t parts = ceil_div_i64(g.row_blocks * g.col_blocks, threads);
+    return parts * cols * (rows + 16) + min_i64(parts, g.row_blocks) * rows * 16;
+}
+
+// Divides C so that a thread has room for the packed rows of a part, and the busiest thread has the least to do. Each
+// gets two parts or more, if C has so many: a thread that other programs delay then does fewer.
 static inline GemmGrid gemm_divide(const GemmProblem *p, int threads) {
-    GemmGrid grid = {ceil_div_i64(p->M, GEMM_MAX_ROWS), ceil_div_i64(p->N, p->kernel->cols), 1, 1};
-    grid.row_blocks = max_i64(1, ceil_div_i64(grid.row_panels, gemm_pass_rows(p) / GEMM_MAX_ROWS));
-    while (threads > 1 && grid.row_blocks * grid.col_blocks < 4 * threads) {
-        bool can_rows = 2 * grid.row_blocks <= grid.row_panels, can_cols = 2 * grid.col_blocks <= grid.col_panels;
-        int64_t packs_of_a = min_i64(2 * grid.col_blocks, threads) - min_i64(grid.col_blocks, threads);
-        if (can_cols && (!can_rows || packs_of_a * p->M <= grid.row_blocks * p->N)) {
-            grid.col_blocks *= 2;
-        } else if (can_rows) {
-            grid.row_blocks *= 2;
-        } else {
-            break;
+    int64_t row_panels = ceil_div_i64(p->M, GEMM_MAX_ROWS), col_panels = ceil_div_i64(p->N, p->kernel->cols);
+    GemmGrid g = {max_i64(1, row_panels), max_i64(1, col_panels), 1, 1}, best = g;
+    int64_t least_rows = ceil_div_i64(g.row_panels, gemm_pass_rows(p) / GEMM_MAX_ROWS);
+    int64_t least_parts = threads == 1 ? 1 : min_i64(2 * threads, g.row_panels * g.col_panels);
+    int64_t most_parts = max_i64(2 * least_parts, least_rows), least_cost = INT64_MAX;
+    for (g.row_blocks = least_rows; g.row_blocks <= min_i64(g.row_panels, most_parts); g.row_blocks++) {
+        g.col_blocks = min_i64(g.col_panels, ceil_div_i64(least_parts, g.row_blocks));
+        for (; g.col_blocks <= min_i64(g.col_panels, most_parts / g.row_blocks); g.col_blocks++) {
+            int64_t cost = gemm_grid_cost(p, g, threads);
+            if (cost <= least_cost) { best = g, least_cost = cost; }
         }
     }
-    return grid;
+    return best;
 }
 
 // ----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ GEMM_AMX_TARGET static inline void gemm_end_amx(void) { _tile_release(); }
 // tile of rows or columns is enough, the panels hold no other.
 GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, const float *a, int64_t a_panel,
                                                      const float *b, int64_t depth, int64_t rows, int64_t cols,
-                                                     bool add) {
+                                                     bool add, const GemmAhead *ahead) {
     (void)add; // false: this kernel cannot
     const bool lower = rows > 16, right = cols > 16;
     __asm__ volatile("" ::: "memory"); // the intrinsics of gcc do not say that they read memory
@@ -51,6 +51,7 @@ GEMM_AMX_TARGET static inline void gemm_multiply_amx(float *tile, int64_t ld, co
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t w = 0; w < depth; w += 16) { // bytes from row to row: 16 words of A, 32 columns of B
+        for (int64_t i = w / 2; i < w / 2 + 8; i++) { gemm_fetch(ahead, i); }
         _tile_loadd(4, a, 64);
         _tile_loadd(6, b, 128);
         _tile_dpbf16ps(0, 4, 6);

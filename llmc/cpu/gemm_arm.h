@@ -33,13 +33,15 @@ __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla
 // Computes 4 * quads rows and 8 columns of the tile. Past an odd depth, both panels hold zeros.
 __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla_tile(float *tile, int64_t ld,
                                                                                       const float *a, const float *b,
-                                                                                      int64_t depth, int quads) {
+                                                                                      int64_t depth, int quads,
+                                                                                      const GemmAhead *ahead) {
     float32x4_t sums[4][4]; // of two rows and two columns each
     GEMM_UNROLL for (int i = 0; i < 2 * quads; i++) {
         GEMM_UNROLL for (int j = 0; j < 4; j++) { sums[i][j] = vdupq_n_f32(0.0f); }
     }
     for (int64_t w = 0; w < depth; w += 2, a += 2 * GEMM_LANES, b += 2 * GEMM_MAX_COLS) {
         bfloat16x8_t rows[4], cols[4];
+        gemm_fetch(ahead, w / 2);
         GEMM_UNROLL for (int i = 0; i < quads; i++) { gemm_bfmmla_operands(rows + 2 * i, a + 4 * i, GEMM_LANES); }
         GEMM_UNROLL for (int j = 0; j < 2; j++) { gemm_bfmmla_operands(cols + 2 * j, b + 4 * j, GEMM_MAX_COLS); }
         GEMM_UNROLL for (int i = 0; i < 2 * quads; i++) {
@@ -56,13 +58,13 @@ __attribute__((always_inline)) GEMM_BFMMLA_TARGET static inline void gemm_bfmmla
 
 GEMM_BFMMLA_TARGET static inline void gemm_multiply_bfmmla(float *tile, int64_t ld, const float *a, int64_t a_panel,
                                                            const float *b, int64_t depth, int64_t rows, int64_t cols,
-                                                           bool add) {
+                                                           bool add, const GemmAhead *ahead) {
     (void)a_panel, (void)add; // one panel of A is enough, and this kernel cannot add
-    for (int64_t j = 0; j < cols; j += 8) {
+    for (int64_t j = 0; j < cols; j += 8, ahead = &gemm_nothing_ahead) {
         if (rows <= 4) {
-            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 1);
+            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 1, ahead);
         } else {
-            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 2);
+            gemm_bfmmla_tile(tile + j, ld, a, b + j, depth, 2, ahead);
         }
     }
 }

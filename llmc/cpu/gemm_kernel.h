@@ -14,6 +14,22 @@ typedef enum { GEMM_FLOATS, GEMM_ROUNDED, GEMM_PAIRS } GemmWords;
 #define GEMM_MAX_ROWS 32 // of a tile of C
 #define GEMM_MAX_COLS 48
 
+// Lines of memory that are needed soon. A kernel fetches them one by one while it multiplies: all at once they would
+// wait in the buffers through which its own operands come.
+#define GEMM_AHEAD 64
+typedef struct {
+    const float *lines[GEMM_AHEAD];
+    int64_t count;
+} GemmAhead;
+
+static const GemmAhead gemm_nothing_ahead = {{NULL}, 0};
+
+// Fetches line i, if there is one, into the second-level cache. Always inlined: gcc drops calls of a function that only
+// prefetches, because it finds no effect in it.
+__attribute__((always_inline)) static inline void gemm_fetch(const GemmAhead *ahead, int64_t i) {
+    if (i < ahead->count) { __builtin_prefetch(ahead->lines[i], 0, 2); }
+}
+
 typedef struct {
     const char *name; // as in --cpu-kernels
     GemmWords words;
@@ -28,7 +44,7 @@ typedef struct {
     // tile[i * ld + j] = (+= if it adds) sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a:
     // panels of GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
     void (*multiply)(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b, int64_t depth,
-                     int64_t rows, int64_t cols, bool add);
+                     int64_t rows, int64_t cols, bool add, const GemmAhead *ahead);
     // Makes b + a s of every sum s of a tile, so many times: only the arithmetic takes time. a: a word, b: a vector.
     // Returns how many words it has multiplied. NULL: this kernel has none.
     int64_t (*burn)(float *tile, const float *a, const float *b, int64_t times);

@@ -44,7 +44,7 @@ typedef float GEMM_MEMORY __attribute__((vector_size(GEMM_WIDTH * 4), aligned(4)
 // The tile for rows x vectors. Inlining makes both constants, so that the sums stay in registers.
 __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *tile, int64_t ld, const float *a,
                                                                         const float *b, int64_t depth, int rows,
-                                                                        int vectors, bool add) {
+                                                                        int vectors, bool add, const GemmAhead *ahead) {
     const GEMM_VECTOR zero = {0};
     GEMM_VECTOR sums[GEMM_ROWS][3];
     GEMM_UNROLL for (int i = 0; i < rows; i++) {
@@ -52,6 +52,7 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *t
     }
     for (int64_t w = 0; w < depth; w++) {
         GEMM_VECTOR row_of_b[3];
+        if (w % 2 == 0) { gemm_fetch(ahead, w / 2); }
         GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = *(const GEMM_MEMORY *)(b + j * GEMM_WIDTH); }
         GEMM_UNROLL for (int j = 0; j < vectors; j++) { GEMM_KEEP(row_of_b[j]); }
         GEMM_UNROLL for (int i = 0; i < rows; i++) {
@@ -74,29 +75,31 @@ __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_SUMS(float *t
 // Chooses the number of vectors.
 __attribute__((always_inline)) GEMM_TARGET static inline void GEMM_COLUMNS(float *tile, int64_t ld, const float *a,
                                                                            const float *b, int64_t depth, int rows,
-                                                                           int64_t cols, bool add) {
+                                                                           int64_t cols, bool add,
+                                                                           const GemmAhead *ahead) {
     if (cols > 2 * GEMM_WIDTH) {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 3, add);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 3, add, ahead);
     } else if (cols > GEMM_WIDTH) {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 2, add);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 2, add, ahead);
     } else {
-        GEMM_SUMS(tile, ld, a, b, depth, rows, 1, add);
+        GEMM_SUMS(tile, ld, a, b, depth, rows, 1, add, ahead);
     }
 }
 
 // GemmKernel.multiply.
 GEMM_TARGET static inline void GEMM_MULTIPLY(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b,
-                                             int64_t depth, int64_t rows, int64_t cols, bool add) {
+                                             int64_t depth, int64_t rows, int64_t cols, bool add,
+                                             const GemmAhead *ahead) {
     (void)a_panel; // one panel of A is enough
-    for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH) {
+    for (int64_t j = 0; j < cols; j += 3 * GEMM_WIDTH, ahead = &gemm_nothing_ahead) {
         if (rows == 1) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 1, cols - j, add);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 1, cols - j, add, ahead);
         } else if (rows == 2) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 2, cols - j, add);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 2, cols - j, add, ahead);
         } else if (rows <= 4) {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 4, cols - j, add);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, 4, cols - j, add, ahead);
         } else {
-            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, GEMM_ROWS, cols - j, add);
+            GEMM_COLUMNS(tile + j, ld, a, b + j, depth, GEMM_ROWS, cols - j, add, ahead);
         }
     }
 }

@@ -87,7 +87,7 @@ static inline double kernel_rate(const GemmKernel *kernel) {
         int64_t words = kernel->burn != NULL ? kernel->burn(tile, a, b, 50000) : 0;
         for (int i = 0; kernel->burn == NULL && i < 50; i++) {
             kernel->multiply(tile, GEMM_MAX_COLS, a, GEMM_LANES * GEMM_DEPTH, b, kernel->depth, kernel->rows,
-                             kernel->cols, false);
+                             kernel->cols, false, &gemm_nothing_ahead);
             words += (int64_t)kernel->rows * kernel->cols * kernel->depth;
         }
         best = fmax(best, 2e-9 * (double)(words * gemm_per_word(kernel->words)) / (seconds_now() - start));
