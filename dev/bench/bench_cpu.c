@@ -194,7 +194,7 @@ static void bench_memory(void) {
 // Measures one precision with a kernel, or with the fastest for "auto".
 static void bench_precision(Bench *bench, const char *name, bool bf16) {
     Error error;
-    if (!kernel_choose(&bench->kernel, name, bf16, &error)) {
+    if (!kernel_choose(&bench->kernel, name, bf16, false, &error)) {
         printf("\n%s: %s\n", bf16 ? "bf16" : "fp32", error.text);
         return;
     }

@@ -32,7 +32,7 @@ typedef struct {
 static inline GemmKernel llmc_kernel(bool bf16) {
     GemmKernel kernel = gemm_portable;
     Error error;
-    kernel_choose(&kernel, "auto", bf16, &error);
+    kernel_choose(&kernel, "auto", bf16, false, &error);
     return kernel;
 }
 

@@ -215,6 +215,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/cpu/gemm.h", "k + 1 < s->depth ? vf_load_n(from + s->k_stride, left)", "true ? vf_load_n(from, left)", UNIT,
      "gemm"),
     ("llmc/cpu/gemm.h", "block > 0 || p->accumulate", "block > 0", UNIT, "gemm"),
+    ("llmc/cpu/gemm.h", "square[i] = vf_round_bf16(square[i]);", "(void)0;", UNIT, "gemm"),
+    ("llmc/cpu/gemm.h", "min_i64(N, (col + 1)", "min_i64(N, col", UNIT, "gemm"),
     ("llmc/cpu/gemm.h", "plain = bias == NULL && ", "plain = ", UNIT, "gemm"),
     ("llmc/cpu/gemm.h", "(!add || kernel->adds)", "true", UNIT, "gemm"),
     ("llmc/cpu/gemm.h", "p->B.packed_depth, pass->k0 + k, n)", "p->K, pass->k0 + k, n)", UNIT, "gemm"),

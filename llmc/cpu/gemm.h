@@ -340,7 +340,7 @@ static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pas
     }
 }
 
-// Is this one row of A, times a B whose columns are rows in memory, in floats? The vectors of this file must fuse as
+// Is this one row of A, times a B whose columns are rows in memory, not in pairs? The vectors of this file must fuse as
 // the kernel does.
 static inline bool gemm_is_row(const GemmProblem *p) {
 #if defined(__FMA__)
@@ -348,25 +348,30 @@ static inline bool gemm_is_row(const GemmProblem *p) {
 #else
     bool fuses_alike = p->kernel->multiply == gemm_portable.multiply;
 #endif
-    return fuses_alike && p->M == 1 && p->kernel->words == GEMM_FLOATS && p->A.col_stride == 1 &&
-           p->B.row_stride == 1 && p->K % VF_WIDTH == 0;
+    return fuses_alike && p->M == 1 && p->kernel->words != GEMM_PAIRS && p->A.col_stride == 1 && p->B.row_stride == 1 &&
+           p->K % VF_WIDTH == 0;
 }
 
 // One row of C, columns n0 .. n1 - 1 as far as they fill vectors, for k0 .. k1 - 1. Returns the first column that it
 // left. One row of A uses an element of B once: it is transposed in registers and not stored. The operations and their
 // order are those of the contract above.
 static inline int64_t gemm_multiply_row(const GemmProblem *p, int64_t k0, int64_t k1, int64_t n0, int64_t n1) {
+    const bool rounds = p->kernel->words == GEMM_ROUNDED;
     int64_t n = n0;
     for (; n + VF_WIDTH <= n1; n += VF_WIDTH) {
         for (int64_t block = k0; block < k1; block += p->kernel->depth) {
             vf s = vf_set1(0.0f), square[VF_WIDTH];
             for (int64_t k = block; k < min_i64(k1, block + p->kernel->depth); k += VF_WIDTH) {
-                const float *from = p->B.data + n * p->B.col_stride + k;
+                const float *a = p->A.data + k, *from = p->B.data + n * p->B.col_stride + k;
+                float rounded[VF_WIDTH];
                 GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = vf_load(from + i * p->B.col_stride); }
-                vf_transpose(square);
-                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) {
-                    s = vf_multiply_add(vf_set1(p->A.data[k + i]), square[i], s);
+                if (rounds) {
+                    vf_store(rounded, vf_round_bf16(vf_load(a)));
+                    a = rounded;
+                    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { square[i] = vf_round_bf16(square[i]); }
                 }
+                vf_transpose(square);
+                GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { s = vf_multiply_add(vf_set1(a[i]), square[i], s); }
             }
             if (block == 0 && p->bias != NULL) { s = s + vf_load(p->bias + n); }
             if (block > 0 || p->accumulate) { s = vf_load(p->C + n) + s; }

@@ -19,6 +19,10 @@ static inline bool has_avx512bf16(void) {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
 }
+
+static inline bool is_intel(void) { return __builtin_cpu_is("intel"); }
+#else
+static inline bool is_intel(void) { return false; }
 #endif
 
 static inline bool has_portable(void) { return true; }
@@ -26,33 +30,36 @@ static inline bool has_portable(void) { return true; }
 typedef struct {
     const GemmKernel *kernel;
     bool (*is_here)(void);
-    const char *lacks; // why it cannot run where it is not here
+    const char *lacks;  // why it cannot run where it is not here
+    bool slow_on_intel; // which multiplies bf16 in AMX: its AVX512-BF16 has half the speed of fp32, AMD's twice
 } KernelChoice;
 
 // The kernels that this compiler knows, the fastest first.
 static const KernelChoice kernel_choices[] = {
 #ifdef GEMM_AMX_TARGET
-    {&gemm_amx, has_amx, "this processor lacks AMX, or this kernel of Linux does not permit it"},
+    {&gemm_amx, has_amx, "this processor lacks AMX, or this kernel of Linux does not permit it", false},
 #endif
 #if defined(__x86_64__)
-    {&gemm_avx512bf16, has_avx512bf16, "this processor lacks AVX512-BF16"},
-    {&gemm_avx512, has_avx512, "this processor lacks AVX-512"},
-    {&gemm_avx2, has_avx2, "this processor lacks AVX2 or FMA"},
+    {&gemm_avx512bf16, has_avx512bf16, "this processor lacks AVX512-BF16", true},
+    {&gemm_avx512, has_avx512, "this processor lacks AVX-512", false},
+    {&gemm_avx2, has_avx2, "this processor lacks AVX2 or FMA", false},
 #endif
 #ifdef GEMM_BFMMLA_TARGET
-    {&gemm_bfmmla, has_bfmmla, "this processor lacks the bf16 instructions of ARMv8.6"},
+    {&gemm_bfmmla, has_bfmmla, "this processor lacks the bf16 instructions of ARMv8.6", false},
 #endif
-    {&gemm_portable, has_portable, ""},
+    {&gemm_portable, has_portable, "", false},
 };
 enum { NUM_KERNELS = sizeof(kernel_choices) / sizeof(kernel_choices[0]) };
 
 // Finds the kernel of a name, or the fastest for "auto". With bf16, a kernel of floats gets operands rounded to bf16.
-// Fails if the name has no kernel here.
-static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16, Error *error) {
+// one_row: A has one row in most multiplies, as in a sample, so that the bytes of B count and not the arithmetic. Fails
+// if the name has no kernel here.
+static inline bool kernel_choose(GemmKernel *kernel, const char *name, bool bf16, bool one_row, Error *error) {
     const char *why = "this compiler or this kind of processor has none";
     for (int i = 0; i < NUM_KERNELS; i++) {
         const KernelChoice *choice = &kernel_choices[i];
         bool automatic = strcmp(name, "auto") == 0;
+        if (automatic && !one_row && choice->slow_on_intel && is_intel()) { continue; }
         if (!automatic && strcmp(name, choice->kernel->name) != 0) { continue; }
         *kernel = *choice->kernel;
         if (kernel->words == GEMM_PAIRS && !bf16) {

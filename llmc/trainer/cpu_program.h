@@ -153,8 +153,8 @@ bool trainer_write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
 
 // Completes the options: micro-batch, steps, kernels. They stay constant from then on.
 static inline bool settle(Trainer *t, TrainRun *run, TrainOptions *o, Error *error) {
-    if (!run_settle_batch(run, o, error) ||
-        !kernel_choose(&t->kernel, o->cpu_kernels, strcmp(o->precision, "bf16") == 0, error)) {
+    bool bf16 = strcmp(o->precision, "bf16") == 0, generates = run_kind(run) == RUN_GENERATES;
+    if (!run_settle_batch(run, o, error) || !kernel_choose(&t->kernel, o->cpu_kernels, bf16, generates, error)) {
         return false;
     }
     kernel_describe(&t->kernel, run->record.arithmetic, sizeof(run->record.arithmetic));
