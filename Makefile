@@ -72,7 +72,7 @@ endif
 SANITIZE = 0
 ifeq ($(SANITIZE),1)
   CFLAGS ?= -Og -g1
-  STRICT_FLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+  STRICT_FLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -DGEMM_UNROLL=
 endif
 CFLAGS ?= -O3
 STRICT_FLAGS += $(if $(filter 1,$(WERROR)),-Werror)

@@ -95,16 +95,16 @@ def test_124M_finished_before(emulated):
 @pytest.mark.long
 def test_350M_interrupted_on_a_terminal(emulated):
     """Ctrl-C; then the same command finishes the run."""
-    command, settings = ["bash", script_of("gpt2_350M")], environment(STEPS="60")
+    command, settings = ["bash", script_of("gpt2_350M")], environment(STEPS="24")
     with Terminal(command, cwd=WORK, env=settings) as terminal:
-        terminal.until(r"start 2 [^$]*step +9/60 \|")
+        terminal.until(r"start 2 [^$]*step +9/24 \|")
         terminal.press(b"\x03")
         seen = terminal.finish(130).replace("\r\n", "\n")
-    stopped = re.search(r"stopped by SIGINT at step (\d+) of 60; the same command goes on\n", seen)
-    assert stopped and 9 <= int(stopped[1]) < 60, seen[-3000:]
+    stopped = re.search(r"stopped by SIGINT at step (\d+) of 24; the same command goes on\n", seen)
+    assert stopped and 9 <= int(stopped[1]) < 24, seen[-3000:]
     out = end(shell.begin(command, settings, "/"), 0)
-    assert f"start 1 of 20, from step {stopped[1]} of 60" in out, out
-    check_finished("gpt2_350M", out, 60)
+    assert f"start 1 of 20, from step {stopped[1]} of 24" in out, out
+    check_finished("gpt2_350M", out, 24)
 
 
 def test_774M_data_that_do_not_come(emulated):
