@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every header of llmc/ stands alone: it compiles without a warning as C11, and two objects that include all of them link
-# (nothing but `static inline` in a header), as C++17, too (the CUDA trainer includes the same headers, and MPI where it
-# is). The CUDA headers as C++17 with the emulator's compiler, and in two objects with nvcc.
+# Every header of llmc/ stands alone: it compiles without a warning as C11, and two objects that include all of them
+# link (nothing but `static inline` in a header), as C++17, too (the CUDA trainer includes the same headers, and MPI
+# where it is). The CUDA headers as C++17 with the emulator's compiler, and in two objects with nvcc.
 # A compiler that is missing is skipped. Arguments: headers to check, not all. With TEST_QUICK in the environment: all
 # together only, as C11.
 set -eu
@@ -79,7 +79,8 @@ compiles() {
         report skip "$what: not possible with this compiler"
         return
     fi
-    [ -n "${TEST_QUICK:-}" ] || [ "$suffix" = cc ] || compile_alone "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -fsyntax-only
+    [ -n "${TEST_QUICK:-}" ] || [ "$suffix" = cc ] ||
+        compile_alone "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -fsyntax-only
     link_two_objects "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -pthread -lm
 }
 
