@@ -21,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = {
     "base": (1255, 1150, ""),
     "model": (1268, 850, "base"),
-    "cpu": (1862, 1450, "base model"),
+    "cpu": (1863, 1450, "base model"),
     "cuda": (845, 850, "base model"),
     "layers": (3418, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),

@@ -159,8 +159,8 @@ static inline void gemm_pack(float *to, int64_t width, bool by_rows, GemmWords w
     }
 }
 
-// Adds the lines of rows x cols floats, rows stride apart, while there is room: the hardware does not foresee such
-// strides.
+// Adds the lines of rows x cols floats, rows stride apart, to those that are fetched, while there is room: the hardware
+// does not foresee such strides.
 static inline void gemm_add_ahead(GemmAhead *ahead, const float *from, int64_t stride, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols && ahead->count < GEMM_AHEAD; j += 16) {
@@ -268,7 +268,7 @@ typedef struct {
     GemmSource next;           // the unpacked block after this one; data NULL: there is none
 } GemmBlock;
 
-// Adds the part of a block that from ... until are of `all`. It is a matrix in memory whose rows are lanes or k.
+// Adds the part of a block that from ... until are of `all`. The block is a matrix in memory whose rows are lanes or k.
 static inline void gemm_add_part(GemmAhead *ahead, const GemmSource *s, int64_t from, int64_t until, int64_t all) {
     bool by_lanes = s->k_stride == 1;
     int64_t rows = by_lanes ? s->lanes : s->depth, cols = by_lanes ? s->depth : s->lanes;
@@ -411,7 +411,7 @@ static inline GemmGrid gemm_divide(const GemmProblem *p, int threads) {
     GemmGrid g = {max_i64(1, row_panels), max_i64(1, col_panels), 1, 1}, best = g;
     int64_t least_rows = ceil_div_i64(g.row_panels, gemm_pass_rows(p) / GEMM_MAX_ROWS);
     int64_t least_parts = threads == 1 ? 1 : min_i64(2 * threads, g.row_panels * g.col_panels);
-    int64_t most_parts = max_i64(2 * least_parts, least_rows), least_cost = INT64_MAX;
+    int64_t most_parts = 2 * max_i64(least_parts, least_rows), least_cost = INT64_MAX;
     for (g.row_blocks = least_rows; g.row_blocks <= min_i64(g.row_panels, most_parts); g.row_blocks++) {
         g.col_blocks = min_i64(g.col_panels, ceil_div_i64(least_parts, g.row_blocks));
         for (; g.col_blocks <= min_i64(g.col_panels, most_parts / g.row_blocks); g.col_blocks++) {

@@ -41,8 +41,9 @@ typedef struct {
     bool adds; // multiply can add
     // Before and after some multiplies in a thread. NULL: nothing is to be done.
     void (*begin)(void), (*end)(void);
-    // tile[i * ld + j] = (+= if it adds) sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. a:
-    // panels of GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns. depth: in words.
+    // tile[i * ld + j] = (+= if it adds) sum over k of a[k][i] b[k][j], for i < rows and j < cols at least. ahead: is
+    // fetched meanwhile. a: panels of GEMM_LANES rows, a_panel words apart. b: a panel of `cols of the kernel` columns.
+    // depth: in words.
     void (*multiply)(float *tile, int64_t ld, const float *a, int64_t a_panel, const float *b, int64_t depth,
                      int64_t rows, int64_t cols, bool add, const GemmAhead *ahead);
     // Makes b + a s of every sum s of a tile, so many times: only the arithmetic takes time. a: a word, b: a vector.
