@@ -97,8 +97,8 @@ void begin_interval() {
 
 void renew_intervals() {
     if (next_chunk < INTERVALS / CHUNK_INTERVALS / 2) { return; }
-    madvise(reinterpret_cast<void *>(SHADOW_WRITES), ARENA_SPAN * 4, MADV_DONTNEED);
-    madvise(reinterpret_cast<void *>(SHADOW_READS), ARENA_SPAN * 4, MADV_DONTNEED);
+    madvise(reinterpret_cast<void *>(SHADOW_WRITES), ARENA_SPAN * 4, MADV_REMOVE);
+    madvise(reinterpret_cast<void *>(SHADOW_READS), ARENA_SPAN * 4, MADV_REMOVE);
     next_chunk = 1;
 }
 
@@ -106,11 +106,12 @@ void renew_intervals() {
 void reserve_shadows() {}
 #else
 // Uses small pages. The stamps of an array take eight times its bytes, and most of a huge page would be cleared in
-// vain.
+// vain. MAP_SHARED: a page of private memory that is read before it is written takes a second fault, which interrupts
+// all cores of the process. No child process uses them: a fork before an exec is all that CUDA allows.
 static void *reserve_shadow(uintptr_t at, size_t bytes) {
     void *want = reinterpret_cast<void *>(at);
     void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+                     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
     if (got == MAP_FAILED || (at && got != want)) {
         report({nullptr, 0}, "cannot reserve addresses for the access checks", "  see ulimit -v, or set EMU_CHECK=0");
     }
