@@ -55,7 +55,7 @@ def rounded_up(gib):
 
 
 def sizes(gpu, cpu):
-    row = r'^    X\("([\w:]+)", (?:"(\w+)", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)'
+    row = r'^    X\("([\w:]+)", (?:"(\w+)", )?(\d+), (\d+), (\d+), (\d+)\)'
     rows = re.findall(row, text_of("llmc/model/gpt2.h"), re.M)
     for name, millions, *shape in sorted(rows, key=lambda row: (row[0].startswith("gpt3"), int(row[2]))):
         size = f"-e {name} --context {shape[-1]} "
@@ -68,7 +68,7 @@ def sizes(gpu, cpu):
 
 def llamas(gpu, cpu):
     """The sizes of released Llamas, where the programs are built."""
-    row = r'^    X\("([\w:]+)", "\w+", "[\w./-]+", (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), '
+    row = r'^    X\("([\w:]+)", "\w+", (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), '
     for name, *shape in re.findall(row, text_of("llmc/model/llama3.h"), re.M) if os.path.exists(gpu) else ():
         on_cpu, on_gpu = plan(cpu, f"-e {name} -b 4 -t 64 --threads 1"), plan(gpu, f"-e {name} -b 8 -t 1024 -r 0")
         parameters = re.search(r"^parameters +(\d+)", on_cpu, re.M)[1]

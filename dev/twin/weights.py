@@ -81,7 +81,7 @@ def pad_vocab(V):
 @functools.lru_cache(None)
 def sizes():
     """The names that --init knows for a new model: layers, heads, channels, context."""
-    rows = re.findall(r'X\("([\w:]+)", (?:"(\w+)", "[\w-]+", )?(\d+), (\d+), (\d+), (\d+)\)', header("model/gpt2.h"))
+    rows = re.findall(r'X\("([\w:]+)", (?:"(\w+)", )?(\d+), (\d+), (\d+), (\d+)\)', header("model/gpt2.h"))
     return {name: tuple(map(int, numbers)) for *names, a, b, c, d in rows for name in names if name
             for numbers in [(a, b, c, d)]}
 

@@ -20,14 +20,14 @@ static inline bool text_append(const char *path, bool named, const Tokenizer *to
     uint8_t *text;
     int64_t bytes, added = 0;
     Error reason;
-    int64_t available = machine_memory("").available, most = available / TEXT_MEMORY_BYTES;
+    int64_t memory = machine_memory(""), most = memory / TEXT_MEMORY_BYTES;
     bool opens =
         named ? read_whole_stream(path, most, &text, &bytes, error) : read_whole_file(path, most, &text, &bytes, error);
     if (!opens && bytes > most) {
         return fail(error,
-                    "%s: has more than %s; a text takes %d times its size of memory, and %s are available; `tokenize` "
-                    "makes shards of a text of any size",
-                    path, bytes_text(most).text, TEXT_MEMORY_BYTES, bytes_text(available).text);
+                    "%s: has more than %s; a text takes %d times its size of memory, and this machine has %s for a "
+                    "process; `tokenize` makes shards of a text of any size",
+                    path, bytes_text(most).text, TEXT_MEMORY_BYTES, bytes_text(memory).text);
     }
     if (!opens) { return false; }
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);

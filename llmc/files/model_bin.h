@@ -79,11 +79,12 @@ static inline void model_zero_padding_range(float *out, const ModelConfig *confi
 static inline bool model_fail_not_finite(const ModelConfig *config, int64_t place, float value, const char *where,
                                          Error *error) {
     int i = 0;
-    char shape[96];
+    char text[96];
     while (place >= param_offset(config, i + 1)) { i++; }
-    param_shape(shape, sizeof(shape), config, i);
-    return fail(error, "%s: tensor %s holds %g at element %lld of %s; the file is damaged or its training diverged",
-                where, param_specs[i].name, (double)value, (long long)(place - param_offset(config, i)), shape);
+    int64_t one_layer = param_rows(config, i) * param_cols(config, i), element = place - param_offset(config, i);
+    param_text(text, sizeof(text), "tensor", i, (int)(element / one_layer));
+    return fail(error, "%s: %s holds %g at element %lld; the file is damaged or its training diverged", where, text,
+                (double)value, (long long)(element % one_layer));
 }
 
 static inline bool model_check_range(const ModelConfig *config, int64_t first, int64_t n, const char *where,

@@ -28,19 +28,6 @@ static inline bool model_file_fail_published(const char *init, Error *error) {
                 init, folder);
 }
 
-// Refuses a name that is no size. Released weights have names, too.
-static inline bool model_file_fail_name(const char *init, Error *error) {
-    const ModelSize *release = model_find_release(init);
-    if (release != NULL) {
-        return fail(error,
-                    "--init %s: `python3 dev/hf.py import %s %s.bin` fetches these weights for --init %s.bin; --init "
-                    "%s is a new model of this size",
-                    init, init, init, init, release->millions);
-    }
-    return fail(error, "--init %s: neither a size (one of%s) nor a model's file nor the folder of a run", init,
-                MODEL_SIZE_NAMES);
-}
-
 // Opens the model of the newest good checkpoint of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     CheckpointFound found;
@@ -59,7 +46,12 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
     if (model_config_from_size(&file->config, init)) { return true; }
     if (!path_check(init, "--init", error)) { return false; }
     if (ends_with(init, ".safetensors")) { return model_file_fail_published(init, error); }
-    if (!path_exists(init) && !ends_with(init, ".bin")) { return model_file_fail_name(init, error); }
+    if (!path_exists(init) && !ends_with(init, ".bin")) {
+        return fail(error,
+                    "--init %s: neither a size (one of%s) nor a model's file nor the folder of a run; "
+                    "`python3 dev/hf.py import NAME model.bin` makes a file of a model of the Hub",
+                    init, MODEL_SIZE_NAMES);
+    }
     bool folder = path_is_directory(init);
     path_copy(file->path, init, strlen(init));
     return folder ? model_file_open_run(file, init, error) : model_bin_read_config(file->path, &file->config, error);

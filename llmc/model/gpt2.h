@@ -18,7 +18,6 @@
 #define MODEL_GELU_FUSION 2 // the highest level of --gelu-fusion
 #define MODEL_RECOMPUTES "GELU, 2: LayerNorm too"
 #define MODEL_SIZE_EXAMPLES "124M ... 1558M, d6 ... d84, gpt3:c768 ..."
-#define MODEL_SIZE_REST , GPT2_VOCAB_SIZE, 0, 0, 0, 0, 0.0f, 0.0f // the fields of a row of sizes that GPT-2 leaves out
 
 // Model files say it. A program that computes something else than GPT-2, such as another activation, needs another
 // number: programs of different numbers refuse each other's files.
@@ -92,12 +91,13 @@
 
 // THE table of sizes: the four of GPT-2's release, then others of the GPT-2 series, by depth, and of the GPT-3 series,
 // by channels.
-//  name, name by parameters, name of the released weights (not of a new model), layers, heads, channels, context
+//  name, name by parameters, layers, heads, channels, context
+#define MODEL_SIZE(L, NH, C, maxT) GPT2_CONFIG(maxT, GPT2_VOCAB_SIZE, 0, L, NH, C)
 #define MODEL_RELEASED(X)                                                                                              \
-    X("d12", "124M", "gpt2", 12, 12, 768, 1024)                                                                        \
-    X("d24", "350M", "gpt2-medium", 24, 16, 1024, 1024)                                                                \
-    X("d36", "774M", "gpt2-large", 36, 20, 1280, 1024)                                                                 \
-    X("d48", "1558M", "gpt2-xl", 48, 25, 1600, 1024)
+    X("d12", "124M", 12, 12, 768, 1024)                                                                                \
+    X("d24", "350M", 24, 16, 1024, 1024)                                                                               \
+    X("d36", "774M", 36, 20, 1280, 1024)                                                                               \
+    X("d48", "1558M", 48, 25, 1600, 1024)
 //  name, layers, heads, channels, context
 #define MODEL_UNRELEASED(X)                                                                                            \
     X("d6", 6, 6, 384, 1024)                                                                                           \

@@ -77,15 +77,16 @@
     X(FCPROJ, fcproj, fcprojw, DIM_C, swiglu, RECOMPUTE_GELU)
 
 // THE table of sizes: those of released weights, then small ones by depth.
-//  name, another name, the released weights on the Hub, layers, heads, channels, context, vocabulary, KV heads, head
-//  size, width of the MLP, tied head, rope_theta, rope factor
-#define MODEL_SIZE_REST // a row has all fields
+//  name, another name, layers, heads, channels, context, vocabulary, KV heads, head size, width of the MLP, tied head,
+//  rope_theta, rope factor
+#define MODEL_SIZE(L, NH, C, maxT, V, KV, HS, F, tied, theta, factor)                                                  \
+    { maxT, V, L, NH, C, 0, 0, KV, HS, F, tied, 0, 0.0f, theta, factor, 0.0f, 0.0f, 0, 0 }
 #define MODEL_RELEASED(X)                                                                                              \
-    X("llama:1B", "1B", "meta-llama/Llama-3.2-1B", 16, 32, 2048, 131072, 128256, 8, 64, 8192, 1, 5e5f, 32.0f)          \
-    X("llama:3B", "3B", "meta-llama/Llama-3.2-3B", 28, 24, 3072, 131072, 128256, 8, 128, 8192, 1, 5e5f, 32.0f)         \
-    X("llama:8B", "8B", "meta-llama/Llama-3.1-8B", 32, 32, 4096, 131072, 128256, 8, 128, 14336, 0, 5e5f, 8.0f)         \
-    X("smollm2:135M", "135M", "HuggingFaceTB/SmolLM2-135M", 30, 9, 576, 8192, 49152, 3, 64, 1536, 1, 1e5f, 1.0f)       \
-    X("smollm2:360M", "360M", "HuggingFaceTB/SmolLM2-360M", 32, 15, 960, 8192, 49152, 5, 64, 2560, 1, 1e5f, 1.0f)
+    X("llama:1B", "1B", 16, 32, 2048, 131072, 128256, 8, 64, 8192, 1, 5e5f, 32.0f)                                     \
+    X("llama:3B", "3B", 28, 24, 3072, 131072, 128256, 8, 128, 8192, 1, 5e5f, 32.0f)                                    \
+    X("llama:8B", "8B", 32, 32, 4096, 131072, 128256, 8, 128, 14336, 0, 5e5f, 8.0f)                                    \
+    X("smollm2:135M", "135M", 30, 9, 576, 8192, 49152, 3, 64, 1536, 1, 1e5f, 1.0f)                                     \
+    X("smollm2:360M", "360M", 32, 15, 960, 8192, 49152, 5, 64, 2560, 1, 1e5f, 1.0f)
 //  name, layers, heads, ... as above
 #define MODEL_UNRELEASED(X)                                                                                            \
     X("llama:d2", 2, 2, 128, 8192, 128256, 1, 64, 384, 1, 5e5f, 1.0f)                                                  \

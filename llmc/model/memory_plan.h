@@ -120,10 +120,6 @@ static inline void plan_add(MemoryPlan *plan, void *pointer, const char *name, P
 
 static inline int64_t plan_row_size(const PlanRow *row) { return round_up_i64(row->bytes, PLAN_ALIGNMENT); }
 
-static inline bool plan_rows_meet(const PlanRow *a, const PlanRow *b) {
-    return a->first <= b->last && b->first <= a->last;
-}
-
 // Returns the lowest offset for a row: it may not touch a row of placed[0..n-1] that lives in one of its phases.
 static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed, int n) {
     int64_t offset = 0;
@@ -131,11 +127,9 @@ static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed
         moved = false;
         for (int i = 0; i < n; i++) {
             const PlanRow *other = placed[i];
-            if (plan_rows_meet(row, other) && offset < other->offset + plan_row_size(other) &&
-                other->offset < offset + plan_row_size(row)) {
-                offset = other->offset + plan_row_size(other);
-                moved = true;
-            }
+            bool meet = row->first <= other->last && other->first <= row->last;
+            int64_t end = other->offset + plan_row_size(other);
+            if (meet && offset < end && other->offset < offset + plan_row_size(row)) { offset = end, moved = true; }
         }
     }
     return offset;
@@ -162,13 +156,7 @@ static inline void plan_layout(MemoryPlan *plan) {
     }
 }
 
-// The bytes of all rows if no two rows share memory.
-static inline int64_t plan_total_unshared(const MemoryPlan *plan) {
-    int64_t total = 0;
-    for (int i = 0; i < plan->count; i++) { total += plan_row_size(&plan->rows[i]); }
-    return total;
-}
-
+// Returns the bytes of a category as if no two rows shared memory.
 static inline int64_t plan_category_bytes(const MemoryPlan *plan, PlanCategory category) {
     int64_t total = 0;
     for (int i = 0; i < plan->count; i++) {
@@ -179,18 +167,20 @@ static inline int64_t plan_category_bytes(const MemoryPlan *plan, PlanCategory c
 
 // Prints the table and the total.
 static inline void plan_print(const MemoryPlan *plan, FILE *out) {
+    int64_t unshared = 0;
     say(out, "%-16s %-24s %-4s %14s %11s %14s  %-10s %s\n", "buffer", "shape", "type", "bytes", "size", "offset",
         "category", "live during");
     for (int i = 0; i < plan->count; i++) {
         const PlanRow *row = &plan->rows[i];
         bool one = row->first == row->last;
+        unshared += plan_row_size(row);
         say(out, "%-16s %-24s %-4s %14lld %11s %14lld  %-10s %s%s%s\n", row->name, row->shape,
             plan_types[row->type].name, (long long)row->bytes, bytes_text(row->bytes).text, (long long)row->offset,
             plan_categories[row->category], plan->phases[row->first], one ? "" : "..",
             one ? "" : plan->phases[row->last]);
     }
     say(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n", (long long)plan->total,
-        bytes_text(plan->total).text, bytes_text(plan_total_unshared(plan)).text);
+        bytes_text(plan->total).text, bytes_text(unshared).text);
 }
 
 // Sets every row's pointer into memory of plan->total bytes.
@@ -219,12 +209,6 @@ static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
 
 // ---- The memory of this machine ----
 
-typedef struct {
-    int64_t all;       // bytes of the machine, or of this process's cgroup where its limit is lower; 0: not known
-    int64_t available; // the part of it that no other program holds
-    bool is_limited;   // a cgroup's limit is lower
-} MachineMemory;
-
 // Reads a short file of the kernel, "" if there is none. root: "" but in tests.
 static inline void machine_read(const char *root, const char *path, char *text, size_t size) {
     char name[8192];
@@ -235,46 +219,28 @@ static inline void machine_read(const char *root, const char *path, char *text, 
     text[bytes] = '\0';
 }
 
-// Returns the least limit of memory of the cgroups (version 2) that hold this process. INT64_MAX: none.
-static inline int64_t machine_cgroup_limit(const char *root) {
+// Returns the bytes of memory that this process may have: those of the machine, or the least limit of the cgroups
+// (version 2) that hold the process. INT64_MAX: not known.
+static inline int64_t machine_memory(const char *root) {
     int64_t least = INT64_MAX;
-    char text[4096], path[8192], limit[64], *slash, *end;
+    char text[4096], path[8192], limit[64], *slash = text, *end;
+#ifdef _SC_PHYS_PAGES
+    if (sysconf(_SC_PHYS_PAGES) > 0) { least = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE); }
+#endif
     machine_read(root, "/proc/self/cgroup", text, sizeof(text));
     char *group = strstr(text, "0::");
     if (group == NULL) { return least; }
     group += strlen("0::");
     group[strcspn(group, "\n")] = '\0';
-    do { // a group, then those that hold it
+    while (slash != NULL) { // a group, then those that hold it
         slash = strrchr(group, '/');
         snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
         machine_read(root, path, limit, sizeof(limit));
         int64_t bytes = strtoll(limit, &end, 10); // "max" is no number
         if (end != limit) { least = min_i64(least, bytes); }
         if (slash != NULL) { *slash = '\0'; }
-    } while (slash != NULL);
+    }
     return least;
-}
-
-// Returns the memory of this machine.
-static inline MachineMemory machine_memory(const char *root) {
-    MachineMemory memory = {0, 0, false};
-    char text[8192];
-#ifdef _SC_PHYS_PAGES
-    memory.all = max_i64(0, (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
-#endif
-    machine_read(root, "/proc/meminfo", text, sizeof(text));
-    const char *available = strstr(text, "MemAvailable:");
-    memory.available = available != NULL ? 1024 * strtoll(available + strlen("MemAvailable:"), NULL, 10) : memory.all;
-    int64_t limit = machine_cgroup_limit(root);
-    memory.is_limited = limit < memory.all;
-    if (memory.is_limited) { memory.all = limit; }
-    memory.available = min_i64(memory.available, memory.all);
-    return memory;
-}
-
-// Says in a message why a process has less than its machine.
-static inline const char *machine_limit_text(const MachineMemory *memory) {
-    return memory->is_limited ? " for this process (the limit of its cgroup)" : "";
 }
 
 // ---- Allocation ----
@@ -299,11 +265,10 @@ static inline void *plan_take_memory(int64_t bytes) {
 // killer would end the run later.
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
-    MachineMemory machine = machine_memory("");
     ShortText need = bytes_text(plan->total);
-    if (machine.all > 0 && plan->total > machine.all) {
-        return fail(error, "memory plan: needs %s, this machine has %s%s; " MEMORY_REMEDY PLAN_HINT, need.text,
-                    bytes_text(machine.all).text, machine_limit_text(&machine));
+    if (plan->total > machine_memory("")) {
+        return fail(error, "memory plan: needs %s, this machine has %s for a process; " MEMORY_REMEDY PLAN_HINT,
+                    need.text, bytes_text(machine_memory("")).text);
     }
     plan->memory = plan_take_memory(max_i64(plan->total, PLAN_ALIGNMENT));
     if (plan->memory == NULL) {

@@ -35,40 +35,30 @@ typedef struct {
 } ModelConfig;
 enum { MODEL_CONFIG_FIELDS = MODEL_CONFIG(MODEL_CONFIG_COUNT) };
 
-// A dimension of a tensor as a function of the configuration.
-typedef enum {
-    DIM_NONE, // a vector is one row
-    DIM_Vp,
-    DIM_maxT,
-    DIM_C,
-    DIM_NH,
-    DIM_Q,   // NH*HS: the queries of all heads
-    DIM_KV,  // KV*HS: the keys or the values of all heads
-    DIM_QKV, // NH*HS + 2*KV*HS: queries, keys and values side by side
-    DIM_F,
-    DIM_2F,
-    DIM_HEAD, // Vp, or 0 if the head is tied
-    DIM_QB,   // as DIM_Q, or 0 without biases of q, k, v
-    DIM_KVB
-} ModelDim;
+// The dimensions of tensors as functions of the configuration c: name, value.
+#define MODEL_DIMS(X)                                                                                                  \
+    X(NONE, 1) /* a vector is one row */                                                                               \
+    X(Vp, c->padded_vocab_size)                                                                                        \
+    X(maxT, c->max_seq_len)                                                                                            \
+    X(C, c->channels)                                                                                                  \
+    X(NH, c->num_heads)                                                                                                \
+    X(Q, (int64_t)c->num_heads * c->head_size)                           /* the queries of all heads */                \
+    X(KV, (int64_t)c->num_kv_heads * c->head_size)                       /* the keys or the values of all heads */     \
+    X(QKV, (c->num_heads + 2 * (int64_t)c->num_kv_heads) * c->head_size) /* queries, keys and values side by side */   \
+    X(F, c->mlp_width)                                                                                                 \
+    X(2F, 2 * (int64_t)c->mlp_width)                                                                                   \
+    X(HEAD, c->tied ? 0 : c->padded_vocab_size)                       /* empty if the head is tied */                  \
+    X(QB, c->qkv_bias ? (int64_t)c->num_heads * c->head_size : 0)     /* the biases of q */                            \
+    X(KVB, c->qkv_bias ? (int64_t)c->num_kv_heads * c->head_size : 0) /* the biases of k or v */
+
+#define MODEL_DIM_ENUM(name, value) DIM_##name,
+typedef enum { MODEL_DIMS(MODEL_DIM_ENUM) } ModelDim;
 
 static inline int64_t model_dim(const ModelConfig *c, ModelDim dim) {
-    int64_t q = (int64_t)c->num_heads * c->head_size, kv = (int64_t)c->num_kv_heads * c->head_size;
-    switch (dim) {
-    case DIM_Vp: return c->padded_vocab_size;
-    case DIM_maxT: return c->max_seq_len;
-    case DIM_C: return c->channels;
-    case DIM_NH: return c->num_heads;
-    case DIM_Q: return q;
-    case DIM_KV: return kv;
-    case DIM_QKV: return q + 2 * kv;
-    case DIM_F: return c->mlp_width;
-    case DIM_2F: return 2 * (int64_t)c->mlp_width;
-    case DIM_HEAD: return c->tied ? 0 : c->padded_vocab_size;
-    case DIM_QB: return c->qkv_bias ? q : 0;
-    case DIM_KVB: return c->qkv_bias ? kv : 0;
-    default: return 1; // DIM_NONE
-    }
+#define MODEL_DIM_CASE(name, value)                                                                                    \
+    case DIM_##name: return value;
+    switch (dim) { MODEL_DIMS(MODEL_DIM_CASE) }
+    return 1;
 }
 
 typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } ParamInit; // RESIDUAL: normal scaled by 1/sqrt(2L)
@@ -76,13 +66,11 @@ enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
 enum { ADAMW = 0, MUON = 1, MUON_QKV = 3 }; // matrices in one layer that --optimizer muon updates (llmc/model/muon.h)
 
-// A row of the table of sizes. Fields that are 0 follow from the others (model_complete).
+// A row of the table of sizes.
 typedef struct {
     const char *name;
     const char *millions; // another name, by parameters; "": it has none
-    const char *release;  // what the Hub calls the released weights; "": there are none
-    int layers, heads, channels, context, vocab, kv_heads, head_size, mlp_width, tied;
-    float rope_theta, rope_factor;
+    ModelConfig config;   // fields that are 0 follow from the others (model_complete)
 } ModelSize;
 
 #endif // LLMC_MODEL_CONFIG_H

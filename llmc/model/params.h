@@ -136,15 +136,6 @@ static inline void param_text(char *text, size_t size, const char *what, int i, 
     if (param_specs[i].per_layer) { snprintf(text + n, size - (size_t)n, " of layer %d", layer); }
 }
 
-// Writes the shape of tensor i with all its layers, e.g. "(12, 2304, 768)".
-static inline void param_shape(char *text, size_t size, const ModelConfig *config, int i) {
-    const ParamSpec *spec = &param_specs[i];
-    char layers[24] = "", rows[24] = "";
-    if (spec->per_layer) { snprintf(layers, sizeof(layers), "%d, ", config->num_layers); }
-    if (spec->rows != DIM_NONE) { snprintf(rows, sizeof(rows), "%lld, ", (long long)param_rows(config, i)); }
-    snprintf(text, size, "(%s%s%lld)", layers, rows, (long long)param_cols(config, i));
-}
-
 // Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
 // backward), with the head's V*C, and 12 L NH HS T/2 for attention, where a token sees T/2 tokens on average.
 static inline double flops_per_token(const ModelConfig *config, int64_t T) {
@@ -204,23 +195,15 @@ static inline void model_complete(ModelConfig *c) {
 // Refuses heads that do not fit. A model with learned positions, GPT-2, has C/NH channels a head, each with its
 // own keys.
 static inline bool model_check_heads(const ModelConfig *c, const char *where, Error *error) {
-    bool rotary = c->rope_theta > 1.0f;
-    if (rotary ? c->num_heads % c->num_kv_heads != 0 : c->num_heads != c->num_kv_heads) {
-        return fail(error, "%s: %d heads cannot share %d heads of keys and values; %s", where, c->num_heads,
-                    c->num_kv_heads,
-                    rotary ? "choose --kv-heads that divide heads" : "GPT-2 has as many (no --kv-heads)");
-    }
-    if (!rotary && c->channels % c->num_heads != 0) {
-        return fail(error, "%s: %d channels cannot be divided among %d heads; choose heads that divide channels", where,
-                    c->channels, c->num_heads);
-    }
-    if (rotary && c->head_size % 2 != 0) {
-        return fail(error, "%s: heads of %d channels; rotary embeddings rotate pairs, choose an even size", where,
-                    c->head_size);
-    }
-    return c->rope_context == 0 || c->rope_low < c->rope_high ||
-           fail(error, "%s: low_freq_factor %g is not below high_freq_factor %g", where, (double)c->rope_low,
-                (double)c->rope_high);
+    bool rotary = c->rope_theta > 1.0f, scaled = c->rope_context != 0;
+    const char *why = NULL;
+    if (!rotary && c->channels % c->num_heads != 0) { why = "choose heads that divide channels"; }
+    if (!rotary && c->num_heads != c->num_kv_heads) { why = "GPT-2 has as many of each (no --kv-heads)"; }
+    if (c->num_heads % c->num_kv_heads != 0) { why = "choose --kv-heads that divide heads"; }
+    if (rotary && c->head_size % 2 != 0) { why = "rotary embeddings rotate pairs, choose an even head size"; }
+    if (scaled && c->rope_low >= c->rope_high) { why = "low_freq_factor must be below high_freq_factor"; }
+    return why == NULL || fail(error, "%s: %d channels, %d heads of size %d, %d heads of keys and values: %s", where,
+                               c->channels, c->num_heads, c->head_size, c->num_kv_heads, why);
 }
 
 // Checks a config. `where` begins the message: a file name or an option.
@@ -240,8 +223,8 @@ static inline bool model_check_config(const ModelConfig *config, const char *whe
 
 // ---- Sizes by name ----
 
-#define MODEL_RELEASED_ROW(...) {__VA_ARGS__ MODEL_SIZE_REST},
-#define MODEL_UNRELEASED_ROW(name, ...) {name, "", "", __VA_ARGS__ MODEL_SIZE_REST},
+#define MODEL_RELEASED_ROW(name, millions, ...) {name, millions, MODEL_SIZE(__VA_ARGS__)},
+#define MODEL_UNRELEASED_ROW(name, ...) {name, "", MODEL_SIZE(__VA_ARGS__)},
 static const ModelSize model_sizes[] = {MODEL_RELEASED(MODEL_RELEASED_ROW) MODEL_UNRELEASED(MODEL_UNRELEASED_ROW)};
 #define NUM_MODEL_SIZES (sizeof(model_sizes) / sizeof(model_sizes[0]))
 
@@ -260,25 +243,13 @@ static inline const ModelSize *model_find_size(const char *name) {
     return NULL;
 }
 
-// Finds the size of released weights by their name ("gpt2-xl"). NULL: there are none.
-static inline const ModelSize *model_find_release(const char *name) {
-    for (size_t i = 0; name[0] != '\0' && i < NUM_MODEL_SIZES; i++) {
-        if (strcmp(name, model_sizes[i].release) == 0) { return &model_sizes[i]; }
-    }
-    return NULL;
-}
-
 // Sets a config from the name of a size, all but the vocabulary. Returns false if no size has this name.
 static inline bool model_config_from_size(ModelConfig *config, const char *name) {
     const ModelSize *size = model_find_size(name);
     if (size == NULL) { return false; }
-    ModelConfig c;
-    memset(&c, 0, sizeof(c));
-    c.max_seq_len = size->context, c.vocab_size = config->vocab_size, c.padded_vocab_size = config->padded_vocab_size;
-    c.num_layers = size->layers, c.num_heads = size->heads, c.channels = size->channels;
-    c.num_kv_heads = size->kv_heads, c.head_size = size->head_size, c.mlp_width = size->mlp_width;
-    c.tied = size->tied, c.rope_theta = size->rope_theta, c.rope_factor = size->rope_factor;
-    *config = c;
+    int vocab_size = config->vocab_size, padded_vocab_size = config->padded_vocab_size;
+    *config = size->config;
+    config->vocab_size = vocab_size, config->padded_vocab_size = padded_vocab_size;
     model_complete(config);
     return true;
 }

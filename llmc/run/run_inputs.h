@@ -126,12 +126,11 @@ static inline bool run_finds_tokenizer_of_data(const char *pattern, char name[MA
 static inline const char *run_choose_tokenizer(const TrainRun *run, char name[MAX_PATH_BYTES]) {
     const TrainOptions *o = run->options;
     const char *usual = path_exists(MODEL_TOKENIZER) ? MODEL_TOKENIZER : "";
-    ModelConfig size;
     if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { usual = "byte"; }
     if (o->tokenizer[0] != '\0') {
         usual = o->tokenizer;
     } else if ((run_resumes(run) && run_finds_tokenizer_of_model(o->out_dir, name)) ||
-               (!model_config_from_size(&size, o->init) && run_finds_tokenizer_of_model(o->init, name))) {
+               (model_find_size(o->init) == NULL && run_finds_tokenizer_of_model(o->init, name))) {
         return ", the model's own";
     } else if (run_finds_tokenizer_of_data(o->train_data, name) || run_finds_tokenizer_of_data(o->val_data, name)) {
         return ", the data's own";
@@ -174,7 +173,7 @@ static inline bool run_check_tokenizer(const TrainRun *run, const char *path, ui
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     ModelConfig *config = &run->config;
     const ModelSize *size = model_find_size(run->options->init);
-    int usual = size != NULL ? size->vocab : MODEL_VOCAB_SIZE;
+    int usual = size != NULL ? size->config.vocab_size : MODEL_VOCAB_SIZE;
     int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : usual;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
     if (run_is_new(run)) { config->padded_vocab_size = model_pad_vocab(config->vocab_size); }

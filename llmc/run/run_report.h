@@ -82,12 +82,13 @@ static inline void run_print_training(const TrainRun *run) {
 // Prints the memory of a plan, then the sum that it is: its categories, less what buffers of different lifetimes share.
 // where: "" on the CPU, " on the GPU" beside other plans.
 static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
-    double scale, shared = (double)(plan_total_unshared(plan) - plan->total);
+    double scale, shared = -(double)plan->total;
     bytes_unit(plan->total, &scale);
     say(stdout, "memory      %s%s, planned\n", bytes_text(plan->total).text, where);
     say(stdout, "           ");
     for (int c = PLAN_PARAMETER; c <= PLAN_DATA; c++) {
         double part = (double)plan_category_bytes(plan, (PlanCategory)c);
+        shared += part;
         if (part > 0.0) {
             say(stdout, " %c %.2f %s", c == PLAN_PARAMETER ? '=' : '+', part / scale, plan_categories[c]);
         }
@@ -114,24 +115,13 @@ static inline void run_print_needs(TrainRun *run, const MemoryPlan *plan) {
     say(stdout, "\n");
 }
 
-// Warns of a run that takes more memory than is available now. plan_allocate refuses more than there is.
-static inline void run_warn_of_memory(const MemoryPlan *plan) {
-    MachineMemory memory = machine_memory("");
-    if (plan->total > memory.available && plan->total <= memory.all) {
-        say(stdout, "warning     the run takes %s, but beside other programs only %s are available: it may be killed\n",
-            bytes_text(plan->total).text, bytes_text(memory.available).text);
-    }
-    fflush(stdout); // before memory is taken
-}
-
 // Prints the work of a CPU run's step, whether its plan fits into this machine, and which program plans for GPUs.
 static inline void run_print_machine_fit(const TrainRun *run, const MemoryPlan *plan) {
-    MachineMemory memory = machine_memory("");
-    bool fits = plan->total <= memory.available, possible = plan->total <= memory.all;
-    const char *answer = fits ? "yes" : possible ? "not beside other programs" : "no", *name = trainer_facts.program;
+    const char *name = trainer_facts.program;
+    int64_t memory = machine_memory("");
     if (run_kind(run) == RUN_TRAINS) { say(stdout, "a step      %.4g FLOPs\n", run_step_flops(run)); }
-    say(stdout, "fits        %s: %s of %s%s, %s available\n", answer, bytes_text(plan->total).text,
-        bytes_text(memory.all).text, machine_limit_text(&memory), bytes_text(memory.available).text);
+    say(stdout, "fits        %s, %s of %s\n", plan->total <= memory ? "yes" : "no", bytes_text(plan->total).text,
+        bytes_text(memory).text);
     say(stdout, "            %scu --plan plans for GPUs, and so does %semu, which needs no GPU\n", name, name);
 }
 

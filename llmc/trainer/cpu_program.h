@@ -171,9 +171,9 @@ static inline void plan_run(Trainer *t, const TrainRun *run) {
 static inline void print_run(const Trainer *t, TrainRun *run) {
     run_print_config(run);
     run_print_needs(run, &t->plan);
-    if (!train_options_plan(run->options)) { return run_warn_of_memory(&t->plan); }
     if (train_options_plans_all(run->options)) { run_print_buffers(&t->plan); }
-    run_print_machine_fit(run, &t->plan);
+    if (train_options_plan(run->options)) { run_print_machine_fit(run, &t->plan); }
+    fflush(stdout); // before memory is taken
 }
 
 // Opens the machine, loads the model, and begins the logs.

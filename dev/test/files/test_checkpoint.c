@@ -26,7 +26,7 @@ TEST(test_model_header_fields) {
         {3, 5, ": padded vocabulary is 4, expected 5 to 1048576"},
         {4, 0, ": number of layers is 0, expected 1 to 1000"},
         {5, 0, ": number of heads is 0, expected 1 to 1024"},
-        {5, 3, ": 2 channels cannot be divided among 3 heads; choose heads that divide channels"},
+        {5, 3, ": 2 channels, 3 heads of size 0, 3 heads of keys and values: choose heads that divide channels"},
         {6, -2, ": channels is -2, expected 1 to 65536"},
         {6, 65537, ": channels is 65537, expected 1 to 65536"},
         {7, INT32_MAX, ": padded vocabulary is 2147483647, expected 3 to 1048576"},
@@ -267,7 +267,7 @@ TEST(test_not_finite) {
         int array;
         float value;
         const char *says; // NULL: it is good
-    } cases[] = {{CHECKPOINT_PARAMS, INFINITY, ": tensor qkvb holds inf at element 2 of (1, 6); "},
+    } cases[] = {{CHECKPOINT_PARAMS, INFINITY, ": tensor qkvb of layer 0 holds inf at element 2; "},
                  {CHECKPOINT_ADAM_M, NAN, ": adam_m holds nan at element "},
                  {CHECKPOINT_ADAM_M, -INFINITY, ": adam_m holds -inf at element "},
                  {CHECKPOINT_ADAM_M, -3e38f, NULL},

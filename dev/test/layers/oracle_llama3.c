@@ -52,7 +52,7 @@ void cpu_swiglu_backward(float *dfc, const float *fc, const float *dout, int64_t
 }
 
 LlamaSize cpu_llama_size(const char *name, int64_t T) {
-    ModelConfig c = {.vocab_size = model_find_size(name)->vocab};
+    ModelConfig c = {.vocab_size = model_find_size(name)->config.vocab_size};
     c.padded_vocab_size = model_pad_vocab(c.vocab_size);
     LlamaSize size = {c, 0, 0};
     model_config_from_size(&size.config, name);

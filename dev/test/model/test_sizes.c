@@ -30,14 +30,6 @@ TEST(test_released_sizes) {
     }
 }
 
-// Released weights have a name, which no new model has.
-TEST(test_released_weights) {
-    const ModelSize *xl = model_find_release("gpt2-xl");
-    CHECK(t, xl != NULL && strcmp(xl->name, "d48") == 0, "gpt2-xl");
-    CHECK(t, model_find_release("") == NULL && model_find_release("d6") == NULL && model_find_release("124M") == NULL,
-          "none");
-}
-
 // Every name in the list of names is known, and none stands there twice. Every size of the table can be built.
 TEST(test_size_names) {
     char names[] = MODEL_SIZE_NAMES;

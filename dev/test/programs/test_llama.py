@@ -59,15 +59,15 @@ def changed(option, value):
 
 
 def test_refusals():
-    for option, value, says in (("--kv-heads", 3, "4 heads cannot share 3 heads of keys and values"),
-                                ("--kv-heads", 8, "4 heads cannot share 8 heads"),
-                                ("--channels", 36, "heads of 9 channels; rotary embeddings rotate pairs"),
+    for option, value, says in (("--kv-heads", 3, "3 heads of keys and values: choose --kv-heads that divide heads"),
+                                ("--kv-heads", 8, "8 heads of keys and values: choose --kv-heads"),
+                                ("--channels", 36, "4 heads of size 9, 2 heads of keys and values: rotary"),
                                 ("--channels", 34, "34 channels cannot be divided among 4 heads")):
         for trainer in (LLAMA, GPU):
             trainer.refused(*changed(option, value), says=[says])
     GPU.refused(*RUN, "--gelu-fusion", 1, says=["--gelu-fusion (-ge): got '1'"])
     for trainer in (cli.CPU, gpu_program.GPU):
-        trainer.refused(*RUN, says=["4 heads cannot share 2", "no --kv-heads"])
+        trainer.refused(*RUN, says=["2 heads of keys and values: GPT-2 has as many of each (no --kv-heads)"])
         trainer.refused(*TEXT, "-e", "llama:1B", says=["--init llama:1B: neither a size"])
 
 

@@ -31,8 +31,8 @@ def test_help_text():
 
 @pytest.mark.parametrize("words, says", (
     (["--x\n\x1b[31my"], "unknown option"),
-    (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels cannot be divided among 7"),
-    (["-i", TEXT, "--heads", 7], "--heads: 384 channels cannot be divided among 7 heads"),
+    (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels, 7 heads of size 2, "),
+    (["-i", TEXT, "--heads", 7], "keys and values: choose heads that divide channels"),
     ([*RUN, "--vocab", 256], "--vocab: 256 is less than the 257 tokens of byte; leave it out"),
     (["-i", TEXT, "-e", model("made.bin"), "--layers", 16], "--layers: is for new models"),
     (["--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300], "--prompt"),
@@ -113,7 +113,7 @@ def test_plan_says_whether_this_machine_fits():
     for size, says in (([*TINY], "yes"), (["-e", "gpt3:c12288", "-x", 9], "no")):
         out = ran("-i", TEXT, *size, "--plan")
         shown = re.search(r"^memory +(\S+ \w+), planned$", out, re.M)[1]
-        assert re.search(rf"^a step      \S+ FLOPs\nfits        {says}: {shown} of .*, .* available$", out, re.M), out
+        assert re.search(rf"^a step      \S+ FLOPs\nfits        {says}, {shown} of .*", out, re.M), out
         assert "train_gpt2emu, which needs no GPU" in out and "\nbuffer " not in out, out
 
 
