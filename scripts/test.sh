@@ -118,8 +118,10 @@ choose_builds() {
         chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
     done
     add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
+    units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
-    add_build build/emu_fp32 "PRECISION=FP32 $fp32" "train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
+    emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
+    add_build build/emu_fp32 "QUICK=1 PRECISION=FP32 $fp32" "$emulated"
     add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_simd"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11, and two objects that include all of them
 # link (nothing but `static inline` in a header), as C++17, too (the CUDA trainer includes the same headers, and MPI
-# where it is). The CUDA headers as C++17 with the emulator's compiler, and in two objects with nvcc.
+# where it is). The CUDA headers as C++17 with the emulator's compiler (test_nvcc.sh compiles them with nvcc).
 # A compiler that is missing is skipped. Arguments: headers to check, not all. With TEST_QUICK in the environment: all
 # together only, as C11.
 set -eu
@@ -86,12 +86,13 @@ compiles() {
 
 compiles_emulated() { # compiler
     local flags=(-O0 -g0 -DUSE_NCCL -Wall -Wextra -Werror -Wno-unknown-pragmas)
+    export CXX=$1
     if ! command -v "$1" >/dev/null 2>&1; then
         report skip "emulator: no $1 here"
         return
     fi
-    compile_alone "emulator $1" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -c -o %o
-    link_two_objects "emulator $1 fp32" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
+    compile_alone "emulator $1" cu dev/emu/emucc "${flags[@]}" -fsyntax-only -c -o %o
+    link_two_objects "emulator $1 fp32" cu dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
 }
 
 headers=() cuda_headers=()
@@ -115,19 +116,6 @@ mpi_flags() {
     done
 }
 
-with_cuda() {
-    local nvcc
-    headers=("${cuda_headers[@]}") alone=("${cuda_headers[@]}")
-    compiles_emulated g++
-    nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
-    if [ -z "$nvcc" ]; then
-        report skip "nvcc: not here"
-    else # what the machine code is like does not matter here, and is half the time
-        link_two_objects nvcc cu "$nvcc" -std=c++17 -O0 -Xptxas -O0 -arch=sm_80 -Werror all-warnings \
-            -Xcompiler -Wall,-Wextra,-Werror,-Wno-unknown-pragmas -lcublasLt -ldl
-    fi
-}
-
 if [ ${#headers[@]} -gt 0 ]; then
     alone=("${headers[@]}")
     compiles gcc c -std=gnu11 -fopenmp -march=native
@@ -136,7 +124,10 @@ if [ ${#headers[@]} -gt 0 ]; then
         compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]+"${mpi[@]}"}"
     fi
 fi
-if [ ${#cuda_headers[@]} -gt 0 ] && [ -z "${TEST_QUICK:-}" ]; then with_cuda; fi
+if [ ${#cuda_headers[@]} -gt 0 ] && [ -z "${TEST_QUICK:-}" ]; then
+    headers=("${cuda_headers[@]}") alone=("${cuda_headers[@]}")
+    compiles_emulated g++
+fi
 
 echo "headers: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
