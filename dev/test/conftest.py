@@ -39,7 +39,7 @@ HELPERS = [name[:-3] for name in os.listdir(PROGRAMS) if name.endswith(".py") an
 PROGRAMS_OF = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
 
 # Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
-# quick run has the first, and of its tests without sanitizers only those that are marked "plain".
+# quick run has no sanitized trainer.
 SANITIZED = ("test_faults", "test_numbers", "test_resume")
 # Seconds of each test in the last run, and of each file that takes one and more, for a fresh clone: the longest start
 # first, so that none is left over at the end, alone with all the cores.
@@ -172,7 +172,7 @@ def commands_of(path, build):
     name, suite = path.stem, path.stem.partition("_")[2]
     is_quick = "TEST_QUICK" in os.environ
     if path.suffix == ".sh":
-        if build != "build":
+        if build != "build" or name == "test_emu" and is_quick:
             return []
         script = os.path.relpath(path, ROOT)
         if name == "test_nvcc" and not is_quick:
@@ -195,10 +195,11 @@ def commands_of(path, build):
 
 def suite_commands(name, suite, build):
     """The first program of a build that has a suite runs it, in as many parts as PARTS says."""
+    both = {} if "TEST_QUICK" in os.environ else {"llama3": "model llama3"}  # test_model.c for Llama, too
     for program in (f"{build}/{program}" for program in
                     ("unit_tests", "test_trainer", "test_llama3", name, *KERNEL_PROGRAMS)):
         if suite in suites_of(program):
-            n, suite = PARTS.get(suite, 1), {"llama3": "model llama3"}.get(suite, suite)  # test_model.c for Llama, too
+            n, suite = PARTS.get(suite, 1), both.get(suite, suite)
             parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", *suite.split()])
                      for part in range(1, n + 1)]
             return parts if n > 1 else [(build, [program, *suite.split()])]
@@ -261,8 +262,8 @@ class Builds(pytest.File):
 
 
 def builds_of(path, config):
-    sanitized = SANITIZED[:1] if config.getoption("--quick") else SANITIZED
-    return [build for build in config.builds if build == "build" or is_sanitized(build) and path.stem in sanitized]
+    sanitized = path.stem in SANITIZED and not config.getoption("--quick")
+    return [build for build in config.builds if build == "build" or is_sanitized(build) and sanitized]
 
 
 def pytest_pycollect_makemodule(module_path, parent):
@@ -278,7 +279,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 def pytest_collection_modifyitems(config, items):
     """Takes out the long tests of a quick run, and what a change does not touch, and sorts the rest."""
     changed = changed_files() if config.getoption("--changed") else None
-    out = [item for item in items if "TEST_QUICK" in os.environ and (item.get_closest_marker("long") or is_twice(item))
+    out = [item for item in items if "TEST_QUICK" in os.environ and item.get_closest_marker("long")
            or changed is not None and not is_touched(item.path, changed)]
     config.hook.pytest_deselected(items=out)
     out = set(out)
@@ -286,13 +287,6 @@ def pytest_collection_modifyitems(config, items):
     seconds = seconds_of_files()
     items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build",
                                  -seconds.get(file_of(item.nodeid), 0.0)))
-
-
-def is_twice(item):
-    """Does a sanitized build run this test, and show all that it shows here?"""
-    file = item.getparent(PythonFile)
-    return (file is not None and isinstance(file.parent, Builds) and not is_sanitized(file.build)
-            and not item.get_closest_marker("plain"))
 
 
 def file_of(nodeid):

@@ -2,8 +2,7 @@
 # The emulator of dev/emu: the options of emucc, programs of textbooks, the meter's tables and the line tables for a
 # debugger, with each compiler of the arguments (default: g++); the translation of the source text; with the first
 # compiler AddressSanitizer. What the emulator must do as a GPU does, and what it must report: emu_*.cu, which make
-# builds. With TEST_QUICK in the environment: without AddressSanitizer, with few of the programs, and not optimised,
-# which compiles in half the time.
+# builds.
 set -u
 cd "$(dirname "$0")/../../.." || exit
 
@@ -11,8 +10,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_emu.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive # waiting threads leave the cores to others
 build=build/emu
-passed=0 failed=0 skipped=0 quick=${TEST_QUICK:-} level=-O1
-[ -z "$quick" ] || level=-O0
+passed=0 failed=0 skipped=0
 
 report() { # verdict, what
     case $1 in
@@ -183,28 +181,26 @@ test_headers() {
     expect "$compiler: a header of the program's own may be named so" compile "$work/header.cu" -o "$work/header"
 }
 
-# Programs as textbooks have them. Quick: those that need the most of the emulator.
+# Programs as textbooks have them. Not optimised, which compiles in half the time.
 run_textbook() {
-    compile $level "dev/test/emu/textbook/$1.cu" -o "$work/$1" && "$work/$1" && EMU_SCHEDULE=random:1 "$work/$1"
+    compile -O0 "dev/test/emu/textbook/$1.cu" -o "$work/$1" && "$work/$1" && EMU_SCHEDULE=random:1 "$work/$1"
 }
 test_textbook() {
-    local name names="vector_add reduce_last_block reduce_groups matmul_cublas matmul_wmma" file
-    if [ -z "$quick" ] && [ "$compiler" = "${compilers[0]}" ]; then
-        names=""
-        for file in dev/test/emu/textbook/*.cu; do names="$names $(basename "$file" .cu)"; done
-    fi
-    for name in $names; do expect "$compiler: textbook/$name" run_textbook "$name"; done
+    local name file
+    for file in dev/test/emu/textbook/*.cu; do
+        name=$(basename "$file" .cu)
+        expect "$compiler: textbook/$name" run_textbook "$name"
+    done
 }
 
 # The meter's counts, and its table: the lines of the README's example.
 test_meter() {
-    local plain=$level
+    local plain=-O1
     [ "${compiler#clang}" = "$compiler" ] || plain=-O0
-    if [ -z "$quick" ]; then # multiply-adds in one instruction, where the processor has it
-        expect "$compiler: emu_meter.cu builds for this processor" \
-            compile --meter $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
-        run_suite "$compiler: emu_meter, for this processor" "$work/meter"
-    fi
+    # multiply-adds in one instruction, where the processor has it
+    expect "$compiler: emu_meter.cu builds for this processor" \
+        compile --meter $plain -march=native -ffp-contract=fast dev/test/emu/emu_meter.cu -o "$work/meter"
+    run_suite "$compiler: emu_meter, for this processor" "$work/meter"
     expect "$compiler: dev/emu/transpose.cu builds" compile --meter -g $plain dev/emu/transpose.cu -o "$work/transpose"
     EMU_METER=lines "$work/transpose" >"$work/table" 2>&1
     sed -n '/^emu: what the kernels did/,/^\.\.\./p; /^  shared load  /,/^```/p' dev/emu/README.md |
@@ -229,7 +225,7 @@ test_debugger() {
     if [ "$compiler" != g++ ] || [ ! -x "$features" ]; then
         features=$work/features
         expect "$compiler: emu_features.cu builds without a warning" \
-            compile $level dev/test/emu/emu_features.cu -o "$features"
+            compile -O1 dev/test/emu/emu_features.cu -o "$features"
         run_suite "$compiler: emu_features" "$features"
     fi
     EMU_THREADS=1 timeout 60 gdb -batch -ex 'break use_config' -ex run -ex bt \
@@ -266,7 +262,7 @@ for compiler in "${compilers[@]}"; do
 done
 if [ -x "${rewrite:-}" ]; then test_translation; fi
 compiler=${compilers[0]}
-if [ -z "$quick" ] && command -v "$compiler" >/dev/null 2>&1; then test_sanitized; fi
+if command -v "$compiler" >/dev/null 2>&1; then test_sanitized; fi
 
 echo "emu: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -34,7 +34,8 @@ def run(kind, chapter):
     return said[0]
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", [pytest.param(name, marks=pytest.mark.long if name.startswith("14") else ())
+                                     for name in CHAPTERS])
 def test_chapter(chapter):
     number, text = int(chapter[:2]), text_of(f"doc/{chapter}.md")
     names = [f"{number}.{i}" for i in (1, 2, 3)]

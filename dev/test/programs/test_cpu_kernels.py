@@ -84,7 +84,7 @@ def fastest(build, precision):
     return [name for name in here(build, precision) if not (intel and name == "avx512bf16")][0]
 
 
-@pytest.mark.parametrize("build", ("native", "any"))
+@pytest.mark.parametrize("build", ("native", pytest.param("any", marks=pytest.mark.long)))
 def test_each_kernel(build):
     """Refused in one line, or the same weights on two threads, with the losses of fp32 by the portable kernel."""
     exact = trained(build, "portable", "fp32")[0]

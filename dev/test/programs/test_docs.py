@@ -221,6 +221,7 @@ def test_commands_run():
     assert ran >= 8, ran
 
 
+@pytest.mark.long
 def test_fine_tuning():
     """The commands of doc/usage.md that fine-tune a model of the Hub, with a small model in its place."""
     pytest.importorskip("numpy")

@@ -35,7 +35,6 @@ def model_sample(init):
 # ---- Rows 1 and 2: model files ----
 
 
-@pytest.mark.plain
 def test_bad_models():
     """Rows 1 and 2: refused for training, too, and nothing is allocated for what a header says."""
     good = model_bytes(CONFIG, make_params(CONFIG))

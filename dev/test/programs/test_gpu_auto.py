@@ -35,6 +35,7 @@ def room_for_4(*run):
     return repr((planned(*run, "-b", 4, "-r", 3) + RESERVE) / 2**30)
 
 
+@pytest.mark.long
 def test_what_it_chooses_is_what_runs():
     """The same bits as with the options written out, the questions of an evaluation in the same batches; run.jsonl has
     the options that were used."""

@@ -83,6 +83,7 @@ def test_plan_lists_the_workspace():
         assert "\ncudnn" not in ran(*shape, *options, **environment), options
 
 
+@pytest.mark.long
 def test_resumed_with_the_same():
     """A resumed run keeps its attention, or is refused. The state names it, and cuDNN's version."""
     def resumed(folder, *options, **environment):

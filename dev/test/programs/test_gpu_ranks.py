@@ -198,6 +198,7 @@ def test_like_one_rank():
     check_matrix(matrix_cases(), 2, PROGRAM, limits(is_bf16()))
 
 
+@pytest.mark.long
 def test_like_one_rank_with_muon():
     """Owners of matrices compute what one rank computes. A quick run leaves out stages that share most code."""
     cases = [(1, 2, 0), (2, 2, 1), (4, 2, 3)]
@@ -229,6 +230,7 @@ def test_llama_like_one_rank_in_fp32(more):
     check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], steps, LLAMA_FP32, 1e-5, *more)
 
 
+@pytest.mark.long
 def test_like_one_rank_in_fp32():
     if not os.path.exists(FP32):
         pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "

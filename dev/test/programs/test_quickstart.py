@@ -127,6 +127,7 @@ def check_readme(out):
     assert abs(told - real) <= 0.2 * real, f"README.md says {told} bytes, the sources have {real}"
 
 
+@pytest.mark.long
 def test_own_sources_then_a_text_with_an_awkward_name():
     result = quickstart()
     finished_run(result, "run_quickstart")

@@ -71,6 +71,7 @@ def test_124M_dies_and_goes_on(emulated):
     assert "start 2 of 20, from step 2 of 4" in out and "ended without a word" in out, out[-3000:]
 
 
+@pytest.mark.long
 def test_124M_finished_before(emulated):
     """Only what is missing is made again; nothing is trained or fetched. An export that was cut short is no export."""
     folder = folder_of("gpt2_124M")
@@ -107,6 +108,7 @@ def test_350M_interrupted_on_a_terminal(emulated):
     check_finished("gpt2_350M", out, 24)
 
 
+@pytest.mark.long
 def test_774M_data_that_do_not_come(emulated):
     """A shard that the mirror lacks; then it is there, and the same command goes on with what came before."""
     folder = folder_of("gpt2_774M")
