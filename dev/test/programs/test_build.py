@@ -66,6 +66,7 @@ def has_mpi(line):
     return "-DUSE_MPI" in line and " -lmpi" in line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, home, header, more", (("NCCL", NCCL, "nccl", []),
                                                       ("CUDNN", CUDNN, "cudnn", ["PRECISION=FP32"])),
                          ids=("NCCL", "cuDNN"))
@@ -96,6 +97,7 @@ def test_what_is_not_there(switch, says, program):
     assert re.search(says.format(EMPTY), out) and f"{switch}=0" in out, out
 
 
+@pytest.mark.long
 def test_mpi_in_a_folder():
     """With a compiler of its own that quotes, as Intel's does, and without one."""
     mpicc = os.path.join(MPI, "bin", "mpicc")

@@ -307,6 +307,7 @@ def eval_file(examples):
 # ---- Every program ----
 
 
+@pytest.mark.long
 def test_vocab():
     folder, says = in_work("vocabulary"), "vocabulary/gpt2_tokenizer.bin: 50257 tokens\n"
     out, err = ran("vocab.py", "--out", folder)
@@ -833,6 +834,7 @@ BAD_OPTIONS = (
     (["--vocab", __file__], "--vocab: only --source parquet needs it"))
 
 
+@pytest.mark.long
 def test_options():
     for program in ("fineweb.py", "hellaswag.py", "mmlu.py", "tinyshakespeare.py", "tinystories.py", "vocab.py"):
         out, err = ran(program, "--help", mirror=None)

@@ -263,7 +263,7 @@ def test_mpi():
     assert "--num-processes" not in train and "--process-rank" not in train, train
 
 
-@pytest.mark.parametrize("user", (0, 1000))
+@pytest.mark.parametrize("user", (0, pytest.param(1000, marks=pytest.mark.long)))
 def test_as_root(user):
     """Open MPI refuses root without this option, which make doctor names, too."""
     write("fake/bin/id", f"#!/bin/sh\necho {user}\n", 0o755)

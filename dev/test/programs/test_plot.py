@@ -209,6 +209,7 @@ def test_smoothing():
 # ---- As a user ----
 
 
+@pytest.mark.long
 def test_real_run():
     """What ./train_gpt2 writes, a resume included, is read and drawn."""
     pytest.importorskip("matplotlib", reason="this Python has no matplotlib")

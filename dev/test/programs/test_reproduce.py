@@ -231,7 +231,8 @@ def test_help():
 # ---- Several nodes ----
 
 # One node: test_multi_node.py has several, and Slurm, but a machine's emulated GPUs are all of one host.
-@pytest.mark.parametrize("script", ("run_mpi.sh", pytest.param("run_tcp.sh", marks=pytest.mark.long)))
+@pytest.mark.long
+@pytest.mark.parametrize("script", ("run_mpi.sh", "run_tcp.sh"))
 def test_several_nodes(script, emulated):
     out = ran(0, os.path.join(COPY, "scripts", "multi_node", script), OUT_DIR="run_smoke_nodes_" + script, STEPS="1",
               PORT=str(free_port()), RECIPE="scripts/run_gpt3_125M.sh")

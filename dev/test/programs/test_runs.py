@@ -149,10 +149,10 @@ ranks         llama-bf16 2 --total-batch 96 --zero-stage 1
 ranks         llama-bf16 2 --total-batch 96 --zero-stage 2
 ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 --recompute 3
 ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 resumed
-ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2
-ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 1
-ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 2
-ranks-untied  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 3 --recompute 3
+ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2
+ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 1
+ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 2
+ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 3 --recompute 3
 ranks-biases* llama-bf16 2 {BIASES} --total-batch 96
 ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 1
 ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 3 --recompute 3 EMU_CHECK=1
