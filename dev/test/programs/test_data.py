@@ -33,6 +33,7 @@ from formats import read_tokens, tokenizer_hash
 from tools import ROOT, SHARED, WORK, Terminal, limit_files, limit_memory, read, run_closed, wait_until, write
 from tools import path as in_work
 
+pytestmark = pytest.mark.long
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 MIRROR = in_work("mirror")
 REPOSITORY = in_work("repository")  # holds a copy of dev/data: its root is written to
@@ -307,7 +308,6 @@ def eval_file(examples):
 # ---- Every program ----
 
 
-@pytest.mark.long
 def test_vocab():
     folder, says = in_work("vocabulary"), "vocabulary/gpt2_tokenizer.bin: 50257 tokens\n"
     out, err = ran("vocab.py", "--out", folder)
@@ -834,7 +834,6 @@ BAD_OPTIONS = (
     (["--vocab", __file__], "--vocab: only --source parquet needs it"))
 
 
-@pytest.mark.long
 def test_options():
     for program in ("fineweb.py", "hellaswag.py", "mmlu.py", "tinyshakespeare.py", "tinystories.py", "vocab.py"):
         out, err = ran(program, "--help", mirror=None)

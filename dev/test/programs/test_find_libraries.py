@@ -13,6 +13,7 @@ import pytest
 
 from tools import ROOT, WORK, path, read, stand_ins, write
 
+pytestmark = pytest.mark.long
 SCRIPT = os.path.join(ROOT, "dev", "find_libraries.sh")
 TOOLS = path("tools")
 MACHINE = platform.machine()

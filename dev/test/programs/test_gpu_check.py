@@ -10,6 +10,7 @@ import pytest
 from tools import ROOT, WORK, stand_ins
 
 # Each stand-in is a shell script. The words in the variable FAULT make some of them misbehave.
+pytestmark = pytest.mark.long
 TRAINER = """
     options=$*
     while [ $# -gt 0 ]; do

@@ -62,11 +62,11 @@ gelu-backward* bf16 1 -ge 2 --recompute 2
 cudnn*        bf16 1 {CUDNN}
 cudnn*        bf16 1 {CUDNN} --recompute 3
 cudnn*        bf16 1 {CUDNN} resumed
-fp8           bf16 1 --fp8 1
-fp8           bf16 1 --fp8 1 --recompute 0 EMU_CHECK=1
-fp8           bf16 1 --fp8 1 --recompute 2 EMU_CHECK=1
-fp8           bf16 1 --fp8 1 --recompute 3 EMU_SCHEDULE=random:3
-fp8           bf16 1 --fp8 1 resumed
+fp8*          bf16 1 --fp8 1
+fp8*          bf16 1 --fp8 1 --recompute 0 EMU_CHECK=1
+fp8*          bf16 1 --fp8 1 --recompute 2 EMU_CHECK=1
+fp8*          bf16 1 --fp8 1 --recompute 3 EMU_SCHEDULE=random:3
+fp8*          bf16 1 --fp8 1 resumed
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon --recompute 3
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon resumed
