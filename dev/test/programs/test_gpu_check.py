@@ -9,8 +9,8 @@ import pytest
 
 from tools import ROOT, WORK, stand_ins
 
-# Each stand-in is a shell script. The words in the variable FAULT make some of them misbehave.
 pytestmark = pytest.mark.long
+# Each stand-in is a shell script. The words in the variable FAULT make some of them misbehave.
 TRAINER = """
     options=$*
     while [ $# -gt 0 ]; do
