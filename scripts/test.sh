@@ -2,7 +2,7 @@
 # Builds the programs and runs the tests with pytest. The last line is `N passed, N failed, N skipped`. The exit status
 # is 0 only if nothing failed.
 #
-#   scripts/test.sh                          everything once, in one configuration
+#   scripts/test.sh                          most tests once, in one configuration
 #   scripts/test.sh --all                    every compiler, precision and sanitizer, and the long runs
 #   scripts/test.sh --changed                what the changes since origin/main touch, for work at the desk
 #   scripts/test.sh dev/test/base -k json    builds, and hands the arguments to pytest
