@@ -47,9 +47,10 @@ DURATIONS = os.path.join(ROOT, "build", "logs", "durations.txt")
 ORDER = os.path.join(HERE, "order.txt")
 KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
 PARTS = {"comm": 4}  # suites that mostly wait: their parts run side by side
+SHORT = ("gemm", "kill", "tokenizer")  # suites that leave out their long parts where they are sanitized
 UNCHECKED = ("emu_features", "emu_nccl")  # these also run without the emulator's checks
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
-APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
+APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults", "test_runs")
 
 # Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
 # the time of a short run: test_resume's runs are enough.
@@ -199,10 +200,11 @@ def suite_commands(name, suite, build):
     for program in (f"{build}/{program}" for program in
                     ("unit_tests", "test_trainer", "test_llama3", name, *KERNEL_PROGRAMS)):
         if suite in suites_of(program):
+            short = ["env", "TEST_QUICK=1"] if suite in SHORT and is_sanitized(build) else []
             n, suite = PARTS.get(suite, 1), both.get(suite, suite)
             parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", *suite.split()])
                      for part in range(1, n + 1)]
-            return parts if n > 1 else [(build, [program, *suite.split()])]
+            return parts if n > 1 else [(build, [*short, program, *suite.split()])]
     return []
 
 
