@@ -237,7 +237,7 @@ $(TRAINERS:%=$(PREFIX)%cu): $(PREFIX)%cu: $(BUILD)/%cu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
 
-# In a quick run the trainers are linked of the objects of their tests (tests.mk).
+# With QUICK=1 the trainers are linked of the objects of their tests (tests.mk).
 $(TRAINERS:%=$(PREFIX)%emu): $(PREFIX)%emu: $(BUILD)/revision.o $(if $(QUICK:0=),,$(BUILD)/%emu.o)
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)

@@ -165,6 +165,8 @@ class ProgramFile(pytest.File):
         if not items and any(self.path == pathlib.Path(word).resolve() for word in self.config.args):
             raise self.CollectError(f"not built in {' or '.join(self.config.builds)}; `make tests` builds the unit "
                                     "tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
+        for item in items if self.path.stem == "test_emu" else ():
+            item.add_marker("long")
         return items
 
 
@@ -173,7 +175,7 @@ def commands_of(path, build):
     name, suite = path.stem, path.stem.partition("_")[2]
     is_quick = "TEST_QUICK" in os.environ
     if path.suffix == ".sh":
-        if build != "build" or name == "test_emu" and is_quick:
+        if build != "build":
             return []
         script = os.path.relpath(path, ROOT)
         if name == "test_nvcc" and not is_quick:
@@ -279,9 +281,12 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Takes out the long tests of a quick run, and what a change does not touch, and sorts the rest."""
+    """Takes out the long tests of a quick run, but for those of files that its user names, and what a change does not
+    touch, and sorts the rest."""
     changed = changed_files() if config.getoption("--changed") else None
-    out = [item for item in items if "TEST_QUICK" in os.environ and item.get_closest_marker("long")
+    named = [pathlib.Path(word.partition("::")[0]).resolve() for word in config.args]
+    out = [item for item in items
+           if "TEST_QUICK" in os.environ and item.get_closest_marker("long") and item.path not in named
            or changed is not None and not is_touched(item.path, changed)]
     config.hook.pytest_deselected(items=out)
     out = set(out)

@@ -195,13 +195,13 @@ static inline void model_complete(ModelConfig *c) {
 // Refuses heads that do not fit. A model with learned positions, GPT-2, has C/NH channels a head, each with its
 // own keys.
 static inline bool model_check_heads(const ModelConfig *c, const char *where, Error *error) {
-    bool rotary = c->rope_theta > 1.0f, scaled = c->rope_context != 0;
+    bool rotary = c->rope_theta > 1.0f, shares = c->num_kv_heads > 0 && c->num_heads % c->num_kv_heads == 0;
     const char *why = NULL;
     if (!rotary && c->channels % c->num_heads != 0) { why = "choose heads that divide channels"; }
     if (!rotary && c->num_heads != c->num_kv_heads) { why = "GPT-2 has as many of each (no --kv-heads)"; }
-    if (c->num_heads % c->num_kv_heads != 0) { why = "choose --kv-heads that divide heads"; }
+    if (rotary && !shares) { why = "choose --kv-heads that divide heads"; }
     if (rotary && c->head_size % 2 != 0) { why = "rotary embeddings rotate pairs, choose an even head size"; }
-    if (scaled && c->rope_low >= c->rope_high) { why = "low_freq_factor must be below high_freq_factor"; }
+    if (c->rope_context != 0 && c->rope_low >= c->rope_high) { why = "low_freq_factor must be below high_freq_factor"; }
     return why == NULL || fail(error, "%s: %d channels, %d heads of size %d, %d heads of keys and values: %s", where,
                                c->channels, c->num_heads, c->head_size, c->num_kv_heads, why);
 }

@@ -45,3 +45,18 @@ TEST(test_size_names) {
     }
     CHECK(t, released == 4 && count == NUM_MODEL_SIZES + released, "%zu names of %zu sizes", count, NUM_MODEL_SIZES);
 }
+
+// Heads that another process sends are checked before they divide anything. A model of one kind is told what helps it.
+TEST(test_heads_that_do_not_fit) {
+    ModelConfig config = GPT2_CONFIG(8, 9, 9, 1, 4, 8);
+    Error error;
+    CHECK(t, model_check_config(&config, "m", &error), "%s", error.text);
+    for (int kv = -1; kv < 4; kv++) {
+        for (int rotary = 0; rotary < 2; rotary++) {
+            config.num_kv_heads = kv, config.rope_theta = rotary ? 1e4f : 1.0f;
+            bool fits = rotary && (kv == 1 || kv == 2);
+            CHECK(t, model_check_config(&config, "m", &error) == fits, "%d heads of keys", kv);
+            CHECK(t, fits || strstr(error.text, rotary ? "divide heads" : "(no --kv-heads)") != NULL, "%s", error.text);
+        }
+    }
+}

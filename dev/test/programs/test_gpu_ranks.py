@@ -139,7 +139,7 @@ def test_nothing_is_reported_with_muon():
 
 # ---- The same losses ----
 
-SEQUENCES = 8 if QUICK else 16  # of a step: 4 ranks x 2 or 4 micro-batches of one
+SEQUENCES = 8 if QUICK else 16  # of a step in bf16: 4 ranks x 2 or 4 micro-batches of one
 
 
 def limits(bf16):
@@ -160,7 +160,8 @@ def close(want, got, limit):
 
 def matrix_run(case, steps, program=PROGRAM, *more):
     count, accumulation, stage = case
-    chosen = options(SEQUENCES, SEQUENCES // (count * accumulation), steps, *more)
+    sequences = SEQUENCES if is_bf16(program) else 16
+    chosen = options(sequences, sequences // (count * accumulation), steps, *more)
     if not is_bf16(program):
         chosen += ["-f", 0]  # TF32 rounds to 10 bits
     return Ranks(count, *chosen, "-z", stage, only={rank: {"program": program} for rank in range(count)})
