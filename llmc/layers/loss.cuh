@@ -78,6 +78,20 @@ __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V
     return gradient;
 }
 
+// row (Vp) = the gradient of the logits in source (Vp), which may be the row. softmax: the state of the whole row.
+__device__ __forceinline__ void row_gradient(floatX *row, const floatX *source, int V, int Vp, int target,
+                                             SoftmaxState softmax, float dloss) {
+    int packs = Vp / x128::size, threads = (int)blockDim.x;
+    float factor = dloss / softmax.sum;
+    // The loop goes from the last columns to the first, because the caches most likely hold the columns read last.
+    for (int first = (packs - 1) / threads * threads; first >= 0; first -= threads) {
+        int pack = first + (int)threadIdx.x;
+        if (pack >= packs) { continue; }
+        int v = pack * x128::size;
+        store128(row + v, logits_gradient(load128(source + v), v, V, target, softmax.max, factor, dloss));
+    }
+}
+
 // Starts copying this thread's part of a row to shared memory. Other threads read only the target's logit.
 __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int packs) {
     for (int pack = (int)threadIdx.x; pack < packs; pack += (int)blockDim.x) {
@@ -97,8 +111,7 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     __shared__ float partial[WARP_SIZE];
     floatX *row = logits + (int64_t)blockIdx.x * Vp;
     const floatX *source = STAGED ? reinterpret_cast<const floatX *>(cross_entropy_row) : row;
-    int packs = Vp / x128::size, threads = (int)blockDim.x;
-    if (STAGED) { stage_row(cross_entropy_row, row, packs); }
+    if (STAGED) { stage_row(cross_entropy_row, row, Vp / x128::size); }
     int target = targets[blockIdx.x];
     if (STAGED) { cp_async_wait<0>(); }
     SoftmaxState state = row_softmax_state(source, V);
@@ -106,15 +119,7 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     float target_logit = to_float(source[target]);
     float sum = block_sum(state.sum * cross_entropy_exp(state.max - max), partial);
     if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
-    if (!want_gradient) { return; }
-    float factor = dloss / sum;
-    // The loop goes from the last columns to the first, because the caches most likely hold the columns read last.
-    for (int first = (packs - 1) / threads * threads; first >= 0; first -= threads) {
-        int pack = first + (int)threadIdx.x;
-        if (pack >= packs) { continue; }
-        int v = pack * x128::size;
-        store128(row + v, logits_gradient(load128(source + v), v, V, target, max, factor, dloss));
-    }
+    if (want_gradient) { row_gradient(row, source, V, Vp, target, {max, sum}, dloss); }
 }
 
 // Do two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and 1 KiB for sums? Rows
@@ -157,6 +162,91 @@ static inline void cross_entropy(float *losses, floatX *logits, const int32_t *t
     auto launch = cross_entropy_stages(Vp) ? cross_entropy_launch<true> : cross_entropy_launch<false>;
     launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
 }
+
+// ---- A vocabulary split over ranks ----
+//
+// Each rank has the logits (N,Vl) of its columns of the vocabulary. The first V_own of them are real, perhaps none. The
+// columns from V_own on are padding. targets (N) count from the rank's first column. A target of -1 is another rank's.
+//   1. cross_entropy_states: this rank's states (N,3)
+//   2. the caller gathers the states of all ranks, (parts,N,3), in the order of the ranks
+//   3. cross_entropy_from_states: the loss of the whole vocabulary, and the gradient of this rank's logits
+// Vl is a multiple of 8, and logits are aligned to 16 bytes. One part gives the bits of cross_entropy. All ranks get
+// equal losses, bit for bit, because all add the states in one order. Deterministic.
+
+#define CROSS_ENTROPY_STATE 3 // floats of a row: the maximum, the sum of exp(logit - maximum), the target's logit
+
+// Each row has one block, as in cross_entropy_kernel.
+static __global__ void __launch_bounds__(MAX_BLOCK, 2)
+    cross_entropy_states_kernel(float *states, const floatX *logits, const int32_t *targets, int V_own, int Vl) {
+    __shared__ float partial[WARP_SIZE];
+    const floatX *row = logits + (int64_t)blockIdx.x * Vl;
+    SoftmaxState state = row_softmax_state(row, V_own);
+    float max = block_max(state.max, partial);
+    float sum = block_sum(state.sum * cross_entropy_exp(state.max - max), partial);
+    if (threadIdx.x > 0) { return; }
+    int target = targets[blockIdx.x];
+    float *to = states + (int64_t)blockIdx.x * CROSS_ENTROPY_STATE;
+    to[0] = max, to[1] = sum, to[2] = target >= 0 ? to_float(row[target]) : 0.0f;
+}
+
+// Returns the state over all parts of a row. states: of the row in part 0. stride: floats from part to part.
+__device__ __forceinline__ SoftmaxState joined_softmax_state(const float *states, int parts, int64_t stride) {
+    SoftmaxState state = {-FLT_MAX, 0.0f};
+    for (int part = 0; part < parts; part++) { state.max = fmaxf(state.max, states[part * stride]); }
+    for (int part = 0; part < parts; part++) {
+        const float *other = states + part * stride;
+        state.sum += other[1] * cross_entropy_exp(other[0] - state.max);
+    }
+    return state;
+}
+
+// Each row has one block. Every thread joins the row's states.
+static __global__ void __launch_bounds__(MAX_BLOCK, 2)
+    cross_entropy_from_states_kernel(float *losses, floatX *logits, const float *states, int parts,
+                                     const int32_t *targets, int V_own, int Vl, float dloss, bool write_gradient) {
+    int64_t stride = (int64_t)gridDim.x * CROSS_ENTROPY_STATE;
+    const float *of_row = states + (int64_t)blockIdx.x * CROSS_ENTROPY_STATE;
+    SoftmaxState state = joined_softmax_state(of_row, parts, stride);
+    if (threadIdx.x == 0) {
+        float target_logit = 0.0f; // one part has it, the others have 0
+        for (int part = 0; part < parts; part++) { target_logit += of_row[part * stride + 2]; }
+        losses[blockIdx.x] = logf(state.sum) + (state.max - target_logit);
+    }
+    floatX *row = logits + (int64_t)blockIdx.x * Vl;
+    if (write_gradient) { row_gradient(row, row, V_own, Vl, targets[blockIdx.x], state, dloss); }
+}
+
+static inline void cross_entropy_require_part(const floatX *logits, int64_t N, int V_own, int Vl) {
+    cuda_require(N > 0 && N <= INT32_MAX && (uintptr_t)logits % 16 == 0);
+    cuda_require(V_own >= 0 && V_own <= Vl && Vl > 0 && Vl % 8 == 0 && Vl <= INT32_MAX - 8 * MAX_BLOCK);
+}
+
+// states (N,3) = see CROSS_ENTROPY_STATE. The target's logit is 0 if another rank has it. Without a real column the
+// maximum is -FLT_MAX and the sum is 0. A NaN or +infinity among a row's logits makes its sum NaN, so that all ranks
+// see it. Reads 2 bytes a logit in bf16, 4 in fp32.
+static inline void cross_entropy_states(float *states, const floatX *logits, const int32_t *targets, int64_t N,
+                                        int V_own, int Vl, cudaStream_t stream, int block_size = CROSS_ENTROPY_BLOCK) {
+    cross_entropy_require_part(logits, N, V_own, Vl);
+    block_size = block_for(Vl / x128::size, block_size);
+    cross_entropy_states_kernel<<<(unsigned)N, block_size, 0, stream>>>(states, logits, targets, V_own, Vl);
+    cuda_check_launch("cross_entropy_states_kernel");
+}
+
+// losses (N) = and, with write_gradient, logits = their gradient, as cross_entropy writes them. states (parts,N,3): of
+// all ranks. Moves 4 bytes a logit in bf16, 8 in fp32; without write_gradient it reads the states only.
+static inline void cross_entropy_from_states(float *losses, floatX *logits, const float *states, int parts,
+                                             const int32_t *targets, int64_t N, int V_own, int Vl, float dloss,
+                                             bool write_gradient, cudaStream_t stream,
+                                             int block_size = CROSS_ENTROPY_BLOCK) {
+    cross_entropy_require_part(logits, N, V_own, Vl);
+    cuda_require(parts > 0);
+    block_size = block_for(write_gradient ? Vl / x128::size : 1, block_size);
+    cross_entropy_from_states_kernel<<<(unsigned)N, block_size, 0, stream>>>(losses, logits, states, parts, targets,
+                                                                             V_own, Vl, dloss, write_gradient);
+    cuda_check_launch("cross_entropy_from_states_kernel");
+}
+
+// ---- Sums and means of losses ----
 
 // One block. Each thread sums every 1024th loss, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)

@@ -2,6 +2,9 @@
 #ifndef KERNELS_CROSS_ENTROPY_CUH
 #define KERNELS_CROSS_ENTROPY_CUH
 
+#include <algorithm>
+#include <memory>
+
 #include "llmc/layers/loss.cuh"
 #include "dev/test/layers/gpu_test.h"
 
@@ -229,6 +232,126 @@ TEST(test_cross_entropy_nonfinite_logits) {
           single.losses[0], largest(single.logits));
     CrossEntropyOutput nothing = cross_entropy_run(one_hot_input(-INFINITY, -INFINITY, 0, 5), 1.0f, true);
     CHECK(t, isnan(nothing.losses[0]), "all logits -inf: loss %g, expected NaN", nothing.losses[0]);
+}
+
+// ---- A vocabulary split over ranks ----
+
+// Columns [first, first + V_own) of an input on the rank that owns them, and padding up to Vl, which holds NaN.
+struct VocabularyPart {
+    int first, V_own, Vl;
+    DeviceArray<floatX> logits;
+    DeviceArray<int32_t> targets;
+    DeviceArray<float> losses;
+
+    VocabularyPart(const CrossEntropyInput &input, int first, int end, int Vl)
+        : first(first), V_own(end - first), Vl(Vl), logits(input.shape.rows * Vl), targets(input.shape.rows),
+          losses(input.shape.rows) {
+        std::vector<float> own((size_t)logits.count, NAN);
+        for (int i = 0; i < (int)input.shape.rows; i++) {
+            int32_t target = input.targets[(size_t)i];
+            auto row = input.logits.begin() + i * input.shape.Vp + first;
+            targets.put(target >= first && target < end ? target - first : -1, i);
+            std::copy(row, row + V_own, own.begin() + i * Vl);
+        }
+        logits.set(own);
+    }
+    // Copies the gradient to its columns of `whole` (rows,Vp). The gradient of padding must be 0.
+    void join(Test *t, int Vp, std::vector<float> *whole) const {
+        std::vector<float> own = logits.get();
+        for (int i = 0; i < (int)losses.count; i++) {
+            auto row = own.begin() + i * Vl;
+            std::copy(row, row + V_own, whole->begin() + i * Vp + first);
+            bool zeros = std::all_of(row + V_own, row + Vl, [](float x) { return x == 0.0f; });
+            CHECK(t, zeros, "columns from %d: padding of row %d has a gradient", first, i);
+        }
+    }
+};
+
+// The columns of rank r are cuts[r] .. cuts[r+1]-1. All ranks must have equal losses. A run without a gradient comes
+// first and must leave the logits.
+static CrossEntropyOutput cross_entropy_run_split(Test *t, const CrossEntropyInput &input, const std::vector<int> &cuts,
+                                                  float dloss) {
+    int parts = (int)cuts.size() - 1, V = input.shape.V, Vp = input.shape.Vp, Vl = parts == 1 ? Vp : V / 8 * 8 + 16;
+    int64_t rows = input.shape.rows, floats = rows * CROSS_ENTROPY_STATE;
+    DeviceArray<float> states(parts * floats);
+    std::vector<std::unique_ptr<VocabularyPart>> ranks;
+    for (int r = 0; r < parts; r++) {
+        ranks.emplace_back(new VocabularyPart(input, cuts[(size_t)r], cuts[(size_t)r + 1], Vl));
+        const VocabularyPart &p = *ranks.back();
+        cross_entropy_states(states.data + r * floats, p.logits.data, p.targets.data, rows, p.V_own, Vl, 0);
+    }
+    std::vector<float> gradient((size_t)(rows * Vp), 0.0f);
+    for (const auto &p : ranks) {
+        uint64_t before = p->logits.hash();
+        for (bool write_gradient : {false, true}) {
+            p->losses.poison();
+            cross_entropy_from_states(p->losses.data, p->logits.data, states.data, parts, p->targets.data, rows,
+                                      p->V_own, Vl, dloss, write_gradient, 0);
+            CHECK(t, write_gradient || p->logits.hash() == before, "columns from %d: the logits are written", p->first);
+            CHECK(t, p->losses.hash() == ranks[0]->losses.hash(), "columns from %d: other losses", p->first);
+        }
+        p->join(t, Vp, &gradient);
+    }
+    return {ranks[0]->losses.get(), gradient, ranks[0]->losses.hash() ^ hash_of(gradient)};
+}
+
+// Cuts within packs, and ranks without columns at the front, in the middle and at the end.
+TEST(test_cross_entropy_split) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        int V = shape.V;
+        const std::vector<int> cuts_of_V[] = {{0, V},
+                                              {0, V / 2, V},
+                                              {0, V, V},
+                                              {0, 0, V},
+                                              {0, V - 1, V},
+                                              {0, V / 3, V / 2, V, V},
+                                              {0, 1, 1, V / 2 + 1, V}};
+        CrossEntropyInput input = cross_entropy_input(shape, 3.0f, 0.0f);
+        for (const std::vector<int> &cuts : cuts_of_V) {
+            CrossEntropyOutput got = cross_entropy_run_split(t, input, cuts, 0.25f);
+            cross_entropy_compare(t, words("V %d, cut at %d", V, cuts[1]), input, 0.25f, got);
+            CrossEntropyOutput whole = cross_entropy_run(input, 0.25f, true);
+            bool equal = got.losses == whole.losses && got.logits == whole.logits;
+            CHECK(t, equal || cuts.size() > 2, "V %d: one part has other bits than the fused kernel", V);
+        }
+    }
+    CrossEntropyInput input = cross_entropy_input({2, 50257, 50304}, 5.0f, 0.0f);
+    cross_entropy_compare(t, "GPT-2's vocabulary in 4 parts", input, 0.5f,
+                          cross_entropy_run_split(t, input, {0, 12576, 25152, 37728, 50257}, 0.5f));
+    input = cross_entropy_input({5, 203, 256}, 3.0f, NAN);
+    for_each_schedule(t, "cross_entropy split", [&] {
+        return cross_entropy_run_split(t, input, {0, 67, 134, 203}, 0.2f).hash;
+    });
+}
+
+static void check_near(Test *t, const std::string &what, const std::vector<float> &got, const std::vector<float> &want,
+                       float tolerance) {
+    for (size_t i = 0; i < want.size(); i++) {
+        bool near = isnan(want[i]) ? isnan(got[i]) : got[i] == want[i] || fabsf(got[i] - want[i]) <= tolerance;
+        CHECK(t, near, "%s: value %zu is %g, expected %g", what.c_str(), i, got[i], want[i]);
+    }
+}
+
+// All ranks see a logit of one rank that is not finite, or large, as the fused kernel sees it.
+TEST(test_cross_entropy_split_odd_logits) {
+    for (float odd : {NAN, INFINITY, -INFINITY, rounded(3e38f), rounded(-3e38f)}) {
+        for (int column : {0, 66, 67, 202}) {
+            for (int target : {column, 100}) {
+                CrossEntropyInput input = cross_entropy_input({3, 203, 256}, 1.0f, 0.0f);
+                input.logits[(size_t)(256 + column)] = odd, input.targets[1] = target;
+                CrossEntropyOutput want = cross_entropy_run(input, 1.0f, true);
+                CrossEntropyOutput got = cross_entropy_run_split(t, input, {0, 67, 134, 134, 203}, 1.0f);
+                std::string what = words("%g at %d, target %d", odd, column, target);
+                check_near(t, what + ": losses", got.losses, want.losses, 1e-5f);
+                check_near(t, what + ": gradient", got.logits, want.logits, (float)FLOATX_EPSILON);
+            }
+        }
+    }
+    for (float one : {5.0f, -INFINITY}) {
+        CrossEntropyInput input = one_hot_input(-INFINITY, one, 200, 200);
+        CrossEntropyOutput got = cross_entropy_run_split(t, input, {0, 100, 150, 203}, 1.0f);
+        check_near(t, "-inf but for one", got.losses, {one == 5.0f ? 0.0f : NAN}, 0.0f);
+    }
 }
 
 static double losses_summed(const std::vector<float> &losses, double before, bool accumulate) {
