@@ -3,6 +3,9 @@
 //   backward  dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
 //
+// A token of -1 is another rank's, if ranks share the rows of wte: its vector counts as 0, and dwte does not change.
+// positions (T): the positions of the rows of a sequence, all different, if ranks share a sequence. NULL: 0 .. T-1.
+//
 // A token that repeats adds several rows to one row of dwte. For a sum in a fixed order without atomics, the host sorts
 // the rows of a batch by token, while the GPU works on the previous batch (embedding_order_tokens). Then the rows of a
 // token are neighbours and belong to one block.
@@ -17,16 +20,18 @@
 template <bool POSITIONS>
 static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
                                                 const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
-                                                int64_t N, int T, int C) {
+                                                int64_t N, int T, int C, const int32_t *__restrict__ positions) {
     int lane = threadIdx.x % WARP_SIZE;
     int64_t row = (int64_t)blockIdx.x * (blockDim.x / WARP_SIZE) + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
-    const floatX *token = wte + (int64_t)tokens[row] * C;
-    const floatX *position = POSITIONS ? wpe + row % T * C : NULL;
+    int64_t id = tokens[row], t = row % T;
+    if (POSITIONS && positions != NULL) { t = positions[t]; }
+    const floatX *token = wte + id * C;
+    const floatX *position = POSITIONS ? wpe + t * C : NULL;
     floatX *out_row = out + row * C;
 #pragma unroll 4
     for (int c = lane * x128::size; c < C; c += WARP_SIZE * x128::size) {
-        x128 a = load128(token + c);
+        x128 a = id >= 0 ? load128(token + c) : packed_zeros<floatX>();
         if (POSITIONS) {
             x128 b = load128(position + c);
 #pragma unroll
@@ -36,26 +41,31 @@ static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const 
     }
 }
 
-// out = wte[tokens] + wpe. C % 8 == 0. Rows of out, wte and wpe are aligned to 16 bytes. Every token is in 0 .. Vp-1.
+// out = wte[tokens] + wpe. C % 8 == 0. Rows of out, wte and wpe are aligned to 16 bytes. Every token is in -1 .. Vp-1.
 static inline void embedding_forward(floatX *out, const int32_t *tokens, const floatX *wte, const floatX *wpe, int B,
-                                     int T, int C, cudaStream_t stream, int block_size = 256) {
+                                     int T, int C, cudaStream_t stream, const int32_t *positions = NULL,
+                                     int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size <= MAX_BLOCK);
     int64_t N = (int64_t)B * T;
     auto kernel = wpe != NULL ? embedding_forward_kernel<true> : embedding_forward_kernel<false>;
-    kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N, T, C);
+    kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N, T, C, positions);
     cuda_check_launch("embedding_forward_kernel");
 }
 
 // ---- Backward ----
 
-// On the host: order[0..N-1] = the rows sorted by token. Rows of one token keep their order. tokens (N), each in 0 ..
+// On the host: order[0..N-1] = the rows sorted by token. Rows of one token keep their order. tokens (N), each in -1 ..
 // V-1; counts: scratch of V+1. This is a counting sort: one pass counts the tokens, one pass places the rows.
 static inline void embedding_order_tokens(int32_t *order, const int32_t *tokens, int64_t N, int V, int32_t *counts) {
     memset(counts, 0, sizeof(int32_t) * (size_t)(V + 1));
     for (int64_t row = 0; row < N; row++) { counts[tokens[row] + 1]++; }
-    for (int v = 0; v < V; v++) { counts[v + 1] += counts[v]; } // counts[v]: where token v begins
-    for (int64_t row = 0; row < N; row++) { order[counts[tokens[row]]++] = (int32_t)row; }
+    for (int v = 0; v < V; v++) { counts[v + 1] += counts[v]; } // counts[v]: where token v begins, behind all -1
+    int32_t first = 0;
+    for (int64_t row = 0; row < N; row++) {
+        int32_t *place = tokens[row] < 0 ? &first : &counts[tokens[row]];
+        order[(*place)++] = (int32_t)row;
+    }
 }
 
 #define EMBEDDING_TILE 512                                  // threads of a block, and places of `order` that it owns
@@ -82,15 +92,17 @@ __device__ __forceinline__ void embedding_add_to_gradient(float *gradient, const
     }
 }
 
-// dwpe[t,c] += sum over b of dout[b,t,c], in the order of b. One thread for each 16 bytes of (T,C). Rows T .. maxT-1 of
-// dwpe stay as they are. Moves N*C floatX and 2*T*C float.
+// dwpe[position of t,c] += sum over b of dout[b,t,c], in the order of b. One thread for each 16 bytes of (T,C). Other
+// rows of dwpe stay as they are. Moves N*C floatX and 2*T*C float.
 static __global__ void embedding_backward_position_kernel(float *__restrict__ dwpe, const floatX *__restrict__ dout,
-                                                          int B, int64_t TC) {
+                                                          int B, int64_t TC, int C,
+                                                          const int32_t *__restrict__ positions) {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (at >= TC) { return; }
     float sum[x128::size] = {};
 #pragma unroll 4
     for (int b = 0; b < B; b++) { embedding_add_row(sum, dout + b * TC + at); }
+    if (positions != NULL) { at = positions[at / C] * (int64_t)C + at % C; }
     embedding_add_to_gradient(dwpe + at, sum);
 }
 
@@ -136,10 +148,10 @@ __device__ __forceinline__ void embedding_add_long_run(float *dtoken, const floa
     __syncthreads();
 }
 
-// dwte[tokens[r],:] += dout[r,:] for all rows r. Block (x,y) takes the runs of equal tokens that begin at places x*TILE
-// .. x*TILE+TILE-1 of `order`, and the channels of chunk y. One group of 8 threads adds a short run, in the order of
-// its rows. The whole block adds a long run, so that a token that fills the batch is no serial chain. Moves N*C floatX
-// and, for each different token, 2*C float.
+// dwte[tokens[r],:] += dout[r,:] for all rows r but those of token -1. Block (x,y) takes the runs of equal tokens that
+// begin at places x*TILE .. x*TILE+TILE-1 of `order`, and the channels of chunk y. One group of 8 threads adds a short
+// run, in the order of its rows. The whole block adds a long run, so that a token that fills the batch is no serial
+// chain. Moves N*C floatX and, for each different token, 2*C float.
 static __global__ void __launch_bounds__(EMBEDDING_TILE)
     embedding_backward_token_kernel(float *__restrict__ dwte, const floatX *__restrict__ dout,
                                     const int32_t *__restrict__ tokens, const int32_t *__restrict__ order, int64_t N,
@@ -187,13 +199,13 @@ static __global__ void __launch_bounds__(EMBEDDING_TILE)
 // dwpe are aligned to 16 bytes. The order of each sum depends on the tokens and the shape only.
 static inline void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int32_t *tokens,
                                       const int32_t *order, int B, int T, int C, cudaStream_t stream,
-                                      int block_size = 256) {
+                                      const int32_t *positions = NULL, int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require((int64_t)B * T <= INT32_MAX && C <= 65535 * EMBEDDING_CHANNELS);
     int64_t N = (int64_t)B * T, TC = (int64_t)T * C;
     if (dwpe != NULL) {
         unsigned blocks = blocks_for(TC / x128::size, block_size);
-        embedding_backward_position_kernel<<<blocks, block_size, 0, stream>>>(dwpe, dout, B, TC);
+        embedding_backward_position_kernel<<<blocks, block_size, 0, stream>>>(dwpe, dout, B, TC, C, positions);
         cuda_check_launch("embedding_backward_position_kernel");
     }
     dim3 grid(blocks_for(N, EMBEDDING_TILE), blocks_for(C, EMBEDDING_CHANNELS));

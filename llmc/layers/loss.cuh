@@ -165,15 +165,12 @@ static inline void cross_entropy(float *losses, floatX *logits, const int32_t *t
 
 // ---- A vocabulary split over ranks ----
 //
-// Each rank has the logits (N,Vl) of its columns of the vocabulary. The first V_own of them are real, perhaps none. The
-// columns from V_own on are padding. targets (N) count from the rank's first column. A target of -1 is another rank's.
-//   1. cross_entropy_states: this rank's states (N,3)
-//   2. the caller gathers the states of all ranks, (parts,N,3), in the order of the ranks
-//   3. cross_entropy_from_states: the loss of the whole vocabulary, and the gradient of this rank's logits
-// Vl is a multiple of 8, and logits are aligned to 16 bytes. One part gives the bits of cross_entropy. All ranks get
-// equal losses, bit for bit, because all add the states in one order. Deterministic.
+// Each rank has the logits (N,Vl) of its columns of the vocabulary. The first V_own columns are real, perhaps none, the
+// others are padding. targets (N) count from the rank's first column; -1: another rank has it. cross_entropy_states
+// writes this rank's states. The caller gathers the states of all ranks, for cross_entropy_from_states. All ranks add
+// them in one order, so they get equal losses, bit for bit. One part gives the bits of cross_entropy. Deterministic.
 
-#define CROSS_ENTROPY_STATE 3 // floats of a row: the maximum, the sum of exp(logit - maximum), the target's logit
+#define CROSS_ENTROPY_STATE 3 // floats of a row: SoftmaxState and the target's logit, 0 if another rank has it
 
 // Each row has one block, as in cross_entropy_kernel.
 static __global__ void __launch_bounds__(MAX_BLOCK, 2)
@@ -189,31 +186,22 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     to[0] = max, to[1] = sum, to[2] = target >= 0 ? to_float(row[target]) : 0.0f;
 }
 
-// Returns the state over all parts of a row. states: of the row in part 0. stride: floats from part to part.
-__device__ __forceinline__ SoftmaxState joined_softmax_state(const float *states, int parts, int64_t stride) {
-    SoftmaxState state = {-FLT_MAX, 0.0f};
-    for (int part = 0; part < parts; part++) { state.max = fmaxf(state.max, states[part * stride]); }
-    for (int part = 0; part < parts; part++) {
-        const float *other = states + part * stride;
-        state.sum += other[1] * cross_entropy_exp(other[0] - state.max);
-    }
-    return state;
-}
-
 // Each row has one block. Every thread joins the row's states.
 static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     cross_entropy_from_states_kernel(float *losses, floatX *logits, const float *states, int parts,
                                      const int32_t *targets, int V_own, int Vl, float dloss, bool write_gradient) {
     int64_t stride = (int64_t)gridDim.x * CROSS_ENTROPY_STATE;
-    const float *of_row = states + (int64_t)blockIdx.x * CROSS_ENTROPY_STATE;
-    SoftmaxState state = joined_softmax_state(of_row, parts, stride);
-    if (threadIdx.x == 0) {
-        float target_logit = 0.0f; // one part has it, the others have 0
-        for (int part = 0; part < parts; part++) { target_logit += of_row[part * stride + 2]; }
-        losses[blockIdx.x] = logf(state.sum) + (state.max - target_logit);
+    const float *of_row = states + (int64_t)blockIdx.x * CROSS_ENTROPY_STATE, *end = of_row + parts * stride;
+    SoftmaxState whole = {-FLT_MAX, 0.0f};
+    float target_logit = 0.0f;
+    for (const float *part = of_row; part < end; part += stride) { whole.max = fmaxf(whole.max, part[0]); }
+    for (const float *part = of_row; part < end; part += stride) {
+        whole.sum += part[1] * cross_entropy_exp(part[0] - whole.max);
+        target_logit += part[2];
     }
+    if (threadIdx.x == 0) { losses[blockIdx.x] = logf(whole.sum) + (whole.max - target_logit); }
     floatX *row = logits + (int64_t)blockIdx.x * Vl;
-    if (write_gradient) { row_gradient(row, row, V_own, Vl, targets[blockIdx.x], state, dloss); }
+    if (write_gradient) { row_gradient(row, row, V_own, Vl, targets[blockIdx.x], whole, dloss); }
 }
 
 static inline void cross_entropy_require_part(const floatX *logits, int64_t N, int V_own, int Vl) {
@@ -221,26 +209,24 @@ static inline void cross_entropy_require_part(const floatX *logits, int64_t N, i
     cuda_require(V_own >= 0 && V_own <= Vl && Vl > 0 && Vl % 8 == 0 && Vl <= INT32_MAX - 8 * MAX_BLOCK);
 }
 
-// states (N,3) = see CROSS_ENTROPY_STATE. The target's logit is 0 if another rank has it. Without a real column the
-// maximum is -FLT_MAX and the sum is 0. A NaN or +infinity among a row's logits makes its sum NaN, so that all ranks
-// see it. Reads 2 bytes a logit in bf16, 4 in fp32.
+// states (N,3) = see CROSS_ENTROPY_STATE. Without a real column max is -FLT_MAX and sum is 0. A NaN or +infinity among
+// a row's logits makes its sum NaN, so that all ranks see it. Reads 2 bytes a logit in bf16, 4 in fp32.
 static inline void cross_entropy_states(float *states, const floatX *logits, const int32_t *targets, int64_t N,
-                                        int V_own, int Vl, cudaStream_t stream, int block_size = CROSS_ENTROPY_BLOCK) {
+                                        int V_own, int Vl, cudaStream_t stream) {
     cross_entropy_require_part(logits, N, V_own, Vl);
-    block_size = block_for(Vl / x128::size, block_size);
+    int block_size = block_for(Vl / x128::size, CROSS_ENTROPY_BLOCK);
     cross_entropy_states_kernel<<<(unsigned)N, block_size, 0, stream>>>(states, logits, targets, V_own, Vl);
     cuda_check_launch("cross_entropy_states_kernel");
 }
 
-// losses (N) = and, with write_gradient, logits = their gradient, as cross_entropy writes them. states (parts,N,3): of
-// all ranks. Moves 4 bytes a logit in bf16, 8 in fp32; without write_gradient it reads the states only.
+// losses (N) = and, with write_gradient, logits = their gradient, as cross_entropy writes them. states (parts,N,3) are
+// in the order of the ranks. Moves 4 bytes a logit in bf16, 8 in fp32, without write_gradient none.
 static inline void cross_entropy_from_states(float *losses, floatX *logits, const float *states, int parts,
                                              const int32_t *targets, int64_t N, int V_own, int Vl, float dloss,
-                                             bool write_gradient, cudaStream_t stream,
-                                             int block_size = CROSS_ENTROPY_BLOCK) {
+                                             bool write_gradient, cudaStream_t stream) {
     cross_entropy_require_part(logits, N, V_own, Vl);
     cuda_require(parts > 0);
-    block_size = block_for(write_gradient ? Vl / x128::size : 1, block_size);
+    int block_size = block_for(write_gradient ? Vl / x128::size : 1, CROSS_ENTROPY_BLOCK);
     cross_entropy_from_states_kernel<<<(unsigned)N, block_size, 0, stream>>>(losses, logits, states, parts, targets,
                                                                              V_own, Vl, dloss, write_gradient);
     cuda_check_launch("cross_entropy_from_states_kernel");

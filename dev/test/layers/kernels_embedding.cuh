@@ -31,7 +31,7 @@ static void embedding_check_forward(Test *t, EmbeddingShape s, int block_size) {
 
     DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + 40 * s.C);
     DeviceArray<int32_t> d_tokens(tokens);
-    embedding_forward(d_out.data, d_tokens.data, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, block_size);
+    embedding_forward(d_out.data, d_tokens.data, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, NULL, block_size);
     std::string what = words("out, C %d, block %d", s.C, block_size);
     // One sum, rounded once: no other bits are right.
     check_equal(t, what, d_out.first(t, what, n), want);
@@ -55,6 +55,8 @@ TEST(test_embedding_order) {
     embedding_check_order(t, {0}, 1);
     embedding_check_order(t, {4, 4, 4, 4}, 5);
     embedding_check_order(t, {6, 0, 6, 3, 0, 6}, 7);
+    embedding_check_order(t, {-1, -1}, 1);
+    embedding_check_order(t, {2, -1, 0, -1, -1, 2}, 3);
     for (int V : {1, 2, 17, 50257}) { embedding_check_order(t, random_ids(1000, V, 4), V); }
 }
 
@@ -65,7 +67,7 @@ typedef struct {
 // Two backward passes (the second adds to the first) from the given gradients, on the GPU.
 static EmbeddingGradients embedding_run_backward(const EmbeddingShape &s, const std::vector<int32_t> &tokens,
                                                  const std::vector<float> &dout, const EmbeddingGradients &start,
-                                                 int block_size) {
+                                                 int block_size, const int32_t *positions = NULL) {
     std::vector<int32_t> order(tokens.size()), counts((size_t)s.V + 1);
     embedding_order_tokens(order.data(), tokens.data(), (int64_t)tokens.size(), s.V, counts.data());
     DeviceArray<float> d_dwte(start.dwte), d_dwpe(start.dwpe);
@@ -73,7 +75,7 @@ static EmbeddingGradients embedding_run_backward(const EmbeddingShape &s, const 
     DeviceArray<int32_t> d_tokens(tokens), d_order(order);
     for (int step = 0; step < 2; step++) {
         embedding_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens.data, d_order.data, s.B, s.T, s.C, 0,
-                           block_size);
+                           positions, block_size);
     }
     return {d_dwte.get(), d_dwpe.get()};
 }
@@ -159,6 +161,66 @@ TEST(test_embedding_backward_rounding) {
     }
     check_values(t, "dwte", got.dwte, want.dwte, sum_tolerance(N) * largest(want.dwte), 0.0);
     check_values(t, "dwpe", got.dwpe, want.dwpe, sum_tolerance(s.B) * largest(want.dwpe), 0.0);
+}
+
+// ---- Tokens and positions of other ranks ----
+
+// The rows of wpe or dwpe at these positions; for the CPU, whose rows begin at position 0.
+static std::vector<float> embedding_rows_at(const std::vector<float> &from, const std::vector<int32_t> &positions,
+                                            int C) {
+    std::vector<float> rows;
+    for (int32_t p : positions) { rows.insert(rows.end(), from.begin() + p * C, from.begin() + (p + 1) * C); }
+    return rows;
+}
+
+// tokens (N) are in -1 .. V-1. For the CPU token -1 is token V, whose row of wte is 0.
+static void embedding_check_shared(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens,
+                                   const std::vector<int32_t> &positions) {
+    int64_t n = (int64_t)tokens.size() * s.C;
+    size_t own = (size_t)(s.V * s.C), all = own + (size_t)s.C;
+    std::vector<int32_t> cpu_tokens = tokens;
+    std::replace(cpu_tokens.begin(), cpu_tokens.end(), -1, s.V);
+    std::vector<float> wte = random_values((int64_t)own, 1.0f, 1), wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
+    DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + s.C);
+    DeviceArray<int32_t> d_tokens(tokens), d_positions(positions);
+    wte.resize(all, 0.0f);
+    for (bool with_positions : {true, false}) {
+        std::vector<float> want((size_t)n), rows = embedding_rows_at(wpe, positions, s.C);
+        if (!with_positions) { std::fill(rows.begin(), rows.end(), 0.0f); }
+        cpu_embedding_forward(want.data(), cpu_tokens.data(), wte.data(), rows.data(), s.B, s.T, s.C);
+        for (float &x : want) { x = rounded(x); }
+        embedding_forward(d_out.data, d_tokens.data, d_wte.data, with_positions ? d_wpe.data : NULL, s.B, s.T, s.C, 0,
+                          d_positions.data);
+        check_equal(t, "out of shared tokens", d_out.first(t, "out", n), want);
+    }
+    std::vector<float> dout = random_eighths(n, 5);
+    EmbeddingGradients start = {random_eighths((int64_t)own, 6), random_eighths((int64_t)s.maxT * s.C, 7)};
+    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, start, 256, d_positions.data), want = start;
+    want.dwte.resize(all);
+    std::vector<float> rows = embedding_rows_at(want.dwpe, positions, s.C);
+    for (int step = 0; step < 2; step++) {
+        cpu_embedding_backward(want.dwte.data(), rows.data(), dout.data(), cpu_tokens.data(), s.B, s.T, s.C);
+    }
+    want.dwte.resize(own);
+    for (size_t i = 0; i < rows.size(); i++) {
+        want.dwpe[(size_t)positions[i / (size_t)s.C] * (size_t)s.C + i % (size_t)s.C] = rows[i];
+    }
+    check_equal(t, "dwte of shared tokens", got.dwte, want.dwte);
+    check_equal(t, "dwpe of shared positions", got.dwpe, want.dwpe);
+}
+
+// No token, some and all are another rank's. Their run, which comes first, ends beside long and short runs and at the
+// border of a tile. A rank has the second and the seventh eighth of the positions.
+TEST(test_embedding_shared) {
+    const std::vector<int> cases[] = {{0, 40, 2}, {66, 0, 0},   {1, 33, 32},  {33, 40, 1}, {32, 1, 33},
+                                      {40, 600},  {511, 33, 2}, {512, 34, 2}, {600, 1, 35}};
+    for (const std::vector<int> &lengths : cases) {
+        std::vector<int32_t> tokens = embedding_runs(lengths), positions;
+        for (int32_t &token : tokens) { token--; }
+        int N = (int)tokens.size(), B = N % 2 == 0 ? 2 : 1, T = N / B;
+        for (int i = 0; i < T; i++) { positions.push_back(i < T / 2 ? T / 2 + i : 3 * T + i - T / 2); }
+        embedding_check_shared(t, {B, T, 24, 3, 4 * T}, tokens, positions);
+    }
 }
 
 #endif // KERNELS_EMBEDDING_CUH
