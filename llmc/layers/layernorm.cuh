@@ -121,6 +121,20 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
     return sum;
 }
 
+static __global__ void residual_forward_kernel(floatX *out, const floatX *inp, const floatX *projection, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
+    if (i < n) { store128(out + i, residual_sum(load128(inp + i), load128(projection + i))); }
+}
+
+// out (n) = inp + projection with the bits of fused_residual_layernorm_forward's residual, if another rank has the norm
+// behind it. n % 8 == 0. Addresses are aligned to 16 bytes. out may be inp or projection. Moves 3*n floatX.
+static inline void residual_forward(floatX *out, const floatX *inp, const floatX *projection, int64_t n,
+                                    cudaStream_t stream) {
+    cuda_require(n > 0 && n % 8 == 0 && n <= INT32_MAX * (int64_t)WARP_SIZE);
+    residual_forward_kernel<<<blocks_for(n / x128::size, 256), 256, 0, stream>>>(out, inp, projection, n);
+    cuda_check_launch("residual_forward_kernel");
+}
+
 // Normalizes inp, or with RESIDUAL the sum inp + other, which it stores. Moves 2*N*C floatX (reads inp, writes out) and
 // 2*N float. With RESIDUAL it moves 4*N*C, where two kernels would move 5*N*C. weight and bias stay in the caches.
 template <bool RESIDUAL, bool AMAX, bool RMS>
@@ -464,6 +478,42 @@ static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, const
         dinp.amax);
     cuda_check_launch("layernorm_backward_kernel");
     column_sums_reduce({{ln.dweight, ln.dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);
+}
+
+// ---- The sums of dinp's columns alone ----
+
+#define LAYERNORM_COLUMNS_BLOCK 128
+
+// Block x takes the rows that block x of layernorm_backward has, in their order. A thread sums 16 bytes of columns.
+template <bool AMAX>
+static __global__ void __launch_bounds__(LAYERNORM_COLUMNS_BLOCK)
+    layernorm_column_sums_kernel(float *scratch, const floatX *dresidual, uint32_t rows, int C, uint32_t *amax) {
+    int c = (blockIdx.y * blockDim.x + threadIdx.x) * x128::size;
+    float sums[x128::size] = {};
+    uint32_t largest = 0;
+#pragma unroll 4
+    for (uint32_t row = blockIdx.x; row < rows && c < C; row += gridDim.x) {
+        x128 values = load128_streaming(dresidual + (int64_t)row * C + c);
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { sums[k] += to_float(values[k]); }
+        if (AMAX) { largest = amax_join(largest, values); }
+    }
+    if (c < C) { layernorm_store_sums(scratch + (int64_t)blockIdx.x * C + c, sums); }
+    if (AMAX) { amax_add_rounded(amax, largest); }
+}
+
+// dbias (C) += the sums of the columns of dresidual (N,C), with the bits of layernorm_backward_with_column_sums, if
+// that ran on another rank. amax: of dresidual, or NULL. scratch: as there. Reads N*C floatX.
+static inline void layernorm_column_sums(float *dbias, const floatX *dresidual, float *scratch, int64_t N, int C,
+                                         uint32_t *amax, cudaStream_t stream) {
+    cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    int64_t blocks = layernorm_backward_blocks(N, C);
+    int threads = block_for(C / x128::size, LAYERNORM_COLUMNS_BLOCK);
+    dim3 grid((unsigned)blocks, blocks_for(C, threads * x128::size));
+    auto kernel = amax != NULL ? layernorm_column_sums_kernel<true> : layernorm_column_sums_kernel<false>;
+    kernel<<<grid, threads, 0, stream>>>(scratch, dresidual, (uint32_t)N, C, amax);
+    cuda_check_launch("layernorm_column_sums_kernel");
+    column_sums_reduce({{dbias, NULL, NULL}}, 1, scratch, blocks, C, stream);
 }
 
 #endif // LLMC_LAYERNORM_CUH

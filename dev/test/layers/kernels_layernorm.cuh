@@ -143,12 +143,24 @@ TEST(test_layernorm_forward_odd_rows) {
     }
 }
 
+// The residual sum alone has the bits of the fused kernel's, out of place and in place.
+static void residual_check_alone(Test *t, const DeviceArray<floatX> &inp, const DeviceArray<floatX> &projection,
+                                 uint64_t want) {
+    DeviceArray<floatX> out(inp.count + 8), in_place(projection.get());
+    residual_forward(out.data, inp.data, projection.data, inp.count, 0);
+    std::vector<float> sum = out.first(t, "residual alone", inp.count);
+    CHECK(t, DeviceArray<floatX>(sum).hash() == want, "residual_forward gives other bits");
+    residual_forward(in_place.data, inp.data, in_place.data, inp.count, 0);
+    CHECK(t, in_place.hash() == want, "residual_forward gives other bits in place");
+}
+
 // The fused kernel: the residual is rounded once, and the other outputs are the bits of LayerNorm alone.
 static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int alias) {
     LayerNormCase c = layernorm_case(N, C);
     std::vector<float> other = random_values(N * C, 0.8f, 5), want((size_t)(N * C));
     for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(c.x[i] + other[i]); }
     DeviceArray<floatX> inp1(c.x), inp2(other), sum(want), weight(c.weight), bias(c.bias), own(N * C);
+    residual_check_alone(t, inp1, inp2, sum.hash());
     LayerNormOutputs separate(N, C), fused(N, C);
     layernorm_forward(separate.layer(C, weight, bias), sum.data, N, 0);
     Amax amax;
@@ -190,6 +202,22 @@ static std::vector<float> layernorm_without_tail(Test *t, const char *what, std:
     return values;
 }
 
+// The sums of the columns of the backward's dinp, taken alone, have the backward's bits.
+static void layernorm_check_column_sums(Test *t, int64_t N, int C, const std::vector<float> &start,
+                                        const LayerNormGradients &got) {
+    int64_t floats = layernorm_backward_scratch_floats(N, C);
+    DeviceArray<floatX> dinp(got.dinp);
+    std::string what = words("column sums alone, N %d, C %d", (int)N, C);
+    for (bool wants_amax : {false, true}) {
+        DeviceArray<float> sums(layernorm_with_tail(start)), scratch(floats + 4);
+        Amax amax;
+        layernorm_column_sums(sums.data, dinp.data, scratch.data, N, C, wants_amax ? amax.data() : NULL, 0);
+        scratch.first(t, "scratch", floats);
+        CHECK(t, layernorm_without_tail(t, what.c_str(), sums.get()) == got.sums, "%s: other bits", what.c_str());
+        if (wants_amax) { amax.check(t, what, got.dinp); }
+    }
+}
+
 // One backward on the GPU from the given gradients, dinp's replaced or added to; the scratch memory holds NaN and is of
 // the stated size; what lies behind it and the gradients must stay.
 static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c, const std::vector<float> &dout,
@@ -210,6 +238,7 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
         layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
         layernorm_without_tail(t, "dbias", dbias.get()), layernorm_without_tail(t, "column sums", sums.get())};
     if (wants_amax) { amax.check(t, layernorm_name("backward", c.N, c.C, 0), got.dinp); }
+    if (!start.sums.empty()) { layernorm_check_column_sums(t, c.N, c.C, start.sums, got); }
     return got;
 }
 

@@ -89,6 +89,7 @@ TEST(test_rmsnorm_fused) {
         DeviceArray<floatX> inp1(c.x), inp2(other), residual(c.N * C), weight(c.weight);
         for (size_t i = 0; i < c.x.size(); i++) { c.x[i] = rounded(c.x[i] + other[i]); }
         rmsnorm_expect(&c);
+        residual_check_alone(t, inp1, inp2, DeviceArray<floatX>(c.x).hash());
         LayerNormOutputs got(c.N, C);
         std::string what = words("fused, C %d", C);
         for (floatX *to : {residual.data, inp1.data}) {
