@@ -54,15 +54,23 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
 #define UPDATE_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
 
 // A part of a bucket: n neighbouring elements at any address. An array that a rule does not use is NULL.
-typedef struct {
+struct UpdatePart {
     floatX *params;
     float *master, *m, *v; // master: NULL if there is no master copy
     const float *grads;
     floatX *update; // Muon's (llmc/optim/muon.cuh)
     int64_t n;
-    int64_t decayed;     // the first `decayed` elements have weight decay
-    int64_t first_index; // of element 0, in the whole model
-} UpdatePart;
+    int64_t decayed;               // the first `decayed` elements have weight decay
+    int64_t first_index;           // of element 0, in the whole model
+    int64_t width = 0, stride = 0; // of a strip (strip_place); 0: the elements are neighbours in the model
+};
+
+// A rank may have a strip of a matrix, all its rows but only `width` of its `stride` columns. Returns the place of
+// element i + k of the strip in the matrix, counted from element 0. k <= width, so that a group takes one division.
+__device__ __forceinline__ int64_t strip_place(int64_t i, int k, int64_t width, int64_t stride) {
+    int64_t row = i / width, column = i - row * width + k;
+    return row * stride + (column < width ? column : column - width + stride);
+}
 
 // A thread works on a group of 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. So the threads of a
 // warp access neighbouring bytes. With groups of 8 (16 bytes of bf16, twice 16 of fp32) they would not, and nothing
@@ -117,30 +125,33 @@ __device__ __forceinline__ void load_weights(float (&w)[N], const UpdatePart &a,
 }
 
 // Stores N new weights from begin on, and the parameters that they round to.
-template <bool WITH_MASTER, int N>
+template <bool WITH_MASTER, bool STRIP, int N>
 __device__ __forceinline__ void store_weights(const UpdatePart &a, int64_t begin, const float (&w)[N], uint64_t key) {
     floatX rounded[N];
 #pragma unroll
-    for (int k = 0; k < N; k++) { rounded[k] = round_parameter(w[k], key, a.first_index + begin + k); }
+    for (int k = 0; k < N; k++) {
+        int64_t place = STRIP ? strip_place(begin, k, a.width, a.stride) : begin + k;
+        rounded[k] = round_parameter(w[k], key, a.first_index + place);
+    }
     if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
     store_group<false>(a.params + begin, rounded);
 }
 
 // A thread works on one group by the rule's `group`. If the group is not whole or not aligned, it works on one element
-// after the other.
-template <class Rule>
+// after the other. STRIP: the part is one. Other parts need fewer registers.
+template <class Rule, bool STRIP>
 static __global__ void __launch_bounds__(UPDATE_BLOCK)
     update_elements_kernel(UpdatePart a, int lead, bool vectors, Rule rule, const StepResult *result) {
     const bool stopped = result->stopped != STEP_GOES_ON;
     const float grad_scale = result->grad_scale;
     int64_t begin = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * UPDATE_GROUP - lead;
     if (vectors && begin >= 0 && begin + UPDATE_GROUP <= a.n) {
-        rule.template group<UPDATE_GROUP>(a, begin, stopped, grad_scale);
+        rule.template group<UPDATE_GROUP, STRIP>(a, begin, stopped, grad_scale);
         return;
     }
     int64_t end = min(begin + UPDATE_GROUP, a.n);
 #pragma unroll 1
-    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { rule.template group<1>(a, i, stopped, grad_scale); }
+    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { rule.template group<1, STRIP>(a, i, stopped, grad_scale); }
 }
 
 // Runs a rule over a part. It is fast if all arrays have one offset from a multiple of 4 elements. Slices [a,b) of
@@ -157,8 +168,10 @@ static inline void update_elements(const UpdatePart &part, const Rule &rule, con
     int64_t blocks = ceil_div_i64(part.n + lead, (int64_t)UPDATE_GROUP * block_size);
     cuda_require(block_size > 0 && block_size <= UPDATE_BLOCK && blocks <= INT32_MAX);
     cuda_require(part.n >= 0 && part.first_index >= 0);
+    cuda_require(part.width == 0 || (part.width >= UPDATE_GROUP && part.stride >= part.width));
     if (part.n == 0) { return; }
-    update_elements_kernel<Rule><<<(unsigned)blocks, block_size, 0, stream>>>(part, lead, vectors, rule, result);
+    auto kernel = part.width > 0 ? update_elements_kernel<Rule, true> : update_elements_kernel<Rule, false>;
+    kernel<<<(unsigned)blocks, block_size, 0, stream>>>(part, lead, vectors, rule, result);
     cuda_check_launch("update_elements_kernel");
 }
 
@@ -168,7 +181,7 @@ template <bool WITH_MASTER> struct AdamWRule {
     AdamWFactors f;
 
     // Elements begin..begin+N-1 with one access to each array.
-    template <int N>
+    template <int N, bool STRIP>
     __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float grad_scale) const {
         float g[N], mk[N], vk[N], w[N];
         if (stopped) { return; }
@@ -183,7 +196,7 @@ template <bool WITH_MASTER> struct AdamWRule {
         }
         store_group<true>(a.m + begin, mk);
         store_group<true>(a.v + begin, vk);
-        store_weights<WITH_MASTER>(a, begin, w, f.key);
+        store_weights<WITH_MASTER, STRIP>(a, begin, w, f.key);
     }
 };
 
@@ -206,21 +219,24 @@ static inline void adamw_update(const UpdatePart &part, const AdamWFactors &fact
 // Each thread takes one parameter. This runs at a start, not in a step.
 static __global__ void __launch_bounds__(UPDATE_BLOCK)
     params_from_master_kernel(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
-                              bool stochastic) {
+                              bool stochastic, int64_t width, int64_t stride) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) { return; }
-    params[i] = stochastic ? round_parameter(master[i], key, first_index + i) : from_float<floatX>(master[i]);
+    int64_t index = first_index + (width > 0 ? strip_place(i, 0, width, stride) : i);
+    params[i] = stochastic ? round_parameter(master[i], key, index) : from_float<floatX>(master[i]);
 }
 
 // params = master, rounded to nearest, or with `stochastic` at random. With the key of the last update, `stochastic`
 // gives the bits that adamw_update left, so that a resumed run goes on as if it had not ended. Any n and any addresses
-// are allowed. Moves 6 bytes a parameter in bf16, 8 in fp32.
+// are allowed. width and stride are those of an UpdatePart. Moves 6 bytes a parameter in bf16, 8 in fp32.
 static inline void params_from_master(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
-                                      bool stochastic, cudaStream_t stream, int block_size = UPDATE_BLOCK) {
+                                      bool stochastic, cudaStream_t stream, int block_size = UPDATE_BLOCK,
+                                      int64_t width = 0, int64_t stride = 0) {
+    cuda_require(width >= 0 && stride >= width);
     cuda_require(n >= 0 && first_index >= 0 && ceil_div_i64(n, block_size) <= INT32_MAX);
     if (n == 0) { return; }
     params_from_master_kernel<<<blocks_for(n, block_size), block_size, 0, stream>>>(params, master, n, first_index, key,
-                                                                                    stochastic);
+                                                                                    stochastic, width, stride);
     cuda_check_launch("params_from_master_kernel");
 }
 

@@ -30,7 +30,7 @@ typedef struct {
 struct MuonMomentum {
     MuonFactors f;
 
-    template <int N>
+    template <int N, bool STRIP>
     __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float grad_scale) const {
         float g[N], m[N];
         floatX update[N];
@@ -52,7 +52,7 @@ struct MuonMomentum {
 template <bool WITH_MASTER> struct MuonApply {
     MuonFactors f;
 
-    template <int N>
+    template <int N, bool STRIP>
     __device__ __forceinline__ void group(const UpdatePart &a, int64_t begin, bool stopped, float) const {
         float update[N], w[N];
         if (stopped) { return; }
@@ -60,7 +60,7 @@ template <bool WITH_MASTER> struct MuonApply {
         load_weights<WITH_MASTER>(w, a, begin);
 #pragma unroll
         for (int k = 0; k < N; k++) { w[k] = fmaf(-f.lr, fmaf(f.weight_decay, w[k], update[k]), w[k]); }
-        store_weights<WITH_MASTER>(a, begin, w, f.key);
+        store_weights<WITH_MASTER, STRIP>(a, begin, w, f.key);
     }
 };
 

@@ -101,6 +101,16 @@ TEST(test_muon_apply) {
     }
 }
 
+TEST(test_muon_strips) {
+    check_all_strips(t, [](UpdatePart part, const StepResult *result) {
+        MuonFactors factors = {0.02f, 0.9f, 0.1f, rounding_key(TEST_SEED, 3)};
+        DeviceArray<floatX> update(part.n);
+        part.update = update.data;
+        muon_momentum(part, factors, result, 0);
+        muon_apply(part, factors, result, 0);
+    });
+}
+
 // Gradients of a step that has stopped may be NaN. They reach neither m nor the rounds.
 TEST(test_muon_stopped_by_nan) {
     MuonArrays a({64, 0, true}, STEP_NORM_UNUSABLE);

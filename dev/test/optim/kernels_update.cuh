@@ -554,4 +554,59 @@ TEST(test_adamw_decay) {
     }
 }
 
+// ---- Strips ----
+
+// Columns [first, first + width) of a matrix whose rows have `stride` values.
+static std::vector<float> columns_of(const std::vector<float> &matrix, int64_t first, int64_t width, int64_t stride) {
+    std::vector<float> strip;
+    for (auto row = matrix.begin(); row < matrix.end(); row += stride) {
+        strip.insert(strip.end(), row + first, row + first + width);
+    }
+    return strip;
+}
+
+// Cuts the columns of a matrix (rows,cols) at `cut`. update(part, result) updates a part. Each strip is updated in two
+// parts, which meet at a row, and must get the bits of its columns in the whole matrix.
+template <class Update>
+static void check_strips(Test *t, int64_t rows, int64_t cols, int64_t cut, bool with_master, Update update) {
+    const int64_t model = 12345;
+    UpdateArrays whole(rows * cols), before(rows * cols);
+    update(whole.part(0, rows * cols, model, with_master), whole.result.data);
+    for (int64_t first : {(int64_t)0, cut}) {
+        int64_t width = first == 0 ? cut : cols - cut, n = rows * width, begin = 0;
+        auto columns = [&](const auto &array) { return columns_of(array.get(), first, width, cols); };
+        UpdateArrays strip(n);
+        strip.params.set(columns(before.params)), strip.master.set(columns(before.master));
+        strip.m.set(columns(before.m)), strip.v.set(columns(before.v)), strip.grads.set(columns(before.grads));
+        for (int64_t end : {rows / 3 * width, n}) {
+            UpdatePart part = strip.part(begin, end - begin, model + first + begin / width * cols, with_master);
+            part.width = width, part.stride = cols;
+            update(part, strip.result.data);
+            begin = end;
+        }
+        std::string what = words("columns %d to %d of %d", (int)first, (int)(first + width), (int)cols);
+        check_equal(t, what + ": params", strip.params.get(), columns(whole.params));
+        check_equal(t, what + ": master", strip.master.get(), columns(whole.master));
+        check_equal(t, what + ": m", strip.m.get(), columns(whole.m));
+        DeviceArray<floatX> params(n), whole_params(rows * cols);
+        params_from_master(params.data, strip.master.data, n, model + first, 7, true, 0, 64, width, cols);
+        params_from_master(whole_params.data, whole.master.data, rows * cols, model, 7, true, 0);
+        check_equal(t, what + ": params from master", params.get(), columns(whole_params));
+    }
+}
+
+// Strips that are wide, as narrow as they may be, and that begin within groups.
+template <class Update> static void check_all_strips(Test *t, Update update) {
+    for (bool with_master : {true, false}) {
+        check_strips(t, 16, 64, 32, with_master, update);
+        check_strips(t, 29, 9, 4, with_master, update);
+        check_strips(t, 100, 41, 13, with_master, update);
+    }
+}
+
+TEST(test_adamw_strips) {
+    check_all_strips(t,
+                     [](const UpdatePart &part, const StepResult *result) { adamw_with(part, adamw_step(4), result); });
+}
+
 #endif // KERNELS_UPDATE_CUH
