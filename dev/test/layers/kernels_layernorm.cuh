@@ -296,6 +296,20 @@ TEST(test_layernorm_backward_rows) {
     layernorm_check_backward(t, 1043, 8, 2);
 }
 
+// Values of many sizes, so that sums in another order would have other bits. layernorm_run_backward compares them.
+TEST(test_layernorm_column_sums_order) {
+    const int shapes[][2] = {{1043, 8}, {100, 72}, {40, 2056}, {40, LAYERNORM_MAX_CHANNELS}};
+    for (const int *shape : shapes) {
+        LayerNormCase c = layernorm_case(shape[0], shape[1]);
+        std::vector<float> dinp = random_values(c.N * c.C, 1.0f, 9), dout = random_values(c.N * c.C, 1.0f, 12);
+        std::vector<int32_t> exponents = random_ids(c.N * c.C, 24, 17);
+        for (size_t i = 0; i < dinp.size(); i++) { dinp[i] = ldexpf(dinp[i], exponents[i]); }
+        LayerNormGradients start = {dinp, random_values(c.C, 1.0f, 14), random_values(c.C, 1.0f, 15),
+                                    random_values(c.C, 1.0f, 16)};
+        layernorm_run_backward(t, c, dout, start, false, false);
+    }
+}
+
 // The blocks follow from the shape alone, none is without a row, and the threads of each hold a row.
 TEST(test_layernorm_backward_scratch) {
     for (int C : layernorm_widths) {
