@@ -25,7 +25,7 @@ ROOMS = {
     "cuda": (845, 850, "base model"),
     "layers": (3418, 3150, "base model cuda"),
     "optim": (565, 700, "base model cuda"),
-    "ranks": (2253, 2000, "base model cuda"),
+    "ranks": (2403, 2000, "base model cuda"),
     "data": (1687, 1450, "base model"),
     "files": (1068, 1050, "base model"),
     "trainer": (2527, 1000, "base model cpu cuda layers optim ranks data files run"),
