@@ -1,5 +1,6 @@
 // Causal multi-head attention (Vaswani et al. 2017) without a T x T matrix. Each head has rows q, k, v of HS values,
-// and scale = 1/sqrt(HS). Query heads may share k and v in groups (AttentionShape):
+// and scale = 1/sqrt(HS). Query heads may share k and v in groups (AttentionShape). i and j are positions: a rank may
+// have some of the queries and all keys (AttentionContext).
 //   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
 //   lse[i] = log(sum over j <= i of exp(scale * q[i].k[j]))
 // The forward goes over the keys tile by tile. For each query it keeps the largest score so far (m), the sum of
@@ -100,7 +101,7 @@ __host__ __device__ __forceinline__ int simt_stride(int HS) {
 }
 
 // The block copies `count` rows from global to shared memory. Rows from `valid` on, and the padding, become zeros.
-__device__ __forceinline__ void simt_load_tile(float *tile, const floatX *source, int64_t source_stride, int count,
+__device__ __forceinline__ void simt_load_tile(float *tile, const floatX *source, int source_stride, int count,
                                                int valid, int HS) {
     int lane = threadIdx.x % WARP_SIZE, stride = simt_stride(HS);
     for (int row = threadIdx.x / WARP_SIZE; row < count; row += ATTENTION_WARPS) {
@@ -183,31 +184,33 @@ __device__ __forceinline__ uint32_t simt_store_rows(floatX *out, int64_t stride,
     return largest;
 }
 
-// out = attention of qkv, and lse (AttentionShape). One block for each tile of queries of each query head.
+// out = attention of the queries of qkv to the keys of the context, and lse (AttentionShape). One block for each tile
+// of queries of each query head.
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
-    attention_forward_simt_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape, uint32_t *amax) {
+    attention_forward_simt_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape,
+                                  AttentionContext context, uint32_t *amax) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
-    int row_of_warp = threadIdx.x / 32 * R;
+    int HS = shape.HS, stride = simt_stride(HS), row_of_warp = threadIdx.x / 32 * R;
     float *queries = reinterpret_cast<float *>(attention_shared), *keys = queries + ROWS * stride;
     float *values = keys + SIMT_COLUMNS * stride, *weights = values + SIMT_COLUMNS * stride; // weights (ROWS,32)
     const float *rows = queries + row_of_warp * stride;
     weights += row_of_warp * SIMT_COLUMNS;
 
-    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS;
-    int first = attention_descending_tile(tiles) * ROWS, query = first + row_of_warp;
-    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
+    AttentionQueries own = attention_queries(shape, context, ROWS);
+    AttentionHead head = own.head;
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(own.index, shape, context), *v = k + shape.KV * HS;
+    int first = own.first, end = own.end, query = first + row_of_warp;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), largest[R], sum[R], sums[R][CHANNELS] = {};
     for (int r = 0; r < R; r++) { largest[r] = -INFINITY, sum[r] = 0.0f; }
 
-    simt_load_tile(queries, q + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    for (int key = 0; key < min(first + ROWS, T); key += SIMT_COLUMNS) {
+    simt_load_tile(queries, q + first * (int64_t)q_stride, q_stride, ROWS, end - first, HS);
+    for (int key = 0; key < min(first + ROWS, end); key += SIMT_COLUMNS) {
         __syncthreads(); // all warps have read the previous tile
-        simt_load_tile(keys, k + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
-        simt_load_tile(values, v + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
+        simt_load_tile(keys, k + key * (int64_t)kv_stride, kv_stride, SIMT_COLUMNS, end - key, HS);
+        simt_load_tile(values, v + key * (int64_t)kv_stride, kv_stride, SIMT_COLUMNS, end - key, HS);
         __syncthreads();
         float scores[R];
         simt_dot_products(scores, rows, keys, HS);
@@ -219,10 +222,10 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::block
     for (int r = 0; r < R; r++) {
         sum[r] = warp_sum(sum[r]);
         factor[r] = 1.0f / sum[r];
-        if (threadIdx.x % WARP_SIZE == 0 && query + r < T) { lse[head.row + query + r] = largest[r] + logf(sum[r]); }
+        if (threadIdx.x % WARP_SIZE == 0 && query + r < end) { lse[head.row + query + r] = largest[r] + logf(sum[r]); }
     }
     uint32_t largest_out =
-        simt_store_rows(out + head.out + query * out_stride, out_stride, T - query, sums, factor, HS);
+        simt_store_rows(out + head.out + query * (int64_t)out_stride, out_stride, end - query, sums, factor, HS);
     amax_add_rounded(amax, largest_out);
 }
 
@@ -230,32 +233,33 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::block
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
     attention_backward_q_simt_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                     const float *delta, AttentionShape shape) {
+                                     const float *delta, AttentionShape shape, AttentionContext context) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
-    int row_of_warp = threadIdx.x / 32 * R;
+    int HS = shape.HS, stride = simt_stride(HS), row_of_warp = threadIdx.x / 32 * R;
     float *queries = reinterpret_cast<float *>(attention_shared), *douts = queries + ROWS * stride;
     float *keys = douts + ROWS * stride, *values = keys + SIMT_COLUMNS * stride;
     float *ds = values + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (R,32): this warp's part of (ROWS,32)
 
-    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
-    int first = attention_descending_tile(tiles) * ROWS, query = first + row_of_warp, lane = threadIdx.x % WARP_SIZE;
-    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
+    AttentionQueries own = attention_queries(shape, context, ROWS);
+    AttentionHead head = own.head;
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(own.index, shape, context), *v = k + shape.KV * HS;
+    const floatX *dO = dout + head.out;
+    int first = own.first, end = own.end, query = first + row_of_warp, lane = threadIdx.x % WARP_SIZE;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), lse_of_row[R], delta_of_row[R], factor[R], dq[R][CHANNELS] = {};
     for (int r = 0; r < R; r++) {
-        lse_of_row[r] = query + r < T ? lse[head.row + query + r] : INFINITY; // p = 0 for rows that do not exist
-        delta_of_row[r] = query + r < T ? delta[head.row + query + r] : 0.0f;
+        lse_of_row[r] = query + r < end ? lse[head.row + query + r] : INFINITY; // p = 0 for rows that do not exist
+        delta_of_row[r] = query + r < end ? delta[head.row + query + r] : 0.0f;
         factor[r] = scale;
     }
 
-    simt_load_tile(queries, q + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    simt_load_tile(douts, dO + first * out_stride, out_stride, ROWS, T - first, HS);
-    for (int key = 0; key < min(first + ROWS, T); key += SIMT_COLUMNS) {
+    simt_load_tile(queries, q + first * (int64_t)q_stride, q_stride, ROWS, end - first, HS);
+    simt_load_tile(douts, dO + first * (int64_t)out_stride, out_stride, ROWS, end - first, HS);
+    for (int key = 0; key < min(first + ROWS, end); key += SIMT_COLUMNS) {
         __syncthreads();
-        simt_load_tile(keys, k + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
-        simt_load_tile(values, v + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
+        simt_load_tile(keys, k + key * (int64_t)kv_stride, kv_stride, SIMT_COLUMNS, end - key, HS);
+        simt_load_tile(values, v + key * (int64_t)kv_stride, kv_stride, SIMT_COLUMNS, end - key, HS);
         __syncthreads();
         float scores[R], dp[R];
         simt_dot_products(scores, queries + row_of_warp * stride, keys, HS);
@@ -267,18 +271,19 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::block
         __syncwarp();
         simt_add_weighted(dq, ds, keys, HS);
     }
-    simt_store_rows(dqkv + head.q + query * qkv_stride, qkv_stride, T - query, dq, factor, HS);
+    simt_store_rows(dqkv + head.q + query * (int64_t)q_stride, q_stride, end - query, dq, factor, HS);
 }
 
-// dk and dv of dqkv = their gradients. One block for each tile of keys of each KV head. It goes over the group's query
-// heads from the first to the last, and over the queries of each, and sums dk and dv in registers all the way.
+// dkv = the gradient of the context's kv from these queries, with its strides. One block for each tile of keys of each
+// KV head. It goes over the group's query heads from the first to the last, and over the queries of each, and sums dk
+// and dv in registers all the way. Keys that no query sees get zeros.
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::blocks)
-    attention_backward_kv_simt_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                      const float *delta, AttentionShape shape) {
+    attention_backward_kv_simt_kernel(floatX *dkv, const floatX *dout, const floatX *qkv, const float *lse,
+                                      const float *delta, AttentionShape shape, AttentionContext context) {
     constexpr int R = SimtTile<BOUND>::R, ROWS = SimtTile<BOUND>::rows, CHANNELS = SimtTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
-    int T = shape.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
+    int T = context.T, HS = shape.HS, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS);
     int row_of_warp = threadIdx.x / 32 * R;
     float *keys = reinterpret_cast<float *>(attention_shared), *values = keys + ROWS * stride;
     float *queries = values + ROWS * stride, *douts = queries + SIMT_COLUMNS * stride;
@@ -286,27 +291,31 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::block
     float *ds = ps + ROWS * SIMT_COLUMNS;                                   // (R,32)
 
     int group = shape.NH / shape.KV; // neighbouring query heads, the first is `head`
-    AttentionHead head = attention_head((int64_t)(blockIdx.x / tiles) * group, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
+    int64_t index = (int64_t)(blockIdx.x / tiles) * group;
+    AttentionHead head = attention_head(index, shape);
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(index, shape, context), *v = k + shape.KV * HS;
+    const floatX *dO = dout + head.out;
     int first = attention_ascending_tile(tiles) * ROWS, key = first + row_of_warp, lane = threadIdx.x % WARP_SIZE;
-    int64_t qkv_stride = attention_width(shape), out_stride = shape.NH * HS;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
     float scale = 1.0f / sqrtf((float)HS), dk[R][CHANNELS] = {}, dv[R][CHANNELS] = {}, scales[R], ones[R];
     for (int r = 0; r < R; r++) { scales[r] = scale, ones[r] = 1.0f; }
 
-    simt_load_tile(keys, k + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    simt_load_tile(values, v + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
-    for (; group > 0; group--, q += HS, dO += HS, head.row += T) {
-        for (int query = first; query < T; query += SIMT_COLUMNS) {
+    simt_load_tile(keys, k + first * (int64_t)kv_stride, kv_stride, ROWS, T - first, HS);
+    simt_load_tile(values, v + first * (int64_t)kv_stride, kv_stride, ROWS, T - first, HS);
+    for (; group > 0; group--, q += HS, dO += HS, head.row += shape.T) {
+        for (int row = attention_first_row(first, context), next; row < shape.T; row = next) {
+            int end = attention_chunk_end(row, shape, context), query = row + attention_shift(row, context);
+            next = min(row + SIMT_COLUMNS, end);
             __syncthreads();
-            simt_load_tile(queries, q + query * qkv_stride, qkv_stride, SIMT_COLUMNS, T - query, HS);
-            simt_load_tile(douts, dO + query * out_stride, out_stride, SIMT_COLUMNS, T - query, HS);
+            simt_load_tile(queries, q + row * (int64_t)q_stride, q_stride, SIMT_COLUMNS, end - row, HS);
+            simt_load_tile(douts, dO + row * (int64_t)out_stride, out_stride, SIMT_COLUMNS, end - row, HS);
             __syncthreads();
             float scores[R], dp[R];
             simt_dot_products(scores, keys + row_of_warp * stride, queries, HS);
             simt_dot_products(dp, values + row_of_warp * stride, douts, HS);
-            bool exists = query + lane < T;
-            float lse_of_column = exists ? lse[head.row + query + lane] : INFINITY; // p = 0 for rows that do not exist
-            float delta_of_column = exists ? delta[head.row + query + lane] : 0.0f;
+            bool exists = row + lane < end;
+            float lse_of_column = exists ? lse[head.row + row + lane] : INFINITY; // p = 0 for rows that do not exist
+            float delta_of_column = exists ? delta[head.row + row + lane] : 0.0f;
             for (int r = 0; r < R; r++) {
                 float p = key + r <= query + lane ? expf(scale * scores[r] - lse_of_column) : 0.0f;
                 ps[r * SIMT_COLUMNS + lane] = p;
@@ -317,9 +326,9 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SimtTile<BOUND>::block
             simt_add_weighted(dk, ds, queries, HS);
         }
     }
-    floatX *dk_rows = dqkv + head.q + head.k + key * qkv_stride, *dv_rows = dk_rows + shape.KV * HS;
-    simt_store_rows(dk_rows, qkv_stride, T - key, dk, scales, HS);
-    simt_store_rows(dv_rows, qkv_stride, T - key, dv, ones, HS);
+    floatX *dk_rows = dkv + (k - context.kv) + key * (int64_t)kv_stride, *dv_rows = dk_rows + shape.KV * HS;
+    simt_store_rows(dk_rows, kv_stride, T - key, dk, scales, HS);
+    simt_store_rows(dv_rows, kv_stride, T - key, dv, ones, HS);
 }
 
 // The kernels for heads of up to BOUND channels. Each has the rows of a block and the shared memory that it needs.
@@ -368,33 +377,49 @@ template <class Work> static inline void attention_with_kernels_for(int HS, bool
     work(SimtAttention<256>());
 }
 
-// out and lse = attention of qkv. amax: of out, see amax_add_rounded; NULL: not wanted.
-// simt: takes the SIMT kernels for any head size, as a test does.
-static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, const AttentionShape &shape,
-                                     cudaStream_t stream, uint32_t *amax = NULL, bool simt = false) {
+// out and lse = attention of the queries of qkv to the context's keys. amax: of out, see amax_add_rounded; NULL: not
+// wanted. simt: takes the SIMT kernels for any head size, as a test does.
+static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, const AttentionContext &context,
+                                     const AttentionShape &shape, cudaStream_t stream, uint32_t *amax = NULL,
+                                     bool simt = false) {
     attention_require(shape);
     attention_with_kernels_for(shape.HS, simt, [=](auto kernels) {
-        attention_launch(kernels.forward, shape.B * (int64_t)shape.NH, shape.T, kernels.forward_rows,
-                         kernels.forward_bytes(shape.HS), stream, out, lse, qkv, shape, amax);
+        attention_launch(kernels.forward, shape.B * (int64_t)shape.NH,
+                         attention_query_tiles(shape, context, kernels.forward_rows), kernels.forward_bytes(shape.HS),
+                         stream, out, lse, qkv, shape, context, amax);
         cuda_check_launch("attention's forward kernel");
     });
 }
 
-// dqkv = the gradient of qkv, from dout and the forward's qkv, out and lse. delta: scratch. simt: see
-// attention_forward.
-static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                                      const float *lse, float *delta, const AttentionShape &shape, cudaStream_t stream,
+// The q part of dqkv = the gradient of the queries, and dkv = what they add to the gradient of the context's kv, with
+// kv's strides. From dout and the forward's qkv, out and lse. delta: scratch. simt: see attention_forward.
+static inline void attention_backward(floatX *dqkv, floatX *dkv, const floatX *dout, const floatX *qkv,
+                                      const AttentionContext &context, const floatX *out, const float *lse,
+                                      float *delta, const AttentionShape &shape, cudaStream_t stream,
                                       bool simt = false) {
     attention_require(shape);
     attention_delta(delta, out, dout, shape, stream);
     attention_with_kernels_for(shape.HS, simt, [=](auto kernels) {
-        attention_launch(kernels.backward_kv, shape.B * (int64_t)shape.KV, shape.T, kernels.kv_rows,
-                         kernels.kv_bytes(shape.HS), stream, dqkv, dout, qkv, lse, delta, shape);
+        attention_launch(kernels.backward_kv, shape.B * (int64_t)shape.KV, attention_tiles(context.T, kernels.kv_rows),
+                         kernels.kv_bytes(shape.HS), stream, dkv, dout, qkv, lse, delta, shape, context);
         cuda_check_launch("attention's kernel for dk and dv");
-        attention_launch(kernels.backward_q, shape.B * (int64_t)shape.NH, shape.T, kernels.q_rows,
-                         kernels.q_bytes(shape.HS), stream, dqkv, dout, qkv, lse, delta, shape);
+        attention_launch(kernels.backward_q, shape.B * (int64_t)shape.NH,
+                         attention_query_tiles(shape, context, kernels.q_rows), kernels.q_bytes(shape.HS), stream, dqkv,
+                         dout, qkv, lse, delta, shape, context);
         cuda_check_launch("attention's kernel for dq");
     });
+}
+
+// The two with the keys of qkv itself: out and lse = attention of qkv, and dqkv = the gradient of qkv.
+static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, const AttentionShape &shape,
+                                     cudaStream_t stream, uint32_t *amax = NULL, bool simt = false) {
+    attention_forward(out, lse, qkv, attention_own_context(qkv, shape), shape, stream, amax, simt);
+}
+static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
+                                      const float *lse, float *delta, const AttentionShape &shape, cudaStream_t stream,
+                                      bool simt = false) {
+    attention_backward(dqkv, dqkv + shape.NH * shape.HS, dout, qkv, attention_own_context(qkv, shape), out, lse, delta,
+                       shape, stream, simt);
 }
 
 #endif // LLMC_ATTENTION_CUH

@@ -33,7 +33,7 @@ template <int HS> struct MmaTile {
     // registers too many for the last block. With these numbers the kernels spill no registers.
     static constexpr int forward_blocks = HS == 128 ? 3 : 0;
     static constexpr int backward_q_blocks = HS == 80 ? 4 : 0;
-    static constexpr int backward_kv_blocks = HS == 80 ? 3 : 0;
+    static constexpr int backward_kv_blocks = HS == 80 || HS == 96 ? 3 : 0;
     static constexpr int backward_columns = 32;
 };
 
@@ -275,24 +275,27 @@ __device__ __forceinline__ uint32_t mma_store_rows(floatX *out, int64_t stride, 
     return largest;
 }
 
-// out = attention of qkv, and lse (AttentionShape). One block for each tile of queries of each query head.
+// out = attention of the queries of qkv to the keys of the context, and lse (AttentionShape). One block for each tile
+// of queries of each query head.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_blocks)
-    attention_forward_mma_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape, uint32_t *amax) {
+    attention_forward_mma_kernel(floatX *out, float *lse, const floatX *qkv, AttentionShape shape,
+                                 AttentionContext context, uint32_t *amax) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
     extern __shared__ int4 attention_shared[];
     floatX *shared = reinterpret_cast<floatX *>(attention_shared); // two stages, each a tile of keys and one of values
-    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    AttentionQueries own = attention_queries(shape, context, ROWS);
+    AttentionHead head = own.head;
+    int first = own.first, end = own.end;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
-    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS;
-    int stride = attention_width(shape), out_stride = shape.NH * HS;
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(own.index, shape, context), *v = k + shape.KV * HS;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
 
     floatX *queries = shared + 2 * TILE; // in the second stage until registers hold them
-    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
+    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)q_stride, q_stride, end - first);
     cp_async_commit();
-    mma_load_stage<HS, KEYS>(shared, 0, k, stride, v, stride, 0, T);
+    mma_load_stage<HS, KEYS>(shared, 0, k, kv_stride, v, kv_stride, 0, end);
     cp_async_wait<1>();
     __syncthreads();
     uint32_t rows[HS / 16][M][4];
@@ -303,13 +306,15 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
     for (int m = 0; m < M; m++) {
         for (int half = 0; half < 2; half++) { largest[m][half] = -INFINITY, sum[m][half] = 0.0f; }
     }
-    int key_tiles = attention_tiles(min(first + ROWS, T), KEYS);
+    int key_tiles = attention_tiles(min(first + ROWS, end), KEYS);
     for (int tile = 0; tile < key_tiles; tile++) {
         int key = tile * KEYS;
         floatX *keys = shared + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        if (tile + 1 < key_tiles) { mma_load_stage<HS, KEYS>(shared, tile + 1, k, stride, v, stride, key + KEYS, T); }
+        if (tile + 1 < key_tiles) {
+            mma_load_stage<HS, KEYS>(shared, tile + 1, k, kv_stride, v, kv_stride, key + KEYS, end);
+        }
         if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4];
         mma_dot_products<HS>(scores, rows, keys);
@@ -324,13 +329,13 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
             int row = query + mma_row(m, 2 * half);
             float total = quad_sum(sum[m][half]);
             factor[m][half] = 1.0f / total;
-            if (threadIdx.x % 4 == 0 && row < T) { lse[head.row + row] = scale * largest[m][half] + logf(total); }
+            if (threadIdx.x % 4 == 0 && row < end) { lse[head.row + row] = scale * largest[m][half] + logf(total); }
         }
     }
     mma_scale_rows(sums, factor);
     floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // no warp reads this stage now
     floatX *rows_out = out + head.out + query * (int64_t)out_stride;
-    uint32_t largest_out = mma_store_rows<HS>(rows_out, out_stride, T - query, sums, staging, amax != NULL);
+    uint32_t largest_out = mma_store_rows<HS>(rows_out, out_stride, end - query, sums, staging, amax != NULL);
     amax_add_rounded(amax, largest_out);
 }
 
@@ -353,7 +358,7 @@ __device__ __forceinline__ void mma_softmax_backward_of_rows(float (&scores)[M][
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_q_blocks)
     attention_backward_q_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                    const float *delta, AttentionShape shape) {
+                                    const float *delta, AttentionShape shape, AttentionContext context) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::backward_q_groups, ROWS = 64 * M, KEYS = Tile::backward_columns;
     constexpr int TILE = KEYS * Tile::stride;
@@ -363,15 +368,17 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     // the second stage, until registers hold them.
     floatX *stages = reinterpret_cast<floatX *>(attention_shared);
     floatX *queries = stages + (HOLDS ? 2 : 4) * TILE, *douts = queries + ROWS * Tile::stride;
-    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    AttentionQueries own = attention_queries(shape, context, ROWS);
+    AttentionHead head = own.head;
+    int first = own.first, end = own.end;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
-    AttentionHead head = attention_head(blockIdx.x / tiles, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
-    int stride = attention_width(shape), out_stride = shape.NH * HS;
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(own.index, shape, context), *v = k + shape.KV * HS;
+    const floatX *dO = dout + head.out;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
 
-    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
-    mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)out_stride, out_stride, T - first);
-    mma_load_stage<HS, KEYS>(stages, 0, k, stride, v, stride, 0, T);
+    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)q_stride, q_stride, end - first);
+    mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)out_stride, out_stride, end - first);
+    mma_load_stage<HS, KEYS>(stages, 0, k, kv_stride, v, kv_stride, 0, end);
 
     float scale = 1.0f / sqrtf((float)HS), lse_log2[M][2], delta_of_row[M][2], dq[M][HS / 8][4];
     mma_clear(dq);
@@ -379,8 +386,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         for (int half = 0; half < 2; half++) {
             int row = query + mma_row(m, 2 * half);
             lse_log2[m][half] =
-                row < T ? ATTENTION_LOG2E * lse[head.row + row] : INFINITY; // p = 0 for rows that do not exist
-            delta_of_row[m][half] = row < T ? delta[head.row + row] : 0.0f;
+                row < end ? ATTENTION_LOG2E * lse[head.row + row] : INFINITY; // p = 0 for rows that do not exist
+            delta_of_row[m][half] = row < end ? delta[head.row + row] : 0.0f;
         }
     }
     static_assert(!HOLDS || 2 * KEYS <= ROWS, "the second stage and the place where dq is staged are apart");
@@ -391,13 +398,15 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         mma_load_rows<HS>(query_rows, queries, row_of_warp);
         mma_load_rows<HS>(dout_rows, douts, row_of_warp);
     }
-    int key_tiles = attention_tiles(min(first + ROWS, T), KEYS);
+    int key_tiles = attention_tiles(min(first + ROWS, end), KEYS);
     for (int tile = 0; tile < key_tiles; tile++) {
         int key = tile * KEYS;
         floatX *keys = stages + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        if (tile + 1 < key_tiles) { mma_load_stage<HS, KEYS>(stages, tile + 1, k, stride, v, stride, key + KEYS, T); }
+        if (tile + 1 < key_tiles) {
+            mma_load_stage<HS, KEYS>(stages, tile + 1, k, kv_stride, v, kv_stride, key + KEYS, end);
+        }
         if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4], ds[M][KEYS / 8][4];
         if (HOLDS) {
@@ -414,15 +423,15 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     mma_scale(dq, scale);
     // Only this warp reads these rows. The offset is computed again, because HS = 80 has no register for row_of_warp.
     floatX *staging = douts + (int)(threadIdx.x / WARP_SIZE * 16 * M) * Tile::stride;
-    floatX *dq_rows = dqkv + head.q + query * (int64_t)stride;
-    mma_store_rows<HS>(dq_rows, stride, T - query, dq, staging, false);
+    floatX *dq_rows = dqkv + head.q + query * (int64_t)q_stride;
+    mma_store_rows<HS>(dq_rows, q_stride, end - query, dq, staging, false);
 }
 
-// Reads lse and delta of the N queries from `first` on, one value per thread: threads 0..N-1 read lse, threads N..2N-1
-// read delta. source: the address of this thread's value for first = 0. For a query that does not exist lse is
+// Reads lse and delta of the N queries from row `first` on, one value per thread: threads 0..N-1 read lse, threads
+// N..2N-1 read delta. source: the address of this thread's value for first = 0. For a query that does not exist lse is
 // infinite, so that p is 0, and delta is 0.
-template <int N> __device__ __forceinline__ float mma_column_statistic(const float *source, int first, int T) {
-    if (first + (int)threadIdx.x % N < T && threadIdx.x < 2 * N) { return source[first]; }
+template <int N> __device__ __forceinline__ float mma_column_statistic(const float *source, int first, int end) {
+    if (first + (int)threadIdx.x % N < end && threadIdx.x < 2 * N) { return source[first]; }
     return threadIdx.x < N ? INFINITY : 0.0f;
 }
 
@@ -453,13 +462,14 @@ __device__ __forceinline__ void mma_softmax_backward_of_columns(float (&dp)[M][N
     }
 }
 
-// dk and dv of dqkv = their gradients. One block for each tile of keys of each KV head. It goes over the group's query
-// heads from the last to the first, and over the query tiles of each, and sums dk and dv in registers all the way.
-// The first tile of the next head is copied while the last tile of a head is computed.
+// dkv = the gradient of the context's kv from these queries, with its strides. One block for each tile of keys of each
+// KV head. It goes over the group's query heads from the last to the first, and over the query tiles of each, and sums
+// dk and dv in registers all the way. The first tile of the next head is copied while the last tile of a head is
+// computed. A block whose keys no query sees visits the last query, which adds zeros.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_kv_blocks)
-    attention_backward_kv_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                     const float *delta, AttentionShape shape) {
+    attention_backward_kv_mma_kernel(floatX *dkv, const floatX *dout, const floatX *qkv, const float *lse,
+                                     const float *delta, AttentionShape shape, AttentionContext context) {
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
     constexpr int TILE = QUERIES * Tile::stride;
@@ -469,32 +479,37 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     __shared__ alignas(8) float statistics[2][2 * QUERIES];
     floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
     floatX *stages = values + ROWS * Tile::stride; // two stages, each a tile of queries and one of dout
-    int T = shape.T, tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
+    int T = shape.T, tiles = attention_tiles(context.T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, key = first + row_of_warp;
     int group = shape.NH / shape.KV, h = group - 1;
-    AttentionHead head = attention_head((int64_t)(blockIdx.x / tiles) * group, shape);
-    const floatX *q = qkv + head.q, *k = q + head.k, *v = k + shape.KV * HS, *dO = dout + head.out;
+    int64_t index = (int64_t)(blockIdx.x / tiles) * group;
+    AttentionHead head = attention_head(index, shape);
+    const floatX *q = qkv + head.q, *k = context.kv + attention_keys(index, shape, context), *v = k + shape.KV * HS;
+    const floatX *dO = dout + head.out;
     const float *statistic_source = (threadIdx.x < QUERIES ? lse : delta) + head.row + h * T + threadIdx.x % QUERIES;
-    int stride = attention_width(shape), out_stride = shape.NH * HS;
+    int q_stride = attention_width(shape), kv_stride = context.stride, out_stride = shape.NH * HS;
+    int start = min(attention_first_row(first, context), T - 1), end = attention_chunk_end(start, shape, context);
 
-    mma_load_tile<HS, ROWS>(keys, k + first * (int64_t)stride, stride, T - first);
-    mma_load_tile<HS, ROWS>(values, v + first * (int64_t)stride, stride, T - first);
-    mma_load_stage<HS, QUERIES>(stages, 0, q + h * HS, stride, dO + h * HS, out_stride, first, T);
-    float statistic = mma_column_statistic<QUERIES>(statistic_source, first, T);
+    mma_load_tile<HS, ROWS>(keys, k + first * (int64_t)kv_stride, kv_stride, context.T - first);
+    mma_load_tile<HS, ROWS>(values, v + first * (int64_t)kv_stride, kv_stride, context.T - first);
+    mma_load_stage<HS, QUERIES>(stages, 0, q + h * HS, q_stride, dO + h * HS, out_stride, start, end);
+    float statistic = mma_column_statistic<QUERIES>(statistic_source, start, end);
 
     float scale = 1.0f / sqrtf((float)HS), dk[M][HS / 8][4], dv[M][HS / 8][4];
     mma_clear(dk);
     mma_clear(dv);
-    for (int tile = 0, query = first, next = first; query < T; tile++, query = next) {
+    for (int tile = 0, row = start, next = start; row < T; tile++, row = next) {
         floatX *queries = stages + tile % 2 * 2 * TILE, *douts = queries + TILE;
         if (threadIdx.x < 2 * QUERIES) { statistics[tile % 2][threadIdx.x] = statistic; }
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        next = query + QUERIES;
-        if (next >= T && h > 0) { next = first, h--, statistic_source -= T; } // the group's next head
+        int query = row + attention_shift(row, context);
+        next = min(row + QUERIES, end);
+        if (next >= T && h > 0) { next = start, h--, statistic_source -= T; } // the group's next head
         if (next < T) {
-            mma_load_stage<HS, QUERIES>(stages, tile + 1, q + h * HS, stride, dO + h * HS, out_stride, next, T);
-            statistic = mma_column_statistic<QUERIES>(statistic_source, next, T);
+            end = attention_chunk_end(next, shape, context);
+            mma_load_stage<HS, QUERIES>(stages, tile + 1, q + h * HS, q_stride, dO + h * HS, out_stride, next, end);
+            statistic = mma_column_statistic<QUERIES>(statistic_source, next, end);
         }
         if (key >= query + QUERIES) { continue; } // all queries come before this warp's keys
         float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
@@ -508,10 +523,10 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     }
     mma_scale(dk, scale);
     // dk and dv are staged in the place of this warp's keys and values, which only this warp reads.
-    floatX *dk_rows = dqkv + head.q + head.k + key * (int64_t)stride, *dv_rows = dk_rows + shape.KV * HS;
+    floatX *dk_rows = dkv + (k - context.kv) + key * (int64_t)kv_stride, *dv_rows = dk_rows + shape.KV * HS;
     floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
-    mma_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, false);
-    mma_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, false);
+    mma_store_rows<HS>(dk_rows, kv_stride, context.T - key, dk, dk_staging, false);
+    mma_store_rows<HS>(dv_rows, kv_stride, context.T - key, dv, dv_staging, false);
 }
 
 // The kernels for one head size, for attention.cuh. Each has the rows of a block and the shared memory that it needs.

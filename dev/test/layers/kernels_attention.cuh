@@ -398,24 +398,33 @@ TEST(test_attention_delta) {
     }
 }
 
-static __global__ void attention_head_kernel(AttentionHead *head, int64_t index, AttentionShape shape) {
-    *head = attention_head(index, shape);
+struct HeadOffsets {
+    AttentionHead head;
+    int64_t k;
+};
+static __global__ void attention_head_kernel(HeadOffsets *at, int64_t index, AttentionShape shape,
+                                             AttentionContext context) {
+    *at = {attention_head(index, shape), attention_keys(index, shape, context)};
 }
 
 // Batches of more than 2^31 values: 1558M's shape, and Llama 3.1 8B's.
 TEST(test_attention_offsets) {
-    DeviceArray<int32_t> memory(sizeof(AttentionHead) / sizeof(int32_t));
+    DeviceArray<int32_t> memory(sizeof(HeadOffsets) / sizeof(int32_t));
+    const floatX *nowhere = reinterpret_cast<const floatX *>(memory.data);
     for (AttentionShape s : {AttentionShape{1024, 1024, 25, 25, 64}, AttentionShape{128, 8192, 32, 8, 128}}) {
         int64_t b = s.B - 1, h = s.NH - 2, kv = h * s.KV / s.NH,
                 rows = b * s.T; // the last KV head but in the first shape
-        AttentionHead head;
-        attention_head_kernel<<<1, 1>>>(reinterpret_cast<AttentionHead *>(memory.data), b * s.NH + h, s);
+        HeadOffsets at;
+        attention_head_kernel<<<1, 1>>>(reinterpret_cast<HeadOffsets *>(memory.data), b * s.NH + h, s,
+                                        attention_own_context(nowhere, s));
         cuda_check_launch("attention_head_kernel");
-        cuda_check(cudaMemcpy(&head, memory.data, sizeof(head), cudaMemcpyDeviceToHost));
+        cuda_check(cudaMemcpy(&at, memory.data, sizeof(at), cudaMemcpyDeviceToHost));
+        AttentionHead head = at.head;
         std::string name = attention_name(s);
         int64_t q = rows * (s.NH + 2 * s.KV) * s.HS + h * s.HS;
         CHECK(t, head.q == q, "%s: q begins at %lld", name.c_str(), (long long)head.q);
-        CHECK(t, head.k == (s.NH + kv - h) * s.HS, "%s: k lies %d behind q", name.c_str(), head.k);
+        int64_t k = rows * (s.NH + 2 * s.KV) * s.HS + kv * s.HS;
+        CHECK(t, at.k == k, "%s: k begins at %lld", name.c_str(), (long long)at.k);
         CHECK(t, head.out == rows * s.NH * s.HS + h * s.HS, "%s: out begins at %lld", name.c_str(),
               (long long)head.out);
         CHECK(t, head.row == (b * s.NH + h) * s.T, "%s: lse begins at %lld", name.c_str(), (long long)head.row);
