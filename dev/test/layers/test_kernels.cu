@@ -18,6 +18,7 @@
 #include "dev/test/layers/kernels_fp8.cuh"
 #include "dev/test/cuda/kernels_ptx.cuh"
 #include "dev/test/layers/kernels_attention.cuh"
+#include "dev/test/layers/kernels_context.cuh"
 #include "dev/test/layers/kernels_cudnn.cuh"
 #include "dev/test/layers/kernels_cross_entropy.cuh"
 #include "dev/test/optim/kernels_update.cuh"
