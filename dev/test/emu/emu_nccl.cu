@@ -8,9 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <nccl.h>
-#include <arpa/inet.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/time.h>
 #include <atomic>
 #include <thread>
@@ -86,7 +84,25 @@ struct World {
         cudaSetDevice(rank);
         for (cudaStream_t *s : {&stream, &kernels}) { cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); }
         data = zeros(16);
-        NCCL(ncclCommInitRank(&comm, ranks, shared_id(), rank));
+        NCCL(ncclCommInitRank(&comm, ranks, shared_id(), rank)); // @I
+    }
+    // A further communicator of these ranks. All ranks call this, each with the members of its own communicator.
+    ncclComm_t part(const std::vector<int> &members) {
+        ncclUniqueId id;
+        ncclComm_t made = nullptr;
+        const auto place = std::find(members.begin(), members.end(), rank);
+        if (rank == members[0]) { NCCL(ncclGetUniqueId(&id)); }
+        for (int member : members) {
+            if (rank == members[0] && member != rank) { EXPECT(write(pipe[member][1], &id, sizeof(id)) > 0, "gone"); }
+        }
+        if (place > members.begin() && place < members.end()) {
+            EXPECT(read(pipe[rank][0], &id, sizeof(id)) > 0, "gone");
+        }
+        if (place < members.end()) {
+            NCCL(ncclCommInitRank(&made, int(members.size()), id, int(place - members.begin()))); // @M
+        }
+        NCCL(sum(data, 1));
+        return made;
     }
     // Whatever a bug has made of the communicator.
     void end() {
@@ -94,7 +110,10 @@ struct World {
         ncclResult_t result = ncclCommDestroy(comm);
         EXPECT(result == ncclSuccess || bug, "%s: %s", ncclGetErrorString(result), ncclGetLastError(nullptr));
     }
-    ncclResult_t sum(float *data, size_t n) { return ncclAllReduce(data, data, n, ncclFloat32, ncclSum, comm, stream); }
+    ncclResult_t sum(float *data, size_t n) { return sum_in(comm, data, n); }
+    ncclResult_t sum_in(ncclComm_t in, float *data, size_t n) {
+        return ncclAllReduce(data, data, n, ncclFloat32, ncclSum, in, stream);
+    }
     // The communicator has failed, and says which rank has ended.
     void expect_failure(ncclResult_t result) {
         const std::string culprit = words("rank %d (pid ", victim), text = ncclGetLastError(comm);
@@ -285,7 +304,7 @@ CASE(order_of_sums, 2, 4) {
     }
 }
 
-// More than the buffers of a socket hold.
+// Several MiB.
 CASE(large, 2, 3) {
     const size_t share = 3 << 17, n = share * size_t(w->ranks);
     Buffer<float> data(std::vector<float>(n, float(w->rank + 1)));
@@ -330,7 +349,7 @@ CASE(ring, 1, 4) {
     check_ring<float>(w, ncclFloat32, 37);
     check_ring<unsigned char>(w, ncclUint8, 1);
     check_ring<__nv_bfloat16>(w, ncclBfloat16, 33);
-    check_ring<double>(w, ncclFloat64, 3 << 16); // more than the buffers of a socket hold
+    check_ring<double>(w, ncclFloat64, 3 << 16); // 1.5 MiB
 }
 
 // Without groups: along the ranks and back. All other ranks wait in the all-reduce meanwhile.
@@ -456,6 +475,81 @@ CASE(several, 2, 3) {
     w->begin(); // a third, when all others are gone
 }
 
+// The ranks of a 2 x 2 grid, with a communicator for each row and each column.
+struct Grid {
+    ncclComm_t row, column;
+    explicit Grid(World *w) {
+        const int left = w->rank / 2 * 2, top = w->rank % 2;
+        row = w->part({left, left + 1});
+        column = w->part({top, top + 2});
+    }
+    ~Grid() { ncclCommDestroy(row), ncclCommDestroy(column); }
+};
+
+// A rank may be slow between any two calls. Nothing is reported.
+CASE(grid, 4, 4) {
+    Grid grid(w);
+    const float mine = float(w->rank);
+    for (int round = 0; round < 8; round++) {
+        usleep(unsigned((w->rank * 7 + round * 13) % 9) * 5000);
+        Buffer<float> a(std::vector<float>(4, mine)), b(std::vector<float>(4, mine));
+        NCCL(w->sum_in(grid.row, a.data, 4));
+        NCCL(w->sum_in(grid.column, a.data, 4));
+        expect_same(a.host(), std::vector<float>(4, 6.0f), "over rows and then columns");
+        NCCL(ncclReduceScatter(b.data, b.data + w->rank / 2 * 2, 2, ncclFloat32, ncclSum, grid.column, w->stream));
+        NCCL(ncclAllGather(b.data + w->rank / 2 * 2, b.data, 2, ncclFloat32, grid.column, w->stream));
+        NCCL(w->sum(b.data, 4));
+        expect_same(b.host(), std::vector<float>(4, 12.0f), "scattered and gathered");
+    }
+}
+
+// Groups with two communicators, which ranks name in different orders.
+CASE(grid_neighbours, 4, 4) {
+    Grid grid(w);
+    const int in_row = 1 - w->rank % 2, in_column = 1 - w->rank / 2;
+    Buffer<float> send(values_of<float>(w->rank, 9)), beside(9), below(9), sum(values_of<float>(w->rank, 9));
+    for (int round = 0; round < 3; round++) {
+        NCCL(ncclGroupStart());
+        for (int turn = 0; turn < 2; turn++) {
+            const bool row = turn == w->rank % 2;
+            ncclComm_t comm = row ? grid.row : grid.column;
+            NCCL(ncclSend(send.data, 9, ncclFloat32, row ? in_row : in_column, comm, w->stream));
+            NCCL(ncclRecv(row ? beside.data : below.data, 9, ncclFloat32, row ? in_row : in_column, comm, w->stream));
+        }
+        NCCL(ncclGroupEnd());
+        expect_from(beside, w->rank ^ 1, "from the rank beside");
+        expect_from(below, w->rank ^ 2, "from the rank below");
+    }
+    NCCL(w->sum(sum.data, 9));
+    expect_same(sum.host(), reduced<float>(ncclSum, 4, 9), "all");
+}
+
+// Ranks wait in a chain for a rank that is late.
+CASE(late_rank, 3, 3) {
+    ncclComm_t first = w->part({0, 1}), second = w->part({1, 2});
+    if (w->rank == 2) { usleep(200000); }
+    if (w->rank > 0) { NCCL(w->sum_in(second, w->data, 1)); }
+    if (w->rank < 2) { NCCL(w->sum_in(first, w->data, 1)); }
+    if (w->rank < 2) { NCCL(ncclCommDestroy(first)); }
+    if (w->rank > 0) { NCCL(ncclCommDestroy(second)); }
+}
+
+// One thread for each communicator: what looks like a cycle is none, because the other threads are late.
+CASE(thread_for_each, 2, 2) {
+    ncclComm_t comms[2] = {w->part({0, 1}), w->part({0, 1})};
+    float *data[2] = {zeros(8), zeros(8)};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; i++) {
+        threads.emplace_back([&, i] {
+            cudaSetDevice(w->rank);
+            if (i != w->rank) { usleep(150000); }
+            NCCL(ncclAllReduce(data[i], data[i], 8, ncclFloat32, ncclSum, comms[i], i ? w->stream : w->kernels));
+        });
+    }
+    for (std::thread &thread : threads) { thread.join(); }
+    for (ncclComm_t comm : comms) { NCCL(ncclCommDestroy(comm)); }
+}
+
 CASE(questions, 1, 2) {
     int version = 0, count = 0, rank = -1, device = -1;
     ncclResult_t error = ncclNumResults;
@@ -482,34 +576,28 @@ CASE_ALONE(arguments, 2) {
     w->end();
 }
 
+// An id leads to a file of a process of this machine.
+CASE_ALONE(other_machine, 2) {
+    cudaSetDevice(w->rank);
+    const ncclUniqueId id = w->shared_id();
+    for (size_t place : {72, 80, 84}) { // of the file: inode, process and descriptor: dev/emu/nccl.cpp
+        ncclUniqueId wrong = id;
+        if (w->rank == 0) { continue; }
+        wrong.internal[place] = char(wrong.internal[place] ^ 64);
+        ncclResult_t result = ncclCommInitRank(&w->comm, w->ranks, wrong, w->rank);
+        EXPECT(result == ncclSystemError && w->comm == nullptr, "%s", ncclGetErrorString(result));
+        EXPECT(strstr(ncclGetLastError(nullptr), "must run on one machine"), "%s", ncclGetLastError(nullptr));
+    }
+    NCCL(ncclCommInitRank(&w->comm, w->ranks, id, w->rank));
+    w->end();
+}
+
 // The process that made the id may leave first: it waits for the other processes.
 CASE(leaves_first, 2, 3) {
     Buffer<float> data(values_of<float>(w->rank, 8));
     NCCL(w->sum(data.data, 8));
     if (w->rank > 0) { w->wait(), usleep(20000); }
     for (int r = 1; r < w->ranks && w->rank == 0; r++) { w->tell(r); }
-}
-
-// Connections of others to the server's port: one that says nothing, one that ends at once, one that talks nonsense.
-CASE_ALONE(strangers, 2) {
-    ncclUniqueId id;
-    uint16_t port;
-    int strangers[3];
-    if (w->rank == 0) { NCCL(ncclGetUniqueId(&id)); }
-    memcpy(&port, id.internal + 24, sizeof(port)); // dev/emu/nccl_wire.h
-    for (int i = 0; i < 3 && w->rank == 0; i++) {
-        std::vector<char> nonsense(3000, 'x');
-        sockaddr_in to = {};
-        to.sin_family = AF_INET, to.sin_port = htons(port), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        strangers[i] = socket(AF_INET, SOCK_STREAM, 0);
-        EXPECT(connect(strangers[i], (sockaddr *)&to, sizeof(to)) == 0, "no connection to port %d", port);
-        if (i == 1) { close(strangers[i]); }
-        if (i == 2) { EXPECT(write(strangers[i], nonsense.data(), nonsense.size()) > 0, "nonsense"); }
-    }
-    w->share(&id, sizeof(id));
-    cudaSetDevice(w->rank);
-    NCCL(ncclCommInitRank(&w->comm, w->ranks, id, w->rank));
-    w->end();
 }
 
 // Signals interrupt what waits, and change nothing.
@@ -636,6 +724,20 @@ VICTIM_ALONE(fault_die, 3, KILLED) {
     w->end();
 }
 
+// A fault's rank is that of the first communicator. It counts the collectives of all.
+VICTIM_ALONE(fault_die_in_part, 2, KILLED) {
+    set_fault(w, "die", "3");
+    w->begin();
+    ncclComm_t part = w->part({1, 0}); // with the first collective
+    NCCL(w->sum(w->data, 8));
+    ncclResult_t result = w->sum_in(part, w->data, 8);
+    const std::string text = ncclGetLastError(part), culprit = words("rank %d (pid ", 1 - w->victim);
+    EXPECT(result == ncclRemoteError && text.find(culprit) != std::string::npos, "%s", text.c_str());
+    w->expect_failure(w->sum(zeros(8), 8));
+    ncclCommDestroy(part);
+    w->end();
+}
+
 VICTIM_ALONE(fault_hang, 3, STATUS_OF_VICTIM) {
     set_fault(w, "hang", "1");
     w->begin();
@@ -711,9 +813,76 @@ VICTIM_ALONE(fault_corrupt_ring, 3, 0) {
 
 // ---- Planted bugs ----
 
-//! emu: a transfer of rank 0 waits for ever, at @C
-//!   ncclSend of 8 float32 to rank 1, at @C
-//!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
+//! emu: 2 ranks wait for each other, at @A
+//!   rank 0 (pid %p): ncclAllGather of 8 float32, at @A, as rank 0 of communicator 2, made at @M
+//!   rank 1 (pid %p): ncclReduceScatter of 8 float32 (sum), at @B, as rank 1 of communicator 3, made at @M
+BUG(other_order, 2, 0) {
+    ncclComm_t first = w->part({0, 1}), second = w->part({0, 1});
+    float *to = zeros(16), *from = zeros(16);
+    for (int turn = 0; turn < 2; turn++) {
+        if ((turn == 0) == (!w->bug || w->rank == 0)) {
+            ncclAllGather(from, to, 8, ncclFloat32, first, w->stream); // @A
+        } else {
+            ncclReduceScatter(from, to, 8, ncclFloat32, ncclSum, second, w->stream); // @B
+        }
+    }
+    ncclCommDestroy(first), ncclCommDestroy(second);
+}
+
+//! emu: 3 ranks wait for each other, at @A
+//!   rank 0 (pid %p): ncclAllReduce of 1 float32 (sum), at @A, as rank 0 of communicator 2, made at @M
+//!   rank 1 (pid %p): ncclAllReduce of 1 float32 (sum), at @A, as rank 0 of communicator 3, made at @M
+//!   rank 2 (pid %p): ncclAllReduce of 1 float32 (sum), at @A, as rank 0 of communicator 4, made at @M
+BUG(cycle, 3, 0) {
+    ncclComm_t comms[3] = {w->part({0, 1}), w->part({1, 2}), w->part({2, 0})};
+    const bool reversed = w->bug && w->rank > 0;
+    for (int turn = 0; turn < 3; turn++) {
+        ncclComm_t comm = comms[reversed ? 2 - turn : turn];
+        float *data = zeros(1);
+        if (comm) { ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, comm, w->stream); } // @A
+    }
+    for (ncclComm_t comm : comms) {
+        if (comm) { ncclCommDestroy(comm); }
+    }
+}
+
+//! emu: 3 ranks wait for each other, at @S
+//!   rank 0 (pid %p): ncclSend of 8 float32 to rank 1, at @S, as rank 0 of communicator 1, made at @I
+//!   rank 1 (pid %p): ncclAllReduce of 8 float32 (sum), at @A, as rank 0 of communicator 2, made at @M
+//!   rank 2 (pid %p): ncclRecv of 8 float32 from rank 1, at @R, as rank 0 of communicator 3, made at @M
+BUG(cycle_of_transfers, 3, 0) {
+    ncclComm_t sums = w->part({1, 2}), back = w->part({2, 0});
+    float *other = zeros(8);
+    auto sum = [&] { ncclAllReduce(other, other, 8, ncclFloat32, ncclSum, sums, w->stream); }; // @A
+    if (w->rank == 0) {
+        ncclSend(w->data, 8, ncclFloat32, 1, w->comm, w->stream); // @S
+        ncclSend(w->data, 8, ncclFloat32, 0, back, w->stream);
+    }
+    if (w->rank == 1 && w->bug) { sum(); }
+    if (w->rank == 1) { ncclRecv(w->data, 8, ncclFloat32, 0, w->comm, w->stream); }
+    if (w->rank == 2 && !w->bug) { sum(); }
+    if (w->rank == 2) {
+        ncclRecv(w->data, 8, ncclFloat32, 1, back, w->stream); // @R
+    }
+    if ((w->rank == 2 && w->bug) || (w->rank == 1 && !w->bug)) { sum(); }
+    for (ncclComm_t comm : {sums, back}) {
+        if (comm) { ncclCommDestroy(comm); }
+    }
+}
+
+//! emu: a rank waits for itself, at @C
+//!   rank 0 (pid %p): ncclSend of 8 float32 to rank 0, at @C, as rank 0 of communicator 1, made at @I
+BUG(sends_to_itself, 1, 0) {
+    float *receive = zeros(8);
+    if (!w->bug) { ncclGroupStart(); }
+    ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @C
+    ncclRecv(receive, 8, ncclFloat32, 0, w->comm, w->stream);
+    if (!w->bug) { ncclGroupEnd(); }
+}
+
+//! emu: 2 ranks wait for each other, at @C
+//!   rank 0 (pid %p): ncclSend of 8 float32 to rank 1, at @C, as rank 0 of communicator 1, made at @I
+//!   rank 1 (pid %p): ncclSend of 8 float32 to rank 0, at @C, as rank 1 of communicator 1, made at @I
 BUG(sends_without_group, 2, 0) {
     float *receive = zeros(8);
     if (!w->bug) { ncclGroupStart(); }
@@ -722,14 +891,14 @@ BUG(sends_without_group, 2, 0) {
     if (!w->bug) { ncclGroupEnd(); }
 }
 
-//! emu: a transfer of rank 1 waits for ever, at @F
-//!   ncclRecv of 8 float32 from rank 2, at @R
-//!   rank 2 calls ncclAllReduce of 8 float32 (sum), at @A
+//! emu: 2 ranks wait for each other, at @R
+//!   rank 1 (pid %p): ncclRecv of 8 float32 from rank 2, at @R, as rank 1 of communicator 1, made at @I
+//!   rank 2 (pid %p): ncclAllReduce of 8 float32 (sum), at @A, as rank 2 of communicator 1, made at @I
 BUG(never_sent, 3, 1) {
     float *receive = zeros(8);
     ncclGroupStart();
     if (w->rank == 1) {
-        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @F
+        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream);
         ncclRecv(receive, 8, ncclFloat32, 2, w->comm, w->stream); // @R
     }
     if (w->rank == 0) { ncclRecv(receive, 8, ncclFloat32, 1, w->comm, w->stream); }
@@ -738,9 +907,9 @@ BUG(never_sent, 3, 1) {
     ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @A
 }
 
-//! emu: a transfer of rank 0 waits for ever, at @C
-//!   ncclRecv of 8 float32 from rank 1, at @C
-//!   rank 1 calls ncclCommDestroy, at @D
+//! emu: 2 ranks wait for each other, at @C
+//!   rank 0 (pid %p): ncclRecv of 8 float32 from rank 1, at @C, as rank 0 of communicator 1, made at @I
+//!   rank 1 (pid %p): ncclCommDestroy, at @D, as rank 1 of communicator 1, made at @I
 BUG_ALONE(peer_left_early, 0, 1) {
     w->begin();
     if (w->rank == 1 && !w->bug) { ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); }
@@ -750,8 +919,8 @@ BUG_ALONE(peer_left_early, 0, 1) {
     ncclCommDestroy(w->comm); // @D
 }
 
-//! emu: a transfer of rank 1 receives something else than its peer sends, at @R
-//!   ncclRecv of 4 float32 from rank 0, at @R
+//! emu: a receive differs from the send of its peer, at @R
+//!   rank 1 calls ncclRecv of 4 float32 from rank 0, at @R
 //!   rank 0 calls ncclSend of 8 float32 to rank 1, at @C
 BUG(other_count_received, 2, 1) {
     if (w->rank == 0) {
@@ -761,8 +930,8 @@ BUG(other_count_received, 2, 1) {
     }
 }
 
-//! emu: a transfer of rank 0 receives something else than its peer sends, at @R
-//!   ncclRecv of 8 int32 from rank 1, at @R
+//! emu: a receive differs from the send of its peer, at @R
+//!   rank 0 calls ncclRecv of 8 int32 from rank 1, at @R
 //!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
 BUG(other_type_received, 2, 0) {
     if (w->rank == 1) {
@@ -810,7 +979,8 @@ BUG(used_while_received, 2, 1) {
     if (w->rank == 1) { plus_two<<<1, 16, 0, w->kernels>>>(out, w->data); } // @L
 }
 
-//! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
+//! emu: collective 1 of the communicator differs, at @B
+//!   rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
 //!   rank 0 calls ncclAllGather of 8 float32, at @A
 BUG(other_operation, 2, 1) {
     if (w->rank == 0 || !w->bug) {
@@ -820,7 +990,8 @@ BUG(other_operation, 2, 1) {
     }
 }
 
-//! emu: collective 2 of the communicator differs: rank 1 calls ncclReduceScatter of 4 float32 (sum), at @C
+//! emu: collective 2 of the communicator differs, at @C
+//!   rank 1 calls ncclReduceScatter of 4 float32 (sum), at @C
 //!   rank 0 calls ncclReduceScatter of 8 float32 (sum), at @C
 BUG(other_count, 2, 1) {
     size_t n = w->bug && w->rank == 1 ? 4 : 8;
@@ -828,29 +999,33 @@ BUG(other_count, 2, 1) {
     ncclReduceScatter(w->data, w->data + n * w->rank, n, ncclFloat32, ncclSum, w->comm, w->stream); // @C
 }
 
-//! emu: collective 1 of the communicator differs: rank 2 calls ncclAllReduce of 8 bfloat16 (sum), at @C
+//! emu: collective 1 of the communicator differs, at @C
+//!   rank 2 calls ncclAllReduce of 8 bfloat16 (sum), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
 BUG(other_type, 3, 2) {
     ncclDataType_t type = w->bug && w->rank == 2 ? ncclBfloat16 : ncclFloat32;
     ncclAllReduce(w->data, w->data, 8, type, ncclSum, w->comm, w->stream); // @C
 }
 
-//! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (average), at @C
+//! emu: collective 1 of the communicator differs, at @C
+//!   rank 1 calls ncclAllReduce of 8 float32 (average), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
 BUG(other_reduction, 2, 1) {
     ncclRedOp_t reduction = w->bug && w->rank == 1 ? ncclAvg : ncclSum;
     ncclAllReduce(w->data, w->data, 8, ncclFloat32, reduction, w->comm, w->stream); // @C
 }
 
-//! emu: collective 1 of the communicator differs: rank 1 calls ncclBroadcast of 8 float32 from rank 1, at @C
+//! emu: collective 1 of the communicator differs, at @C
+//!   rank 1 calls ncclBroadcast of 8 float32 from rank 1, at @C
 //!   rank 0 calls ncclBroadcast of 8 float32 from rank 0, at @C
 BUG(other_root, 2, 1) {
     ncclBroadcast(w->data, w->data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
 }
 
-//! emu: ncclAllReduce of 8 float32 (sum) on rank 0 waits for rank 1, which has called ncclCommDestroy, at @W
-//!   at @D
-BUG_ALONE(left_early, 0, 1) {
+//! emu: collective 1 of the communicator differs, at @D
+//!   rank 1 calls ncclCommDestroy, at @D
+//!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @W
+BUG_ALONE(left_early, 1, 1) {
     w->begin();
     if (w->rank == 0 || !w->bug) {
         ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @W
@@ -882,15 +1057,13 @@ BUG(unwritten_buffer, 2, 0) {
 }
 
 //! emu: ncclAllGather: recvbuff overlaps sendbuff, and not as in place, at @C
-//!   sendbuff %x and recvbuff %x differ by 0 bytes; in place on rank 1 of 2 means sendbuff == recvbuff + rank *
-//!   sendcount
+//!   recvbuff lies 0 bytes behind sendbuff, and in place on rank 1 of 2 it lies -32 bytes behind
 BUG(gathered_in_wrong_place, 2, 1) {
     ncclAllGather(w->data + (w->bug ? 0 : 8 * w->rank), w->data, 8, ncclFloat32, w->comm, w->stream); // @C
 }
 
 //! emu: ncclReduceScatter: recvbuff overlaps sendbuff, and not as in place, at @C
-//!   sendbuff %x and recvbuff %x differ by 16 bytes; in place on rank 1 of 2 means recvbuff == sendbuff + rank *
-//!   recvcount
+//!   recvbuff lies 16 bytes behind sendbuff, and in place on rank 1 of 2 it lies 32 bytes behind
 BUG(scattered_in_wrong_place, 2, 1) {
     int place = w->bug ? 4 : 8;
     ncclReduceScatter(w->data, w->data + place * w->rank, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
@@ -990,27 +1163,27 @@ BUG_ALONE(never_destroyed, 1, 0) {
     if (!w->bug || w->rank != 1) { ncclCommDestroy(w->comm); }
 }
 
-//! emu: ncclCommInitRank of rank %n of %n on device 0, which rank %n uses, at @I
-//!   rank %n (pid %p) called it at @I
+//! emu: ncclCommInitRank of rank %n of %n on device 0, which rank %n uses, at @J
+//!   rank %n (pid %p) called it at @J
 BUG_ALONE(one_device_for_two, ANY, 1) {
     cudaSetDevice(w->bug ? 0 : w->rank);
-    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->rank); // @I
+    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->rank); // @J
     if (!w->bug) { w->end(); }
 }
 
-//! emu: ncclCommInitRank of rank %n of %n, and there is such a rank already, at @I
-//!   rank %n (pid %p) called it at @I
+//! emu: ncclCommInitRank of rank %n of %n, and there is such a rank already, at @J
+//!   rank %n (pid %p) called it at @J
 BUG_ALONE(one_rank_twice, ANY, 1) {
     cudaSetDevice(w->rank);
-    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->bug ? 0 : w->rank); // @I
+    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->bug ? 0 : w->rank); // @J
     if (!w->bug) { w->end(); }
 }
 
-//! emu: ncclCommInitRank of rank %n of %n, and another rank says %n ranks, at @I
-//!   rank %n (pid %p) called it at @I
+//! emu: ncclCommInitRank of rank %n of %n, and another rank says %n ranks, at @J
+//!   rank %n (pid %p) called it at @J
 BUG_ALONE(other_number_of_ranks, ANY, 1) {
     cudaSetDevice(w->rank);
-    ncclCommInitRank(&w->comm, w->bug ? 3 - w->rank : 2, w->shared_id(), w->rank); // @I
+    ncclCommInitRank(&w->comm, w->bug ? 3 - w->rank : 2, w->shared_id(), w->rank); // @J
     if (!w->bug) { w->end(); }
 }
 
