@@ -80,9 +80,8 @@ bool inject_fault(int rank) {
     sscanf(text, "%15[a-z]@%d:%d%n:%d%n", kind, &victim, &n, &end, &seconds, &end);
     auto is = [&](const char *other) { return strcmp(kind, other) == 0; };
     if (end == 0 || text[end] != '\0' || !(is("die") || is("hang") || is("delay") || is("rest") || is("corrupt"))) {
-        report({nullptr, 0}, format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay, rest or corrupt, with "
-                                    "@rank:n[:seconds]",
-                                    text));
+        const char *const expected = "expected die, hang, delay, rest or corrupt, with @rank:n[:seconds]";
+        report({nullptr, 0}, format("EMU_NCCL_FAULT=\"%s\": %s", text, expected));
     }
     if (victim != rank || ++calls != n) { return false; }
     if (is("die")) { raise(SIGKILL); }
@@ -269,7 +268,6 @@ bool exchange(const ncclComm &comm, Received *received, bool *misses) {
         *misses |= !comes || (!t.sends && !take(&t, partner, &(*received)[i]));
         done &= t.done;
     }
-    if (done) { own.count = 0; }
     return done;
 }
 
@@ -288,8 +286,10 @@ std::string meet(const std::vector<Call> &group, Received *received) {
         const uint32_t heard = comm->own().bell;
         if (!rung) { find_ended(*comm); }
         done = exchange(*comm, received, &misses);
-        if (misses) { problem = comm->state == ABORTED ? "aborted by ncclCommAbort" : comm->group->problem; }
+        if (misses) { problem = comm->group->problem; }
+        if (!done && comm->state == ABORTED) { problem = "aborted by ncclCommAbort"; }
         if (misses && problem.empty() && !rung) { find_cycle(*comm); }
+        if (done || !problem.empty()) { comm->own().count = 0; } // the rank does not wait any more
         lock.unlock();
         rung = done || !problem.empty() || sleep_at(&comm->own(), heard);
     }
@@ -434,10 +434,9 @@ ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at
     Received nothing;
     const File file = open_file(id.file);
     if (file.shared == nullptr) {
-        return fail(ncclSystemError,
-                    words("no memory is shared with process %d on %s, which made the id (%s); all ranks "
-                          "must run on one machine",
-                          id.file.pid, id.host, strerror(errno)));
+        const std::string why = words("no memory is shared with process %d on %s, which made the id (%s)", id.file.pid,
+                                      id.host, strerror(errno));
+        return fail(ncclSystemError, why + "; all ranks must run on one machine");
     }
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     ncclComm *made = new ncclComm{rank, ranks, device, file, file.shared->group + id.group};
@@ -456,14 +455,10 @@ ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at
 // ---- The interface ----
 
 const char *ncclGetErrorString(ncclResult_t result) {
-    static const char *const TEXTS[] = {"no error",
-                                        "unhandled cuda error",
-                                        "unhandled system error",
-                                        "internal error",
-                                        "invalid argument",
-                                        "invalid usage",
-                                        "remote process exited or there was a network error",
-                                        "operation in progress"};
+    static const char REMOTE[] = "remote process exited or there was a network error";
+    static const char *const TEXTS[] = {"no error",       "unhandled cuda error", "unhandled system error",
+                                        "internal error", "invalid argument",     "invalid usage",
+                                        REMOTE,           "operation in progress"};
     return result < ncclNumResults ? TEXTS[result] : "unknown result code";
 }
 

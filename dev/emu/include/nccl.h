@@ -1,6 +1,6 @@
-// NCCL for the emulator: collectives between processes, over sockets (dev/emu/nccl.cpp). A call blocks until all ranks
-// have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of
-// its stream. A communicator blocks in all configurations.
+// NCCL for the emulator: collectives between processes of one machine (dev/emu/nccl.cpp). A call blocks until all ranks
+// have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of its
+// stream. A communicator blocks in all configurations.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 
@@ -62,7 +62,7 @@ const char *ncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm); // of the calling thread's last failed call
 ncclResult_t ncclGetVersion(int *version);
 
-// The process that makes the id runs the server: the communicator ends with it.
+// The process that makes the id must live until all ranks have joined.
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id, EMU_HERE);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, EMU_HERE);
 ncclResult_t ncclCommFinalize(ncclComm_t comm, EMU_HERE);
