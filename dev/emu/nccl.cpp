@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <algorithm>
+#include <memory>
 
 using namespace emu;
 using namespace emu::nccl;
@@ -439,14 +440,13 @@ ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at
         return fail(ncclSystemError, why + "; all ranks must run on one machine");
     }
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
-    ncclComm *made = new ncclComm{rank, ranks, device, file, file.shared->group + id.group};
+    auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, file, file.shared->group + id.group});
     enter(*made, host_name(), at);
-    meet({new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made, nullptr, at)}, &nothing);
+    meet({new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, at)}, &nothing);
     if (made->error != ncclSuccess) { return static_cast<ncclResult_t>(made->error.load()); }
     std::lock_guard<std::mutex> guard(handles_mutex);
     if (handles.empty()) { on_exit(warn_of_live_comms, nullptr); }
-    handles.push_back(made);
-    *comm = made;
+    handles.push_back(*comm = made.release());
     return ncclSuccess;
 }
 

@@ -8,8 +8,9 @@
 
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
 names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, LLAMA tests of
-test_llama3emu, NCCL tests of build/emu/emu_nccl, CPU and EMU a test file of dev/test/programs with pytest's -k, for train_gpt2 and train_gpt2emu, and if
-it names llama for train_llama3 and train_llama3emu. Run it before and after tests are merged.
+test_llama3emu, NCCL tests of build/emu/emu_nccl, CPU and EMU a test file of dev/test/programs with pytest's -k, for
+train_gpt2 and train_gpt2emu, and if it names llama for train_llama3 and train_llama3emu. Run it before and after tests
+are merged.
 """
 import argparse
 import collections
@@ -320,7 +321,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/ranks/zero.h", "if (group == ZERO_MUON && optimizer == OPTIMIZER_MUON)", "if (group == ZERO_MUON)", UNIT,
      "zero"),
     ("dev/emu/nccl.cpp", "if (misses && problem.empty() && !rung) { find_cycle(*comm); }", "", NCCL, "other_order"),
-    ("dev/emu/nccl.cpp", "if (!rung) { find_ended(*comm); }", "", NCCL, "ends"),
+    ("dev/emu/nccl.cpp", "if (!rung) { find_ended(*comm); }", "", NCCL, "fault_die_in_part"),
     ("dev/emu/nccl.cpp", "comm->own().count = 0; }", "}", NCCL, "goes_on_in_part"),
     ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer != 1", NCCL, "order_of_sums"),
     ("dev/emu/nccl.cpp", "a.type == b.type && a.count == b.count", "a.type == b.type", NCCL, "other_count"),
@@ -330,7 +331,6 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/emu/nccl_shared.cpp", "found || m->several_threads", "false", NCCL, "thread_for_each"),
     ("dev/emu/nccl_shared.cpp", "t->done || partner_of(shared, *t)", "t->done", NCCL, "grid"),
     ("dev/emu/nccl_shared.cpp", "m.process < comm.own().process || ", "", NCCL, "other_order cycle"),
-    ("dev/emu/nccl_shared.cpp", "m.ended || ", "", NCCL, "ends"),
     ("llmc/ranks/nccl.h", "* (nccl->ranks->num_ranks - 1);", "* nccl->ranks->num_ranks;", EMU,
      "test_gpu_ranks.py -k plan_is_what_happens"),
     ("llmc/ranks/zero.h", "rest + there + 2.0", "rest + 2.0", EMU, "test_gpu_ranks.py -k plan_is_what_happens"),
@@ -729,8 +729,8 @@ def targets_of(mistake):
     """What make builds for the test."""
     llama = ["train_llama3", "train_llama3emu"] if "llama" in mistake.test else []
     return {UNIT: [unit_program(suite) for suite in mistake.test.split()], FUZZ: [f"build/{mistake.test}"],
-            KERNELS: ["build/emu/test_kernels"], LLAMA: ["test_llama3emu"], NCCL: ["build/emu/emu_nccl"], CPU: ["train_gpt2", "tokenize"],
-            EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
+            KERNELS: ["build/emu/test_kernels"], LLAMA: ["test_llama3emu"], NCCL: ["build/emu/emu_nccl"],
+            CPU: ["train_gpt2", "tokenize"], EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
 
 
 def test_passes(mistake):

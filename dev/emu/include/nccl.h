@@ -1,6 +1,6 @@
 // NCCL for the emulator: collectives between processes of one machine (dev/emu/nccl.cpp). A call blocks until all ranks
-// have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of its
-// stream. A communicator blocks in all configurations.
+// have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of
+// its stream. A communicator blocks in all configurations.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 

@@ -90,16 +90,15 @@ struct World {
     ncclComm_t part(const std::vector<int> &members) {
         ncclUniqueId id;
         ncclComm_t made = nullptr;
-        const auto place = std::find(members.begin(), members.end(), rank);
-        if (rank == members[0]) { NCCL(ncclGetUniqueId(&id)); }
-        for (int member : members) {
-            if (rank == members[0] && member != rank) { EXPECT(write(pipe[member][1], &id, sizeof(id)) > 0, "gone"); }
+        const int place = int(std::find(members.begin(), members.end(), rank) - members.begin());
+        const int count = int(members.size());
+        if (place == 0) { NCCL(ncclGetUniqueId(&id)); }
+        for (int i = 1; i < count && place == 0; i++) {
+            EXPECT(write(pipe[members[i]][1], &id, sizeof(id)) > 0, "rank %d is gone", members[i]);
         }
-        if (place > members.begin() && place < members.end()) {
-            EXPECT(read(pipe[rank][0], &id, sizeof(id)) > 0, "gone");
-        }
-        if (place < members.end()) {
-            NCCL(ncclCommInitRank(&made, int(members.size()), id, int(place - members.begin()))); // @M
+        if (place > 0 && place < count) { EXPECT(read(pipe[rank][0], &id, sizeof(id)) > 0, "nobody has an id"); }
+        if (place < count) {
+            NCCL(ncclCommInitRank(&made, count, id, place)); // @M
         }
         NCCL(sum(data, 1));
         return made;
@@ -580,7 +579,7 @@ CASE_ALONE(arguments, 2) {
 CASE_ALONE(other_machine, 2) {
     cudaSetDevice(w->rank);
     const ncclUniqueId id = w->shared_id();
-    for (size_t place : {72, 80, 84}) { // of the file: inode, process and descriptor: dev/emu/nccl.cpp
+    for (size_t place : {72, 80, 84}) { // the file's inode, process and descriptor in dev/emu/nccl.cpp
         ncclUniqueId wrong = id;
         if (w->rank == 0) { continue; }
         wrong.internal[place] = char(wrong.internal[place] ^ 64);
@@ -1222,7 +1221,7 @@ static int run_rank(const RankTest &test, char **words) {
     World w = {};
     w.ranks = atoi(words[0]), w.rank = my_rank = atoi(words[1]), w.victim = atoi(words[2]), w.bug = atoi(words[3]);
     for (int i = 0; i < 2 * w.ranks; i++) { w.pipe[i / 2][i % 2] = atoi(words[4 + i]); }
-    alarm(240); // rather than hang
+    alarm(60); // rather than hang
     if (!test.begins_alone) { w.begin(); }
     test.function(&w);
     if (!test.begins_alone) { w.end(); }
