@@ -502,7 +502,7 @@ CASE(grid, 4, 4) {
     }
 }
 
-// Groups with two communicators, which ranks name in different orders.
+// Groups with two communicators. One after the other, as the ranks name them, they would be a cycle.
 CASE(grid_neighbours, 4, 4) {
     Grid grid(w);
     const int in_row = 1 - w->rank % 2, in_column = 1 - w->rank / 2;
@@ -510,7 +510,7 @@ CASE(grid_neighbours, 4, 4) {
     for (int round = 0; round < 3; round++) {
         NCCL(ncclGroupStart());
         for (int turn = 0; turn < 2; turn++) {
-            const bool row = turn == w->rank % 2;
+            const bool row = turn == (w->rank % 2 != w->rank / 2);
             ncclComm_t comm = row ? grid.row : grid.column;
             NCCL(ncclSend(send.data, 9, ncclFloat32, row ? in_row : in_column, comm, w->stream));
             NCCL(ncclRecv(row ? beside.data : below.data, 9, ncclFloat32, row ? in_row : in_column, comm, w->stream));
