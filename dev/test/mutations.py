@@ -326,7 +326,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer != 1", NCCL, "order_of_sums"),
     ("dev/emu/nccl.cpp", "a.type == b.type && a.count == b.count", "a.type == b.type", NCCL, "other_count"),
     ("dev/emu/nccl.cpp", "c.comm->file.inode, c.comm->group)", "0, 0)", NCCL, "grid_neighbours"),
-    ("dev/emu/nccl.cpp", "if (!ok) { spoil(c); }", "", NCCL, "ends_before_sending"),
+    ("dev/emu/nccl.cpp", "if (!ok) { spoil(c); }", "", NCCL, "used_after_failure"),
     ("dev/emu/nccl_shared.cpp", "!p.done && p.peer == t.own && ", "p.peer == t.own && ", NCCL, "group_and_single"),
     ("dev/emu/nccl_shared.cpp", "found || m->several_threads", "false", NCCL, "thread_for_each"),
     ("dev/emu/nccl_shared.cpp", "t->done || partner_of(shared, *t)", "t->done", NCCL, "grid"),

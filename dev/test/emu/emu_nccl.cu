@@ -669,8 +669,8 @@ RANK_TEST(goes_on_in_part, test_case, 3, 3, STATUS_OF_VICTIM, 0, false) {
     ncclComm_t part = w->part({low, high});
     float *data = zeros(8);
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
-    if (w->rank == low) {
-        w->expect_failure(ncclRecv(w->data, 8, ncclFloat32, high, w->comm, w->stream));
+    if (w->rank == high) {
+        w->expect_failure(ncclRecv(w->data, 8, ncclFloat32, low, w->comm, w->stream));
         usleep(150000);
     }
     NCCL(w->sum_in(part, data, 8));
@@ -1123,6 +1123,15 @@ BUG(used_before_group_end, 2, 1) {
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream);
     if ((!w->bug || w->rank == 0) && ncclGroupEnd() != ncclSuccess) { return; }
     plus_one<<<1, 16, 0, w->stream>>>(out, receive); // @L
+}
+
+//! emu: uninitialised memory: read of 4 bytes in device memory in kernel plus_one[0,0] at @R
+//!   0 bytes into the allocation of 64 bytes at %x
+BUG(used_after_failure, 2, 0) {
+    float *out = zeros(16);
+    if (w->bug && w->rank == 1) { _exit(0); }
+    w->sum(w->data, 16);
+    plus_one<<<1, 16, 0, w->stream>>>(out, w->data); // @L
 }
 
 //! emu: ncclAllReduce with a communicator that was destroyed, at @C
