@@ -172,6 +172,13 @@ static bool leads_back(Shared *shared, const Member *from, std::vector<const Mem
     return false;
 }
 
+// Do the waits of a communicator end soon, because a rank has ended?
+static bool fails(const File &file, const Group &group) {
+    const Member *first = file.shared->member + group.first;
+    auto is_dead = [&](const Member &m) { return !is_alive(file, m); };
+    return group.problem[0] != '\0' || std::any_of(first, first + group.ranks, is_dead);
+}
+
 // The lock lets this see all waits at once, so a cycle can never end. Its lowest rank reports it.
 void find_cycle(const ncclComm &comm) {
     std::vector<const Member *> met;
@@ -181,7 +188,7 @@ void find_cycle(const ncclComm &comm) {
     if (!leads_back(shared, &comm.own(), &met, &path)) { return; }
     for (const Transfer *t : path) {
         const Member &m = shared->member[t->own];
-        if (m.process < comm.own().process || !is_alive(comm.file, m)) { return; }
+        if (m.process < comm.own().process || fails(comm.file, shared->group[m.group])) { return; }
         lines += words("%s  rank %d (pid %d): ", lines.empty() ? "" : "\n", shared->member[m.process].rank, m.pid);
         lines += to_text(t->call) + words(", as rank %d of communicator %d, made at %s", m.rank, m.group + 1, m.at);
     }

@@ -322,7 +322,6 @@ MISTAKES = [Mistake(*row) for row in (
      "zero"),
     ("dev/emu/nccl.cpp", "if (misses && problem.empty() && !rung) { find_cycle(*comm); }", "", NCCL, "other_order"),
     ("dev/emu/nccl.cpp", "if (!rung) { find_ended(*comm); }", "", NCCL, "fault_die_in_part"),
-    ("dev/emu/nccl.cpp", "if (done || !problem.empty()) {", "if (done) {", NCCL, "goes_on_in_part"),
     ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer != 1", NCCL, "order_of_sums"),
     ("dev/emu/nccl.cpp", "a.type == b.type && a.count == b.count", "a.type == b.type", NCCL, "other_count"),
     ("dev/emu/nccl.cpp", "c.comm->file.inode, c.comm->group)", "0, 0)", NCCL, "grid_neighbours"),
