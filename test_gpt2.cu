@@ -25,9 +25,9 @@
 
 #define FIXTURES "dev/test/fixtures/"
 #ifdef TEST_LLAMA3
-// maxT, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
-#define SIZES(maxT, V, Vp, L, NH, C)                                                                                   \
-    { maxT, V, L, NH, C, Vp, 3, 1, (C) / (NH), 3 * (C), (L) % 2, (NH) % 2 == 0, 1e-5f, 1e4f, 8, 1, 4, 16, 0 }
+// T, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
+#define SIZES(T, V, Vp, L, NH, C)                                                                                      \
+    { T, V, L, NH, C, Vp, 3, (NH) % 4 ? 1 : 2, (C) / (NH), 3 * (C), (L) % 2, !((NH) % 2), 1e-5f, 1e4f, 8, 1, 4, 16, 0 }
 #else
 #define SIZES GPT2_CONFIG
 #endif
@@ -97,8 +97,11 @@ template <class T> static void to_gpu(T *device, const T *host, size_t n) {
 // Copies this rank's part of an array of buckets to its places in the order of the parameter table. The rest stays.
 template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> array, std::vector<float> *ordered) {
     visit_own_pieces(&trainer->shards, [&](const ZeroPiece &piece) {
-        std::vector<float> values = to_host(piece_element(&trainer->shards, array, piece), piece.count);
-        std::copy(values.begin(), values.end(), ordered->begin() + piece.in_file);
+        std::vector<float> values = to_host(piece_element(&trainer->shards, array, piece), piece.strips * piece.count);
+        for (int64_t i = 0; i < piece.strips; i++) {
+            const float *strip = values.data() + i * piece.count;
+            std::copy(strip, strip + piece.count, ordered->begin() + piece.in_file + i * piece.stride);
+        }
         return true;
     });
 }
@@ -140,7 +143,7 @@ Rig::Rig(Test *t, const ModelConfig *config, RunShape shape) {
 static bool rig_read(Test *t, Rig *m, CheckpointReader *reader) {
     Error error;
     m->ok = m->ok && CHECK(t, trainer_read_state(&m->trainer, m->run.get(), reader, &error), "%s", error.text);
-    if (m->ok && m->trainer.model.shape.num_ranks == 1) { share_state(&m->trainer); }
+    if (m->ok && m->trainer.shards.all.size == 1) { share_state(&m->trainer); }
     return m->ok;
 }
 
@@ -177,8 +180,23 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     shape.recompute = recompute, shape.gelu_fusion = gelu_fusion;
     shape.head_rows = 8192;
     shape.has_master = !PRECISION_IS_FP32;
-    shape.num_ranks = 1;
+    shape.grid = {1, 1, 1, 1};
+    shape.pipeline = {PIPE_1F1B, 1, 0, 1, 1};
     return shape;
+}
+
+// Runs the forward of a batch in a slot's staging memory, and its losses or its backward.
+static void run_batch(Trainer *trainer, BatchSlot *slot, int B, int T, const BatchRole *role) {
+    int64_t N = (int64_t)B * T;
+    send_batch(trainer, slot, B, T, true);
+    trainer->model.pass = pass_of(&trainer->model, {PIPE_FORWARD, 0, 0, 0, false}, 0);
+    forward_pass(trainer, slot, B, T, role->trains ? LINEAR_FOR_GRADIENTS : LINEAR_FOR_LOSS);
+    if (role->trains) {
+        backward_pass(trainer, slot, B, T, role);
+    } else {
+        model_loss(&trainer->model, &trainer->gpu, &trainer->shards, slot->device + N, N, role);
+    }
+    release_batch(&trainer->gpu, slot);
 }
 
 // Runs a batch. Returns the sum of its losses, added to the losses of the step's earlier batches.
@@ -397,7 +415,7 @@ TEST(test_ten_updates_with_muon) { check_ten_updates(t, FIXTURES "small_muon_ste
 // Equal bits
 
 static const ModelConfig two_heads = SIZES(24, 257, 384, 2, 2, 128);
-static const ModelConfig narrow = SIZES(24, 257, 384, 2, 2, 32); // where no width shows more
+static const ModelConfig narrow = SIZES(24, 257, 384, 2, 4, 32); // where no width shows more; two ranks can split it
 
 // Makes a batch with something to learn: each token makes one next token likely.
 static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets) {
@@ -473,11 +491,11 @@ static bool read_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_
     return ok;
 }
 
-static Ranks open_ranks(Test *t, RunShape shape, int num_ranks, int stage) {
+static Ranks open_ranks(Test *t, RunShape shape, RankGrid grid, int stage) {
     Ranks ranks;
-    shape.num_ranks = num_ranks;
+    shape.grid = grid;
     shape.zero_stage = stage;
-    for (shape.rank = 0; shape.rank < num_ranks; shape.rank++) {
+    for (shape.rank = 0; shape.rank < grid_ranks(&grid); shape.rank++) {
         ranks.push_back(std::unique_ptr<Rig>(new Rig(t, &narrow, shape)));
     }
     return ranks;
@@ -500,11 +518,11 @@ static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const c
 
 // Several ranks each read their part of one rank's checkpoint, and write the checkpoint again. A single rank trains one
 // step more, which gives the weights *next.
-static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, int num_ranks, int stage,
+static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, RankGrid grid, int stage,
                                 uint64_t *next) {
-    Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, num_ranks, stage);
+    Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, grid, stage);
     TempDir again = temp_dir_make();
-    std::string what = words("%d ranks, stage %d", num_ranks, stage);
+    std::string what = words("a grid of %d x %d, stage %d", grid.dp, grid.tp, stage);
     if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
         uint64_t sum = 0;
         std::vector<float> params((size_t)model_num_params(&narrow), NAN);
@@ -519,7 +537,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
             check_same_file(t, dir, &again, "model_00000002.bin", what.c_str());
             check_same_file(t, dir, &again, "state_00000002.bin", what.c_str());
         }
-        if (num_ranks == 1) {
+        if (ranks.size() == 1) {
             train_one(&ranks[0]->trainer, 2, 2, 17);
             *next = hash_of(ranks[0].get());
         }
@@ -528,17 +546,21 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
 }
 
 static void check_checkpoints(Test *t, OptimizerKind optimizer, bool has_master, int count) {
-    const int ranks[][2] = {
-        {1, ZERO_REPLICATE}, {5, ZERO_PARAMETERS}, {2, ZERO_REPLICATE}, {3, ZERO_OPTIMIZER}, {4, ZERO_GRADIENTS}};
+    const struct {
+        RankGrid grid;
+        int stage;
+    } ranks[] = {{{1, 1, 1, 1}, ZERO_REPLICATE}, {{3, 1, 1, 2}, ZERO_PARAMETERS}, {{2, 1, 1, 1}, ZERO_REPLICATE},
+                 {{3, 1, 1, 1}, ZERO_OPTIMIZER}, {{4, 1, 1, 1}, ZERO_GRADIENTS},  {{5, 1, 1, 1}, ZERO_PARAMETERS},
+                 {{1, 1, 1, 2}, ZERO_REPLICATE}, {{4, 1, 1, 2}, ZERO_OPTIMIZER}};
     RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.optimizer = optimizer, shape.has_master = has_master;
     TempDir dir = temp_dir_make();
     uint64_t next = 0;
-    Ranks run = open_ranks(t, shape, 1, ZERO_REPLICATE);
+    Ranks run = open_ranks(t, shape, {1, 1, 1, 1}, ZERO_REPLICATE);
     if (!rig_init(t, run[0].get())) { return; }
     for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
     if (write_checkpoint(t, run, dir.path, 2)) {
-        for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i][0], ranks[i][1], &next); }
+        for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i].grid, ranks[i].stage, &next); }
         train_one(&run[0]->trainer, 2, 2, 17);
         CHECK(t, hash_of(run[0].get()) == next, "other weights when resumed");
     }
@@ -549,11 +571,11 @@ static void check_checkpoints(Test *t, OptimizerKind optimizer, bool has_master,
 TEST(test_checkpoints_of_any_ranks) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         bool few = test_is_quick() && !has_master; // the ranks share any array alike
-        check_checkpoints(t, OPTIMIZER_ADAMW, has_master, few ? 2 : 5);
+        check_checkpoints(t, OPTIMIZER_ADAMW, has_master, few ? 2 : 8);
     }
 }
 TEST(test_checkpoints_of_any_ranks_with_muon) {
-    check_checkpoints(t, OPTIMIZER_MUON, !PRECISION_IS_FP32, test_is_quick() ? 3 : 5);
+    check_checkpoints(t, OPTIMIZER_MUON, !PRECISION_IS_FP32, test_is_quick() ? 3 : 8);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -569,10 +591,10 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage,
                               OptimizerKind optimizer = OPTIMIZER_ADAMW) {
     RunShape shape = trains(2, 1, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.kind = kind;
-    shape.num_ranks = num_ranks;
+    shape.grid = {num_ranks, 1, 1, 1};
     shape.rank = rank;
     shape.zero_stage = stage;
-    shape.mean_places = 40 * num_ranks;
+    shape.loss_places = 40 * num_ranks;
     shape.eval_sequences = 33;
     shape.optimizer = optimizer;
     return shape;
@@ -619,7 +641,7 @@ static void check_array(Test *t, const Trainer *trainer, const Buckets<T> *array
     CHECK(t, length == 0 || array->parts == (length < zero_offset(zero, zero->num_buckets)), "%s: parts of %s", what,
           name);
     for (int b = 0; b < zero->num_buckets && length > 0; b++) {
-        int64_t shard = zero_shard(zero, b), first = trainer->model.shape.rank * shard;
+        int64_t shard = zero_shard(zero, b), first = trainer->shards.rank * shard;
         const T *own = bucket_part(s, *array, b), *begin = array->parts ? own : bucket_element(s, *array, b, 0);
         CHECK(t, begin == next && own == begin + (array->parts ? 0 : first), "%s: bucket %d of %s begins at %lld", what,
               b, name, (long long)(begin - array->data));
@@ -694,9 +716,9 @@ TEST(test_buckets_with_muon) {
         int64_t room = own * zero_padded(zero, 1);
         check_array(t, trainer, &trainer->optimizer.m, "adam_m", n.m, 0, what);
         check_rest(t, trainer, what);
-        CHECK(t, planned(&trainer->device_plan, &o->muon_blocks) == room, "%s: blocks of this rank", what);
-        CHECK(t, planned(&trainer->device_plan, &o->muon_parts) == (shards ? room : 0), "%s: shards of blocks", what);
-        CHECK(t, planned(&trainer->device_plan, &o->muon_spare) == (shards ? zero_padded(zero, 1) : 0), "%s: a block",
+        CHECK(t, planned(&trainer->device_plan, &o->muon.blocks) == room, "%s: blocks of this rank", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon.parts) == (shards ? room : 0), "%s: shards of blocks", what);
+        CHECK(t, planned(&trainer->device_plan, &o->muon.spare) == (shards ? zero_padded(zero, 1) : 0), "%s: a block",
               what);
     });
 }
@@ -716,8 +738,8 @@ TEST(test_pieces_are_everything_once) {
             for (s->rank = 0; s->rank < num_ranks; s->rank++) {
                 int tensor = -1, bucket = -1;
                 visit_own_pieces(s, [&](const ZeroPiece &piece) {
-                    int b = zero_bucket_of(piece.tensor, piece.layer);
-                    int64_t *at = &done[(size_t)b], n = piece.count;
+                    int b = piece.bucket;
+                    int64_t *at = &done[(size_t)b], n = piece.strips * piece.count;
                     CHECK(t, piece.in_bucket == *at && n > 0 && n <= room && b >= bucket,
                           "%d ranks: a piece of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
                           (long long)piece.in_bucket, b, (long long)*at);
@@ -772,19 +794,17 @@ static void check_means(Test *t, Trainer *trainer, int rows, int length) {
     int32_t *counts = slot->staging + 2 * rows * length;
     make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
     for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
-    BatchRole role;
-    role.means = trainer->evaluation.means;
-    run_batch(trainer, slot, rows, length, &role);
+    run_losses(trainer, slot, rows, length, trainer->evaluation.losses);
     std::vector<float> losses = to_host(trainer->model.acts.losses.data, rows * length);
-    std::vector<double> means((size_t)rows);
-    cuda_check(
-        cudaMemcpy(means.data(), trainer->evaluation.means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
+    std::vector<SequenceLoss> found((size_t)rows);
+    cuda_check(cudaMemcpy(found.data(), trainer->evaluation.losses, found.size() * sizeof(SequenceLoss),
+                          cudaMemcpyDeviceToHost));
     for (int b = 0; b < rows; b++) {
         double sum = 0.0;
         for (int i = length / 3; i < length; i++) { sum += losses[(size_t)(b * length + i)]; }
-        double want = sum / (length - length / 3);
-        CHECK(t, fabs(means[(size_t)b] - want) <= 1e-12 * want, "sequence %d of %d: mean %.17g, expected %.17g", b,
-              length, means[(size_t)b], want);
+        double want = sum / (length - length / 3), mean = found[(size_t)b].sum / found[(size_t)b].number;
+        CHECK(t, fabs(mean - want) <= 1e-12 * want, "sequence %d of %d: mean %.17g, expected %.17g", b, length, mean,
+              want);
     }
 }
 
@@ -808,7 +828,7 @@ static void check_evaluation(Test *t, Trainer *trainer, int B, int T) {
 TEST(test_roles_of_batches) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
-    shape.mean_places = shape.eval_T = B * T;
+    shape.loss_places = shape.eval_T = B * T;
     Rig m(t, &narrow, shape);
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
@@ -827,11 +847,11 @@ TEST(test_roles_of_batches) {
         CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads, "%s changes the gradients", who);
     };
     zero_gradients(&trainer->shards, trainer->model.grads);
-    for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(trainer, m.run.get(), 0)); }
+    for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(trainer, m.run.get())); }
     for (int i = 0; i < BATCHES; i++) {
-        BatchRole role = training_role(trainer, m.run.get(), i);
-        CHECK(t, role.trains && role.first == (i == 0) && role.last == (i == BATCHES - 1) && role.dloss == 1e-3f,
-              "micro-batch %d: first %d, last %d, gradient %g", i, role.first, role.last, (double)role.dloss);
+        BatchRole role = training_role(trainer, m.run.get());
+        role.first = i == 0, role.last = i == BATCHES - 1;
+        CHECK(t, role.trains && role.dloss == 1e-3f, "micro-batch %d: gradient %g", i, (double)role.dloss);
         run_one(i, role);
     }
     CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
@@ -839,6 +859,23 @@ TEST(test_roles_of_batches) {
     grads = hash_of(in_table_order(trainer, trainer->model.grads));
     check_evaluation(t, trainer, B, T);
     check_step("an evaluation");
+}
+
+// A rank that shares sequences keeps its positions of all three arrays of a batch, and drops no flag of a loss.
+TEST(test_own_positions) {
+    enum { B = 3, T = 16 };
+    RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
+    shape.grid.cp = 2, shape.rank = 1;
+    Rig m(t, &narrow, shape);
+    if (!m.ok) { return; }
+    BatchSlot *slot = next_slot(&m.trainer.feeder, &m.trainer.shards);
+    ContextPlace place = {2, 1, T};
+    for (int i = 0; i < 3 * B * T; i++) { slot->staging[i] = i; }
+    send_batch(&m.trainer, slot, B, T / 2, false);
+    for (int i = 0; i < 3 * B * T / 2; i++) {
+        int want = i / (T / 2) * T + context_position(&place, i % (T / 2));
+        CHECK(t, slot->staging[i] == want, "element %d is %d, expected %d", i, slot->staging[i], want);
+    }
 }
 
 // Returns the loss of a validation in batches of B.
@@ -862,12 +899,12 @@ TEST(test_validation_does_not_depend_on_its_batches) {
     }
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     uint32_t tokens[SEQUENCES * T + 1];
-    shape.mean_places = 2 * B;
+    shape.loss_places = 2 * B;
     Rig m(t, &narrow, shape);
     Error error;
     if (!rig_init(t, &m)) { return; }
     for (int i = 0; i <= SEQUENCES * T; i++) { tokens[i] = (uint32_t)(rand_u64(3, 1, (uint64_t)i) % 50); }
-    m.run->num_ranks = 1, m.options.seq_len = T;
+    m.run->num_ranks = m.run->data.ranks = 1, m.options.seq_len = T, m.options.tp = 1;
     bool ok = dataloader_open(&m.run->val, "tokens", tokens, SEQUENCES * T + 1, T, 50, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     for (int sequences : {7, 0}) {
@@ -1134,7 +1171,7 @@ TEST(test_sample_logits) {
     Trainer *trainer = &m.trainer;
     int V = w.config.vocab_size;
     double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
-    for (int i = 0; i < trainer->model.shape.T; i++) { trainer->sample.history_staging[i] = V - 1; }
+    for (int i = 0; i < trainer->model.shape.T; i++) { trainer->sample.history.staging[i] = V - 1; }
     for (int i = 0; i < w.T; i++) {
         trainer_append_token(trainer, w.inputs[i]);
         const float *logits = trainer_next_logits(trainer);
@@ -1151,7 +1188,7 @@ TEST(test_sample_logits) {
     trainer_append_token(trainer, 1);
     CHECK(t, trainer->sample.history_length == w.T / 2 + 1, "a full window leaves %d tokens",
           trainer->sample.history_length);
-    CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
+    CHECK(t, trainer->sample.history.staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
 }
 
 #if !defined(IN_GPU_TESTS) && !defined(TEST_LLAMA3)

@@ -14,7 +14,8 @@
 // (make PRECISION=FP32). With --fp8 the linear layers of the blocks multiply in 8 bits.
 //
 // Each GPU has one process, its rank. Every rank runs this whole program, trains on its part of every batch and owns a
-// part of every bucket of parameters (llmc/ranks/zero.h). A single rank owns everything and sends nothing.
+// part of every bucket of parameters (llmc/ranks/zero.h). With --tp ranks also split each layer: gather_rows and
+// sum_rows are what that takes (llmc/trainer/tensor.cuh). A single rank owns everything and sends nothing.
 //
 // Four rules hold throughout:
 // - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=).
@@ -23,7 +24,6 @@
 // - The host never waits for the GPU inside a step, and allocates nothing after the start.
 // - Ranks that must decide alike decide from equal bits. They need not ask each other.
 #include "llmc/model/gpt2.h" // the tables of this trainer; the rooms loop over them
-#include "llmc/layers/embedding.cuh"
 #include "llmc/layers/gelu.cuh"
 #include "llmc/trainer/program.cuh"
 
@@ -34,9 +34,9 @@
 static Block block_of(const Model *model, int layer, LinearUse use) {
     Block b = describe_block(model, layer, use);
     b.qkv.bias = b.p.qkvb, b.qkv.dbias = b.g.qkvb;
-    b.attproj.bias = b.p.attprojb, b.attproj.dbias = b.g.attprojb;
+    b.attproj.bias = added_once(model->shards, b.p.attprojb), b.attproj.dbias = b.g.attprojb;
     b.fc.bias = b.p.fcb, b.fc.dbias = b.g.fcb;
-    b.fcproj.bias = b.p.fcprojb, b.fcproj.dbias = b.g.fcprojb;
+    b.fcproj.bias = added_once(model->shards, b.p.fcprojb), b.fcproj.dbias = b.g.fcprojb;
     b.ln1.weight = b.p.ln1w, b.ln1.bias = b.p.ln1b, b.ln1.mean = b.acts.ln1_mean;
     b.ln1.dweight = b.g.ln1w, b.ln1.dbias = b.g.ln1b;
     b.ln2.weight = b.p.ln2w, b.ln2.bias = b.p.ln2b, b.ln2.mean = b.acts.ln2_mean;
@@ -44,6 +44,7 @@ static Block block_of(const Model *model, int layer, LinearUse use) {
     return b;
 }
 
+// Describes the final LayerNorm.
 static LayerNorm lnf_of(const Model *model) {
     Tensors<floatX> p = params_of_layer(model, 0);
     Tensors<float> g = grads_of_layer(model, 0);
@@ -73,51 +74,51 @@ int64_t model_sum_scratch_floats(const ModelConfig *config, int64_t N) {
 // 2. Forward
 
 // fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj.
-static void mlp_forward(const Model *model, Gpu *gpu, const Block &b, int64_t N) {
+static void mlp_forward(const Model *model, Gpu *gpu, Shards *shards, const Block &b, int64_t N) {
     const LayerActs &a = b.acts;
+    const floatX *ln2 = gather_rows(model, shards, a.ln2, N);
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_FORWARD; // the multiply also computes GELU
-    linear_forward(&gpu->cublas, b.fc, fused ? a.gelu : a.fc, fused ? a.fc : NULL, a.ln2, N, gpu->stream);
+    linear_forward(&gpu->cublas, b.fc, fused ? a.gelu : a.fc, fused ? a.fc : NULL, ln2, N, gpu->stream);
     if (!fused) { linear_gelu_input(b.fcproj, a.gelu, a.fc, N, gpu->stream); }
 }
 
 // Computes a block from qkv to gelu. Leaves out fcproj, because the backward pass needs no output of fcproj:
 //   mid = x + attention(ln1) attprojw^T + attprojb; ln2 = layernorm(mid); gelu = GELU(ln2 fcw^T + fcb)
-static void block_forward(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
+static void block_forward(const Model *model, Gpu *gpu, Shards *shards, const Block &b, int B, int T) {
     const LayerActs &a = b.acts;
     int64_t N = (int64_t)B * T;
-    linear_forward(&gpu->cublas, b.qkv, a.qkv, NULL, a.ln1, N, gpu->stream);
-    attend(model, gpu, b, B, T);
+    linear_forward(&gpu->cublas, b.qkv, a.qkv, NULL, gather_rows(model, shards, a.ln1, N), N, gpu->stream);
+    attend(model, gpu, shards, b, B, T);
     linear_forward(&gpu->cublas, b.attproj, a.projection, NULL, a.att, N, gpu->stream);
-    fused_residual_layernorm_forward(b.ln2, a.residual_mid, a.residual, a.projection, N, gpu->stream);
-    mlp_forward(model, gpu, b, N);
+    add_projection(model, gpu, shards, a.residual_mid, a.residual, &b.ln2, N);
+    mlp_forward(model, gpu, shards, b, N);
 }
 
-// Computes the last linear layer of a block, then the next block's ln1 or the final LayerNorm:
+// Computes the last linear layer of a block, then the next block's ln1, if the pass has that block:
 //   residual[layer + 1] = mid + gelu fcprojw^T + fcprojb
 static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer, int64_t N, LinearUse use) {
-    bool last = layer == model->config.num_layers - 1;
-    Block b = block_of(model, layer, use);
-    const LayerActs &a = b.acts;
-    linear_forward(&gpu->cublas, b.fcproj, a.projection, NULL, a.gelu, N, gpu->stream);
+    bool last = layer == model->pass.end - 1;
+    Block b = block_of(model, layer, use), next;
+    linear_forward(&gpu->cublas, b.fcproj, b.acts.projection, NULL, b.acts.gelu, N, gpu->stream);
     if (!last) { await_bucket(shards, model->params, 2 + layer); } // the next block's LayerNorm reads its parameters
-    LayerNorm next = last ? lnf_of(model) : block_of(model, layer + 1, use).ln1;
-    fused_residual_layernorm_forward(next, model->acts.residual.of(layer + 1), a.residual_mid, a.projection, N,
-                                     gpu->stream);
+    if (!last) { next = block_of(model, layer + 1, use); }
+    add_projection(model, gpu, shards, residual_of(model, layer + 1), b.acts.residual_mid, last ? NULL : &next.ln1, N);
 }
 
-// Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
+void final_norm_forward(const Model *model, Gpu *gpu, int64_t rows) {
+    layernorm_forward(lnf_of(model), residual_of(model, model->pass.end), rows, gpu->stream);
+}
+
+// Computes the layers of a pass: all of them, or in a pipeline those of a chunk. tokens (B,T) are on the GPU.
 void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T, LinearUse use) {
-    Range range("forward");
-    int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    floatX *embedded = model->acts.residual.of(0);
-    begin_forward(model, gpu, shards);
-    Tensors<floatX> p = params_of_layer(model, 0);
-    embedding_forward(embedded, tokens, p.wte, p.wpe, B, T, C, gpu->stream);
-    layernorm_forward(block_of(model, 0, use).ln1, embedded, N, gpu->stream);
-    for (int layer = 0; layer < L; layer++) {
+    const Pass &pass = model->pass;
+    Block b = block_of(model, pass.begin, use);
+    if (pass.first) { embed(model, gpu, shards, tokens, b.p.wte, b.p.wpe, B, T); }
+    layernorm_forward(b.ln1, b.acts.residual, own_rows(model, N), gpu->stream);
+    for (int layer = pass.begin; layer < pass.end; layer++) {
         begin_block(model, gpu, shards, layer);
-        block_forward(model, gpu, block_of(model, layer, use), B, T);
+        block_forward(model, gpu, shards, block_of(model, layer, use), B, T);
         block_finish(model, gpu, shards, layer, N, use);
         end_block(model, shards, layer);
     }
@@ -127,26 +128,21 @@ void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *
 // 3. Backward
 
 // Recomputes the activations of a layer that --recompute did not keep. It runs the forward's kernels on the forward's
-// inputs, which gives equal bits. The last layer's activations are still there.
-static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int T) {
+// inputs, which gives equal bits. The last layer's activations are still there, if no other pass came between.
+static void recompute_layer(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T) {
     int level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
-    if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
+    if (level == RECOMPUTE_NOTHING || !needs_recompute(model, layer)) { return; }
     Block again = block_of(model, layer, LINEAR_AGAIN), b = block_of(model, layer, LINEAR_BACKWARD);
     const LayerActs &a = b.acts;
-    if (level >= RECOMPUTE_LAYERNORM) { layernorm_forward(b.ln1, a.residual, N, gpu->stream); }
     if (level == RECOMPUTE_BLOCK) {
-        block_forward(model, gpu, again, B, T);
+        layernorm_forward(b.ln1, a.residual, own_rows(model, N), gpu->stream);
+        block_forward(model, gpu, shards, again, B, T);
         return;
     }
-    if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(b.ln2, a.residual_mid, N, gpu->stream);
-        linear_quantize_input(b.qkv, a.ln1, N, gpu->stream);
-        linear_quantize_input(b.attproj, a.att, N, gpu->stream);
-        linear_quantize_input(b.fc, a.ln2, N, gpu->stream);
-    }
+    if (level == RECOMPUTE_LAYERNORM) { recompute_norms(model, gpu, b, N); }
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // a kernel of GELU alone might round differently
-        mlp_forward(model, gpu, again, N);
+        mlp_forward(model, gpu, shards, again, N);
     } else {
         linear_gelu_input(b.fcproj, a.gelu, a.fc, N, gpu->stream);
     }
@@ -156,17 +152,17 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
 // passes through both halves of a block unchanged, and the LayerNorm of each half adds its own gradient.
 //
 // Runs the backward from the block's output to mid: fcproj, GELU, fc, ln2.
-static void block_backward_mlp(const Model *model, Gpu *gpu, const Block &b, int64_t N) {
+static void block_backward_mlp(const Model *model, Gpu *gpu, Shards *shards, const Block &b, int64_t N) {
     const LayerActs &a = b.acts;
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply also computes GELU's backward
-    linear_backward(&gpu->cublas, b.fcproj, a.dfc, a.dresidual, a.gelu, fused ? a.fc : NULL, N, gpu->stream);
+    backward_from_stream(model, gpu, shards, b.fcproj, a.dfc, a.gelu, fused ? a.fc : NULL, N);
     if (fused) {
         linear_backward_bias(b.fc, a.dfc, model->sum_scratch, N, gpu->stream);
     } else { // one kernel computes dfc and fc's bias gradient, which saves one read of dfc
         gelu_backward(a.dfc, a.fc, a.dfc, b.fc.dbias, model->sum_scratch, N, b.fc.OC, gpu->stream, b.fc.dout_amax());
     }
-    linear_backward(&gpu->cublas, b.fc, a.dln, a.dfc, a.ln2, NULL, N, gpu->stream);
-    normalize_backward(model, gpu, b.ln2, false, b.attproj, a.dln, a.residual_mid, N);
+    linear_backward(&gpu->cublas, b.fc, a.dln, a.dfc, gather_rows(model, shards, a.ln2, N), NULL, N, gpu->stream);
+    normalize_backward(model, gpu, b.ln2, false, b.attproj, sum_rows(model, shards, a.dln, N), a.residual_mid, N);
 }
 
 // Runs the backward from mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to a bias gradient
@@ -177,39 +173,43 @@ static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shard
     Block b = block_of(model, layer, LINEAR_BACKWARD);
     const LayerActs &a = b.acts;
     Linear below;
-    linear_backward(&gpu->cublas, b.attproj, a.datt, a.dresidual, a.att, NULL, N, gpu->stream);
-    attend_backward(model, gpu, a, B, T);
+    backward_from_stream(model, gpu, shards, b.attproj, a.datt, a.att, NULL, N);
+    attend_backward(model, gpu, shards, a, B, T);
     linear_backward_bias(b.qkv, a.dqkv, model->sum_scratch, N, gpu->stream);
-    linear_backward(&gpu->cublas, b.qkv, a.dln, a.dqkv, a.ln1, NULL, N, gpu->stream);
-    if (layer > 0) {
+    linear_backward(&gpu->cublas, b.qkv, a.dln, a.dqkv, gather_rows(model, shards, a.ln1, N), NULL, N, gpu->stream);
+    if (layer > model->pass.begin) {
         begin_gradient(shards, model->grads, layer, role->first); // the bucket of layer - 1
         below = block_of(model, layer - 1, LINEAR_BACKWARD).fcproj;
     }
-    normalize_backward(model, gpu, b.ln1, false, below, a.dln, a.residual, N);
+    normalize_backward(model, gpu, b.ln1, false, below, sum_rows(model, shards, a.dln, N), a.residual, N);
 }
 
-// Adds the gradients of a batch to model->grads after its model_forward and model_loss, from the last layer to the
-// first. Sends each bucket to the other ranks when it is done. tokens and order (B,T) are on the GPU.
+// Adds the gradients of a pass to model->grads after its model_forward, and after model_loss if the pass has the last
+// layer, from its last layer to its first. Sends each bucket to the other ranks when it is done. tokens and order (B,T)
+// are on the GPU.
 void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order, int B,
                     int T, const BatchRole *role) {
-    Range range("backward");
-    int C = model->config.channels, L = model->config.num_layers;
-    const Activations *a = &model->acts;
-    begin_gradient(shards, model->grads, L, role->first);
-    normalize_backward(model, gpu, lnf_of(model), true, block_of(model, L - 1, LINEAR_BACKWARD).fcproj, a->dlnf.data,
-                       a->residual.of(L), (int64_t)B * T);
-    for (int layer = L - 1; layer >= 0; layer--) {
+    const Pass &pass = model->pass;
+    int64_t N = (int64_t)B * T;
+    Linear fcproj = block_of(model, pass.end - 1, LINEAR_BACKWARD).fcproj;
+    begin_gradient(shards, model->grads, pass.end, role->first); // the bucket of layer pass.end - 1
+    if (pass.last) {
+        normalize_backward(model, gpu, lnf_of(model), true, fcproj, sum_rows(model, shards, model->acts.dlnf.data, N),
+                           residual_of(model, pass.end), N);
+    } else { // the next stage has the LayerNorm that would sum this bias gradient
+        sum_bias_of_stage(model, gpu, fcproj, N);
+    }
+    for (int layer = pass.end - 1; layer >= pass.begin; layer--) {
         int bucket = 1 + layer;
         begin_block_backward(model, gpu, shards, layer);
-        recompute_layer(model, gpu, layer, B, T);
-        block_backward_mlp(model, gpu, block_of(model, layer, LINEAR_BACKWARD), (int64_t)B * T);
+        recompute_layer(model, gpu, shards, layer, B, T);
+        block_backward_mlp(model, gpu, shards, block_of(model, layer, LINEAR_BACKWARD), N);
         block_backward_attention(model, gpu, shards, layer, B, T, role);
         release_bucket(shards, model->params, bucket);
         end_gradient(shards, model->grads, bucket, role->last);
     }
-    Tensors<float> g = grads_of_layer(model, 0);
-    embedding_backward(g.wte, g.wpe, a->dresidual.data, tokens, order, B, T, C, gpu->stream);
-    end_gradient(shards, model->grads, 0, role->last);
+    Tensors<float> g = grads_of_layer(model, pass.begin);
+    if (pass.first) { embed_backward(model, gpu, shards, g.wte, g.wpe, tokens, order, B, T); }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

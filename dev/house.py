@@ -20,18 +20,18 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # room smaller lowers the first number. The number grows only with a feature that the commit names.
 ROOMS = {
     "base": (1255, 1150, ""),
-    "model": (1193, 850, "base"),
+    "model": (1400, 850, "base"),
     "cpu": (1863, 1450, "base model"),
     "cuda": (845, 850, "base model"),
-    "layers": (3418, 3150, "base model cuda"),
-    "optim": (565, 700, "base model cuda"),
-    "ranks": (2403, 2000, "base model cuda"),
+    "layers": (3738, 3150, "base model cuda"),
+    "optim": (583, 700, "base model cuda"),
+    "ranks": (2912, 2000, "base model cuda"),
     "data": (1687, 1450, "base model"),
     "files": (1068, 1050, "base model"),
-    "trainer": (2527, 1000, "base model cpu cuda layers optim ranks data files run"),
-    "run": (3370, 2800, "base model data files"),
+    "trainer": (3201, 1000, "base model cpu cuda layers optim ranks data files run"),
+    "run": (3387, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 171, "Makefile": 252,
+FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175, "Makefile": 252,
          "README.md": 200}
 SHARED_LINES = 40  # that two main files may have in common
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -107,6 +107,7 @@ choose_builds() {
         emulated="${emulated/@emu\/emu_numbers/} @emu/ladder_layernorm" # all conversions of numbers would take 4 s
         add_build build QUICK=1 "$emulated $units"
         add_build build/sanitize "QUICK=1 SANITIZE=1" "@unit_tests $fuzzers"
+        add_build build/grid "PRECISION=FP32 CFLAGS=-O0" "train_gpt2emu train_llama3emu" # for test_grid.py
         return
     fi
     if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi

@@ -44,7 +44,7 @@ struct Rank {
     Board *board;
     int rank, ranks;
     int64_t n, part; // R parts, each a multiple of 4
-    NcclContext nccl;
+    Group group;
     Comm comm; // without a watch: the barrier and SIGCHLD stand for it
     std::vector<float> want;
     double sizes; // the largest sum of the ranks' |gradient|
@@ -59,7 +59,7 @@ struct Rank {
 static std::vector<float> gradient_of(int rank, int64_t n) { return random_values(n, 0.1f, 1 + rank); }
 
 Rank::Rank(Board *shared, int me, int count)
-    : board(shared), rank(me), ranks(count), n(ladder_size(49152, 1 << 26)), part(n / count / 4 * 4), nccl(), comm(),
+    : board(shared), rank(me), ranks(count), n(ladder_size(49152, 1 << 26)), part(n / count / 4 * 4), group(), comm(),
       want((size_t)(part * count)), sizes(0.0), grads(part * count), other(part * count) {
     std::vector<float> size(want.size());
     n = part * ranks;
@@ -69,10 +69,10 @@ Rank::Rank(Board *shared, int me, int count)
     }
     sizes = largest(size);
     comm.rank = rank, comm.num_ranks = ranks;
-    nccl.ranks = &comm;
-    if (rank == 0) { nccl_check(&nccl, ncclGetUniqueId(&board->id)); }
+    group.ranks = &comm, group.rank = rank, group.size = ranks;
+    if (rank == 0) { nccl_check(&group, ncclGetUniqueId(&board->id)); }
     pthread_barrier_wait(&board->barrier);
-    nccl_check(&nccl, ncclCommInitRank(&nccl.handle, ranks, board->id, rank));
+    nccl_check(&group, ncclCommInitRank(&group.handle, ranks, board->id, rank));
 }
 
 // Each rank has its gradient, and NaN where a version receives.
@@ -94,12 +94,12 @@ static bool check(Rank &r, const char *name) {
 // ---- What the versions are made of: each counts its bytes ----
 
 static void send(Rank &r, int step, const float *data, int64_t count, int to) {
-    nccl_check(&r.nccl, ncclSend(data, (size_t)count, ncclFloat32, to, r.nccl.handle, r.nccl.stream));
+    nccl_check(&r.group, ncclSend(data, (size_t)count, ncclFloat32, to, r.group.handle, r.group.stream));
     r.steps()[step].sent += (double)count * sizeof(float);
 }
 
 static void receive(Rank &r, int step, float *data, int64_t count, int from) {
-    nccl_check(&r.nccl, ncclRecv(data, (size_t)count, ncclFloat32, from, r.nccl.handle, r.nccl.stream));
+    nccl_check(&r.group, ncclRecv(data, (size_t)count, ncclFloat32, from, r.group.handle, r.group.stream));
     r.steps()[step].received += (double)count * sizeof(float);
 }
 
@@ -115,7 +115,7 @@ static __global__ void add_kernel(float *sum, const float *other, int64_t n) {
 }
 
 static void add(Rank &r, float *sum, const float *other, int64_t n) {
-    add_kernel<<<blocks_for(n, BLOCK), BLOCK, 0, r.nccl.stream>>>(sum, other, n);
+    add_kernel<<<blocks_for(n, BLOCK), BLOCK, 0, r.group.stream>>>(sum, other, n);
 }
 
 // ---- The versions ----
@@ -133,18 +133,18 @@ static void all_reduce1(Rank &r) {
         receive(r, other - 1, r.other.data, r.n, other);
         add(r, r.grads.data, r.other.data, r.n);
     }
-    nccl_check(&r.nccl, ncclGroupStart());
+    nccl_check(&r.group, ncclGroupStart());
     for (int other = 1; other < r.ranks; other++) { send(r, r.ranks - 1, r.grads.data, r.n, other); }
-    nccl_check(&r.nccl, ncclGroupEnd());
+    nccl_check(&r.group, ncclGroupEnd());
 }
 
 // One step around the ring: sends a part to the next rank, and receives another part from the rank before. All ranks
 // send first, so without the group all would wait for ever.
 static void ring_step(Rank &r, int step, int sent, float *received_data, int received) {
-    nccl_check(&r.nccl, ncclGroupStart());
+    nccl_check(&r.group, ncclGroupStart());
     send(r, step, r.grads.data + sent * r.part, r.part, r.next());
     receive(r, step, received_data + received * r.part, r.part, r.previous());
-    nccl_check(&r.nccl, ncclGroupEnd());
+    nccl_check(&r.group, ncclGroupEnd());
 }
 
 // Version 2. A ring. The gradient is cut into R parts. Each part travels around the ring once and grows by a rank's
@@ -168,8 +168,8 @@ static void all_reduce2(Rank &r) {
 // a piece goes on while the next one arrives, and receives and adds in one kernel. For small n it takes trees, which
 // have fewer steps. The order of its sums is its own choice.
 static void all_reduce3(Rank &r) {
-    nccl_check(&r.nccl, ncclAllReduce(r.grads.data, r.grads.data, (size_t)r.n, ncclFloat32, ncclSum, r.nccl.handle,
-                                      r.nccl.stream));
+    nccl_check(&r.group, ncclAllReduce(r.grads.data, r.grads.data, (size_t)r.n, ncclFloat32, ncclSum, r.group.handle,
+                                       r.group.stream));
     count_ring(r, 0);
     count_ring(r, r.ranks - 1);
 }
@@ -180,9 +180,9 @@ static void all_reduce3(Rank &r) {
 // equal.
 static void all_reduce4(Rank &r) {
     float *own = r.grads.data + r.rank * r.part;
-    nccl_reduce_scatter(&r.nccl, own, r.grads.data, r.part, NULL);
+    group_reduce_scatter(&r.group, own, r.grads.data, r.part, NULL);
     count_ring(r, 0);
-    nccl_all_gather(&r.nccl, r.grads.data, own, r.part * (int64_t)sizeof(float), NULL);
+    group_all_gather(&r.group, r.grads.data, own, r.part * (int64_t)sizeof(float), NULL);
     count_ring(r, r.ranks - 1);
 }
 
@@ -276,7 +276,7 @@ static int rank_main(Board *board, int rank, int ranks, bool only_ends) {
         seconds = row(r, i + 1, versions[i], seconds);
     }
     if (rank == 0) { printf("\n"); }
-    nccl_close(&r.nccl);
+    group_close(&r.group);
     return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

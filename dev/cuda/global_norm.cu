@@ -118,7 +118,7 @@ static void squares4(Norm &p) {
 static void squares5(Norm &p) {
     global_norm_squared(p.partials.data, p.grads.data, p.n, 0);
     step_record(p.record.data, p.partials.data, global_norm_scratch_doubles(p.n), p.loss_sum.data, 0, p.checksum.data,
-                0);
+                0, 0);
 }
 
 static void norm_ladder(Ladder &ladder, Norm &p) {

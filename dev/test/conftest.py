@@ -50,7 +50,7 @@ PARTS = {"comm": 4}  # suites that mostly wait: their parts run side by side
 SHORT = ("gemm", "kill", "tokenizer")  # suites that leave out their long parts where they are sanitized
 UNCHECKED = ("emu_features", "emu_nccl")  # these also run without the emulator's checks
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
-APART = ("test_targets", "test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults", "test_runs")
+APART = ("test_targets", "test_gpu_ranks", "test_grid", "test_gpu_fp8", "test_plot", "test_faults", "test_runs")
 
 # Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
 # the time of a short run: test_resume's runs are enough.

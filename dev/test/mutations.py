@@ -7,10 +7,10 @@
     python3 dev/test/mutations.py --list
 
 A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
-names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, LLAMA tests of
-test_llama3emu, NCCL tests of build/emu/emu_nccl, CPU and EMU a test file of dev/test/programs with pytest's -k, for
-train_gpt2 and train_gpt2emu, and if it names llama for train_llama3 and train_llama3emu. Run it before and after tests
-are merged.
+names suites of build/unit_tests, FUZZ a fuzzer, KERNELS groups of build/emu/test_kernels, GPT2 and LLAMA tests of
+test_gpt2emu and test_llama3emu, NCCL tests of build/emu/emu_nccl, CPU and EMU a test file of dev/test/programs with
+pytest's -k, for train_gpt2 and train_gpt2emu, and if it names llama for train_llama3 and train_llama3emu. GRID names
+tests of test_grid.py, for train_gpt2emu in fp32, or in bf16 if it names bf16. Run it before and after tests are merged.
 """
 import argparse
 import collections
@@ -21,7 +21,8 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TREE = os.path.join(ROOT, "build", "mutations")
-UNIT, FUZZ, KERNELS, LLAMA, NCCL, CPU, EMU = "unit", "fuzz", "kernels", "llama", "nccl", "cpu", "emu"
+UNIT, FUZZ, KERNELS, NCCL, CPU, EMU = "unit", "fuzz", "kernels", "nccl", "cpu", "emu"
+GPT2, LLAMA, GRID = "gpt2", "llama", "grid"
 Mistake = collections.namedtuple("Mistake", "file old new kind test")
 
 MISTAKES = [Mistake(*row) for row in (
@@ -111,15 +112,18 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/gpu_peak.h", "0.0}, 1555, 300,", "0.0}, 2039, 300,", UNIT, "gpu_peak"),
     ("llmc/model/gpu_peak.h", 'strstr(name, "MIG") != NULL || ', "", UNIT, "gpu_peak"),
     ("llmc/model/gpu_peak.h", 'if (strncmp(name, "NVIDIA ", 7) == 0) { name += 7; }', "", UNIT, "gpu_peak"),
-    ("llmc/ranks/zero.h", "sent.gradients *= 2.0, ", "", EMU, "test_predict.py"),
-    ("llmc/ranks/zero.h", "stage >= ZERO_GRADIENTS ? (double)micro_batches : 1.0", "1.0", EMU, "test_predict.py"),
-    ("llmc/ranks/zero.h", "2.0 * (double)micro_batches * (blocks", "(double)micro_batches * (blocks", EMU,
-     "test_predict.py"),
-    ("llmc/ranks/zero.h", "sent.matrices = 2.0 *", "sent.matrices =", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "sent.gradients *= 2, ", "", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "stage >= ZERO_GRADIENTS ? micro_batches : 1", "1", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "2 * micro_batches * (blocks", "micro_batches * (blocks", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "sent.matrices += 2 *", "sent.matrices +=", UNIT, "zero"),
     ("llmc/model/params.h", "weights + 6.0 * L", "weights + 12.0 * L", EMU, "test_predict.py"),
     ("dev/bench/predict.py", "2 * layers, 4 * tensor + 8", "2 * layers, 3 * tensor + 8", CPU, "test_predict.py"),
     ("dev/bench/predict.py", "30 * own", "22 * own", CPU, "test_predict.py"),
-    ("dev/bench/predict.py", "min(self.gpu.link, CARDS * CARD)", "CARDS * CARD", CPU, "test_predict.py"),
+    ("dev/bench/predict.py", "min(self.gpu.link, cards)", "cards", CPU, "test_predict.py"),
+    ("dev/bench/predict.py", "(10 * self.L + ", "(9 * self.L + ", EMU, "test_predict.py"),
+    ("dev/bench/predict.py", "6 * self.L * values", "4 * self.L * values", EMU, "test_predict.py"),
+    ("dev/bench/predict.py", "puts = 2 * self.run.pp_chunks - 1", "puts = self.run.pp_chunks", EMU, "test_predict.py"),
+    ("dev/bench/predict.py", "(pp - 1) / (self.run.pp_chunks", "pp / (self.run.pp_chunks", CPU, "test_predict.py"),
     ("llmc/run/foreign_options.h", '"give --layers"', '"give --depth"', UNIT, "args"),
     ("llmc/trainer/cpu_model.h", "lnf, NULL, V, C, rows, true, mm", "lnf, NULL, V, C, rows, false, mm", UNIT, "model"),
     ("llmc/cpu/layers.h", "inp, C), NULL, OC, C, N, true, mm", "inp, C), NULL, OC, C, N, false, mm", UNIT, "model"),
@@ -330,9 +334,9 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/emu/nccl_shared.cpp", "found || m->several_threads", "false", NCCL, "thread_for_each"),
     ("dev/emu/nccl_shared.cpp", "t->done || partner_of(shared, *t)", "t->done", NCCL, "grid"),
     ("dev/emu/nccl_shared.cpp", "m.process < comm.own().process || ", "", NCCL, "other_order cycle"),
-    ("llmc/ranks/nccl.h", "* (nccl->ranks->num_ranks - 1);", "* nccl->ranks->num_ranks;", EMU,
+    ("llmc/ranks/nccl.h", "bytes / group->size * (group->size - 1);", "bytes;", EMU,
      "test_gpu_ranks.py -k plan_is_what_happens"),
-    ("llmc/ranks/zero.h", "rest + there + 2.0", "rest + 2.0", EMU, "test_gpu_ranks.py -k plan_is_what_happens"),
+    ("llmc/ranks/zero.h", "rest + there + 2 *", "rest + 2 *", UNIT, "zero"),
     ("llmc/trainer/state.cuh", "array == CHECKPOINT_PARAMS || piece_element(&t->shards, state_array(t, array), piece) "
      "!= NULL", "true", EMU, "test_gpu_ranks.py -k other_ranks_with_muon"),
     ("llmc/trainer/state.cuh", "run->updates), run->updates > 0,", "run->updates), false,", EMU,
@@ -340,17 +344,17 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/trainer/state.cuh", "if (read) { upload_piece(t, run, array, piece); }",
      "if (read && array < CHECKPOINT_ADAM_V) { upload_piece(t, run, array, piece); }", EMU, "test_gpu_trainer.py"),
     ("llmc/trainer/state.cuh", "    forget_fetched(s);\n    quantize", "    quantize", EMU, "test_gpu_ranks.py"),
-    ("llmc/ranks/buckets.cuh", "zero_owner(&s->layout, i) == s->rank", "i == s->rank", EMU,
+    ("llmc/ranks/matrices.cuh", "i % owners == matrices_own_number(s)", "i == matrices_own_number(s)", EMU,
      "test_gpu_ranks.py -k one_rank_with_muon"),
-    ("llmc/ranks/buckets.cuh", "cuda_check(cudaMemsetAsync(spare, 0, (size_t)zero_padded(&s->layout, 1) * sizeof(T), "
-     "s->stream));", "", EMU, "test_gpu_ranks.py -k one_rank_with_muon"),
-    ("llmc/trainer/update.cuh", "(blocks - rank + owners - 1) / owners", "blocks / owners", EMU,
+    ("llmc/ranks/matrices.cuh", "if (sharded && !cut) { clear_on_the_way(s, room.spare, padded); }", "", EMU,
      "test_gpu_ranks.py -k one_rank_with_muon"),
-    ("llmc/trainer/update.cuh", "int64_t begin = o->m.parts ? zero_begin(zero, 1, t->model.shape.rank) : 0;",
-     "int64_t begin = 0;", EMU, "test_gpu_ranks.py -k one_rank_with_muon"),
-    ("llmc/ranks/buckets.cuh", "nccl_reduce_scatter(&s->nccl, whole + s->rank * count, whole, count, NULL);", "", EMU,
+    ("llmc/trainer/update.cuh", "(blocks - matrices_own_number(s) + owners - 1) / owners", "blocks / owners", EMU,
+     "test_gpu_ranks.py -k one_rank_with_muon"),
+    ("llmc/trainer/update.cuh", "return {zero_begin(zero, 1, t->shards.rank), min_i64",
+     "return {0, min_i64", EMU, "test_gpu_ranks.py -k one_rank_with_muon"),
+    ("llmc/ranks/buckets.cuh", "group_reduce_scatter(&s->data, whole + s->rank * count, whole, count, NULL);", "", EMU,
      "test_gpu_ranks.py -k other_ranks_with_muon"),
-    ("llmc/trainer/update.cuh", "max_i64(zero_muon(zero, bucket), all", "max_i64(0, all", EMU,
+    ("llmc/trainer/update.cuh", "int64_t muon = zero_muon(zero, bucket);", "int64_t muon = 0;", EMU,
      "test_gpu_trainer.py -k muon"),
     ("llmc/optim/adamw.cuh", "round_parameter(w[k], key, a.first_index + place)",
      "round_parameter(w[k], key, place)", KERNELS, "muon"),
@@ -372,14 +376,15 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/optim/global_norm.cuh", "norm > (double)grad_clip", "norm > 2.0 * (double)grad_clip", KERNELS, "update"),
     ("llmc/optim/global_norm.cuh", "isfinite(norm) &&", "true &&", KERNELS, "update"),
     ("llmc/layers/gelu.cuh", "0.044715f", "0.044f", KERNELS, "gelu"),
-    ("llmc/layers/embedding.cuh", "t = row % T;", "t = row % (T - 1);", KERNELS, "embedding"),
-    ("llmc/layers/embedding.cuh", "t = positions[t];", "t = positions[0] + t;", KERNELS, "embedding"),
+    ("llmc/layers/embedding.cuh", "(int)(row % T)) : 0", "(int)(row % (T - 1))) : 0", KERNELS, "embedding"),
+    ("llmc/layers/embedding.cuh", "context_position(&place, (int)(row % T)) :",
+     "context_position(&place, 0) + (int)(row % T) :", KERNELS, "embedding"),
     ("llmc/layers/embedding.cuh", "id >= 0 ? load128(token + c) : packed_zeros<floatX>()",
      "load128(wte + (id >= 0 ? id : 0) * C + c)", KERNELS, "embedding"),
     ("llmc/layers/embedding.cuh", "int32_t first = 0;", "int32_t first = 1;", KERNELS, "embedding"),
     ("llmc/layers/embedding.cuh", "begins = ids[own] >= 0 &&", "begins = true &&", KERNELS, "embedding"),
-    ("llmc/layers/embedding.cuh", "positions[at / C] * (int64_t)C", "(positions[0] + at / C) * (int64_t)C", KERNELS,
-     "embedding"),
+    ("llmc/layers/embedding.cuh", "context_position(&place, (int)(at / C)) * (int64_t)C",
+     "(context_position(&place, 0) + at / C) * (int64_t)C", KERNELS, "embedding"),
     ("llmc/layers/loss.cuh", "v + k < V ? x[k] : 0.0f", "v + k <= V ? x[k] : 0.0f", KERNELS, "cross_entropy"),
     ("llmc/layers/loss.cuh", "state.sum *= cross_entropy_exp(state.max - max)",
      "state.sum *= 1.0f", KERNELS, "cross_entropy"),
@@ -409,8 +414,9 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/rope.h", "(1.0 - s) * slow + s * f", "s * slow + (1.0 - s) * f", UNIT, "rope"),
     ("llmc/layers/rope.cuh", "half = HS / 2, parts", "half = 1, parts", KERNELS, "rope"),
     ("llmc/layers/rope.cuh", "HS, -1.0f, stream", "HS, 1.0f, stream", KERNELS, "rope"),
-    ("llmc/layers/rope.cuh", "(int)blockIdx.x % T", "(int)blockIdx.x % (T + 1)", KERNELS, "rope"),
-    ("llmc/layers/rope.cuh", "table, T, NH + KV, HS,", "table, T, NH, HS,", KERNELS, "rope"),
+    ("llmc/layers/rope.cuh", "(int)blockIdx.x % context_rows(&place)",
+     "(int)blockIdx.x % (context_rows(&place) + 1)", KERNELS, "rope"),
+    ("llmc/layers/rope.cuh", "table, place, NH + KV, HS,", "table, place, NH, HS,", KERNELS, "rope"),
     ("llmc/layers/swiglu.cuh", "amax_join(amax_join(largest, dgate), dup)", "amax_join(largest, dgate)", KERNELS,
      "swiglu"),
     ("llmc/layers/swiglu.cuh", "fmaf(silu, 1.0f - s, s), dup", "s, dup", KERNELS, "swiglu"),
@@ -423,10 +429,12 @@ MISTAKES = [Mistake(*row) for row in (
     ("train_llama3.cu", "b.qkv.dbias = b.g.qb", "b.qkv.dbias = b.g.kb", LLAMA, "llama3"),
     ("train_llama3.cu", "head.dweight = weights(grads_of_layer(model, 0))",
      "head.dweight = grads_of_layer(model, 0).wte", LLAMA, "llama3"),
-    ("train_llama3.cu", "b.ln2, false, b.attproj, a.dln", "b.ln2, true, b.attproj, a.dln", LLAMA, "llama3"),
-    ("train_llama3.cu", "if (!all) { activate(gpu, b, N); }", "if (!all && !norms) { activate(gpu, b, N); }",
-     LLAMA, "test_gradients"),
-    ("train_llama3.cu", "if (!all) { activate", "if (norms) { activate", EMU, "test_runs.py -k llama-bf16-muon"),
+    ("train_llama3.cu", "b.ln2, false, b.attproj,", "b.ln2, true, b.attproj,", LLAMA, "llama3"),
+    ("train_llama3.cu", "        activate(gpu, b, N);",
+     "        if (model->shape.recompute != RECOMPUTE_LAYERNORM) { activate(gpu, b, N); }", LLAMA, "test_gradients"),
+    ("train_llama3.cu", "        activate(gpu, b, N);",
+     "        if (model->shape.recompute == RECOMPUTE_LAYERNORM) { activate(gpu, b, N); }", EMU,
+     "test_runs.py -k llama-bf16-muon"),
     ("train_llama3.cu", "await_bucket(shards, model->params, 2 +", "await_bucket(shards, model->params, 1 +", EMU,
      "test_runs.py -k llama-bf16-ranks"),
     ("train_llama3.cu", "        end_gradient(shards, model->grads, 1 + layer",
@@ -496,7 +504,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/layers/fp8.cuh", "static constexpr int largest_exponent = 15",
      "static constexpr int largest_exponent = 16", KERNELS, "fp8"),
     ("llmc/layers/fp8.cuh", "> three_quarters ? 1 : 0", "> three_quarters ? 0 : 0", KERNELS, "fp8"),
-    ("llmc/ranks/zero.h", "ceil_div_i64(z->size[kind], num_ranks)", "z->size[kind] / num_ranks", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "ceil_div_i64(most, num_ranks)", "most / num_ranks", UNIT, "zero"),
     ("llmc/ranks/zero.h", "#define ZERO_ALIGNMENT 64", "#define ZERO_ALIGNMENT 32", EMU, "test_predict.py"),
     ("llmc/ranks/schedule.h", "{n, behind, 2 *", "{n, behind + 1, 2 *", UNIT, "schedule"),
     ("llmc/ranks/schedule.h", "2 * behind +", "behind +", UNIT, "schedule"),
@@ -526,6 +534,110 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/ranks/schedule.h", "* v > INT32_MAX / 8", "> INT32_MAX / 2", UNIT, "schedule"),
     ("llmc/ranks/buckets.cuh", "cuda_check(cudaStreamWaitEvent(s->comm_stream, s->computed, 0));",
      "", EMU, "test_gpu_ranks.py -k nothing_is_reported"),
+    ("llmc/ranks/grid.h", "cp = rank / g->tp % g->cp, pp = rank / (g->tp * g->cp) % g->pp",
+     "cp = rank / (g->tp * g->pp) % g->cp, pp = rank / g->tp % g->pp", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "((place->dp * g->pp + place->pp) * g->cp + place->cp)",
+     "((place->dp * g->cp + place->cp) * g->pp + place->pp)", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "axes & AXIS_PP ? g->pp : other, axes & AXIS_CP ? g->cp : other",
+     "axes & AXIS_CP ? g->pp : other, axes & AXIS_PP ? g->cp : other", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "grid_rank(g, &outside)}", "grid_rank(g, &inside)}", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "c->num_kv_heads % tp == 0 && ", "", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "left % *size == 0 && (fits || *size == 1)", "fits || *size == 1", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "*size * chunks <= c->num_layers", "*size <= c->num_layers", UNIT, "grid"),
+    ("llmc/ranks/grid.h", "if (left % pp != 0) { return", "if (false) { return", UNIT, "grid"),
+    ("llmc/model/model_part.h", "part->at.tp_rank * width};", "0};", UNIT, "zero"),
+    ("llmc/model/model_part.h", "{width, width * ranks, split", "{width, width, split", UNIT, "zero"),
+    ("llmc/model/model_part.h", "split == SPLIT_THIRDS ? 3 : 1", "1", UNIT, "zero"),
+    ("llmc/model/model_part.h", "return part_first_of_chunk(p, chunk) + layer - part_chunk_begin(p, chunk);",
+     "return layer;", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "z->shard[0] = max_i64(z->shard[0], other.shard[0]);", "", UNIT, "zero"),
+    ("llmc/ranks/matrices.cuh", "s->tensor.rank * s->layout.num_ranks + s->rank", "s->rank", GRID,
+     "gpt2_muon_4_--tp_2"),
+    ("llmc/ranks/matrices.cuh", "copy_slices(s, block, room.slices, true)", "copy_slices(s, block, room.slices, false)",
+     GRID, "gpt2_muon_4_--tp_2"),
+    ("llmc/ranks/matrices.cuh", "z->whole_offset[i] + strips.first", "z->whole_offset[i]", GRID, "gpt2_muon_4_--tp_2"),
+    ("llmc/trainer/update.cuh", "muon_update(t, i) + at;", "muon_update(t, i);", GRID, "gpt2_muon_4_--tp_2"),
+    ("llmc/trainer/update.cuh", "if (zero_lies_whole(zero, bucket))", "if (bucket >= 0)", GRID, "bf16 and adamw"),
+    ("llmc/trainer/update.cuh", "visit_update_parts(t, 1 + first + i, held.begin, held.end, [&](UpdatePart part, "
+     "int64_t at) {", "[&](auto visit) { visit(update_part(t, 1 + first + i, held.begin, held.end), (int64_t)0); }("
+     "[&](UpdatePart part, int64_t at) {", GRID, "bf16 and muon"),
+    ("llmc/trainer/state.cuh", "to, n, piece.index,", "to, n, piece.in_bucket,", GRID, "bf16 and adamw"),
+    ("llmc/trainer/state.cuh", "to, n, piece.index,", "to, n, piece.in_bucket,", GPT2, "test_checkpoints_of_any_ranks"),
+    ("llmc/trainer/state.cuh", "    if (!counts_tensor(s, piece.tensor)) { reader->sums = before; }\n",
+     "    (void)s, (void)before;\n", GPT2, "test_checkpoints_of_any_ranks"),
+    ("llmc/ranks/buckets.cuh", "return !copy && (s->tensor.rank == 0 || param_is_split(i));", "return !copy;", GPT2,
+     "test_checkpoints_of_any_ranks"),
+    ("llmc/ranks/buckets.cuh", "return !copy && (s->tensor", "return (copy || !copy) && (s->tensor", GRID,
+     "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/ranks/buckets.cuh", "    if (s->tensor.rank > 0) { end", "    if (false) { end", GRID,
+     "gpt2_adamw_2_--tp_2"),
+    ("llmc/ranks/buckets.cuh", "if (bucket == 0 && part_has_copy(&s->layout.part))", "if (false)", GRID,
+     "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/ranks/buckets.cuh", "if (s->sums_unsplit) { sum_unsplit(s, whole, bucket); }", "", GRID,
+     "gpt2_adamw_2_--tp_2"),
+    ("llmc/trainer/plan.cuh", "row_ranks(&shape) > 1);", "shape.grid.tp > 1);", GRID, "gpt2_adamw_4_--tp_4_--sp_0"),
+    ("llmc/ranks/buckets.cuh", "if (s->sums_unsplit && s->tensor.rank > 0)", "if (false)", GRID,
+     "gpt2_adamw_8_--pp_2_--tp_2_-z_3"),
+    ("llmc/trainer/step.cuh", "if (ok) { finish_gradients(&t->shards, t->model.grads); }", "", GRID,
+     "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/ranks/buckets.cuh", "&& !waits) { gather_bucket", ") { gather_bucket", GRID, "happens and pp_cp_tp"),
+    ("llmc/ranks/buckets.cuh", "    if (shares) { gather_bucket(", "    if (false) { gather_bucket(", GRID,
+     "gpt2_adamw_6_--pp_3_-z_0"),
+    ("train_gpt2.cu", "added_once(model->shards, b.p.attprojb)", "b.p.attprojb", GRID, "gpt2_adamw_2_--tp_2"),
+    ("train_gpt2.cu", "added_once(model->shards, b.p.fcprojb)", "b.p.fcprojb", GRID, "gpt2_adamw_2_--tp_2"),
+    ("train_gpt2.cu", "sum_bias_of_stage(model, gpu, fcproj, N);", "", GRID, "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/trainer/tensor.cuh", "added_once(shards, wpe)", "wpe", GRID, "gpt2_adamw_2_--tp_2"),
+    ("llmc/trainer/tensor.cuh", "shards->sums_unsplit ? added_once(shards, dwpe) : dwpe", "dwpe", GRID,
+     "gpt2_adamw_2_--tp_2"),
+    ("llmc/trainer/tensor.cuh", "shards->sums_unsplit ? added_once(shards, dwpe) : dwpe", "added_once(shards, dwpe)",
+     GRID, "gpt2_adamw_4_--tp_4_--sp_0"),
+    ("llmc/trainer/tensor.cuh", "    ContextPlace place = context_place(model, T);\n    embedding_forward",
+     "    ContextPlace place = {1, 0, T};\n    embedding_forward", GRID, "gpt2_adamw_2_--cp_2"),
+    ("llmc/trainer/tensor.cuh", "    ContextPlace place = context_place(model, T);\n    embedding_backward",
+     "    ContextPlace place = {1, 0, T};\n    embedding_backward", GRID, "gpt2_adamw_2_--cp_2"),
+    ("train_llama3.cu", "rope_forward(a.qkv, model->rope, N, context_place(model, T)",
+     "rope_forward(a.qkv, model->rope, N, {1, 0, T}", GRID, "llama_adamw_4_--cp_2_-z_2"),
+    ("train_llama3.cu", "rope_backward(a.dqkv, model->rope, N, context_place(model, T)",
+     "rope_backward(a.dqkv, model->rope, N, {1, 0, T}", GRID, "llama_adamw_4_--cp_2_-z_2"),
+    ("llmc/trainer/step.cuh", "added_once(&t->shards, t->stats.loss_sum)", "t->stats.loss_sum", GRID,
+     "gpt2_adamw_2_--tp_2"),
+    ("llmc/trainer/types.cuh", "return pass.slot * each + layer", "return 0 * each + layer", GRID,
+     "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/trainer/pipeline.cuh", "i->action == PIPE_PUT_GRAD ? backwards - 1 : backwards", "backwards", GRID,
+     "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/trainer/pipeline.cuh", "stages > 1 ? backward % 2 : 0", "stages > 1 ? 0 : 0", GRID,
+     "llama_muon_4_--pp_2"),
+    ("llmc/trainer/pipeline.cuh", "all[b * (int64_t)place.T + context_position(&place, i)]",
+     "all[b * (int64_t)place.T + i]", GRID, "gpt2_adamw_2_--cp_2"),
+    ("llmc/trainer/pipeline.cuh", "i < 3 - in_order", "i < 1", GRID, "gpt2_adamw_2_--cp_2"),
+    ("llmc/trainer/pipeline.cuh", "i < 3 - in_order", "i < 2", GPT2, "test_own_positions"),
+    ("llmc/trainer/pipeline.cuh", "slot->staging, 2 * N);", "slot->staging, N);", GRID, "gpt2_adamw_4_--tp_4_--sp_0"),
+    ("llmc/trainer/pipeline.cuh", "own >= 0 && own < rows ? own : -1", "own >= 0 ? own % rows : -1", GRID,
+     "gpt2_adamw_4_--tp_4_--sp_0"),
+    ("llmc/model/context.h", "(2 * place->size - 2 - place->rank) * chunk + t", "place->rank * chunk + t", GRID,
+     "gpt2_adamw_2_--cp_2"),
+    ("llmc/model/context.h", "number < place->size ? number : 2 * place->size - 1 - number", "number % place->size",
+     GRID, "test_evaluation"),
+    ("llmc/trainer/block.cuh", "|| model->shape.pipeline.stages > 1", "", GRID, "gpt2_adamw_4_--cp_2_--pp_2"),
+    ("llmc/trainer/block.cuh", "    AttentionContext context = gather_context(model, gpu, shards, a.qkv, shape);\n    "
+     "floatX *dkv", "    AttentionContext context =\n        shards->context.size > 1 ? attention_gathered_context("
+     "model->context_kv, shape, context_place(model, T))\n                                 : attention_own_context("
+     "a.qkv, shape);\n    floatX *dkv", GRID, "gpt2_adamw_2_--cp_2"),
+    ("llmc/trainer/block.cuh", "    sum_context(model, gpu, shards, a.dqkv, shape);\n", "", GRID,
+     "gpt2_adamw_2_--cp_2"),
+    ("llmc/trainer/head.cuh", "logits, states, group->size,", "logits, states, 1,", GRID,
+     "gpt2_adamw_4_--tp_4_--sp_0"),
+    ("llmc/trainer/head.cuh", "own = logits + group->rank * Vp;", "own = logits;", GRID, "test_evaluation"),
+    ("llmc/trainer/evaluate.cuh", "cp < grid->cp; cp++", "cp < 1; cp++", GRID, "test_evaluation"),
+    ("llmc/trainer/evaluate.cuh", "grid->pp - 1, cp, 0}", "0, cp, 0}", GRID, "test_evaluation"),
+    ("llmc/ranks/traffic.h", "s->sp * (6 * L", "s->sp * (5 * L", GRID, "happens and pp_tp"),
+    ("llmc/ranks/traffic.h", "sums = 4 * L", "sums = 3 * L", GRID, "happens and pp_cp_tp"),
+    ("llmc/ranks/traffic.h", "part_ends(part) ? s->rows * 3 * 4 * (R - 1) : 0", "0", GRID, "happens and pp_cp_tp"),
+    ("llmc/ranks/traffic.h", "sent->gradients += 4 *", "sent->gradients += 2 *", GRID, "happens and pp_cp_tp"),
+    ("llmc/ranks/traffic.h", "{ whole *= m; }", "{ whole *= 1; }", GRID, "happens and pp_tp"),
+    ("llmc/ranks/traffic.h", "m * kv * (3 * L", "m * kv * (2 * L", GRID, "happens and pp_cp_tp"),
+    ("llmc/ranks/traffic.h", "if (*slot != bucket) { count", "if (true) { count", GRID, "happens and pp_tp"),
+    ("llmc/ranks/traffic.h", "+ again * s->again_contexts", "", GRID, "happens and llama_cp_tp"),
     ("llmc/data/dataloader.h", "sequence / dl->num_sequences",
      "sequence / (dl->num_sequences + 1)", UNIT, "dataloader"),
     ("llmc/data/tokenizer.h", "(text[last] & 0xc0) == 0x80", "(text[last] & 0xc0) == 0xc0", UNIT, "tokenizer"),
@@ -546,7 +658,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("train_gpt2.c", "dbias[c] += dy[c];", "dbias[c] = dy[c];", UNIT, "layers"),
     ("train_gpt2.c", "mean_g - n * mean_gn", "mean_g + n * mean_gn", UNIT, "layers"),
     ("train_gpt2.c", "token[c] + position[c]", "token[c] - position[c]", UNIT, "layers"),
-    ("llmc/ranks/buckets.cuh", "if (first_micro_batch) { return; }", "", EMU,
+    ("llmc/ranks/buckets.cuh", "if (first_micro_batch || begin >= end)", "if (begin >= end)", EMU,
      "test_gpu_ranks.py -k test_like_one_rank"),
     ("llmc/base/input_file.h", "if (size == expected) { return true; }", "return true;", CPU,
      "test_faults.py -k model"),
@@ -599,8 +711,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/trainer/cpu_program.h",
      "for (int b = 0; b < rows; b++) { t->val_sum += row_mean(model->acts.losses.data + b * T, T); }",
      "t->val_sum += rows * row_mean(model->acts.losses.data, rows * T);", UNIT, "model"),
-    ("llmc/trainer/evaluate.cuh", "(batch % ranks * last.rounds + batch / ranks) * most", "batch * most", EMU,
-     "test_gpu_ranks.py -k validation"),
+    ("llmc/trainer/evaluate.cuh", "(grid_rank(grid, &place) * last.rounds + batch / grid->dp) * most", "batch * most",
+     EMU, "test_gpu_ranks.py -k validation"),
     ("llmc/run/run_state.h", "if (ok && changes.used > 0 && run->options->allow_changes) {",
      "if (ok && changes.used > 0) {", CPU, "test_resume.py -k changed"),
     ("llmc/run/run_state.h", "if (!run_go_back(run, error)) { return false; }",
@@ -617,12 +729,14 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/model/params.h", " of layer %d\", layer)", " of layer %d\", 0)", UNIT, "model"),
     ("llmc/trainer/cpu_model.h", "    int C = model->config.channels, V = model->config.vocab_size, Vp",
      "    free(malloc(16));\n    int C = model->config.channels, V = model->config.vocab_size, Vp", UNIT, "model"),
-    ("llmc/trainer/step.cuh", "role.first = i == 0", "role.first = true", EMU, "test_gpu_trainer.py -k like_the_cpu"),
+    ("llmc/trainer/pipeline.cuh", "role.first = i.micro_batch == 0", "role.first = true", EMU,
+     "test_gpu_trainer.py::test_like_the_cpu_trainer[gpt2]"),
     ("llmc/trainer/state.cuh", "return comm_sum_u64(t->shards.ranks, hash, 1, error);",
      "return t != NULL || fail(error, \"\");", EMU, "test_gpu_ranks.py -k know_no_ranks"),
     ("llmc/trainer/evaluate.cuh", "t >= begin && t < end", "t >= begin && t <= end", EMU,
      "test_gpu_eval.py -k independent"),
-    ("llmc/trainer/step.cuh", "run->updates + 1", "run->updates", EMU, "test_gpu_trainer.py -k like_the_cpu"),
+    ("llmc/trainer/step.cuh", "run->updates + 1", "run->updates", EMU,
+     "test_gpu_trainer.py::test_like_the_cpu_trainer[gpt2]"),
     ("llmc/cuda/cublas_common.h", "b->ldb, b->stride_b", "b->ldb, b->stride_a", KERNELS, "muon"),
     ("llmc/cuda/cublas_common.h", "problem->accumulate ? on->beta : 0.0f", "on->beta", KERNELS, "matmul"),
     ("llmc/cuda/cublas_common.h", "p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k", "p->m, p->k", KERNELS,
@@ -635,8 +749,8 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/cuda/gpu.h", "devices == 1 ? 0 : number", "number", EMU, "test_gpu_ranks.py -k unfit"),
     ("llmc/trainer/step.cuh", "role.dloss = 1.0f / (float)run->options->total_batch",
      "role.dloss = 1.0f / (float)(run->options->batch_size * run->options->seq_len)", EMU,
-     "test_gpu_trainer.py -k like_the_cpu"),
-    ("llmc/trainer/nonfinite.cuh", "        if (!any_nonfinite(data, piece.count, t->transfer.flag, "
+     "test_gpu_trainer.py::test_like_the_cpu_trainer[gpt2]"),
+    ("llmc/trainer/nonfinite.cuh", "        if (!any_nonfinite(data, piece.strips * piece.count, t->transfer.flag, "
      "t->gpu.stream)) { return true; }", "", EMU, "test_gpu_trainer.py -k no_number"),
     ("llmc/trainer/nonfinite.cuh", "found->place < first->place", "false", EMU,
      "test_gpu_ranks.py -k not_a_number"),
@@ -691,7 +805,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_resume.py -k changed"),
     ("llmc/run/run_inputs.h", "run->train.num_sequences / sequences; }", "run->train.num_sequences; }", CPU,
      "test_faults.py -k all_sizes"),
-    ("llmc/run/run_report.h", "if (run->num_ranks > 1) {", "if (run->num_ranks > 2) {", EMU,
+    ("llmc/run/run_report.h", "if (run->data.ranks > 1) {", "if (run->data.ranks > 2) {", EMU,
      "test_gpu_ranks.py -k plan_is"),
     ("dev/test/changed.py", "if any(not changed.isdisjoint(parts_of(source))", "if any(False", CPU,
      "test_targets.py -k touches"),
@@ -724,16 +838,28 @@ def unit_program(suite):
     return f"build/test_{'trainer' if suite in ('gpt2', 'layers', 'model') else suite}"
 
 
+def grid_folder(mistake):
+    """Where the trainers of a test of grids are built."""
+    return "." if "bf16" in mistake.test else "build/emu_fp32"
+
+
 def targets_of(mistake):
-    """What make builds for the test."""
+    """What make builds for the test, after the variables that it is built with."""
+    if mistake.kind == GRID:
+        folder = grid_folder(mistake)
+        fp32 = [] if folder == "." else ["PRECISION=FP32", f"BUILD={folder}", f"BIN={folder}"]
+        models = ["gpt2", "llama3"] if "llama" in mistake.test else ["gpt2"]
+        return fp32 + [os.path.normpath(f"{folder}/train_{model}emu") for model in models]
     llama = ["train_llama3", "train_llama3emu"] if "llama" in mistake.test else []
     return {UNIT: [unit_program(suite) for suite in mistake.test.split()], FUZZ: [f"build/{mistake.test}"],
-            KERNELS: ["build/emu/test_kernels"], LLAMA: ["test_llama3emu"], NCCL: ["build/emu/emu_nccl"],
-            CPU: ["train_gpt2", "tokenize"], EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
+            KERNELS: ["build/emu/test_kernels"], GPT2: ["test_gpt2emu"], LLAMA: ["test_llama3emu"],
+            NCCL: ["build/emu/emu_nccl"], CPU: ["train_gpt2", "tokenize"],
+            EMU: ["train_gpt2", "train_gpt2emu", *llama]}[mistake.kind]
 
 
 def test_passes(mistake):
     """(does the test of a mistake pass, what was said)"""
+    environment = None
     if mistake.kind == UNIT:
         runs = [[unit_program(suite), suite] for suite in mistake.test.split()]
         runs += [["build/test_llama3", "model"]] * (mistake.test == "llama3")
@@ -743,13 +869,18 @@ def test_passes(mistake):
         runs = [["build/emu/test_kernels", *mistake.test.split()]]
     elif mistake.kind == NCCL:
         runs = [["build/emu/emu_nccl", *mistake.test.split()]]
-    elif mistake.kind == LLAMA:
-        runs = [["./test_llama3emu", *mistake.test.split()]]
+    elif mistake.kind in (GPT2, LLAMA):
+        runs = [["./test_gpt2emu" if mistake.kind == GPT2 else "./test_llama3emu", *mistake.test.split()]]
     else:
         name, *more = mistake.test.split()
+        if mistake.kind == GRID:
+            name, trainer = "test_grid.py", os.path.join(TREE, grid_folder(mistake), "train_gpt2emu")
+            more = ["-k", mistake.test]
+            variables = ("TRAIN_GPT2", "TOKENIZE", "TRAIN_GPT2CU", "TRAIN_GPT2CU_FP32")  # no other program is needed
+            environment = {**os.environ, **{variable: trainer for variable in variables}}
         runs = [[sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", f"dev/test/programs/{name}", *more]]
     for run in runs:
-        result = call(*run, timeout=900)
+        result = call(*run, timeout=900, env=environment)
         if result.returncode != 0:
             return False, result.stdout
     return True, ""

@@ -4,7 +4,8 @@
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
 //
 // A token of -1 is another rank's, if ranks share the rows of wte: its vector counts as 0, and dwte does not change.
-// positions (T): the positions of the rows of a sequence, all different, if ranks share a sequence. NULL: 0 .. T-1.
+// place: which positions the T rows of a sequence have, if ranks share sequences (llmc/model/context.h). NULL: 0 ..
+// T-1.
 //
 // A token that repeats adds several rows to one row of dwte. For a sum in a fixed order without atomics, the host sorts
 // the rows of a batch by token, while the GPU works on the previous batch (embedding_order_tokens). Then the rows of a
@@ -13,19 +14,23 @@
 #define LLMC_EMBEDDING_CUH
 
 #include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/model/context.h"
 
 // ---- Forward ----
+
+static inline ContextPlace embedding_place(const ContextPlace *place, int T) {
+    return place != NULL ? *place : ContextPlace{1, 0, T};
+}
 
 // Each row has one warp. Moves 2*N*C floatX: it reads N rows of wte and writes N rows of out. wpe stays in the caches.
 template <bool POSITIONS>
 static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
                                                 const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
-                                                int64_t N, int T, int C, const int32_t *__restrict__ positions) {
+                                                int64_t N, int T, int C, ContextPlace place) {
     int lane = threadIdx.x % WARP_SIZE;
     int64_t row = (int64_t)blockIdx.x * (blockDim.x / WARP_SIZE) + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
-    int64_t id = tokens[row], t = row % T;
-    if (POSITIONS && positions != NULL) { t = positions[t]; }
+    int64_t id = tokens[row], t = POSITIONS ? context_position(&place, (int)(row % T)) : 0;
     const floatX *token = wte + id * C;
     const floatX *position = POSITIONS ? wpe + t * C : NULL;
     floatX *out_row = out + row * C;
@@ -43,13 +48,14 @@ static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const 
 
 // out = wte[tokens] + wpe. C % 8 == 0. Rows of out, wte and wpe are aligned to 16 bytes. Every token is in -1 .. Vp-1.
 static inline void embedding_forward(floatX *out, const int32_t *tokens, const floatX *wte, const floatX *wpe, int B,
-                                     int T, int C, cudaStream_t stream, const int32_t *positions = NULL,
+                                     int T, int C, cudaStream_t stream, const ContextPlace *place = NULL,
                                      int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size <= MAX_BLOCK);
     int64_t N = (int64_t)B * T;
     auto kernel = wpe != NULL ? embedding_forward_kernel<true> : embedding_forward_kernel<false>;
-    kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N, T, C, positions);
+    kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N, T, C,
+                                                                             embedding_place(place, T));
     cuda_check_launch("embedding_forward_kernel");
 }
 
@@ -95,14 +101,13 @@ __device__ __forceinline__ void embedding_add_to_gradient(float *gradient, const
 // dwpe[position of t,c] += sum over b of dout[b,t,c], in the order of b. One thread for each 16 bytes of (T,C). Other
 // rows of dwpe stay as they are. Moves N*C floatX and 2*T*C float.
 static __global__ void embedding_backward_position_kernel(float *__restrict__ dwpe, const floatX *__restrict__ dout,
-                                                          int B, int64_t TC, int C,
-                                                          const int32_t *__restrict__ positions) {
+                                                          int B, int64_t TC, int C, ContextPlace place) {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (at >= TC) { return; }
     float sum[x128::size] = {};
 #pragma unroll 4
     for (int b = 0; b < B; b++) { embedding_add_row(sum, dout + b * TC + at); }
-    if (positions != NULL) { at = positions[at / C] * (int64_t)C + at % C; }
+    at = context_position(&place, (int)(at / C)) * (int64_t)C + at % C;
     embedding_add_to_gradient(dwpe + at, sum);
 }
 
@@ -199,13 +204,14 @@ static __global__ void __launch_bounds__(EMBEDDING_TILE)
 // dwpe are aligned to 16 bytes. The order of each sum depends on the tokens and the shape only.
 static inline void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int32_t *tokens,
                                       const int32_t *order, int B, int T, int C, cudaStream_t stream,
-                                      const int32_t *positions = NULL, int block_size = 256) {
+                                      const ContextPlace *place = NULL, int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require((int64_t)B * T <= INT32_MAX && C <= 65535 * EMBEDDING_CHANNELS);
     int64_t N = (int64_t)B * T, TC = (int64_t)T * C;
     if (dwpe != NULL) {
         unsigned blocks = blocks_for(TC / x128::size, block_size);
-        embedding_backward_position_kernel<<<blocks, block_size, 0, stream>>>(dwpe, dout, B, TC, C, positions);
+        embedding_backward_position_kernel<<<blocks, block_size, 0, stream>>>(dwpe, dout, B, TC, C,
+                                                                              embedding_place(place, T));
         cuda_check_launch("embedding_backward_position_kernel");
     }
     dim3 grid(blocks_for(N, EMBEDDING_TILE), blocks_for(C, EMBEDDING_CHANNELS));

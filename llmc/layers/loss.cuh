@@ -252,13 +252,18 @@ static inline void sum_losses(double *sum, const float *losses, int64_t N, bool 
     cuda_check_launch("sum_losses_kernel");
 }
 
-#define MEAN_LOSSES_BLOCK 128
+// What a rank knows of a sequence's losses: their sum, and how many they are.
+typedef struct {
+    double sum, number;
+} SequenceLoss;
+
+#define SEQUENCE_LOSSES_BLOCK 128
 
 // Each sequence has one warp. Each lane sums every 32nd loss, and the warp adds up the lanes' sums.
-static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
-    mean_losses_kernel(double *means, const float *losses, const int32_t *counts, int B, int T) {
+static __global__ void __launch_bounds__(SEQUENCE_LOSSES_BLOCK)
+    sequence_losses_kernel(SequenceLoss *sequences, const float *losses, const int32_t *counts, int B, int T) {
     int lane = (int)threadIdx.x % WARP_SIZE;
-    int64_t b = ((int64_t)blockIdx.x * MEAN_LOSSES_BLOCK + threadIdx.x) / WARP_SIZE;
+    int64_t b = ((int64_t)blockIdx.x * SEQUENCE_LOSSES_BLOCK + threadIdx.x) / WARP_SIZE;
     if (b >= B) { return; } // a whole warp
     double sum = 0.0, number = 0.0;
     for (int64_t i = b * T + lane; i < (b + 1) * T; i += WARP_SIZE) {
@@ -268,17 +273,17 @@ static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
     }
     sum = warp_sum(sum);
     number = warp_sum(number);
-    if (lane == 0) { means[b] = sum / number; }
+    if (lane == 0) { sequences[b] = {sum, number}; }
 }
 
-// means[b] = the mean of losses[b,t] (B,T) over all t with counts[b,t] != 0, in double precision. It is NaN if all
-// counts are 0. A loss with count 0 may be anything. Deterministic: the order of a sum depends on T only.
-static inline void mean_losses(double *means, const float *losses, const int32_t *counts, int B, int T,
-                               cudaStream_t stream) {
+// sequences[b] = the sum and the number of losses[b,t] (B,T) over all t with counts[b,t] != 0, in double precision. A
+// loss with count 0 may be anything. Deterministic: the order of a sum depends on T only.
+static inline void sequence_losses(SequenceLoss *sequences, const float *losses, const int32_t *counts, int B, int T,
+                                   cudaStream_t stream) {
     cuda_require(B > 0 && T > 0);
-    mean_losses_kernel<<<blocks_for(B, MEAN_LOSSES_BLOCK / WARP_SIZE), MEAN_LOSSES_BLOCK, 0, stream>>>(means, losses,
-                                                                                                       counts, B, T);
-    cuda_check_launch("mean_losses_kernel");
+    unsigned blocks = blocks_for(B, SEQUENCE_LOSSES_BLOCK / WARP_SIZE);
+    sequence_losses_kernel<<<blocks, SEQUENCE_LOSSES_BLOCK, 0, stream>>>(sequences, losses, counts, B, T);
+    cuda_check_launch("sequence_losses_kernel");
 }
 
 #endif // LLMC_FUSED_CROSS_ENTROPY_CUH

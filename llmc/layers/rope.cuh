@@ -12,6 +12,7 @@
 #define LLMC_ROPE_CUH
 
 #include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/model/context.h"
 
 __device__ __forceinline__ void rope_rotate(floatX *low, floatX *high, float cosine, float sine) {
     float a = to_float(*low), b = to_float(*high);
@@ -23,9 +24,10 @@ __device__ __forceinline__ void rope_rotate(floatX *low, floatX *high, float cos
 // heads: NH + KV. turn: 1, or -1 to rotate back.
 template <int SIZE>
 static __global__ void __launch_bounds__(MAX_BLOCK)
-    rope_kernel(floatX *qkv, const float *__restrict__ table, int T, int heads, int HS, int row_width, float turn) {
+    rope_kernel(floatX *qkv, const float *__restrict__ table, ContextPlace place, int heads, int HS, int row_width,
+                float turn) {
     floatX *row = qkv + (int64_t)blockIdx.x * row_width;
-    const float *angles = table + (int64_t)((int)blockIdx.x % T) * HS;
+    const float *angles = table + (int64_t)context_position(&place, (int)blockIdx.x % context_rows(&place)) * HS;
     int half = HS / 2, parts = half / SIZE;
     for (int i = threadIdx.x; i < heads * parts; i += blockDim.x) {
         int j = i % parts * SIZE;
@@ -46,26 +48,27 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
     }
 }
 
-static inline void rope_launch(floatX *qkv, const float *table, int64_t N, int T, int NH, int KV, int HS, float turn,
-                               cudaStream_t stream) {
-    cuda_require(N > 0 && N <= INT32_MAX && T > 0 && NH > 0 && KV > 0 && HS > 0 && HS % 2 == 0);
+static inline void rope_launch(floatX *qkv, const float *table, int64_t N, const ContextPlace &place, int NH, int KV,
+                               int HS, float turn, cudaStream_t stream) {
+    cuda_require(N > 0 && N <= INT32_MAX && place.T > 0 && NH > 0 && KV > 0 && HS > 0 && HS % 2 == 0);
     bool packed = HS / 2 % x128::size == 0;
     auto kernel = packed ? rope_kernel<x128::size> : rope_kernel<1>;
     int threads = block_for((int64_t)(NH + KV) * (HS / 2) / (packed ? x128::size : 1), MAX_BLOCK);
-    kernel<<<(unsigned)N, threads, 0, stream>>>(qkv, table, T, NH + KV, HS, (NH + 2 * KV) * HS, turn);
+    kernel<<<(unsigned)N, threads, 0, stream>>>(qkv, table, place, NH + KV, HS, (NH + 2 * KV) * HS, turn);
     cuda_check_launch("rope_kernel");
 }
 
-// Rotates the queries and keys of qkv. The values stay. HS is even. qkv and table are aligned to 16 bytes.
-static inline void rope_forward(floatX *qkv, const float *table, int64_t N, int T, int NH, int KV, int HS,
-                                cudaStream_t stream) {
-    rope_launch(qkv, table, N, T, NH, KV, HS, 1.0f, stream);
+// Rotates the queries and keys of qkv by the positions of its rows. The values stay. HS is even. qkv and table are
+// aligned to 16 bytes.
+static inline void rope_forward(floatX *qkv, const float *table, int64_t N, const ContextPlace &place, int NH, int KV,
+                                int HS, cudaStream_t stream) {
+    rope_launch(qkv, table, N, place, NH, KV, HS, 1.0f, stream);
 }
 
 // Turns the gradients of rotated queries and keys into those of the queries and keys before.
-static inline void rope_backward(floatX *dqkv, const float *table, int64_t N, int T, int NH, int KV, int HS,
-                                 cudaStream_t stream) {
-    rope_launch(dqkv, table, N, T, NH, KV, HS, -1.0f, stream);
+static inline void rope_backward(floatX *dqkv, const float *table, int64_t N, const ContextPlace &place, int NH, int KV,
+                                 int HS, cudaStream_t stream) {
+    rope_launch(dqkv, table, N, place, NH, KV, HS, -1.0f, stream);
 }
 
 #endif // LLMC_ROPE_CUH

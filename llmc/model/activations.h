@@ -32,7 +32,8 @@ typedef enum {
     COPIES_ONE,
     COPIES_LAYER,    // L: one in each block
     COPIES_BOUNDARY, // L+1: the input of each block, and the output of the last one
-    COPIES_CHUNK     // a chunk of the rows at a time.
+    COPIES_CHUNK,    // a chunk of the rows at a time
+    COPIES_TURNS     // one. In a pipeline two take turns: one arrives while the other leaves
 } ActCopies;
 
 // Says what --fp8 changes.
@@ -44,7 +45,15 @@ typedef enum {
 } ActFp8;
 
 typedef enum { ON_BOTH, ON_CPU, ON_GPU } ActPlace; // the trainers that have it
-typedef enum { ACT_float, ACT_floatX } ActType;    // floatX: the precision of a GPU run; float on the CPU
+
+// Says which rows of a batch a rank of tensor parallelism holds.
+typedef enum {
+    ROWS_ALL,
+    ROWS_OWN,     // with --sp 1 its part of the rows, else all
+    ROWS_GATHERED // all, with --sp 1 only: the parts of all ranks put together
+} ActRows;
+
+typedef enum { ACT_float, ACT_floatX } ActType; // floatX: the precision of a GPU run; float on the CPU
 
 #define ACT_ENUM(name, ...) ACT_##name,
 typedef enum { MODEL_ACTIVATIONS(ACT_ENUM) NUM_ACTIVATIONS } ActivationId;
@@ -59,10 +68,11 @@ typedef struct {
     int first, last; // phases
     PlanCategory category;
     ActPlace place;
+    ActRows rows;
 } ActivationSpec;
 
-#define ACT_SPEC(name, type, copies, given_up, cols, fp8, first, last, category, place)                                \
-    {#name, ACT_##type, COPIES_##copies, given_up, cols, FP8_##fp8, first, last, PLAN_##category, place},
+#define ACT_SPEC(name, type, copies, given_up, cols, fp8, first, last, category, place, rows)                          \
+    {#name, ACT_##type, COPIES_##copies, given_up, cols, FP8_##fp8, first, last, PLAN_##category, place, ROWS_##rows},
 static const ActivationSpec activation_specs[NUM_ACTIVATIONS] = {MODEL_ACTIVATIONS(ACT_SPEC)};
 
 // Holds what the sizes of activations depend on.
@@ -75,6 +85,12 @@ typedef struct {
     bool fp8;
     ActPlace place;  // ON_CPU or ON_GPU
     PlanType floatX; // PLAN_F32 or PLAN_BF16
+    int row_ranks;   // the ranks that share the rows out (ROWS_OWN)
+    int layers;      // that a pass computes: L, or in a pipeline those of a chunk
+    int slots;       // passes whose activations are kept at once: 1, but in a pipeline
+    int turns;       // copies of COPIES_TURNS
+    int first_layer; // what number the first layer has in the whole model, for messages
+    bool head;       // has the head. Activations whose last phase is LM_HEAD belong to it
 } ActShape;
 
 // Where a trainer keeps an activation: the address of its pointer, and of the number of elements from one copy to the
@@ -88,10 +104,12 @@ typedef struct {
 static inline void plan_activation(MemoryPlan *plan, const ActShape *s, int i, ActSlot slot) {
     const ActivationSpec *a = &activation_specs[i];
     if ((s->fp8 && a->fp8 == FP8_NONE) || (a->place != ON_BOTH && a->place != s->place)) { return; }
+    if ((a->rows == ROWS_GATHERED && s->row_ranks == 1) || (a->last == LM_HEAD && !s->head)) { return; }
     bool kept = s->recompute < a->given_up && !(s->fp8 && a->fp8 == FP8_ONE);
-    int64_t L = s->config.num_layers, all[] = {0, L, L + 1, 0}; // by ActCopies; 0: one
+    int64_t L = s->layers, all[] = {0, s->slots * L, s->slots * (L + 1), 0, s->turns > 1 ? s->turns : 0}; // 0: one
     int64_t copies = kept ? all[a->copies] : 1;
     int64_t rows = a->copies == COPIES_CHUNK ? s->chunk_rows : a->fp8 == FP8_PADDED ? s->padded_rows : s->rows;
+    if (a->rows == ROWS_OWN) { rows /= s->row_ranks; }
     PlanShape shape = shape1(rows);
     if (a->cols != DIM_NONE) { shape = shape2(rows, model_dim(&s->config, a->cols)); }
     *slot.stride = kept && copies > 0 ? rows * model_dim(&s->config, a->cols) : 0;
@@ -105,10 +123,11 @@ typedef bool (*ActTest)(void *context, int i, const void *data, int64_t n);
 
 // Finds the activation where a NaN or an infinity first stands after a forward pass over `rows` rows, in the order of
 // the computation, writes its name and returns its layer; L: after the blocks; -1: there is none. Passes over
-// activations that have memory for one layer only, because later layers have overwritten them.
+// activations that have memory for one layer only, because later layers have overwritten them. Of the passes of a
+// pipeline it looks at the first slot only.
 static inline int acts_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], const ActShape *s, int64_t rows,
                                       ActTest is_nonfinite, void *context, char *name, size_t size) {
-    int L = s->config.num_layers;
+    int L = s->layers;
     for (int layer = 0; layer <= L; layer++) {
         for (int i = 0; i < NUM_ACTIVATIONS; i++) {
             const ActivationSpec *a = &activation_specs[i];
@@ -118,9 +137,10 @@ static inline int acts_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], cons
             char *data = (char *)plan_get_pointer(slots[i].pointer);
             if (a->category != PLAN_ACTIVATION || !there || data == NULL) { continue; }
             data += layer * *slots[i].stride * plan_types[a->type == ACT_float ? PLAN_F32 : s->floatX].bytes;
-            if (!is_nonfinite(context, i, data, rows * model_dim(&s->config, a->cols))) { continue; }
+            int64_t held = a->rows == ROWS_OWN ? rows / s->row_ranks : rows;
+            if (!is_nonfinite(context, i, data, held * model_dim(&s->config, a->cols))) { continue; }
             snprintf(name, size, "activation %s", a->name);
-            if (layer < L) { snprintf(name, size, "activation %s of layer %d", a->name, layer); }
+            if (layer < L) { snprintf(name, size, "activation %s of layer %d", a->name, s->first_layer + layer); }
             return layer;
         }
     }

@@ -30,4 +30,12 @@ CONTEXT_HOST_DEVICE static inline int context_position(const ContextPlace *place
     return t < chunk ? place->rank * chunk + t : (2 * place->size - 2 - place->rank) * chunk + t;
 }
 
+// Returns the row of a position, on the rank that holds it.
+static inline int context_row(const ContextPlace *place, int position, int *rank) {
+    int chunk = place->T / (2 * place->size), number = chunk > 0 ? position / chunk : 0;
+    if (place->size == 1) { return *rank = 0, position; }
+    *rank = number < place->size ? number : 2 * place->size - 1 - number;
+    return position - number * chunk + (number < place->size ? 0 : chunk);
+}
+
 #endif // LLMC_CONTEXT_H

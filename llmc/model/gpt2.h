@@ -31,55 +31,58 @@
     { maxT, V, L, NH, C, Vp, 0, NH, (C) / ((NH) + !(NH)), 4 * (C), 0, 0, GPT2_LAYERNORM_EPSILON, 1, 1, 1, 1, 0, 0 }
 
 // THE parameter table, in file order. The names are fields of the trainers' Tensors (p.wte).
-//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon
+//  name, where, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon, split
 #define MODEL_PARAMETERS(X)                                                                                            \
-    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                             \
-    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                           \
-    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
-    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(qkvw, PER_LAYER, DIM_QKV, DIM_C, INIT_NORMAL, DECAY, MUON_QKV)                                                   \
-    X(qkvb, PER_LAYER, DIM_NONE, DIM_QKV, INIT_ZERO, NO_DECAY, ADAMW)                                                  \
-    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, MUON)                                                   \
-    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                \
-    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
-    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(fcw, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON)                                                          \
-    X(fcb, PER_LAYER, DIM_NONE, DIM_F, INIT_ZERO, NO_DECAY, ADAMW)                                                     \
-    X(fcprojw, PER_LAYER, DIM_C, DIM_F, INIT_RESIDUAL, DECAY, MUON)                                                    \
-    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)                                                 \
-    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                          \
-    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW)
+    X(wte, AT_START, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW, ROWS)                                                   \
+    X(wpe, AT_START, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, ADAMW, WHOLE)                                                \
+    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                              \
+    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, WHOLE)                                             \
+    X(qkvw, PER_LAYER, DIM_QKV, DIM_C, INIT_NORMAL, DECAY, MUON_QKV, THIRDS)                                           \
+    X(qkvb, PER_LAYER, DIM_NONE, DIM_QKV, INIT_ZERO, NO_DECAY, ADAMW, THIRDS)                                          \
+    X(attprojw, PER_LAYER, DIM_C, DIM_Q, INIT_RESIDUAL, DECAY, MUON, COLS)                                             \
+    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, WHOLE)                                         \
+    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                              \
+    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, WHOLE)                                             \
+    X(fcw, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                    \
+    X(fcb, PER_LAYER, DIM_NONE, DIM_F, INIT_ZERO, NO_DECAY, ADAMW, ROWS)                                               \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_F, INIT_RESIDUAL, DECAY, MUON, COLS)                                              \
+    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, WHOLE)                                          \
+    X(lnfw, AT_END, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                                 \
+    X(lnfb, AT_END, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, ADAMW, WHOLE)
 
 // THE activation table. The first part is in the order of the computation. The names are fields of the trainers'
 // Activations and LayerActs (acts.residual).
-//  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where
+//  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where,
+//  rows
 #define MODEL_ACTIVATIONS(X)                                                                                           \
-    X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(ln1_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_QKV, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_Q, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
-    X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)     \
-    X(ln2_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_F, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)             \
-    X(gelu, floatX, LAYER, RECOMPUTE_GELU, DIM_F, NONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
-    X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU)                  \
-    X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                                     \
-    X(lnf_mean, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
-    X(lnf_rstd, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
-    X(losses, float, ONE, NEVER, DIM_NONE, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                                \
-    X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                               \
-    X(dresidual, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                      \
-    X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH)                                      \
-    X(dgelu, floatX, ONE, NEVER, DIM_F, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_CPU)                            \
-    X(dfc, floatX, ONE, NEVER, DIM_F, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                           \
-    X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                     \
-    X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
-    X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
+    X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)     \
+    X(ln1_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)      \
+    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_QKV, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)     \
+    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_Q, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)         \
+    X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)     \
+    X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH,     \
+      OWN)                                                                                                             \
+    X(ln2_mean, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)      \
+    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_F, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)        \
+    X(gelu, floatX, LAYER, RECOMPUTE_GELU, DIM_F, NONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)         \
+    X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU, ALL)             \
+    X(gathered, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU, GATHERED)            \
+    X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH, OWN)                                \
+    X(lnf_mean, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH, OWN)                         \
+    X(lnf_rstd, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH, OWN)                         \
+    X(losses, float, ONE, NEVER, DIM_NONE, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH, ALL)                           \
+    X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH, ALL)                          \
+    X(dresidual, floatX, TURNS, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, OWN)               \
+    X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH, ALL)                                 \
+    X(dgelu, floatX, ONE, NEVER, DIM_F, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_CPU, ALL)                       \
+    X(dfc, floatX, ONE, NEVER, DIM_F, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH, ALL)                      \
+    X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)                \
+    X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)         \
+    X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)
 
 // The linear layers of a block: id, name, the parameter that is its weight (or where its weight begins), outputs, the
 // activation that it reads, the level of --recompute that gives it up. The names are fields of Block (b.qkv).

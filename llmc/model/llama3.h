@@ -24,50 +24,53 @@
 // THE parameter table, in file order. qw, kw and vw are neighbours in a block, so that one multiply takes them as one
 // matrix (DIM_QKV, C), and so are gatew and upw, and the biases. headw is empty if the head is tied, and the biases are
 // unless a model has them.
-//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon
+//  name, where, rows (DIM_NONE: a vector), columns, initialisation, weight decay, matrices for Muon, split
 #define MODEL_PARAMETERS(X)                                                                                            \
-    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW)                                                             \
-    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
-    X(qw, PER_LAYER, DIM_Q, DIM_C, INIT_NORMAL, DECAY, MUON)                                                           \
-    X(kw, PER_LAYER, DIM_KV, DIM_C, INIT_NORMAL, DECAY, MUON)                                                          \
-    X(vw, PER_LAYER, DIM_KV, DIM_C, INIT_NORMAL, DECAY, MUON)                                                          \
-    X(qb, PER_LAYER, DIM_NONE, DIM_QB, INIT_ZERO, NO_DECAY, ADAMW)                                                     \
-    X(kb, PER_LAYER, DIM_NONE, DIM_KVB, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(vb, PER_LAYER, DIM_NONE, DIM_KVB, INIT_ZERO, NO_DECAY, ADAMW)                                                    \
-    X(attprojw, PER_LAYER, DIM_C, DIM_Q, INIT_RESIDUAL, DECAY, MUON)                                                   \
-    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                     \
-    X(gatew, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON)                                                        \
-    X(upw, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON)                                                          \
-    X(fcprojw, PER_LAYER, DIM_C, DIM_F, INIT_RESIDUAL, DECAY, MUON)                                                    \
-    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW)                                                          \
-    X(headw, ONCE, DIM_HEAD, DIM_C, INIT_NORMAL, DECAY, ADAMW)
+    X(wte, AT_START, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, ADAMW, ROWS)                                                   \
+    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                              \
+    X(qw, PER_LAYER, DIM_Q, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                     \
+    X(kw, PER_LAYER, DIM_KV, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                    \
+    X(vw, PER_LAYER, DIM_KV, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                    \
+    X(qb, PER_LAYER, DIM_NONE, DIM_QB, INIT_ZERO, NO_DECAY, ADAMW, ROWS)                                               \
+    X(kb, PER_LAYER, DIM_NONE, DIM_KVB, INIT_ZERO, NO_DECAY, ADAMW, ROWS)                                              \
+    X(vb, PER_LAYER, DIM_NONE, DIM_KVB, INIT_ZERO, NO_DECAY, ADAMW, ROWS)                                              \
+    X(attprojw, PER_LAYER, DIM_C, DIM_Q, INIT_RESIDUAL, DECAY, MUON, COLS)                                             \
+    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                              \
+    X(gatew, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                  \
+    X(upw, PER_LAYER, DIM_F, DIM_C, INIT_NORMAL, DECAY, MUON, ROWS)                                                    \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_F, INIT_RESIDUAL, DECAY, MUON, COLS)                                              \
+    X(lnfw, AT_END, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, ADAMW, WHOLE)                                                 \
+    X(headw, AT_END, DIM_HEAD, DIM_C, INIT_NORMAL, DECAY, ADAMW, ROWS)
 
 // THE activation table. The first part is in the order of the computation. fc holds a row's gate and up side by side.
-//  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where
+//  name, type, copies, given up from this level on, columns, with --fp8, first phase, last phase, category, where,
+//  rows
 #define MODEL_ACTIVATIONS(X)                                                                                           \
-    X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_QKV, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_Q, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)              \
-    X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)          \
-    X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)     \
-    X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)       \
-    X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)           \
-    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_2F, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)            \
-    X(swiglu, floatX, LAYER, RECOMPUTE_GELU, DIM_F, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH)             \
-    X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU)                  \
-    X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                                     \
-    X(lnf_rstd, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH)                              \
-    X(losses, float, ONE, NEVER, DIM_NONE, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                                \
-    X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH)                               \
-    X(dresidual, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                      \
-    X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH)                                      \
-    X(dswiglu, floatX, ONE, NEVER, DIM_F, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                       \
-    X(dfc, floatX, ONE, NEVER, DIM_2F, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH)                            \
-    X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)                     \
-    X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)              \
-    X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH)
+    X(residual, floatX, BOUNDARY, NO_BACKWARD, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)     \
+    X(ln1_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln1, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)      \
+    X(qkv, floatX, LAYER, RECOMPUTE_BLOCK, DIM_QKV, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)     \
+    X(att, floatX, LAYER, RECOMPUTE_BLOCK, DIM_Q, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)         \
+    X(att_lse, float, LAYER, RECOMPUTE_BLOCK, DIM_NH, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)     \
+    X(residual_mid, floatX, LAYER, RECOMPUTE_BLOCK, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH,     \
+      OWN)                                                                                                             \
+    X(ln2_rstd, float, LAYER, RECOMPUTE_BLOCK, DIM_NONE, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)  \
+    X(ln2, floatX, LAYER, RECOMPUTE_LAYERNORM, DIM_C, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, OWN)      \
+    X(fc, floatX, LAYER, RECOMPUTE_BLOCK, DIM_2F, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)       \
+    X(swiglu, floatX, LAYER, RECOMPUTE_GELU, DIM_F, ONE, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_BOTH, ALL)        \
+    X(projection, floatX, ONE, NEVER, DIM_C, PADDED, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU, ALL)             \
+    X(gathered, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, BACKWARD_ATTENTION, ACTIVATION, ON_GPU, GATHERED)            \
+    X(lnf, floatX, ONE, NEVER, DIM_C, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH, OWN)                                \
+    X(lnf_rstd, float, ONE, NEVER, DIM_NONE, SAME, FORWARD, LM_HEAD, ACTIVATION, ON_BOTH, OWN)                         \
+    X(losses, float, ONE, NEVER, DIM_NONE, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH, ALL)                           \
+    X(logits, floatX, CHUNK, NEVER, DIM_Vp, SAME, LM_HEAD, LM_HEAD, ACTIVATION, ON_BOTH, ALL)                          \
+    X(dresidual, floatX, TURNS, NEVER, DIM_C, SAME, LM_HEAD, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, OWN)               \
+    X(dlnf, floatX, ONE, NEVER, DIM_C, SAME, LM_HEAD, LM_HEAD, GRADIENT, ON_BOTH, ALL)                                 \
+    X(dswiglu, floatX, ONE, NEVER, DIM_F, PADDED, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH, ALL)                  \
+    X(dfc, floatX, ONE, NEVER, DIM_2F, SAME, BACKWARD_MLP, BACKWARD_MLP, GRADIENT, ON_BOTH, ALL)                       \
+    X(dln, floatX, ONE, NEVER, DIM_C, PADDED, BACKWARD_MLP, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)                \
+    X(datt, floatX, ONE, NEVER, DIM_Q, PADDED, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)         \
+    X(dqkv, floatX, ONE, NEVER, DIM_QKV, SAME, BACKWARD_ATTENTION, BACKWARD_ATTENTION, GRADIENT, ON_BOTH, ALL)
 
 // The linear layers of a block: qkv takes qw, kw and vw as one matrix, fc takes gatew and upw.
 #define MODEL_LINEARS(X)                                                                                               \

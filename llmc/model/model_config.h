@@ -62,9 +62,15 @@ static inline int64_t model_dim(const ModelConfig *c, ModelDim dim) {
 }
 
 typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } ParamInit; // RESIDUAL: normal scaled by 1/sqrt(2L)
-enum { ONCE = 0, PER_LAYER = 1 };
+// Where a tensor belongs: one in each block, or one in the model, before or behind the blocks.
+typedef enum { AT_START, PER_LAYER, AT_END } ParamPlace;
+enum { IN_BLOCK_AT_START = 0, IN_BLOCK_PER_LAYER = 1, IN_BLOCK_AT_END = 0 };
 enum { NO_DECAY = 0, DECAY = 1 };
 enum { ADAMW = 0, MUON = 1, MUON_QKV = 3 }; // matrices in one layer that --optimizer muon updates (llmc/model/muon.h)
+
+// How tensor parallelism splits a tensor over ranks (model_part.h). THIRDS: q, k and v lie in one tensor, and each of
+// them is split by rows.
+typedef enum { SPLIT_WHOLE, SPLIT_ROWS, SPLIT_COLS, SPLIT_THIRDS } ParamSplit;
 
 // A row of the table of sizes.
 typedef struct {

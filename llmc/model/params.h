@@ -17,14 +17,17 @@ typedef enum { MODEL_PARAMETERS(PARAM_ENUM) NUM_PARAM_TENSORS } Param;
 
 typedef struct {
     const char *name;
-    int per_layer;       // PER_LAYER: one such tensor in each block, stored together; ONCE: one in the model
+    ParamPlace place;
+    bool per_layer;      // one such tensor in each block. In files they lie together
     ModelDim rows, cols; // rows DIM_NONE: a vector of cols
     ParamInit init;
     int decay;
     int muon; // matrices; 0: AdamW updates the tensor with either optimizer
+    ParamSplit split;
 } ParamSpec;
 
-#define PARAM_SPEC(name, layers, rows, cols, init, decay, muon) {#name, layers, rows, cols, init, decay, muon},
+#define PARAM_SPEC(name, place, rows, cols, init, decay, muon, split)                                                  \
+    {#name, place, IN_BLOCK_##place, rows, cols, init, decay, muon, SPLIT_##split},
 static const ParamSpec param_specs[NUM_PARAM_TENSORS] = {MODEL_PARAMETERS(PARAM_SPEC)};
 
 static inline int64_t param_rows(const ModelConfig *config, int i) { return model_dim(config, param_specs[i].rows); }

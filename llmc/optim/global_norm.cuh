@@ -17,7 +17,8 @@ typedef struct {
     double loss_sum;      // of its rows
     double squares;       // the sum of squares over its part of the gradient
     int64_t wants_to_end; // its process has been asked to stop
-    uint64_t checksum;    // of its weights in this step; 0 if GPUs hold different parts
+    uint64_t checksum;    // of its weights in this step; 0 if no other GPU holds all of them
+    int64_t leader;       // the first GPU that holds equal weights
 } StepRecord;
 
 // Holds the result of a step, in device memory. Cleared (zero bytes) once, before the first step.
@@ -27,7 +28,7 @@ typedef struct {
     float grad_scale;     // AdamW multiplies gradients by it
     int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
     int64_t wants_to_end; // some process has been asked to stop
-    int64_t odd_one;      // the first GPU whose weights differ from those of GPU 0, or whose loss is bad; 0: none
+    int64_t odd_one;      // the first GPU whose weights differ from its leader's, or whose loss is bad; 0: none
 } StepResult;
 
 #define GLOBAL_NORM_BLOCK 512
@@ -70,7 +71,7 @@ static inline void global_norm_squared(double *partials, const float *grads, int
 // Runs in one block. Each thread sums every 1024th partial, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                       int64_t wants_to_end, const uint64_t *checksum) {
+                       int64_t wants_to_end, const uint64_t *checksum, int64_t leader) {
     __shared__ double partial[WARP_SIZE];
     double sum = 0.0;
 #pragma unroll 8
@@ -81,15 +82,16 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
         record->squares = sum;
         record->wants_to_end = wants_to_end;
         record->checksum = *checksum;
+        record->leader = leader;
     }
 }
 
 // Makes this GPU's record from `count` partials of global_norm_squared. All pointers are to device memory.
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                               int64_t wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
-    cuda_require(count > 0);
-    int threads = block_for(count, MAX_BLOCK);
-    step_record_kernel<<<1, threads, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
+                               int64_t wants_to_end, const uint64_t *checksum, int64_t leader, cudaStream_t stream) {
+    cuda_require(count >= 0);
+    int threads = block_for(max_i64(count, 1), MAX_BLOCK);
+    step_record_kernel<<<1, threads, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum, leader);
     cuda_check_launch("step_record_kernel");
 }
 
@@ -110,7 +112,7 @@ static __global__ void step_finish_kernel(StepResult *result, const StepRecord *
         loss_sum += records[i].loss_sum;
         squares += records[i].squares;
         wants_to_end |= records[i].wants_to_end;
-        if (odd_one == 0 && records[i].checksum != records[0].checksum) { odd_one = i; }
+        if (odd_one == 0 && records[i].checksum != records[records[i].leader].checksum) { odd_one = i; }
     }
     double loss = loss_sum * loss_factor, norm = sqrt(squares);
     result->loss = loss;

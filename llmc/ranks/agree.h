@@ -95,25 +95,30 @@ static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes,
 
 // ---- Weights ----
 
-// Reports that the weights of a rank differ from the weights of rank 0 after step `step`. All ranks know it.
-static inline bool comm_fail_replicas(Comm *comm, int odd_one, int64_t step, Error *error) {
+// Reports that the weights of a rank differ from those of the first rank that should have equal ones, after step
+// `step`. All ranks know it.
+static inline bool comm_fail_replicas(Comm *comm, int odd_one, int leader, int64_t step, Error *error) {
     fail(error,
          "after step %lld: the weights of %s are not those of %s: memory or network are faulty; these weights are not "
          "saved, --resume goes on from the last checkpoint",
-         (long long)step, comm_name(comm, odd_one).text, comm_name(comm, 0).text);
+         (long long)step, comm_name(comm, odd_one).text, comm_name(comm, leader).text);
     comm_all_know(comm, error);
     return false;
 }
 
-// Fails when the ranks' checksums of their weights differ.
-static inline bool comm_check_replicas(Comm *comm, uint64_t checksum, int64_t step, Error *error) {
+// Fails when a rank's checksum of its weights is not its leader's: the first rank that should have equal weights.
+static inline bool comm_check_replicas(Comm *comm, uint64_t checksum, int leader, int64_t step, Error *error) {
     Text all;
     int odd = 1;
-    if (!comm_gather(comm, "checksums", &checksum, (int64_t)sizeof(checksum), &all, error)) { return false; }
-    const uint64_t *sums = (const uint64_t *)all.data;
-    while (odd < comm->num_ranks && sums[odd] == sums[0]) { odd++; }
+    uint64_t mine[2] = {checksum, (uint64_t)leader};
+    if (!comm_gather(comm, "checksums", mine, (int64_t)sizeof(mine), &all, error)) { return false; }
+    const uint64_t(*sums)[2] = (const uint64_t(*)[2])all.data;
+    for (; odd < comm->num_ranks; odd++) {
+        leader = sums[odd][1] < (uint64_t)odd ? (int)sums[odd][1] : odd;
+        if (sums[odd][0] != sums[leader][0]) { break; }
+    }
     text_free(&all);
-    return odd == comm->num_ranks || comm_fail_replicas(comm, odd, step, error);
+    return odd == comm->num_ranks || comm_fail_replicas(comm, odd, leader, step, error);
 }
 
 #endif // LLMC_AGREE_H

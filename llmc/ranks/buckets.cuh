@@ -14,6 +14,7 @@
 
 #include "llmc/cuda/cuda_common.h"
 #include "llmc/cuda/gpu.h"
+#include "llmc/ranks/grid.h"
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
@@ -28,9 +29,13 @@ template <class T> struct Buckets {
 typedef struct {
     ZeroLayout layout;
     Comm *ranks;
-    int rank;
+    Group all, data;             // all ranks; those that share buckets
+    Group tensor, context, pipe; // those that split the layers, that share sequences, that are a pipeline
+    Group ends; // the first and the last stage of a pipeline, if both have the token embedding; on others one rank
+    int rank;   // in the data group: it owns this shard of each bucket
     ZeroStage stage;
-    NcclContext nccl;
+    bool sums_unsplit; // ranks of the tensor group compute parts of the gradients of the tensors that all of them hold
+    Traffic sent;
     cudaStream_t stream, comm_stream;   // of the computation, of the communication
     cudaEvent_t computed, communicated; // the two streams wait for each other
     int bucket_in_slot[ZERO_NUM_SLOTS]; // the bucket whose parameters are there; -1: none
@@ -40,7 +45,8 @@ typedef struct {
     cudaEvent_t gathered[ZERO_MAX_BUCKETS];
 } Shards;
 
-static inline bool has_peers(const Shards *s) { return s->layout.num_ranks > 1; }
+static inline bool has_peers(const Shards *s) { return s->all.size > 1; }
+static inline bool shares_buckets(const Shards *s) { return s->layout.num_ranks > 1; }
 
 // ---- Where elements lie ----
 
@@ -84,22 +90,58 @@ template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> 
 
 // Returns the elements of a piece of this rank's part; NULL: the array has none of them.
 template <class T> static inline T *piece_element(const Shards *s, Buckets<T> array, const ZeroPiece &piece) {
-    return bucket_element(s, array, zero_bucket_of(piece.tensor, piece.layer), piece.in_bucket);
+    return bucket_element(s, array, piece.bucket, piece.in_bucket);
+}
+
+// Tells whether this rank writes tensor i to files, counts it in norms and hashes it: each element has one such rank
+// among those that hold it.
+static inline bool counts_tensor(const Shards *s, int i) {
+    bool copy = i == PARAM_wte && part_has_copy(&s->layout.part);
+    return !copy && (s->tensor.rank == 0 || param_is_split(i));
+}
+
+// Elements [begin, end) of a bucket.
+typedef struct {
+    int64_t begin, end;
+} BucketRange;
+
+// Returns the token embedding in bucket 0, which comes first there; empty if this rank has none.
+static inline BucketRange embedding_range(const Shards *s) { return {0, part_size(&s->layout.part, PARAM_wte)}; }
+
+// Returns the elements of this rank's part of a bucket that it counts in the norm (counts_tensor): not a copy of the
+// embedding at the start, and, but on one rank, not the tensors at the end that are not split.
+static inline BucketRange counted_range(const Shards *s, int bucket) {
+    int64_t shard = zero_shard(&s->layout, bucket), begin = s->rank * shard, end = begin + shard;
+    if (bucket == 0 && part_has_copy(&s->layout.part)) { begin = max_i64(begin, embedding_range(s).end); }
+    if (s->tensor.rank > 0) { end = min_i64(end, zero_split(&s->layout, bucket)); }
+    return {begin, max_i64(begin, end)};
+}
+
+// Calls visit(part) for a piece, in parts of at most ZERO_MAX_PIECE elements. Stops when visit returns false.
+template <class Visit> static inline bool visit_parts(const ZeroPiece &piece, Visit visit) {
+    int64_t at_once = max_i64(1, ZERO_MAX_PIECE / piece.count);
+    for (int64_t strip = 0; strip < piece.strips; strip += at_once) {
+        for (int64_t done = 0; done < piece.count; done += ZERO_MAX_PIECE) {
+            ZeroPiece part = piece;
+            int64_t skipped = strip * piece.stride + done;
+            part.strips = min_i64(at_once, piece.strips - strip),
+            part.count = min_i64(piece.count - done, ZERO_MAX_PIECE);
+            part.in_bucket += strip * piece.count + done, part.in_file += skipped, part.index += skipped;
+            if (!visit(part)) { return false; }
+        }
+    }
+    return true;
 }
 
 // Calls visit(piece) for each piece of a tensor in this rank's part of the buckets, in their order. A piece has at most
 // ZERO_MAX_PIECE elements. Stops when visit returns false, and then returns false.
 template <class Visit> static inline bool visit_own_pieces(const Shards *s, Visit visit) {
     const ZeroLayout *zero = &s->layout;
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    ZeroPiece pieces[ZERO_MAX_PIECES];
     for (int b = 0; b < zero->num_buckets; b++) {
         int n = zero_pieces(zero, b, zero_begin(zero, b, s->rank), zero_end(zero, b, s->rank), pieces);
         for (int i = 0; i < n; i++) {
-            for (int64_t done = 0; done < pieces[i].count; done += ZERO_MAX_PIECE) {
-                ZeroPiece part = pieces[i];
-                part.in_bucket += done, part.in_file += done, part.count = min_i64(part.count - done, ZERO_MAX_PIECE);
-                if (!visit(part)) { return false; }
-            }
+            if (!visit_parts(pieces[i], visit)) { return false; }
         }
     }
     return true;
@@ -123,14 +165,15 @@ static inline void compute_after_communicate(Shards *s) {
 static inline void gather_results(Shards *s, void *all, const void *own, int64_t bytes) {
     if (!has_peers(s)) { return; }
     communicate_after_compute(s);
-    nccl_all_gather(&s->nccl, all, own, bytes, NULL);
+    group_all_gather(&s->all, all, own, bytes, NULL);
     compute_after_communicate(s);
 }
 
 // Gives every rank a whole bucket. Each rank's part must be at its place in it. sent counts the bytes, or is NULL.
 template <class T> static inline void gather_bucket(Shards *s, T *whole, int bucket, int64_t *sent) {
     int64_t shard = zero_shard(&s->layout, bucket);
-    nccl_all_gather(&s->nccl, whole, whole + s->rank * shard, shard * (int64_t)sizeof(T), sent);
+    if (shard == 0) { return; } // bucket 0 of a stage between the first and the last
+    group_all_gather(&s->data, whole, whole + s->rank * shard, shard * (int64_t)sizeof(T), sent);
 }
 
 // Gives every rank the whole of a block's bucket in an array of the rest. Each rank has its own elements there, and
@@ -138,41 +181,8 @@ template <class T> static inline void gather_bucket(Shards *s, T *whole, int buc
 static inline void gather_rest(Shards *s, Buckets<float> array, int bucket) {
     float *whole = bucket_element(s, array, bucket, zero_muon(&s->layout, bucket));
     int64_t count = zero_rest(&s->layout) / s->layout.num_ranks;
-    nccl_reduce_scatter(&s->nccl, whole + s->rank * count, whole, count, NULL);
-    nccl_all_gather(&s->nccl, whole, whole + s->rank * count, count * (int64_t)sizeof(float), NULL);
-}
-
-// ---- Muon's matrices ----
-
-// Returns the block of a group whose matrices are number i: in the owner's array, else in `spare`.
-template <class T> static inline T *matrices_of_block(const Shards *s, T *owned, T *spare, int i) {
-    int R = s->layout.num_ranks;
-    return zero_owner(&s->layout, i) == s->rank ? owned + i / R * zero_padded(&s->layout, 1) : spare;
-}
-
-// Puts blocks together on their owners (zero_owner). There are `blocks` of them, from one of rank 0 on. parts: this
-// rank's shard of each. owned: room for the blocks that this rank owns, one after another. spare: room for one block.
-template <class T> static inline void gather_matrices(Shards *s, T *owned, T *spare, const T *parts, int blocks) {
-    int64_t shard = zero_shard(&s->layout, 1);
-    communicate_after_compute(s);
-    for (int i = 0; i < blocks; i++) {
-        nccl_all_gather(&s->nccl, matrices_of_block(s, owned, spare, i), parts + i * shard, shard * (int64_t)sizeof(T),
-                        &s->nccl.matrix_bytes);
-    }
-    compute_after_communicate(s);
-}
-
-// Sends the owners' blocks back to the shards. All ranks but the owner add zeros, as whole numbers: x + 0 then has the
-// bits of x, which the sum -0 + 0 of floats has not.
-template <class T> static inline void scatter_matrices(Shards *s, T *parts, T *owned, T *spare, int blocks) {
-    int64_t shard = zero_shard(&s->layout, 1), words = shard * (int64_t)sizeof(T) / (int64_t)sizeof(uint32_t);
-    cuda_check(cudaMemsetAsync(spare, 0, (size_t)zero_padded(&s->layout, 1) * sizeof(T), s->stream));
-    communicate_after_compute(s);
-    for (int i = 0; i < blocks; i++) {
-        nccl_reduce_scatter(&s->nccl, (uint32_t *)(parts + i * shard),
-                            (const uint32_t *)matrices_of_block(s, owned, spare, i), words, &s->nccl.matrix_bytes);
-    }
-    compute_after_communicate(s);
+    group_reduce_scatter(&s->data, whole + s->rank * count, whole, count, NULL);
+    group_all_gather(&s->data, whole, whole + s->rank * count, count * (int64_t)sizeof(float), NULL);
 }
 
 // ---- The host waits ----
@@ -222,10 +232,10 @@ template <class T> static inline void download(Shards *s, float *to, const T *fr
 // called release_bucket.
 template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params, int bucket) {
     int slot = zero_slot(bucket);
-    if (!params.parts || s->bucket_in_slot[slot] == bucket) { return; }
+    if (!params.parts || s->bucket_in_slot[slot] == bucket || zero_size(&s->layout, bucket) == 0) { return; }
     cuda_check(cudaStreamWaitEvent(s->comm_stream, s->used[slot], 0));
-    nccl_all_gather(&s->nccl, whole_bucket(s, params, bucket), bucket_part(s, params, bucket),
-                    zero_shard(&s->layout, bucket) * (int64_t)sizeof(T), &s->nccl.parameter_bytes);
+    group_all_gather(&s->data, whole_bucket(s, params, bucket), bucket_part(s, params, bucket),
+                     zero_shard(&s->layout, bucket) * (int64_t)sizeof(T), &s->sent.parameters);
     cuda_check(cudaEventRecord(s->fetched[slot], s->comm_stream));
     s->bucket_in_slot[slot] = bucket;
 }
@@ -252,7 +262,7 @@ static inline void forget_fetched(Shards *s) {
 // Starts sending this rank's part of a bucket to all ranks. This rank has updated it.
 template <class T> static inline void share_updated_bucket(Shards *s, Buckets<T> params, int bucket) {
     communicate_after_compute(s);
-    gather_bucket(s, whole_bucket(s, params, bucket), bucket, &s->nccl.parameter_bytes);
+    gather_bucket(s, whole_bucket(s, params, bucket), bucket, &s->sent.parameters);
     cuda_check(cudaEventRecord(s->gathered[bucket], s->comm_stream));
 }
 
@@ -268,24 +278,56 @@ static inline void zero_gradients(const Shards *s, Buckets<float> grads) {
 static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
     if (!grads.parts) { return; }
     float *room = whole_bucket(s, grads, bucket);
-    int64_t shard = zero_shard(&s->layout, bucket);
+    int64_t begin = s->rank * zero_shard(&s->layout, bucket), end = begin + zero_shard(&s->layout, bucket);
     cuda_check(cudaStreamWaitEvent(s->stream, s->reduced[zero_slot(bucket)], 0));
     cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
-    if (first_micro_batch) { return; }
-    cuda_check(cudaMemcpyAsync(room + s->rank * shard, bucket_part(s, grads, bucket), (size_t)shard * sizeof(float),
+    // Each rank of the tensor group has the sum of the tensors that all of them hold. It must count once.
+    if (s->sums_unsplit && s->tensor.rank > 0) { end = min_i64(end, zero_split(&s->layout, bucket)); }
+    if (first_micro_batch || begin >= end) { return; }
+    cuda_check(cudaMemcpyAsync(room + begin, bucket_part(s, grads, bucket), (size_t)(end - begin) * sizeof(float),
                                cudaMemcpyDeviceToDevice, s->stream));
+}
+
+// Adds up the gradients of the tensors that all ranks of the tensor group hold.
+static inline void sum_unsplit(Shards *s, float *whole, int bucket) {
+    float *all = whole + zero_split(&s->layout, bucket);
+    int64_t count = zero_unsplit(&s->layout, bucket) / s->tensor.size;
+    float *own = all + s->tensor.rank * count;
+    group_reduce_scatter(&s->tensor, own, all, count, &s->sent.tensor);
+    group_all_gather(&s->tensor, all, own, count * (int64_t)sizeof(float), &s->sent.tensor);
 }
 
 // Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank. Ranks
 // that keep all gradients send them once a step.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
-    if (!has_peers(s) || !(grads.parts || last_micro_batch)) { return; }
+    bool sums = (s->sums_unsplit || shares_buckets(s)) && zero_size(&s->layout, bucket) > 0;
+    if (!sums || !(grads.parts || last_micro_batch)) { return; }
     float *whole = whole_bucket(s, grads, bucket);
     communicate_after_compute(s);
-    nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket),
-                        &s->nccl.gradient_bytes);
-    if (s->stage == ZERO_REPLICATE) { gather_bucket(s, whole, bucket, &s->nccl.gradient_bytes); }
+    if (s->sums_unsplit) { sum_unsplit(s, whole, bucket); }
+    if (!shares_buckets(s)) { return; }
+    group_reduce_scatter(&s->data, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket),
+                         &s->sent.gradients);
+    bool waits = bucket == 0 && s->ends.size > 1; // for finish_gradients
+    if (s->stage == ZERO_REPLICATE && !waits) { gather_bucket(s, whole, bucket, &s->sent.gradients); }
     cuda_check(cudaEventRecord(s->reduced[zero_slot(bucket)], s->comm_stream));
+}
+
+// Adds up the gradients of the token embedding on the first and the last stage of a pipeline, behind all passes of a
+// step: an earlier exchange would wait for stages that wait for this one.
+static inline void finish_gradients(Shards *s, Buckets<float> grads) {
+    if (s->ends.size == 1) { return; }
+    BucketRange all = embedding_range(s);
+    int64_t shard = zero_shard(&s->layout, 0), begin = min_i64(s->rank * shard, all.end);
+    int64_t half = (min_i64(begin + shard, all.end) - begin) / 2; // of a multiple of 8 elements
+    float *part = bucket_part(s, grads, 0), *own = part + s->ends.rank * half;
+    communicate_after_compute(s);
+    if (half > 0) {
+        group_reduce_scatter(&s->ends, own, part, half, &s->sent.gradients);
+        group_all_gather(&s->ends, part, own, half * (int64_t)sizeof(float), &s->sent.gradients);
+    }
+    bool shares = s->stage == ZERO_REPLICATE && shares_buckets(s);
+    if (shares) { gather_bucket(s, whole_bucket(s, grads, 0), 0, &s->sent.gradients); }
 }
 
 // ---- Opening ----
@@ -297,16 +339,30 @@ template <class Visit> static inline void shards_each_event(Shards *s, Visit vis
     for (int b = 0; b < s->layout.num_buckets; b++) { visit(&s->gathered[b]); }
 }
 
-// Plans the layout of a run that has no GPU yet.
-static inline void shards_plan(Shards *s, const ModelConfig *config, int rank, int num_ranks, int stage,
-                               OptimizerKind optimizer) {
-    memset(s, 0, sizeof(*s));
-    zero_layout(&s->layout, config, num_ranks, optimizer);
-    s->rank = rank;
-    s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
+static inline void group_plan(Group *group, const RankGrid *grid, int rank, int axes) {
+    GroupPlace place = grid_group(grid, rank, axes);
+    group->rank = place.rank, group->size = place.size, group->leader = place.leader;
 }
 
-// stream: the stream that computes. rank_gpus_connect comes later, when all ranks are ready.
+// Plans the layout of a run that has no GPU yet. rank: of the run. chunks: of a stage. sums_unsplit: see Shards.
+static inline void shards_plan(Shards *s, const ModelConfig *config, const RankGrid *grid, int rank, int chunks,
+                               int stage, OptimizerKind optimizer, bool sums_unsplit) {
+    memset(s, 0, sizeof(*s));
+    group_plan(&s->all, grid, rank, ALL_AXES);
+    group_plan(&s->data, grid, rank, DATA_AXES);
+    group_plan(&s->tensor, grid, rank, AXIS_TP);
+    group_plan(&s->context, grid, rank, AXIS_CP);
+    group_plan(&s->pipe, grid, rank, AXIS_PP);
+    PartPlace at = {s->tensor.size, s->tensor.rank, s->pipe.size, s->pipe.rank, chunks};
+    ModelPart part = model_part(config, at);
+    s->ends = s->pipe, s->ends.rank = part_has_copy(&part), s->ends.size = part_shares_embedding(&part) ? 2 : 1;
+    zero_layout(&s->layout, &part, s->data.size, optimizer);
+    s->rank = s->data.rank;
+    s->stage = (ZeroStage)zero_effective_stage(stage, s->data.size);
+    s->sums_unsplit = sums_unsplit;
+}
+
+// stream: the stream that computes. shards_connect (rank_gpus.cuh) comes later, when all ranks are ready.
 static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
     int least, greatest; // priorities: communication is little work, and other ranks wait for it
     s->ranks = ranks;
@@ -317,6 +373,9 @@ static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
 }
 
 static inline void shards_close(Shards *s) {
+    for (Group *group : {&s->ends, &s->pipe, &s->context, &s->tensor, &s->data, &s->all}) {
+        if (group == &s->all || group->handle != s->all.handle) { group_close(group); }
+    }
     shards_each_event(s, [](cudaEvent_t *event) { cudaEventDestroy(*event); });
     cudaStreamDestroy(s->comm_stream);
 }

@@ -53,7 +53,7 @@ typedef struct {
 } CommWho;
 
 typedef struct {
-    char text[128];
+    char text[192];
 } CommName;
 
 // Says how far a rank's main thread is. The watches send it.
@@ -69,6 +69,7 @@ typedef struct {
 // rank has two to rank 0. The main thread alone uses talk, and the watch alone uses watch. -1: none.
 typedef struct {
     CommWho who;
+    char place[72]; // in the grid; "": not known yet, or it has no other axes than data parallelism
     int talk, watch;
     double heard;  // when its watch spoke last
     CommBeat beat; // the last that it sent
@@ -108,7 +109,12 @@ static inline CommName comm_who_name(int rank, const CommWho *who) {
              COMM_HOST_BYTES - 1, who->host, (int)who->pid);
     return name;
 }
-static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->peers[rank].who); }
+
+static inline CommName comm_name(const Comm *comm, int rank) {
+    CommName name = comm_who_name(rank, &comm->peers[rank].who);
+    strncat(name.text, comm->peers[rank].place, sizeof(name.text) - strlen(name.text) - 1);
+    return name;
+}
 
 // ---- Facts for the watch. Cheap enough for every micro-batch ----
 
@@ -124,6 +130,13 @@ PRINTF_LIKE(2, 3) static inline void comm_progress(Comm *comm, const char *forma
     va_end(arguments);
     comm->main.count++;
     comm->since = seconds_now();
+    pthread_mutex_unlock(&comm->mutex);
+}
+
+// Says where a rank is in the grid, such as " at tp 1", for messages.
+static inline void comm_set_place(Comm *comm, int rank, const char *place) {
+    if (!comm_lock(comm)) { return; }
+    snprintf(comm->peers[rank].place, sizeof(comm->peers[rank].place), "%s", place);
     pthread_mutex_unlock(&comm->mutex);
 }
 
@@ -185,7 +198,7 @@ static inline void comm_fail(Comm *comm, const Error *error) {
     char text[COMM_TEXT_BYTES];
     bool known = strcmp(comm->known, error->text) == 0;
     if (comm->peers == NULL || comm->ending || (known && !comm->broken)) { return; }
-    snprintf(text, sizeof(text), "%s%s%.8000s", known ? "" : comm_name(comm, comm->rank).text, known ? "" : ": ",
+    snprintf(text, sizeof(text), "%s%s%.7900s", known ? "" : comm_name(comm, comm->rank).text, known ? "" : ": ",
              error->text);
     comm_end_watch(comm, text);
     comm->prints = comm->prints || !known;

@@ -33,6 +33,7 @@ typedef struct {
 } Pipeline;
 
 typedef enum { PIPE_GET_INPUT, PIPE_FORWARD, PIPE_PUT_OUTPUT, PIPE_GET_GRAD, PIPE_BACKWARD, PIPE_PUT_GRAD } PipeAction;
+#define PIPE_MAX_CHUNKS 64
 static const int pipe_way[] = {-1, 0, 1, 1, 0, -1}; // with whom: 1: the next stage, -1: the stage before, 0: nobody
 
 // A slot holds the activations of a micro-batch in a chunk, from its input on until its backward is done. Gradients

@@ -10,12 +10,16 @@
 //            | tensors with decay ... | without ... | padding |      a bucket of R = 4 ranks
 //            | rank 0      | rank 1      | rank 2      | rank 3      |
 //
+// With tensor parallelism a bucket holds a rank's part of the tensors (model_part.h), and the R ranks that share it
+// hold equal parts. In each group the tensors that are split come first, so that the tensors which all ranks hold whole
+// are the end of a bucket.
+//
 // Files do not depend on buckets: they hold the tensors in the order of the table, all layers of a tensor together.
 // zero_pieces() maps between the two orders. All counts and offsets are in elements.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 
-#include "llmc/model/params.h"
+#include "llmc/model/model_part.h"
 
 #define ZERO_ALIGNMENT 64                     // shards begin at multiples of this: 128 bytes of bf16, 256 of fp32
 #define ZERO_BLOCK_SLOTS 2                    // slots for whole blocks that pass through: one in use, one on its way
@@ -31,12 +35,15 @@ typedef enum {
 } ZeroStage;
 
 typedef struct {
-    ModelConfig config;
-    int num_ranks, num_buckets;
+    ModelPart part;
+    ModelConfig config;                       // the part's
+    int num_ranks, num_buckets;               // num_ranks: that share the part
     int order[NUM_PARAM_TENSORS];             // tensors as they lie in bucket 0, then in a block's bucket
     int64_t tensor_offset[NUM_PARAM_TENSORS]; // in the bucket
     int64_t size[2], decayed[2], shard[2];    // [0]: bucket 0, [1]: each other bucket
+    int64_t split[2];                         // elements at the start of a bucket that tensor parallelism splits
     int64_t muon[2];                          // elements at the start of a bucket that Muon updates; 0: with AdamW
+    int64_t whole_offset[NUM_PARAM_TENSORS], whole_size[2]; // of the whole model's buckets
 } ZeroLayout;
 
 // ---- Buckets ----
@@ -50,14 +57,22 @@ static inline int zero_group(int tensor) {
     return spec->muon > 0 ? ZERO_MUON : spec->decay == DECAY ? ZERO_DECAYED : ZERO_NOT_DECAYED;
 }
 
+// Adds tensor i to the end of its kind of bucket.
+static inline void zero_add_tensor(ZeroLayout *z, int kind, int i) {
+    z->tensor_offset[i] = z->size[kind], z->whole_offset[i] = z->whole_size[kind];
+    z->size[kind] += part_size(&z->part, i), z->whole_size[kind] += whole_size(&z->part, i);
+    if (param_is_split(i)) { z->split[kind] = z->size[kind]; }
+}
+
 // Lays out the tensors of one kind of bucket, group by group.
 static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, OptimizerKind optimizer) {
-    for (int group = 0; group < ZERO_NUM_GROUPS; group++) {
+    for (int k = 0; k < 2 * ZERO_NUM_GROUPS; k++) {
+        int group = k / 2, whole = k % 2;
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-            if ((param_specs[i].per_layer == PER_LAYER) != kind || zero_group(i) != group) { continue; }
+            bool here = param_specs[i].per_layer == kind && zero_group(i) == group;
+            if (!here || param_is_split(i) == whole) { continue; }
             z->order[n++] = i;
-            z->tensor_offset[i] = z->size[kind];
-            z->size[kind] += param_rows(&z->config, i) * param_cols(&z->config, i);
+            zero_add_tensor(z, kind, i);
         }
         if (group == ZERO_MUON && optimizer == OPTIMIZER_MUON) { z->muon[kind] = z->size[kind]; }
         if (group == ZERO_DECAYED) { z->decayed[kind] = z->size[kind]; }
@@ -65,24 +80,46 @@ static inline int zero_order_tensors(ZeroLayout *z, int kind, int n, OptimizerKi
     return n;
 }
 
-// Lays out all buckets. config has passed model_check_config. num_ranks is at least 1.
-static inline void zero_layout(ZeroLayout *z, const ModelConfig *config, int num_ranks, OptimizerKind optimizer) {
+// Returns the elements at the end of a bucket that all ranks of tensor parallelism hold. They are padded, so that these
+// ranks can add them up evenly.
+static inline int64_t zero_unsplit(const ZeroLayout *z, int b) {
+    return round_up_i64(z->size[zero_kind(b)] - z->split[zero_kind(b)], z->part.at.tp);
+}
+
+// Lays out all buckets of a part, whatever the other stages have. The model has passed model_check_config. num_ranks is
+// at least 1.
+static inline void zero_layout_alone(ZeroLayout *z, const ModelPart *part, int num_ranks, OptimizerKind optimizer) {
     memset(z, 0, sizeof(*z));
-    z->config = *config;
+    z->part = *part, z->config = part->local;
     z->num_ranks = num_ranks;
-    z->num_buckets = 1 + config->num_layers;
+    z->num_buckets = 1 + z->config.num_layers;
     int n = 0;
     for (int kind = 0; kind < 2; kind++) {
         n = zero_order_tensors(z, kind, n, optimizer);
-        z->shard[kind] = round_up_i64(ceil_div_i64(z->size[kind], num_ranks), ZERO_ALIGNMENT);
+        int64_t most = z->split[kind] + zero_unsplit(z, kind);
+        z->shard[kind] = round_up_i64(ceil_div_i64(most, num_ranks), ZERO_ALIGNMENT);
     }
 }
 
-// Return the elements of bucket b: without padding, for Muon (they come first), with weight decay (they come first,
-// too), in a rank's shard, with padding.
+// Lays out all buckets of a part. Where the first and the last stage of a pipeline both have the token embedding, their
+// shards of bucket 0 are equally long: a rank then has one part of the embedding on both.
+static inline void zero_layout(ZeroLayout *z, const ModelPart *part, int num_ranks, OptimizerKind optimizer) {
+    zero_layout_alone(z, part, num_ranks, optimizer);
+    if (!part_shares_embedding(part)) { return; }
+    ZeroLayout other;
+    PartPlace at = part->at;
+    at.stage = part_begins(part) ? at.stages - 1 : 0;
+    ModelPart peer = model_part(&part->whole, at);
+    zero_layout_alone(&other, &peer, num_ranks, optimizer);
+    z->shard[0] = max_i64(z->shard[0], other.shard[0]);
+}
+
+// Return the elements of bucket b: without padding, for Muon (they come first), with weight decay and split by tensor
+// parallelism (they come first, too), in a rank's shard, with padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
 static inline int64_t zero_muon(const ZeroLayout *z, int b) { return z->muon[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
+static inline int64_t zero_split(const ZeroLayout *z, int b) { return z->split[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }
 static inline int64_t zero_padded(const ZeroLayout *z, int b) { return z->num_ranks * zero_shard(z, b); }
 
@@ -104,9 +141,16 @@ static inline int64_t zero_offset(const ZeroLayout *z, int b) { return z->num_ra
 // Returns the start of bucket b in an array of a rank's shards; for b = num_buckets, the length of the array.
 static inline int64_t zero_shard_offset(const ZeroLayout *z, int b) { return zero_sum_before(z->shard, b); }
 
-// Returns the elements in the buckets before b, without padding. It does not depend on the number of ranks. It gives an
-// element of a bucket its number in the whole model, which decides the bits of its stochastic rounding.
-static inline int64_t zero_first_index(const ZeroLayout *z, int b) { return zero_sum_before(z->size, b); }
+// Returns the elements of the whole model in its buckets before b, without padding. It does not depend on the grid. It
+// gives an element its number in the whole model, which decides the bits of its stochastic rounding.
+static inline int64_t zero_first_index(const ZeroLayout *z, int b) {
+    return zero_sum_before(z->whole_size, b == 0 ? 0 : 1 + part_whole_layer(&z->part, b - 1));
+}
+
+// Tells whether a bucket's elements are those of a bucket of the whole model, in their order.
+static inline bool zero_lies_whole(const ZeroLayout *z, int b) {
+    return z->part.at.tp == 1 && (b > 0 || z->part.at.stages == 1);
+}
 
 static inline int zero_slot(int b) { return b == 0 ? 0 : 1 + (b - 1) % ZERO_BLOCK_SLOTS; }
 
@@ -121,33 +165,57 @@ static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO
 
 // ---- Tensors ----
 
-// Returns the bucket of a tensor. layer is ignored for tensors outside the blocks.
+// Returns the bucket of a tensor. layer: of this stage; it is ignored for tensors outside the blocks.
 static inline int zero_bucket_of(int tensor, int layer) { return param_specs[tensor].per_layer ? 1 + layer : 0; }
 
 // Returns the start of a tensor, or of one layer of it, in its bucket.
 static inline int64_t zero_tensor_offset(const ZeroLayout *z, int tensor) { return z->tensor_offset[tensor]; }
 
+// Strips of `count` elements, one behind the other in a bucket. In files, and in the whole model, they begin `stride`
+// apart. A piece of a tensor that is not split, or is split by rows, is one strip.
 typedef struct {
-    int tensor, layer; // layer is 0 for tensors outside the blocks
+    int tensor, bucket;
+    int layer;         // of the whole model; 0 for tensors outside the blocks
     int64_t in_bucket; // first element, counted in the bucket
     int64_t in_file;   // first element, counted in the order of the table
-    int64_t count;     // > 0; these elements are neighbours in both orders
+    int64_t index;     // its number in the whole model (zero_first_index)
+    int64_t count;     // > 0: of a strip
+    int64_t strips, stride;
 } ZeroPiece;
+
+#define ZERO_MAX_PIECES (3 * NUM_PARAM_TENSORS) // of a range of a bucket
+
+// Cuts elements [begin, end) of a tensor in bucket b: a strip's end, whole strips, and a strip's beginning.
+static inline int zero_pieces_of_tensor(const ZeroLayout *z, int b, int i, int64_t begin, int64_t end,
+                                        ZeroPiece *pieces) {
+    ParamStrips s = param_strips(&z->part, i);
+    int n = 0, layer = b == 0 ? 0 : part_whole_layer(&z->part, b - 1);
+    int64_t file = param_offset(&z->part.whole, i) + layer * whole_size(&z->part, i);
+    int64_t index = zero_first_index(z, b) + z->whole_offset[i];
+    while (begin < end) {
+        int64_t in_strip = begin % s.width, place = s.first + begin / s.width * s.stride + in_strip;
+        bool cut = in_strip > 0 || end - begin < s.width;
+        int64_t strips = cut ? 1 : (end - begin) / s.width;
+        int64_t count = cut ? min_i64(s.width - in_strip, end - begin) : s.width;
+        ZeroPiece piece = {i,     b,      layer,   z->tensor_offset[i] + begin, file + place, index + place,
+                           count, strips, s.stride};
+        pieces[n++] = piece;
+        begin += strips * count;
+    }
+    return n;
+}
 
 // Cuts elements [begin, end) of bucket b into pieces of tensors, in order. Padding belongs to no tensor. Returns the
 // number of pieces, which may be 0.
 static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t end,
-                              ZeroPiece pieces[NUM_PARAM_TENSORS]) {
-    int n = 0, layer = b == 0 ? 0 : b - 1;
+                              ZeroPiece pieces[ZERO_MAX_PIECES]) {
+    int n = 0;
     for (int k = 0; k < NUM_PARAM_TENSORS; k++) {
         int i = z->order[k];
-        if (zero_bucket_of(i, layer) != b) { continue; }
-        int64_t size = param_rows(&z->config, i) * param_cols(&z->config, i);
-        int64_t first = max_i64(begin, z->tensor_offset[i]), last = min_i64(end, z->tensor_offset[i] + size);
-        if (first >= last) { continue; }
-        int64_t in_tensor = layer * size + first - z->tensor_offset[i];
-        ZeroPiece piece = {i, layer, first, param_offset(&z->config, i) + in_tensor, last - first};
-        pieces[n++] = piece;
+        if (param_specs[i].per_layer != zero_kind(b)) { continue; }
+        int64_t offset = z->tensor_offset[i];
+        int64_t first = max_i64(begin - offset, 0), last = min_i64(end - offset, part_size(&z->part, i));
+        n += zero_pieces_of_tensor(z, b, i, first, last, pieces + n);
     }
     return n;
 }
@@ -195,33 +263,51 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 
 // Counts the bytes that a rank sends in a step. It receives as many. The few bytes of losses and norms do not count.
 typedef struct {
-    double gradients, parameters, matrices; // whole numbers; matrices: of Muon
-} ZeroTraffic;
+    int64_t gradients, parameters;
+    int64_t matrices;                  // of Muon
+    int64_t tensor, context, pipeline; // of the other axes of the grid (traffic.h)
+} Traffic;
 
 // Returns the elements that a rank sends while all ranks gather or reduce bucket b. In a ring over R ranks this takes
 // R - 1 turns. In each turn every rank passes one shard to its neighbour.
 static inline int64_t zero_ring(const ZeroLayout *z, int b) { return (z->num_ranks - 1) * zero_shard(z, b); }
 
-// Returns the rank that runs Muon's rounds (llmc/model/muon.h) for the matrices of a block in stages 1 to 3. The rounds
-// need whole matrices, and a rank holds shards that are cut anywhere. So every rank computes the momentum of its shard,
-// the owner gathers the block and runs the rounds, and every rank gets its shard of the result and updates its weights.
-// The momentum lies where AdamW's m lies, and checkpoints do not depend on the number of ranks.
-static inline int zero_owner(const ZeroLayout *z, int layer) { return layer % z->num_ranks; }
+// Returns how many ranks share Muon's blocks.
+static inline int zero_owners(const ZeroLayout *z, int stage) {
+    return (stage == ZERO_REPLICATE ? 1 : z->num_ranks) * z->part.at.tp;
+}
+
+// Returns the rank that runs Muon's rounds for the matrices of a block (matrices.cuh), as its number in the group that
+// shares buckets. In stage 0 each rank there runs the rounds itself.
+static inline int zero_owner(const ZeroLayout *z, int stage, int layer) {
+    int ranks = stage == ZERO_REPLICATE ? 1 : z->num_ranks;
+    return layer % (ranks * z->part.at.tp) % ranks;
+}
+
+// Returns the elements from one whole block to the next in an array of Muon's matrices.
+static inline int64_t zero_block(const ZeroLayout *z) {
+    return z->part.at.tp == 1 ? z->num_ranks * z->shard[1] : round_up_i64(z->part.at.tp * z->muon[1], ZERO_ALIGNMENT);
+}
 
 // Computes the traffic of a step. Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice
 // the bytes. Stage 1 reduces gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole
 // gradients and reduce them in each micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a
 // block in each forward and each backward pass. It skips a block that the pass before left in its slot. With Muon each
-// block travels to its owner and back.
-static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
-    double rest = (double)zero_ring(z, 0), block = (double)zero_ring(z, 1), blocks = z->config.num_layers * block;
-    double there = zero_num_slots(z) * block, all = rest + blocks;
-    double reductions = stage >= ZERO_GRADIENTS ? (double)micro_batches : 1.0;
-    ZeroTraffic sent = {4.0 * reductions * all, sizeof_param * all, 0.0};
-    if (z->muon[1] > 0 && stage != ZERO_REPLICATE) { sent.matrices = 2.0 * sizeof_param * blocks; }
-    if (stage == ZERO_REPLICATE) { sent.gradients *= 2.0, sent.parameters = 0.0; }
+// block travels to its owner and back: first among the ranks that share buckets, then, for blocks whose owner is `rank`
+// there, among those that split it.
+static inline Traffic zero_traffic(const ZeroLayout *z, int rank, int stage, int sizeof_param, int64_t micro_batches) {
+    int64_t rest = zero_ring(z, 0), block = zero_ring(z, 1), blocks = z->config.num_layers * block;
+    int64_t there = zero_num_slots(z) * block, all = rest + blocks;
+    int64_t reductions = stage >= ZERO_GRADIENTS ? micro_batches : 1;
+    Traffic sent = {4 * reductions * all, sizeof_param * all, 0, 0, 0, 0};
+    for (int l = 0; l < z->config.num_layers && z->muon[1] > 0; l++) {
+        bool here = stage == ZERO_REPLICATE || zero_owner(z, stage, l) == rank;
+        int64_t slices = here ? (z->part.at.tp - 1) * z->muon[1] : 0;
+        sent.matrices += 2 * sizeof_param * (slices + (stage == ZERO_REPLICATE ? 0 : block));
+    }
+    if (stage == ZERO_REPLICATE) { sent.gradients *= 2, sent.parameters = 0; }
     if (stage == ZERO_PARAMETERS) {
-        sent.parameters = sizeof_param * (rest + there + 2.0 * (double)micro_batches * (blocks - there));
+        sent.parameters = sizeof_param * (rest + there + 2 * micro_batches * (blocks - there));
     }
     return sent;
 }

@@ -17,14 +17,14 @@ static inline bool run_ask_to_stop(TrainRun *run, Error *error) {
 // ---- Rounds ----
 
 static inline Round run_first_round(const TrainRun *run, int64_t batches) {
-    Round round = {batches, ceil_div_i64(batches, run->num_ranks), -1, 0};
+    Round round = {batches, ceil_div_i64(batches, run->data.ranks), -1, 0};
     return round;
 }
 
 // Goes on to the next round. Returns false after the last round, or if the run stops or fails.
 static inline bool run_next_round(TrainRun *run, Round *round, bool *ok, Error *error) {
     if (++round->number == round->rounds) { return false; }
-    int64_t batch = round->number * run->num_ranks + run->rank;
+    int64_t batch = round->number * run->data.ranks + run->data.rank;
     round->batch = batch < round->batches ? batch : 0;
     *ok = run_ask_to_stop(run, error);
     return *ok && !run_is_stopping();
@@ -32,7 +32,7 @@ static inline bool run_next_round(TrainRun *run, Round *round, bool *ok, Error *
 
 // Shows on a terminal how far an evaluation in batches of B is. The GPU may be behind the host.
 static inline void run_show_progress(TrainRun *run, const char *name, Round round, int64_t B, int64_t sequences) {
-    int64_t done = (round.number + 1 - trainer_facts.rounds_ahead) * run->num_ranks * B;
+    int64_t done = (round.number + 1 - trainer_facts.rounds_ahead) * run->data.ranks * B;
     char text[80];
     if (done <= 0) { return; }
     snprintf(text, sizeof(text), "%s %lld of %lld sequences", name, (long long)min_i64(done, sequences),

@@ -396,14 +396,14 @@ static inline bool run_settle_batch(const TrainRun *run, TrainOptions *o, Error 
         return fail(error, "%s: there is nothing to evaluate; give --val-data, --hellaswag 1 or --mmlu",
                     o->json[0] != '\0' ? "--json" : "--out-dir (-o)");
     }
-    return train_options_check_batch(o, run->num_ranks, error);
+    return train_options_check_batch(o, run->data.ranks, error);
 }
 
 // Settles the rest, when micro-batch and level of recomputation are known: the number of steps, the schedules, the
 // batches of evaluations. A resumed run must be like the run that was saved.
 static inline bool run_settle_steps(TrainRun *run, TrainOptions *o, Error *error) {
     int64_t sequences = run_step_sequences(run), tokens = o->batch_size * o->seq_len;
-    run->micro_batches = o->total_batch / (tokens * run->num_ranks);
+    run->micro_batches = o->total_batch / (tokens * run->data.ranks);
     run->num_steps = o->steps;
     if (o->steps < 0 && run_has_train(run)) { run->num_steps = run->train.num_sequences / sequences; }
     if (train_options_plan(o) && !run_has_train(run)) { run->num_steps = 0; }

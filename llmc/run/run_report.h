@@ -62,7 +62,7 @@ static inline void run_print_training(const TrainRun *run) {
     const TrainOptions *o = run->options;
     if (!run_has_train(run) || run->num_steps == 0) { return; }
     char ranks[32] = "";
-    if (run->num_ranks > 1) { snprintf(ranks, sizeof(ranks), " x %d ranks", run->num_ranks); }
+    if (run->data.ranks > 1) { snprintf(ranks, sizeof(ranks), " x %d ranks", run->data.ranks); }
     say(stdout, "batch       %lld sequences x %lld tokens%s x %lld micro-batches = %lld tokens a step\n",
         (long long)o->batch_size, (long long)o->seq_len, ranks, (long long)run->micro_batches,
         (long long)o->total_batch);

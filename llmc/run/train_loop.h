@@ -142,7 +142,7 @@ static inline bool run_check_stack(Error *error) {
 // options that are wrong, and of a plan.
 static inline bool run_parse(TrainRun *run, TrainOptions *options, int argc, char **argv, int *status) {
     bool shows = launcher_shows();
-    ArgsOutcome outcome;
+    ArgsOutcome outcome = ARGS_RUN;
     Error error;
     openmp_wait_briefly(argv);
     reserve_standard_files();
@@ -154,7 +154,7 @@ static inline bool run_parse(TrainRun *run, TrainOptions *options, int argc, cha
     run->record.arguments = argv;
     run->record.num_arguments = argc;
     run->record.file.fd = run->folder.lock.fd = -1;
-    run->connected = run->num_ranks = 1;
+    run->connected = run->num_ranks = run->data.ranks = 1;
     *status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
     return ok && outcome == ARGS_RUN && (!train_options_plan(run->options) || shows);
 }

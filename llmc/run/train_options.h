@@ -134,6 +134,17 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
+    X(tp, "tp", "", INT, "1", 1, 1024, "N", LOCAL, "GPU",                                                              \
+      "tensor parallelism: N neighbouring GPUs share each layer; N divides the heads of keys and values")              \
+    X(sp, "sp", "", FLAG, "1", 0, 1, "", LOCAL, "GPU !tp=1",                                                           \
+      "sequence parallelism: each of these N holds 1/N of the rows between the multiplies; 0: all rows")               \
+    X(cp, "cp", "", INT, "1", 1, 1024, "N", LOCAL, "GPU",                                                              \
+      "context parallelism: N GPUs share each sequence, for those that fit no GPU; takes our own attention")           \
+    X(pp, "pp", "", INT, "1", 1, 1024, "N", LOCAL, "GPU",                                                              \
+      "pipeline parallelism: N stages share the layers, and hand micro-batches on; implies --zero-stage 1")            \
+    X(pp_schedule, "pp-schedule", "", CHOICE, "1f1b", 0, 0, "1f1b|afab|interleaved", LOCAL, "GPU !pp=1",               \
+      "a stage's order; afab: all forwards first, interleaved: several chunks of layers, less idle time")              \
+    X(pp_chunks, "pp-chunks", "", INT, "2", 2, 64, "V", LOCAL, "GPU pp-schedule=interleaved", "chunks of a stage")     \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", LOCAL, "GPU",                                  \
       "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")                   \
     X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", LOCAL, "GPU !nccl-init=mpi",                        \
@@ -154,7 +165,7 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
 static const char *const train_groups[] = {
     "train-data", "Data",      "init",          "Model",        "batch-size", "Batch", "lr",
     "Optimizer",  "val-every", "Evaluation",    "out-dir",      "Output",     "seed",  "Machine",
-    "tf32",       "GPU",       "num-processes", "Several GPUs", NULL};
+    "tf32",       "GPU",       "zero-stage",    "Several GPUs", NULL};
 
 // The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \

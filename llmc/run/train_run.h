@@ -82,6 +82,11 @@ typedef struct {
     char note[256], no_cudnn[256]; // the choices and their reason; why cuDNN computes no attention; "": none
 } RunChoices;
 
+// This process among those that share the batches out. Others work on the batches of one of them.
+typedef struct {
+    int rank, ranks;
+} RunShare;
+
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
 struct TrainRun {
@@ -92,6 +97,7 @@ struct TrainRun {
     int rank;      // of this process
     int connected; // ranks: those of the run, or one for a plan
     int num_ranks; // of the run
+    RunShare data;
 
     ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
     RunTokenizer tokenizer;
@@ -181,7 +187,7 @@ static inline bool run_fail_together(TrainRun *run, const Error *error) {
 // another, so the sequences of a step do not depend on the number of ranks.
 static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int32_t *targets, Error *error) {
     int64_t B = run->options->batch_size, first = run->options->overfit ? 0 : run->next_sequence;
-    first += (i * run->num_ranks + run->rank) * B;
+    first += (i * run->data.ranks + run->data.rank) * B;
     return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 

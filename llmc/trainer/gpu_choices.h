@@ -50,7 +50,7 @@ static inline int64_t run_next_batch(int64_t sequences, int64_t batch_size) {
 // is given. 0: none fits.
 static inline int64_t run_largest_batch(const TrainRun *run, int level) {
     const TrainOptions *o = run->options;
-    int64_t share = o->total_batch / (o->seq_len * run->num_ranks);
+    int64_t share = o->total_batch / (o->seq_len * run->data.ranks);
     int64_t B = run_chooses_batch(run) ? run_next_batch(share, 0) : o->batch_size;
     while (B > 0 && trainer_plan_bytes(run, B, level) > run_gpu_budget(run)) {
         B = run_chooses_batch(run) ? run_next_batch(share, B) : 0;

@@ -47,8 +47,8 @@ template <class T>
 static inline void find_in_shards(Trainer *t, Buckets<T> array, const char *what, int place, Nonfinite *first) {
     visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
         const T *data = piece_element(&t->shards, array, piece);
-        if (!any_nonfinite(data, piece.count, t->transfer.flag, t->gpu.stream)) { return true; }
-        first->place = place + zero_bucket_of(piece.tensor, piece.layer);
+        if (!any_nonfinite(data, piece.strips * piece.count, t->transfer.flag, t->gpu.stream)) { return true; }
+        first->place = place + (param_specs[piece.tensor].per_layer ? 1 + piece.layer : 0);
         param_text(first->name, sizeof(first->name), what, piece.tensor, piece.layer);
         return false;
     });
@@ -69,10 +69,12 @@ static inline bool activation_is_nonfinite(void *context, int i, const void *dat
 static inline void find_in_activations(Trainer *t, int place, Nonfinite *first) {
     ActShape shape = activation_shape(&t->model);
     ActSlot slots[NUM_ACTIVATIONS];
-    int64_t rows = (int64_t)t->model.shape.B * t->model.shape.T;
+    const ModelPart *part = &t->shards.layout.part;
+    int64_t rows = (int64_t)t->model.shape.B * t->model.shape.T / t->model.shape.grid.cp;
+    if (part->at.chunks > 1) { return; } // whose layers a slot has is not known
     activation_slots(&t->model.acts, slots);
     int layer = acts_find_nonfinite(slots, &shape, rows, activation_is_nonfinite, t, first->name, sizeof(first->name));
-    if (layer >= 0) { first->place = place + layer; }
+    if (layer >= 0) { first->place = place + shape.first_layer + layer; }
 }
 
 // Makes a rank's finding the first one of all ranks. Its name then says which rank found it.
@@ -98,7 +100,7 @@ static inline bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *st
                                 Error *error) {
     Comm *ranks = t->shards.ranks;
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    int places = t->model.config.num_layers + 1;
+    int places = t->shards.layout.part.whole.num_layers + 1;
     Nonfinite first = {INT_MAX, ""};
     find_in_shards(t, t->model.params, "parameter", 0, &first);
     if (first.place == INT_MAX) { find_in_activations(t, places, &first); }

@@ -110,7 +110,9 @@ static inline bool settle_by_gpus(TrainRun *run, TrainOptions *o, Error *error) 
 // Visits the events of a trainer.
 template <class Visit> static inline void each_event(Trainer *t, Visit visit) {
     visit(&t->evaluation.evaluated);
-    for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded), visit(&slot.no_longer_used); }
+    for (BatchSlot *slot : {&t->feeder.slots[0], &t->feeder.slots[1], &t->sample.history}) {
+        visit(&slot->uploaded), visit(&slot->no_longer_used);
+    }
     for (int i = 0; i < NUM_STEPS; i++) {
         visit(&t->stats.begun[i]), visit(&t->stats.reduced[i]), visit(&t->stats.done[i]);
     }
@@ -140,6 +142,7 @@ static inline bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error
         return false;
     }
     cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)CUBLAS_WORKSPACE);
+    if (t->model.shape.kind == RUN_TRAINS) { pipe_write(&t->model.shape.pipeline, t->feeder.list); }
     return true;
 }
 
@@ -147,7 +150,6 @@ static inline bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error
 static inline void trainer_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
-    nccl_close(&t->shards.nccl);
     cudnn_att_close(&t->gpu.cudnn);
     cublas_close(&t->gpu.cublas);
     shards_close(&t->shards);
@@ -162,8 +164,7 @@ static inline void trainer_close(Trainer *t) {
 static inline bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     set_threads(run);
     bool ok = trainer_open(t, run->comm, run->options->tf32, error);
-    return ranks_agree(run->comm, ok, error) &&
-           rank_gpus_connect(&t->shards.nccl, run->comm, t->shards.comm_stream, error);
+    return ranks_agree(run->comm, ok, error) && shards_connect(&t->shards, error);
 }
 
 #endif // LLMC_TRAINER_OPEN_CUH

@@ -10,7 +10,9 @@
 static inline PlanType plan_type(const float *) { return PLAN_F32; }
 static inline PlanType plan_type(const int32_t *) { return PLAN_I32; }
 [[maybe_unused]] static inline PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
+static inline PlanType plan_type(const PipeInstruction *) { return PLAN_I32; }                 // as words
 static inline PlanType plan_type(const void *) { return PLAN_F64; }
+#define PIPE_WORDS ((int64_t)(sizeof(PipeInstruction) / sizeof(int32_t)))
 template <class T> static inline constexpr int64_t doubles_in() {
     static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
     return (int64_t)(sizeof(T) / sizeof(double));
@@ -54,15 +56,19 @@ static inline void plan_muon(Trainer *t, MemoryPlan *plan) {
     const ZeroLayout *zero = &t->shards.layout;
     Optimizer *o = &t->optimizer;
     if (zero_muon(zero, 1) == 0) { return; }
-    int64_t own = muon_blocks_at_once(t), parts = o->m.parts ? own * zero->num_ranks : 0, scratch = 0;
+    int64_t own = muon_blocks_at_once(t), block = zero_block(zero), scratch = 0;
+    int64_t parts = matrices_travel(&t->shards) ? own * matrices_owners(&t->shards) : 0;
+    int64_t slices = zero->part.at.tp > 1 ? zero->part.at.tp * zero_muon(zero, 1) : 0;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (!muon_takes(OPTIMIZER_MUON, i)) { continue; }
-        MuonBatch batch = {muon_rows(&zero->config, i), muon_cols(&zero->config, i), zero_padded(zero, 1), own};
+        const ModelConfig *whole = &zero->part.whole;
+        MuonBatch batch = {muon_rows(whole, i), muon_cols(whole, i), block, own};
         scratch = max_i64(scratch, muon_scratch_elements(batch));
     }
-    plan_row(plan, &o->muon_blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, zero_padded(zero, 1)), UPDATE);
-    plan_row(plan, &o->muon_parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, zero_shard(zero, 1)), UPDATE);
-    plan_row(plan, &o->muon_spare, "muon_spare", PLAN_WORKSPACE, shape1(parts > 0 ? zero_padded(zero, 1) : 0), UPDATE);
+    plan_row(plan, &o->muon.blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, block), UPDATE);
+    plan_row(plan, &o->muon.parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, matrices_held(&t->shards)), UPDATE);
+    plan_row(plan, &o->muon.spare, "muon_spare", PLAN_WORKSPACE, shape1(o->m.parts ? zero_padded(zero, 1) : 0), UPDATE);
+    plan_row(plan, &o->muon.slices, "muon_slices", PLAN_WORKSPACE, shape1(slices), UPDATE);
     plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
 }
 
@@ -94,28 +100,29 @@ static inline void plan_activations(Model *model, MemoryPlan *plan) {
 #define DEVICE_ROWS(X)                                                                                                 \
     X(feeder.slots[0].device, "batch_0", DATA, shape2(3, N))                                                           \
     X(feeder.slots[1].device, "batch_1", DATA, shape2(3, N))                                                           \
-    X(sample.history, "history", DATA, shape1(run->T))                                                                 \
+    X(sample.history.device, "history", DATA, shape1(run->T))                                                          \
     X(stats.norm_partials, "norm_partials", WORKSPACE, shape1(trains *norm_partials(t)))                               \
     X(stats.loss_sum, "loss_sum", WORKSPACE, shape1(1))                                                                \
-    X(stats.records, "records", WORKSPACE, shape2(run->num_ranks, doubles_in<StepRecord>()))                           \
+    X(stats.records, "records", WORKSPACE, shape2(t->shards.all.size, doubles_in<StepRecord>()))                       \
     X(stats.result, "result", WORKSPACE, shape1(doubles_in<StepResult>()))                                             \
-    X(evaluation.means, "eval_means", WORKSPACE, shape1(run->mean_places))                                             \
+    X(evaluation.losses, "eval_losses", WORKSPACE, shape2(run->loss_places, doubles_in<SequenceLoss>()))               \
     X(transfer.checksum, "checksum", WORKSPACE, shape1(1))                                                             \
     X(transfer.flag, "flag", WORKSPACE, shape1(1))                                                                     \
     X(gpu.cublas_workspace, "cublas", WORKSPACE, shape1(CUBLAS_WORKSPACE / 4))
 
 // The host's memory. All of it is pinned, as copies to and from the GPU want it.
 #define HOST_ROWS(X)                                                                                                   \
-    X(feeder.slots[0].staging, "staging_0", DATA, shape2(3, N))                                                        \
-    X(feeder.slots[1].staging, "staging_1", DATA, shape2(3, N))                                                        \
+    X(feeder.slots[0].staging, "staging_0", DATA, shape2(3, cp *N))                                                    \
+    X(feeder.slots[1].staging, "staging_1", DATA, shape2(3, cp *N))                                                    \
     X(stats.results, "results", DATA, shape2(NUM_STEPS, doubles_in<StepResult>()))                                     \
-    X(evaluation.host_means, "eval_means", DATA, shape1(run->mean_places))                                             \
+    X(evaluation.host_losses, "eval_losses", DATA, shape2(run->loss_places, doubles_in<SequenceLoss>()))               \
     X(transfer.host_checksum, "checksum", DATA, shape1(1))                                                             \
     X(transfer.staging, "staging", DATA, shape1(piece))                                                                \
     X(sample.logits, "sample_logits", DATA, shape1(V))                                                                 \
-    X(sample.history_staging, "history_staging", DATA, shape1(run->T))                                                 \
+    X(sample.history.staging, "history_staging", DATA, shape2(2, run->T))                                              \
     X(evaluation.row_means, "row_means", WORKSPACE, shape1(run->eval_sequences))                                       \
     X(sample.probs, "sampler_probs", WORKSPACE, shape1(V))                                                             \
+    X(feeder.list, "instructions", DATA, shape2(trains *pipe_length(&run->pipeline), PIPE_WORDS))                      \
     X(feeder.token_counts, "token_counts", WORKSPACE, shape1(V + 1))
 
 #define PLAN_TRAINER_ROW(pointer, name, category, ...) plan_row(plan, &t->pointer, name, PLAN_##category, __VA_ARGS__);
@@ -139,7 +146,8 @@ static inline void plan_device(Trainer *t) {
 static inline void plan_host(Trainer *t) {
     const RunShape *run = &t->model.shape;
     const int64_t *shard = t->shards.layout.shard;
-    int64_t N = batch_rows(run), V = t->model.config.vocab_size;
+    int64_t N = batch_rows(run), V = t->shards.layout.part.whole.vocab_size, trains = run->kind == RUN_TRAINS;
+    int64_t cp = run->grid.cp; // a batch is read whole
     int64_t piece = min_i64(ZERO_MAX_PIECE, max_i64(shard[0], shard[1]));
     MemoryPlan *plan = &t->host_plan;
     plan_init(plan, phase_names);
@@ -147,13 +155,14 @@ static inline void plan_host(Trainer *t) {
     plan_layout(plan);
 }
 
-// Plans every buffer of a run. *t is new, or was planned before and never opened.
+// Plans every buffer of a rank of a run. config: of the whole model. *t is new, or was planned before and never opened.
 static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape shape) {
     memset(t, 0, sizeof(*t));
     t->model.shards = &t->shards;
-    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
-    t->model.config = *config, t->model.shape = shape;
-    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage, shape.optimizer);
+    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.grid.dp * shape.grid.cp);
+    shards_plan(&t->shards, config, &shape.grid, shape.rank, shape.pipeline.chunks, shape.zero_stage, shape.optimizer,
+                row_ranks(&shape) > 1);
+    t->model.config = t->shards.layout.config, t->model.shape = shape;
     plan_device(t);
     plan_host(t);
 }
@@ -174,6 +183,7 @@ static inline bool settle_attention(TrainRun *run, Error *error) {
     char was[sizeof(run->record.attention)] = "", version[32];
     Error why = {};
     bool cudnn = cudnn_att_check(&shape, &why);
+    if (o->cp > 1) { cudnn = fail(&why, "context parallelism takes " OWN_ATTENTION); }
     if (asked && !cudnn) {
         const char *given = o->deterministic ? "--attention cudnn" : "--deterministic 0: is for cuDNN's attention";
         return fail(error, "%s: %s", given, why.text);
@@ -190,9 +200,27 @@ static inline bool settle_attention(TrainRun *run, Error *error) {
     return true;
 }
 
-// Returns the places for the mean losses of batches of `most` sequences, shared by the ranks in rounds.
-static inline int64_t mean_places(const TrainRun *run, int64_t batches, int64_t most) {
-    return run->num_ranks * ceil_div_i64(batches, run->num_ranks) * most;
+// Returns the places for the losses of batches of `most` sequences, shared by the ranks in rounds.
+static inline int64_t loss_places(const TrainRun *run, int64_t batches, int64_t most) {
+    return run->num_ranks * ceil_div_i64(batches, run->data.ranks) * most;
+}
+
+// Returns the grid of a run, which grid_make has checked.
+static inline RankGrid run_grid(const TrainRun *run) {
+    int tp = (int)run->options->tp, cp = (int)run->options->cp, pp = (int)run->options->pp;
+    return {run->num_ranks / (tp * cp * pp), pp, cp, tp};
+}
+
+// Describes the pipeline of a step with micro-batches of B sequences.
+static inline Pipeline run_pipeline(const TrainRun *run, const RankGrid &grid, int64_t B) {
+    const TrainOptions *o = run->options;
+    Pipeline p = {PIPE_1F1B, grid.pp, grid_place(&grid, run->rank).pp, 1, 1};
+    for (int i = PIPE_AFAB; i <= PIPE_INTERLEAVED; i++) {
+        if (strcmp(pipe_names[i], o->pp_schedule) == 0) { p.schedule = (PipeSchedule)i; }
+    }
+    if (p.schedule == PIPE_INTERLEAVED) { p.chunks = (int)o->pp_chunks; }
+    if (run_kind(run) == RUN_TRAINS) { p.micro_batches = (int)(o->total_batch / (B * o->seq_len * grid.dp)); }
+    return p;
 }
 
 // Lists what a run computes, with a micro-batch of B sequences and a level of recomputation.
@@ -212,24 +240,38 @@ static inline RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.cudnn = strncmp(run->record.attention, "cuDNN", 5) == 0;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.rank = run->rank;
-    shape.num_ranks = run->num_ranks;
+    shape.grid = run_grid(run), shape.sp = o->sp && shape.grid.tp > 1;
+    shape.pipeline = run_pipeline(run, shape.grid, B);
     shape.zero_stage = (int)o->zero_stage;
     shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
-    shape.mean_places = mean_places(run, ceil_div_i64(run_val_sequences(run), B), B);
+    shape.loss_places = loss_places(run, ceil_div_i64(run_val_sequences(run), B), B);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
         int64_t most = eval_batch_sequences(&eval, B * o->seq_len), batches = ceil_div_i64(eval.num_sequences, most);
-        shape.mean_places = max_i64(shape.mean_places, mean_places(run, batches, most));
+        shape.loss_places = max_i64(shape.loss_places, loss_places(run, batches, most));
         shape.eval_sequences = max_i64(shape.eval_sequences, eval.num_sequences);
     }
     return shape;
 }
 
+// Plans the first rank of a stage of a pipeline. shape: of any rank.
+static inline void plan_stage(Trainer *t, const TrainRun *run, RunShape shape, int stage) {
+    RankGrid place = {0, stage, 0, 0};
+    shape.rank = grid_rank(&shape.grid, &place), shape.pipeline.stage = stage;
+    trainer_plan(t, &run->config, shape);
+}
+
 inline int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
     static Trainer scratch; // large, so not on the stack
     Error ignored;
-    trainer_plan(&scratch, &run->config, shape_of(run, B, level));
-    return plan_check_overflow(&scratch.device_plan, &ignored) ? scratch.device_plan.total : INT64_MAX;
+    int64_t most = 0;
+    RunShape shape = shape_of(run, B, level);
+    for (int stage = 0; stage < shape.grid.pp; stage++) {
+        plan_stage(&scratch, run, shape, stage);
+        if (!plan_check_overflow(&scratch.device_plan, &ignored)) { return INT64_MAX; }
+        most = max_i64(most, scratch.device_plan.total);
+    }
+    return most;
 }
 
 #endif // LLMC_TRAINER_PLAN_CUH

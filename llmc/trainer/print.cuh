@@ -2,16 +2,28 @@
 #ifndef LLMC_TRAINER_PRINT_CUH
 #define LLMC_TRAINER_PRINT_CUH
 
+#include <vector>
+
 #include "llmc/base/json_out.h"
 #include "llmc/layers/attention.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
 #include "llmc/run/run_record.h"
 #include "llmc/run/run_report.h"
+#include "llmc/ranks/traffic.h"
 #include "llmc/trainer/plan.cuh"
 
 static inline void print_config(const Trainer *t, const TrainRun *run) {
     const RunShape *shape = &t->model.shape;
+    const RankGrid *grid = &shape->grid;
     int HS = attention_shape(&t->model.config, 1, 1).HS;
+    if (grid->dp < grid_ranks(grid)) {
+        say(stdout, "grid        %d data x %d pipeline x %d context x %d tensor parallel\n", grid->dp, grid->pp,
+            grid->cp, grid->tp);
+    }
+    if (grid->pp > 1 && shape->zero_stage >= ZERO_GRADIENTS) {
+        say(stdout, "            --zero-stage %d sends gradients in each micro-batch, 1 only once a step\n",
+            shape->zero_stage);
+    }
     say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
         shape->fp8 ? ", linear layers of the blocks in fp8" : "");
     if (shape->cudnn) {
@@ -25,36 +37,94 @@ static inline void print_config(const Trainer *t, const TrainRun *run) {
 }
 
 static inline void print_machine(Trainer *t) {
-    gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
+    gpu_print(&t->gpu.device, t->shards.all.size, t->model.shape.fp8);
     if (has_peers(&t->shards)) { rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage); }
+}
+
+// Prints what a GPU sends. first: begins the first line; who: ends each line.
+static inline void print_traffic(const char *first, const Traffic *sent, const char *who) {
+    const struct {
+        int64_t bytes;
+        const char *what;
+    } others[] = {{sent->matrices, "of Muon's matrices"},
+                  {sent->tensor, "for tensor parallelism"},
+                  {sent->context, "of keys and values"},
+                  {sent->pipeline, "to other stages"}};
+    say(stdout, "%-12s%lld bytes of gradients, %lld of parameters, %s\n", first, (long long)sent->gradients,
+        (long long)sent->parameters, who);
+    for (const auto &other : others) {
+        if (other.bytes > 0) {
+            say(stdout, "            %lld bytes %s, %s\n", (long long)other.bytes, other.what, who);
+        }
+    }
+}
+
+// Says what a step sends, of a planned rank. Its micro-batches are its largest batches.
+static inline Traffic planned_traffic(const Trainer *t) {
+    const RunShape *run = &t->model.shape;
+    bool block = run->recompute == RECOMPUTE_BLOCK;
+    bool mlp = !block && run->recompute > RECOMPUTE_NOTHING && run->gelu_fusion >= FUSE_GELU_FORWARD;
+    TrafficShape shape = {
+        &t->shards.layout, &run->pipeline, t->shards.rank,          t->shards.stage, run->grid.cp, sizeof(floatX),
+        batch_rows(run),   run->sp,        block ? 2 : mlp ? 1 : 0, block,           block};
+    std::vector<PipeInstruction> list((size_t)pipe_length(&run->pipeline));
+    return traffic_of_step(&shape, list.data());
+}
+
+// Prints the layers and the memory of each stage of a pipeline, and what each GPU sends in a step.
+static inline void print_stages(const TrainRun *run) {
+    static Trainer scratch; // large, so not on the stack
+    RunShape shape = shape_of(run, run->options->batch_size, (int)run->options->recompute);
+    for (int stage = 0; stage < shape.grid.pp; stage++) {
+        plan_stage(&scratch, run, shape, stage);
+        const ModelPart *part = &scratch.shards.layout.part;
+        if (shape.grid.pp > 1) {
+            say(stdout, "stage %-6d%s on each GPU, %d layers from layer %d on%s%s%s\n", stage,
+                bytes_text(scratch.device_plan.total).text, part->local.num_layers, part_whole_layer(part, 0),
+                part->at.chunks > 1 ? ", in chunks" : "", part_begins(part) ? ", embedding" : "",
+                part_ends(part) ? ", head" : "");
+        }
+        if (run->num_ranks == 1 || shape.kind != RUN_TRAINS) { continue; }
+        Traffic sent = planned_traffic(&scratch);
+        print_traffic("", &sent, "sent by each GPU");
+    }
 }
 
 // Prints the host's buffers (--plan all), the work and the traffic of a step on each GPU, and whether the plan fits.
 static inline void print_plan(const Trainer *t, const TrainRun *run) {
-    int64_t bytes = t->device_plan.total, missing = bytes - run_gpu_budget(run);
-    ZeroTraffic sent =
-        zero_traffic(&t->shards.layout, t->model.shape.zero_stage, (int)sizeof(floatX), run->micro_batches);
-    bool trains = run_kind(run) == RUN_TRAINS;
+    int64_t bytes = trainer_plan_bytes(run, run->options->batch_size, (int)run->options->recompute);
+    int64_t missing = bytes - run_gpu_budget(run);
     ShortText takes = bytes_text(bytes), where = run_gpu_budget_text(run);
     if (train_options_plans_all(run->options)) {
         say(stdout, "\nOn the host\n");
         plan_print(&t->host_plan, stdout);
     }
-    if (trains) { say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks); }
-    if (trains && run->num_ranks > 1) {
-        say(stdout, "            %.0f bytes of gradients, %.0f of parameters, sent by each GPU\n", sent.gradients,
-            sent.parameters);
+    if (run_kind(run) == RUN_TRAINS) {
+        say(stdout, "a step      %.4g FLOPs on each GPU\n", run_step_flops(run) / run->num_ranks);
     }
-    if (sent.matrices > 0.0) {
-        say(stdout,
-            "            %.0f bytes of Muon's matrices, sent by each GPU; rank l mod %d runs the rounds of block l\n",
-            sent.matrices, run->num_ranks);
-    }
+    print_stages(run);
     if (missing <= 0) {
         say(stdout, "fits        yes, %s of %s\n", takes.text, where.text);
     } else {
         say(stdout, "fits        no, %s are missing: %s of %s\n", bytes_text(missing).text, takes.text, where.text);
     }
+}
+
+// Prints what the GPUs of a run have sent: those of the first rank of each stage.
+static inline bool print_sent(Trainer *t, Error *error) {
+    Text all;
+    const RankGrid *grid = &t->model.shape.grid;
+    if (!comm_gather(t->shards.ranks, "traffic", &t->shards.sent, (int64_t)sizeof(Traffic), &all, error)) {
+        return false;
+    }
+    for (int stage = 0; stage < grid->pp; stage++) {
+        RankGrid place = {0, stage, 0, 0};
+        char first[32] = "sent";
+        if (stage > 0) { snprintf(first, sizeof(first), "by stage %d", stage); }
+        print_traffic(first, (const Traffic *)all.data + grid_rank(grid, &place), "by each GPU");
+    }
+    text_free(&all);
+    return true;
 }
 
 static inline void add_versions(Text *versions) {

@@ -11,6 +11,7 @@
 #include "llmc/trainer/evaluate.cuh"
 #include "llmc/trainer/head.cuh"
 #include "llmc/trainer/open.cuh"
+#include "llmc/trainer/pipeline.cuh"
 #include "llmc/trainer/print.cuh"
 #include "llmc/trainer/state.cuh"
 #include "llmc/trainer/step.cuh"
@@ -60,25 +61,56 @@ static inline bool finish(Trainer *t, TrainRun *run, Error *error) {
     comm_progress(t->shards.ranks, "the end");
     comm_slow(t->shards.ranks, true);
     if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
-    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
-        const NcclContext *nccl = &t->shards.nccl;
-        say(stdout, "sent        %lld bytes of gradients, %lld of parameters, by each GPU\n",
-            (long long)nccl->gradient_bytes, (long long)nccl->parameter_bytes);
-        if (nccl->matrix_bytes > 0) {
-            say(stdout, "            %lld bytes of Muon's matrices, by each GPU\n", (long long)nccl->matrix_bytes);
-        }
-    }
+    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS && !print_sent(t, error)) { return false; }
     bool ok = !run_leads(run) || run_finish(run, hash, error);
     return ranks_agree(run->comm, ok, error);
+}
+
+// Settles this rank's place in the grid, and refuses what tensor parallelism cannot do.
+static inline bool settle_grid(TrainRun *run, TrainOptions *o, Error *error) {
+    RankGrid grid, wanted = {0, (int)o->pp, (int)o->cp, (int)o->tp};
+    int eval_T = run_eval_length(run), chunks = strcmp(o->pp_schedule, "interleaved") == 0 ? (int)o->pp_chunks : 1;
+    if (!grid_make(&grid, &run->config, run->num_ranks, &wanted, chunks, error)) { return false; }
+    if (o->tp * o->pp > 1 && o->fp8) {
+        return fail(error, "--fp8: is for data parallelism only, not for --tp or --pp");
+    }
+    if (o->pp > 1 && !o->given[OPTION_zero_stage]) { o->zero_stage = ZERO_OPTIMIZER; } // 2 and 3 send each micro-batch
+    int tp = o->sp ? grid.tp : 1, rows = grid.cp > 1 ? grid.cp * tp * (1 + tp % 2) : tp; // equal parts of a sequence
+    if (o->seq_len % rows != 0 || eval_T % rows != 0) {
+        char cp[32] = "", sp[32] = "";
+        if (grid.cp > 1) { snprintf(cp, sizeof(cp), "--cp %d%s", grid.cp, tp > 1 ? " and " : ""); }
+        if (tp > 1) { snprintf(sp, sizeof(sp), "--tp %d with --sp 1", tp); }
+        return fail(error,
+                    "--seq-len: the ranks of %s%s cannot share a sequence of %d tokens evenly; give a multiple of %d",
+                    cp, sp, (int)(o->seq_len % rows != 0 ? o->seq_len : eval_T), rows);
+    }
+    for (int r = 0; r < run->connected && grid.dp < run->num_ranks; r++) {
+        RankGrid at = grid_place(&grid, r);
+        char place[72];
+        snprintf(place, sizeof(place), " at dp %d, pp %d, cp %d, tp %d", at.dp, at.pp, at.cp, at.tp);
+        comm_set_place(run->comm, r, place);
+    }
+    run->data.ranks = grid.dp, run->data.rank = grid_place(&grid, run->rank).dp;
+    return true;
+}
+
+// Refuses micro-batches that the schedule of the pipeline cannot do.
+static inline bool check_pipeline(const TrainRun *run, Error *error) {
+    Pipeline p = run_pipeline(run, run_grid(run), run->options->batch_size);
+    Error why;
+    return run_kind(run) != RUN_TRAINS || pipe_check(&p, &why) ||
+           fail(error, "--pp-schedule %s; change --total-batch or --batch-size", why.text);
 }
 
 // Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
 static inline bool settle(TrainRun *run, TrainOptions *o, Error *error) {
     char facts[256];
-    bool ok = run_settle_batch(run, o, error) && check_shape(run, error) && settle_attention(run, error);
+    bool ok = settle_grid(run, o, error) && run_settle_batch(run, o, error) && check_shape(run, error) &&
+              settle_attention(run, error);
     int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', run->record.attention);
     return ranks_agree(run->comm, ok, error) && ranks_alike(run->comm, facts, (size_t)n + 1, error) &&
-           settle_by_gpus(run, o, error) && ranks_agree(run->comm, run_settle_steps(run, o, error), error);
+           settle_by_gpus(run, o, error) &&
+           ranks_agree(run->comm, run_settle_steps(run, o, error) && check_pipeline(run, error), error);
 }
 
 static inline void plan(Trainer *t, const TrainRun *run) {

@@ -34,15 +34,24 @@ static inline bool init_params(TrainRun *run, int64_t first, int64_t n, float *o
 static inline void upload_piece(Trainer *t, const TrainRun *run, int array, const ZeroPiece &piece) {
     Shards *s = &t->shards;
     float *to = piece_element(s, state_array(t, array), piece);
-    int64_t index = zero_first_index(&s->layout, zero_bucket_of(piece.tensor, piece.layer)) + piece.in_bucket;
+    int64_t n = piece.strips * piece.count, width = piece.strips > 1 ? piece.count : 0;
     if (to == NULL) { to = t->gpu.cublas_workspace; } // there are no master weights
-    cuda_check(cudaMemcpyAsync(to, t->transfer.staging, (size_t)piece.count * sizeof(float), cudaMemcpyHostToDevice,
-                               s->stream));
+    cuda_check(cudaMemcpyAsync(to, t->transfer.staging, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, s->stream));
     if (array == CHECKPOINT_PARAMS) {
-        params_from_master(piece_element(s, t->model.params, piece), to, piece.count, index,
-                           rounding_key((uint64_t)run->options->seed, run->updates), run->updates > 0, s->stream);
+        params_from_master(piece_element(s, t->model.params, piece), to, n, piece.index,
+                           rounding_key((uint64_t)run->options->seed, run->updates), run->updates > 0, s->stream,
+                           UPDATE_BLOCK, width, piece.stride);
     }
     wait_for_stream(s); // the staging memory is then free again
+}
+
+// Reads elements of a tensor from a checkpoint. The sums of all ranks must have each element once.
+static inline bool read_elements(const Shards *s, CheckpointReader *reader, int array, const ZeroPiece &piece,
+                                 int64_t in_file, float *to, Error *error) {
+    CheckpointSums before = reader->sums;
+    bool ok = checkpoint_read(reader, array, in_file, to, piece.count, error);
+    if (!counts_tensor(s, piece.tensor)) { reader->sums = before; }
+    return ok;
 }
 
 // Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero, as padding does.
@@ -51,13 +60,18 @@ inline bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *read
     clear_buckets(&t->shards, t->model.params);
     for (int array = 0; array < CHECKPOINT_ARRAYS; array++) { clear_buckets(&t->shards, state_array(t, array)); }
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
+    cuda_check(cudaMemsetAsync(t->stats.loss_sum, 0, sizeof(double), t->gpu.stream)); // this rank may count no losses
     for (int array = 0; ok && array < (moments ? CHECKPOINT_ARRAYS : 1); array++) {
         ok = visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
-            float *to = t->transfer.staging;
+            bool read = true;
             if (!has_piece(t, array, piece)) { return true; }
             comm_progress(t->shards.ranks, "loading");
-            bool read = reader == NULL ? init_params(run, piece.in_file, piece.count, to, error)
-                                       : checkpoint_read(reader, array, piece.in_file, to, piece.count, error);
+            for (int64_t i = 0; read && i < piece.strips; i++) {
+                int64_t in_file = piece.in_file + i * piece.stride;
+                float *to = t->transfer.staging + i * piece.count;
+                read = reader == NULL ? init_params(run, in_file, piece.count, to, error)
+                                      : read_elements(&t->shards, reader, array, piece, in_file, to, error);
+            }
             if (read) { upload_piece(t, run, array, piece); }
             return read;
         });
@@ -82,7 +96,7 @@ static inline void share_bucket(Trainer *t, int bucket) {
 
 static inline void share_state(Trainer *t) {
     Shards *s = &t->shards;
-    if (has_peers(s)) {
+    if (shares_buckets(s)) {
         communicate_after_compute(s);
         for (int b = 0; b < s->layout.num_buckets; b++) { share_bucket(t, b); }
         compute_after_communicate(s);
@@ -94,20 +108,26 @@ static inline void share_state(Trainer *t) {
 
 // ---- Saving ----
 
-// Calls visit(values, in_file, n) for every piece of this rank's part of an array. phase: for the watch.
+// Calls visit(values, in_file, n) for what this rank's part of an array has, once for each element among all ranks.
+// phase: for the watch.
 template <class Visit> static inline bool download_state(Trainer *t, int array, const char *phase, Visit visit) {
     Shards *s = &t->shards;
     return visit_own_pieces(s, [&](const ZeroPiece &piece) {
         float *staging = t->transfer.staging;
         const float *from = piece_element(s, state_array(t, array), piece);
-        if (!has_piece(t, array, piece)) { return true; }
+        int64_t n = piece.strips * piece.count;
+        bool ok = true;
+        if (!counts_tensor(s, piece.tensor) || !has_piece(t, array, piece)) { return true; }
         comm_progress(s->ranks, "%s", phase);
         if (from != NULL) {
-            download(s, staging, from, piece.count);
+            download(s, staging, from, n);
         } else {
-            download(s, staging, piece_element(s, t->model.params, piece), piece.count);
+            download(s, staging, piece_element(s, t->model.params, piece), n);
         }
-        return visit(staging, piece.in_file, piece.count);
+        for (int64_t i = 0; ok && i < piece.strips; i++) {
+            ok = visit(staging + i * piece.count, piece.in_file + i * piece.stride, piece.count);
+        }
+        return ok;
     });
 }
 
@@ -132,22 +152,56 @@ static inline bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
     return comm_sum_u64(t->shards.ranks, hash, 1, error);
 }
 
-// Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
-// Waits for all parameters. Call it before parameters are saved or hashed.
-inline bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
-    if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
-    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
-    await_parameters(&t->model, &t->gpu, &t->shards);
-    sum_weights(t);
-    for (const Buckets<float> &array : state) {
-        if (array.data == NULL || array.parts) { continue; }
-        add_checksum(t->transfer.checksum, array.data, buckets_length(&t->shards, array) * (int64_t)sizeof(float),
-                     t->gpu.stream);
-    }
+// Compares this rank's checksum with that of its leader, the first rank that should have equal bits.
+static inline bool compare_checksum(Trainer *t, const TrainRun *run, int leader, Error *error) {
     cuda_check(cudaMemcpyAsync(t->transfer.host_checksum, t->transfer.checksum, sizeof(uint64_t),
                                cudaMemcpyDeviceToHost, t->gpu.stream));
     wait_for_stream(&t->shards);
-    return comm_check_replicas(t->shards.ranks, *t->transfer.host_checksum, run->step, error);
+    return comm_check_replicas(t->shards.ranks, *t->transfer.host_checksum, leader, run->step, error);
+}
+
+// Compares what this rank holds of some tensors, of parameters and state, with its leader.
+template <class Wanted>
+static inline bool compare_tensors(Trainer *t, const TrainRun *run, int leader, Error *error, Wanted wanted) {
+    cuda_check(cudaMemsetAsync(t->transfer.checksum, 0, sizeof(uint64_t), t->gpu.stream));
+    auto add = [&](auto array, const ZeroPiece &piece) {
+        const auto *data = piece_element(&t->shards, array, piece);
+        int64_t bytes = piece.strips * piece.count * (int64_t)sizeof(*data);
+        if (data != NULL) { add_checksum(t->transfer.checksum, data, bytes, t->gpu.stream); }
+    };
+    visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
+        if (!wanted(piece.tensor)) { return true; }
+        add(t->model.params, piece);
+        for (int array = 0; array < CHECKPOINT_ARRAYS; array++) { add(state_array(t, array), piece); }
+        return true;
+    });
+    return compare_checksum(t, run, leader, error);
+}
+
+// Checks that what several ranks hold has equal bits on them: arrays that are whole on the ranks that share buckets,
+// tensors that tensor parallelism does not split, and the token embedding on the first and the last stage of a
+// pipeline. A memory or network fault shows here. Waits for all parameters. Call it before parameters are saved or
+// hashed.
+inline bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
+    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
+    bool replicas = shares_buckets(&t->shards) && !t->model.params.parts;
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    sum_weights(t);
+    for (const Buckets<float> &array : state) {
+        if (!replicas || array.data == NULL || array.parts) { continue; }
+        add_checksum(t->transfer.checksum, array.data, buckets_length(&t->shards, array) * (int64_t)sizeof(float),
+                     t->gpu.stream);
+    }
+    if (replicas && !compare_checksum(t, run, t->shards.data.leader, error)) { return false; }
+    const Shards *shards = &t->shards;
+    if (shards->tensor.size > 1 &&
+        !compare_tensors(t, run, shards->tensor.leader, error, [](int i) { return !param_is_split(i); })) {
+        return false;
+    }
+    if (shards->pipe.size == 1 || !part_is_tied(&shards->layout.part)) { return true; }
+    bool has = shards->ends.size > 1;
+    return compare_tensors(t, run, has ? shards->ends.leader : shards->all.rank, error,
+                           [has](int i) { return has && i == PARAM_wte; });
 }
 
 #endif // LLMC_TRAINER_STATE_CUH

@@ -4,38 +4,50 @@
 
 #include "llmc/ranks/agree.h"
 #include "llmc/run/run_report.h"
-#include "llmc/trainer/batch.cuh"
+#include "llmc/trainer/pipeline.cuh"
+#include "llmc/trainer/tensor.cuh"
 #include "llmc/trainer/nonfinite.cuh"
 #include "llmc/trainer/update.cuh"
 
-// Describes the i-th micro-batch of a step of this run.
-static inline BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
+// Describes the micro-batches of a step of this run.
+static inline BatchRole training_role(Trainer *t, const TrainRun *run) {
     BatchRole role;
     role.trains = true;
-    role.first = i == 0, role.last = i == run->micro_batches - 1;
     role.dloss = 1.0f / (float)run->options->total_batch;
-    role.loss_sum = t->stats.loss_sum;
+    role.loss_sum = added_once(&t->shards, t->stats.loss_sum); // all ranks of the tensor group have all losses
     return role;
+}
+
+// Returns the slot of micro-batch i, on the GPU. The backward finds there what the forward has brought, but a stage
+// whose forwards are ahead brings it again. NULL: it cannot be read.
+static inline BatchSlot *training_batch(Trainer *t, TrainRun *run, int i, Error *error) {
+    Feeder *feeder = &t->feeder;
+    int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
+    if (feeder->loaded == i) { return newest_slot(feeder); }
+    BatchSlot *slot = next_slot(feeder, &t->shards);
+    feeder->loaded = i;
+    if (!run_read_batch(run, i, slot->staging, slot->staging + (int64_t)B * T, error)) { return NULL; }
+    send_batch(t, slot, B, T / t->shards.context.size, true);
+    return slot;
 }
 
 // Queues all micro-batches of the step at the run's position, which add up its gradient. If the run is asked to stop
 // between two of them, sets *interrupted and returns early. Nothing is lost: a resumed run begins the step anew. A rank
 // with peers is not interrupted: it finishes the step.
 static inline bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
-    *interrupted = false;
     int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
-    int64_t N = (int64_t)B * T;
+    *interrupted = false;
+    t->feeder.loaded = -1;
     zero_gradients(&t->shards, t->model.grads);
-    for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = !has_peers(&t->shards) && run_is_stopping() && i > 0;
-        if (*interrupted) { return true; }
+    auto batch = [&](int i) -> BatchSlot * {
         comm_progress(t->shards.ranks, "step %lld", (long long)run->step + 1);
-        BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-        BatchRole role = training_role(t, run, i);
-        if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        run_batch(t, slot, B, T, &role);
-    }
-    return true;
+        *interrupted = !has_peers(&t->shards) && run_is_stopping() && i > 0 && t->feeder.loaded != i;
+        return *interrupted ? NULL : training_batch(t, run, i, error);
+    };
+    bool ok = run_list(t, t->feeder.list, pipe_length(&t->model.shape.pipeline), B, T / t->shards.context.size,
+                       training_role(t, run), LINEAR_FOR_GRADIENTS, batch);
+    if (ok) { finish_gradients(&t->shards, t->model.grads); }
+    return ok || *interrupted;
 }
 
 // ---- Results that arrive late ----
@@ -63,7 +75,9 @@ static inline bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Err
     const StepResult *result = &t->stats.results[step->slot];
     trainer_facts.stop->agreed = trainer_facts.stop->agreed || result->wants_to_end != 0;
     if (result->stopped == STEP_WEIGHTS_DIFFER) {
-        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
+        int odd_one = (int)result->odd_one;
+        return comm_fail_replicas(t->shards.ranks, odd_one, grid_group(&t->model.shape.grid, odd_one, DATA_AXES).leader,
+                                  run->step, error);
     }
     if (result->stopped) {
         await_parameters(&t->model, &t->gpu, &t->shards);
@@ -98,7 +112,7 @@ static inline bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     wait_for_event(&t->shards, t->stats.done[step->slot]);
     step->info.seconds = measured_seconds(&t->stats, step);
     if (t->gpu.device.peak_flops > 0.0) {
-        double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
+        double peak = t->gpu.device.peak_flops * t->shards.all.size;
         step->info.peak_fraction = run_step_flops(run) / step->info.seconds / peak;
     }
     return run_log_step(run, &step->info, error);

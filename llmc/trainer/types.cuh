@@ -8,12 +8,15 @@
 #include "llmc/layers/attention_cudnn.h"
 #include "llmc/layers/fp8.cuh"
 #include "llmc/layers/linear.cuh"
+#include "llmc/layers/loss.cuh"
+#include "llmc/model/context.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/muon.cuh"
-#include "llmc/ranks/buckets.cuh"
+#include "llmc/ranks/matrices.cuh"
+#include "llmc/ranks/schedule.h"
 #include "llmc/run/train_run.h"
 
 // Holds the model's tensors by name. A tensor of a block belongs to one layer.
@@ -29,11 +32,11 @@ template <class T> static inline Tensors<T> tensors_of(const ZeroLayout *zero, T
     return tensors;
 }
 
-// An activation has a copy for each layer (stride > 0), or one copy (stride 0).
+// An activation has a copy for each layer (stride > 0), or one copy (stride 0). copy_of finds the copy of a layer.
 template <class T> struct Activation {
     T *data;
     int64_t stride;
-    T *of(int64_t layer) const { return data + layer * stride; }
+    T *of(int64_t copy) const { return data + copy * stride; }
 };
 
 #define ACTIVATION_FIELD(name, type, ...) Activation<type> name;
@@ -58,13 +61,23 @@ typedef struct {
     bool fp8;        // the linear layers of the blocks multiply in 8 bits
     int head_rows;   // the most rows of logits at a time
     bool has_master; // fp32 weights beside the bf16 ones
-    int rank, num_ranks;
+    int rank;
+    RankGrid grid;
+    bool sp;                // ranks of tensor parallelism share the rows out
+    Pipeline pipeline;      // its schedule of a step; one stage without a pipeline
     int zero_stage;         // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
-    int64_t mean_places;    // for the mean losses of a validation or an evaluation: all batches of all ranks
+    int64_t loss_places;    // for the losses of a validation or an evaluation: sequences of all batches of all ranks
     int64_t eval_sequences; // the most of an evaluation
     OptimizerKind optimizer;
     MuonScale muon_scale;
 } RunShape;
+
+// What a pass works on: a chunk of the layers of this stage (schedule.h), and the slot that holds its activations.
+typedef struct {
+    int begin, end;   // layers of this stage
+    bool first, last; // the chunk has the model's first or last layer
+    int slot, turn;   // turn: the copy of dresidual
+} Pass;
 
 #define NUM_SLOTS 2 // batches on their way
 #define NUM_STEPS 3 // steps whose events are held: the step being queued, the pending step and the step before it
@@ -91,6 +104,7 @@ typedef struct {
 struct Model {
     ModelConfig config;
     RunShape shape;
+    Pass pass;            // that is being queued
     const Shards *shards; // where this rank keeps the buckets
     Buckets<floatX> params;
     Buckets<float> grads;
@@ -98,15 +112,16 @@ struct Model {
     Fp8Copies fp8;                  // 8-bit copies, with --fp8
     int head_rows;                  // rows of logits in a chunk
     float *att_delta, *sum_scratch; // scratch of the backward pass
-    float *rope;                    // (positions,HS/2,2): the table of rotary embeddings; NULL: the model has none
+    float *head_states;             // (tp, rows, 3): of the losses, if the vocabulary is split (loss.cuh)
+    floatX *context_kv, *context_dkv, *context_parts; // (rows, 2, KV heads): keys and values of whole sequences
+    float *rope; // (positions,HS/2,2): the table of rotary embeddings; NULL: the model has none
 };
 
 // Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum.
 struct Optimizer {
     Buckets<float> m, v, master;
-    // For Muon: the blocks of a group that this rank works on; if the optimizer state is sharded, its shards of all
-    // blocks of the group, and room for a block of another rank; scratch.
-    floatX *muon_blocks, *muon_parts, *muon_spare, *muon_scratch;
+    MatrixRoom muon; // for a group of blocks
+    floatX *muon_scratch;
 };
 
 // Holds the GPU and the state of its libraries.
@@ -122,7 +137,9 @@ struct Gpu {
 // Brings batches to the GPU.
 struct Feeder {
     BatchSlot slots[NUM_SLOTS];
-    int64_t batches; // uploaded so far
+    int64_t batches;       // uploaded so far
+    int loaded;            // the micro-batch in the newest slot
+    PipeInstruction *list; // of a training step (pipe_write)
     cudaStream_t copy_stream;
     int32_t *token_counts; // (V+1): scratch of order_tokens
 };
@@ -140,15 +157,15 @@ struct StepStats {
 
 // Holds the losses of validations and of questions.
 struct Evaluation {
-    double *means;         // (ranks, rounds, most sequences of a batch): the mean loss of each sequence
-    double *host_means;    // pinned, like means
-    double *row_means;     // (eval_sequences): the mean loss of each sequence of an evaluation, by its number
-    cudaEvent_t evaluated; // the GPU has finished a round of an evaluation
+    SequenceLoss *losses;      // (ranks, rounds, most sequences of a batch)
+    SequenceLoss *host_losses; // pinned, like losses
+    double *row_means;         // (eval_sequences): the mean loss of each sequence of an evaluation, by its number
+    cudaEvent_t evaluated;     // the GPU has finished a round of an evaluation
 };
 
 // Holds the sample that is being generated.
 struct Sample {
-    int32_t *history, *history_staging; // (T) on the GPU and pinned: the tokens so far
+    BatchSlot history; // (T): the tokens so far
     int history_length;
     float *logits, *probs; // (V), logits pinned
 };
@@ -179,7 +196,6 @@ struct BatchRole {
     bool first = true, last = true; // of the micro-batches of a step
     float dloss = 0.0f;             // the gradient of each row's loss
     double *loss_sum = NULL; // on the GPU: the sum of the losses. The first micro-batch sets it, later ones add to it
-    double *means = NULL;    // on the GPU: the mean loss of each sequence
 };
 
 // Finds the tensors of bucket 0 and a layer. Parameters are valid after await_bucket, gradients after begin_gradient.
@@ -195,9 +211,23 @@ static inline Tensors<float> grads_of_layer(const Model *model, int layer) {
                       whole_bucket(model->shards, model->grads, 1 + layer));
 }
 
+// Returns which copy of an activation belongs to a layer of this stage, in the pass that is being queued. A slot of a
+// pipeline has the copies of one pass.
+static inline int copy_of(const Model *model, ActCopies copies, int layer) {
+    const Pass &pass = model->pass;
+    if (copies == COPIES_TURNS) { return pass.turn; }
+    int each = part_most_layers(&model->shards->layout.part) + (copies == COPIES_BOUNDARY);
+    return pass.slot * each + layer - pass.begin;
+}
+
+// Returns the residual stream (own rows, C) in front of a layer.
+static inline floatX *residual_of(const Model *model, int layer) {
+    return model->acts.residual.of(copy_of(model, COPIES_BOUNDARY, layer));
+}
+
 static inline LayerActs acts_of_layer(const Model *model, int layer) {
     LayerActs acts;
-#define ACTIVATION_OF(name, ...) acts.name = model->acts.name.of(layer);
+#define ACTIVATION_OF(name, type, copies, ...) acts.name = model->acts.name.of(copy_of(model, COPIES_##copies, layer));
     MODEL_ACTIVATIONS(ACTIVATION_OF)
     return acts;
 }
@@ -209,16 +239,36 @@ static inline void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVAT
     MODEL_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
-// Returns the most rows of a batch: (B,T), or one sequence of an evaluation.
-static inline int64_t batch_rows(const RunShape *run) { return max_i64((int64_t)run->B * run->T, run->eval_T); }
+// Returns the most rows of a batch on this rank: of (B,T), or of one sequence of an evaluation.
+static inline int64_t batch_rows(const RunShape *run) {
+    return max_i64((int64_t)run->B * run->T, run->eval_T) / run->grid.cp;
+}
+
+// Returns the ranks that share the rows of a batch out, between the multiplies.
+static inline int row_ranks(const RunShape *run) { return run->sp ? run->grid.tp : 1; }
 
 static inline ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
     int64_t N = batch_rows(run);
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
-    return {model->config, N,          linear_rows(run->fp8, N), min_i64(N, run->head_rows), level, run->fp8,
-            ON_GPU,        PLAN_FLOATX};
+    return {model->config,
+            N,
+            linear_rows(run->fp8, N),
+            min_i64(N, max(run->head_rows, run->grid.tp)),
+            level,
+            run->fp8,
+            ON_GPU,
+            PLAN_FLOATX,
+            row_ranks(run),
+            part_most_layers(&model->shards->layout.part),
+            run->kind == RUN_TRAINS ? pipe_num_slots(&run->pipeline) : 1,
+            run->pipeline.stages > 1 ? 2 : 1,
+            part_whole_layer(&model->shards->layout.part, 0),
+            part_ends(&model->shards->layout.part)};
 }
+
+// Returns the rows of a batch of N rows that this rank holds between the multiplies.
+static inline int64_t own_rows(const Model *model, int64_t N) { return N / row_ranks(&model->shape); }
 
 static inline AttentionShape attention_shape(const ModelConfig *c, int B, int T) {
     return {B, T, c->num_heads, c->num_kv_heads, c->head_size};
@@ -232,8 +282,13 @@ static inline CudnnShape cudnn_shape(const Model *model) {
 
 // Returns the most blocks that go through Muon's rounds at once on each rank.
 static inline int muon_blocks_at_once(const Trainer *t) {
-    int owners = t->optimizer.m.parts ? t->model.shape.num_ranks : 1;
-    return (int)min_i64(MUON_BATCH, ceil_div_i64(t->model.config.num_layers, owners));
+    return (int)min_i64(MUON_BATCH, ceil_div_i64(t->model.config.num_layers, matrices_owners(&t->shards)));
+}
+
+// Returns which positions the T rows of a sequence have that this rank holds.
+static inline ContextPlace context_place(const Model *model, int T) {
+    const Group *group = &model->shards->context;
+    return {group->size, group->rank, group->size * T};
 }
 
 // Returns the longest sequence that the run computes.
@@ -247,24 +302,32 @@ Linear lm_head_of(const Model *model);
 // Returns the floats of model->sum_scratch for a batch of N rows.
 int64_t model_sum_scratch_floats(const ModelConfig *config, int64_t N);
 
-// Computes all layers up to the final norm, which writes acts.lnf. tokens (B,T) are on the GPU.
+// Computes acts.lnf (own rows, C), the final norm of the last layer's output.
+void final_norm_forward(const Model *model, Gpu *gpu, int64_t rows);
+
+// Computes the layers of a pass, the embedding in front of the first one too. tokens (B,T) are on the GPU.
 void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T, LinearUse use);
 
-// Adds the gradients of a batch to model->grads after model_forward and model_loss, from the last layer to the first.
-// Sends each bucket to the other ranks when it is done. tokens and order (B,T) are on the GPU (embedding_order_tokens).
+// Adds the gradients of a pass to model->grads, from its last layer to its first, and those of the embedding. The
+// gradient of its output is in acts.dlnf if the pass has the model's last layer, else in acts.dresidual. Sends the
+// bucket of each block to the other ranks when it is done. tokens and order (B,T) are on the GPU
+// (embedding_order_tokens).
 void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order, int B,
                     int T, const BatchRole *role);
 
 // ---- What other files of this room define ----
 
+// Starts a pass: gathers bucket 0 and its first block's.
+void begin_forward(const Model *model, Gpu *gpu, Shards *shards);
+
 // Plans the model's scratch memory on the GPU.
 void plan_model(Trainer *t, MemoryPlan *plan);
 
-// Computes the losses of a batch after model_forward, and the head's gradients if they are wanted.
+// Computes the final norm and the losses of a batch after model_forward, and the head's gradients if they are wanted.
 void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N, const BatchRole *role);
 
-// Computes the logits of row `row` after model_forward into acts.logits.
-void model_logits(const Model *model, Gpu *gpu, int64_t row);
+// Computes the logits of row `row` after model_forward over N rows into acts.logits (Vp).
+void model_logits(const Model *model, Gpu *gpu, Shards *shards, int64_t row, int64_t N);
 
 // Converts all weights to 8 bits after an update, if they are kept in 8 bits.
 void quantize_all_weights(const Model *model, Gpu *gpu);

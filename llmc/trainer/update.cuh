@@ -17,7 +17,7 @@ static inline void await_parameters(const Model *model, Gpu *gpu, Shards *shards
 static inline void sum_weights(Trainer *t) {
     int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets) * (int64_t)sizeof(floatX);
     cuda_check(cudaMemsetAsync(t->transfer.checksum, 0, sizeof(uint64_t), t->gpu.stream));
-    if (has_peers(&t->shards) && !t->model.params.parts) {
+    if (shares_buckets(&t->shards) && !t->model.params.parts) {
         add_checksum(t->transfer.checksum, t->model.params.data, whole, t->gpu.stream);
     }
 }
@@ -26,25 +26,26 @@ static inline void sum_weights(Trainer *t) {
 static inline void record_gradient(Trainer *t, bool wants_to_end) {
     double *sums = t->stats.norm_partials; // the buckets' sums lie one behind the other
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        int64_t n = zero_shard(&t->shards.layout, b);
-        global_norm_squared(sums, bucket_part(&t->shards, t->model.grads, b), n, t->gpu.stream);
+        BucketRange counted = counted_range(&t->shards, b);
+        int64_t n = counted.end - counted.begin;
+        if (n == 0) { continue; }
+        global_norm_squared(sums, bucket_element(&t->shards, t->model.grads, b, counted.begin), n, t->gpu.stream);
         sums += global_norm_scratch_doubles(n);
     }
     sum_weights(t);
-    step_record(t->stats.records + t->model.shape.rank, t->stats.norm_partials, sums - t->stats.norm_partials,
-                t->stats.loss_sum, wants_to_end, t->transfer.checksum, t->gpu.stream);
+    step_record(t->stats.records + t->shards.all.rank, t->stats.norm_partials, sums - t->stats.norm_partials,
+                t->stats.loss_sum, wants_to_end, t->transfer.checksum, t->shards.data.leader, t->gpu.stream);
 }
 
 // Reduces loss and gradient norm to t->stats.result, with equal bits on all ranks, and copies the result to the host.
 // loss_factor turns the sum of the losses into their mean. wants_to_end: this process has been asked to stop.
 static inline void reduce_step(Trainer *t, double loss_factor, double grad_clip, bool wants_to_end, int slot) {
     Range range("norm");
-    StepRecord *record = t->stats.records + t->model.shape.rank;
+    StepRecord *record = t->stats.records + t->shards.all.rank;
     compute_after_communicate(&t->shards);
     record_gradient(t, wants_to_end);
     gather_results(&t->shards, t->stats.records, record, (int64_t)sizeof(*record));
-    step_finish(t->stats.result, t->stats.records, t->model.shape.num_ranks, loss_factor, (float)grad_clip,
-                t->gpu.stream);
+    step_finish(t->stats.result, t->stats.records, t->shards.all.size, loss_factor, (float)grad_clip, t->gpu.stream);
     cuda_check(cudaMemcpyAsync(&t->stats.results[slot], t->stats.result, sizeof(StepResult), cudaMemcpyDeviceToHost,
                                t->gpu.stream));
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
@@ -63,65 +64,93 @@ static inline UpdatePart update_part(const Trainer *t, int bucket, int64_t begin
             NULL,
             max_i64(0, end - begin),
             decayed,
-            zero_first_index(&t->shards.layout, bucket) + begin};
+            zero_first_index(&t->shards.layout, bucket) + begin,
+            0,
+            0};
 }
 
-// Describes the part of a bucket that this rank updates with AdamW. It holds the moments of this part.
-static inline UpdatePart adamw_part(const Trainer *t, int bucket) {
+// Calls visit(part, i) for parts of elements [begin, end) of a bucket, where i is the part's first element, counted
+// from `begin`. All of them are one part if the bucket is one of the whole model's. Otherwise each piece of a tensor is
+// a part, because a tensor that is split lies in strips in the whole model.
+template <class Visit>
+static inline void visit_update_parts(const Trainer *t, int bucket, int64_t begin, int64_t end, Visit visit) {
     const ZeroLayout *zero = &t->shards.layout;
-    bool all = !t->optimizer.m.parts;
-    int64_t begin = max_i64(zero_muon(zero, bucket), all ? 0 : zero_begin(zero, bucket, t->model.shape.rank));
-    return update_part(t, bucket, begin, all ? zero_size(zero, bucket) : zero_end(zero, bucket, t->model.shape.rank));
+    ZeroPiece pieces[ZERO_MAX_PIECES];
+    if (zero_lies_whole(zero, bucket)) { return visit(update_part(t, bucket, begin, end), (int64_t)0); }
+    int n = zero_pieces(zero, bucket, begin, end, pieces);
+    for (int i = 0; i < n; i++) {
+        const ZeroPiece &piece = pieces[i];
+        UpdatePart part = update_part(t, bucket, piece.in_bucket, piece.in_bucket + piece.strips * piece.count);
+        part.first_index = piece.index;
+        if (piece.strips > 1) { part.width = piece.count, part.stride = piece.stride; }
+        visit(part, piece.in_bucket - begin);
+    }
 }
 
-// Describes the part of Muon's matrices of block first + i that this rank updates, where i counts the blocks of a
-// group. A rank with all of the state finds the update in muon_blocks. A rank with shards finds it in muon_parts.
-static inline UpdatePart muon_part(const Trainer *t, int first, int i) {
+// Return the elements of a bucket that this rank updates: it holds their moments.
+static inline BucketRange adamw_range(const Trainer *t, int bucket) {
     const ZeroLayout *zero = &t->shards.layout;
-    const Optimizer *o = &t->optimizer;
-    int64_t begin = o->m.parts ? zero_begin(zero, 1, t->model.shape.rank) : 0;
-    int64_t end = o->m.parts ? zero_end(zero, 1, t->model.shape.rank) : zero_muon(zero, 1);
-    UpdatePart part = update_part(t, 1 + first + i, begin, min_i64(end, zero_muon(zero, 1)));
-    part.update = o->m.parts ? o->muon_parts + i * zero_shard(zero, 1) : o->muon_blocks + i * zero_padded(zero, 1);
-    return part;
+    int64_t muon = zero_muon(zero, bucket);
+    if (!t->optimizer.m.parts) { return {muon, zero_size(zero, bucket)}; }
+    return {max_i64(muon, zero_begin(zero, bucket, t->shards.rank)), zero_end(zero, bucket, t->shards.rank)};
 }
 
-// Runs the rounds for every matrix of `count` blocks in muon_blocks: those with one place in their blocks together.
+static inline BucketRange muon_range(const Trainer *t) {
+    const ZeroLayout *zero = &t->shards.layout;
+    int64_t muon = zero_muon(zero, 1);
+    if (!t->optimizer.m.parts) { return {0, muon}; }
+    return {zero_begin(zero, 1, t->shards.rank), min_i64(zero_end(zero, 1, t->shards.rank), muon)};
+}
+
+// Returns the update of what this rank holds of block i of a group.
+static inline floatX *muon_update(const Trainer *t, int i) {
+    const MatrixRoom &room = t->optimizer.muon;
+    return room.parts != NULL ? room.parts + i * matrices_held(&t->shards)
+                              : room.blocks + i * zero_block(&t->shards.layout);
+}
+
+// Runs the rounds for every matrix of `count` whole blocks: those with one place in their blocks together.
 static inline void orthogonalize_blocks(Trainer *t, int count) {
-    const ModelConfig *config = &t->model.config;
     const ZeroLayout *zero = &t->shards.layout;
+    const ModelConfig *whole = &zero->part.whole;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         for (int k = 0; k < param_specs[i].muon; k++) {
-            MuonBatch b = {muon_rows(config, i), muon_cols(config, i), zero_padded(zero, 1), count};
-            floatX *first = t->optimizer.muon_blocks + zero_tensor_offset(zero, i) + k * b.rows * b.cols;
+            MuonBatch b = {muon_rows(whole, i), muon_cols(whole, i), zero_block(zero), count};
+            floatX *first = t->optimizer.muon.blocks + zero->whole_offset[i] + k * b.rows * b.cols;
             muon_orthogonalize(&t->gpu.cublas, first, t->optimizer.muon_scratch, b,
                                muon_scale(t->model.shape.muon_scale, b.rows, b.cols), t->gpu.stream);
         }
     }
 }
 
-// Updates this rank's part of Muon's matrices, one group of blocks after another. If the state is sharded, rank l mod R
-// owns block l (zero_owner): the blocks of a group are put together on their owners, which run the rounds.
+// Updates this rank's part of Muon's matrices, one group of blocks after another. Where no rank holds whole matrices,
+// the blocks of a group are put together on their owners, which run the rounds (matrices.cuh).
 static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
     Range range("muon");
-    const Optimizer *o = &t->optimizer;
-    bool sharded = o->m.parts;
-    int L = t->model.config.num_layers, owners = sharded ? t->model.shape.num_ranks : 1;
-    int rank = sharded ? t->model.shape.rank : 0, group = owners * muon_blocks_at_once(t);
+    Shards *s = &t->shards;
+    const MatrixRoom &room = t->optimizer.muon;
+    bool travels = matrices_travel(s);
+    BucketRange held = muon_range(t);
+    int L = t->model.config.num_layers, owners = matrices_owners(s), group = owners * muon_blocks_at_once(t);
     for (int first = 0; first < L; first += group) {
-        int blocks = (int)min_i64(group, L - first), own = (blocks - rank + owners - 1) / owners;
-        if (sharded) { // what else is in the shards travels, too
-            size_t bytes = (size_t)(blocks * zero_shard(&t->shards.layout, 1)) * sizeof(floatX);
-            cuda_check(cudaMemsetAsync(o->muon_parts, 0, bytes, t->gpu.stream));
+        int blocks = (int)min_i64(group, L - first), own = (blocks - matrices_own_number(s) + owners - 1) / owners;
+        if (travels) { // what else is in the shards travels, too
+            size_t bytes = (size_t)(blocks * matrices_held(s)) * sizeof(floatX);
+            cuda_check(cudaMemsetAsync(room.parts, 0, bytes, t->gpu.stream));
         }
         for (int i = 0; i < blocks; i++) {
-            muon_momentum(muon_part(t, first, i), factors, t->stats.result, t->gpu.stream);
+            UpdatePart part = update_part(t, 1 + first + i, held.begin, held.end);
+            part.update = muon_update(t, i);
+            muon_momentum(part, factors, t->stats.result, t->gpu.stream);
         }
-        if (sharded) { gather_matrices(&t->shards, o->muon_blocks, o->muon_spare, o->muon_parts, blocks); }
+        if (travels) { gather_matrices(s, room, blocks); }
         orthogonalize_blocks(t, own);
-        if (sharded) { scatter_matrices(&t->shards, o->muon_parts, o->muon_blocks, o->muon_spare, blocks); }
+        if (travels) { scatter_matrices(s, room, blocks); }
         for (int i = 0; i < blocks; i++) {
-            muon_apply(muon_part(t, first, i), factors, t->stats.result, t->gpu.stream);
+            visit_update_parts(t, 1 + first + i, held.begin, held.end, [&](UpdatePart part, int64_t at) {
+                part.update = muon_update(t, i) + at;
+                muon_apply(part, factors, t->stats.result, t->gpu.stream);
+            });
         }
     }
 }
@@ -134,11 +163,14 @@ static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
 // is not a number, or that the ranks' weights differ. Later steps change nothing either, until the host has read the
 // result.
 static inline void trainer_update(Trainer *t, const AdamWFactors &adamw, const MuonFactors &muon) {
-    Range range("update");
+    Range timed("update");
     bool shares = t->optimizer.m.parts && !t->model.params.parts;
     if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, muon); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        adamw_update(adamw_part(t, b), adamw, t->stats.result, t->gpu.stream);
+        BucketRange range = adamw_range(t, b);
+        visit_update_parts(t, b, range.begin, range.end, [&](const UpdatePart &part, int64_t) {
+            adamw_update(part, adamw, t->stats.result, t->gpu.stream);
+        });
         if (shares) { share_updated_bucket(&t->shards, t->model.params, b); }
     }
     t->shards.gathering = shares;

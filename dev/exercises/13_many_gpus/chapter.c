@@ -59,8 +59,8 @@ static void ring_example(void) {
 static double megabytes(int64_t elements, int bytes) { return 1e-6 * (double)(elements * bytes); }
 
 static double sent(const ZeroLayout *z, int stage, int64_t micro_batches) {
-    ZeroTraffic bytes = zero_traffic(z, stage, 2, micro_batches);
-    return 1e-6 * (bytes.gradients + bytes.parameters);
+    Traffic bytes = zero_traffic(z, 0, stage, 2, micro_batches);
+    return 1e-6 * (double)(bytes.gradients + bytes.parameters);
 }
 
 static void print_stage(const ZeroLayout *z, int stage) {
@@ -75,7 +75,8 @@ static void zero_example(void) {
     ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
     ZeroLayout z;
     model_config_from_size(&config, "124M");
-    zero_layout(&z, &config, 8, OPTIMIZER_ADAMW);
+    ModelPart all = model_whole(&config);
+    zero_layout(&z, &all, 8, OPTIMIZER_ADAMW);
     for (int b = 0; b <= 1; b++) {
         printf("bucket %d: %lld parameters, in each of 8 parts %lld\n", b, (long long)zero_size(&z, b),
                (long long)zero_shard(&z, b));
@@ -146,7 +147,8 @@ static void check_smallest_stage(Test *t) {
             ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
             ZeroLayout z;
             model_config_from_size(&config, sizes[i]);
-            zero_layout(&z, &config, ranks, OPTIMIZER_ADAMW);
+            ModelPart all = model_whole(&config);
+            zero_layout(&z, &all, ranks, OPTIMIZER_ADAMW);
             int64_t params = zero_offset(&z, z.num_buckets), slots = zero_lengths(&z, ZERO_PARAMETERS).param_slots;
             for (int k = 0; k < 8; k++) {
                 int64_t bytes = stage_bytes(&z, k / 2) - k % 2;

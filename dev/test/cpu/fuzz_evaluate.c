@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         run.logger.out = tmpfile();
         require(run.logger.out != NULL);
         run.trainer = &trainer, run.config = config;
-        run.num_ranks = run.connected = 1;
+        run.num_ranks = run.data.ranks = run.connected = 1;
         run.options = &options, run.folder.resumes = -1;
         options.batch_size = 4, options.seq_len = 48, options.threads = 1, options.hellaswag = true;
         options.precision = "fp32", options.optimizer = "adamw", options.cpu_kernels = "auto", options.plan = "0";

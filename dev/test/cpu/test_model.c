@@ -167,7 +167,7 @@ static double validate_in_batches(Test *t, const uint32_t *tokens, int T, int se
     static Error error;
     RunShape shape = {RUN_EVALUATES, B, T, 0, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
-    run.num_ranks = run.connected = 1;
+    run.num_ranks = run.data.ranks = run.connected = 1;
     run.options = &options;
     options.batch_size = B, options.seq_len = T, options.val_sequences = sequences;
     model_plan(&trainer.model, &trainer.plan, &small, shape, &gemm_portable);
@@ -175,6 +175,7 @@ static double validate_in_batches(Test *t, const uint32_t *tokens, int T, int se
               dataloader_open(&run.val, "tokens", tokens, 9 * T + 1, T, small.vocab_size, false, 0, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return NAN; }
     param_init_all(trainer.model.params, &small, 7);
+    prepare_rope(&trainer.model);
     Round round = run_first_round(&run, ceil_div_i64(run_val_sequences(&run), B));
     while (++round.number < round.rounds) {
         round.batch = round.number;

@@ -384,13 +384,15 @@ TEST(test_sum_losses) {
 static std::vector<double> means_of(const std::vector<float> &losses, const std::vector<int32_t> &counts, int B) {
     DeviceArray<float> device(losses);
     DeviceArray<int32_t> device_counts(counts);
-    DeviceArray<double> means(B);
-    mean_losses(means.data, device.data, device_counts.data, B, (int)losses.size() / B, 0);
-    return means.raw();
+    DeviceArray<SequenceLoss> sequences(B);
+    std::vector<double> means;
+    sequence_losses(sequences.data, device.data, device_counts.data, B, (int)losses.size() / B, 0);
+    for (const SequenceLoss &sequence : sequences.raw()) { means.push_back(sequence.sum / sequence.number); }
+    return means;
 }
 
 // Losses that a float's sum cannot hold, among others that do not count and may be NaN.
-TEST(test_mean_losses) {
+TEST(test_sequence_losses) {
     const int shapes[][2] = {{1, 1}, {3, 5}, {5, 32}, {2, 33}, {9, 100}, {1, 1000}};
     for (const int *shape : shapes) {
         int B = shape[0], T = shape[1];
@@ -417,7 +419,7 @@ TEST(test_mean_losses) {
     }
     std::vector<float> losses = random_values(7 * 203, 1.0f, 4);
     std::vector<int32_t> counts = random_ids(7 * 203, 2, 5);
-    for_each_schedule(t, "mean_losses", [&] {
+    for_each_schedule(t, "sequence_losses", [&] {
         std::vector<double> means = means_of(losses, counts, 7);
         return hash64(means.data(), means.size() * sizeof(double));
     });

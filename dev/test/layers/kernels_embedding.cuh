@@ -67,15 +67,15 @@ typedef struct {
 // Two backward passes (the second adds to the first) from the given gradients, on the GPU.
 static EmbeddingGradients embedding_run_backward(const EmbeddingShape &s, const std::vector<int32_t> &tokens,
                                                  const std::vector<float> &dout, const EmbeddingGradients &start,
-                                                 int block_size, const int32_t *positions = NULL) {
+                                                 int block_size, const ContextPlace *place = NULL) {
     std::vector<int32_t> order(tokens.size()), counts((size_t)s.V + 1);
     embedding_order_tokens(order.data(), tokens.data(), (int64_t)tokens.size(), s.V, counts.data());
     DeviceArray<float> d_dwte(start.dwte), d_dwpe(start.dwpe);
     DeviceArray<floatX> d_dout(dout);
     DeviceArray<int32_t> d_tokens(tokens), d_order(order);
     for (int step = 0; step < 2; step++) {
-        embedding_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens.data, d_order.data, s.B, s.T, s.C, 0,
-                           positions, block_size);
+        embedding_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens.data, d_order.data, s.B, s.T, s.C, 0, place,
+                           block_size);
     }
     return {d_dwte.get(), d_dwpe.get()};
 }
@@ -175,14 +175,16 @@ static std::vector<float> embedding_rows_at(const std::vector<float> &from, cons
 
 // tokens (N) are in -1 .. V-1. For the CPU token -1 is token V, whose row of wte is 0.
 static void embedding_check_shared(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens,
-                                   const std::vector<int32_t> &positions) {
+                                   const ContextPlace &place) {
     int64_t n = (int64_t)tokens.size() * s.C;
     size_t own = (size_t)(s.V * s.C), all = own + (size_t)s.C;
     std::vector<int32_t> cpu_tokens = tokens;
     std::replace(cpu_tokens.begin(), cpu_tokens.end(), -1, s.V);
     std::vector<float> wte = random_values((int64_t)own, 1.0f, 1), wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
     DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + s.C);
-    DeviceArray<int32_t> d_tokens(tokens), d_positions(positions);
+    std::vector<int32_t> positions;
+    for (int i = 0; i < s.T; i++) { positions.push_back(context_position(&place, i)); }
+    DeviceArray<int32_t> d_tokens(tokens);
     wte.resize(all, 0.0f);
     for (bool with_positions : {true, false}) {
         std::vector<float> want((size_t)n), rows = embedding_rows_at(wpe, positions, s.C);
@@ -190,12 +192,12 @@ static void embedding_check_shared(Test *t, EmbeddingShape s, const std::vector<
         cpu_embedding_forward(want.data(), cpu_tokens.data(), wte.data(), rows.data(), s.B, s.T, s.C);
         for (float &x : want) { x = rounded(x); }
         embedding_forward(d_out.data, d_tokens.data, d_wte.data, with_positions ? d_wpe.data : NULL, s.B, s.T, s.C, 0,
-                          d_positions.data);
+                          &place);
         check_equal(t, "out of shared tokens", d_out.first(t, "out", n), want);
     }
     std::vector<float> dout = random_eighths(n, 5);
     EmbeddingGradients start = {random_eighths((int64_t)own, 6), random_eighths((int64_t)s.maxT * s.C, 7)};
-    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, start, 256, d_positions.data), want = start;
+    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, start, 256, &place), want = start;
     want.dwte.resize(all);
     std::vector<float> rows = embedding_rows_at(want.dwpe, positions, s.C);
     for (int step = 0; step < 2; step++) {
@@ -215,11 +217,10 @@ TEST(test_embedding_shared) {
     const std::vector<int> cases[] = {{0, 40, 2}, {66, 0, 0},   {1, 33, 32},  {33, 40, 1}, {32, 1, 33},
                                       {40, 600},  {511, 33, 2}, {512, 34, 2}, {600, 1, 35}};
     for (const std::vector<int> &lengths : cases) {
-        std::vector<int32_t> tokens = embedding_runs(lengths), positions;
+        std::vector<int32_t> tokens = embedding_runs(lengths);
         for (int32_t &token : tokens) { token--; }
         int N = (int)tokens.size(), B = N % 2 == 0 ? 2 : 1, T = N / B;
-        for (int i = 0; i < T; i++) { positions.push_back(i < T / 2 ? T / 2 + i : 3 * T + i - T / 2); }
-        embedding_check_shared(t, {B, T, 24, 3, 4 * T}, tokens, positions);
+        embedding_check_shared(t, {B, T, 24, 3, 4 * T}, tokens, {4, 1, 4 * T});
     }
 }
 

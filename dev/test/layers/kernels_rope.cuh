@@ -27,7 +27,7 @@ static void check_rope(Test *t, int64_t N, int T, int NH, int KV, int HS) {
         DeviceArray<floatX> qkv(n + width); // NaN behind the last row stays
         cuda_check(
             cudaMemcpy(qkv.data, DeviceArray<floatX>(x).data, (size_t)n * sizeof(floatX), cudaMemcpyDeviceToDevice));
-        (forward ? rope_forward : rope_backward)(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+        (forward ? rope_forward : rope_backward)(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
         std::vector<float> want = x;
         (forward ? cpu_rope_forward : cpu_rope_backward)(want.data(), table.data(), N, T, NH, KV, HS);
         std::string what =
@@ -60,8 +60,8 @@ TEST(test_rope_backward_undoes_forward) {
     std::vector<float> x = random_values(N * (NH + 2 * KV) * HS, 1.0f, 42);
     DeviceArray<floatX> qkv(x);
     DeviceArray<float> angles(rope_angles(T, HS));
-    rope_forward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
-    rope_backward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
+    rope_forward(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
+    rope_backward(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
     check_values(t, "forward and backward", qkv.get(), x, 2.0 * FLOATX_EPSILON * largest(x), 0.0);
 }
 
@@ -73,8 +73,8 @@ TEST(test_rope_schedules) {
         DeviceArray<float> angles(rope_angles(T, HS));
         for_each_schedule(t, "rope", [&] {
             qkv.set(x), dqkv.set(x);
-            rope_forward(qkv.data, angles.data, N, T, NH, KV, HS, 0);
-            rope_backward(dqkv.data, angles.data, N, T, NH, KV, HS, 0);
+            rope_forward(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
+            rope_backward(dqkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
             return qkv.hash() ^ 3 * dqkv.hash();
         });
     }

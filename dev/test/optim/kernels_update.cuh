@@ -30,7 +30,7 @@ static StepResult norm_result(const std::vector<float> &grads, double loss_sum, 
     DeviceArray<StepRecord> record(1);
     checksum.put(0), sum.put(loss_sum), result.put(before);
     global_norm_squared(partials.data, device.data, n, 0);
-    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, 0, checksum.data, 0);
+    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, 0, checksum.data, 0, 0);
     step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
     return result.raw()[0];
 }
@@ -133,7 +133,7 @@ TEST(test_norm_of_bad_gradients) {
 // Three GPUs, each with its part of the gradient: the norm of the whole, the sum of the losses, and whether any process
 // was asked to stop; a bad part spoils the whole.
 TEST(test_records_of_several) {
-    const StepRecord records[] = {{1.5, 4.0, 0, 77}, {2.0, 9.0, 0, 77}, {0.5, 36.0, 0, 77}};
+    const StepRecord records[] = {{1.5, 4.0, 0, 77, 0}, {2.0, 9.0, 0, 77, 0}, {0.5, 36.0, 0, 77, 0}};
     std::vector<StepRecord> good(records, records + 3), asked = good, no_loss = good, no_norm = good, odd = good;
     asked[2].wants_to_end = 1, no_loss[1].loss_sum = NAN, no_norm[2].squares = INFINITY, odd[2].checksum = 78;
     auto finish = [](const std::vector<StepRecord> &list) {

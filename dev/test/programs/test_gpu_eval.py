@@ -125,4 +125,4 @@ def test_planned():
     for count in (1, 3):
         out = single(*options(name, "-b", 4, "-t", 24, "--plan", "all", "-pn", count))
         places = -(-rows // (4 * count)) * 4 * count
-        assert len(re.findall(rf"^eval_means +\({places}\) +f64 +{8 * places} ", out, re.M)) == 2, out
+        assert len(re.findall(rf"^eval_losses +\({places}, 2\) +f64 +{16 * places} ", out, re.M)) == 2, out

@@ -7,8 +7,8 @@ enum { NUM_RANK_COUNTS = sizeof(rank_counts) / sizeof(rank_counts[0]) };
 
 // The order of tensors in the buckets, written out.
 static const int bucket0_order[] = {PARAM_wte, PARAM_wpe, PARAM_lnfw, PARAM_lnfb};
-static const int block_order[] = {PARAM_qkvw, PARAM_attprojw, PARAM_fcw,  PARAM_fcprojw, PARAM_ln1w, PARAM_ln1b,
-                                  PARAM_qkvb, PARAM_attprojb, PARAM_ln2w, PARAM_ln2b,    PARAM_fcb,  PARAM_fcprojb};
+static const int block_order[] = {PARAM_qkvw, PARAM_attprojw, PARAM_fcw,      PARAM_fcprojw, PARAM_qkvb, PARAM_fcb,
+                                  PARAM_ln1w, PARAM_ln1b,     PARAM_attprojb, PARAM_ln2w,    PARAM_ln2b, PARAM_fcprojb};
 
 static ModelConfig config_of(int max_seq_len, int vocab_size, int num_layers, int num_heads, int channels) {
     ModelConfig config =
@@ -43,7 +43,8 @@ static void for_each_layout(Test *t, int num_configs, void (*check)(Test *t, con
     for (int c = 0; c < n && c < num_configs; c++) {
         for (int k = 0; k < NUM_RANK_COUNTS; k++) {
             ZeroLayout z;
-            zero_layout(&z, &configs[c], rank_counts[k], OPTIMIZER_ADAMW);
+            ModelPart part = model_whole(&configs[c]);
+            zero_layout(&z, &part, rank_counts[k], OPTIMIZER_ADAMW);
             check(t, &z);
         }
     }
@@ -111,7 +112,7 @@ static void check_inverse(Test *t, const ZeroLayout *z) {
         for (int64_t k = 0; k < param_size(&z->config, i); k++) {
             int layer = (int)(k / size), b = zero_bucket_of(i, layer);
             int64_t at = zero_tensor_offset(z, i) + k % size;
-            ZeroPiece pieces[NUM_PARAM_TENSORS];
+            ZeroPiece pieces[ZERO_MAX_PIECES];
             int n = zero_pieces(z, b, at, at + 1, pieces);
             bool right = n == 1 && pieces[0].tensor == i && pieces[0].layer == layer && pieces[0].in_bucket == at &&
                          pieces[0].in_file == param_offset(&z->config, i) + k && pieces[0].count == 1;
@@ -151,7 +152,7 @@ static int collect_pieces(Test *t, const ZeroLayout *z, int b, ZeroPiece *all) {
 // All pieces of all buckets, sorted by their place in the file, are the file.
 static void check_cover(Test *t, const ZeroLayout *z) {
     size_t room = (size_t)z->num_buckets * (size_t)(z->num_ranks + NUM_PARAM_TENSORS);
-    ZeroPiece *all = (ZeroPiece *)malloc((room + NUM_PARAM_TENSORS) * sizeof(ZeroPiece));
+    ZeroPiece *all = (ZeroPiece *)malloc((room + ZERO_MAX_PIECES) * sizeof(ZeroPiece));
     if (!CHECK(t, all != NULL, "out of memory")) { return; }
     size_t n = 0;
     for (int b = 0; b < z->num_buckets; b++) { n += (size_t)collect_pieces(t, z, b, all + n); }
@@ -173,7 +174,7 @@ static void check_cover(Test *t, const ZeroLayout *z) {
 TEST(test_pieces_cover_the_file) { for_each_layout(t, MAX_CONFIGS, check_cover); }
 
 static void check_padding(Test *t, const ZeroLayout *z) {
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    ZeroPiece pieces[ZERO_MAX_PIECES];
     for (int b = 0; b < z->num_buckets; b++) {
         int64_t size = zero_size(z, b), padded = zero_padded(z, b);
         CHECK(t, zero_pieces(z, b, size, padded, pieces) == 0, "pieces in the padding of bucket %d", b);
@@ -186,6 +187,115 @@ static void check_padding(Test *t, const ZeroLayout *z) {
 }
 
 TEST(test_ranges_in_the_padding) { for_each_layout(t, MAX_CONFIGS, check_padding); }
+
+// ---- Parts of a model ----
+
+// Where each element of a tensor of the tensor-parallel rank lies in the whole tensor, written out from the meaning of
+// the table: thirds of rows are q, k and v, each split by heads.
+static int64_t whole_place(const ModelPart *part, int i, int64_t e) {
+    int64_t rows = param_rows(&part->local, i), cols = param_cols(&part->local, i);
+    int64_t whole_cols = param_cols(&part->whole, i), row = e / cols, col = e % cols;
+    bool vector = param_specs[i].rows == DIM_NONE;
+    if (vector) { row = col, rows = cols, col = 0, cols = whole_cols = 1; }
+    switch (param_specs[i].split) {
+    case SPLIT_ROWS: row += part->at.tp_rank * rows; break;
+    case SPLIT_COLS: col += part->at.tp_rank * cols; break;
+    case SPLIT_THIRDS:
+        row = row / (rows / 3) * rows / 3 * part->at.tp + part->at.tp_rank * rows / 3 + row % (rows / 3);
+        break;
+    default: break;
+    }
+    return row * whole_cols + col;
+}
+
+// Counts how often each element of the model is in a piece, and checks where the piece says that it lies.
+static void count_pieces(Test *t, const ZeroLayout *z, uint8_t *count) {
+    ZeroPiece pieces[ZERO_MAX_PIECES];
+    for (int b = 0; b < z->num_buckets; b++) {
+        int64_t at = 0;
+        for (int rank = 0; rank < z->num_ranks; rank++) {
+            int n = zero_pieces(z, b, zero_begin(z, b, rank), zero_end(z, b, rank), pieces);
+            for (int p = 0; p < n; p++) {
+                const ZeroPiece *piece = &pieces[p];
+                int i = piece->tensor;
+                int64_t whole = param_rows(&z->part.whole, i) * param_cols(&z->part.whole, i);
+                int64_t file = param_offset(&z->part.whole, i) + piece->layer * whole;
+                int64_t index = zero_first_index(z, b) + z->whole_offset[i];
+                for (int64_t e = 0; e < piece->strips * piece->count; e++, at++) {
+                    int64_t skipped = e / piece->count * piece->stride + e % piece->count;
+                    int64_t place = whole_place(&z->part, i, at - zero_tensor_offset(z, i));
+                    bool right = piece->in_bucket + e == at && piece->in_file + skipped == file + place &&
+                                 piece->index + skipped == index + place;
+                    if (!CHECK(t, right, "rank %d of %d: element %lld of %s lies elsewhere", z->part.at.tp_rank,
+                               z->part.at.tp, (long long)e, param_specs[i].name)) {
+                        return;
+                    }
+                    count[file + place]++;
+                }
+            }
+        }
+        CHECK(t, at == zero_size(z, b), "%lld elements of bucket %d", (long long)at, b);
+    }
+}
+
+static void check_parts(Test *t, const ModelConfig *config, PartPlace at, int num_ranks) {
+    uint8_t *count = (uint8_t *)calloc((size_t)model_num_params(config), 1);
+    ZeroLayout z, whole;
+    ModelPart all = model_whole(config);
+    int64_t shard = -1;
+    zero_layout(&whole, &all, 1, OPTIMIZER_ADAMW);
+    for (int k = 0; k < at.tp * at.stages; k++) {
+        at.tp_rank = k % at.tp, at.stage = k / at.tp;
+        ModelPart part = model_part(config, at);
+        zero_layout(&z, &part, num_ranks, OPTIMIZER_ADAMW);
+        count_pieces(t, &z, count);
+        for (int b = 0; b < 2; b++) {
+            int64_t split = zero_split(&z, b), end = split + zero_unsplit(&z, b);
+            CHECK(t, end % at.tp == split % at.tp && end <= zero_padded(&z, b), "the end of bucket %d is not shared",
+                  b);
+        }
+        for (int l = 0; l < part.local.num_layers; l++) {
+            int64_t first = zero_first_index(&whole, 1 + part_whole_layer(&part, l));
+            CHECK(t, zero_first_index(&z, 1 + l) == first, "block %d has other numbers", l);
+        }
+        for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+            bool first = zero_tensor_offset(&z, i) < zero_split(&z, param_specs[i].per_layer);
+            CHECK(t, part_size(&part, i) == 0 || first == param_is_split(i), "%s is not where split tensors are",
+                  param_specs[i].name);
+        }
+        if (!part_shares_embedding(&part)) { continue; }
+        CHECK(t, shard < 0 || shard == zero_shard(&z, 0), "the embedding has other shards on the last stage");
+        shard = zero_shard(&z, 0);
+    }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int want = (param_is_split(i) ? 1 : at.tp) * (i == PARAM_wte && at.stages > 1 ? 2 : 1);
+        for (int64_t k = param_offset(config, i); k < param_offset(config, i + 1); k++) {
+            if (!CHECK(t, count[k] == want, "%d x %d x %d: element %lld of %s is held %d times", at.tp, at.stages,
+                       at.chunks, (long long)k, param_specs[i].name, count[k])) {
+                break;
+            }
+        }
+    }
+    free(count);
+}
+
+// The parts of all ranks are the model: a split tensor once, all others on each rank, and the embedding also on the
+// last stage, whose head is tied.
+TEST(test_parts_of_a_model) {
+    const ModelConfig configs[] = {config_of(5, 130, 7, 4, 32), config_of(8, 64, 6, 12, 96)};
+    for (int c = 0; c < 2; c++) {
+        for (int tp = 1; tp <= 4; tp *= 2) {
+            for (int stages = 1; stages <= 3; stages++) {
+                for (int chunks = 1; chunks <= (stages > 1 ? 2 : 1); chunks++) {
+                    PartPlace at = {tp, 0, stages, 0, chunks};
+                    for (int num_ranks = 1; num_ranks <= 7; num_ranks += 3) {
+                        check_parts(t, &configs[c], at, num_ranks);
+                    }
+                }
+            }
+        }
+    }
+}
 
 // ---- Memory ----
 
@@ -219,7 +329,7 @@ TEST(test_lengths) { for_each_layout(t, MAX_CONFIGS, check_lengths); }
 // in files, and its number for rounding, with either optimizer.
 static void check_muon_layout(Test *t, const ZeroLayout *adamw) {
     ZeroLayout z, as_adamw;
-    zero_layout(&z, &adamw->config, adamw->num_ranks, OPTIMIZER_MUON);
+    zero_layout(&z, &adamw->part, adamw->num_ranks, OPTIMIZER_MUON);
     int64_t C = z.config.channels;
     CHECK(t, zero_muon(&z, 0) == 0 && zero_muon(&z, 1) == 12 * C * C, "Muon takes %lld of bucket 0, %lld of a block",
           (long long)zero_muon(&z, 0), (long long)zero_muon(&z, 1));
@@ -234,7 +344,7 @@ TEST(test_muon_layout) { for_each_layout(t, MAX_CONFIGS, check_muon_layout); }
 // v has bucket 0 as with AdamW, and the vectors of each block, whole on every rank. All other arrays are AdamW's.
 static void check_muon_lengths(Test *t, const ZeroLayout *adamw) {
     ZeroLayout z;
-    zero_layout(&z, &adamw->config, adamw->num_ranks, OPTIMIZER_MUON);
+    zero_layout(&z, &adamw->part, adamw->num_ranks, OPTIMIZER_MUON);
     int64_t rest = zero_rest(&z), step = (int64_t)ZERO_ALIGNMENT * z.num_ranks, vectors = 13 * z.config.channels;
     CHECK(t, rest % step == 0 && rest >= vectors && rest < vectors + step, "%lld of %lld elements for %d ranks",
           (long long)rest, (long long)vectors, z.num_ranks);
@@ -273,7 +383,7 @@ static int64_t act_gathers(const ZeroLayout *z, int sizeof_param, int room[3]) {
 }
 
 // Acts out a step and adds up what it sends.
-static ZeroTraffic act_step(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
+static Traffic act_step(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
     int room[3] = {-1, -1, -1}; // empty: the update before has changed all parameters
     int64_t gradients = 0, params = 0, matrices = 0;
     for (int64_t m = 0; m < micro_batches; m++) {
@@ -290,22 +400,23 @@ static ZeroTraffic act_step(const ZeroLayout *z, int stage, int sizeof_param, in
     for (int b = 1; z->muon[1] > 0 && stage > 0 && b < z->num_buckets; b++) { // to the owner, and back
         matrices += 2 * ring_bytes(z->num_ranks, zero_shard(z, b) * sizeof_param);
     }
-    return (ZeroTraffic){(double)gradients, (double)params, (double)matrices};
+    return (Traffic){gradients, params, matrices, 0, 0, 0};
 }
 
 static void check_bytes(Test *t, const ZeroLayout *adamw) {
     ZeroLayout muon;
-    zero_layout(&muon, &adamw->config, adamw->num_ranks, OPTIMIZER_MUON);
+    zero_layout(&muon, &adamw->part, adamw->num_ranks, OPTIMIZER_MUON);
     for (int stage = 0; stage <= 3; stage++) {
         const ZeroLayout *z = stage % 2 == 0 ? adamw : &muon;
         for (int64_t micro_batches = 1; micro_batches <= 4; micro_batches += 3) {
             for (int sizeof_param = 2; sizeof_param <= 4; sizeof_param += 2) {
-                ZeroTraffic sent = zero_traffic(z, stage, sizeof_param, micro_batches);
-                ZeroTraffic acted = act_step(z, stage, sizeof_param, micro_batches);
+                Traffic sent = zero_traffic(z, 0, stage, sizeof_param, micro_batches);
+                Traffic acted = act_step(z, stage, sizeof_param, micro_batches);
                 CHECK(t, memcmp(&sent, &acted, sizeof(sent)) == 0,
-                      "stage %d, %d ranks, %lld micro-batches: %.0f %.0f %.0f, expected %.0f %.0f %.0f", stage,
-                      z->num_ranks, (long long)micro_batches, sent.gradients, sent.parameters, sent.matrices,
-                      acted.gradients, acted.parameters, acted.matrices);
+                      "stage %d, %d ranks, %lld micro-batches: %lld %lld %lld, expected %lld %lld %lld", stage,
+                      z->num_ranks, (long long)micro_batches, (long long)sent.gradients, (long long)sent.parameters,
+                      (long long)sent.matrices, (long long)acted.gradients, (long long)acted.parameters,
+                      (long long)acted.matrices);
             }
         }
     }

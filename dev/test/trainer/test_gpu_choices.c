@@ -16,7 +16,7 @@ static TrainRun *run_of(int64_t T, int64_t sequences, int64_t budget) {
     static TrainRun run;
     memset(&run, 0, sizeof(run));
     memset(&options, 0, sizeof(options));
-    run.num_ranks = run.connected = 1;
+    run.num_ranks = run.data.ranks = run.connected = 1;
     run.options = &options;
     options.plan = "0", options.steps = 10, options.auto_plan = true, options.recompute = -1;
     options.seq_len = T, options.total_batch = sequences * T, options.batch_size = 1;
