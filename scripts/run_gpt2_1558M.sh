@@ -11,8 +11,8 @@
 # To expect of 32,000 steps of 1,048,576 (33.6 billion tokens, 3.3e+20 FLOPs):
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                    533.2 hours       66.7 hours      181.3 hours       22.7 hours   predicted
-#   cost                    800 dollars      800 dollars      453 dollars      454 dollars   predicted
+#   time                    533.3 hours       66.7 hours      181.3 hours       22.7 hours   predicted
+#   cost                    800 dollars      801 dollars      453 dollars      454 dollars   predicted
 #
 #   validation loss      unknown          nothing published was found on FineWeb-Edu, for OpenAI's model neither
 #   HellaSwag            above 48.9 %     published: llm.c's discussion 677, which passed it near step 25,000; 24 hours

@@ -11,8 +11,8 @@
 # To expect of 286,102 steps of 524,288 (150 billion tokens, 7.4e+20 FLOPs):
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                  1,192.2 hours      149.3 hours      431.7 hours       54.1 hours   predicted
-#   cost                  1,788 dollars    1,792 dollars    1,079 dollars    1,083 dollars   predicted
+#   time                  1,192.4 hours      149.3 hours      431.8 hours       54.2 hours   predicted
+#   cost                  1,789 dollars    1,792 dollars    1,079 dollars    1,083 dollars   predicted
 #
 #   validation loss      unknown          nothing published was found for these settings, which are llm.c's
 #   HellaSwag            unknown          (discussion 580: some 6 days on 8 A100)

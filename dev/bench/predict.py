@@ -6,6 +6,7 @@ follows from both. Nothing is measured. The constants below are assumptions, and
 - A multiprocessor computes one tile of a product at a time, and the last wave of tiles takes as long as a whole one.
   cuBLASLt takes the fastest tile, and does not split a sum among multiprocessors.
 - What a GPU sends hides behind the computation beside it. The first and the last bucket have nothing to hide behind.
+- What --tp, --cp and --pp send hides behind nothing. All stages take as long as the last one, which has the head.
 - Nothing is recomputed. Kernels below 0.3 % of a step are left out.
 
     dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
@@ -29,7 +30,7 @@ LAUNCH = 2e-6             # seconds from the end of a kernel to full speed of th
 LINK = 0.8                # of the datasheet's bytes a second, in a ring of GPUs
 CARDS, CARD = 8, 50e9     # network cards of a machine with 8 GPUs, and bytes a second of each. A ring uses all cards
 HEAD_ROWS = 8192          # rows of logits at a time
-PRICES = 1.5, 12, 2.5, 20  # dollars for an hour of 1 A100, 8 A100, 1 H100, 8 H100
+PRICES = {"a100": 1.5, "h100": 2.5}  # dollars for an hour of one
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Gpu = collections.namedtuple("Gpu", "flops fp8_flops memory link processors")
@@ -63,25 +64,35 @@ class Step:
         self.L, self.heads, self.C, self.llama = shape.L, shape.heads, shape.C, shape.KV > 0
         HS, self.padded_vocab = shape.HS or self.C // self.heads, (shape.vocab + 127) // 128 * 128
         self.Q, self.KV, self.F = self.heads * HS, (shape.KV or self.heads) * HS, shape.F or 4 * self.C
-        self.up = 2 * self.F if self.llama else self.F  # outputs of the layer fc
-        self.linears = (("qkv", self.C, self.Q + 2 * self.KV), ("attproj", self.Q, self.C), ("fc", self.C, self.up),
+        up = 2 if self.llama else 1  # outputs of the layer fc, for each channel of the MLP
+        weights = 2 * self.C * (self.Q + self.KV) + (up + 1) * self.C * self.F
+        per_token = self.L * (weights + self.Q * run.seq_len) + shape.vocab * self.C
+        self.flops = 6 * per_token * run.total_batch / run.num_processes
+        self.divide()
+        self.linears = (("qkv", self.C, self.Q + 2 * self.KV), ("attproj", self.Q, self.C), ("fc", self.C, up * self.F),
                         ("fcproj", self.F, self.C))
-        self.ranks, self.stage = run.num_processes, run.zero_stage if run.num_processes > 1 else 0
-        self.tokens = run.batch_size * run.seq_len
-        self.micro_batches = run.total_batch // (self.tokens * self.ranks)
-        self.layers = self.L * self.micro_batches
         weights = sum(C * OC for _, C, OC in self.linears)
         vectors = 2 * self.C if self.llama else 13 * self.C
-        outside = (1 if self.llama else shape.context + 2) + self.padded_vocab * (1 if shape.tied else 2)
+        outside = (1 if self.llama else shape.context + 2) + self.padded_vocab * (1 if shape.tied or run.pp > 1 else 2)
         self.buckets = outside * self.C, weights + vectors
         for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
             add()
-        per_token = self.L * (weights + self.Q * run.seq_len) + shape.vocab * self.C
-        self.flops = 6 * per_token * run.total_batch / self.ranks
         self.compute = sum(kernel.seconds for kernel in self.kernels.values())
         self.seconds = self.compute + self.waits()
         self.mfu = self.flops / self.seconds / self.gpu.flops
         self.speed = run.total_batch / self.seconds
+
+    def divide(self):
+        """Leaves this GPU's part of the layers, of each layer and of the tokens. ranks: how many share a bucket."""
+        run = self.run
+        self.ranks = run.num_processes // (run.tp * run.pp)
+        self.stage = run.zero_stage if self.ranks > 1 else 0
+        self.L = math.ceil(self.L / run.pp)
+        parts = (self.heads, self.Q, self.KV, self.F, self.padded_vocab)
+        self.heads, self.Q, self.KV, self.F, self.padded_vocab = (part // run.tp for part in parts)
+        self.tokens = run.batch_size * run.seq_len // run.cp
+        self.micro_batches = run.total_batch // (self.tokens * self.ranks)
+        self.layers = self.L * self.micro_batches
 
     # --- kernels ---
     def add(self, name, calls, bytes_, flops, seconds):
@@ -146,10 +157,14 @@ class Step:
 
     def add_layers(self):
         """Norms, activation, the gradient of qkv's bias or rotations. In 8 bits GELU is a part of fp8_quantize."""
-        layers, tensor, fp8, value = self.layers, 2 * self.tokens * self.C, self.run.fp8, 2 * self.tokens
-        self.move("fused_residual_layernorm_forward", 2 * layers, 4 * tensor)
-        self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * self.tokens)
-        self.move("layernorm_backward", self.micro_batches, 3 * tensor + 8 * self.tokens)
+        layers, fp8, value, rows = self.layers, self.run.fp8, 2 * self.tokens, self.tokens // self.run.tp
+        tensor = 2 * rows * self.C
+        chunks = self.run.pp_chunks * self.micro_batches  # each begins with a norm and ends with a sum
+        self.move("fused_residual_layernorm_forward", 2 * layers - chunks, 4 * tensor)
+        self.move("residual_forward", chunks, 3 * tensor)
+        self.move("layernorm_forward", chunks + self.micro_batches, 2 * tensor)
+        self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * rows)
+        self.move("layernorm_backward", self.micro_batches, 3 * tensor + 8 * rows)
         if self.llama:
             self.move("rope", 2 * layers, 2 * value * (self.Q + self.KV))
             self.move("swiglu_forward", layers, 3 * value * self.F)
@@ -157,7 +172,7 @@ class Step:
             return
         self.move("fp8_amax" if fp8 else "gelu_forward", layers, (1 if fp8 else 2) * value * self.F)
         self.move("gelu_backward", layers, 3 * value * self.F)
-        self.move("matmul_sum_rows", layers, 3 * tensor)
+        self.move("matmul_sum_rows", layers, 3 * value * self.Q)
 
     def add_update(self):
         """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
@@ -181,11 +196,32 @@ class Step:
             parameters = self.sends(0, 2) + (there + 2 * self.micro_batches * (self.L - there)) * self.sends(1, 2)
         return gradients, parameters
 
+    def exchange(self):
+        """Bytes that a GPU of the last stage sends in a step: for --tp (with --sp 1), for --cp, and to other stages."""
+        tp, cp, values = self.run.tp, self.run.cp, 2 * self.tokens * self.micro_batches
+        tensor = (10 * self.L + (2 if self.run.pp > 1 else 4)) * values * self.C / tp * (tp - 1)
+        puts = 2 * self.run.pp_chunks - 1 if self.run.pp > 1 else 0
+        return tensor, 6 * self.L * values * self.KV * (cp - 1), puts * values * self.C / tp
+
+    def link(self, ranks, apart):
+        """Bytes a second in a ring of so many GPUs, each the neighbour of the one so many places on."""
+        cards = max(1, CARDS // apart) * CARD  # of those on one machine
+        return LINK * (self.gpu.link if ranks * apart <= 8 else min(self.gpu.link, cards))
+
+    def seconds_of(self, pattern):
+        return sum(kernel.seconds for name, kernel in self.kernels.items() if re.match(pattern, name))
+
     def waits(self):
-        """Seconds of communication beside which nothing is computed. Of a block's time, a third is forward."""
-        link = LINK * (self.gpu.link if self.ranks <= 8 else min(self.gpu.link, CARDS * CARD))
-        outside = re.compile("matmul lm_head|cross_entropy|fill|global_norm|update_elements")
-        block = sum(k.seconds for name, k in self.kernels.items() if not outside.match(name)) / self.layers
+        """Seconds in which nothing is computed. Of a block's time, a third is forward."""
+        tp, cp, pp = self.run.tp, self.run.cp, self.run.pp
+        passes = self.compute - self.seconds_of("fill|global_norm|update_elements")
+        block = (passes - self.seconds_of("matmul lm_head|cross_entropy")) / self.layers
+        tensor, context, pipeline = self.exchange()
+        sends = tensor / self.link(tp, 1) + context / self.link(cp, tp) + 2 * pipeline / self.link(pp, tp * cp)
+        idle = (passes + sends) * (pp - 1) / (self.run.pp_chunks * self.micro_batches)
+        return sends + idle + self.waits_for_buckets(block, self.link(self.ranks, tp * pp))
+
+    def waits_for_buckets(self, block, link):
         gradients, gathered = self.sends(1, 4 if self.stage else 8), self.sends(1, 2) if self.stage else 0
         backward = max(0, (gradients + (gathered if self.stage == 3 else 0)) / link - 2 / 3 * block)
         forward = max(0, gathered / link - 1 / 3 * block)
@@ -215,15 +251,18 @@ def figures():
             step = Step(options(f"{words} {more}".split()))
             speed = float(f"{step.speed:.3g}")
             yield "README.md", f"| GPT-2 {model}, {kind} | {speed:,.0f} tokens/s ({100 * step.mfu:.0f} % MFU) |"
-    recipe = r"for (\d+) sequences at once.*STEPS:=(\d+)}.*(--init \S+ --seq-len \d+ --total-batch \d+) "
-    for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M llama_smollm2_135M".split():
+    recipe = r"for (\d+) sequences? at once.*STEPS:=(\d+)}.*(--init \S+ --seq-len \d+ --total-batch \d+) "
+    for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M llama_smollm2_135M llama_8B".split():
         batch, steps, words = re.search(recipe, text_of(f"scripts/run_{name}.sh"), re.S).groups()
-        hours = [int(steps) / 3600 * Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1".split())).seconds
-                 for gpu in ("a100", "h100") for ranks in (1, 8)]
-        times = [f"{each:,.1f} hours" for each in hours]
-        for row in (["time"] + times, ["cost", *(f"{h * price:,.0f} dollars" for h, price in zip(hours, PRICES))]):
+        grids = re.findall(r'grid="(.*?)" # (8|64):', text_of(f"scripts/run_{name}.sh")) or [("", 1), ("", 8)]
+        runs = [(gpu, int(ranks), Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1 {grid}".split())))
+                for gpu in PRICES for grid, ranks in grids]
+        hours = [(gpu, ranks, int(steps) / 3600 * step.seconds) for gpu, ranks, step in runs]
+        costs = (f"{hour * ranks * PRICES[gpu]:,.0f} dollars" for gpu, ranks, hour in hours)
+        for row in (["time", *(f"{hour:,.1f} hours" for _, _, hour in hours)], ["cost", *costs]):
             yield f"scripts/run_{name}.sh", "#   {}{:>31}{:>17}{:>17}{:>17}   predicted".format(*row)
-        yield "doc/reproduce.md", f"| `run_{name}.sh` | {times[1]} | {times[3]} |"
+        of_8 = " | ".join(f"{hour:,.1f} hours" for _, ranks, hour in hours if ranks == 8)
+        yield "doc/reproduce.md", f"| `run_{name}.sh` | {of_8} |"
     for words in ("-e llama:1B -b 8 -t 2048", "-e llama:8B -b 2 -t 4096 -np 8 -z 3"):
         for step, kind in ((Step(options((words + kind).split())), kind) for kind in ("", " --fp8")):
             speed = f"{1e3 * step.seconds:.0f} ms | {step.speed:,.0f} | {100 * step.mfu:.0f} %"
@@ -241,14 +280,18 @@ def options(words):
     for names, default, choices in (
             ("--init -e", "d12", models()), ("--batch-size -b", 64, None), ("--seq-len -t", 1024, None),
             ("--total-batch -d", 0, None), ("--num-processes -np", 1, None), ("--zero-stage -z", 0, range(4)),
+            ("--tp", 1, None), ("--cp", 1, None), ("--pp", 1, None), ("--pp-chunks", 2, None),
+            ("--pp-schedule", "1f1b", ("1f1b", "afab", "interleaved")),
             ("--gpu", "h100", gpus()), ("--attention", "cudnn", ("cudnn", "own")), ("--steps", 1, None)):
         parser.add_argument(*names.split(), type=type(default), default=default, choices=choices)
     parser.add_argument("--fp8", action="store_true")
     parser.add_argument("--figures", action="store_true")
     parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default="/dev/null")
     run = parser.parse_args(words)
-    run.total_batch = run.total_batch or run.batch_size * run.seq_len * run.num_processes
-    if run.total_batch % (run.batch_size * run.seq_len * run.num_processes) or run.fp8 > gpus()[run.gpu].fp8_flops:
+    run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
+    micro_batch = run.batch_size * run.seq_len * (run.num_processes // (run.tp * run.cp * run.pp))
+    run.total_batch = run.total_batch or micro_batch
+    if not micro_batch or run.total_batch % micro_batch or run.fp8 > gpus()[run.gpu].fp8_flops:
         parser.error("a step must be whole micro-batches of all GPUs, and --fp8 needs a GPU that has 8 bits")
     return run
 

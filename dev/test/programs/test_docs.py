@@ -66,7 +66,7 @@ def test_paths_exist():
         for span in code_spans(document):
             for word in span.split():
                 word = re.sub(r"^\./", "", word.strip("'\"(")).rstrip("'\").,:;")
-                looks_like_a_path = re.fullmatch(r"\.?[\w.*/-]+(/|\.(c|h|py|sh|md|yml|cu|bin|txt))", word)
+                looks_like_a_path = re.fullmatch(r"\.?[\w.*/-]+(/|\.(c|h|py|sh|md|yml|cu|cuh|cpp|bin|txt))", word)
                 if not looks_like_a_path or OF_THE_USER.match(word) or word in (".bin", ".h", ".c", ".py"):
                     continue
                 if not glob.glob(os.path.join(ROOT, word)):

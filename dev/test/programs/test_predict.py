@@ -34,6 +34,36 @@ def test_flops_and_traffic_of_the_plan(model):
         assert run.traffic() == (tuple(map(int, sent.groups())) if sent else (0, 0)), (words, run.traffic(), out)
 
 
+@pytest.mark.parametrize("grid", (
+    "-e llama:8B -np 8 --tp 4 -z 1", "-e llama:8B -np 64 --pp 4 --pp-schedule interleaved -z 1",
+    "-e llama:8B -np 64 --tp 2 --cp 2 --pp 2 -z 1", "-e llama:1B -np 8 --cp 2 --tp 2 -z 2",
+    "-e d24 -np 8 --tp 4 --cp 2"))
+def test_traffic_of_a_grid(grid):
+    """Of the last stage. What is left out is small: sums of vectors, and the losses of parts of the vocabulary."""
+    program = EMULATED.replace("gpt2", "llama3") if "llama" in grid else EMULATED
+    if not os.path.exists(program):
+        pytest.skip(f"{os.path.basename(program)} is not built (make {os.path.basename(program)})")
+    words = f"{grid} -b 1 -t 1024 -d 1048576"
+    run = step(words)
+    command = [program, "--plan", "-r", "0", *words.split()]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"\na step      {run.flops:.4g} FLOPs on each GPU\n" in out, (run.flops, out)
+    last = out[max(out.find(f"\nstage {run.run.pp - 1} "), 0):]
+    kinds = [rf"(\d+) {what}" for what in ("bytes of grad", "of param", "bytes for tens", "bytes of keys", "bytes to")]
+    for kind, bytes_ in zip(kinds, (*run.traffic(), *run.exchange())):
+        found = re.search(kind, last)
+        assert abs(bytes_ - (int(found[1]) if found else 0)) <= 0.005 * bytes_, (kind, bytes_, out)
+
+
+def test_a_pipeline_waits():
+    """A stage is idle for (p - 1) / (m v + p - 1) of a step, and more chunks send more."""
+    words = "-e llama:8B -np 4 --pp 4 -b 1 -t 4096 -d 65536"
+    line, ring = step(words), step(words + " --pp-schedule interleaved --pp-chunks 4")
+    for run, chunks in ((line, 1), (ring, 4)):
+        assert abs(run.waits() / run.seconds - 3 / (4 * 4 * chunks + 3)) < 0.02, (chunks, run.waits(), run.seconds)
+    assert ring.seconds < line.seconds and ring.exchange()[2] > line.exchange()[2]
+
+
 def test_bytes_of_the_meter():
     """test_docs.py compares the table in doc/kernels.md with what the meter prints. In so small a step, a LayerNorm's
     weights and the sums that a block of threads leaves are some percent of the bytes."""

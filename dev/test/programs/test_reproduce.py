@@ -13,7 +13,8 @@ import shell
 from shell import COPY, end
 from tools import ROOT, WORK, Terminal, before_path, free_port, stand_ins, text_of
 
-RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M", "llama_smollm2_135M"]
+RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M", "llama_smollm2_135M",
+           "llama_8B"]
 TRAINER = os.path.join(COPY, "train_gpt2emu")  # a path of its own is not built
 
 
@@ -131,16 +132,25 @@ def test_on_one_gpu(name, emulated):
     check_finished(name, ran(0, script_of(name), GPUS="1", PATH=hidden))
 
 
-@pytest.mark.long
-def test_llama():
-    """With the tokenizer of another model. No pyarrow and no network are needed."""
+@pytest.fixture
+def llama():
+    """The emulated trainer of Llamas."""
     trainer = os.path.join(COPY, "train_llama3emu")
     if not os.path.exists(trainer):
         pytest.skip("no train_llama3emu (make train_llama3emu)")
-    out = ran(0, script_of("llama_smollm2_135M"), TRAINER=trainer)
-    check_finished("llama_smollm2_135M", out)
+    return trainer
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name, tokenizer, grid", (
+    ("llama_smollm2_135M", "smollm2_tokenizer.bin", ""),
+    ("llama_8B", "llama3_tokenizer.bin", "\ngrid        1 data x 2 pipeline x 1 context x 2 tensor parallel\n")))
+def test_llama(name, tokenizer, grid, llama):
+    """With the tokenizer of another model. No pyarrow and no network are needed."""
+    out = ran(0, script_of(name), TRAINER=llama)
+    check_finished(name, out)
     assert "start 2 of 20, from step 2 of 4" in out, out[-3000:]
-    assert "smollm2_tokenizer.bin" in out, out
+    assert tokenizer in out and grid in out, out
 
 
 # ---- The plan ----
@@ -156,6 +166,17 @@ def test_plan_only(emulated):
     assert words[words.index("--train-data") - 1] == TRAINER and words[-1] == "it's", words
     assert words[words.index("--train-data") + 1] == "dev/data/fineweb10B/fineweb_train_*.bin", words
     assert os.listdir(os.path.join(COPY, "run_plan")) == ["recipe.lock"]
+
+
+@pytest.mark.parametrize("gpus, grid", ((8, "--tp 2"), (64, "--pp 2 --pp-schedule interleaved --pp-chunks 4")))
+def test_plan_of_a_grid(gpus, grid, llama):
+    """A card of 80 GB has 79 GiB and some. Nothing is recomputed, as the predicted times of the recipe assume."""
+    emulator = dict(TRAINER=llama, EMU_CUDNN="1", EMU_NO_GPU="1")
+    out = ran(0, script_of("llama_8B"), SMOKE=None, GPUS=str(gpus), PLAN="1", OUT_DIR="run_plan", **emulator)
+    plan, command = out.partition("\nmpirun ")[::2]
+    assert "\nauto        --recompute 0: " in plan and re.search(r"^fits +yes, .* \(79.00 GiB less", plan, re.M), plan
+    words = " ".join(shlex.split(command.replace("\\\n", "")))
+    assert words.startswith(f"-np {gpus} ") and f" --seq-len 8192 --total-batch 4194304 --batch-size 1 {grid} " in words
 
 
 def test_plan_refuses(emulated):

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Trains Llama 3's 8B (32 layers, 4096 channels) from scratch on 84 billion tokens of FineWeb-Edu, on a grid of GPUs.
+#
+#   scripts/run_llama_8B.sh                     on all GPUs of this machine, 8 or so
+#   SMOKE=1 scripts/run_llama_8B.sh             all of it in small, on the CPU, in about a minute
+#   GPUS=64 PLAN=1 scripts/run_llama_8B.sh      the trainer's plan for 64 GPUs and the whole command; no run
+#   STEPS=1000 scripts/run_llama_8B.sh --tp 4   settings stand before the name, the trainer's options behind
+#
+# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings. scripts/multi_node/
+# starts it on eight machines, for example by HOSTS="node1 ..." RECIPE=scripts/run_llama_8B.sh run_mpi.sh.
+#
+# To expect of 20,000 steps of 4,194,304 (83.9 billion tokens, 4.3e+21 FLOPs):
+#
+#                        8 x A100 80 GB  64 x A100 80 GB   8 x H100 80 GB  64 x H100 80 GB
+#   time                    906.7 hours      116.0 hours      309.4 hours       38.5 hours   predicted
+#   cost                 10,881 dollars   11,137 dollars    6,188 dollars    6,166 dollars   predicted
+#   validation loss      unknown          nothing published was found on FineWeb-Edu with these tokens
+#   HellaSwag            above 48.9 %     published: GPT-2 1558M, 25 billion tokens of it (llm.c's discussion 677)
+#
+# Published (Llama 3's report, Dubey et al. 2024): rate 3e-4 for 8B; for 405B a cosine that falls to a hundredth, a
+# warm-up of 8,000 of 1,200,000 steps, and 4 million tokens in the first ones. Ours: a warm-up of 500 steps; decay 0.1;
+# sequences of 8,192 tokens from the start, with attention across their documents; FineWeb-Edu alone.
+#
+# dev/bench/predict.py --figures predicts, for 1 sequence at once. Validation and saving come on top. An hour of an A100
+# costs 1.50 dollars, one of an H100 2.50.
+set -eu
+cd "$(dirname "$0")/.."
+# shellcheck disable=SC2034 # common.sh builds it
+program=train_llama3
+[ "${SMOKE:-0}" = 0 ] || : "${GPUS:=4}" # a grid of 2 x 2
+. scripts/common.sh
+
+# ---- Settings, which the environment overrides ----
+: "${OUT_DIR:=run_llama_8B}"     # the run's folder: checkpoints, logs, curves (a checkpoint has 113 GB)
+: "${DATA_DIR:=dev/data}"        # the folder of the data (360 GB, and 290 GB more while they are made)
+: "${STEPS:=20000}"              # of 4,194,304 tokens
+: "${TRAINER:=./train_llama3cu}" # built with make; another path is taken as it is
+GPUS=${GPUS:-$(count_gpus)}
+begin "$@" # refuses wrong settings, and a second start in OUT_DIR
+TOKENIZER=$DATA_DIR/llama3_tokenizer.bin SHARD_DIR=$DATA_DIR/llama3_edu100B
+# ---- The grid. What it leaves is data parallel. doc/several_gpus.md compares grids ----
+grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says whether it fits another number of GPUs
+[ "$GPUS" != 64 ] || grid="--pp 2 --pp-schedule interleaved --pp-chunks 4" # 64: two stages send each other little
+[ "$GPUS" != 4 ] || grid="--pp 2 --tp 2"
+if [ "$SMOKE" = 1 ]; then SMALL+=(--layers 2 --heads 2 --kv-heads 2 --channels 32) EMU_NCCL_FAULT=die@1:130; fi
+
+# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
+if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
+# shellcheck disable=SC2206 # LAUNCH and grid are words
+command=(${LAUNCH:-} "$TRAINER"
+    --train-data "$SHARD_DIR/edu_fineweb_train_*.bin"
+    --val-data "$SHARD_DIR/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 1280
+    --hellaswag 1 --hellaswag-data "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin"
+    --tokenizer "$TOKENIZER" --sample-every 1000
+    --init llama:8B --seq-len 8192 --total-batch 4194304 --batch-size 1 $grid
+    --steps "$STEPS" --lr 3e-4 --schedule cosine --warmup 500 --final-lr-frac 0.01 --weight-decay 0.1
+    --out-dir "$OUT_DIR" --checkpoint-every 250 --keep 2 --keep-major 10000 --patience 10
+    --zero-stage 1 --start-timeout 600 # ranks with equal parts of the model share the optimizer's state
+    "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
+
+# ---- Build, and refuse what does not fit, before hours go into the data ----
+build && plan "${command[@]}"
+
+# ---- Data: Llama 3's tokenizer (1B has it, too; the Hub asks for its licence), and shards made with it ----
+: "${SHARDS:=$((STEPS / 150 + 1))}" # files of text, of about 0.7 billion tokens each; there are 140
+model=meta-llama/Llama-3.2-1B small=HuggingFaceTB/SmolLM2-135M && mkdir -p "$SHARD_DIR"
+[ "$SMOKE" = 0 ] || { once "$OUT_DIR/mirror" python3 dev/data/make_mirror.py && model=$OUT_DIR/mirror/$small; }
+[ -e "$TOKENIZER" ] || python3 dev/hf.py import "$model" "$DATA_DIR/llama3.bin" || stop "the tokenizer did not come"
+fetch 1 "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin" \
+    hellaswag.py --out "$DATA_DIR/llama3_hellaswag" --vocab "$TOKENIZER"
+[ "$SMOKE" = 0 ] || # a text that is here: the small mirror has the large text only where pyarrow is installed
+    ./tokenize --tokenizer "$TOKENIZER" --val-fraction 0.1 --overwrite --output "$SHARD_DIR/edu_fineweb" README.md
+fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
+    fineweb.py --type edu --version 100B --source parquet --limit "$SHARDS" --out "$SHARD_DIR" --vocab "$TOKENIZER"
+
+# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
+keep_training "${command[@]}"
+try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
+try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
+say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval) (expected: HellaSwag above 0.489)"
