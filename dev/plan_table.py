@@ -26,15 +26,9 @@ CHAPTER_GRIDS = {"-t 8192 -d 131072 -r 0": {
     "-np 8 --pp 8": "pp 8", "-np 8 --cp 8 -z 1": "cp 8, k and v", "-np 8 --tp 2 --cp 2 --pp 2 -z 1": ""},
          "--context 131072 -t 131072 -d 1048576 -r 3": {
     "-z 3 -np 8": "", "--pp 8 -np 8": "", "--tp 8 -np 8": "", "--cp 8 -z 1 -np 8": ""}}
-GRID_LINK = 360e9  # bytes that a GPU sends in a second: an assumption of chapter 13
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
 import predict  # noqa: E402 (its folder had to be named first)
-
-
-def text_of(name):
-    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
-        return file.read()
 
 
 def plan(program, words):
@@ -85,7 +79,7 @@ def rounded_up(gib):
 
 def sizes(gpu, cpu):
     row = r'^    X\("([\w:]+)", (?:"(\w+)", )?(\d+), (\d+), (\d+), (\d+)\)'
-    rows = re.findall(row, text_of("llmc/model/gpt2.h"), re.M)
+    rows = re.findall(row, predict.text_of("llmc/model/gpt2.h"), re.M)
     for name, millions, *shape in sorted(rows, key=lambda row: (row[0].startswith("gpt3"), int(row[2]))):
         size = f"-e {name} --context {shape[-1]} "
         on_cpu, on_gpu = plan(cpu, size + "-b 4 -t 64 --threads 1"), plan(gpu, size + "-b 8 -t 1024 -r 0")
@@ -98,7 +92,7 @@ def sizes(gpu, cpu):
 def llamas(gpu, cpu):
     """The sizes of released Llamas, where the programs are built."""
     row = r'^    X\("([\w:]+)", "\w+", (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), '
-    for name, *shape in re.findall(row, text_of("llmc/model/llama3.h"), re.M) if os.path.exists(gpu) else ():
+    for name, *shape in re.findall(row, predict.text_of("llmc/model/llama3.h"), re.M) if os.path.exists(gpu) else ():
         on_cpu, on_gpu = plan(cpu, f"-e {name} -b 4 -t 64 --threads 1"), plan(gpu, f"-e {name} -b 8 -t 1024 -r 0")
         parameters = re.search(r"^parameters +(\d+)", on_cpu, re.M)[1]
         numbers = " | ".join(f"{int(number):,}" for number in (parameters, *shape))
@@ -119,6 +113,7 @@ def most_sent(out):
 def chapter_grids(gpu):
     """The memory of the first stage in GiB, and what a rank sends, where the program is built."""
     grid_runs = [(run, *grid) for run, of_run in CHAPTER_GRIDS.items() for grid in of_run.items()]
+    link = predict.LINK * predict.gpus()["h100"].link  # bytes that a GPU sends in a second
     for run, words, line in grid_runs if os.path.exists(gpu) else ():
         out = plan(gpu, f"{GRID_RUN} {run} {words}")
         kinds = re.search(r"^ += (\S+) parameter \+ (\S+) gradient \+ (\S+) optimizer", out, re.M).groups()
@@ -126,7 +121,7 @@ def chapter_grids(gpu):
         all_sent = sum(sent_of.values())
         sizes += [memory(out) - sum(sizes), memory(out), all_sent / 1e9]
         cells = " | ".join(f"{size:.1f}" for size in sizes)
-        yield f"| `{words}` | {cells} | {all_sent / GRID_LINK:.2f} |"
+        yield f"| `{words}` | {cells} | {all_sent / link:.2f} |"
         if line:
             yield f"{line:<18}{sent_of.get('of keys and values', all_sent):14}"
 

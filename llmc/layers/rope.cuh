@@ -3,8 +3,8 @@
 // Components j and j + HS/2 of a head are a pair, j < HS/2. At position t the pair is rotated by t * f[j]:
 //   forward   a = x[j], b = x[j+HS/2];  x[j] = a cos - b sin,  x[j+HS/2] = b cos + a sin
 //   backward  rotates the gradients back: the transpose of a rotation has the sine's sign changed
-// qkv (N,(NH+2KV)*HS): a row holds the queries of NH heads, then the keys, then the values of KV heads. Row n stands at
-// position n % T. table (T,HS/2,2) fp32: cosine and sine of t * f[j] (llmc/model/rope.h).
+// qkv (N,(NH+2KV)*HS): a row holds the queries of NH heads, then the keys, then the values of KV heads. Row n is row
+// n % context_rows of its sequence (context.h). table (T,HS/2,2) fp32: cosine and sine of t * f[j] (rope.h).
 //
 // Arithmetic is done in fp32 and rounded once. Both directions move 2*N*(NH+KV)*HS floatX: they read and write queries
 // and keys. All heads of a row use one row of the table, so it comes from the caches.

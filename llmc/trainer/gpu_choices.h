@@ -9,7 +9,7 @@
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, and the driver's tables. With
 // several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A planned one has none.
 #define GPU_RESERVE_BYTES ((int64_t)1 << 30)
-#define GPU_NCCL_BYTES ((int64_t)2 << 30) // a communicator's, for collectives; sends between two ranks would take more
+#define GPU_NCCL_BYTES ((int64_t)2 << 30) // one communicator's; those of a grid, and sends, may take more
 #define GPU_CONTEXT_BYTES ((int64_t)1 << 29)
 
 // A micro-batch of so many tokens keeps a GPU busy. More are worth less than a lower level of --recompute.
@@ -47,10 +47,11 @@ static inline int64_t run_next_batch(int64_t sequences, int64_t batch_size) {
 }
 
 // Returns the largest micro-batch that fits at a level: of those that divide a rank's share of a step, or the one that
-// is given. 0: none fits.
+// is given. All stages of a pipeline get as many micro-batches as there are stages, or a multiple. 0: none fits.
 static inline int64_t run_largest_batch(const TrainRun *run, int level) {
     const TrainOptions *o = run->options;
     int64_t share = o->total_batch / (o->seq_len * run->data.ranks);
+    if (share % max_i64(o->pp, 1) == 0) { share /= max_i64(o->pp, 1); }
     int64_t B = run_chooses_batch(run) ? run_next_batch(share, 0) : o->batch_size;
     while (B > 0 && trainer_plan_bytes(run, B, level) > run_gpu_budget(run)) {
         B = run_chooses_batch(run) ? run_next_batch(share, B) : 0;

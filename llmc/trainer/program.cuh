@@ -66,23 +66,22 @@ static inline bool finish(Trainer *t, TrainRun *run, Error *error) {
     return ranks_agree(run->comm, ok, error);
 }
 
-// Settles this rank's place in the grid, and refuses what tensor parallelism cannot do.
+// Settles the grid, this rank's place in it and the stage that a pipeline implies. Refuses what a grid cannot do.
 static inline bool settle_grid(TrainRun *run, TrainOptions *o, Error *error) {
     RankGrid grid, wanted = {0, (int)o->pp, (int)o->cp, (int)o->tp};
-    int eval_T = run_eval_length(run), chunks = strcmp(o->pp_schedule, "interleaved") == 0 ? (int)o->pp_chunks : 1;
+    int chunks = strcmp(o->pp_schedule, "interleaved") == 0 ? (int)o->pp_chunks : 1;
     if (!grid_make(&grid, &run->config, run->num_ranks, &wanted, chunks, error)) { return false; }
-    if (o->tp * o->pp > 1 && o->fp8) {
-        return fail(error, "--fp8: is for data parallelism only, not for --tp or --pp");
-    }
+    if (o->tp * o->pp > 1 && o->fp8) { return fail(error, "--fp8: goes with --cp, not with --tp or --pp"); }
     if (o->pp > 1 && !o->given[OPTION_zero_stage]) { o->zero_stage = ZERO_OPTIMIZER; } // 2 and 3 send each micro-batch
     int tp = o->sp ? grid.tp : 1, rows = grid.cp > 1 ? grid.cp * tp * (1 + tp % 2) : tp; // equal parts of a sequence
-    if (o->seq_len % rows != 0 || eval_T % rows != 0) {
-        char cp[32] = "", sp[32] = "";
-        if (grid.cp > 1) { snprintf(cp, sizeof(cp), "--cp %d%s", grid.cp, tp > 1 ? " and " : ""); }
-        if (tp > 1) { snprintf(sp, sizeof(sp), "--tp %d with --sp 1", tp); }
+    const char *const needs[] = {"--seq-len", "--hellaswag", "--mmlu"};
+    const int lengths[] = {(int)o->seq_len, run->evals[EVAL_HELLASWAG].T, run->evals[EVAL_MMLU].T}; // 0: not wanted
+    for (int i = 0; i < 3; i++) {
+        if (lengths[i] % rows == 0) { continue; }
         return fail(error,
-                    "--seq-len: the ranks of %s%s cannot share a sequence of %d tokens evenly; give a multiple of %d",
-                    cp, sp, (int)(o->seq_len % rows != 0 ? o->seq_len : eval_T), rows);
+                    "%s: the ranks of --cp %d and --tp %d (--sp %d) cannot share a sequence of %d tokens evenly, but a "
+                    "multiple of %d",
+                    needs[i], grid.cp, grid.tp, (int)o->sp, lengths[i], rows);
     }
     for (int r = 0; r < run->connected && grid.dp < run->num_ranks; r++) {
         RankGrid at = grid_place(&grid, r);

@@ -38,9 +38,9 @@ static inline bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrup
     int B = (int)run->options->batch_size, T = (int)run->options->seq_len;
     *interrupted = false;
     t->feeder.loaded = -1;
+    comm_progress(t->shards.ranks, "step %lld", (long long)run->step + 1); // once, as not all stages ask for batches
     zero_gradients(&t->shards, t->model.grads);
     auto batch = [&](int i) -> BatchSlot * {
-        comm_progress(t->shards.ranks, "step %lld", (long long)run->step + 1);
         *interrupted = !has_peers(&t->shards) && run_is_stopping() && i > 0 && t->feeder.loaded != i;
         return *interrupted ? NULL : training_batch(t, run, i, error);
     };

@@ -254,7 +254,7 @@ static inline ActShape activation_shape(const Model *model) {
     return {model->config,
             N,
             linear_rows(run->fp8, N),
-            min_i64(N, max(run->head_rows, run->grid.tp)),
+            max_i64(min_i64(N, run->head_rows), run->grid.tp), // model_logits gathers a row of each rank
             level,
             run->fp8,
             ON_GPU,

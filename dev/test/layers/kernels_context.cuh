@@ -21,6 +21,9 @@ TEST(test_context_places) {
                 ContextPlace place = {size, rank, T};
                 CHECK(t, context_position(&place, row) == position, "size %d T %d rank %d: row %d stands at %d, not %d",
                       size, T, rank, row, context_position(&place, row), position);
+                int owner = -1, found = context_row(&place, position, &owner);
+                CHECK(t, found == row && owner == rank, "size %d T %d: position %d is row %d of rank %d, not %d of %d",
+                      size, T, position, found, owner, row, rank);
                 pairs[(size_t)rank] += position + 1;
             }
             for (int rank = 0; rank < size; rank++) {

@@ -153,6 +153,12 @@ TEST(test_records_of_several) {
     CHECK(t, finish(no_loss).stopped == STEP_LOSS_NOT_FINITE && finish(no_loss).odd_one == 1,
           "a NaN loss of one GPU goes on, or is another GPU's");
     CHECK(t, finish(no_norm).stopped == STEP_NORM_UNUSABLE, "an infinite norm of one GPU goes on");
+    // Two parts of a model, each on two GPUs, which take turns.
+    const StepRecord parts[] = {{1, 1, 0, 77, 0}, {1, 1, 0, 88, 1}, {1, 1, 0, 77, 0}, {1, 1, 0, 88, 1}};
+    std::vector<StepRecord> equal(parts, parts + 4), other = equal;
+    other[3].checksum = 77;
+    CHECK(t, finish(equal).odd_one == 0 && finish(equal).stopped == STEP_GOES_ON && finish(other).odd_one == 3,
+          "the weights of a GPU are compared with another part's");
 }
 
 // ---- AdamW ----

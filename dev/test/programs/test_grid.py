@@ -70,8 +70,9 @@ def program_of(model):
     return FP32 if model is GPT2 else FP32.replace("train_gpt2", "train_llama3")
 
 
-def ran_grid(model, count, *arguments):
-    return ran(count, *arguments, only={rank: {"program": program_of(model)} for rank in range(count)})
+def ran_grid(model, count, *arguments, **environment):
+    programs = {rank: {"program": program_of(model)} for rank in range(count)}
+    return ran(count, *arguments, only=programs, **environment)
 
 
 class Run:
@@ -177,7 +178,7 @@ def test_plan_is_what_happens(case):
     stages = 2 if "--pp" in more else 1
     said = sent(plan, r"^stage .*\n" if stages > 1 else r"^a step .*\n")
     found = sent(out[out.index("\nsent "):].replace("\nby stage", "\nsent"), r"^sent")
-    assert len(said) == len(found) == stages, (plan, out)
+    assert len(said) == len(found) == stages and all(said), (plan, out)
     for stage in range(stages):
         want = [(STEPS * number, what) for number, what in said[stage]]
         assert found[stage] == want, (stage, found[stage], want)
@@ -197,6 +198,8 @@ def test_evaluation():
     run = ["--init", model, "--steps", 0, "--val-data", data,
            "--seq-len", 16, "--batch-size", 3, "--sample-tokens", 12, "--tf32", 0, "-h", 1, "--hellaswag-data",
            eval_file("grid_questions.bin", questions(config, params, 9, 24))]
+    trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_NO_GPU="1")
+    trainer.refused(*run, "--cp", 8, "-np", 8, "--plan", says=["--hellaswag: the ranks of --cp 8", "of 24 tokens"])
     results = []
     grids = [(1, ), (2, "--tp", 2), (4, "--pp", 2, "-z", 3), (4, "--pp", 2, *INTERLEAVED), (2, "--cp", 2),
              (8, "--pp", 2, "--cp", 2, "--tp", 2, "--sp", 0)]
@@ -242,7 +245,7 @@ def test_resumed_in_bf16(muon):
 
 
 def grid_fault(fault, says, lost=()):
-    """A run of 8 ranks, each axis of 2, in which one rank has a fault in its 60th collective or later."""
+    """A run of 8 ranks, each axis of 2, in which one rank has a fault."""
     run = options(GPT2, "--pp", 2, "--cp", 2, "--tp", 2, "--watchdog", 8, "--out-dir", cli.new_folder("grid_fault"))
     ranks = Ranks(8, *run, only={rank: {"program": FP32} for rank in range(8)}, EMU_NCCL_FAULT=fault)
     ranks.fail(says, lost=list(lost))
@@ -261,7 +264,7 @@ def test_a_rank_hangs_or_is_late():
     grid_fault("hang@6:80", ["no progress for 8 s"])
     late = options(GPT2, "--pp", 2, "--cp", 2, "--tp", 2)
     assert weights_hash(ran_grid(GPT2, 8, *late)) == weights_hash(
-        ran(8, *late, only={rank: {"program": FP32} for rank in range(8)}, EMU_NCCL_FAULT="delay@3:80:2"))
+        ran_grid(GPT2, 8, *late, EMU_NCCL_FAULT="delay@3:80:2"))
 
 
 def test_impossible_grids():
@@ -278,9 +281,9 @@ def test_impossible_grids():
             (trainer, 8, ["--pp", 8, *INTERLEAVED], ["--pp: 8 stages of 2 chunks need 16 layers", "give --pp 4"]),
             (trainer, 8, ["--pp", 4, *INTERLEAVED, "-d", 4 * 2 * 3 * 1024],
              ["interleaved: 3 micro-batches are no multiple of 4 stages"]),
-            (trainer, 4, ["--cp", 4, "-t", 1004], ["of --cp 4 cannot share a sequence of 1004", "multiple of 8"]),
+            (trainer, 4, ["--cp", 4, "-t", 1004], ["--seq-len: the ranks of --cp 4", "of 1004 tokens", "of 8"]),
             (trainer, 8, ["--pp", 3], ["--pp: 3 does not divide 8 ranks", "give --pp 2"]),
-            (trainer, 4, ["--cp", 2, "--tp", 2, "-t", 6], ["--cp 2 and --tp 2 with --sp 1 cannot", "multiple of 4"]),
+            (trainer, 4, ["--cp", 2, "--tp", 2, "-t", 6], ["--cp 2 and --tp 2 (--sp 1) cannot", "multiple of 4"]),
             (trainer, 4, ["--pp", 2, "--pp-chunks", 3], ["--pp-chunks: needs --pp-schedule interleaved"]),
             (trainer, 4, ["--sp", 0], ["--sp: needs no --tp 1"])):
         program.refused(*run, "--plan", "-np", ranks, says=says)

@@ -55,6 +55,19 @@ static void check_choice(Test *t, int64_t T, int64_t sequences, int64_t budget) 
           (long long)options.recompute, (long long)B, want);
 }
 
+// A pipeline with one micro-batch would have nothing to overlap.
+TEST(test_micro_batches_for_all_stages) {
+    const int64_t cases[][2] = {{4, 3}, {3, 4}, {5, 12}}; // stages, and the largest of 12 sequences in a micro-batch
+    for (int i = 0; i < 3; i++) {
+        TrainRun *run = run_of(64, 12, INT32_MAX);
+        Error error;
+        bytes_of_token[0] = 1, options.pp = cases[i][0];
+        bool ok = run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error);
+        CHECK(t, ok && options.batch_size == cases[i][1], "%d stages: %d sequences", (int)options.pp,
+              (int)options.batch_size);
+    }
+}
+
 TEST(test_rule) {
     for (uint64_t i = 0; i < 3000; i++) {
         uint64_t random = rand_u64(34, 1, i);
