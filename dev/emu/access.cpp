@@ -432,14 +432,14 @@ static bool check_operation_bounds(const Access &access) {
 static void check_operation_stamps(const Access &access, uint64_t me, uint64_t order) {
     uintptr_t end = access.address + access.bytes;
     for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
-        uint64_t *writes = shadow_write(granule), *reads = shadow_read(granule), w = load(writes), r = load(reads);
-        bool after_write = w >= order && !same_time_and_thread(w, me);
-        bool after_read = access.kind != READ && r >= order && !same_time_and_thread(r, me);
-        if ((after_write || after_read) && touches_same_bytes(access, after_write ? w : r, granule)) {
-            uint64_t earlier = after_write ? w : r;
+        uint64_t *writes = shadow_write(granule), *reads = shadow_read(granule);
+        for (int wrote = access.kind == READ; wrote < 2; wrote++) { // a read conflicts with writes only
+            uint64_t earlier = load(wrote ? writes : reads);
+            bool after = earlier >= order && !same_time_and_thread(earlier, me);
+            if (!after || !touches_same_bytes(access, earlier, granule)) { continue; }
             uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
             const Operation *other = unordered_operation(number, false);
-            if (other) { report_unordered(access, *other, earlier, after_write, current_operation()->name); }
+            if (other) { report_unordered(access, *other, earlier, wrote, current_operation()->name); }
         }
         uint64_t bytes = (granule >= access.address ? 1 << 3 : 0) | (granule + 1 < end ? 2 << 3 : 0);
         store(access.kind == READ ? reads : writes, me | bytes);

@@ -734,6 +734,20 @@ BUG(write_across_streams) {
     cudaDeviceSynchronize();
 }
 
+//! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
+//!   kernel twice in stream 2, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(next_write_across_streams) { // the last write was ordered, the last read is not
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    cudaMemsetAsync(in, 0, 32, s.a);
+    s.b_waits_for_a();
+    twice<<<1, 8, 0, s.b>>>(out, in); // @K
+    if (!bug) { cudaStreamSynchronize(s.b); }
+    cudaMemsetAsync(in, 0, 32, s.a); // @M
+    cudaDeviceSynchronize();
+}
+
 //! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
