@@ -670,11 +670,11 @@ TEST(test_buckets_are_where_they_are_planned) {
         check_array(t, trainer, &trainer->optimizer.master, "master", PRECISION_IS_FP32 ? 0 : n.master, 0, what);
         for (int b = 0; b < zero->num_buckets; b++) {
             partials += global_norm_scratch_doubles(zero_shard(zero, b));
-            CHECK(t, zero_slot(b) >= 0 && zero_slot(b) < ZERO_NUM_SLOTS, "slot %d", zero_slot(b));
+            int slot = zero_slot(zero, b);
+            CHECK(t, slot >= 0 && slot < ZERO_NUM_SLOTS, "slot %d", slot);
             for (int other = 0; other < b; other++) {
                 CHECK(t,
-                      (zero_slot(b) == zero_slot(other)) ==
-                          (zero_slot_offset(zero, b) == zero_slot_offset(zero, other)),
+                      (slot == zero_slot(zero, other)) == (zero_slot_offset(zero, b) == zero_slot_offset(zero, other)),
                       "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
             }
         }
@@ -683,7 +683,8 @@ TEST(test_buckets_are_where_they_are_planned) {
     });
 }
 
-// Checks v beside Muon: bucket 0 as with AdamW, then the vectors of each block, whole on every rank, up to the end.
+// Checks v beside Muon: bucket 0 as with AdamW, then the vectors of each block, whole on every rank, then the bucket of
+// a head that is not tied, up to the end.
 static void check_rest(Test *t, const Trainer *trainer, const char *what) {
     const Shards *s = &trainer->shards;
     const ZeroLayout *zero = &s->layout;
@@ -693,12 +694,17 @@ static void check_rest(Test *t, const Trainer *trainer, const char *what) {
     CHECK(t, planned(&trainer->device_plan, &trainer->optimizer.v.data) == length && buckets_length(s, v) == length,
           "%s: %lld elements of v, expected %lld", what, (long long)buckets_length(s, v), (long long)length);
     CHECK(t, bucket_part(s, v, 0) == v.data + (v.parts ? 0 : s->rank * zero_shard(zero, 0)), "%s: bucket 0", what);
-    for (int b = 1; b < zero->num_buckets; b++) {
+    for (int b = 1; b <= zero->config.num_layers; b++) {
         const float *first = bucket_element(s, v, b, vectors), *last = bucket_element(s, v, b, zero_size(zero, b) - 1);
         CHECK(t, bucket_element(s, v, b, vectors - 1) == NULL, "%s: a matrix of bucket %d has v", what, b);
         CHECK(t, first == next && last - first == zero_size(zero, b) - vectors - 1, "%s: v of bucket %d", what, b);
         next += zero_rest(zero);
         CHECK(t, next > last, "%s: v of bucket %d has no room", what, b);
+    }
+    if (zero_head(zero) != 0) {
+        int64_t own = v.parts ? 0 : s->rank * zero_shard(zero, zero_head(zero));
+        CHECK(t, bucket_part(s, v, zero_head(zero)) == next + own, "%s: v of the head", what);
+        next += v.parts ? zero_shard(zero, zero_head(zero)) : zero_padded(zero, zero_head(zero));
     }
     CHECK(t, next == v.data + length, "%s: v ends %lld elements before its end", what,
           (long long)(v.data + length - next));
@@ -731,8 +737,8 @@ TEST(test_pieces_are_everything_once) {
     bool split = false, empty = false;
     for (const ModelConfig &config : layouts) {
         for (int num_ranks : rank_counts) {
-            std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
             trainer_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
+            std::vector<int64_t> done((size_t)zero->num_buckets, 0);
             int64_t room = min_i64(planned(&trainer->host_plan, &trainer->transfer.staging),
                                    planned(&trainer->device_plan, &trainer->gpu.cublas_workspace));
             for (s->rank = 0; s->rank < num_ranks; s->rank++) {
@@ -754,7 +760,7 @@ TEST(test_pieces_are_everything_once) {
                 });
                 empty = empty || tensor < 0;
             }
-            for (int b = 0; b <= config.num_layers; b++) {
+            for (int b = 0; b < zero->num_buckets; b++) {
                 CHECK(t, done[(size_t)b] == zero_size(zero, b), "%d ranks: %lld of bucket %d", num_ranks,
                       (long long)done[(size_t)b], b);
             }
@@ -1045,7 +1051,7 @@ TEST(test_nan_stops_updates) {
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     uint64_t want = hash_of(&m);
-    int bucket = zero_bucket_of(PARAM_ln2w, 1);
+    int bucket = zero_bucket_of(&trainer->shards.layout, PARAM_ln2w, 1);
     int64_t at = zero_tensor_offset(&trainer->shards.layout, PARAM_ln2w) + 3;
     floatX *weight = bucket_element(&trainer->shards, trainer->model.params, bucket, at);
     floatX nan_value, old_value = value_at(weight);

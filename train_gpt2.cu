@@ -201,15 +201,15 @@ void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t 
     }
     for (int layer = pass.end - 1; layer >= pass.begin; layer--) {
         int bucket = 1 + layer;
-        begin_block_backward(model, gpu, shards, layer);
+        begin_block_backward(model, gpu, shards, layer, role);
         recompute_layer(model, gpu, shards, layer, B, T);
         block_backward_mlp(model, gpu, shards, block_of(model, layer, LINEAR_BACKWARD), N);
         block_backward_attention(model, gpu, shards, layer, B, T, role);
         release_bucket(shards, model->params, bucket);
-        end_gradient(shards, model->grads, bucket, role->last);
+        end_bucket(model, shards, bucket, role);
     }
     Tensors<float> g = grads_of_layer(model, pass.begin);
-    if (pass.first) { embed_backward(model, gpu, shards, g.wte, g.wpe, tokens, order, B, T); }
+    if (pass.first) { embed_backward(model, gpu, shards, g.wte, g.wpe, tokens, order, B, T, role); }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t 
                                     sum_rows(model, shards, model->acts.dlnf.data, N), residual_of(model, pass.end), N);
     }
     for (int layer = pass.end; layer-- > pass.begin;) {
-        begin_block_backward(model, gpu, shards, layer);
+        begin_block_backward(model, gpu, shards, layer, role);
         begin_gradient(shards, model->grads, 1 + layer, role->first);
         if (model->shape.recompute > RECOMPUTE_NOTHING && needs_recompute(model, layer)) {
             recompute_block(model, gpu, shards, layer, B, T);
@@ -162,10 +162,10 @@ void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t 
         Linear below = layer > pass.begin ? block_of(model, layer - 1, LINEAR_BACKWARD).fcproj : Linear();
         attention_block_backward(model, gpu, shards, b, below, B, T);
         release_bucket(shards, model->params, 1 + layer);
-        end_gradient(shards, model->grads, 1 + layer, role->last);
+        end_bucket(model, shards, 1 + layer, role);
     }
     if (pass.first) {
-        embed_backward(model, gpu, shards, grads_of_layer(model, pass.begin).wte, NULL, tokens, order, B, T);
+        embed_backward(model, gpu, shards, grads_of_layer(model, pass.begin).wte, NULL, tokens, order, B, T, role);
     }
 }
 

@@ -68,17 +68,23 @@ part "test_llama3cu" 60 ./test_llama3cu
 part "all terms of sums" 40 build/cuda/test_kernels terms
 part "kernels" 60 build/cuda/test_kernels
 
-# Every stage of sharding makes equal weights, because each rank has one micro-batch in a step.
+same() { # HOW: the weights are those of the first run on so many GPUs
+    hash=$(sed -n 's/^weights hash //p' "$log")
+    [ "$hash" = "${first:=$hash}" ] || { failed=1 && row "weights on $count" FAIL 0 "$hash $1, $first before"; }
+}
+
+# Every stage of sharding makes equal weights, because each rank has one micro-batch in a step. So does what waits on
+# the host.
 for count in $(printf '%d\n' 1 2 4 "$gpus" | sort -nu); do
     [ "$count" -le "$gpus" ] || break
     first=""
     for stage in 0 1 2 3; do
         [ "$count" -gt 1 ] || [ $stage = 0 ] || break
-        train "d12 on $count, stage $stage" 30 "$count" --init d12 -b 4 -x 8 -z $stage || continue
-        hash=$(sed -n 's/^weights hash //p' "$log")
-        [ "$hash" = "${first:=$hash}" ] && continue
-        failed=1 && row "weights on $count" FAIL 0 "$hash in stage $stage, $first before"
+        train "d12 on $count, stage $stage" 30 "$count" --init d12 -b 4 -x 8 -z $stage && same "in stage $stage"
     done
+    if [ "$count" = 1 ] && train "d12 on 1, --offload all" 30 1 --init d12 -b 4 -x 8 --offload all; then
+        same "with --offload"
+    fi
 done
 
 # Muon on all GPUs, and on one the batches that README predicts: in bf16, then in 8 bits.

@@ -7,9 +7,11 @@ follows from both. Nothing is measured. The constants below are assumptions, and
   cuBLASLt takes the fastest tile, and does not split a sum among multiprocessors.
 - What a GPU sends hides behind the computation beside it. The first and the last bucket have nothing to hide behind.
 - What --tp, --cp and --pp send hides behind nothing. All stages take as long as the last one, which has the head.
-- Nothing is recomputed. Kernels below 0.3 % of a step are left out.
+- What --offload moves hides behind the passes, or the passes hide behind it. The same holds for the update.
+- Nothing is recomputed unless --recompute 3 is given. Kernels below 0.3 % of a step are left out.
 
     dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
+    dev/bench/predict.py -e llama:8B --gpu 4090 -b 16 -t 2048 -d 524288 --recompute 3 --offload all
     dev/bench/predict.py --figures                       every predicted figure of the documents and the recipes
     dev/bench/predict.py --measured kernels.txt --steps 8   beside the table of `nsys` that dev/gpu_check.sh writes
 """
@@ -30,6 +32,8 @@ LAUNCH = 2e-6             # seconds from the end of a kernel to full speed of th
 LINK = 0.8                # of the datasheet's bytes a second, in a ring of GPUs
 CARDS, CARD = 8, 50e9     # network cards of a machine with 8 GPUs, and bytes a second of each. A ring uses all cards
 HEAD_ROWS = 8192          # rows of logits at a time
+BUSES = 25e9, 50e9        # bytes a second from the host to a GPU, and as many at once back: PCIe 4 and 5
+OFFLOADS = "optimizer", "master", "gradients", "residuals", "parameters"
 PRICES = {"a100": 1.5, "h100": 2.5}  # dollars for an hour of one
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,8 +77,11 @@ class Step:
                         ("fcproj", self.F, self.C))
         weights = sum(C * OC for _, C, OC in self.linears)
         vectors = 2 * self.C if self.llama else 13 * self.C
-        outside = (1 if self.llama else shape.context + 2) + self.padded_vocab * (1 if shape.tied or run.pp > 1 else 2)
-        self.buckets = outside * self.C, weights + vectors
+        tokens = self.padded_vocab * self.C
+        outside = tokens + (1 if self.llama else shape.context + 2) * self.C
+        self.buckets = outside, weights + vectors, 0  # the last: of a head that is not tied
+        if not shape.tied:
+            self.buckets = tokens if run.pp == 1 else 0, weights + vectors, tokens + self.C
         for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
             add()
         self.compute = sum(kernel.seconds for kernel in self.kernels.values())
@@ -93,6 +100,7 @@ class Step:
         self.tokens = run.batch_size * run.seq_len // run.cp
         self.micro_batches = run.total_batch // (self.tokens * self.ranks)
         self.layers = self.L * self.micro_batches
+        self.again = self.layers - self.micro_batches if run.recompute else 0  # blocks whose forward runs again
 
     # --- kernels ---
     def add(self, name, calls, bytes_, flops, seconds):
@@ -114,7 +122,8 @@ class Step:
         self.add(name, calls, bytes_, 2 * m * n * k, max(min(seconds), bytes_ / (MEMORY * self.gpu.memory)))
 
     def linear(self, name, calls, rows, C, OC, fp8=False):
-        self.matmul(f"matmul {name} forward", calls, rows, OC, C, fp8)
+        again = self.again if name in ("qkv", "attproj", "fc") else 0
+        self.matmul(f"matmul {name} forward", calls + again, rows, OC, C, fp8)
         self.matmul(f"matmul {name} backward weight", calls, OC, C, rows, fp8, adds=True)
         self.matmul(f"matmul {name} backward input", calls, rows, C, OC, fp8)
 
@@ -145,12 +154,12 @@ class Step:
         q, kv, rows = (self.tokens * values for values in (2 * self.Q, 4 * self.KV, 4 * self.heads))
         layers = self.layers
         if self.run.attention == "cudnn":  # its backward writes the gradients of the scores and reads them again
-            self.scores("cudnn forward", layers, 2, 2 * q + kv + rows, FORWARD)
+            self.scores("cudnn forward", layers + self.again, 2, 2 * q + kv + rows, FORWARD)
             self.scores("cudnn backward", layers, 5, 4 * q + 2 * kv + 2 * rows, BACKWARD, rows * self.run.seq_len / 2)
             if self.run.fp8:
                 self.move("fp8_amax", layers, q)
             return
-        self.scores("attention_forward", layers, 2, 2 * q + kv + rows, OWN_ATTENTION * FORWARD)
+        self.scores("attention_forward", layers + self.again, 2, 2 * q + kv + rows, OWN_ATTENTION * FORWARD)
         self.move("attention_delta", layers, 2 * q + rows)
         self.scores("attention_backward_kv", layers, 4, 2 * q + 2 * kv + 2 * rows, OWN_ATTENTION * BACKWARD)
         self.scores("attention_backward_q", layers, 3, 3 * q + kv + 2 * rows, OWN_ATTENTION * BACKWARD)
@@ -160,27 +169,53 @@ class Step:
         layers, fp8, value, rows = self.layers, self.run.fp8, 2 * self.tokens, self.tokens // self.run.tp
         tensor = 2 * rows * self.C
         chunks = self.run.pp_chunks * self.micro_batches  # each begins with a norm and ends with a sum
-        self.move("fused_residual_layernorm_forward", 2 * layers - chunks, 4 * tensor)
+        self.move("fused_residual_layernorm_forward", 2 * layers - chunks + self.again, 4 * tensor)
         self.move("residual_forward", chunks, 3 * tensor)
-        self.move("layernorm_forward", chunks + self.micro_batches, 2 * tensor)
+        self.move("layernorm_forward", chunks + self.micro_batches + self.again, 2 * tensor)
         self.move("layernorm_backward", 2 * layers, 4 * tensor + 8 * rows)
         self.move("layernorm_backward", self.micro_batches, 3 * tensor + 8 * rows)
         if self.llama:
-            self.move("rope", 2 * layers, 2 * value * (self.Q + self.KV))
-            self.move("swiglu_forward", layers, 3 * value * self.F)
+            self.move("rope", 2 * layers + self.again, 2 * value * (self.Q + self.KV))
+            self.move("swiglu_forward", layers + self.again, 3 * value * self.F)
             self.move("swiglu_backward", layers, 5 * value * self.F)
             return
-        self.move("fp8_amax" if fp8 else "gelu_forward", layers, (1 if fp8 else 2) * value * self.F)
+        self.move("fp8_amax" if fp8 else "gelu_forward", layers + self.again, (1 if fp8 else 2) * value * self.F)
         self.move("gelu_backward", layers, 3 * value * self.F)
         self.move("matmul_sum_rows", layers, 3 * value * self.Q)
 
     def add_update(self):
         """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
-        self.move("fill", self.micro_batches if self.stage > 1 else 1, 4 * (self.buckets[0] + self.L * self.buckets[1]))
-        for calls, bucket in zip((1, self.L), self.buckets):
+        self.move("fill", self.micro_batches if self.stage > 1 else 1, 4 * self.parameters())
+        for calls, bucket in zip((1, self.L, self.buckets[2] > 0), self.buckets):
             own = bucket / (self.ranks if self.stage else 1)
             self.move("global_norm_squared", calls, 4 * own)
             self.move("update_elements", calls, 30 * own)
+
+    # --- between the GPU and its host ---
+    def parameters(self):
+        return self.buckets[0] + self.L * self.buckets[1] + self.buckets[2]
+
+    def fetches(self, of_bucket):
+        """What a pass fetches where parameters are not on the GPU. The last two blocks of the pass before are there."""
+        there, turns = min(2, self.L), self.micro_batches if self.buckets[2] else 1
+        blocks = there + 2 * self.micro_batches * (self.L - there)
+        return turns * (of_bucket(0) + of_bucket(2)) + blocks * of_bucket(1)
+
+    def bus(self):
+        """Bytes to and from one GPU in the passes of a step, and in its update."""
+        kinds, P, m = self.run.offload, self.parameters(), self.micro_batches
+        moments = 2 * (2 if self.run.moments == "bf16" else 4)
+        state = P * (moments * ("optimizer" in kinds) + 4 * ("master" in kinds))
+        sums, weights = 4 * P * ("gradients" in kinds), 2 * ("parameters" in kinds)
+        residuals = 2 * m * (self.L - 1) * self.tokens * self.C * ("residuals" in kinds)
+        fetched = weights * self.fetches(self.buckets.__getitem__)
+        state += P * weights
+        return ((m - 1) * sums + residuals + fetched, m * sums + residuals), (state + sums, state)
+
+    def seconds_with_bus(self, speed):
+        update = self.seconds_of("global_norm|update_elements")
+        parts = zip((self.seconds - update, update), self.bus())
+        return sum(max(compute, *(bytes_ / speed for bytes_ in moved)) for compute, moved in parts)
 
     # --- between GPUs ---
     def sends(self, bucket, sizeof):
@@ -189,11 +224,11 @@ class Step:
 
     def traffic(self):
         """Bytes of gradients and of parameters that each GPU sends in a step."""
-        everything, there = self.sends(0, 1) + self.L * self.sends(1, 1), min(2, self.L)
+        everything = self.sends(0, 1) + self.L * self.sends(1, 1) + self.sends(2, 1)
         gradients = everything * (4 if self.stage else 8) * (self.micro_batches if self.stage >= 2 else 1)
         parameters = 2 * everything if self.stage else 0
-        if self.stage == 3:  # the last two blocks of a pass are still there in the next one
-            parameters = self.sends(0, 2) + (there + 2 * self.micro_batches * (self.L - there)) * self.sends(1, 2)
+        if self.stage == 3:
+            parameters = self.fetches(lambda bucket: self.sends(bucket, 2))
         return gradients, parameters
 
     def exchange(self):
@@ -227,7 +262,8 @@ class Step:
         forward = max(0, gathered / link - 1 / 3 * block)
         inner = backward * (self.micro_batches if self.stage >= 2 else 1)
         inner += forward * (self.micro_batches if self.stage == 3 else 1)
-        return (gradients + gathered + self.sends(0, 6 if self.stage else 8)) / link + (self.L - 1) * inner
+        ends = self.sends(0, 6 if self.stage else 8) + self.sends(2, 6 if self.stage else 8)
+        return (gradients + gathered + ends) / link + (self.L - 1) * inner
 
 
 # --- what is shown ---
@@ -263,6 +299,13 @@ def figures():
             yield f"scripts/run_{name}.sh", "#   {}{:>31}{:>17}{:>17}{:>17}   predicted".format(*row)
         of_8 = " | ".join(f"{hour:,.1f} hours" for _, ranks, hour in hours if ranks == 8)
         yield "doc/reproduce.md", f"| `run_{name}.sh` | {of_8} |"
+    words = r"(--seq-len 2048.*?)\n.*(--recompute.*?)\n"
+    tuning = re.search(words, text_of("scripts/finetune_llama_8B.sh").replace('"', ""), re.S).groups()
+    for row, more, value in (("a step of a GeForce RTX 4090", "", "{0:.1f} s"), ("tokens a second", "", "{1:,.0f}"),
+                             ("the same with --fp8", " --fp8", "{1:,.0f}")):
+        step = Step(options(f"-e llama:8B --gpu 4090 {' '.join(tuning)}{more}".split()))
+        cells = (value.format(seconds, step.run.total_batch / seconds) for seconds in map(step.seconds_with_bus, BUSES))
+        yield "scripts/finetune_llama_8B.sh", "#   {:30}{:>17}{:>18}   predicted".format(row, *cells)
     for words in ("-e llama:1B -b 8 -t 2048", "-e llama:8B -b 2 -t 4096 -np 8 -z 3"):
         for step, kind in ((Step(options((words + kind).split())), kind) for kind in ("", " --fp8")):
             speed = f"{1e3 * step.seconds:.0f} ms | {step.speed:,.0f} | {100 * step.mfu:.0f} %"
@@ -282,17 +325,21 @@ def options(words):
             ("--total-batch -d", 0, None), ("--num-processes -np", 1, None), ("--zero-stage -z", 0, range(4)),
             ("--tp", 1, None), ("--cp", 1, None), ("--pp", 1, None), ("--pp-chunks", 2, None),
             ("--pp-schedule", "1f1b", ("1f1b", "afab", "interleaved")),
+            ("--recompute -r", 0, (0, 3)), ("--moments", "fp32", ("fp32", "bf16")), ("--offload", "", None),
             ("--gpu", "h100", gpus()), ("--attention", "cudnn", ("cudnn", "own")), ("--steps", 1, None)):
         parser.add_argument(*names.split(), type=type(default), default=default, choices=choices)
     parser.add_argument("--fp8", action="store_true")
     parser.add_argument("--figures", action="store_true")
     parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default="/dev/null")
     run = parser.parse_args(words)
+    run.offload = OFFLOADS if run.offload == "all" else tuple(filter(None, run.offload.split(",")))
     run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
     micro_batch = run.batch_size * run.seq_len * (run.num_processes // (run.tp * run.cp * run.pp))
     run.total_batch = run.total_batch or micro_batch
     if not micro_batch or run.total_batch % micro_batch or run.fp8 > gpus()[run.gpu].fp8_flops:
         parser.error("a step must be whole micro-batches of all GPUs, and --fp8 needs a GPU that has 8 bits")
+    if set(run.offload) - set(OFFLOADS) or (run.offload and run.num_processes > 1):
+        parser.error(f"--offload: for one GPU, with commas between {', '.join(OFFLOADS)}; or all")
     return run
 
 
@@ -303,10 +350,15 @@ def main():
     step = Step(run)
     rows = re.findall(r"^ *[\d.]+ +([\d,]+) +[\d,]+ .*? ([^\d\s,.-].*)$", run.measured.read(), re.M)
     measured = {function: 1e-6 * float(ns.replace(",", "")) / run.steps for ns, function in rows}
+    offload = []
+    for speed in BUSES if run.offload else ():
+        seconds = step.seconds_with_bus(speed)
+        offload += [f"            with a bus of {speed / 1e9:.0f} GB/s: {seconds:,.1f} s, "
+                    f"{run.total_batch / seconds:,.0f} tokens/s"]
     print(*table(step, measured), f"a step      {step.flops:.4g} FLOPs on each GPU",
           "            {} bytes of gradients, {} of parameters, sent by each GPU".format(*step.traffic()),
           f"predicted   {1e3 * step.seconds:.1f} ms, {1e3 * step.waits():.1f} of them waiting for other GPUs, "
-          f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU", sep="\n")
+          f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU", *offload, sep="\n")
 
 
 if __name__ == "__main__":

@@ -140,10 +140,17 @@ static inline void plan_free_device(MemoryPlan *plan) {
     plan->memory = NULL;
 }
 
-// Takes plan->total bytes of pinned host memory: copies between it and the GPU do not block the host.
-static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
+// Takes plan->total bytes of pinned host memory: copies between it and the GPU do not block the host. Each of `ranks`
+// processes of this machine takes as much.
+static inline bool plan_allocate_pinned(MemoryPlan *plan, int ranks, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     void *memory = NULL;
+    if (plan->total > machine_memory("") / ranks) {
+        return fail(error,
+                    "memory plan: needs %s of pinned host memory for each of %d GPUs, this machine has %s; --offload "
+                    "less, or --moments bf16" PLAN_HINT,
+                    bytes_text(plan->total).text, ranks, bytes_text(machine_memory("")).text);
+    }
     cudaError_t status = cudaMallocHost(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
     if (status == cudaSuccess) {
         plan_set_pointers(plan, memory);

@@ -91,6 +91,7 @@ typedef struct {
     int turns;       // copies of COPIES_TURNS
     int first_layer; // what number the first layer has in the whole model, for messages
     bool head;       // has the head. Activations whose last phase is LM_HEAD belong to it
+    bool offloaded;  // COPIES_BOUNDARY: two copies take turns, the host has the others
 } ActShape;
 
 // Where a trainer keeps an activation: the address of its pointer, and of the number of elements from one copy to the
@@ -106,7 +107,8 @@ static inline void plan_activation(MemoryPlan *plan, const ActShape *s, int i, A
     if ((s->fp8 && a->fp8 == FP8_NONE) || (a->place != ON_BOTH && a->place != s->place)) { return; }
     if ((a->rows == ROWS_GATHERED && s->row_ranks == 1) || (a->last == LM_HEAD && !s->head)) { return; }
     bool kept = s->recompute < a->given_up && !(s->fp8 && a->fp8 == FP8_ONE);
-    int64_t L = s->layers, all[] = {0, s->slots * L, s->slots * (L + 1), 0, s->turns > 1 ? s->turns : 0}; // 0: one
+    int64_t L = s->layers, boundaries = s->offloaded ? 2 : s->slots * (L + 1);
+    int64_t all[] = {0, s->slots * L, boundaries, 0, s->turns > 1 ? s->turns : 0}; // 0: one
     int64_t copies = kept ? all[a->copies] : 1;
     int64_t rows = a->copies == COPIES_CHUNK ? s->chunk_rows : a->fp8 == FP8_PADDED ? s->padded_rows : s->rows;
     if (a->rows == ROWS_OWN) { rows /= s->row_ranks; }
@@ -124,15 +126,15 @@ typedef bool (*ActTest)(void *context, int i, const void *data, int64_t n);
 // Finds the activation where a NaN or an infinity first stands after a forward pass over `rows` rows, in the order of
 // the computation, writes its name and returns its layer; L: after the blocks; -1: there is none. Passes over
 // activations that have memory for one layer only, because later layers have overwritten them. Of the passes of a
-// pipeline it looks at the first slot only.
+// pipeline it looks at the first slot only. Passes over what waits on the host.
 static inline int acts_find_nonfinite(const ActSlot slots[NUM_ACTIVATIONS], const ActShape *s, int64_t rows,
                                       ActTest is_nonfinite, void *context, char *name, size_t size) {
     int L = s->layers;
     for (int layer = 0; layer <= L; layer++) {
         for (int i = 0; i < NUM_ACTIVATIONS; i++) {
             const ActivationSpec *a = &activation_specs[i];
-            bool in_layer = a->copies == COPIES_LAYER || a->copies == COPIES_BOUNDARY;
-            bool after_layers = a->copies == COPIES_ONE || a->copies == COPIES_BOUNDARY;
+            bool boundary = a->copies == COPIES_BOUNDARY && !s->offloaded;
+            bool in_layer = a->copies == COPIES_LAYER || boundary, after_layers = a->copies == COPIES_ONE || boundary;
             bool there = layer < L ? in_layer && *slots[i].stride > 0 : after_layers;
             char *data = (char *)plan_get_pointer(slots[i].pointer);
             if (a->category != PLAN_ACTIVATION || !there || data == NULL) { continue; }

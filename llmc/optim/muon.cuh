@@ -26,8 +26,8 @@ typedef struct {
 } MuonFactors;
 
 // update = N, and m becomes the new momentum. Moves 14 bytes an element in bf16 (reads grad, m: 8; writes m, update:
-// 6), 16 in fp32.
-struct MuonMomentum {
+// 6), 16 in fp32, and 4 less with moments in bf16.
+template <bool NARROW> struct MuonMomentum {
     MuonFactors f;
 
     template <int N, bool STRIP>
@@ -35,14 +35,14 @@ struct MuonMomentum {
         float g[N], m[N];
         floatX update[N];
         load_group(g, a.grads + begin);
-        load_group(m, a.m + begin);
+        load_group(m, Moments<NARROW>(a).m + begin);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             g[k] *= grad_scale;
             m[k] = fmaf(f.momentum, m[k], g[k]);
             update[k] = from_float<floatX>(stopped ? 0.0f : fmaf(f.momentum, m[k], g[k]));
         }
-        if (!stopped) { store_group<true>(a.m + begin, m); }
+        if (!stopped) { store_rounded<true, STRIP>(Moments<NARROW>(a).m, m, a, begin, f.key + KEY_M); }
         store_group<false>(a.update + begin, update);
     }
 };
@@ -68,7 +68,11 @@ template <bool WITH_MASTER> struct MuonApply {
 // in device memory.
 static inline void muon_momentum(const UpdatePart &part, const MuonFactors &factors, const StepResult *result,
                                  cudaStream_t stream) {
-    update_elements(part, MuonMomentum{factors}, result, stream, UPDATE_BLOCK);
+    if (part.m16 != NULL) {
+        update_elements(part, MuonMomentum<true>{factors}, result, stream, UPDATE_BLOCK);
+    } else {
+        update_elements(part, MuonMomentum<false>{factors}, result, stream, UPDATE_BLOCK);
+    }
 }
 
 // Changes nothing if result->stopped is set.

@@ -6,9 +6,13 @@
 //
 //   fetch_bucket    starts gathering a bucket's parameters       begin_gradient  makes room for a bucket's gradients
 //   await_bucket    kernels queued from here on may read them    end_gradient    starts adding up all ranks' gradients
-//   release_bucket  another bucket may take their slot
+//   release_bucket  another bucket may take their slot       release_gradient  another bucket may take their slot
 //
 // A single GPU is a rank that owns everything: every bucket is whole, and nothing is sent.
+//
+// A rank's part may lie in pinned memory of the host (--offload). Buckets then pass through the slots as they do where
+// ranks share them, also on a single GPU: what comes from the host comes on the stream that communicates, and what goes
+// there goes on a third stream.
 #ifndef LLMC_BUCKETS_CUH
 #define LLMC_BUCKETS_CUH
 
@@ -20,11 +24,24 @@
 
 // Describes an array with one element for each parameter, bucket by bucket.
 template <class T> struct Buckets {
-    T *data;    // NULL: this run has no such array
-    bool parts; // holds only this rank's part of each bucket
-    T *slots;   // if parts: slots for whole buckets (zero_slot_offset); NULL: never needed whole
-    bool rest;  // leaves out Muon's matrices. A block's bucket is whole on every rank then (zero_rest)
+    T *data;      // NULL: this run has no such array
+    bool parts;   // holds only this rank's part of each bucket
+    T *slots;     // if parts: slots for whole buckets (zero_slot_offset); NULL: never needed whole
+    bool rest;    // leaves out Muon's matrices. A block's bucket is whole on every rank then (zero_rest)
+    bool on_host; // data is in pinned memory, and `parts` is true
+    T *window;    // if on_host: room on the GPU for what an update works on (update.cuh)
 };
+
+// What passes between the GPU and its host.
+typedef struct {
+    cudaStream_t out;                     // to the host
+    cudaEvent_t reached;                  // a stream waits for another one (stream_follows)
+    cudaEvent_t begun[ZERO_NUM_SLOTS];    // a bucket's gradients so far are in their slot
+    int gradient_in_slot[ZERO_NUM_SLOTS]; // whose; -1: none
+    // Of two windows, or two copies of the residual stream: what lay there is on the host; its next contents are there.
+    cudaEvent_t left[2], arrived[2];
+    int64_t chunks; // of updates, so far
+} HostCopies;
 
 typedef struct {
     ZeroLayout layout;
@@ -43,6 +60,7 @@ typedef struct {
     cudaEvent_t fetched[ZERO_NUM_SLOTS], used[ZERO_NUM_SLOTS], reduced[ZERO_NUM_SLOTS];
     bool gathering; // updated parameters are on their way; bucket b has arrived at event gathered[b]
     cudaEvent_t gathered[ZERO_MAX_BUCKETS];
+    HostCopies host;
 } Shards;
 
 static inline bool has_peers(const Shards *s) { return s->all.size > 1; }
@@ -57,7 +75,9 @@ template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> a
     if (array.rest && bucket > 0) {
         if (i < zero_muon(zero, bucket)) { return NULL; }
         T *blocks = array.data + (array.parts ? zero_shard(zero, 0) : zero_padded(zero, 0));
-        return blocks + (bucket - 1) * zero_rest(zero) + i - zero_muon(zero, bucket);
+        int64_t left_out = array.parts ? s->rank * zero_shard(zero, bucket) : 0;
+        if (zero_kind(zero, bucket) == ZERO_BLOCK) { left_out = zero_muon(zero, bucket); }
+        return blocks + min_i64(bucket - 1, zero->config.num_layers) * zero_rest(zero) + i - left_out;
     }
     if (!array.parts) { return array.data + zero_offset(zero, bucket) + i; }
     return array.data + zero_shard_offset(zero, bucket) + i - s->rank * zero_shard(zero, bucket);
@@ -79,13 +99,17 @@ template <class T> static inline T *whole_bucket(const Shards *s, Buckets<T> arr
 template <class T> static inline int64_t buckets_length(const Shards *s, Buckets<T> array) {
     const ZeroLayout *zero = &s->layout;
     if (array.data == NULL) { return 0; }
-    if (array.rest) { return bucket_element(s, array, zero->num_buckets, zero_muon(zero, 1)) - array.data; }
+    if (array.rest) { return zero_lengths(zero, array.parts ? ZERO_OPTIMIZER : ZERO_REPLICATE).v; }
     return array.parts ? zero_shard_offset(zero, zero->num_buckets) : zero_offset(zero, zero->num_buckets);
 }
 
 template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> array) {
     size_t bytes = (size_t)buckets_length(s, array) * sizeof(T);
-    if (bytes > 0) { cuda_check(cudaMemsetAsync(array.data, 0, bytes, s->stream)); }
+    if (array.on_host) {
+        memset(array.data, 0, bytes); // before anything is queued that uses it
+    } else if (bytes > 0) {
+        cuda_check(cudaMemsetAsync(array.data, 0, bytes, s->stream));
+    }
 }
 
 // Returns the elements of a piece of this rank's part; NULL: the array has none of them.
@@ -147,18 +171,33 @@ template <class Visit> static inline bool visit_own_pieces(const Shards *s, Visi
     return true;
 }
 
-// ---- The two streams ----
+// ---- The streams ----
 
-// Communication queued from here on waits for the computation queued so far.
-static inline void communicate_after_compute(Shards *s) {
-    cuda_check(cudaEventRecord(s->computed, s->stream));
-    cuda_check(cudaStreamWaitEvent(s->comm_stream, s->computed, 0));
+// What is queued on a stream from here on waits for what is queued on another one so far.
+static inline void stream_follows(cudaStream_t stream, cudaStream_t other, cudaEvent_t event) {
+    cuda_check(cudaEventRecord(event, other));
+    cuda_check(cudaStreamWaitEvent(stream, event, 0));
 }
 
-// Computation queued from here on waits for the communication queued so far.
-static inline void compute_after_communicate(Shards *s) {
-    cuda_check(cudaEventRecord(s->communicated, s->comm_stream));
-    cuda_check(cudaStreamWaitEvent(s->stream, s->communicated, 0));
+static inline void communicate_after_compute(Shards *s) { stream_follows(s->comm_stream, s->stream, s->computed); }
+static inline void compute_after_communicate(Shards *s) { stream_follows(s->stream, s->comm_stream, s->communicated); }
+
+// Copies n elements from pinned memory to the GPU, and from the GPU to pinned memory.
+template <class T> static inline void copy_in(Shards *s, T *to, const T *from, int64_t n) {
+    size_t bytes = (size_t)n * sizeof(T);
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->comm_stream));
+    s->sent.to_gpu += (int64_t)bytes;
+}
+template <class T> static inline void copy_out(Shards *s, T *to, const T *from, int64_t n) {
+    size_t bytes = (size_t)n * sizeof(T);
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, s->host.out));
+    s->sent.from_gpu += (int64_t)bytes;
+}
+
+// Whatever is queued from here on finds on the host what was sent there.
+static inline void await_host(Shards *s) {
+    stream_follows(s->stream, s->host.out, s->host.reached);
+    communicate_after_compute(s);
 }
 
 // Gives all ranks the `own` (bytes) of every rank, in order, in `all` (R * bytes). own may be this rank's place in all.
@@ -178,11 +217,11 @@ template <class T> static inline void gather_bucket(Shards *s, T *whole, int buc
 
 // Gives every rank the whole of a block's bucket in an array of the rest. Each rank has its own elements there, and
 // zeros elsewhere, so the sum over the ranks has all.
-static inline void gather_rest(Shards *s, Buckets<float> array, int bucket) {
-    float *whole = bucket_element(s, array, bucket, zero_muon(&s->layout, bucket));
+template <class T> static inline void gather_rest(Shards *s, Buckets<T> array, int bucket) {
+    T *whole = bucket_element(s, array, bucket, zero_muon(&s->layout, bucket));
     int64_t count = zero_rest(&s->layout) / s->layout.num_ranks;
     group_reduce_scatter(&s->data, whole + s->rank * count, whole, count, NULL);
-    group_all_gather(&s->data, whole, whole + s->rank * count, count * (int64_t)sizeof(float), NULL);
+    group_all_gather(&s->data, whole, whole + s->rank * count, count * (int64_t)sizeof(T), NULL);
 }
 
 // ---- The host waits ----
@@ -219,23 +258,34 @@ static inline void widen_in_place(float *memory, int64_t n) {
     }
 }
 
-// Copies n elements from the GPU to floats in pinned memory, and waits.
+// Copies n elements from the GPU, or from the host, to floats in pinned memory, and waits.
 template <class T> static inline void download(Shards *s, float *to, const T *from, int64_t n) {
-    cuda_check(cudaMemcpyAsync(to, from, (size_t)n * sizeof(T), cudaMemcpyDeviceToHost, s->stream));
+    cuda_check(cudaMemcpyAsync(to, from, (size_t)n * sizeof(T), cudaMemcpyDefault, s->stream));
     wait_for_stream(s);
     if (sizeof(T) < sizeof(float)) { widen_in_place(to, n); }
 }
 
 // ---- Parameters ----
 
+// Lets another bucket take this bucket's slot: the bucket's last reader is queued.
+template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
+    if (params.parts) { cuda_check(cudaEventRecord(s->used[zero_slot(&s->layout, bucket)], s->stream)); }
+}
+
 // Starts gathering a bucket's parameters. Does nothing if this rank holds all of them. The last user of the slot has
 // called release_bucket.
 template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params, int bucket) {
-    int slot = zero_slot(bucket);
+    int slot = zero_slot(&s->layout, bucket);
     if (!params.parts || s->bucket_in_slot[slot] == bucket || zero_size(&s->layout, bucket) == 0) { return; }
+    if (slot == 0) { release_bucket(s, params, bucket); } // what is queued so far may use the other bucket there
+    int64_t shard = zero_shard(&s->layout, bucket);
+    T *whole = whole_bucket(s, params, bucket), *own = bucket_part(s, params, bucket);
     cuda_check(cudaStreamWaitEvent(s->comm_stream, s->used[slot], 0));
-    group_all_gather(&s->data, whole_bucket(s, params, bucket), bucket_part(s, params, bucket),
-                     zero_shard(&s->layout, bucket) * (int64_t)sizeof(T), &s->sent.parameters);
+    if (params.on_host) {
+        copy_in(s, whole + s->rank * shard, own, shard);
+        own = whole + s->rank * shard;
+    }
+    if (shares_buckets(s)) { group_all_gather(&s->data, whole, own, shard * (int64_t)sizeof(T), &s->sent.parameters); }
     cuda_check(cudaEventRecord(s->fetched[slot], s->comm_stream));
     s->bucket_in_slot[slot] = bucket;
 }
@@ -243,12 +293,7 @@ template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params,
 // Computation queued from here on may read a bucket's parameters, which were fetched or are gathered after an update.
 template <class T> static inline void await_bucket(Shards *s, Buckets<T> params, int bucket) {
     if (s->gathering) { cuda_check(cudaStreamWaitEvent(s->stream, s->gathered[bucket], 0)); }
-    if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[zero_slot(bucket)], 0)); }
-}
-
-// Lets another bucket take this bucket's slot: the bucket's last reader is queued.
-template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
-    if (params.parts) { cuda_check(cudaEventRecord(s->used[zero_slot(bucket)], s->stream)); }
+    if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[zero_slot(&s->layout, bucket)], 0)); }
 }
 
 // Forgets the buckets in the slots, which are out of date: the parameters have changed.
@@ -275,17 +320,34 @@ static inline void zero_gradients(const Shards *s, Buckets<float> grads) {
 
 // Makes room for a bucket's gradients. Gradients in parts begin as zeros, and this rank's part begins as its sum since
 // the step's first micro-batch. So the reduction adds up micro-batches, too.
-static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
-    if (!grads.parts) { return; }
+static inline void fill_gradient_slot(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
+    cudaStream_t stream = grads.on_host ? s->comm_stream : s->stream;
     float *room = whole_bucket(s, grads, bucket);
     int64_t begin = s->rank * zero_shard(&s->layout, bucket), end = begin + zero_shard(&s->layout, bucket);
-    cuda_check(cudaStreamWaitEvent(s->stream, s->reduced[zero_slot(bucket)], 0));
-    cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
+    cuda_check(cudaStreamWaitEvent(stream, s->reduced[zero_slot(&s->layout, bucket)], 0));
+    cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), stream));
     // Each rank of the tensor group has the sum of the tensors that all of them hold. It must count once.
     if (s->sums_unsplit && s->tensor.rank > 0) { end = min_i64(end, zero_split(&s->layout, bucket)); }
     if (first_micro_batch || begin >= end) { return; }
+    if (grads.on_host) { return copy_in(s, room + begin, bucket_part(s, grads, bucket), end - begin); }
     cuda_check(cudaMemcpyAsync(room + begin, bucket_part(s, grads, bucket), (size_t)(end - begin) * sizeof(float),
-                               cudaMemcpyDeviceToDevice, s->stream));
+                               cudaMemcpyDeviceToDevice, stream));
+}
+
+// Starts to bring a bucket's gradients so far from the host. begin_gradient waits for them.
+static inline void fetch_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
+    int slot = zero_slot(&s->layout, bucket);
+    if (!grads.on_host || s->host.gradient_in_slot[slot] == bucket) { return; }
+    fill_gradient_slot(s, grads, bucket, first_micro_batch);
+    cuda_check(cudaEventRecord(s->host.begun[slot], s->comm_stream));
+    s->host.gradient_in_slot[slot] = bucket;
+}
+
+static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
+    if (!grads.parts) { return; }
+    if (!grads.on_host) { return fill_gradient_slot(s, grads, bucket, first_micro_batch); }
+    fetch_gradient(s, grads, bucket, first_micro_batch);
+    cuda_check(cudaStreamWaitEvent(s->stream, s->host.begun[zero_slot(&s->layout, bucket)], 0));
 }
 
 // Adds up the gradients of the tensors that all ranks of the tensor group hold.
@@ -300,17 +362,29 @@ static inline void sum_unsplit(Shards *s, float *whole, int bucket) {
 // Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank. Ranks
 // that keep all gradients send them once a step.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
-    bool sums = (s->sums_unsplit || shares_buckets(s)) && zero_size(&s->layout, bucket) > 0;
+    bool sums = (s->sums_unsplit || shares_buckets(s) || grads.on_host) && zero_size(&s->layout, bucket) > 0;
     if (!sums || !(grads.parts || last_micro_batch)) { return; }
+    int64_t shard = zero_shard(&s->layout, bucket);
     float *whole = whole_bucket(s, grads, bucket);
     communicate_after_compute(s);
     if (s->sums_unsplit) { sum_unsplit(s, whole, bucket); }
     if (!shares_buckets(s)) { return; }
-    group_reduce_scatter(&s->data, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket),
-                         &s->sent.gradients);
+    float *own = grads.on_host ? whole + s->rank * shard : bucket_part(s, grads, bucket);
+    group_reduce_scatter(&s->data, own, whole, shard, &s->sent.gradients);
     bool waits = bucket == 0 && s->ends.size > 1; // for finish_gradients
     if (s->stage == ZERO_REPLICATE && !waits) { gather_bucket(s, whole, bucket, &s->sent.gradients); }
-    cuda_check(cudaEventRecord(s->reduced[zero_slot(bucket)], s->comm_stream));
+    cuda_check(cudaEventRecord(s->reduced[zero_slot(&s->layout, bucket)], s->comm_stream));
+}
+
+// Starts to send this rank's part of a bucket to the host, behind its reduction. Another bucket may take the slot.
+static inline void release_gradient(Shards *s, Buckets<float> grads, int bucket) {
+    int slot = zero_slot(&s->layout, bucket);
+    int64_t shard = zero_shard(&s->layout, bucket);
+    if (!grads.on_host || shard == 0) { return; }
+    stream_follows(s->host.out, s->comm_stream, s->host.reached);
+    copy_out(s, bucket_part(s, grads, bucket), whole_bucket(s, grads, bucket) + s->rank * shard, shard);
+    cuda_check(cudaEventRecord(s->reduced[slot], s->host.out));
+    s->host.gradient_in_slot[slot] = -1;
 }
 
 // Adds up the gradients of the token embedding on the first and the last stage of a pipeline, behind all passes of a
@@ -335,7 +409,11 @@ static inline void finish_gradients(Shards *s, Buckets<float> grads) {
 // Visits every event of s.
 template <class Visit> static inline void shards_each_event(Shards *s, Visit visit) {
     visit(&s->computed), visit(&s->communicated);
-    for (int i = 0; i < ZERO_NUM_SLOTS; i++) { visit(&s->fetched[i]), visit(&s->used[i]), visit(&s->reduced[i]); }
+    visit(&s->host.reached);
+    for (int i = 0; i < ZERO_NUM_SLOTS; i++) {
+        visit(&s->fetched[i]), visit(&s->used[i]), visit(&s->reduced[i]), visit(&s->host.begun[i]);
+    }
+    for (int i = 0; i < 2; i++) { visit(&s->host.left[i]), visit(&s->host.arrived[i]); }
     for (int b = 0; b < s->layout.num_buckets; b++) { visit(&s->gathered[b]); }
 }
 
@@ -360,6 +438,7 @@ static inline void shards_plan(Shards *s, const ModelConfig *config, const RankG
     s->rank = s->data.rank;
     s->stage = (ZeroStage)zero_effective_stage(stage, s->data.size);
     s->sums_unsplit = sums_unsplit;
+    for (int &bucket : s->host.gradient_in_slot) { bucket = -1; }
 }
 
 // stream: the stream that computes. shards_connect (rank_gpus.cuh) comes later, when all ranks are ready.
@@ -369,6 +448,7 @@ static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
     s->stream = stream;
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     cuda_check(cudaStreamCreateWithPriority(&s->comm_stream, cudaStreamNonBlocking, greatest));
+    gpu_create_stream(&s->host.out);
     shards_each_event(s, gpu_create_event);
 }
 
@@ -378,6 +458,7 @@ static inline void shards_close(Shards *s) {
     }
     shards_each_event(s, [](cudaEvent_t *event) { cudaEventDestroy(*event); });
     cudaStreamDestroy(s->comm_stream);
+    cudaStreamDestroy(s->host.out);
 }
 
 #endif // LLMC_BUCKETS_CUH

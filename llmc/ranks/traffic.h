@@ -17,33 +17,42 @@ typedef struct {
     int again_gathers, again_sums, again_contexts; // of a layer that --recompute computes again
 } TrafficShape;
 
-// Plays the passes of a step, and counts how often a rank of ZERO_PARAMETERS gathers bucket 0 (count[0]) and blocks
-// (count[1]). A bucket that is in its slot already is not gathered again.
-static inline void traffic_count_fetches(const TrafficShape *s, const PipeInstruction *list, int64_t count[2]) {
+// Puts a bucket into its slot, and returns the elements of this rank's part that are gathered for it. A bucket that is
+// there already is not gathered again.
+static inline int64_t traffic_fetch(const ZeroLayout *z, int in_slot[ZERO_NUM_SLOTS], int bucket) {
+    int *slot = &in_slot[zero_slot(z, bucket)];
+    bool there = *slot == bucket || zero_size(z, bucket) == 0;
+    if (!there) { *slot = bucket; }
+    return there ? 0 : zero_shard(z, bucket);
+}
+
+// Plays the passes of a step, and adds up what a rank of ZERO_PARAMETERS gathers. The forward takes bucket 0 first, and
+// behind the model's last layer the head's.
+static inline int64_t traffic_fetched(const TrafficShape *s, const PipeInstruction *list) {
+    const ModelPart *part = &s->zero->part;
     int in_slot[ZERO_NUM_SLOTS] = {-1, -1, -1};
+    int64_t fetched = 0;
     for (int k = 0; k < pipe_length(s->pipeline); k++) {
         bool forward = list[k].action == PIPE_FORWARD;
-        int begin = part_chunk_begin(&s->zero->part, list[k].chunk);
-        int layers = part_chunk_layers(&s->zero->part, list[k].chunk);
+        int begin = part_chunk_begin(part, list[k].chunk), layers = part_chunk_layers(part, list[k].chunk);
         if (!forward && list[k].action != PIPE_BACKWARD) { continue; }
-        for (int i = forward ? -1 : 0; i < layers; i++) { // the forward takes bucket 0 first
-            int bucket = i < 0 ? 0 : forward ? 1 + begin + i : begin + layers - i, *slot = &in_slot[zero_slot(bucket)];
-            if (*slot != bucket) { count[bucket > 0]++; }
-            *slot = bucket;
+        if (forward) { fetched += traffic_fetch(s->zero, in_slot, 0); }
+        for (int i = 0; i < layers; i++) {
+            fetched += traffic_fetch(s->zero, in_slot, forward ? 1 + begin + i : begin + layers - i);
         }
+        bool ends = part_ends(part) && list[k].chunk == part->at.chunks - 1;
+        if (forward && ends) { fetched += traffic_fetch(s->zero, in_slot, zero_head(s->zero)); }
     }
+    return fetched;
 }
 
 // Gradients, parameters and Muon's matrices. Where the first and the last stage have the token embedding, they exchange
 // half of this rank's part of its gradient, there and back.
 static inline void traffic_of_buckets(const TrafficShape *s, const PipeInstruction *list, Traffic *sent) {
     const ZeroLayout *z = s->zero;
-    int64_t fetches[2] = {0, 0}, shard = zero_shard(z, 0), begin = s->rank * shard;
+    int64_t shard = zero_shard(z, 0), begin = s->rank * shard;
     *sent = zero_traffic(z, s->rank, s->stage, s->value, s->pipeline->micro_batches);
-    if (s->stage == ZERO_PARAMETERS) {
-        traffic_count_fetches(s, list, fetches);
-        sent->parameters = s->value * (fetches[0] * zero_ring(z, 0) + fetches[1] * zero_ring(z, 1));
-    }
+    if (s->stage == ZERO_PARAMETERS) { sent->parameters = s->value * (z->num_ranks - 1) * traffic_fetched(s, list); }
     if (part_shares_embedding(&z->part)) {
         sent->gradients += 4 * max_i64(0, min_i64(begin + shard, part_size(&z->part, PARAM_wte)) - begin);
     }

@@ -119,11 +119,13 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
     X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, "",                            \
       "less memory for more time; recomputes 1: " MODEL_RECOMPUTES ", 3: whole blocks" PICK("", "; -1: what fits"))    \
     X(plan, "plan", "", CHOICE, "0", 0, 0, "0|1|all", LOCAL, "", "print what a run takes, and exit; all: each buffer") \
-    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size and --recompute to fit")     \
+    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, "GPU steps", "choose --batch-size, --recompute, --offload")    \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", LOCAL, "GPU steps|plan auto|plan|recompute=-1",          \
       "what --recompute and --auto may fill; 0: all that is free (--plan: all of this GPU, else 79)")                  \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, "GPU", "let fp32 matrix multiplies use TF32 tensor cores")         \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, "GPU", "fp32 weights for the optimizer")     \
+    X(moments, "moments", "", CHOICE, "fp32", 0, 0, "fp32|bf16", SHAPES, "GPU steps",                                  \
+      "the optimizer's m and v; bf16: half the memory, rounded at random")                                             \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, MODEL_GELU_FUSION, "LEVEL", SHAPES, "GPU !fp8",                   \
       "GELU in the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats it")                  \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, "GPU", "8-bit linear layers; needs compute capability 8.9")         \
@@ -132,6 +134,8 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, "GPU 0:steps 0:!attention=own",                 \
       "0: cuDNN's attention may add up gradients by atomics, faster, but with other bits from run to run")             \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", ROUNDS, "GPU", "rows of logits at a time")            \
+    X(offload, "offload", "", TEXT, "", 1, 63, "LIST", FREE, "GPU",                                                    \
+      "keep on the host: optimizer, master, gradients, residuals, parameters (commas between), or all")                \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, "GPU",                                             \
       "shard over the GPUs; 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(tp, "tp", "", INT, "1", 1, 1024, "N", LOCAL, "GPU",                                                              \
@@ -162,10 +166,10 @@ enum { FREE, LOCAL, SHAPES, ROUNDS };
     X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", LOCAL, "GPU", "end a run that hangs so long; 0: never")
 
 // Headings of --help all, each after the option that it precedes.
-static const char *const train_groups[] = {
-    "train-data", "Data",      "init",          "Model",        "batch-size", "Batch", "lr",
-    "Optimizer",  "val-every", "Evaluation",    "out-dir",      "Output",     "seed",  "Machine",
-    "tf32",       "GPU",       "zero-stage",    "Several GPUs", NULL};
+static const char *const train_groups[] = {"train-data", "Data",       "init",         "Model",     "batch-size",
+                                           "Batch",      "lr",         "Optimizer",    "val-every", "Evaluation",
+                                           "out-dir",    "Output",     "seed",         "Machine",   "tf32",
+                                           "GPU",        "zero-stage", "Several GPUs", NULL};
 
 // The options that --help shows.
 #define TRAIN_COMMON                                                                                                   \

@@ -79,7 +79,9 @@ typedef struct {
 // What a run leaves to the memory of its GPUs (llmc/trainer/gpu_choices.h).
 typedef struct {
     int64_t gpu_bytes;             // that the run may take of each GPU, with what no plan counts
-    char note[256], no_cudnn[256]; // the choices and their reason; why cuDNN computes no attention; "": none
+    int offload, offloads;         // what waits on the host, and what could: OFFLOAD_..
+    ShortText offloaded;           // what --auto has left there
+    char note[384], no_cudnn[256]; // the choices and their reason; why cuDNN computes no attention; "": none
 } RunChoices;
 
 // This process among those that share the batches out. Others work on the batches of one of them.

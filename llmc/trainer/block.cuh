@@ -85,20 +85,54 @@ inline void begin_forward(const Model *model, Gpu *gpu, Shards *shards) {
     fp8_clear_activation_scales(&model->fp8, gpu->stream);
 }
 
+// With --offload residuals the GPU has two copies of the residual stream, which take turns. The input of each block but
+// the last one goes to the host while the block computes. It comes back while the backward of the block above computes.
+static inline void send_residual(const Model *model, Shards *s, int layer) {
+    int64_t n = model->acts.residual.stride;
+    if (model->residuals == NULL) { return; }
+    cuda_check(cudaStreamWaitEvent(s->stream, s->host.left[(layer + 1) % 2], 0)); // the block's output goes there
+    if (layer == model->config.num_layers - 1) { return; }
+    stream_follows(s->host.out, s->stream, s->host.reached);
+    copy_out(s, model->residuals + layer * n, residual_of(model, layer), n);
+    cuda_check(cudaEventRecord(s->host.left[layer % 2], s->host.out));
+}
+
+static inline void fetch_residual(const Model *model, Shards *s, int layer) {
+    int64_t n = model->acts.residual.stride;
+    communicate_after_compute(s); // the block above has read what lies there
+    copy_in(s, residual_of(model, layer), model->residuals + layer * n, n);
+    cuda_check(cudaEventRecord(s->host.arrived[layer % 2], s->comm_stream));
+}
+
 static inline void begin_block(const Model *model, Gpu *gpu, Shards *shards, int layer) {
-    if (layer < model->pass.end - 1) { fetch_bucket(shards, model->params, 2 + layer); }
+    send_residual(model, shards, layer);
+    bool behind = model->pass.last && shards->layout.num_buckets > 2 + layer; // a block, or the head
+    if (layer < model->pass.end - 1 || behind) { fetch_bucket(shards, model->params, 2 + layer); }
     quantize_passing_weights(model, gpu, shards, layer);
 }
 
 static inline void end_block(const Model *model, Shards *shards, int layer) {
     release_bucket(shards, model->params, 1 + layer);
-    if (layer == model->config.num_layers - 1) { shards->gathering = false; } // every bucket was awaited
+    if (layer < model->config.num_layers - 1) { return; }
+    await_bucket(shards, model->params, zero_head(&shards->layout));
+    shards->gathering = false; // every bucket was awaited
 }
 
-static inline void begin_block_backward(const Model *model, Gpu *gpu, Shards *shards, int layer) {
+static inline void begin_block_backward(const Model *model, Gpu *gpu, Shards *shards, int layer,
+                                        const BatchRole *role) {
+    int head = zero_head(&shards->layout);
+    bool after_head = layer == model->pass.end - 1 && model->pass.last;
+    if (after_head && (head != 0 || !model->pass.first)) {
+        end_bucket(model, shards, head, role);
+    }                                                                                     // else embed_backward
     if (layer == model->pass.end - 1) { fetch_bucket(shards, model->params, 1 + layer); } // another pass came between
     if (layer > model->pass.begin) { fetch_bucket(shards, model->params, layer); }
     await_bucket(shards, model->params, 1 + layer);
+    if (model->residuals != NULL) {
+        if (layer > 0) { fetch_residual(model, shards, layer - 1); }
+        cuda_check(cudaStreamWaitEvent(shards->stream, shards->host.arrived[layer % 2], 0));
+    }
+    fetch_gradient(shards, model->grads, layer > model->pass.begin ? layer : 0, role->first);
     quantize_passing_weights(model, gpu, shards, layer);
 }
 

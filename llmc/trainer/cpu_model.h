@@ -116,7 +116,8 @@ static inline ActShape activation_shape(const Model *model) {
     int64_t N = run->kind == RUN_GENERATES ? 0 : max_i64((int64_t)run->B * run->T, run->eval_T);
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
     int L = model->config.num_layers;
-    ActShape shape = {model->config, N, N, min_i64(N, CHUNK_ROWS), level, false, ON_CPU, PLAN_F32, 1, L, 1, 1, 0, true};
+    ActShape shape = {model->config, N,    N, min_i64(N, CHUNK_ROWS), level, false, ON_CPU, PLAN_F32, 1, L, 1, 1, 0,
+                      true,          false};
     return shape;
 }
 

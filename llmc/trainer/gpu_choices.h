@@ -4,6 +4,7 @@
 #define LLMC_GPU_CHOICES_H
 
 #include "llmc/model/activations.h"
+#include "llmc/model/offload.h"
 #include "llmc/run/train_run.h"
 
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, and the driver's tables. With
@@ -60,16 +61,22 @@ static inline int64_t run_largest_batch(const TrainRun *run, int level) {
 }
 
 // Chooses the lowest level at which the largest micro-batch has AUTO_TOKENS tokens. If no level has so many, chooses
-// the lowest one that has most. Where the micro-batch is given, this is the lowest level that fits.
+// the lowest one that has most. Where the micro-batch is given, this is the lowest level that fits. If none fits,
+// --auto leaves one array after another to the host, until a micro-batch has AUTO_TOKENS tokens.
 static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
     int first = (int)max_i64(o->recompute, 0), last = o->recompute < 0 ? NUM_RECOMPUTE_LEVELS - 1 : first;
     int level = last;
     int64_t most = 0;
-    char batch[40] = "";
+    char batch[40] = "", offload[80] = "";
     ShortText where = run_gpu_budget_text(run);
     for (int i = first; i <= last && most * o->seq_len < AUTO_TOKENS; i++) {
         int64_t B = run_largest_batch(run, i);
         if (B > most) { most = B, level = i; }
+    }
+    bool offloads = most == 0 && o->auto_plan && !o->given[OPTION_offload];
+    for (int i = 0; offloads && i < NUM_OFFLOADS && most * o->seq_len < AUTO_TOKENS; i++) {
+        run->choices.offload |= run->choices.offloads & 1 << i;
+        most = run_largest_batch(run, last), level = last;
     }
     bool must_fit = o->auto_plan || (o->gpu_memory > 0.0 && !train_options_plan(o));
     if (most == 0 && must_fit) {
@@ -85,7 +92,11 @@ static inline bool run_choose(TrainRun *run, TrainOptions *o, Error *error) {
         o->batch_size = most;
         snprintf(batch, sizeof(batch), "--batch-size %lld ", (long long)most);
     }
-    snprintf(run->choices.note, sizeof(run->choices.note), "%s--recompute %d: %s %s", batch, level,
+    if (run->choices.offload != 0 && !o->given[OPTION_offload]) {
+        run->choices.offloaded = offload_text(run->choices.offload), o->offload = run->choices.offloaded.text;
+        snprintf(offload, sizeof(offload), " --offload %.60s", o->offload);
+    }
+    snprintf(run->choices.note, sizeof(run->choices.note), "%s--recompute %d%s: %s %s", batch, level, offload,
              most > 0 ? "fits into" : "takes the least memory, but more than", where.text);
     return true;
 }

@@ -138,7 +138,8 @@ static inline bool trainer_open(Trainer *t, Comm *ranks, bool tf32, Error *error
     shards_open(&t->shards, ranks, t->gpu.stream);
     each_event(t, gpu_create_timed_event);
     if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
-        !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->host_plan, error)) {
+        !plan_allocate_device(&t->device_plan, error) ||
+        !plan_allocate_pinned(&t->host_plan, ranks->num_local, error)) {
         return false;
     }
     cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)CUBLAS_WORKSPACE);

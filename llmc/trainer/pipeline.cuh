@@ -126,19 +126,19 @@ static inline void forward_pass(Trainer *t, const BatchSlot *slot, int B, int T,
     model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, use);
 }
 
-// Runs the head and the backward of a pass. Bucket 0 belongs to the embedding and the head.
+// Runs the head and the backward of a pass. The embedding and a tied head have one bucket.
 static inline void backward_pass(Trainer *t, const BatchSlot *slot, int B, int T, const BatchRole *role) {
     Model *model = &t->model;
     const Pass &pass = model->pass;
     int64_t N = (int64_t)B * T;
     const int32_t *tokens = NULL, *targets = NULL, *order = NULL; // a stage between the ends needs none
     if (slot != NULL) { tokens = slot->device, targets = tokens + N, order = targets + N; }
-    bool outside = pass.first || pass.last;
-    if (outside) { begin_gradient(&t->shards, model->grads, 0, role->first); }
+    int head = zero_head(&t->shards.layout);
+    if (pass.last || (pass.first && head == 0)) { begin_gradient(&t->shards, model->grads, head, role->first); }
+    fetch_gradient(&t->shards, model->grads, pass.end, role->first); // of the last block
     if (pass.last) { model_loss(model, &t->gpu, &t->shards, targets, N, role); }
     Range range("backward");
     model_backward(model, &t->gpu, &t->shards, tokens, order, B, T, role);
-    if (outside) { end_gradient(&t->shards, model->grads, 0, role->last); }
 }
 
 // Queues a list of instructions for batches of B sequences, of which this rank has T rows each. batch(i) returns the

@@ -26,29 +26,43 @@ static inline void plan_row(MemoryPlan *plan, T **pointer, const char *name, Pla
 
 // ---- Parameters, gradients, optimizer state ----
 
+// Plans an array: whole or in parts, on the GPU, or on the host with windows for updates on the GPU.
 template <class T>
-static inline void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category,
-                                int64_t length, bool parts) {
-    array->parts = parts;
-    plan_row(plan, &array->data, name, category, shape1(length));
+static inline void plan_buckets(Trainer *t, Buckets<T> *array, const char *name, const char *window,
+                                PlanCategory category, int64_t length, bool parts, int offload) {
+    bool trains = t->model.shape.kind == RUN_TRAINS;
+    array->on_host = (t->model.shape.offload & offload) != 0 && length > 0;
+    array->parts = parts || array->on_host;
+    int64_t windows = array->on_host && trains ? 2 : 0;
+    plan_row(array->on_host ? &t->host_plan : &t->device_plan, &array->data, name, category, shape1(length));
+    plan_row(&t->device_plan, &array->window, window, PLAN_WORKSPACE, shape2(windows, update_chunk(&t->shards.layout)),
+             UPDATE);
 }
 
 // Plans this rank's parts of parameters, gradients and optimizer state.
 static inline void plan_state(Trainer *t, MemoryPlan *plan) {
     int stage = t->model.shape.zero_stage;
     bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
+    bool narrow = t->model.shape.narrow;
+    Model *model = &t->model;
+    Optimizer *o = &t->optimizer;
     ZeroLengths n = zero_lengths(&t->shards.layout, stage);
-    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
+    int64_t slots = zero_slots_length(&t->shards.layout);
+    if (!trains) { n.master = n.grads = n.m = n.v = 0; }
     if (!t->model.shape.has_master) { n.master = 0; }
-    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
-    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
-    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
-    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
-    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
-    t->optimizer.v.rest = zero_muon(&t->shards.layout, 1) > 0;
-    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
+    plan_buckets(t, &model->params, "params", "params_window", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS,
+                 OFFLOAD_PARAMETERS);
+    plan_buckets(t, &o->master, "master", "master_window", PLAN_OPTIMIZER, n.master, in_parts, OFFLOAD_MASTER);
+    plan_buckets(t, &model->grads, "grads", "grads_window", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS,
+                 OFFLOAD_GRADIENTS);
+    plan_buckets(t, &o->m, "adam_m", "m_window", PLAN_OPTIMIZER, narrow ? 0 : n.m, in_parts, OFFLOAD_OPTIMIZER);
+    plan_buckets(t, &o->v, "adam_v", "v_window", PLAN_OPTIMIZER, narrow ? 0 : n.v, in_parts, OFFLOAD_OPTIMIZER);
+    plan_buckets(t, &o->m16, "adam_m", "m_window", PLAN_OPTIMIZER, narrow ? n.m : 0, in_parts, OFFLOAD_OPTIMIZER);
+    plan_buckets(t, &o->v16, "adam_v", "v_window", PLAN_OPTIMIZER, narrow ? n.v : 0, in_parts, OFFLOAD_OPTIMIZER);
+    o->v.rest = o->v16.rest = zero_muon(&t->shards.layout, 1) > 0;
+    plan_row(plan, &model->params.slots, "param_slots", PLAN_PARAMETER, shape1(model->params.parts ? slots : 0));
     // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
-    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
+    plan_row(plan, &model->grads.slots, "grad_slots", PLAN_GRADIENT, shape1(model->grads.parts ? slots : 0));
 }
 
 // Plans what Muon needs between gradients and weights, for a group of blocks (update_with_muon).
@@ -67,7 +81,8 @@ static inline void plan_muon(Trainer *t, MemoryPlan *plan) {
     }
     plan_row(plan, &o->muon.blocks, "muon_blocks", PLAN_WORKSPACE, shape2(own, block), UPDATE);
     plan_row(plan, &o->muon.parts, "muon_parts", PLAN_WORKSPACE, shape2(parts, matrices_held(&t->shards)), UPDATE);
-    plan_row(plan, &o->muon.spare, "muon_spare", PLAN_WORKSPACE, shape1(o->m.parts ? zero_padded(zero, 1) : 0), UPDATE);
+    plan_row(plan, &o->muon.spare, "muon_spare", PLAN_WORKSPACE,
+             shape1(t->shards.stage > ZERO_REPLICATE ? zero_padded(zero, 1) : 0), UPDATE);
     plan_row(plan, &o->muon.slices, "muon_slices", PLAN_WORKSPACE, shape1(slices), UPDATE);
     plan_row(plan, &o->muon_scratch, "muon_scratch", PLAN_WORKSPACE, shape1(scratch), UPDATE);
 }
@@ -75,18 +90,22 @@ static inline void plan_muon(Trainer *t, MemoryPlan *plan) {
 // Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
 static inline int64_t norm_partials(const Trainer *t) {
     const ZeroLayout *zero = &t->shards.layout;
-    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
-           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
+    int64_t partials = 0;
+    for (int b = 0; b < zero->num_buckets; b++) { partials += global_norm_scratch_doubles(zero_shard(zero, b)); }
+    return partials;
 }
 
 // ---- Activations ----
 
 // Plans the activations. A run without a backward pass has no gradients of activations.
-static inline void plan_activations(Model *model, MemoryPlan *plan) {
+static inline void plan_activations(Model *model, MemoryPlan *plan, MemoryPlan *host) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
     model->head_rows = (int)shape.chunk_rows;
     activation_slots(&model->acts, slots);
+    int64_t waiting = shape.offloaded ? model->config.num_layers - 1 : 0;
+    plan_row(host, &model->residuals, "residuals", PLAN_ACTIVATION,
+             shape3(waiting, shape.rows / shape.row_ranks, model->config.channels));
     for (int i = 0; i < NUM_ACTIVATIONS; i++) {
         bool wanted = model->shape.kind == RUN_TRAINS || activation_specs[i].category != PLAN_GRADIENT;
         if (wanted) { plan_activation(plan, &shape, i, slots[i]); }
@@ -134,9 +153,8 @@ static inline void plan_device(Trainer *t) {
     MemoryPlan *plan = &t->device_plan;
     const RunShape *run = &t->model.shape;
     int64_t N = batch_rows(run), trains = run->kind == RUN_TRAINS;
-    plan_init(plan, phase_names);
     plan_state(t, plan);
-    plan_activations(&t->model, plan);
+    plan_activations(&t->model, plan, &t->host_plan);
     plan_model(t, plan);
     if (trains) { plan_muon(t, plan); }
     DEVICE_ROWS(PLAN_TRAINER_ROW)
@@ -148,9 +166,8 @@ static inline void plan_host(Trainer *t) {
     const int64_t *shard = t->shards.layout.shard;
     int64_t N = batch_rows(run), V = t->shards.layout.part.whole.vocab_size, trains = run->kind == RUN_TRAINS;
     int64_t cp = run->grid.cp; // a batch is read whole
-    int64_t piece = min_i64(ZERO_MAX_PIECE, max_i64(shard[0], shard[1]));
+    int64_t piece = min_i64(ZERO_MAX_PIECE, max_i64(max_i64(shard[ZERO_OUTSIDE], shard[ZERO_HEAD]), shard[ZERO_BLOCK]));
     MemoryPlan *plan = &t->host_plan;
-    plan_init(plan, phase_names);
     HOST_ROWS(PLAN_TRAINER_ROW)
     plan_layout(plan);
 }
@@ -163,6 +180,7 @@ static inline void trainer_plan(Trainer *t, const ModelConfig *config, RunShape 
     shards_plan(&t->shards, config, &shape.grid, shape.rank, shape.pipeline.chunks, shape.zero_stage, shape.optimizer,
                 row_ranks(&shape) > 1);
     t->model.config = t->shards.layout.config, t->model.shape = shape;
+    plan_init(&t->device_plan, phase_names), plan_init(&t->host_plan, phase_names);
     plan_device(t);
     plan_host(t);
 }
@@ -244,6 +262,7 @@ static inline RunShape shape_of(const TrainRun *run, int64_t B, int level) {
     shape.pipeline = run_pipeline(run, shape.grid, B);
     shape.zero_stage = (int)o->zero_stage;
     shape.optimizer = train_options_optimizer(o), shape.muon_scale = run_muon_scale(run);
+    shape.offload = run->choices.offload, shape.narrow = strcmp(o->moments, "bf16") == 0;
     shape.loss_places = loss_places(run, ceil_div_i64(run_val_sequences(run), B), B);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
@@ -269,6 +288,9 @@ inline int64_t trainer_plan_bytes(const TrainRun *run, int64_t B, int level) {
     for (int stage = 0; stage < shape.grid.pp; stage++) {
         plan_stage(&scratch, run, shape, stage);
         if (!plan_check_overflow(&scratch.device_plan, &ignored)) { return INT64_MAX; }
+        int ranks = run->comm != NULL ? run->comm->num_local : 1;
+        bool pins = shape.offload != 0 && !train_options_plan(run->options);
+        if (pins && scratch.host_plan.total > machine_memory("") / ranks) { return INT64_MAX; }
         most = max_i64(most, scratch.device_plan.total);
     }
     return most;

@@ -11,6 +11,7 @@
 #include "llmc/run/run_report.h"
 #include "llmc/ranks/traffic.h"
 #include "llmc/trainer/plan.cuh"
+#include "llmc/trainer/update.cuh"
 
 static inline void print_config(const Trainer *t, const TrainRun *run) {
     const RunShape *shape = &t->model.shape;
@@ -24,8 +25,12 @@ static inline void print_config(const Trainer *t, const TrainRun *run) {
         say(stdout, "            --zero-stage %d sends gradients in each micro-batch, 1 only once a step\n",
             shape->zero_stage);
     }
-    say(stdout, "precision   %s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
-        shape->fp8 ? ", linear layers of the blocks in fp8" : "");
+    if (shape->offload != 0) {
+        say(stdout, "offload     %s: %s of pinned memory for each GPU\n", offload_text(shape->offload).text,
+            bytes_text(t->host_plan.total).text);
+    }
+    say(stdout, "precision   %s%s%s%s; attention ", PRECISION_NAME, shape->has_master ? ", fp32 master weights" : "",
+        shape->narrow ? ", moments in bf16" : "", shape->fp8 ? ", linear layers of the blocks in fp8" : "");
     if (shape->cudnn) {
         say(stdout, "by %s%s", run->record.attention,
             shape->repeats ? "" : ", whose backward has other bits each time");
@@ -59,6 +64,28 @@ static inline void print_traffic(const char *first, const Traffic *sent, const c
     }
 }
 
+// Prints what passes between a GPU and its host.
+static inline void print_bus(const Traffic *sent) {
+    long long to = (long long)sent->to_gpu, from = (long long)sent->from_gpu;
+    if (to + from > 0) { say(stdout, "bus         %lld bytes to each GPU, %lld from it\n", to, from); }
+}
+
+// Adds to *bytes what passes to or from the host in a step of a planned GPU, but for parameters that a pass fetches.
+static inline void add_bus(const Trainer *t, bool to_gpu, int64_t *bytes) {
+    const ZeroLayout *zero = &t->shards.layout;
+    int64_t m = t->model.shape.pipeline.micro_batches, waiting = t->model.config.num_layers - 1;
+    if (t->model.shape.offload & OFFLOAD_RESIDUALS) {
+        *bytes += m * waiting * t->model.acts.residual.stride * (int64_t)sizeof(floatX);
+    }
+    for (int b = 0; b < zero->num_buckets; b++) {
+        BucketRange adamw = adamw_range(t, b);
+        int64_t own = zero_end(zero, b, t->shards.rank) - zero_begin(zero, b, t->shards.rank);
+        *bytes += own * chunk_bytes(t, ADAMW_USES & ~USES_V, to_gpu); // Muon uses as much, in two walks
+        *bytes += max_i64(0, adamw.end - adamw.begin) * chunk_bytes(t, USES_V, to_gpu);
+        if (t->model.grads.on_host) { *bytes += 4 * (m - to_gpu) * zero_shard(zero, b); }
+    }
+}
+
 // Says what a step sends, of a planned rank. Its micro-batches are its largest batches.
 static inline Traffic planned_traffic(const Trainer *t) {
     const RunShape *run = &t->model.shape;
@@ -68,7 +95,10 @@ static inline Traffic planned_traffic(const Trainer *t) {
         &t->shards.layout, &run->pipeline, t->shards.rank,          t->shards.stage, run->grid.cp, sizeof(floatX),
         batch_rows(run),   run->sp,        block ? 2 : mlp ? 1 : 0, block,           block};
     std::vector<PipeInstruction> list((size_t)pipe_length(&run->pipeline));
-    return traffic_of_step(&shape, list.data());
+    Traffic sent = traffic_of_step(&shape, list.data());
+    if (t->model.params.on_host) { sent.to_gpu += shape.value * traffic_fetched(&shape, list.data()); }
+    add_bus(t, true, &sent.to_gpu), add_bus(t, false, &sent.from_gpu);
+    return sent;
 }
 
 // Prints the layers and the memory of each stage of a pipeline, and what each GPU sends in a step.
@@ -84,9 +114,10 @@ static inline void print_stages(const TrainRun *run) {
                 part->at.chunks > 1 ? ", in chunks" : "", part_begins(part) ? ", embedding" : "",
                 part_ends(part) ? ", head" : "");
         }
-        if (run->num_ranks == 1 || shape.kind != RUN_TRAINS) { continue; }
+        if (shape.kind != RUN_TRAINS) { continue; }
         Traffic sent = planned_traffic(&scratch);
-        print_traffic("", &sent, "sent by each GPU");
+        if (run->num_ranks > 1) { print_traffic("", &sent, "sent by each GPU"); }
+        print_bus(&sent);
     }
 }
 

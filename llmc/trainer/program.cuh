@@ -44,6 +44,9 @@ static inline bool check_shape(const TrainRun *run, Error *error) {
     }
 #ifdef PRECISION_FP32
     if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
+    if (strcmp(o->moments, "bf16") == 0) {
+        return fail(error, "--moments bf16: is for the bf16 build; this one is fp32 (make PRECISION=FP32)");
+    }
     if (!o->master_weights) {
         return fail(error, "--master-weights (-w): 0 is for the bf16 build; in fp32 there is one copy of the weights");
     }
@@ -62,6 +65,7 @@ static inline bool finish(Trainer *t, TrainRun *run, Error *error) {
     comm_slow(t->shards.ranks, true);
     if (!trainer_check_state(t, run, error) || !hash_params(t, &hash, error)) { return false; }
     if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS && !print_sent(t, error)) { return false; }
+    print_bus(&t->shards.sent);
     bool ok = !run_leads(run) || run_finish(run, hash, error);
     return ranks_agree(run->comm, ok, error);
 }
@@ -101,11 +105,24 @@ static inline bool check_pipeline(const TrainRun *run, Error *error) {
            fail(error, "--pp-schedule %s; change --total-batch or --batch-size", why.text);
 }
 
+// Settles what waits on the host.
+static inline bool settle_offload(TrainRun *run, const TrainOptions *o, Error *error) {
+    RankGrid grid = run_grid(run);
+    bool trains = run_kind(run) == RUN_TRAINS, whole = o->pp == 1;
+    const bool has[NUM_OFFLOADS] = {trains, trains && o->master_weights && !PRECISION_IS_FP32, trains && whole,
+                                    trains && whole, whole};
+    for (int i = 0; i < NUM_OFFLOADS; i++) {
+        bool shared_out = grid.dp * grid.cp == 1 || o->zero_stage >= offloads[i].stage;
+        if (has[i] && shared_out) { run->choices.offloads |= 1 << i; }
+    }
+    return offload_parse(&run->choices.offload, o->offload, run->choices.offloads, error);
+}
+
 // Completes the options: micro-batch, level of recomputation, steps. They stay constant from then on.
 static inline bool settle(TrainRun *run, TrainOptions *o, Error *error) {
     char facts[256];
-    bool ok = settle_grid(run, o, error) && run_settle_batch(run, o, error) && check_shape(run, error) &&
-              settle_attention(run, error);
+    bool ok = settle_grid(run, o, error) && settle_offload(run, o, error) && run_settle_batch(run, o, error) &&
+              check_shape(run, error) && settle_attention(run, error);
     int n = snprintf(facts, sizeof(facts), "attention (alike with --attention own)%c%s", '\0', run->record.attention);
     return ranks_agree(run->comm, ok, error) && ranks_alike(run->comm, facts, (size_t)n + 1, error) &&
            settle_by_gpus(run, o, error) &&

@@ -8,15 +8,21 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/trainer/update.cuh"
 
-// Returns an array of a checkpoint. Its parameters are the fp32 master weights, if there are any.
+// Return an array of a checkpoint in fp32 and in the precision of training. The parameters may be both, and then the
+// fp32 master weights count. Moments are one of them.
 static inline Buckets<float> state_array(const Trainer *t, int array) {
     const Optimizer *o = &t->optimizer;
     return array == CHECKPOINT_PARAMS ? o->master : array == CHECKPOINT_ADAM_M ? o->m : o->v;
 }
+static inline Buckets<floatX> narrow_array(const Trainer *t, int array) {
+    const Optimizer *o = &t->optimizer;
+    return array == CHECKPOINT_PARAMS ? t->model.params : array == CHECKPOINT_ADAM_M ? o->m16 : o->v16;
+}
 
 // Tells whether an array has a piece: v leaves out the matrices that Muon updates.
 static inline bool has_piece(const Trainer *t, int array, const ZeroPiece &piece) {
-    return array == CHECKPOINT_PARAMS || piece_element(&t->shards, state_array(t, array), piece) != NULL;
+    return piece_element(&t->shards, state_array(t, array), piece) != NULL ||
+           piece_element(&t->shards, narrow_array(t, array), piece) != NULL;
 }
 
 // ---- Loading ----
@@ -34,13 +40,14 @@ static inline bool init_params(TrainRun *run, int64_t first, int64_t n, float *o
 static inline void upload_piece(Trainer *t, const TrainRun *run, int array, const ZeroPiece &piece) {
     Shards *s = &t->shards;
     float *to = piece_element(s, state_array(t, array), piece);
+    floatX *rounded = piece_element(s, narrow_array(t, array), piece);
+    bool at_random = array == CHECKPOINT_PARAMS && run->updates > 0;
     int64_t n = piece.strips * piece.count, width = piece.strips > 1 ? piece.count : 0;
-    if (to == NULL) { to = t->gpu.cublas_workspace; } // there are no master weights
-    cuda_check(cudaMemcpyAsync(to, t->transfer.staging, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, s->stream));
-    if (array == CHECKPOINT_PARAMS) {
-        params_from_master(piece_element(s, t->model.params, piece), to, n, piece.index,
-                           rounding_key((uint64_t)run->options->seed, run->updates), run->updates > 0, s->stream,
-                           UPDATE_BLOCK, width, piece.stride);
+    if (to == NULL) { to = t->gpu.cublas_workspace; } // it is rounded only
+    cuda_check(cudaMemcpyAsync(to, t->transfer.staging, (size_t)n * sizeof(float), cudaMemcpyDefault, s->stream));
+    if (rounded != NULL) {
+        params_from_master(rounded, to, n, piece.index, rounding_key((uint64_t)run->options->seed, run->updates),
+                           at_random, s->stream, UPDATE_BLOCK, width, piece.stride);
     }
     wait_for_stream(s); // the staging memory is then free again
 }
@@ -57,8 +64,9 @@ static inline bool read_elements(const Shards *s, CheckpointReader *reader, int 
 // Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero, as padding does.
 inline bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     bool moments = reader != NULL && !reader->skips_moments && t->model.shape.kind == RUN_TRAINS, ok = true;
-    clear_buckets(&t->shards, t->model.params);
-    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) { clear_buckets(&t->shards, state_array(t, array)); }
+    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
+        clear_buckets(&t->shards, state_array(t, array)), clear_buckets(&t->shards, narrow_array(t, array));
+    }
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
     cuda_check(cudaMemsetAsync(t->stats.loss_sum, 0, sizeof(double), t->gpu.stream)); // this rank may count no losses
     for (int array = 0; ok && array < (moments ? CHECKPOINT_ARRAYS : 1); array++) {
@@ -82,16 +90,17 @@ inline bool trainer_read_state(Trainer *t, TrainRun *run, CheckpointReader *read
 // Gives ranks that keep an array whole the parts of all ranks. Every rank has loaded its part.
 static inline void share_bucket(Trainer *t, int bucket) {
     Shards *s = &t->shards;
-    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
-        Buckets<float> buckets = state_array(t, array);
-        if (buckets.data == NULL || buckets.parts) { continue; }
-        if (buckets.rest && bucket > 0) {
-            gather_rest(s, buckets, bucket);
+    auto share = [&](auto array) {
+        if (array.data == NULL || array.parts) { return; }
+        if (array.rest && zero_kind(&s->layout, bucket) == ZERO_BLOCK) {
+            gather_rest(s, array, bucket);
         } else {
-            gather_bucket(s, whole_bucket(s, buckets, bucket), bucket, NULL);
+            gather_bucket(s, whole_bucket(s, array, bucket), bucket, NULL);
         }
+    };
+    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
+        share(state_array(t, array)), share(narrow_array(t, array));
     }
-    if (!t->model.params.parts) { gather_bucket(s, whole_bucket(s, t->model.params, bucket), bucket, NULL); }
 }
 
 static inline void share_state(Trainer *t) {
@@ -122,7 +131,7 @@ template <class Visit> static inline bool download_state(Trainer *t, int array, 
         if (from != NULL) {
             download(s, staging, from, n);
         } else {
-            download(s, staging, piece_element(s, t->model.params, piece), n);
+            download(s, staging, piece_element(s, narrow_array(t, array), piece), n);
         }
         for (int64_t i = 0; ok && i < piece.strips; i++) {
             ok = visit(staging + i * piece.count, piece.in_file + i * piece.stride, piece.count);
@@ -171,8 +180,9 @@ static inline bool compare_tensors(Trainer *t, const TrainRun *run, int leader, 
     };
     visit_own_pieces(&t->shards, [&](const ZeroPiece &piece) {
         if (!wanted(piece.tensor)) { return true; }
-        add(t->model.params, piece);
-        for (int array = 0; array < CHECKPOINT_ARRAYS; array++) { add(state_array(t, array), piece); }
+        for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
+            add(state_array(t, array), piece), add(narrow_array(t, array), piece);
+        }
         return true;
     });
     return compare_checksum(t, run, leader, error);
@@ -183,15 +193,17 @@ static inline bool compare_tensors(Trainer *t, const TrainRun *run, int leader, 
 // pipeline. A memory or network fault shows here. Waits for all parameters. Call it before parameters are saved or
 // hashed.
 inline bool trainer_check_state(Trainer *t, TrainRun *run, Error *error) {
-    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
     bool replicas = shares_buckets(&t->shards) && !t->model.params.parts;
     await_parameters(&t->model, &t->gpu, &t->shards);
     sum_weights(t);
-    for (const Buckets<float> &array : state) {
-        if (!replicas || array.data == NULL || array.parts) { continue; }
-        add_checksum(t->transfer.checksum, array.data, buckets_length(&t->shards, array) * (int64_t)sizeof(float),
-                     t->gpu.stream);
-    }
+    auto add = [&](auto array) {
+        int64_t bytes = buckets_length(&t->shards, array) * (int64_t)sizeof(*array.data);
+        if (replicas && bytes > 0 && !array.parts) {
+            add_checksum(t->transfer.checksum, array.data, bytes, t->gpu.stream);
+        }
+    };
+    const Optimizer *o = &t->optimizer;
+    add(o->master), add(o->m), add(o->v), add(o->m16), add(o->v16);
     if (replicas && !compare_checksum(t, run, t->shards.data.leader, error)) { return false; }
     const Shards *shards = &t->shards;
     if (shards->tensor.size > 1 &&

@@ -14,6 +14,7 @@ static inline BatchRole training_role(Trainer *t, const TrainRun *run) {
     BatchRole role;
     role.trains = true;
     role.dloss = 1.0f / (float)run->options->total_batch;
+    role.squares = t->stats.norm_partials;
     role.loss_sum = added_once(&t->shards, t->stats.loss_sum); // all ranks of the tensor group have all losses
     return role;
 }

@@ -62,14 +62,16 @@ static inline void embed(const Model *model, Gpu *gpu, Shards *shards, const int
 }
 
 // Adds the gradients of the embeddings, from the gradient of the residual stream. Ranks that hold parts of the rows add
-// up dwpe afterwards, so one of them computes it.
+// up dwpe afterwards, so one of them computes it. A head with a bucket of its own has left their bucket's slot.
 static inline void embed_backward(const Model *model, Gpu *gpu, Shards *shards, float *dwte, float *dwpe,
-                                  const int32_t *tokens, const int32_t *order, int B, int T) {
+                                  const int32_t *tokens, const int32_t *order, int B, int T, const BatchRole *role) {
+    if (zero_head(&shards->layout) != 0) { begin_gradient(shards, model->grads, 0, role->first); }
     const floatX *dresidual = model->acts.dresidual.of(model->pass.turn);
     const floatX *dout = gather_rows(model, shards, dresidual, (int64_t)B * T);
     ContextPlace place = context_place(model, T);
     embedding_backward(dwte, shards->sums_unsplit ? added_once(shards, dwpe) : dwpe, dout, tokens, order, B, T,
                        model->config.channels, gpu->stream, &place);
+    end_bucket(model, shards, 0, role);
 }
 
 #endif // LLMC_TRAINER_TENSOR_CUH

@@ -12,6 +12,7 @@
 #include "llmc/model/context.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/memory_plan.h"
+#include "llmc/model/offload.h"
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/optim/muon.cuh"
@@ -23,11 +24,13 @@
 #define TENSOR_POINTER(name, ...) T *name;
 template <class T> struct Tensors { MODEL_PARAMETERS(TENSOR_POINTER) };
 
-// Finds the tensors in two buckets. outside points to bucket 0, block points to the bucket of one layer.
-template <class T> static inline Tensors<T> tensors_of(const ZeroLayout *zero, T *outside, T *block) {
+// Finds the tensors of a layer and those outside the blocks, where their buckets are whole.
+template <class T> static inline Tensors<T> whole_tensors(const Shards *s, Buckets<T> array, int layer) {
+    const ZeroLayout *zero = &s->layout;
     Tensors<T> tensors;
 #define TENSOR_AT(name, ...)                                                                                           \
-    tensors.name = (param_specs[PARAM_##name].per_layer ? block : outside) + zero_tensor_offset(zero, PARAM_##name);
+    tensors.name =                                                                                                     \
+        whole_bucket(s, array, zero_bucket_of(zero, PARAM_##name, layer)) + zero_tensor_offset(zero, PARAM_##name);
     MODEL_PARAMETERS(TENSOR_AT)
     return tensors;
 }
@@ -70,6 +73,8 @@ typedef struct {
     int64_t eval_sequences; // the most of an evaluation
     OptimizerKind optimizer;
     MuonScale muon_scale;
+    bool narrow; // --moments bf16
+    int offload; // what waits in the host's memory: OFFLOAD_..
 } RunShape;
 
 // What a pass works on: a chunk of the layers of this stage (schedule.h), and the slot that holds its activations.
@@ -113,13 +118,16 @@ struct Model {
     int head_rows;                  // rows of logits in a chunk
     float *att_delta, *sum_scratch; // scratch of the backward pass
     float *head_states;             // (tp, rows, 3): of the losses, if the vocabulary is split (loss.cuh)
+    floatX *residuals;              // (L-1, rows, C) in pinned memory, with --offload residuals
     floatX *context_kv, *context_dkv, *context_parts; // (rows, 2, KV heads): keys and values of whole sequences
     float *rope; // (positions,HS/2,2): the table of rotary embeddings; NULL: the model has none
 };
 
-// Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum.
+// Holds AdamW's moments, and the fp32 weights beside bf16 weights. m of a matrix that Muon updates is its momentum. The
+// moments are m16 and v16 with --moments bf16.
 struct Optimizer {
     Buckets<float> m, v, master;
+    Buckets<floatX> m16, v16;
     MatrixRoom muon; // for a group of blocks
     floatX *muon_scratch;
 };
@@ -196,19 +204,19 @@ struct BatchRole {
     bool first = true, last = true; // of the micro-batches of a step
     float dloss = 0.0f;             // the gradient of each row's loss
     double *loss_sum = NULL; // on the GPU: the sum of the losses. The first micro-batch sets it, later ones add to it
+    double *squares = NULL;  // on the GPU: the gradients' partial sums of squares (end_bucket)
 };
 
-// Finds the tensors of bucket 0 and a layer. Parameters are valid after await_bucket, gradients after begin_gradient.
+// Finds the tensors of a layer and those outside the blocks. Parameters are valid after await_bucket, gradients after
+// begin_gradient.
 static inline Tensors<floatX> params_of_layer(const Model *model, int layer) {
-    return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->params, 0),
-                      whole_bucket(model->shards, model->params, 1 + layer));
+    return whole_tensors(model->shards, model->params, layer);
 }
 
 // All are NULL in a run without gradients.
 static inline Tensors<float> grads_of_layer(const Model *model, int layer) {
     if (model->shape.kind != RUN_TRAINS) { return {}; }
-    return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->grads, 0),
-                      whole_bucket(model->shards, model->grads, 1 + layer));
+    return whole_tensors(model->shards, model->grads, layer);
 }
 
 // Returns which copy of an activation belongs to a layer of this stage, in the pass that is being queued. A slot of a
@@ -216,6 +224,7 @@ static inline Tensors<float> grads_of_layer(const Model *model, int layer) {
 static inline int copy_of(const Model *model, ActCopies copies, int layer) {
     const Pass &pass = model->pass;
     if (copies == COPIES_TURNS) { return pass.turn; }
+    if (copies == COPIES_BOUNDARY && model->residuals != NULL) { return layer % 2; } // see send_residual
     int each = part_most_layers(&model->shards->layout.part) + (copies == COPIES_BOUNDARY);
     return pass.slot * each + layer - pass.begin;
 }
@@ -264,7 +273,8 @@ static inline ActShape activation_shape(const Model *model) {
             run->kind == RUN_TRAINS ? pipe_num_slots(&run->pipeline) : 1,
             run->pipeline.stages > 1 ? 2 : 1,
             part_whole_layer(&model->shards->layout.part, 0),
-            part_ends(&model->shards->layout.part)};
+            part_ends(&model->shards->layout.part),
+            (run->offload & OFFLOAD_RESIDUALS) != 0};
 }
 
 // Returns the rows of a batch of N rows that this rank holds between the multiplies.
@@ -284,6 +294,51 @@ static inline CudnnShape cudnn_shape(const Model *model) {
 static inline int muon_blocks_at_once(const Trainer *t) {
     return (int)min_i64(MUON_BATCH, ceil_div_i64(t->model.config.num_layers, matrices_owners(&t->shards)));
 }
+
+// Returns the most elements of a chunk of an update (update.cuh). Chunks of a small model are so small that they, too,
+// pass through windows one behind the other.
+#define UPDATE_CHUNK ((int64_t)1 << 24)
+static inline int64_t update_chunk(const ZeroLayout *zero) {
+    int64_t most = 0;
+    for (int64_t shard : zero->shard) { most = max_i64(most, shard); }
+    return min_i64(UPDATE_CHUNK, round_up_i64(ceil_div_i64(most, 4), ZERO_ALIGNMENT));
+}
+
+// ---- The gradients of a bucket ----
+
+// Returns where the partial sums of squares of a bucket begin: the buckets' sums lie one behind the other. For bucket =
+// num_buckets, how many there are.
+static inline int64_t norm_place(const Shards *s, int bucket) {
+    int64_t place = 0;
+    for (int b = 0; b < bucket; b++) {
+        BucketRange counted = counted_range(s, b);
+        place += global_norm_scratch_doubles(counted.end - counted.begin);
+    }
+    return place;
+}
+
+// Computes the partial sums of squares of what this rank counts of a bucket. part: this rank's part of it.
+static inline void sum_squares(const Shards *s, double *partials, const float *part, int bucket, cudaStream_t stream) {
+    BucketRange counted = counted_range(s, bucket);
+    if (counted.begin == counted.end) { return; }
+    global_norm_squared(partials + norm_place(s, bucket),
+                        part + counted.begin - s->rank * zero_shard(&s->layout, bucket), counted.end - counted.begin,
+                        stream);
+}
+
+// The gradients of a bucket are complete in this micro-batch. Those that go to the host are summed up before they
+// leave.
+static inline void end_bucket(const Model *model, Shards *shards, int bucket, const BatchRole *role) {
+    end_gradient(shards, model->grads, bucket, role->last);
+    if (model->grads.on_host && role->last) {
+        const float *own =
+            whole_bucket(shards, model->grads, bucket) + shards->rank * zero_shard(&shards->layout, bucket);
+        sum_squares(shards, role->squares, own, bucket, shards->comm_stream);
+    }
+    release_gradient(shards, model->grads, bucket);
+}
+
+// ---- Sizes ----
 
 // Returns which positions the T rows of a sequence have that this rank holds.
 static inline ContextPlace context_place(const Model *model, int T) {

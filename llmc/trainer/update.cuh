@@ -24,16 +24,13 @@ static inline void sum_weights(Trainer *t) {
 
 // Writes this rank's record: its loss, its sum of squared gradients, its checksum, whether it has been asked to stop.
 static inline void record_gradient(Trainer *t, bool wants_to_end) {
-    double *sums = t->stats.norm_partials; // the buckets' sums lie one behind the other
-    for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        BucketRange counted = counted_range(&t->shards, b);
-        int64_t n = counted.end - counted.begin;
-        if (n == 0) { continue; }
-        global_norm_squared(sums, bucket_element(&t->shards, t->model.grads, b, counted.begin), n, t->gpu.stream);
-        sums += global_norm_scratch_doubles(n);
+    const Shards *s = &t->shards;
+    Buckets<float> grads = t->model.grads;
+    for (int b = 0; b < s->layout.num_buckets && !grads.on_host; b++) { // else end_bucket has done it
+        sum_squares(s, t->stats.norm_partials, bucket_part(s, grads, b), b, t->gpu.stream);
     }
     sum_weights(t);
-    step_record(t->stats.records + t->shards.all.rank, t->stats.norm_partials, sums - t->stats.norm_partials,
+    step_record(t->stats.records + s->all.rank, t->stats.norm_partials, norm_place(s, s->layout.num_buckets),
                 t->stats.loss_sum, wants_to_end, t->transfer.checksum, t->shards.data.leader, t->gpu.stream);
 }
 
@@ -51,10 +48,89 @@ static inline void reduce_step(Trainer *t, double loss_factor, double grad_clip,
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
-// Describes elements [begin, end) of a bucket.
-static inline UpdatePart update_part(const Trainer *t, int bucket, int64_t begin, int64_t end) {
+// ---- Arrays that wait on the host (--offload) pass through windows on the GPU, chunk by chunk ----
+//
+// While one chunk is updated in a window, the next one comes into the other window, and the chunk before leaves it:
+//   in:      chunk 0 | chunk 1 | chunk 2 | ...        the stream that communicates
+//   update:          | chunk 0 | chunk 1 | chunk 2
+//   out:                       | chunk 0 | chunk 1
+
+// A chunk has elements [begin, end) of a bucket, in window 0 or 1.
+typedef struct {
+    int bucket, window;
+    int64_t begin, end;
+} UpdateChunk;
+
+// What an update uses of the arrays. It writes to all of them but the gradients.
+enum { USES_GRADS = 1, USES_M = 2, USES_V = 4, USES_WEIGHTS = 8 };
+#define ADAMW_USES (USES_GRADS | USES_M | USES_V | USES_WEIGHTS)
+#define MUON_MOMENTUM_USES (USES_GRADS | USES_M)
+
+// Calls visit(array) for each array that an update with `uses` reads, or writes.
+template <class Visit> static inline void each_used_array(const Trainer *t, int uses, bool reads, Visit visit) {
     const Optimizer *o = &t->optimizer;
-    auto from = [&](auto array) { return bucket_element(&t->shards, array, bucket, begin); };
+    if (reads && (uses & USES_GRADS)) { visit(t->model.grads); }
+    if (uses & USES_M) { visit(o->m), visit(o->m16); }
+    if (uses & USES_V) { visit(o->v), visit(o->v16); }
+    if (uses & USES_WEIGHTS) { visit(o->master), visit(t->model.params); } // an update that is refused leaves them
+}
+
+// Returns the bytes that pass to or from the host for an element.
+static inline int64_t chunk_bytes(const Trainer *t, int uses, bool reads) {
+    int64_t bytes = 0;
+    each_used_array(t, uses, reads, [&](auto array) { bytes += array.on_host ? (int64_t)sizeof(*array.data) : 0; });
+    return bytes;
+}
+
+// Returns element i of a chunk's bucket, where the GPU works on it.
+template <class T> static inline T *chunk_element(const Trainer *t, Buckets<T> array, const UpdateChunk &c, int64_t i) {
+    T *element = bucket_element(&t->shards, array, c.bucket, i);
+    if (!array.on_host || element == NULL) { return element; }
+    return array.window + c.window * update_chunk(&t->shards.layout) + i - c.begin;
+}
+
+// Copies what an update reads to the chunk's window, or what it has written to the host.
+static inline void copy_chunk(Trainer *t, const UpdateChunk &c, int uses, bool reads) {
+    each_used_array(t, uses, reads, [&](auto array) {
+        auto *host = bucket_element(&t->shards, array, c.bucket, c.begin),
+             *window = chunk_element(t, array, c, c.begin);
+        if (!array.on_host || host == NULL) { return; }
+        if (reads) {
+            copy_in(&t->shards, window, host, c.end - c.begin);
+        } else {
+            copy_out(&t->shards, host, window, c.end - c.begin);
+        }
+    });
+}
+
+// Calls update(chunk) for the chunks of a range of a bucket, with their arrays on the GPU. Without --offload there is
+// one chunk.
+template <class Update>
+static inline void walk_chunks(Trainer *t, int bucket, BucketRange range, int uses, Update update) {
+    Shards *s = &t->shards;
+    bool passes = chunk_bytes(t, uses, true) > 0;
+    int64_t most = passes ? update_chunk(&s->layout) : max_i64(1, range.end - range.begin);
+    for (int64_t begin = range.begin; begin < range.end; begin += most) {
+        int window = (int)(s->host.chunks++ % 2);
+        UpdateChunk chunk = {bucket, window, begin, min_i64(begin + most, range.end)};
+        if (!passes) { return update(chunk); }
+        cuda_check(cudaStreamWaitEvent(s->comm_stream, s->host.left[window], 0));
+        copy_chunk(t, chunk, uses, true);
+        compute_after_communicate(s);
+        update(chunk);
+        stream_follows(s->host.out, s->stream, s->host.reached);
+        copy_chunk(t, chunk, uses, false);
+        cuda_check(cudaEventRecord(s->host.left[window], s->host.out));
+    }
+}
+
+// ---- The update ----
+
+// Describes elements [begin, end) of a chunk's bucket.
+static inline UpdatePart update_part(const Trainer *t, const UpdateChunk &c, int64_t begin, int64_t end) {
+    const Optimizer *o = &t->optimizer;
+    int bucket = c.bucket;
+    auto from = [&](auto array) { return chunk_element(t, array, c, begin); };
     int64_t decayed = zero_decayed(&t->shards.layout, bucket) - begin; // negative if the part begins after them
     return {from(t->model.params),
             from(o->master),
@@ -66,24 +142,25 @@ static inline UpdatePart update_part(const Trainer *t, int bucket, int64_t begin
             decayed,
             zero_first_index(&t->shards.layout, bucket) + begin,
             0,
-            0};
+            0,
+            from(o->m16),
+            from(o->v16)};
 }
 
-// Calls visit(part, i) for parts of elements [begin, end) of a bucket, where i is the part's first element, counted
-// from `begin`. All of them are one part if the bucket is one of the whole model's. Otherwise each piece of a tensor is
-// a part, because a tensor that is split lies in strips in the whole model.
-template <class Visit>
-static inline void visit_update_parts(const Trainer *t, int bucket, int64_t begin, int64_t end, Visit visit) {
+// Calls visit(part, i) for the parts of a chunk, where i is the part's first element in the bucket. A chunk is one part
+// if its bucket is one of the whole model's. Otherwise each piece of a tensor is a part, because a tensor that is split
+// lies in strips in the whole model.
+template <class Visit> static inline void visit_update_parts(const Trainer *t, const UpdateChunk &c, Visit visit) {
     const ZeroLayout *zero = &t->shards.layout;
     ZeroPiece pieces[ZERO_MAX_PIECES];
-    if (zero_lies_whole(zero, bucket)) { return visit(update_part(t, bucket, begin, end), (int64_t)0); }
-    int n = zero_pieces(zero, bucket, begin, end, pieces);
+    if (zero_lies_whole(zero, c.bucket)) { return visit(update_part(t, c, c.begin, c.end), c.begin); }
+    int n = zero_pieces(zero, c.bucket, c.begin, c.end, pieces);
     for (int i = 0; i < n; i++) {
         const ZeroPiece &piece = pieces[i];
-        UpdatePart part = update_part(t, bucket, piece.in_bucket, piece.in_bucket + piece.strips * piece.count);
+        UpdatePart part = update_part(t, c, piece.in_bucket, piece.in_bucket + piece.strips * piece.count);
         part.first_index = piece.index;
         if (piece.strips > 1) { part.width = piece.count, part.stride = piece.stride; }
-        visit(part, piece.in_bucket - begin);
+        visit(part, piece.in_bucket);
     }
 }
 
@@ -139,17 +216,22 @@ static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
             cuda_check(cudaMemsetAsync(room.parts, 0, bytes, t->gpu.stream));
         }
         for (int i = 0; i < blocks; i++) {
-            UpdatePart part = update_part(t, 1 + first + i, held.begin, held.end);
-            part.update = muon_update(t, i);
-            muon_momentum(part, factors, t->stats.result, t->gpu.stream);
+            walk_chunks(t, 1 + first + i, held, MUON_MOMENTUM_USES, [&](const UpdateChunk &c) {
+                visit_update_parts(t, c, [&](UpdatePart part, int64_t at) {
+                    part.update = muon_update(t, i) + at - held.begin;
+                    muon_momentum(part, factors, t->stats.result, t->gpu.stream);
+                });
+            });
         }
         if (travels) { gather_matrices(s, room, blocks); }
         orthogonalize_blocks(t, own);
         if (travels) { scatter_matrices(s, room, blocks); }
         for (int i = 0; i < blocks; i++) {
-            visit_update_parts(t, 1 + first + i, held.begin, held.end, [&](UpdatePart part, int64_t at) {
-                part.update = muon_update(t, i) + at;
-                muon_apply(part, factors, t->stats.result, t->gpu.stream);
+            walk_chunks(t, 1 + first + i, held, USES_WEIGHTS, [&](const UpdateChunk &c) {
+                visit_update_parts(t, c, [&](UpdatePart part, int64_t at) {
+                    part.update = muon_update(t, i) + at - held.begin;
+                    muon_apply(part, factors, t->stats.result, t->gpu.stream);
+                });
             });
         }
     }
@@ -164,12 +246,15 @@ static inline void update_with_muon(Trainer *t, const MuonFactors &factors) {
 // result.
 static inline void trainer_update(Trainer *t, const AdamWFactors &adamw, const MuonFactors &muon) {
     Range timed("update");
-    bool shares = t->optimizer.m.parts && !t->model.params.parts;
+    bool shares = t->shards.stage >= ZERO_OPTIMIZER && !t->model.params.parts;
+    communicate_after_compute(&t->shards);
+    stream_follows(t->shards.comm_stream, t->shards.host.out, t->shards.host.reached); // gradients have left
     if (t->model.shape.optimizer == OPTIMIZER_MUON) { update_with_muon(t, muon); }
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
-        BucketRange range = adamw_range(t, b);
-        visit_update_parts(t, b, range.begin, range.end, [&](const UpdatePart &part, int64_t) {
-            adamw_update(part, adamw, t->stats.result, t->gpu.stream);
+        walk_chunks(t, b, adamw_range(t, b), ADAMW_USES, [&](const UpdateChunk &c) {
+            visit_update_parts(t, c, [&](const UpdatePart &part, int64_t) {
+                adamw_update(part, adamw, t->stats.result, t->gpu.stream);
+            });
         });
         if (shares) { share_updated_bucket(&t->shards, t->model.params, b); }
     }
@@ -179,6 +264,7 @@ static inline void trainer_update(Trainer *t, const AdamWFactors &adamw, const M
         communicate_after_compute(&t->shards);
         forget_fetched(&t->shards);
     }
+    await_host(&t->shards);
 }
 
 #endif // LLMC_TRAINER_UPDATE_CUH

@@ -31,7 +31,7 @@ static int64_t activation_bytes_of(const ModelConfig *config, int L, int64_t N, 
     static MemoryPlan plan;
     void *pointer;
     int64_t stride;
-    ActShape shape = {*config, N, N, 256, level, false, ON_CPU, type, 1, L, 1, 1, 0, true};
+    ActShape shape = {*config, N, N, 256, level, false, ON_CPU, type, 1, L, 1, 1, 0, true, false};
     shape.config.num_layers = L;
     plan_init(&plan, phase_names);
     for (int i = 0; i < ACT_dresidual; i++) { plan_activation(&plan, &shape, i, (ActSlot){&pointer, &stride}); }

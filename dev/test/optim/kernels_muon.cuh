@@ -94,6 +94,27 @@ TEST(test_muon_momentum) {
     }
 }
 
+// A momentum in bf16 is that of fp32, rounded at random. The update is that of fp32.
+TEST(test_muon_narrow_momentum) {
+    for (const MuonShape &shape : muon_shapes) {
+        MuonArrays a(shape, STEP_GOES_ON), narrow(shape, STEP_GOES_ON);
+        DeviceArray<floatX> m(a.count());
+        m.set(a.m.get());
+        a.m.set(m.get());
+        UpdatePart part = narrow.part();
+        part.m = NULL, part.m16 = m.data + a.place(1, 0);
+        muon_momentum(part, narrow.factors, narrow.result.data, 0);
+        muon_momentum(a.part(), a.factors, a.result.data, 0);
+        std::vector<float> want = a.m.get();
+        for (int64_t i = 0; i < shape.n; i++) {
+            float *x = &want[a.place(1, i)];
+            *x = rounded_by(*x, a.factors.key + 1, (uint64_t)(1000 + i));
+        }
+        check_equal(t, "m in bf16 of " + a.name(), m.get(), want);
+        check_equal(t, "update of " + a.name(), narrow.update.get(), a.update.get());
+    }
+}
+
 TEST(test_muon_apply) {
     for (const MuonShape &shape : muon_shapes) {
         check_muon_apply(t, shape, STEP_GOES_ON);

@@ -308,6 +308,40 @@ TEST(test_adamw_master_or_not) {
     CHECK(t, with.m.hash() == without.m.hash() && with.v.hash() == without.v.hash(), "other moments");
 }
 
+// x rounded at random, by the definition.
+static float rounded_by(float x, uint64_t key, uint64_t index) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (sizeof(floatX) < sizeof(float)) { bits = (bits + (rounding_bits(key, index) & 0xffffu)) & 0xffff0000u; }
+    memcpy(&x, &bits, sizeof(bits));
+    return x;
+}
+
+// Moments in bf16 are those of fp32, rounded at random with keys of their own. The weights do not notice.
+TEST(test_adamw_narrow_moments) {
+    const int64_t n = 1027, index = 5001;
+    for (bool with_master : {true, false}) {
+        UpdateArrays wide(n);
+        DeviceArray<floatX> m(n), v(n);
+        m.set(wide.m.get()), v.set(wide.v.get());
+        wide.m.set(m.get()), wide.v.set(v.get());
+        UpdateArrays narrow(n);
+        UpdatePart part = narrow.part(0, n, index, with_master);
+        part.m = part.v = NULL, part.m16 = m.data, part.v16 = v.data;
+        adamw_with(part, adamw_step(3), narrow.result.data);
+        adamw_with(wide.part(0, n, index, with_master), adamw_step(3), wide.result.data);
+        std::vector<float> want_m = wide.m.get(), want_v = wide.v.get();
+        uint64_t key = adamw_step(3).key;
+        for (size_t i = 0; i < (size_t)n; i++) {
+            want_m[i] = rounded_by(want_m[i], key + 1, (uint64_t)index + i);
+            want_v[i] = rounded_by(want_v[i], key + 2, (uint64_t)index + i);
+        }
+        check_values(t, "m in bf16", m.get(), want_m, 0.0, 0.0);
+        check_values(t, "v in bf16", v.get(), want_v, 0.0, 0.0);
+        CHECK(t, narrow.params.hash() == wide.params.hash() && narrow.master.hash() == wide.master.hash(), "weights");
+    }
+}
+
 // The first update from m = v = 0: bias correction makes it a step of lr against the sign of the gradient, however
 // large or small that is.
 TEST(test_adamw_bias_correction) {

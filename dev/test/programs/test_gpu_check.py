@@ -29,6 +29,7 @@ TRAINER = """
         echo "step $i/$steps | loss 10.8 | norm 1 | lr 3e-4 | $ms ms | 55 tok/s | 41% of peak | 0:01 left"
     done
     hash=7; is other && [ "$stage" = 3 ] && hash=8
+    is host && [[ $options = *offload* ]] && hash=8
     [ "${rank:-0}" != 0 ] || echo "weights hash $hash" """
 STAND_INS = {
     "nvidia-smi": """
@@ -105,7 +106,8 @@ def test_all_is_well():
     assert names[:6] == ["build the trainers", "build the tests", "test_gpt2cu", "test_llama3cu", "all terms of sums",
                          "kernels"], names
     ranks = [f"d12 on {count}, stage {stage}" for count in (1, 2, 3) for stage in range(4 if count > 1 else 1)]
-    assert names[6:15] == ranks and names[15] == "Muon on 3, --fp8 0", names
+    ranks.insert(1, "d12 on 1, --offload all")
+    assert names[6:16] == ranks and names[16] == "Muon on 3, --fp8 0", names
     assert parts["d12, batch 64, --fp8 0"] == ("ok", "6400.25 ms, 55 tok/s, 41% of peak"), parts
     assert parts["d48, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
     assert parts["llama:1B, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
@@ -120,6 +122,7 @@ FAULTS = (  # what goes wrong, the parts that fail, the parts that are skipped
     ("terms one", {"all terms of sums"}, set()),
     ("other one no-torch", set(), {"PyTorch"}),  # one GPU has no other stages
     ("other no-torch", {"weights on 2", "weights on 3"}, {"PyTorch"}),
+    ("host one no-torch", {"weights on 1"}, {"PyTorch"}),
     ("breaks one no-torch", {"Muon on 1, --fp8 0", "Muon on 1, --fp8 1"}, {"PyTorch"}),
     ("old small one no-torch", set(), {"Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0",
                                        "d48, batch 16, --fp8 1", "llama:1B, batch 16, --fp8 0",

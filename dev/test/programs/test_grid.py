@@ -11,8 +11,10 @@ import pytest
 
 import cli
 import formats
+import grids
 from cli import logged_losses, steps_of, stopped_after, weights_hash
 from evalfiles import eval_file, questions
+from grids import CLIP, GPT2, LLAMA, MUON, T, UNTIED, VOCAB
 from ranks import Ranks, ran
 from tools import read
 
@@ -22,23 +24,12 @@ FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", f"{FOLDER}/train_gpt2
 if not os.path.exists(FP32):
     pytest.skip(f"no {FP32} here", allow_module_level=True)
 
-T, VOCAB, STEPS = 8, 61, 3 if QUICK else 5
-GPT2 = ["--layers", 3, "--heads", 4, "--channels", 32, "--context", 16]
-LLAMA = ["--layers", 3, "--heads", 8, "--channels", 64, "--kv-heads", 4, "--context", 16, "--init", "llama:d2"]
-UNTIED = ["--layers", 5, "--heads", 4, "--channels", 32, "--kv-heads", 2, "--context", 16, "--init", "llama:8B"]
-MUON = ["--optimizer", "muon", "--muon-warmup", 3]
-CLIP = 0.5  # less than the first step's norm
+STEPS = 3 if QUICK else 5
 TOLERANCE = {False: 1e-5, True: 1e-3}  # of losses; with Muon, which amplifies rounding
 
 
 def options(model, *more):
-    for name, count, seed in (("g_train.bin", 1500, 1), ("g_val.bin", 5 * T + 1, 2)):
-        if not os.path.exists(cli.path(name)):
-            cli.shard(name, cli.random_tokens(count, VOCAB, seed))
-    return ["--train-data", cli.path("g_train.bin"), "--val-data", cli.path("g_val.bin"), *model, "--vocab", VOCAB,
-            "--seq-len", T, "--total-batch", 4 * T, "--batch-size", 1, "--lr", 3e-3, "--warmup", 2, "--adam-eps", 1e-4,
-            "--weight-decay", 0.1, "--grad-clip", CLIP, "--tf32", 0, "--val-every", 5, "--sample-every", 0,
-            "--steps", STEPS, *more]
+    return grids.options(model, "--tf32", 0, "--steps", STEPS, *more)
 
 
 def moments(folder):
@@ -110,10 +101,10 @@ INTERLEAVED = ["--pp-schedule", "interleaved"]
 GRIDS = [(GPT2, False, 2, "--tp", 2), (GPT2, True, 4, "--tp", 2, "-z", 1), (LLAMA, False, 8, "--tp", 4, "-z", 3),
          (UNTIED, False, 4, "--pp", 2, *INTERLEAVED), (LLAMA, False, 6, "--pp", 3, "-z", 2),
          (GPT2, False, 8, "--pp", 2, "--tp", 2, "-z", 3), (LLAMA, False, 4, "--cp", 2, "-z", 2),
-         (GPT2, False, 4, "--cp", 2, "--pp", 2, "--recompute", 3),
-         (LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2)]
-MORE = [(UNTIED, True, 4, "--pp", 2, *INTERLEAVED), (LLAMA, True, 4, "--tp", 4), (LLAMA, True, 4, "--cp", 2, "-z", 2),
-        (LLAMA, False, 4, "--cp", 4, "-z", 1), (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
+         (GPT2, False, 4, "--cp", 2, "--pp", 2, "--recompute", 3)]
+MORE = [(LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2), (UNTIED, True, 4, "--pp", 2, *INTERLEAVED),
+        (LLAMA, True, 4, "--tp", 4), (LLAMA, True, 4, "--cp", 2, "-z", 2), (LLAMA, False, 4, "--cp", 4, "-z", 1),
+        (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
         (GPT2, True, 8, "--cp", 2, "--tp", 2, "-z", 1), (GPT2, False, 6, "--pp", 3, "-z", 0, "--pp-schedule", "afab"),
         (GPT2, False, 4, "--tp", 4, "--sp", 0), (GPT2, False, 2, "--cp", 2), (GPT2, True, 8, "--cp", 4, "-z", 3),
         (UNTIED, True, 8, "--tp", 2, "--pp", 2, *INTERLEAVED, "--sp", 0, "-z", 2),
@@ -195,8 +186,8 @@ def test_evaluation():
     params = cli.make_params(config, deviation=0.2)
     model = cli.model("grid_evaluated.bin", config, params)
     data = cli.shard("grid_e_val.bin", cli.random_tokens(8 * 16 + 1, VOCAB))
-    run = ["--init", model, "--steps", 0, "--val-data", data,
-           "--seq-len", 16, "--batch-size", 3, "--sample-tokens", 12, "--tf32", 0, "-h", 1, "--hellaswag-data",
+    run = ["--init", model, "--steps", 0, "--val-data", data, "--seq-len", 16, "--batch-size", 3,
+           "--sample-tokens", 3 if QUICK else 12, "--tf32", 0, "-h", 1, "--hellaswag-data",
            eval_file("grid_questions.bin", questions(config, params, 9, 24))]
     trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_NO_GPU="1")
     trainer.refused(*run, "--cp", 8, "-np", 8, "--plan", says=["--hellaswag: the ranks of --cp 8", "of 24 tokens"])
@@ -222,7 +213,7 @@ def test_resumed_on_other_grids(muon):
     for count, *other in ((1, ), (8, "-z", 3), (4, "--tp", 4), (4, "--cp", 2, "--pp", 2, "-z", 2)):
         folder = stopped_after(2, saved.folder, "grid_stopped")
         out = ran_grid(LLAMA, count, *options(LLAMA, *more, *other, "--out-dir", folder, "--resume"))
-        assert steps_of(out) == [3, 4, 5], out
+        assert steps_of(out) == [*range(3, STEPS + 1)], out
         for a, b in zip(saved.losses, logged_losses(folder)):
             assert abs(a - b) <= TOLERANCE[muon] * a, (count, other, saved.losses, logged_losses(folder))
     folder = stopped_after(2, saved.folder, "grid_stopped")
@@ -261,7 +252,7 @@ def test_a_rank_is_killed():
 
 @pytest.mark.long
 def test_a_rank_hangs_or_is_late():
-    grid_fault("hang@6:80", ["no progress for 8 s"])
+    grid_fault("hang@6:80", [re.compile("no progress for [0-9]+ s")])  # 8, or more where processes wait for cores
     late = options(GPT2, "--pp", 2, "--cp", 2, "--tp", 2)
     assert weights_hash(ran_grid(GPT2, 8, *late)) == weights_hash(
         ran_grid(GPT2, 8, *late, EMU_NCCL_FAULT="delay@3:80:2"))

@@ -55,6 +55,28 @@ def test_traffic_of_a_grid(grid):
         assert abs(bytes_ - (int(found[1]) if found else 0)) <= 0.005 * bytes_, (kind, bytes_, out)
 
 
+@pytest.mark.parametrize("offload", ("optimizer,gradients", "master,parameters --moments bf16", "residuals", "all"))
+def test_bus(offload):
+    """Bytes between a GPU and its host, but for padding."""
+    for model in ("-e llama:8B -b 2 -t 2048 -d 16384", "-e d12 -b 4 -d 16384"):
+        program = EMULATED.replace("gpt2", "llama3") if "llama" in model else EMULATED
+        if not os.path.exists(program):
+            pytest.skip(f"{os.path.basename(program)} is not built (make {os.path.basename(program)})")
+        words = f"{model} -r 3 --offload {offload}"
+        out = subprocess.run([program, "--plan", *words.split()], capture_output=True, text=True, check=True).stdout
+        found = map(int, re.search(r"^bus +(\d+) bytes to each GPU, (\d+) from it$", out, re.M).groups())
+        for bytes_, passes, update in zip(found, *step(words).bus()):
+            assert abs(bytes_ - passes - update) <= 1e-4 * bytes_, (words, bytes_, passes, update)
+
+
+def test_a_slow_bus_takes_time():
+    """Few tokens at a time wait for the bus, many hide it but for the update."""
+    words = "-e llama:8B --gpu 4090 -t 2048 -d 131072 -r 3 --offload all -b"
+    few, many = step(f"{words} 1"), step(f"{words} 32")
+    assert few.seconds_with_bus(25e9) > 1.3 * few.seconds and many.seconds_with_bus(25e9) < 1.1 * many.seconds
+    assert many.seconds < many.seconds_with_bus(50e9) < many.seconds_with_bus(25e9)
+
+
 def test_a_pipeline_waits():
     """A stage is idle for (p - 1) / (m v + p - 1) of a step, and more chunks send more."""
     words = "-e llama:8B -np 4 --pp 4 -b 1 -t 4096 -d 65536"

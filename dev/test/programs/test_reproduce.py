@@ -249,6 +249,34 @@ def test_help():
     assert reads == settings, reads ^ settings
 
 
+# ---- Fine-tuning on one GPU ----
+
+FINETUNE = os.path.join(COPY, "scripts/finetune_llama_8B.sh")
+
+
+def test_finetune_plan(llama):
+    """8B fits into 24 GB with what the script names, and its head says how much it takes."""
+    out = ran(0, FINETUNE, "README.md", "--gpu-memory", "23", cwd=COPY, SMOKE="0", PLAN="1", TRAINER=llama)
+    text = text_of("scripts/finetune_llama_8B.sh")
+    gpu, host = (re.search(rf"^#   {place}.*? ([\d.]+ GiB) .* planned", text, re.M)[1]
+                 for place in ("on the GPU", "on the host"))
+    assert f"\nmemory      {gpu} on the GPU, planned\n" in out, out
+    assert f": {host} of pinned memory for each GPU\n" in out and "\nfits        yes, " in out, out
+
+
+@pytest.mark.long
+def test_finetune(llama):
+    out = ran(0, FINETUNE, "README.md", cwd=COPY, OUT_DIR="run_smoke_finetune", TRAINER=llama)
+    assert re.search(r": step 4: validation loss [\d.]+; for Hugging Face: run_smoke_finetune/hf$", out.strip()), out
+    assert os.path.getsize(os.path.join(COPY, "run_smoke_finetune/hf/model.safetensors")) > 0
+    assert "\noffload     optimizer,master,gradients,residuals: " in out and "moments in bf16" in out, out
+    text = ran(0, FINETUNE, "--help")
+    assert "TRAINER=./train_llama3cu" in text and "set -eu" not in text, text
+    for more, says in (([], "give a text"), (["no_such.txt"], "no_such.txt: there is no such file"),
+                       (["README.md", "--steps", "3"], "--steps: set STEPS")):
+        assert says in ran(1, FINETUNE, *more, cwd=COPY, TRAINER=llama)
+
+
 # ---- Several nodes ----
 
 # One node: test_multi_node.py has several, and Slurm, but a machine's emulated GPUs are all of one host.

@@ -61,7 +61,7 @@ static void check_bucket_order(Test *t, const ZeroLayout *z, int b, const int *o
     for (int k = 0; k < n; k++) {
         CHECK(t, zero_tensor_offset(z, order[k]) == offset, "%s at %lld, expected %lld", param_specs[order[k]].name,
               (long long)zero_tensor_offset(z, order[k]), (long long)offset);
-        CHECK(t, zero_bucket_of(order[k], b - 1) == b, "%s of bucket %d", param_specs[order[k]].name, b);
+        CHECK(t, zero_bucket_of(z, order[k], b - 1) == b, "%s of bucket %d", param_specs[order[k]].name, b);
         offset += tensor_size(z, order[k]);
         if (param_specs[order[k]].decay == DECAY) { decayed = offset; }
     }
@@ -110,7 +110,7 @@ static void check_inverse(Test *t, const ZeroLayout *z) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t size = tensor_size(z, i);
         for (int64_t k = 0; k < param_size(&z->config, i); k++) {
-            int layer = (int)(k / size), b = zero_bucket_of(i, layer);
+            int layer = (int)(k / size), b = zero_bucket_of(z, i, layer);
             int64_t at = zero_tensor_offset(z, i) + k % size;
             ZeroPiece pieces[ZERO_MAX_PIECES];
             int n = zero_pieces(z, b, at, at + 1, pieces);
@@ -400,7 +400,7 @@ static Traffic act_step(const ZeroLayout *z, int stage, int sizeof_param, int64_
     for (int b = 1; z->muon[1] > 0 && stage > 0 && b < z->num_buckets; b++) { // to the owner, and back
         matrices += 2 * ring_bytes(z->num_ranks, zero_shard(z, b) * sizeof_param);
     }
-    return (Traffic){gradients, params, matrices, 0, 0, 0};
+    return (Traffic){gradients, params, matrices, 0, 0, 0, 0, 0};
 }
 
 static void check_bytes(Test *t, const ZeroLayout *adamw) {

@@ -1,0 +1,20 @@
+"""Small models, and the options of runs of them, for tests that compare such runs bit for bit."""
+import os
+
+import cli
+
+T, VOCAB = 8, 61
+GPT2 = ["--layers", 3, "--heads", 4, "--channels", 32, "--context", 16]
+LLAMA = ["--layers", 3, "--heads", 8, "--channels", 64, "--kv-heads", 4, "--context", 16, "--init", "llama:d2"]
+UNTIED = ["--layers", 5, "--heads", 4, "--channels", 32, "--kv-heads", 2, "--context", 16, "--init", "llama:8B"]
+MUON = ["--optimizer", "muon", "--muon-warmup", 3]
+CLIP = 0.5  # less than the first step's norm
+
+
+def options(model, *more):
+    for name, count, seed in (("g_train.bin", 1500, 1), ("g_val.bin", 5 * T + 1, 2)):
+        if not os.path.exists(cli.path(name)):
+            cli.shard(name, cli.random_tokens(count, VOCAB, seed))
+    return ["--train-data", cli.path("g_train.bin"), "--val-data", cli.path("g_val.bin"), *model, "--vocab", VOCAB,
+            "--seq-len", T, "--total-batch", 4 * T, "--batch-size", 1, "--lr", 3e-3, "--warmup", 2, "--adam-eps", 1e-4,
+            "--weight-decay", 0.1, "--grad-clip", CLIP, "--val-every", 5, "--sample-every", 0, *more]

@@ -1,0 +1,237 @@
+"""--offload: what waits in the host's memory changes no bit of a run."""
+import itertools
+import os
+import re
+
+import pytest
+
+import cli
+from cli import logged_losses, steps_of, stopped_after, weights_hash
+from gpu_program import GPU, PROGRAM
+from grids import GPT2, LLAMA, MUON, UNTIED, T, options
+from ranks import Ranks, ran
+
+QUICK = "TEST_QUICK" in os.environ
+KINDS = ["optimizer", "master", "gradients", "residuals", "parameters"]
+STAGE = dict(zip(KINDS, (1, 1, 2, 0, 3)))  # the least on several ranks
+NAMES = {id(GPT2): "gpt2", id(LLAMA): "llama", id(UNTIED): "llama8"}
+STEPS = 3
+
+
+def program_of(model):
+    return PROGRAM if model is GPT2 else PROGRAM.replace("train_gpt2", "train_llama3")
+
+
+def run_of(model, muon, *more):
+    """Two micro-batches or more on each rank, and a validation between two steps."""
+    return options(model, *(MUON if muon else []), "--total-batch", 8 * T, "--val-every", 2, "--steps", STEPS, *more)
+
+
+def ran_offload(model, count, *run, **environment):
+    return ran(count, *run, only={rank: {"program": program_of(model)} for rank in range(count)}, **environment)
+
+
+REFERENCES = {}
+
+
+def has_equal_bits(model, muon, count, stage, offload, *more):
+    key = id(model), muon, count, stage, more
+    run = run_of(model, muon, "-z", stage, *more)
+    if key not in REFERENCES:
+        REFERENCES[key] = ran_offload(model, count, *run)
+    out, want = ran_offload(model, count, *run, "--offload", offload, EMU_CHECK="1"), REFERENCES[key]
+    assert f"\noffload     {offload}: " in out or offload == "all", out
+    assert cli.losses(out) == cli.losses(want) and cli.val_losses(out) == cli.val_losses(want), (out, want)
+    assert weights_hash(out) == weights_hash(want), (out, want)
+
+
+def cases():
+    """Each kind, pairs and all on one GPU; on 2 in each stage what it is the first to allow, and all; all on 4. Models
+    and optimizers take turns."""
+    turn = itertools.cycle(itertools.product((GPT2, UNTIED, LLAMA), (False, True)))
+    pairs = [",".join(KINDS[k] for k in sorted((i, (i + 2) % 5))) for i in range(5)]
+    for kinds in (*KINDS, *pairs, "all"):
+        yield (*next(turn), 1, 0, kinds)
+    for stage in range(4):
+        for kinds in (*(kind for kind in KINDS if STAGE[kind] == stage), "all"):
+            yield (*next(turn), 2, stage, kinds)
+        yield (*next(turn), 4, stage, "all")
+
+
+ALL = list(cases())
+SOME = [(GPT2, True, 1, 0, "all"), (UNTIED, True, 2, 3, "all"), (LLAMA, False, 2, 2, "all")]
+MORE = [*ALL, (UNTIED, False, 1, 0, "all", "--recompute", 3), (GPT2, False, 2, 1, "optimizer,master"),
+        (GPT2, False, 1, 0, "all", "--fp8", 1, "--channels", 64), (GPT2, False, 4, 2, "all", "--tp", 2),
+        (LLAMA, False, 2, 0, "all", "--tp", 2), (LLAMA, True, 4, 3, "all", "--tp", 2, "--cp", 2),
+        (UNTIED, False, 4, 1, "optimizer,master", "--pp", 2),
+        (GPT2, True, 1, 0, "all", "-w", 0), (GPT2, False, 1, 0, "all", "--recompute", 2)]
+
+
+def name_of(case):
+    return "_".join([NAMES[id(case[0])], "muon" if case[1] else "adamw", *map(str, case[2:])])
+
+
+@pytest.mark.parametrize("case", SOME, ids=name_of)
+def test_equal_bits(case):
+    has_equal_bits(*case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MORE, ids=name_of)
+def test_more_equal_bits(case):
+    has_equal_bits(*case)
+
+
+# ---- Memory and the bus ----
+
+
+def planned(trainer, *run):
+    return trainer.ran(*run, "--plan", "--gpu-memory", 8)
+
+
+def numbers(pattern, out):
+    return [tuple(map(int, found)) for found in re.findall(pattern, out, re.M)]
+
+
+BUS = r"^bus +(\d+) bytes to each GPU, (\d+) from it$"
+PLANS = [(GPT2, 1, "--offload", "all"),
+         pytest.param((UNTIED, 1, "--offload", "all", *MUON, "--moments", "bf16"), marks=pytest.mark.long),
+         pytest.param((UNTIED, 2, "--offload", "all", "-z", 3), marks=pytest.mark.long),
+         pytest.param((LLAMA, 2, "--offload", "optimizer,gradients", "-z", 2, *MUON), marks=pytest.mark.long),
+         pytest.param((GPT2, 4, "--offload", "all", "-z", 3, "--tp", 2), marks=pytest.mark.long),
+         pytest.param((GPT2, 1, "--offload", "master,parameters"), marks=pytest.mark.long)]
+
+
+def name_of_plan(case):
+    return "_".join([NAMES[id(case[0])], *map(str, case[1:]), "happens"])
+
+
+@pytest.mark.parametrize("case", PLANS, ids=name_of_plan)
+def test_plan_is_what_happens(case):
+    """Memory, and what passes between a GPU and its host, and between GPUs. A validation would move more."""
+    model, count, *more = case
+    run = run_of(model, False, *more, "--val-every", 0)
+    out = ran_offload(model, count, *run)
+    trainer = cli.Trainer(program_of(model), os.path.basename(program_of(model)), EMU_NO_GPU="1")
+    plan = planned(trainer, *run, "--num-processes", count)
+    for pattern in (BUS, r"^(?:sent| ) +(\d+) bytes of gradients, (\d+) of parameters"):
+        want = [tuple(STEPS * number for number in row) for row in numbers(pattern, plan)]
+        assert numbers(pattern, out) == want and (want or pattern != BUS), (pattern, plan, out)
+    for line in (r"^memory +.* on the GPU.*\n += .*$", r"^offload .*$"):
+        assert re.search(line, out, re.M).group() == re.search(line, plan, re.M).group(), (plan, out)
+
+
+LLAMA_8B = ["-e", "llama:8B", "-t", 2048, "-d", 2**19, "-r", 3]
+LLAMA_PLAN = cli.Trainer(program_of(LLAMA), os.path.basename(program_of(LLAMA)), EMU_NO_GPU="1")
+
+
+def test_plan_of_8B():
+    """By arithmetic: 4 bytes for a number of fp32, 2 of bf16, for each of 8,030,261,248 parameters."""
+    P, table = 8030261248, {}
+    plan = LLAMA_PLAN.ran(*LLAMA_8B, "-b", 2, "--offload", "optimizer,master,gradients,residuals", "--plan", "all",
+                          "--gpu-memory", 23)
+    device, host = plan.split("\nOn the host\n")
+    for place, text in (("gpu", device), ("host", host)):
+        rows = re.findall(r"^(\w+) +\(.*?\) +\w+ +(\d+) ", text, re.M)
+        table.update({(place, name): int(size) for name, size in rows})
+    block, tokens = 218112000, 128256 * 4096
+    want = {("gpu", "params"): 2 * P, ("gpu", "grad_slots"): 4 * (2 * block + tokens + 4096),
+            ("gpu", "master_window"): 2 * 2**24 * 4, ("gpu", "residual"): 2 * 2 * 4096 * 4096,
+            ("host", "master"): 4 * P, ("host", "grads"): 4 * P, ("host", "adam_m"): 4 * P, ("host", "adam_v"): 4 * P,
+            ("host", "residuals"): 31 * 2 * 4096 * 4096}
+    assert {key: table.get(key) for key in want} == want, plan
+    m, residuals = 128, 31 * 2 * 4096 * 4096
+    assert numbers(BUS, plan) == [((m - 1) * 4 * P + m * residuals + 16 * P, m * 4 * P + m * residuals + 12 * P)], plan
+    assert "\nfits        yes, " in plan
+
+
+def test_llama_leaves_to_the_host_what_does_not_fit():
+    """In one order, until it fits, and no more than must be."""
+    for memory, want in ((79, ",".join(KINDS[:2])), (23, ",".join(KINDS))):
+        plan = LLAMA_PLAN.ran(*LLAMA_8B, "--auto", "--plan", "--gpu-memory", memory)
+        assert re.search(rf"^auto +--batch-size \d+ --recompute 3 --offload {want}: fits into", plan, re.M), plan
+        assert f"\noffload     {want}: " in plan and "\nfits        yes, " in plan, plan
+    plan = LLAMA_PLAN.ran(*LLAMA_8B[:2], "-t", 1024, "-d", 8192, "--auto", "--plan", "--gpu-memory", 300)
+    assert "offload" not in plan, plan
+    plan = LLAMA_PLAN.ran(*LLAMA_8B, "--auto", "--plan", "--gpu-memory", 79, "-np", 2, "-z", 2)
+    assert re.search(r"--offload optimizer(,master)?: fits into", plan), plan
+
+
+# ---- Refusals ----
+
+
+def test_refusals():
+    trainer = cli.Trainer(PROGRAM, os.path.basename(PROGRAM), EMU_NO_GPU="1")
+    gradients = ["--offload", "gradients", "-np", 2, "-z", 1]
+    for more, says in ((["--offload", ","], ["--offload: names nothing"]),
+                       (["--offload", "moments"], ["'moments' is none of optimizer,master,gradients"]),
+                       (gradients, ["--offload gradients: needs", "--zero-stage 2 or 3"]),
+                       (["--offload", "optimizer", "-np", 2], ["--offload optimizer: needs", "--zero-stage 1 or more"]),
+                       (["--offload", "residuals", "-np", 2, "--pp", 2], ["--offload residuals: needs a run", "--pp"]),
+                       (["--offload", "master", "-w", 0], ["--offload master: needs fp32 master weights"]),
+                       (["--offload", "optimizer", "--steps", 0], ["--offload optimizer: needs a run that trains"]),
+                       (["--moments", "bf17"], ["--moments"])):
+        trainer.refused("--plan", *more, says=says)
+
+
+def test_host_memory_is_short():
+    """Refused when it would be taken, in one line."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    run = run_of(GPT2, False, "--layers", 1000, "--channels", 1600, "--heads", 25, "--offload", "all", "--head-rows", 8)
+    if installed > 500 << 30:
+        pytest.skip("this machine has the memory")
+    cli.Trainer(PROGRAM, os.path.basename(PROGRAM)).refused(
+        *run, says=["needs 5", "GiB of pinned host memory for each of 1 GPUs", "--moments bf16"])
+
+
+# ---- Resumed ----
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", ([], MUON), ids=("adamw", "muon"))
+def test_killed_and_resumed(more):
+    """Without a word, when the third step's update or the fourth step is on its way. Checkpoints do not know of
+    --offload: the run goes on with less of it, or more."""
+    run = [*run_of(UNTIED, False, *more), "--steps", 6, "--checkpoint-every", 1]
+    whole = cli.new_folder("offload_whole")
+    want = ran_offload(UNTIED, 1, *run, "--out-dir", whole)
+    for kinds, then in (("all", "optimizer,gradients"), ("optimizer,master", "all")):
+        folder = cli.new_folder("offload_killed")
+        killed = Ranks(1, *run, "--out-dir", folder, "--offload", kinds, only={0: {"program": program_of(UNTIED)}})
+        killed.until_printed("^step +3/6")
+        killed.kill()
+        out = ran_offload(UNTIED, 1, *run, "--out-dir", folder, "--resume", "--offload", then)
+        assert 3 <= steps_of(out)[0] <= 6, out
+        assert weights_hash(out) == weights_hash(want) and logged_losses(folder) == logged_losses(whole), (kinds, then)
+
+
+# ---- A step that is refused ----
+
+
+def test_a_refused_update_changes_nothing():
+    """The parameters on the host are as they were: the search for the NaN finds it behind them."""
+    run = run_of(GPT2, False, "--lr", 100, "--warmup", 0, "--weight-decay", 100, "--grad-clip", 0, "--adam-eps", 1e-8,
+                 "--seq-len", 16, "--total-batch", 128, "--steps", 60)
+    for offload in ([], ["--offload", "all"], ["--offload", "parameters"]):
+        said = GPU.refused(*run, *offload, says=["first found in "])
+        assert "in parameter" not in said, (offload, said)
+
+
+# ---- Moments in bf16 ----
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("muon", (False, True), ids=("adamw", "muon"))
+def test_bf16_moments(muon):
+    """Offloaded, shared out and resumed they have the bits that one GPU gives them, and those of fp32 are near."""
+    want = ran_offload(GPT2, 1, *run_of(GPT2, muon, "--moments", "bf16"))
+    has_equal_bits(GPT2, muon, 1, 0, "all", "--moments", "bf16")
+    wide = ran_offload(GPT2, 1, *run_of(GPT2, muon))
+    assert weights_hash(wide) != weights_hash(want)
+    for a, b in zip(cli.losses(wide), cli.losses(want)):
+        assert abs(a - b) <= 2e-3 * a, (wide, want)
+    folder = cli.new_folder("offload_bf16")
+    saved = ran_offload(GPT2, 1, *run_of(GPT2, muon, "--moments", "bf16"), "--out-dir", folder, "--checkpoint-every", 1)
+    stopped = stopped_after(2, folder, "offload_stopped")
+    out = ran_offload(GPT2, 1, *run_of(GPT2, muon, "--moments", "bf16"), "--out-dir", stopped, "--resume")
+    assert weights_hash(out) == weights_hash(saved) == weights_hash(want), (saved, out)
