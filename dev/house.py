@@ -25,7 +25,7 @@ ROOMS = {
     "cuda": (852, 850, "base model"),
     "layers": (3738, 3150, "base model cuda"),
     "optim": (612, 700, "base model cuda"),
-    "ranks": (3036, 2000, "base model cuda"),
+    "ranks": (3042, 2000, "base model cuda"),
     "data": (1687, 1450, "base model"),
     "files": (1068, 1050, "base model"),
     "trainer": (3474, 1000, "base model cpu cuda layers optim ranks data files run"),

@@ -48,7 +48,7 @@ static inline bool offload_parse(int *set, const char *list, int possible, Error
         int i = 0;
         while (i < NUM_OFFLOADS && strcmp(offloads[i].name, name) != 0) { i++; }
         if (i == NUM_OFFLOADS) {
-            return fail(error, "--offload: '%s' is none of %s; nor all", name, offload_text(31).text);
+            return fail(error, "--offload: '%s' is none of %s,all", name, offload_text((1 << NUM_OFFLOADS) - 1).text);
         }
         if (!(possible & 1 << i)) { return fail(error, "--offload %s: needs %s", name, offloads[i].needs); }
         *set |= 1 << i;

@@ -318,8 +318,11 @@ static inline void zero_gradients(const Shards *s, Buckets<float> grads) {
     if (!grads.parts) { clear_buckets(s, grads); }
 }
 
-// Makes room for a bucket's gradients. Gradients in parts begin as zeros, and this rank's part begins as its sum since
-// the step's first micro-batch. So the reduction adds up micro-batches, too.
+// Tells whether ranks add up their gradients in each micro-batch, not only once a step: no rank keeps all of its own.
+static inline bool sums_each_time(const Shards *s) { return s->stage >= ZERO_GRADIENTS; }
+
+// Fills the slot of a bucket's gradients. They begin as zeros, and this rank's part begins as its sum since the step's
+// first micro-batch. So a reduction in each micro-batch adds up micro-batches, too.
 static inline void fill_gradient_slot(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
     cudaStream_t stream = grads.on_host ? s->comm_stream : s->stream;
     float *room = whole_bucket(s, grads, bucket);
@@ -327,7 +330,8 @@ static inline void fill_gradient_slot(Shards *s, Buckets<float> grads, int bucke
     cuda_check(cudaStreamWaitEvent(stream, s->reduced[zero_slot(&s->layout, bucket)], 0));
     cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), stream));
     // Each rank of the tensor group has the sum of the tensors that all of them hold. It must count once.
-    if (s->sums_unsplit && s->tensor.rank > 0) { end = min_i64(end, zero_split(&s->layout, bucket)); }
+    bool counts_once = s->sums_unsplit && sums_each_time(s) && s->tensor.rank > 0;
+    if (counts_once) { end = min_i64(end, zero_split(&s->layout, bucket)); }
     if (first_micro_batch || begin >= end) { return; }
     if (grads.on_host) { return copy_in(s, room + begin, bucket_part(s, grads, bucket), end - begin); }
     cuda_check(cudaMemcpyAsync(room + begin, bucket_part(s, grads, bucket), (size_t)(end - begin) * sizeof(float),
@@ -343,6 +347,7 @@ static inline void fetch_gradient(Shards *s, Buckets<float> grads, int bucket, b
     s->host.gradient_in_slot[slot] = bucket;
 }
 
+// Makes room for a bucket's gradients, which kernels queued from here on may add to.
 static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
     if (!grads.parts) { return; }
     if (!grads.on_host) { return fill_gradient_slot(s, grads, bucket, first_micro_batch); }
@@ -362,11 +367,12 @@ static inline void sum_unsplit(Shards *s, float *whole, int bucket) {
 // Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank. Ranks
 // that keep all gradients send them once a step.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
-    bool sums = (s->sums_unsplit || shares_buckets(s) || grads.on_host) && zero_size(&s->layout, bucket) > 0;
-    if (!sums || !(grads.parts || last_micro_batch)) { return; }
+    bool sums = (s->sums_unsplit || shares_buckets(s)) && (sums_each_time(s) || last_micro_batch);
+    if (zero_size(&s->layout, bucket) == 0 || !(sums || grads.on_host)) { return; }
     int64_t shard = zero_shard(&s->layout, bucket);
     float *whole = whole_bucket(s, grads, bucket);
     communicate_after_compute(s);
+    if (!sums) { return; } // release_gradient comes next
     if (s->sums_unsplit) { sum_unsplit(s, whole, bucket); }
     if (!shares_buckets(s)) { return; }
     float *own = grads.on_host ? whole + s->rank * shard : bucket_part(s, grads, bucket);
