@@ -28,7 +28,7 @@ ROOMS = {
     "ranks": (3042, 2000, "base model cuda"),
     "data": (1687, 1450, "base model"),
     "files": (1068, 1050, "base model"),
-    "trainer": (3474, 1000, "base model cpu cuda layers optim ranks data files run"),
+    "trainer": (3473, 1000, "base model cpu cuda layers optim ranks data files run"),
     "run": (3393, 2800, "base model data files"),
 }
 FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175, "Makefile": 252,

@@ -122,9 +122,8 @@ static inline void begin_block_backward(const Model *model, Gpu *gpu, Shards *sh
                                         const BatchRole *role) {
     int head = zero_head(&shards->layout);
     bool after_head = layer == model->pass.end - 1 && model->pass.last;
-    if (after_head && (head != 0 || !model->pass.first)) {
-        end_bucket(model, shards, head, role);
-    }                                                                                     // else embed_backward
+    bool complete = head != 0 || !model->pass.first; // else the embedding adds to the bucket (embed_backward)
+    if (after_head && complete) { end_bucket(model, shards, head, role); }
     if (layer == model->pass.end - 1) { fetch_bucket(shards, model->params, 1 + layer); } // another pass came between
     if (layer > model->pass.begin) { fetch_bucket(shards, model->params, layer); }
     await_bucket(shards, model->params, 1 + layer);

@@ -326,8 +326,8 @@ static inline void sum_squares(const Shards *s, double *partials, const float *p
                         stream);
 }
 
-// The gradients of a bucket are complete in this micro-batch. Those that go to the host are summed up before they
-// leave.
+// The gradients of a bucket are complete in this micro-batch. If they go to the host, their squares are summed up
+// first.
 static inline void end_bucket(const Model *model, Shards *shards, int bucket, const BatchRole *role) {
     end_gradient(shards, model->grads, bucket, role->last);
     if (model->grads.on_host && role->last) {
