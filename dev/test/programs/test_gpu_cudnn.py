@@ -31,15 +31,13 @@ def changed(name, value):
 
 @pytest.mark.long
 def test_near_to_our_own():
-    """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
+    """By default, where cuDNN is: other roundings."""
     own, cudnn = (ran(*RUN, *more, EMU_CHECK="1", **CUDNN) for more in
                   (["--attention", "own"], []))
     assert "attention on plain cores" in own and "attention by cuDNN 9.19.0, heads" in cudnn, (own, cudnn)
     for a, b in zip(losses(own), losses(cudnn)):
         assert abs(a - b) <= ROUNDING * a, (losses(own), losses(cudnn))
     assert weights_hash(own) != weights_hash(cudnn)
-    for options in (["--attention", "cudnn", "-r", 3], ["-r", 1]):
-        assert weights_hash(ran(*RUN, *options, **CUDNN)) == weights_hash(cudnn), options
     assert weights_hash(ran(*RUN)) == weights_hash(own)
 
 

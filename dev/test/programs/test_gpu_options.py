@@ -1,5 +1,4 @@
-"""The options that the GPU trainer has for itself, and what no schedule, number of threads or micro-batch may change:
-./train_gpt2emu (make train_gpt2emu; TRAIN_GPT2CU names another, ./train_gpt2cu where a GPU is). Its runs and files, and
+"""The options that the GPU trainer has for itself: ./train_gpt2emu (make train_gpt2emu; TRAIN_GPT2CU names another, ./train_gpt2cu where a GPU is). Its runs and files, and
 machines without a GPU: test_gpu_trainer.py. What it shares with the CPU trainer: test_options.py.
 """
 import re
@@ -29,14 +28,6 @@ def test_options_of_several_processes():
     for options in (("-z", 3, "-pg", 1), ("-pi", "tcp", "-ps", "127.0.0.1"),
                     ("-pi", "fs", "-pf", cli.new_folder("ranks"))):
         assert weights_hash(ran(*RUN, "-pn", 1, *options)) == want, options
-
-
-def test_any_order_of_blocks_and_threads():
-    """The emulator's orders of blocks, warps and lanes, and its threads; on hardware: three times the same."""
-    out = ran(*RUN, EMU_CHECK="1")
-    for variables in (dict(EMU_SCHEDULE="reversed"), dict(EMU_SCHEDULE="random:5"), dict(EMU_THREADS="4")):
-        again = ran(*RUN, **variables)
-        assert weights_hash(again) == weights_hash(out) and losses(again) == losses(out), (variables, out, again)
 
 
 def close(got, want):

@@ -2,10 +2,9 @@
 
 How they start, that they compute what one rank computes, what they send and save, that a run goes on with another
 number of ranks, and how each fault ends: after how long, with which message, and what the next start makes of it.
-ranks_table.py prints the tables of doc/several_gpus.md.
+test_grid.py compares the gradients of ranks with those of one rank; dev/test/ranks/test_comm.c has refusals of a start.
 
-TRAIN_GPT2CU names the program (./train_gpt2emu), TRAIN_GPT2CU_FP32 the same in fp32 (build/emu_fp32/train_gpt2emu):
-the comparison of losses is much sharper there. It is left out where that program is missing.
+Each fault prints its row of the table in doc/several_gpus.md: pytest -qs dev/test/programs/test_gpu_ranks.py
 """
 import array
 import atexit
@@ -28,7 +27,6 @@ from cli import log_of, logged_steps, losses, norms, steps_of, stopped_after, we
 from ranks import PROGRAM, Ranks, has_mpi, ran, refused
 from run_folder import record_of, speed_of
 
-FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 QUICK = "TEST_QUICK" in os.environ
 VOCAB = 61
 MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--context", 8]
@@ -81,8 +79,8 @@ NO_SIZE = [word for name in MODEL[::2] for word in (name, None)]
 
 
 @functools.lru_cache(None)
-def is_bf16(program=PROGRAM):
-    out = cli.Trainer(program, os.path.basename(program)).ran(*options(16, 1, 1), "--plan")
+def is_bf16():
+    out = gpu_program.ran(*options(16, 1, 1), "--plan")
     return re.search(r"^precision +(\w+)", out, re.M).group(1) == "bf16"
 
 
@@ -98,7 +96,7 @@ def test_starts():
                 continue
             folder = cli.new_folder(f"start_{how}_{count}")
             out = ran(count, *options(4, 1, 4), "-z", 1, "-o", folder, how=how)
-            assert f"ranks       {count} on 1 machine" in out, out
+            assert f"ranks       {count} on 1 machine" in out and f" x {count} ranks x " in out, out
             results[how, count] = weights_hash(out), log_of(folder), losses(out)
         assert len({str(results[key]) for key in results if key[1] == count}) == 1, results
     if has_mpi():
@@ -127,173 +125,44 @@ def test_nothing_is_reported_with_all_checks():
         ran(count, *options(2 * count, 1, 2, *more), *fp8, "-o", cli.new_folder("checked"), EMU_CHECK="1")
     no_master = ["-w", 0] if is_bf16() else []  # then what is saved is what was gathered
     ran(2, *options(4, 1, 2), "-z", 1, *no_master, "-o", cli.new_folder("checked"), EMU_CHECK="1")
-
-
-@pytest.mark.long
-def test_nothing_is_reported_with_muon():
-    """The blocks travel between the kernels that write and read them; ranks that own none wait, too."""
-    for count, stage in ((2, 1), (3, 2), (2, 3)):
+    # Muon's blocks travel between the kernels that write and read them; ranks that own none wait, too.
+    for count, stage in () if QUICK else ((2, 1), (3, 2), (2, 3)):
         ran(count, *options(count, 1, 2, *MUON), "-z", stage, "-o", cli.new_folder("checked"), EMU_CHECK="1")
-    ran(4, *options(4, 1, 1, *MUON, "--layers", 1), "-z", 1, EMU_CHECK="1", EMU_SCHEDULE="reversed")
+
+
 
 
 # ---- The same losses ----
 
-SEQUENCES = 8 if QUICK else 16  # of a step in bf16: 4 ranks x 2 or 4 micro-batches of one
+
+# How far losses may lie apart, as a fraction. The runs add the same numbers in another order, so the sums of gradients
+# differ by some units of 2^-24. In fp32 that reaches the sixth decimal of a loss, the last one printed. In bf16 the
+# weights are rounded at random from their fp32 copies, up or down by up to a unit of 2^-8: where two copies differ in
+# their last bits, a few of the thousands of weights come out a unit apart. Their effects have random signs; 2^-11, an
+# eighth of a unit, is room for them.
+LIMIT = 2.0**-11 if is_bf16() else 1e-6
 
 
-def limits(bf16):
-    """How far losses may lie apart, as a fraction.
-
-    The runs add the same numbers in another order, so the sums of gradients differ by some units of 2^-24. In fp32 that
-    reaches the sixth decimal of a loss, the last one printed. In bf16 the weights are rounded at random from their fp32
-    copies, up or down by up to a unit of 2^-8: where two copies differ in their last bits, a few of the thousands of
-    weights come out a unit apart. Their effects have random signs; 2^-11, an eighth of a unit, is room for them."""
-    return 2.0**-11 if bf16 else 1e-6
-
-
-def close(want, got, limit):
-    """Are the losses of two runs within this fraction of each other?"""
+def close(want, got):
+    """Are the losses of two runs within LIMIT of each other?"""
     assert len(want) == len(got) and want, (want, got)
-    return all(abs(a - b) <= limit * a for a, b in zip(want, got))
-
-
-def matrix_run(case, steps, program=PROGRAM, *more):
-    count, accumulation, stage = case
-    sequences = SEQUENCES if is_bf16(program) else 16
-    chosen = options(sequences, sequences // (count * accumulation), steps, *more)
-    if not is_bf16(program):
-        chosen += ["-f", 0]  # TF32 rounds to 10 bits
-    return Ranks(count, *chosen, "-z", stage, only={rank: {"program": program} for rank in range(count)})
-
-
-def matrix_cases():
-    for count in (1, 2, 4):
-        for accumulation in (2, ) if QUICK else (1, 2, 4):
-            for stage in range(4) if count > 1 else (0, ):
-                yield count, accumulation, stage
-
-
-def check_matrix(cases, steps, program, limit, *more):
-    """Runs (ranks, accumulation, stage) and compares all with the first. Returns what each printed."""
-    outs = {}
-    for case in cases:
-        outs[case] = matrix_run(case, steps, program, *more).finish()
-        first = next(iter(outs.values()))
-        assert close(losses(first), losses(outs[case]), limit), (case, first, outs[case])
-        # The first step's weights are the same, to the bit: its gradient differs by roundings of fp32 sums alone.
-        assert abs(norms(outs[case])[0] - norms(first)[0]) <= 1.01e-4, (case, first, outs[case])
-    for (count, accumulation, stage), out in outs.items():
-        if count == 1:
-            continue
-        # Gradients of stages 0 and 1 are added up alike, and those of 2 and 3; with one micro-batch, those of all.
-        like = (count, accumulation, 0 if stage < 2 or accumulation == 1 else 2)
-        if like in outs:
-            assert weights_hash(out) == weights_hash(outs[like]), (count, accumulation, stage)
-            assert losses(out) == losses(outs[like])
-    return outs
+    return all(abs(a - b) <= LIMIT * a for a, b in zip(want, got))
 
 
 def test_like_one_rank():
-    """All numbers of ranks, stages and lengths of accumulation, at the same total batch."""
-    check_matrix(matrix_cases(), 2, PROGRAM, limits(is_bf16()))
-
-
-@pytest.mark.long
-def test_like_one_rank_with_muon():
-    """Owners of matrices compute what one rank computes. A quick run leaves out stages that share most code."""
-    cases = [(1, 2, 0), (2, 2, 1), (4, 2, 3)]
-    if not QUICK:
-        cases += [(2, 2, 0), (2, 2, 2), (4, 2, 1)]
-    check_matrix(cases, 2, PROGRAM, limits(is_bf16()), *MUON)
-
-
-LLAMA, LLAMA_FP32 = (program.replace("train_gpt2", "train_llama3") for program in (PROGRAM, FP32))
-KV = ["--kv-heads", 1, "--init"]  # and a size: its head is tied, or not
-
-
-@pytest.mark.parametrize("more", ([*KV, "llama:d2"], pytest.param([*KV, "llama:8B", *MUON], marks=pytest.mark.long)),
-                         ids=("adamw", "muon"))
-def test_llama_like_one_rank(more):
-    """Few cases: all else is the same program, whose cases are above."""
-    cases = [(1, 2, 0), (2, 2, 0), (2, 2, 3)]
-    if not QUICK and MUON[0] not in more:
-        cases += [(2, 2, 1), (4, 2, 2), (4, 4, 3)]
-    check_matrix(cases, 2, LLAMA, limits(is_bf16()), *more)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("more", ([*KV, "llama:8B"], [*KV, "llama:d2", *MUON]), ids=("adamw", "muon"))
-def test_llama_like_one_rank_in_fp32(more):
-    if not os.path.exists(LLAMA_FP32):
-        pytest.skip("no fp32 program")
-    steps = 4 if "muon" in more else 20
-    check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], steps, LLAMA_FP32, 1e-5, *more)
-
-
-@pytest.mark.long
-def test_like_one_rank_in_fp32():
-    if not os.path.exists(FP32):
-        pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
-                           "build/emu_fp32/train_gpt2emu builds it)")
-    limit = limits(is_bf16(FP32))
-    outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], 20, FP32, limit)
-    faster = matrix_run((1, 1, 0), 20, FP32, "--lr", 3.003e-3).finish()
-    assert not close(losses(outs[1, 1, 0]), losses(faster), limit)
-
-
-@pytest.mark.long
-def test_like_one_rank_in_fp32_with_muon():
-    """The rounds multiply a difference of the sums by MUON_A = 3.4 each at most. That is a bound for the smallest
-    singular values; the losses depend on all, so they stay as close as AdamW's, to the last digit printed."""
-    if not os.path.exists(FP32):
-        pytest.skip("no fp32 program")
-    limit = limits(is_bf16(FP32))
-    outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 2, 3)], 4, FP32, limit, *MUON)
-    faster = matrix_run((1, 1, 0), 4, FP32, *MUON, "--muon-lr", 0.02002).finish()
-    assert not close(losses(outs[1, 1, 0]), losses(faster), limit)
-
-
-# ---- What is sent, and what it takes ----
-
-
-def planned(count, stage, *arguments):
-    """What --plan prints for GPUs as large as the emulated ones, and the bytes of gradients and of parameters that it
-    says are sent in a step."""
-    out = gpu_program.ran(*arguments, "--plan", "all", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
-    return out, re.search(r"^ +(\d+) bytes of gradients, (\d+) of parameters, sent by each GPU$", out, re.M)
-
-
-def memory_of(out):
-    """The memory of the GPU, and its categories, to some bytes."""
-    return re.search(r"^memory +(.* on the GPU).*\n +(= .*)$", out, re.M).groups()
-
-
-def test_plan_is_what_happens():
-    """The bytes of gradients and parameters that --plan announces are those that a run has sent; so is its memory."""
-    for count, accumulation in ((2, 3), (4, 1))[:1 if QUICK else 2]:
-        for stage in range(4):
-            run = options(count * accumulation, 1, 3)
-            out = ran(count, *run, "-z", stage)
-            plan, says = planned(count, stage, *run)
-            sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters, by each GPU$", out, re.M)
-            assert [int(n) for n in sent.groups()] == [3 * int(n) for n in says.groups()], (stage, plan, out)
-            assert memory_of(plan) == memory_of(out), (plan, out)
-            batch = f"\nbatch       1 sequences x {T} tokens x {count} ranks x {accumulation} micro-batches = "
-            assert batch in plan and batch in out, (plan, out)
-
-
-def test_plan_is_what_happens_with_muon():
-    """--plan says how many bytes of the matrices each rank sends in a step, and the memory."""
-    run = options(2, 1, 2, *MUON)
-    for stage in (1, ) if QUICK else (0, 1, 3):
-        out, (plan, _) = ran(2, *run, "-z", stage), planned(2, stage, *run)
-        assert memory_of(plan) == memory_of(out), (plan, out)
-        sent = re.search(r"^ +(\d+) bytes of Muon's matrices, by each GPU$", out, re.M)
-        rule = "sent by each GPU"
-        said = re.search(rf"^ +(\d+) bytes of Muon's matrices, {rule}$", plan, re.M)
-        assert (sent is None, said is None) == (stage == 0, stage == 0), (plan, out)
-        assert stage == 0 or int(sent.group(1)) == 2 * int(said.group(1)) > 0, (plan, out)
+    """Numbers of ranks, stages and lengths of accumulation, at the same total batch."""
+    outs = {}
+    for count, micro_batches in ((1, 2), (2, 2), (4, 2)) if QUICK else ((1, 2), (2, 2), (4, 2), (2, 4), (4, 1)):
+        for stage in range(4) if count > 1 else (0, ):
+            case = count, micro_batches, stage
+            outs[case] = ran(count, *options(8, 8 // (count * micro_batches), 2), "-z", stage)
+            first = outs[1, 2, 0]
+            assert close(losses(first), losses(outs[case])), (case, first, outs[case])
+            # The first step's weights are the same, to the bit: its gradient differs by roundings of fp32 sums alone.
+            assert abs(norms(outs[case])[0] - norms(first)[0]) <= 1.01e-4, (case, first, outs[case])
+            # Gradients of stages 0 and 1 are added up alike, and those of 2 and 3; with one micro-batch, those of all.
+            like = outs[count, micro_batches, 0 if stage < 2 or micro_batches == 1 else 2]
+            assert (weights_hash(outs[case]), losses(outs[case])) == (weights_hash(like), losses(like)), case
 
 
 # ---- Validation and samples ----
@@ -311,7 +180,7 @@ def test_validation_and_samples():
                "--json", cli.path(f"ranks_{sequences}.jsonl"),
                *(["--sample-tokens", 20] if samples else ["--sample-every", 0])]
         outs = {(count, stage, batch): ran(count, *run, "-z", stage, "-b", batch)
-                for count, stage, batch in ((1, 0, 1), (1, 0, 8), (2, 3, 3), (3, 0, 1), (3, 3, 4), (4, 3, 2))}
+                for count, stage, batch in ((1, 0, 1), (1, 0, 8), (3, 3, 4), (4, 0, 1))}
         said = {key: (cli.val_losses(out), cli.sample_of(out) if samples else "") for key, out in outs.items()}
         assert len(said[1, 0, 1][0]) == 1 and len(said[1, 0, 1][1]) >= 20 * samples, outs
         lines = [json.loads(line) for line in cli.read(cli.path(f"ranks_{sequences}.jsonl")).decode().splitlines()]
@@ -364,19 +233,6 @@ def test_checkpoints_know_no_ranks(more):
     assert want["model_00000004.bin"] != want["model_00000003.bin"]
 
 
-@pytest.mark.long
-def test_resumed_on_other_ranks_with_muon():
-    """A run of 2 ranks goes on in every stage with equal bits, and on 1 and 3 ranks with the same losses. Each has one
-    micro-batch, so that all stages add up alike. In stage 0 all ranks get the whole momentum, and all of v."""
-    saved, limit = cli.new_folder("saved_by_2"), limits(is_bf16())
-    want = ran(2, *options(6, 3, 4, *MUON), "-n", 2, "-z", 1, "-o", saved)
-    for count, stage in ((2, 0), (2, 1), (2, 2), (2, 3), (1, 0), (3, 1), (3, 0)):
-        folder = stopped_after(2, saved)
-        out = ran(count, *options(6, 6 // count, 4, *MUON), "-n", 2, "-z", stage, "-o", folder, "--resume")
-        assert steps_of(out) == [3, 4] and close(losses(want)[2:], losses(out), limit), (count, stage, want, out)
-        assert count != 2 or weights_hash(out) == weights_hash(want), (stage, want, out)
-
-
 def test_damaged_replicas_are_found():
     """A bit that is wrong in one rank's copy of what all gather is found with the next step, before anything is saved,
     and the checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step
@@ -399,30 +255,30 @@ def test_damaged_replicas_are_found():
         assert cli.checkpoints(folder) == []
 
 
-# ---- Going on with another number of ranks ----
-
-
 @pytest.mark.long
-def test_saved_on_8():
-    """What 8 ranks have saved goes on with 1, 2, 4 and 16, each in another stage; all see the batches that one sees."""
-    limit = limits(is_bf16())
-    want = losses(ran(1, *options(16, 4, 6)))
-    saved = cli.new_folder("saved_on_8")
-    assert close(want, losses(ran(8, *options(16, 2, 6), "-n", 3, "-z", 1, "-o", saved)), limit)
-    for stage, count in enumerate((1, 2, 4, 16)):
-        folder = stopped_after(3, saved)
-        out = ran(count, *options(16, 1, 6), "-n", 3, "-z", stage, "-o", folder, "--resume", EMU_GPUS="16")
-        assert steps_of(out) == [4, 5, 6] and logged_steps(folder) == [*range(6)], (count, out)
-        assert close(want[3:], losses(out), limit), (count, want, out)
+@pytest.mark.parametrize("more, saved_by, others", (
+    ([], 8, ((1, 0), (2, 1), (4, 2), (16, 3))), (MUON, 2, ((2, 0), (2, 2), (2, 3), (1, 0), (3, 1), (3, 0)))),
+                         ids=("adamw", "muon"))
+def test_resumed_on_other_ranks(more, saved_by, others):
+    """A run goes on in every stage and on any number of ranks, which see the batches that it would have seen. Each rank
+    has one micro-batch, so that all stages add up alike: on as many ranks with equal bits. In stage 0 with Muon all
+    ranks get the whole momentum, and all of v."""
+    sequences, folder = 16 if saved_by == 8 else 6, cli.new_folder("saved")
+    want = ran(saved_by, *options(sequences, sequences // saved_by, 6, *more), "-n", 3, "-z", 1, "-o", folder)
+    for count, stage in others:
+        out = ran(count, *options(sequences, sequences // count, 6, *more), "-n", 3, "-z", stage, "-o",
+                  stopped_after(3, folder), "--resume", EMU_GPUS="16")
+        assert steps_of(out) == [4, 5, 6] and close(losses(want)[3:], losses(out)), (count, stage, want, out)
+        assert count != saved_by or weights_hash(out) == weights_hash(want), (stage, want, out)
 
 
 # ---- Faults ----
 
-RECORDS = []  # (fault, seconds to the end, message), for ranks_table.py
-
-
-def record(fault, seconds, message, end="status 1"):
-    RECORDS.append((fault, seconds, message, end))
+def record(fault, seconds, message, end=""):
+    """Prints a row of the table, without what is only this machine's: its name, its folders, numbers of processes."""
+    message = message.replace(cli.FOLDER + "/", "").replace(socket.gethostname().split(".")[0], "host")
+    after = f"{seconds:.1f} s" if seconds >= 0.1 else "at once"
+    print(f"\n| {fault} | {after}{end} |", re.sub(r"pid \d+", "pid N", message), "|")
 
 
 # Three ranks, one layer, two micro-batches, stage 2; 9 steps, saved every third. In stage 2 they begin with a gather of
@@ -503,10 +359,10 @@ def test_stopped():
 
 def test_hanging_collective():
     folder = cli.new_folder("hangs")
-    ranks = Ranks(3, *fault_options(folder), "--watchdog", 10, EMU_NCCL_FAULT=f"hang@1:{collective(8, 3)}")
+    ranks = Ranks(3, *fault_options(folder), "--watchdog", 5, EMU_NCCL_FAULT=f"hang@1:{collective(8, 3)}")
     line = ranks.fail(["waits, as all ranks do", "in step 8", "the network or a GPU hangs", REMEDY])
     last_step = os.stat(ranks.file(0, "out")).st_mtime - ranks.wall + ranks.began
-    record("a collective hangs, with --watchdog 10", ranks.all_ended() - last_step, line)
+    record("a collective hangs, with --watchdog 5", ranks.all_ended() - last_step, line)
     ranks.kill()
     goes_on(folder, 6)
 
@@ -575,7 +431,8 @@ def test_preempted():
         said = re.search(r"^stopped by a signal after (\d+) of 9 steps; --resume goes on.*$", out, re.M)
         assert said and steps_of(out) == [*range(1, int(said.group(1)) + 1)], out
         if rank == 1:
-            record("SIGTERM to one rank while another is 2 s late", ranks.all_ended() - since, said.group(), "status 0")
+            record("SIGTERM to one rank while another is 2 s late", ranks.all_ended() - since, said.group(),
+                   ", status 0")
         end = record_of(folder)["end"]
         assert (end["status"], end["step"]) == ("stopped", int(said.group(1))), end
         assert end["weights_hash"] == weights_hash(out) and end["step"] == len(speed_of(folder)), end
@@ -644,31 +501,6 @@ def test_unlike_ranks():
         record(f"{fault} on one rank", seconds, line)
 
 
-def test_wrong_starts():
-    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits. Their token
-    makes rank 0 believe what they say."""
-    run = [*options(6, 1, 2), "--start-timeout", 2]
-    with socket.socket() as busy:
-        busy.bind(("127.0.0.1", 0))
-        busy.listen()
-        taken = f"127.0.0.1:{busy.getsockname()[1]}"
-        cases = (("another number of ranks", {"only": {1: {"count": 3}}}, ["3", "2", "rank 1"]),
-                 ("a rank twice", {"count": 3, "only": {2: {"rank": 1}}}, ["rank 1 (", "has that rank already"]),
-                 ("a rank that does not exist", {"only": {1: {"rank": 2}}}, ["--process-rank (-pr)", "less than"]),
-                 ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
-                 ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
-                 ("the port is in use", {"address": taken}, ["Address already in use"]))
-        starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", GPT2C_SECRET=SECRET, **keywords)
-                  for _, keywords, _ in cases]
-        for ranks, (fault, _, says) in zip(starts, cases):
-            ranks.fail()
-            lines = [ranks.err(rank) for rank in ranks.processes]
-            saying = [line for line in lines if all(text in line for text in says)]
-            assert saying, (says, ranks.outputs())
-            ranks.kill()
-            record(fault, ranks.all_ended() - ranks.began, saying[0].split(": ", 1)[1].strip())
-
-
 def test_unfit_for_the_machine():
     run = options(3, 1, 2)
     line, seconds, _ = refused(3, *run, says=["no GPU for this process", "2 GPUs"], EMU_GPUS="2")
@@ -712,7 +544,7 @@ def test_batches_that_do_not_fit():
     few = ["-i", cli.path("three.bin"), *MODEL, *OPTIMIZER, "-t", T, *cli.QUIET]
     refused(4, *few, "-b", 1, says=["one epoch is 3 sequences, less than the 4 of one step"])
     four, one = ran(4, *few, "-b", 1, "-x", 4, "-z", 3), ran(1, *few, "-b", 4, "-x", 4)
-    assert close(losses(one), losses(four), limits(is_bf16())), (one, four)
+    assert close(losses(one), losses(four)), (one, four)
 
 
 # ---- Two hosts ----

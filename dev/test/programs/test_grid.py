@@ -99,10 +99,12 @@ def like_one_rank(model, muon, count, *grid):
 INTERLEAVED = ["--pp-schedule", "interleaved"]
 # Each axis and each pair of axes, each stage, both models, both optimizers; and more of them in a long run.
 GRIDS = [(GPT2, False, 2, "--tp", 2), (GPT2, True, 4, "--tp", 2, "-z", 1), (LLAMA, False, 8, "--tp", 4, "-z", 3),
+         (GPT2, True, 4, "-z", 3), (UNTIED, True, 2, "-z", 1), (LLAMA, False, 4, "-z", 2),
          (UNTIED, False, 4, "--pp", 2, *INTERLEAVED), (LLAMA, False, 6, "--pp", 3, "-z", 2),
          (GPT2, False, 8, "--pp", 2, "--tp", 2, "-z", 3), (LLAMA, False, 4, "--cp", 2, "-z", 2),
          (GPT2, False, 4, "--cp", 2, "--pp", 2, "--recompute", 3)]
-MORE = [(LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2), (UNTIED, True, 4, "--pp", 2, *INTERLEAVED),
+MORE = [(GPT2, True, 2, "-z", 1), (GPT2, True, 4, "-z", 1), (GPT2, True, 2, "-z", 2), (GPT2, False, 2, "-z", 0),
+        (LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2), (UNTIED, True, 4, "--pp", 2, *INTERLEAVED),
         (LLAMA, True, 4, "--tp", 4), (LLAMA, True, 4, "--cp", 2, "-z", 2), (LLAMA, False, 4, "--cp", 4, "-z", 1),
         (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
         (GPT2, True, 8, "--cp", 2, "--tp", 2, "-z", 1), (GPT2, False, 6, "--pp", 3, "-z", 0, "--pp-schedule", "afab"),
@@ -156,8 +158,9 @@ def sent(out, first):
 @pytest.mark.parametrize("case", [
     pytest.param((GPT2, 8, "--pp", 2, "--tp", 2, "-z", 3, *MUON), marks=pytest.mark.long),
     pytest.param((LLAMA, 8, "--cp", 2, "--tp", 2, "-z", 2, "--recompute", 3), marks=pytest.mark.long),
-    (GPT2, 8, "--pp", 2, "--cp", 2, "--tp", 2, "-z", 0, "--sp", 0, "--gelu-fusion", 1, "--recompute", 2)],
-    ids=("gpt2_pp_tp", "llama_cp_tp", "gpt2_pp_cp_tp"))
+    (GPT2, 8, "--pp", 2, "--cp", 2, "--tp", 2, "-z", 0, "--sp", 0, "--gelu-fusion", 1, "--recompute", 2),
+    (GPT2, 2, "-z", 3), *((GPT2, 2, "-z", stage, *MUON) for stage in (0, 1, 3))],
+    ids=("gpt2_pp_tp", "llama_cp_tp", "gpt2_pp_cp_tp", "gpt2_z3", "muon_z0", "muon_z1", "muon_z3"))
 def test_plan_is_what_happens(case):
     """Each stage sends in a step what --plan says, and rank 0 takes the memory. An evaluation would send more."""
     model, count, *more = case

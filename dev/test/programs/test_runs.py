@@ -53,6 +53,8 @@ plain         bf16 1 EMU_SCHEDULE=random:3
 plain         bf16 1 EMU_MEMORY=1200 EMU_CAPABILITY=8.0
 plain         bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
 plain         bf16 1 resumed
+outliers      bf16 1 --steps 12 --skip-loss-z 5 --skip-grad-z 5
+outliers      bf16 1 --steps 12 --skip-loss-z 5 --skip-grad-z 5 resumed
 accumulation* bf16 1 --total-batch 144
 accumulation* bf16 1 --total-batch 144 --recompute 3
 gelu-fusion*  bf16 1 -ge 1 --recompute 1
