@@ -176,14 +176,14 @@ static void check_context(Test *t, AttentionShape s, int size, bool simt = false
 // Chunks below, at and above a tile of queries, heads that share keys, sequences beside each other, and every kernel.
 TEST(test_context_attention) {
     check_context(t, {1, 68, 4, 2, 64}, 2);
-    check_context(t, {2, 30, 3, 3, 16}, 3);
-    check_context(t, {1, 264, 1, 1, 128}, 4);
     check_context(t, {1, 40, 8, 8, 33}, 4);
     check_context(t, {2, 132, 2, 1, 80}, 2);
-    check_context(t, {1, 102, 1, 1, 96}, 3);
-    check_context(t, {1, 280, 1, 1, 64}, 2, true);
     check_context(t, {1, 35, 2, 1, 64}, 1);
     if (test_is_quick()) { return; }
+    check_context(t, {2, 30, 3, 3, 16}, 3);
+    check_context(t, {1, 264, 1, 1, 128}, 4);
+    check_context(t, {1, 102, 1, 1, 96}, 3);
+    check_context(t, {1, 280, 1, 1, 64}, 2, true);
     for (int HS : {16, 64, 80, 96, 128}) {
         check_context(t, {1, 280, 1, 1, HS}, 2);
         for (int size : {2, 3, 4}) {
@@ -201,7 +201,7 @@ TEST(test_context_short_chunks) {
     for (int HS : {8, 64, 128}) {
         for (int size : {2, 4}) { check_context(t, {1, 2 * size, 2, 1, HS}, size); }
     }
-    check_context(t, {1, 320, 1, 1, 128}, 32);
+    if (!test_is_quick()) { check_context(t, {1, 320, 1, 1, 128}, 32); }
 }
 
 TEST(test_context_schedules) {

@@ -139,8 +139,6 @@ cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4
 cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 --recompute 3
 cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 resumed
 muon*         llama-bf16 1 --optimizer muon
-muon*         llama-bf16 1 --optimizer muon --recompute 1
-muon*         llama-bf16 1 --optimizer muon --recompute 2
 muon*         llama-bf16 1 --optimizer muon --recompute 3 EMU_CHECK=1
 muon*         llama-bf16 1 --optimizer muon resumed
 muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1
@@ -152,30 +150,21 @@ ranks         llama-bf16 2 --total-batch 96 --zero-stage 2
 ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 --recompute 3
 ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 resumed
 ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2
-ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 1
 ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 2
 ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 3 --recompute 3
 ranks-biases* llama-bf16 2 {BIASES} --total-batch 96
-ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 1
 ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 3 --recompute 3 EMU_CHECK=1
 ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 2
 ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 3 --recompute 3
 ranks-4*      llama-bf16 4 --batch-size 1
-ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 1
-ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 2
 ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 3 --recompute 3
 ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon
 ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 1
-ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 2
 ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 3 --recompute 3
 plain*        llama-fp32 1 {UNTIED}
-plain*        llama-fp32 1 {UNTIED} --recompute 1
-plain*        llama-fp32 1 {UNTIED} --recompute 2
 plain*        llama-fp32 1 {UNTIED} --recompute 3
 plain*        llama-fp32 1 {UNTIED} resumed
 ranks*        llama-fp32 2 --total-batch 96 --optimizer muon
-ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 1
-ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 2
 ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 3 --recompute 3
 """
 Row = collections.namedtuple("Row", "group program ranks words")
