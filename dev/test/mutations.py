@@ -350,7 +350,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_runs.py -k bf16-plain"),
     ("llmc/trainer/state.cuh", "    forget_fetched(s);\n    quantize", "    quantize", EMU, "test_gpu_ranks.py"),
     ("llmc/ranks/matrices.cuh", "i % owners == matrices_own_number(s)", "i == matrices_own_number(s)", GRID,
-     "gpt2_muon_4_-z_3"),
+     "gpt2_muon_2_-z_3"),
     ("llmc/ranks/matrices.cuh", "if (sharded && !cut) { clear_on_the_way(s, room.spare, padded); }", "", GRID,
      "gpt2_muon_4_-z_3"),
     ("llmc/trainer/update.cuh", "(blocks - matrices_own_number(s) + owners - 1) / owners", "blocks / owners", GRID,

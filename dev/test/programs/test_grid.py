@@ -99,11 +99,11 @@ def like_one_rank(model, muon, count, *grid):
 INTERLEAVED = ["--pp-schedule", "interleaved"]
 # Each axis and each pair of axes, each stage, both models, both optimizers; and more of them in a long run.
 GRIDS = [(GPT2, False, 2, "--tp", 2), (GPT2, True, 4, "--tp", 2, "-z", 1), (LLAMA, False, 8, "--tp", 4, "-z", 3),
-         (GPT2, True, 4, "-z", 3), (UNTIED, True, 2, "-z", 1), (LLAMA, False, 4, "-z", 2),
+         (GPT2, True, 2, "-z", 3), (UNTIED, True, 2, "-z", 1), (LLAMA, False, 4, "-z", 2),
          (UNTIED, False, 4, "--pp", 2, *INTERLEAVED), (LLAMA, False, 6, "--pp", 3, "-z", 2),
          (GPT2, False, 8, "--pp", 2, "--tp", 2, "-z", 3), (LLAMA, False, 4, "--cp", 2, "-z", 2),
          (GPT2, False, 4, "--cp", 2, "--pp", 2, "--recompute", 3)]
-MORE = [(GPT2, True, 2, "-z", 1), (GPT2, True, 4, "-z", 1), (GPT2, True, 2, "-z", 2), (GPT2, False, 2, "-z", 0),
+MORE = [(GPT2, True, 4, "-z", 3), (GPT2, True, 4, "-z", 1), (GPT2, True, 2, "-z", 2), (GPT2, False, 2, "-z", 0),
         (LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2), (UNTIED, True, 4, "--pp", 2, *INTERLEAVED),
         (LLAMA, True, 4, "--tp", 4), (LLAMA, True, 4, "--cp", 2, "-z", 2), (LLAMA, False, 4, "--cp", 4, "-z", 1),
         (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
