@@ -48,4 +48,22 @@ static inline const char *fuzz_temp_file(const uint8_t *data, size_t size) {
     return fuzz_put("llmc_fuzz.bin", data, size);
 }
 
+// Gives a valid input: these bytes.
+static inline size_t fuzz_seed(const void *bytes, size_t size, uint8_t *buffer, size_t capacity) {
+    require(size <= capacity);
+    memcpy(buffer, bytes, size);
+    return size;
+}
+
+// A target whose inputs are texts. `seeds`: an array of valid ones; reader(data, size) takes any bytes.
+#define FUZZ_TEXT(seeds, reader)                                                                                       \
+    size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {                                              \
+        bool there = which < (int)COUNT_OF(seeds);                                                                     \
+        return there ? fuzz_seed(seeds[which], strlen(seeds[which]), buffer, capacity) : 0;                            \
+    }                                                                                                                  \
+    int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {                                                     \
+        reader(data, size);                                                                                            \
+        return 0;                                                                                                      \
+    }
+
 #endif // FUZZ_H

@@ -58,12 +58,29 @@ __attribute__((format(printf, 5, 6))) static inline bool test_check(Test *t, boo
 
 // CHECK(t, condition, "message with %d", values): records a failure with its place; evaluates to the condition.
 #define CHECK(t, condition, ...) test_check((t), (condition), __FILE__, __LINE__, __VA_ARGS__)
+// OK(t, call(..., &error)): the call succeeds. `error` says why it did not.
+#define OK(t, ok) CHECK(t, ok, "%s", error.text)
+// FOR_EACH(i, cases) { ... }: a loop over an array, mostly of a test's cases.
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define FOR_EACH(i, array) for (size_t i = 0; i < COUNT_OF(array); i++)
 // Ends the test as skipped, with the reason.
 #define SKIP(t, reason)                                                                                                \
     do {                                                                                                               \
         (t)->skipped = (reason);                                                                                       \
         return;                                                                                                        \
     } while (0)
+
+// A text, which is valid until the eighth call after this one.
+__attribute__((format(printf, 1, 2))) static inline const char *format(const char *words, ...) {
+    static char texts[8][1024];
+    static int next = 0;
+    char *text = texts[next++ % 8];
+    va_list arguments;
+    va_start(arguments, words);
+    vsnprintf(text, sizeof(texts[0]), words, arguments);
+    va_end(arguments);
+    return text;
+}
 
 // Is this the quick run, scripts/test.sh without --all? A long test then does a part of its rounds.
 static inline bool test_is_quick(void) { return getenv("TEST_QUICK") != NULL; }

@@ -6,7 +6,7 @@
 
 // A file that begins with these bytes is named where a kind of ours or a text is expected.
 static void check_named(Test *t, const void *start, size_t bytes, const char *name, const char *use) {
-    char data[2048], want[512];
+    char data[2048];
     const char *path = test_path(t, "file");
     for (int kind = 0; kind <= BIN_KINDS; kind++) { // the last one is text
         BinFile bin;
@@ -15,23 +15,23 @@ static void check_named(Test *t, const void *start, size_t bytes, const char *na
         if (strcmp(expected, name) == 0) { continue; }
         memset(data, 'x', sizeof(data));
         memcpy(data, start, bytes);
-        snprintf(want, sizeof(want), ": is %s, expected %s; %s", name, expected, use);
+        const char *want = format(": is %s, expected %s; %s", name, expected, use);
         for (size_t size = bytes; size <= sizeof(data); size += sizeof(data) - bytes) {
             temp_write(path, data, size);
             bool ok = kind < BIN_KINDS ? bin_open(&bin, path, (BinKind)kind, &error)
                                        : bin_check_text(path, data, (int64_t)size, &error);
-            CHECK_REFUSED(t, ok, &error, path, want);
+            REFUSED(t, ok, path, want);
         }
     }
     Error error = {""};
-    CHECK(t, bin_check_kind("f", "plain text", data, (int64_t)bytes - 1, &error), "%s", error.text);
+    OK(t, bin_check_kind("f", "plain text", data, (int64_t)bytes - 1, &error));
 }
 
 TEST(test_kinds) {
     for (int i = 0; i < BIN_KINDS; i++) {
         check_named(t, &bin_formats[i].magic, 4, bin_formats[i].name, bin_formats[i].use);
     }
-    for (size_t i = 0; i < sizeof(bin_others) / sizeof(bin_others[0]); i++) {
+    FOR_EACH(i, bin_others) {
         check_named(t, bin_others[i].magic, strlen(bin_others[i].magic), bin_others[i].name, bin_others[i].use);
     }
 }
@@ -41,17 +41,14 @@ TEST(test_text) {
                                         "\xff\xd8"};
     char bytes[2048];
     Error error;
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        CHECK(t, bin_check_text("f", texts[i], (int64_t)strlen(texts[i]), &error), "%s", error.text);
-    }
+    FOR_EACH(i, texts) { OK(t, bin_check_text("f", texts[i], (int64_t)strlen(texts[i]), &error)); }
     for (int i = 0; i < 2048; i++) { bytes[i] = (char)(i * 89 ^ i >> 4); }
     for (int i = 0; i < 1024; i++) { bytes[i] |= bytes[i] == 0; }
     bytes[1024] = 0; // behind the start
-    CHECK(t, bin_check_text("f", bytes, sizeof(bytes), &error), "%s", error.text);
+    OK(t, bin_check_text("f", bytes, sizeof(bytes), &error));
     bytes[1023] = 0;
-    CHECK_REFUSED(t, bin_check_text("f", bytes, sizeof(bytes), &error), &error, "f",
-                  ": is binary, expected plain text");
-    CHECK(t, bin_check_text("f", bytes, 1023, &error), "%s", error.text);
+    REFUSED(t, bin_check_text("f", bytes, sizeof(bytes), &error), "f", ": is binary, expected plain text");
+    OK(t, bin_check_text("f", bytes, 1023, &error));
 }
 
 TEST(test_rest) {
@@ -62,12 +59,12 @@ TEST(test_rest) {
     int64_t bytes;
     Error error;
     temp_write(path, data, sizeof(data));
-    CHECK(t, bin_open(&bin, path, BIN_SHARD, &error) && bin_check_size(&bin, 8, &error), "%s", error.text);
-    CHECK(t, bin_read_rest(&bin, 16, &rest, &bytes, &error), "%s", error.text);
+    OK(t, bin_open(&bin, path, BIN_SHARD, &error) && bin_check_size(&bin, 8, &error));
+    OK(t, bin_read_rest(&bin, 16, &rest, &bytes, &error));
     CHECK(t, bytes == 16 && memcmp(rest, data + 256, 16) == 0 && bin.file.fd == -1, "%lld bytes", (long long)bytes);
     free(rest);
-    CHECK(t, bin_open(&bin, path, BIN_SHARD, &error), "%s", error.text);
-    CHECK_REFUSED(t, bin_read_rest(&bin, 15, &rest, &bytes, &error), &error, path,
-                  ": larger than 15 bytes, the most that makes sense here");
+    OK(t, bin_open(&bin, path, BIN_SHARD, &error));
+    REFUSED(t, bin_read_rest(&bin, 15, &rest, &bytes, &error), path,
+            ": larger than 15 bytes, the most that makes sense here");
     CHECK(t, rest == NULL && bin.file.fd == -1, "something is left");
 }

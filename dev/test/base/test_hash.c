@@ -26,7 +26,7 @@ TEST(test_sum64_known_values) {
     uint32_t words[WORDS] = {0};
     CHECK(t, sum64(0, words, WORDS) == 0x727aaab3057838ebULL, "1000 zeros");
     fill_words(words, WORDS);
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+    FOR_EACH(i, values) {
         uint64_t got = sum64(values[i].first, words, values[i].words);
         CHECK(t, got == values[i].want, "%lld words: %016llx", (long long)values[i].words, (unsigned long long)got);
     }
@@ -65,7 +65,7 @@ TEST(test_hash_of_bytes) {
                    {31, 0x541db9ee268007c7ULL}, {1000, 0x69faeb43695c8c7cULL}};
     uint8_t data[1000];
     for (size_t i = 0; i < sizeof(data); i++) { data[i] = (uint8_t)(((uint32_t)i * 2654435761u) >> 24); }
-    for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
+    FOR_EACH(i, vectors) {
         uint64_t got = hash64(data, vectors[i].bytes);
         CHECK(t, got == vectors[i].want, "%zu bytes: %016llx", vectors[i].bytes, (unsigned long long)got);
     }

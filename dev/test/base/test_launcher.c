@@ -6,7 +6,7 @@ static void forget_launcher(void) {
     static const char *const names[] = {
         "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",      "PMI_SIZE",
         "MPI_LOCALRANKID",      "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS",       "SLURM_LOCALID", "PMIX_RANK"};
-    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) { unsetenv(names[n]); }
+    FOR_EACH(n, names) { unsetenv(names[n]); }
 }
 
 TEST(test_launchers) {
@@ -20,14 +20,13 @@ TEST(test_launchers) {
         {{"SLURM_PROCID", "0"}, "none -1 -1 -1"}, // a batch script, not started by srun
         {{"PMIX_RANK", "5"}, "a PMIx launcher 5 -1 -1"},
         {{"OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_SIZE", "8"}, "none -1 -1 -1"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char found[64];
+    FOR_EACH(i, cases) {
         forget_launcher();
         for (int v = 0; v < 6 && cases[i].variables[v] != NULL; v += 2) {
             setenv(cases[i].variables[v], cases[i].variables[v + 1], 1);
         }
         Launcher l = launcher_find();
-        snprintf(found, sizeof(found), "%s %d %d %d", l.name != NULL ? l.name : "none", l.rank, l.size, l.local_rank);
+        const char *found = format("%s %d %d %d", l.name != NULL ? l.name : "none", l.rank, l.size, l.local_rank);
         CHECK(t, strcmp(found, cases[i].found) == 0, "case %zu: %s", i, found);
     }
     forget_launcher();

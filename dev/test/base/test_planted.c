@@ -48,7 +48,7 @@ TEST(test_planted_temporary) {
         bool ok = write_whole_file(path, "new one", 7, 0666, &error);
         check_outside(t, (Planted)what);
         if (what == FOLDER) {
-            CHECK(t, !ok && strstr(error.text, "f.tmp: cannot remove: ") != NULL, "%s", error.text);
+            OK(t, !ok && strstr(error.text, "f.tmp: cannot remove: ") != NULL);
             continue;
         }
         CHECK(t, ok && lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1, "%s: %s",
@@ -69,12 +69,12 @@ TEST(test_planted_for_join_and_lock) {
         AtomicFile file;
         DirectoryLock lock;
         plant(t, (Planted)what, temporary);
-        CHECK_REFUSED(t, atomic_join(&file, path, 8, &error), &error, temporary,
-                      what == PIPE ? ": cannot open: No such device or address" : says[what]);
+        REFUSED(t, atomic_join(&file, path, 8, &error), temporary,
+                what == PIPE ? ": cannot open: No such device or address" : says[what]);
         check_outside(t, (Planted)what);
         temp_remove_tree(temporary);
         plant(t, (Planted)what, lock_path);
-        CHECK_REFUSED(t, directory_lock(&lock, test_folder(t), &error), &error, lock_path, says[what]);
+        REFUSED(t, directory_lock(&lock, test_folder(t), &error), lock_path, says[what]);
         check_outside(t, (Planted)what);
     }
 }
@@ -93,12 +93,12 @@ TEST(test_private_files) {
     const char *path = test_path(t, ".lock"), *secret = test_path(t, "secret");
     for (int old = 0; old < 2; old++) {
         if (old) { temp_must(chmod(path, 0644) == 0, path); }
-        CHECK(t, directory_lock(&lock, test_folder(t), &error), "%s", error.text);
+        OK(t, directory_lock(&lock, test_folder(t), &error));
         CHECK(t, mode_of(path) == 0600, "%s: mode %o", path, (unsigned)mode_of(path));
         directory_unlock(&lock);
     }
     temp_write(secret, "old", 3);
-    CHECK(t, write_whole_file(secret, "new", 3, 0600, &error), "%s", error.text);
+    OK(t, write_whole_file(secret, "new", 3, 0600, &error));
     CHECK(t, mode_of(secret) == 0600, "%s: mode %o", secret, (unsigned)mode_of(secret));
 }
 
@@ -107,18 +107,16 @@ TEST(test_own_folder) {
     Error error;
     char own[1024];
     keep(own, test_path(t, "above/own"));
-    for (int i = 0; i < 2; i++) { CHECK(t, make_own_directory(own, &error), "%s", error.text); }
+    for (int i = 0; i < 2; i++) { OK(t, make_own_directory(own, &error)); }
     temp_remove_tree(own);
     for (int what = 0; what < FOLDER; what++) {
         plant(t, (Planted)what, own);
-        CHECK_REFUSED(t, make_own_directory(own, &error), &error, own,
-                      ": cannot be used as a folder: a file is in the way");
+        REFUSED(t, make_own_directory(own, &error), own, ": cannot be used as a folder: a file is in the way");
         check_outside(t, (Planted)what);
     }
     temp_remove_tree(own);
     temp_must(mkdir(test_path(t, "elsewhere"), 0777) == 0 && symlink("../elsewhere", own) == 0, own);
-    CHECK_REFUSED(t, make_own_directory(own, &error), &error, own,
-                  ": cannot be used as a folder: a link is in the way");
+    REFUSED(t, make_own_directory(own, &error), own, ": cannot be used as a folder: a link is in the way");
 }
 
 // The pipe has a writer and a byte, so a reader that would take it is seen by its message, and does not wait.
@@ -132,10 +130,10 @@ TEST(test_pipe_as_input) {
     int fd = open(path, O_RDWR | O_NONBLOCK);
     temp_must(fd >= 0 && write(fd, "x", 1) == 1, path);
     const char *says = ": is a device or pipe, expected an ordinary file";
-    CHECK_REFUSED(t, read_whole_file(path, 0, &data, &size, &error), &error, path, says);
-    CHECK_REFUSED(t, input_open(&file, path, &error), &error, path, says);
+    REFUSED(t, read_whole_file(path, 0, &data, &size, &error), path, says);
+    REFUSED(t, input_open(&file, path, &error), path, says);
     CHECK(t, data == NULL && file.fd < 0, "something is open after a failure");
-    CHECK_REFUSED(t, read_whole_stream(path, 0, &data, &size, &error), &error, path,
-                  ": larger than 0 bytes, the most that makes sense here");
+    REFUSED(t, read_whole_stream(path, 0, &data, &size, &error), path,
+            ": larger than 0 bytes, the most that makes sense here");
     close(fd);
 }

@@ -139,7 +139,7 @@ TEST(test_permute_large) {
 TEST(test_permute_is_fair) {
     const uint64_t sizes[] = {2, 3, 4, 5, 6, 7, 8, 13, 16, 20, 50, 64, 65, 100, 251, 256, 257};
     enum { SEEDS = 20000 };
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+    FOR_EACH(s, sizes) {
         uint64_t n = sizes[s];
         int first[257] = {0}, last[257] = {0}, distance[257] = {0};
         for (uint64_t seed = 0; seed < SEEDS; seed++) {
