@@ -12,37 +12,44 @@ static const Tokenizer *fuzz_tokenizer(int rule) {
     return &t[rule];
 }
 
+// Encodes both parts of a text and compares with the tokens of the whole.
+static void check_cut(const Tokenizer *t, const uint8_t *data, size_t size, size_t cut, const uint32_t *whole,
+                      int64_t count) {
+    Error error;
+    int64_t first, second;
+    uint32_t *parts = (uint32_t *)malloc(size * sizeof(uint32_t) + 1);
+    require(tokenizer_encode(t, data, cut, parts, &first, &error));
+    require(tokenizer_encode(t, data + cut, size - cut, parts + first, &second, &error));
+    require(first + second == count && memcmp(whole, parts, (size_t)count * sizeof(uint32_t)) == 0);
+    free(parts);
+}
+
 static void check_encoding(const Tokenizer *t, const uint8_t *data, size_t size) {
     Error error;
-    int64_t count, first, second;
+    int64_t count, again;
     uint32_t *whole = (uint32_t *)malloc(size * sizeof(uint32_t) + 1); // exactly the room that is promised to suffice
-    uint32_t *parts = (uint32_t *)malloc(size * sizeof(uint32_t) + 1);
+    uint32_t *parallel = (uint32_t *)malloc(size * sizeof(uint32_t) + 1);
     require(tokenizer_encode(t, data, size, whole, &count, &error));
     check_round_trip(t, data, size, whole, count);
-    require(tokenizer_encode_parallel(t, data, size, parts, &first, &error) && first == count);
-    require(memcmp(whole, parts, (size_t)count * sizeof(uint32_t)) == 0);
-    size_t cut = tokenizer_last_split(t, data, size);
-    if (cut > 0) {
-        require(tokenizer_encode(t, data, cut, parts, &first, &error));
-        require(tokenizer_encode(t, data + cut, size - cut, parts + first, &second, &error));
-        require(first + second == count && memcmp(whole, parts, (size_t)count * sizeof(uint32_t)) == 0);
+    require(tokenizer_encode_parallel(t, data, size, parallel, &again, &error) && again == count);
+    require(memcmp(whole, parallel, (size_t)count * sizeof(uint32_t)) == 0);
+    size_t last = tokenizer_last_split(t, data, size);
+    if (last > 0) { check_cut(t, data, size, last, whole, count); }
+    for (size_t cut = 1; cut < size && size < 150; cut++) {
+        if (tokenizer_can_split(t, data, cut, size)) { check_cut(t, data, size, cut, whole, count); }
     }
-    free(whole), free(parts);
+    free(whole), free(parallel);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void encode(const uint8_t *data, size_t size) {
     for (int rule = 0; rule < 3; rule++) { check_encoding(fuzz_tokenizer(rule), data, size); }
-    return 0;
 }
 
-size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
-    static const char *const seeds[] = {
-        "It's a text, isn't it?  We'll\n\n  see: 3.14 = x1; \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80!\r\n",
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-        "IT'S 12345\r\n\n!\r\n  \xc5\xbf '\xc5\xbf'LL\t\xf0\x9f\x91\x8d \r 'Ve -a\n \x01\xf4 1  2",
-        "\xc2\xa0\xe2\x80\x83 \xd9\xa3\xc2\xbd' s 'll\t\t \xff\xfe \xed\xa0\x80\xc0\x80 <|endoftext|>",
-    };
-    if (which >= (int)(sizeof(seeds) / sizeof(seeds[0])) || strlen(seeds[which]) > capacity) { return 0; }
-    memcpy(buffer, seeds[which], strlen(seeds[which]));
-    return strlen(seeds[which]);
-}
+static const char *const seeds[] = {
+    "It's a text, isn't it?  We'll\n\n  see: 3.14 = x1; \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80!\r\n",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "IT'S 12345\r\n\n!\r\n  \xc5\xbf '\xc5\xbf'LL\t\xf0\x9f\x91\x8d \r 'Ve -a\n \x01\xf4 1  2",
+    "\xc2\xa0\xe2\x80\x83 \xd9\xa3\xc2\xbd' s 'll\t\t \xff\xfe \xed\xa0\x80\xc0\x80 <|endoftext|>",
+};
+
+FUZZ_TEXT(seeds, encode)

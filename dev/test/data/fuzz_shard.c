@@ -24,12 +24,12 @@ static void read_all(DataLoader *dl) {
     Error error = {""};
     for (int64_t g = 0; g < dl->num_sequences + BATCH; g += BATCH) {
         if (!dataloader_read(dl, g, BATCH, inputs, targets, &error)) {
-            if (strstr(error.text, "the model's vocabulary has 50257") == NULL) { abort(); }
+            require(strstr(error.text, "the model's vocabulary has 50257") != NULL);
             return;
         }
         for (int i = 0; i < BATCH * dl->seq_len; i++) {
-            if (inputs[i] < 0 || inputs[i] >= V || targets[i] < 0 || targets[i] >= V) { abort(); }
-            if ((i + 1) % dl->seq_len != 0 && targets[i] != inputs[i + 1]) { abort(); }
+            require(inputs[i] >= 0 && inputs[i] < V && targets[i] >= 0 && targets[i] < V);
+            require((i + 1) % dl->seq_len == 0 || targets[i] == inputs[i + 1]);
         }
     }
 }
@@ -41,13 +41,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         DataLoader dl;
         Error error = {""};
         if (!dataloader_open(&dl, path, NULL, 0, T, V, shuffle, size, &error)) {
-            if (strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL) { abort(); }
+            require(strncmp(error.text, path, strlen(path)) == 0 && strchr(error.text, '\n') == NULL);
             continue;
         }
         int64_t id_bytes = dl.bin.element;
-        if (dl.num_tokens != ((int64_t)size - 1024) / id_bytes || dl.num_sequences != (dl.num_tokens - 1) / T) {
-            abort();
-        }
+        require(dl.num_tokens == ((int64_t)size - 1024) / id_bytes && dl.num_sequences == (dl.num_tokens - 1) / T);
         read_all(&dl);
         dataloader_close(&dl);
     }

@@ -43,22 +43,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-// Copies a file's bytes into the buffer.
-static size_t take_seed(Text *file, uint8_t *buffer) {
-    size_t size = file->used;
-    require(!file->failed);
-    memcpy(buffer, file->data, size);
-    text_free(file);
-    return size;
-}
-
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char *const tokens[] = {"ab|abc|aa|aaaa|ca|caab", " a|  |'s|\xc3\xa9|\n\n|12| aa",
                                          "##|####|########|################|################################"};
     Text file = {NULL, 0, 0, false};
     Error error;
     Tokenizer t;
-    if (which >= 6 || capacity < (1 << 13)) { return 0; }
+    if (which >= 6) { return 0; }
     if (which < 3) { small_bpe_file(&file, tokens[which]); }
     if (which == 3) {
         tokenizer_init_byte(&t);
@@ -70,5 +61,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
         require(tokenizer_load(&t, path, &error) && tokenizer_write(&t, &file, &error));
         tokenizer_free(&t);
     }
-    return take_seed(&file, buffer);
+    size_t size = fuzz_seed(file.data, file.used, buffer, capacity);
+    text_free(&file);
+    return size;
 }

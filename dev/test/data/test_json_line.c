@@ -21,7 +21,7 @@ TEST(test_texts) {
         {"{\"t\": \"plain \xc3\xa9 \xed\x9f\xbf \xf4\x8f\xbf\xbf\"}", "plain \xc3\xa9 \xed\x9f\xbf \xf4\x8f\xbf\xbf"},
         {"{\"t\": \"\\uFFFFx\\u007f\\u0080\\u07ff\\u0800\"}", "\xef\xbf\xbfx\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         Text text;
         Error error = {""};
         bool ok = find(cases[i].line, &text, &error);
@@ -65,7 +65,7 @@ TEST(test_refused) {
         {"{\"t\":\"\xed\xa0\x80\"}", NO_CHARACTER},
         {"\xef\xbb\xbf{}", "not an object ({...})"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         Text text;
         Error error = {"JSON line: (accepted)"};
         CHECK(t, !find(cases[i].line, &text, &error), "accepted: %s", cases[i].line);

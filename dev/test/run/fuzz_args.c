@@ -9,7 +9,7 @@ static bool prints(const char *word) {
 }
 
 // The input is the words of a command line, each ended by a newline.
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void parse(const uint8_t *data, size_t size) {
     char *memory = (char *)malloc(size + 1), *argv[MAX_WORDS + 1], name[] = "train_gpt2";
     int argc = 1;
     bool quiet = true;
@@ -47,17 +47,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
     }
     free(memory);
-    return 0;
 }
 
-size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
-    static const char *const seeds[] = {
-        "-i\nx.txt\n-b\n4\n--seq-len=64\n-l\n3e-4\n-y\n1\n-o\nrun\n-nk\n5\n",
-        "--train-data\nx\n--schedule\nwsd\n--total-batch\n1024\n--skip-loss-z=3.5\n--plan\n",
-        "-i\nx\n-z\n1\n-pn\n8\n-pm\ntcp\n-h\n1\n--steps\n-1\n",
-        "--steps\n0\n--prompt\nOnce upon a time\n--temperature=0.8\n--top-p\n0.4\n--\n",
-    };
-    if (which >= (int)(sizeof(seeds) / sizeof(seeds[0])) || strlen(seeds[which]) > capacity) { return 0; }
-    memcpy(buffer, seeds[which], strlen(seeds[which]));
-    return strlen(seeds[which]);
-}
+static const char *const seeds[] = {
+    "-i\nx.txt\n-b\n4\n--seq-len=64\n-l\n3e-4\n-y\n1\n-o\nrun\n-nk\n5\n",
+    "--train-data\nx\n--schedule\nwsd\n--total-batch\n1024\n--skip-loss-z=3.5\n--plan\n",
+    "-i\nx\n-z\n1\n-pn\n8\n-pm\ntcp\n-h\n1\n--steps\n-1\n",
+    "--steps\n0\n--prompt\nOnce upon a time\n--temperature=0.8\n--top-p\n0.4\n--\n",
+};
+
+FUZZ_TEXT(seeds, parse)
