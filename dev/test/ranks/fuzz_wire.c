@@ -71,6 +71,7 @@ static void use_result(Comm *comm, const Text *brought, int flags) {
         ok = comm_compare_facts(comm, all.data, all.data + all.used, facts, facts + sizeof(facts), &error);
     } else if (flags & FLAG_TEXTS) {
         ok = comm_all_well(comm, &all, &error);
+        require(ok == (all.used == RANKS && memcmp(all.data, "\0\0\0", RANKS) == 0)); // a zero of each
     }
     if (!ok) { require_text(error.text, sizeof(error.text)); }
     text_free(&all);
@@ -103,7 +104,8 @@ static void read_watch(Comm *comm, int fd) {
     w.verdict = VERDICT_NONE;
     comm->peers[other].watch = fd;
     watch_read(&w, other);
-    require(comm->peers[other].beat.idle >= 0.0 && comm->peers[other].beat.limit >= 0.0);
+    const CommBeat *beat = &comm->peers[other].beat;
+    require(beat->idle >= 0.0 && isfinite(beat->idle) && beat->limit >= 0.0 && isfinite(beat->limit));
     require(memchr(comm->peers[other].beat.phase, '\0', COMM_PHASE_BYTES) != NULL);
     if (w.verdict != VERDICT_NONE) { require_text(w.words.text, sizeof(w.words.text)); }
 }
@@ -174,24 +176,34 @@ static size_t put(uint8_t *buffer, size_t at, const void *data, size_t bytes) {
     return at + bytes;
 }
 
-static size_t put_join(uint8_t *buffer, int rank, int num_ranks, int protocol) {
+// Begins an input: who reads, the flags, and room for half a token.
+static void begin(uint8_t *buffer, Reader reader, int flags) {
+    memset(buffer, 0, 2 + TOKEN_HALF);
+    buffer[0] = (uint8_t)reader, buffer[1] = (uint8_t)flags;
+}
+
+static size_t put_join(uint8_t *buffer, int flags, int rank, int num_ranks, int protocol) {
     StarJoin join;
+    begin(buffer, READER_JOIN, flags);
     memset(&join, 0, sizeof(join));
     join.protocol = protocol, join.rank = rank, join.num_ranks = num_ranks, join.who = comm_who_am_i("there");
     return put(buffer, 2, &join, sizeof(join));
 }
 
-static size_t put_message(uint8_t *buffer, size_t at, StarKind kind, const void *data, size_t bytes) {
+static size_t put_message(uint8_t *buffer, Reader reader, int flags, StarKind kind, const void *data, size_t bytes) {
     StarHead head;
+    begin(buffer, reader, flags);
     memset(&head, 0, sizeof(head));
     head.kind = kind, head.bytes = (int64_t)bytes, head.size = 8;
     snprintf(head.name, sizeof(head.name), "a sum");
-    return put(buffer, put(buffer, at, &head, sizeof(head)), data, bytes);
+    size_t at = put(buffer, reader == READER_ANSWER ? 2 + TOKEN_HALF : 2, &head, sizeof(head));
+    return put(buffer, at, data, bytes);
 }
 
-static size_t put_beats(uint8_t *buffer, int last) {
+static size_t put_beats(uint8_t *buffer, int flags, int last) {
     static const char words[COMM_TEXT_BYTES] = "rank 2 (there): no more paper";
     CommBeat beat;
+    begin(buffer, READER_WATCH, flags);
     memset(&beat, 0, sizeof(beat));
     beat.kind = BEAT_ALIVE, beat.idle = 0.5, beat.limit = 45.0;
     snprintf(beat.phase, sizeof(beat.phase), "step 3");
@@ -201,51 +213,39 @@ static size_t put_beats(uint8_t *buffer, int last) {
     return last == BEAT_END ? put(buffer, n, words, 1000) : n; // cut: an input is small
 }
 
+static size_t put_text(uint8_t *buffer, const char *text, size_t bytes) {
+    begin(buffer, READER_TEXT, 0);
+    return put(buffer, 2, text, bytes);
+}
+
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char contact[] = "token 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\nport 29500\n"
                                   "addresses 192.0.2.1 2001:db8::1\n";
     static const char facts[] = "model\0d12\0--seq-len\0"
                                 "32";
-    static const uint8_t modes[][2] = {{READER_JOIN, FLAG_TOKEN | FLAG_KNOWS},
-                                       {READER_JOIN, FLAG_KNOWS},
-                                       {READER_JOIN, FLAG_TOKEN},
-                                       {READER_JOIN, FLAG_TOKEN | FLAG_KNOWS},
-                                       {READER_JOIN, FLAG_TOKEN | FLAG_KNOWS},
-                                       {READER_ANSWER, FLAG_TOKEN | FLAG_KNOWS},
-                                       {READER_ANSWER, FLAG_TOKEN | FLAG_KNOWS},
-                                       {READER_ANSWER, FLAG_TOKEN},
-                                       {READER_TALK, FLAG_ONE},
-                                       {READER_TALK, FLAG_TEXTS},
-                                       {READER_TALK, FLAG_ONE | FLAG_FACTS},
-                                       {READER_TALK, FLAG_ONE},
-                                       {READER_WATCH, FLAG_ONE},
-                                       {READER_WATCH, 0},
-                                       {READER_TEXT, 0},
-                                       {READER_TEXT, 0},
-                                       {READER_TEXT, 0}};
+    const int knows = FLAG_TOKEN | FLAG_KNOWS;
     CommWho names[RANKS];
     (void)capacity; // all of them are small
-    if (which >= (int)(sizeof(modes) / sizeof(modes[0]))) { return 0; }
     for (int i = 0; i < RANKS; i++) { names[i] = comm_who_am_i(i < 2 ? "here" : "there"); }
-    memset(buffer, 0, 2 + TOKEN_HALF);
-    memcpy(buffer, modes[which], 2);
     switch (which) {
-    case 0:
-    case 1:
-    case 2: return put_join(buffer, 1, RANKS, STAR_PROTOCOL);
-    case 3: return put_join(buffer, 2, RANKS + 1, STAR_PROTOCOL);
-    case 4: return put_join(buffer, 3, RANKS, STAR_PROTOCOL + 1);
-    case 5:
-    case 7: return put_message(buffer, 2 + TOKEN_HALF, TALK_RESULT, names, sizeof(names[0]));
-    case 6: return put_message(buffer, 2 + TOKEN_HALF, TALK_FAILURE, "not you", 7);
-    case 8: return put_message(buffer, 2, TALK_RESULT, names, sizeof(names));
-    case 9: return put_message(buffer, 2, TALK_MINE, "\0disk full\0\0", 13);
-    case 10: return put_message(buffer, 2, TALK_RESULT, facts, sizeof(facts));
-    case 11: return put_message(buffer, 2, TALK_FAILURE, "it failed", 9);
-    case 12: return put_beats(buffer, BEAT_END);
-    case 13: return put_beats(buffer, BEAT_GOODBYE);
-    case 14: return put(buffer, 2, contact, sizeof(contact) - 1);
-    case 15: return put(buffer, 2, contact + 6, TOKEN_DIGITS);
-    default: return put(buffer, 2, "[2001:db8::1]:29500", 19);
+    case 0: return put_join(buffer, knows, 1, RANKS, STAR_PROTOCOL);
+    case 1: return put_join(buffer, FLAG_KNOWS, 1, RANKS, STAR_PROTOCOL);
+    case 2: return put_join(buffer, FLAG_TOKEN, 1, RANKS, STAR_PROTOCOL);
+    case 3: return put_join(buffer, knows, 2, RANKS + 1, STAR_PROTOCOL);
+    case 4: return put_join(buffer, knows, 3, RANKS, STAR_PROTOCOL + 1);
+    case 5: return put_message(buffer, READER_ANSWER, knows, TALK_RESULT, names, sizeof(names[0]));
+    case 6: return put_message(buffer, READER_ANSWER, knows, TALK_FAILURE, "not you", 7);
+    case 7: return put_message(buffer, READER_ANSWER, FLAG_TOKEN, TALK_RESULT, names, sizeof(names[0]));
+    case 8: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_RESULT, names, sizeof(names));
+    case 9: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0disk full\0\0", 13);
+    case 10: return put_message(buffer, READER_TALK, FLAG_ONE | FLAG_FACTS, TALK_RESULT, facts, sizeof(facts));
+    case 11: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_FAILURE, "it failed", 9);
+    case 12: return put_beats(buffer, FLAG_ONE, BEAT_END);
+    case 13: return put_beats(buffer, 0, BEAT_GOODBYE);
+    case 14: return put_text(buffer, contact, sizeof(contact) - 1);
+    case 15: return put_text(buffer, contact + 6, TOKEN_DIGITS);
+    case 16: return put_text(buffer, "[2001:db8::1]:29500", 19);
+    case 17: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
+    default: return 0;
     }
 }

@@ -7,6 +7,7 @@
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/meet.h"
 #include "dev/test/ranks/processes.h"
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test_main.h"
 
@@ -183,7 +184,7 @@ static bool rank_do(Rank *r) {
                    DO(gpu),       DO(slow),  DO(fail),  DO(mute),     DO(consequence), DO(nothing)};
     const char *what = rank_text(r, "do", "exchanges");
     if (r->comm.rank == r->who) { what = rank_text(r, "mine", what); }
-    for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
+    FOR_EACH(i, actions) {
         if (strcmp(actions[i].name, what) == 0) { return actions[i].function(r); }
     }
     return fail(&r->error, "do=%s: unknown", what);
@@ -250,18 +251,6 @@ static int free_port(void) {
     return port;
 }
 
-// Starts a rank with these options, at its address or folder. Of two options with one name, the first counts.
-static void start_process(Process *p, const char *at, int n, int rank, const char *options) {
-    char text[1024], place[700], *rest = text;
-    const char *argv[32] = {self, "rank", place};
-    int count = 3;
-    snprintf(text, sizeof(text), "%s n=%d rank=%d host=host%d", options, n, rank, rank);
-    snprintf(place, sizeof(place), "at=%s", at);
-    for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL && count < 31;) { argv[count++] = word; }
-    argv[count] = NULL;
-    process_start(p, argv);
-}
-
 // Prepares a run of n ranks, none of which has started: by TCP at a free port of this host.
 static void run_prepare(Run *run, int n, const char *host) {
     memset(run, 0, sizeof(*run));
@@ -274,8 +263,15 @@ static void run_prepare(Run *run, int n, const char *host) {
     }
 }
 
+// Starts a rank with these options, at the run's address or folder. Of two options with one name, the first counts.
 static void start_rank(Run *run, int rank, const char *options) {
-    start_process(&run->p[rank], run->at, run->n, rank, options);
+    char text[1024], *rest = text;
+    const char *argv[32] = {self, "rank", format("at=%s", run->at)};
+    snprintf(text, sizeof(text), "%s n=%d rank=%d host=host%d", options, run->n, rank, rank);
+    int count = 3;
+    for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL && count < 31;) { argv[count++] = word; }
+    argv[count] = NULL;
+    process_start(&run->p[rank], argv);
 }
 
 static void start_rank_zero(Run *run, int n, const char *options) {
@@ -293,8 +289,7 @@ static void wait_end(Test *t, Run *run) {
 
 // All end well and in silence, but for rank 0 when it has turned callers away: it says how many.
 static void check_all_well(Test *t, Run *run, int turned_away) {
-    char said[COMM_TEXT_BYTES] = "";
-    if (turned_away > 0) { snprintf(said, sizeof(said), "test: " STAR_STRANGERS "\n", turned_away); }
+    const char *said = turned_away > 0 ? format("test: " STAR_STRANGERS "\n", turned_away) : "";
     wait_end(t, run);
     for (int i = 0; i < run->n; i++) {
         const Process *p = &run->p[i];
@@ -315,9 +310,7 @@ static char *without_pids(char *text) {
 // The process ended with status 1 and one line that begins and ends like this; without an end, is this. It is compared
 // without process numbers, but has this one, if it is not 0.
 static void check_message(Test *t, Process *p, const char *who, const char *begin, const char *end, pid_t pid) {
-    char line[COMM_TEXT_BYTES], number[32];
-    snprintf(line, sizeof(line), "test: %s", begin);
-    snprintf(number, sizeof(number), ", pid %d)", (int)pid);
+    const char *line = format("test: %s", begin), *number = format(", pid %d)", (int)pid);
     CHECK(t, pid == 0 || strstr(p->err.text, number) != NULL, "%s: said '%s' without%s", who, p->err.text, number);
     char *said = without_pids(p->err.text);
     size_t n = strlen(said), m = end != NULL ? strlen(end) : 0;
@@ -344,10 +337,6 @@ static void free_comm(Comm *comm) {
     free(comm);
 }
 
-static void check_fails(Test *t, bool ok, const Error *error, const char *says) {
-    CHECK(t, !ok && strstr(error->text, says) != NULL, "said '%s', expected '%s'", ok ? "nothing" : error->text, says);
-}
-
 // ---- Starting ----
 
 TEST(test_addresses) {
@@ -367,24 +356,19 @@ TEST(test_addresses) {
         "node1:-1",  "[::1",      "[]:80", "node1:80x", "[::1]80", "[",       "node1:999999999999"};
     static Start s;
     Error error;
-    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
-        char found[1200] = "refused";
-        bool ok = meet_parse_address(&s, taken[i][0], &error);
-        if (ok) {
-            snprintf(found, sizeof(found), "%s %d %s", s.hosts, s.port, meet_is_loopback(s.hosts) ? "yes" : "no");
-        }
+    FOR_EACH(i, taken) {
+        OK(t, meet_parse_address(&s, taken[i][0], &error));
+        const char *found = format("%s %d %s", s.hosts, s.port, meet_is_loopback(s.hosts) ? "yes" : "no");
         CHECK(t, strcmp(found, taken[i][1]) == 0, "%s: %s", taken[i][0], found);
     }
-    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
-        CHECK(t, !meet_parse_address(&s, refused[i], &error), "'%s': taken", refused[i]);
-    }
+    FOR_EACH(i, refused) { CHECK(t, !meet_parse_address(&s, refused[i], &error), "'%s': taken", refused[i]); }
 }
 
 // What a launcher leaves in the environment; here, nothing.
 static void clean_environment(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
                                         "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "PMIX_RANK", TOKEN_VARIABLE};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) { unsetenv(names[i]); }
+    FOR_EACH(i, names) { unsetenv(names[i]); }
 }
 
 #define ONE_MACHINE ": without a secret the ranks are on one machine, and this must be localhost, 127.0.0.1 or "
@@ -392,10 +376,8 @@ static void clean_environment(void) {
 // What one process finds out alone: that it is the only one, or why it cannot start.
 TEST(test_places) {
     int listener = meet_listen(0, true);
-    char taken[64], free[64];
     const char *secret = test_path(t, "secret");
-    snprintf(taken, sizeof(taken), "127.0.0.1:%d", meet_port(listener));
-    snprintf(free, sizeof(free), "127.0.0.1:%d", free_port());
+    const char *taken = format("127.0.0.1:%d", meet_port(listener)), *free = format("127.0.0.1:%d", free_port());
     temp_write(secret, SECRET, strlen(SECRET)), chmod(secret, 0600);
 #define PLACE(how, of, place) .start = COMM_##how, .num_ranks = (of), .rank = (place)
     const struct {
@@ -423,7 +405,7 @@ TEST(test_places) {
         {{PLACE(TCP, 3, 1), .address = "no-such..host", .secret = secret}, NULL, ": no-such..host: no such address: "},
         {{PLACE(FOLDER, 3, 1)}, NULL, "--nccl-fs-path is missing"},
         {{PLACE(FOLDER, 3, 0), .folder = "/dev/null/x"}, NULL, "/dev/null"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         Comm comm;
         CommOptions o = cases[i].o;
         Error error = {""};
@@ -448,12 +430,8 @@ TEST(test_local_ranks) {
                                             {"host=b", "local 1 of 2", "local 0 of 1"}};
     for (int by_count = 0; by_count < 2; by_count++) {
         Run run;
-        char options[64];
         run_prepare(&run, 5, "127.0.0.1");
-        for (int i = 0; i < 5; i++) {
-            snprintf(options, sizeof(options), "%s gpus=%d", places[i][0], 2 * by_count);
-            start_rank(&run, i, options);
-        }
+        for (int i = 0; i < 5; i++) { start_rank(&run, i, format("%s gpus=%d", places[i][0], 2 * by_count)); }
         check_all_well(t, &run, 0);
         for (int i = 0; i < 5; i++) {
             const char *out = run.p[i].out.text;
@@ -480,8 +458,8 @@ TEST(test_folder_address) {
     struct stat info;
     Error error;
     for (int i = 0; i < 4; i++) { folder_start(&starts[i], i < 3 ? folder : other, i == 1); }
-    CHECK(t, meet_by_folder(zero, &error) && meet_by_folder(one, &error), "%s", error.text);
-    CHECK(t, meet_read_contact(one, &error), "%s", error.text);
+    OK(t, meet_by_folder(zero, &error) && meet_by_folder(one, &error));
+    OK(t, meet_read_contact(one, &error));
     CHECK(t, memcmp(&one->token, &zero->token, sizeof(one->token)) == 0 && one->token.known, "another token");
     CHECK(t, one->port == meet_port(zero->listener), "port %d", one->port);
     CHECK(t, stat(one->file, &info) == 0 && (info.st_mode & 0777) == 0600, "mode %03o", (unsigned)info.st_mode);
@@ -490,14 +468,14 @@ TEST(test_folder_address) {
         CHECK(t, !meet_parse_contact(late, bad[i]), "taken: %s", bad[i]);
     }
     chmod(one->file, 0644);
-    check_fails(t, meet_read_contact(one, &error), &error, "others may use it (mode 644)");
-    check_fails(t, meet_by_folder(late, &error), &error, "in use by another process (pid ");
+    FAILS(t, meet_read_contact(one, &error), "others may use it (mode 644)");
+    FAILS(t, meet_by_folder(late, &error), "in use by another process (pid ");
     directory_unlock(&zero->lock);
-    CHECK(t, meet_by_folder(late, &error), "%s", error.text);
+    OK(t, meet_by_folder(late, &error));
     CHECK(t, !token_equal(late->token.caller, zero->token.caller) && !token_equal(late->token.zero, zero->token.zero),
           "two runs have one token");
     temp_must(mkdir(other, 0777) == 0 && symlink(folder, test_path(t, "other/" MEET_FOLDER)) == 0, "symlink");
-    check_fails(t, meet_by_folder(linked, &error), &error, "a link is in the way");
+    FAILS(t, meet_by_folder(linked, &error), "a link is in the way");
     for (int i = 0; i < 4; i++) {
         directory_unlock(&starts[i].lock), socket_close(&starts[i].listener);
         free_comm(starts[i].comm);
@@ -616,7 +594,7 @@ static int greet_well(Test *t, const Run *run, bool secret, bool watches) {
 // One rank has come (this test, so that there is no doubt about the order); what rank 0 then finds ends it, and that
 // rank is told too, and one that comes a moment later. If the refused caller watches, the first rank has come with both
 // sockets.
-static void check_refused(Test *t, const Run *run, Caller caller, const char *expected) {
+static void check_turned_away(Test *t, const Run *run, Caller caller, const char *expected) {
     char words[COMM_TEXT_BYTES] = "";
     int talk = greet_well(t, run, true, false), watch = caller.watches ? greet_well(t, run, true, true) : -1;
     Answer other = greet(run, token_of(true), caller);
@@ -640,10 +618,10 @@ TEST(test_refused) {
                  {{-1, 3, STAR_PROTOCOL, false}, "each a --process-rank below it"},
                  {{2, 3, STAR_PROTOCOL + 1, false}, "runs another version of the program"},
                  {{2, 8, STAR_PROTOCOL, false}, "was started as one of 8 processes, rank 0 (host0, pid "}};
-    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+    enum { CASES = COUNT_OF(cases) };
     static Run runs[CASES];
     for (int i = 0; i < CASES; i++) { start_rank_zero(&runs[i], 3, "secret=1"); }
-    for (int i = 0; i < CASES; i++) { check_refused(t, &runs[i], cases[i].caller, cases[i].expected); }
+    for (int i = 0; i < CASES; i++) { check_turned_away(t, &runs[i], cases[i].caller, cases[i].expected); }
     for (int i = 0; i < CASES; i++) {
         wait_end(t, &runs[i]);
         CHECK(t, runs[i].p[0].status == 1, "rank 0: status %d", runs[i].p[0].status);
@@ -651,34 +629,19 @@ TEST(test_refused) {
     }
 }
 
-// Without a token, what wrong callers say about themselves ends no run: each alone is told, and is counted.
-TEST(test_wrong_callers) {
-    static const Caller callers[] = {
-        {1, 4, STAR_PROTOCOL, false}, {-1, 3, STAR_PROTOCOL, false}, {2, 3, STAR_PROTOCOL + 1, false}};
-    Run run;
-    start_rank_zero(&run, 3, "");
-    for (int i = 0; i < 3; i++) {
-        Answer got = greet(&run, token_of(false), callers[i]);
-        CHECK(t, strstr(got.words, "rank 0 (host0, pid ") != NULL, "case %d: %s", i, got.words);
-        socket_close(&got.fd);
-    }
-    start_other_ranks(&run, "");
-    check_all_well(t, &run, 3);
-}
-
 // Rank 0 says who has not come in time, to those that have, too.
 TEST(test_missing) {
     Run run;
-    char words[COMM_TEXT_BYTES] = "", expected[COMM_TEXT_BYTES];
+    char words[COMM_TEXT_BYTES] = "";
     start_rank_zero(&run, 4, "secret=1 timeout=2");
     int talk = greet_well(t, &run, true, false), watch = greet_well(t, &run, true, true);
     Answer stranger = greet(&run, token_of(false), (Caller){2, 4, STAR_PROTOCOL, false});
     read_message(talk, words);
     wait_end(t, &run);
-    snprintf(expected, sizeof(expected),
-             "no connection within 2 s (--start-timeout) from rank 2, 3 of 4: are they started, and can they reach "
-             "rank 0 (host0)? " STAR_STRANGERS,
-             1);
+    const char *expected =
+        format("no connection within 2 s (--start-timeout) from rank 2, 3 of 4: are they started, and can they reach "
+               "rank 0 (host0)? " STAR_STRANGERS,
+               1);
     CHECK(t, strcmp(without_pids(words), expected) == 0, "told: %s", words);
     check_message(t, &run.p[0], "rank 0", expected, NULL, run.p[0].pid);
     socket_close(&talk), socket_close(&watch), socket_close(&stranger.fd);
@@ -790,27 +753,29 @@ TEST(test_secrets) {
         other.caller[i] = ours.caller[i];
     }
     CHECK(t, token_equal(other.caller, ours.caller), "equal tokens are not");
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         unlink(file);
         temp_write(file, cases[i].text, strlen(cases[i].text));
         chmod(file, (mode_t)cases[i].mode);
         bool ok = token_find(&token, file, &error);
-        bool same = token.known && memcmp(&token, &ours, sizeof(ours)) == 0;
-        CHECK(t, cases[i].expected == NULL ? ok && same : !ok && strstr(error.text, cases[i].expected) != NULL,
-              "case %zu: %d %s", i, ok, error.text);
+        if (cases[i].expected == NULL) {
+            OK(t, ok && token.known && memcmp(&token, &ours, sizeof(ours)) == 0);
+        } else {
+            FAILS(t, ok, cases[i].expected);
+        }
         CHECK(t, ok || strstr(error.text, "too short") == NULL, "the token is printed: %s", error.text);
     }
     unlink(file);
     temp_write(file, SECRET, strlen(SECRET));
     if (geteuid() == 0 && chmod(file, 0600) == 0 && chown(file, 12345, 0) == 0) {
-        check_fails(t, token_find(&token, file, &error), &error, "belongs to user 12345");
+        FAILS(t, token_find(&token, file, &error), "belongs to user 12345");
     }
     setenv(TOKEN_VARIABLE, SECRET, 1);
-    CHECK(t, token_find(&token, NULL, &error) && memcmp(&token, &ours, sizeof(ours)) == 0, "%s", error.text);
+    OK(t, token_find(&token, NULL, &error) && memcmp(&token, &ours, sizeof(ours)) == 0);
     CHECK(t, getenv(TOKEN_VARIABLE) == NULL, "the environment still has it");
     CHECK(t, token_find(&token, "", &error) && !token.known, "a token without one");
     setenv(TOKEN_VARIABLE, "short", 1);
-    check_fails(t, token_find(&token, NULL, &error), &error, TOKEN_VARIABLE ": expected 64");
+    FAILS(t, token_find(&token, NULL, &error), TOKEN_VARIABLE ": expected 64");
 }
 
 // A port that the network can see gets garbage, half a greeting, a wrong token, and many silent connections. The run
@@ -880,62 +845,7 @@ TEST(test_given_up) {
     check_all_well(t, &run, 1); // the first one, which said nothing
 }
 
-// Many ranks of one machine join in some seconds.
-TEST(test_many_ranks) {
-    enum { MANY = 300 };
-    static Process p[MANY];
-    char at[64];
-    snprintf(at, sizeof(at), "127.0.0.1:%d", free_port());
-    double began = process_now();
-    for (int i = MANY - 1; i >= 0; i--) { start_process(&p[i], at, MANY, i, "do=nothing"); }
-    CHECK(t, process_wait_text(&p[0], "open ", LIMIT), "rank 0 does not open: %s", p[0].err.text);
-    CHECK(t, process_now() - began < LIMIT / 2, "%d ranks take %g s", MANY, process_now() - began);
-    process_wait_all(p, MANY, LIMIT);
-    for (int i = 0; i < MANY; i++) {
-        CHECK(t, p[i].status == 0 && p[i].err.text[0] == '\0', "rank %d: %d %s", i, p[i].status, p[i].err.text);
-    }
-}
-
 // ---- Parts of the star and the watch, in this process ----
-
-// Each rank must bring a zero or a text, and a text without a zero of its own is not read beyond its end.
-TEST(test_texts_end) {
-    static const struct {
-        const char *bytes;
-        size_t count;
-        const char *says; // NULL: all are well
-    } cases[] = {{"\0\0", 2, NULL},   {"\0late\0", 6, "rank 1 (host, pid "}, {"a\0b\0", 4, ": a"},
-                 {"\0ab", 3, ": ab"}, {"\0", 1, "something else"},           {"\0\0\0", 3, "something else"}};
-    Comm *comm = comm_of_two(0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        Text all = {(char *)malloc(cases[i].count + 1), cases[i].count, cases[i].count + 1, false};
-        Error error = {""};
-        memcpy(all.data, cases[i].bytes, cases[i].count);
-        all.data[cases[i].count] = '\0';
-        bool ok = comm_all_well(comm, &all, &error);
-        CHECK(t, ok == (cases[i].says == NULL) && (ok || strstr(error.text, cases[i].says) != NULL), "case %zu: %d %s",
-              i, ok, error.text);
-        text_free(&all);
-    }
-    free_comm(comm);
-}
-
-// A beat with times that are no numbers is refused: they would never be too long.
-TEST(test_beats_make_sense) {
-    Watch w;
-    watch_begin(&w, comm_of_two(0));
-    static const double times[][2] = {{0, 0},        {7, 45},         {NAN, 45}, {7, NAN}, {INFINITY, 45},
-                                      {7, INFINITY}, {-INFINITY, 45}, {-1, 45},  {7, -1}};
-    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
-        CommBeat beat;
-        memset(&beat, 0, sizeof(beat));
-        beat.kind = BEAT_ALIVE, beat.idle = times[i][0], beat.limit = times[i][1];
-        CHECK(t, watch_take(&w, 1, &beat) == (i < 2), "case %zu", i);
-        memset(beat.phase, 'x', sizeof(beat.phase));
-        CHECK(t, !watch_take(&w, 1, &beat), "case %zu: a phase without an end", i);
-    }
-    free_comm(w.comm);
-}
 
 // A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
 // whose own rank has got no further for as long.
@@ -989,19 +899,6 @@ TEST(test_verdicts) {
     w.comm->ending = true;
     CHECK(t, watch_act(&w), "the watch goes on"); // a watch that ends the run would end this process
     free_comm(w.comm);
-}
-
-// Time counts from the beginning and the end of a slow phase and of a wait, and only from there.
-TEST(test_changes_start_the_clock) {
-    Comm *comm = comm_of_two(0);
-    for (int i = 0; i < 8; i++) {
-        bool value = i / 2 % 2 == 0, changes = i % 2 == 0;
-        comm->since = 0.0;
-        if (i < 4) { comm_slow(comm, value); }
-        if (i >= 4) { comm_waits(comm, value); }
-        CHECK(t, (comm->since > 0.0) == changes, "case %d: since %g", i, comm->since);
-    }
-    free_comm(comm);
 }
 
 // ---- How runs end: all at once, because most of them wait ----
@@ -1065,7 +962,7 @@ static const Outcome outcomes[] = {
     // Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
     {"do=wait who=0 mine=slow seconds=5 watchdog=3", .n = 3},
 };
-enum { NUM_OUTCOMES = sizeof(outcomes) / sizeof(outcomes[0]) };
+enum { NUM_OUTCOMES = COUNT_OF(outcomes) };
 
 static void signal_ranks(Run *run, unsigned set, int number) {
     for (int i = 0; i < run->n; i++) {
@@ -1089,8 +986,7 @@ static void check_outcome(Test *t, Run *run, const Outcome *o) {
         Process *p = &run->p[i];
         bool apart = o->apart & RANK(i);
         const char *says = apart ? o->own : o->says;
-        char name[200];
-        snprintf(name, sizeof(name), "%s, rank %d", o->options, i);
+        const char *name = format("%s, rank %d", o->options, i);
         if (o->killed & RANK(i)) { continue; }
         if (says == NULL || (says[0] == '\0' && o->end == NULL)) {
             CHECK(t, p->status == (says != NULL) && p->err.text[0] == '\0', "%s: %d %s", name, p->status, p->err.text);
@@ -1121,16 +1017,6 @@ TEST(test_outcomes) {
 
 // ---- MPI ----
 
-// This program, built with MPI and without (for a launcher must find that out); false where that is not possible.
-static bool build_for_mpi(const char *folder) {
-    char command[2000];
-    const char *build = "mpicc -std=gnu11 -w -I. -O0 dev/test/ranks/test_comm.c -lm -pthread";
-    snprintf(command, sizeof(command),
-             "{ mpirun --version && %s -DUSE_MPI -o %s/with && %s -UUSE_MPI -o %s/without; } >/dev/null 2>&1", build,
-             folder, build, folder);
-    return system(command) == 0;
-}
-
 static int count_text(const char *text, const char *part) {
     int count = 0;
     for (const char *at = text; (at = strstr(at, part)) != NULL; at++) { count++; }
@@ -1141,24 +1027,24 @@ static int count_text(const char *text, const char *part) {
 // ranks are told, and one of them says so.
 TEST(test_mpi) {
     static const struct {
-        const char *program, *options, *says; // says: once, and ends with an error; NULL: ends well
+        const char *options, *says; // says: once, and ends with an error; NULL: ends well
         int n;
-    } cases[] = {{"with", "do=exchanges", NULL, 4},
-                 {"with", "do=agree who=1", "disk full on 1", 3},
-                 {"with", "do=wait who=2 mine=fail", "): no more paper", 3},
-                 {"with", "do=wait who=1 mine=hang watchdog=1.5", "hangs: no progress for ", 2},
-                 {"without", "do=exchanges", "this program was built without MPI", 2}};
-    enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+    } cases[] = {{"do=exchanges", NULL, 4},
+                 {"do=agree who=1", "disk full on 1", 3},
+                 {"do=wait who=2 mine=fail", "): no more paper", 3},
+                 {"do=wait who=1 mine=hang watchdog=1.5", "hangs: no progress for ", 2}};
+    enum { CASES = COUNT_OF(cases) };
     static Process p[CASES];
-    if (!build_for_mpi(test_folder(t))) { SKIP(t, "no mpicc and mpirun that work here"); }
+#ifndef USE_MPI
+    SKIP(t, "built without MPI");
+#endif
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores: Open MPI 4; MPICH just does it
     setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1); // Open MPI 5
     for (int i = 0; i < CASES; i++) {
-        char command[1000];
+        const char *command =
+            format("exec mpirun -n %d %s rank start=mpi host=host %s", cases[i].n, self, cases[i].options);
         const char *const argv[] = {"sh", "-c", command, NULL};
-        snprintf(command, sizeof(command), "exec mpirun -n %d %s/%s rank start=mpi host=host %s", cases[i].n,
-                 test_folder(t), cases[i].program, cases[i].options);
         process_start(&p[i], argv);
     }
     CHECK(t, process_wait_all(p, CASES, LIMIT), "they do not end");
@@ -1169,8 +1055,7 @@ TEST(test_mpi) {
     }
     CHECK(t, count_text(p[0].out.text, "done") == 4, "%s", p[0].out.text);
     for (int i = 0; i < 4; i++) {
-        char open[64];
-        snprintf(open, sizeof(open), "open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
+        const char *open = format("open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
         CHECK(t, strstr(p[0].out.text, open) != NULL, "rank %d: %s", i, p[0].out.text);
     }
 }

@@ -3,7 +3,7 @@
 #include "llmc/ranks/grid.h"
 
 static const RankGrid grids[] = {{1, 1, 1, 1}, {3, 1, 1, 1}, {1, 1, 1, 4}, {2, 3, 1, 1}, {1, 2, 3, 1}, {2, 3, 4, 5}};
-enum { NUM_GRIDS = sizeof(grids) / sizeof(grids[0]) };
+enum { NUM_GRIDS = COUNT_OF(grids) };
 
 // Goes through all places, tp innermost.
 TEST(test_places) {
@@ -50,7 +50,7 @@ TEST(test_grids_of_a_model) {
                  {{0, 1, 4, 4}, 8, 1, "--cp: 4 does not divide 2 ranks", "; give --cp 2"},
                  {{0, 5, 1, 1}, 16, 1, "--pp: 5 does not divide 16 ranks", "; give --pp 4"},
                  {{0, 8, 1, 2}, 16, 2, "--pp: 8 stages of 2 chunks need 16 layers", "has 12; give --pp 4"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         RankGrid grid = {0, 0, 0, 0}, wanted = cases[i].wanted;
         Error error = {""};
         bool ok = grid_make(&grid, &d12, cases[i].ranks, &wanted, cases[i].chunks, &error);

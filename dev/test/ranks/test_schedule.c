@@ -1,7 +1,7 @@
 // Unit tests of the schedules of pipelines. A player obeys the lists of all stages. A send ends only together with its
 // receive, and no message has a tag, as in NCCL: a send to a rank meets the next receive from this rank. What travels
 // is the identity of the data, so that each instruction sees whether it has the right data.
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
 #include "llmc/ranks/schedule.h"
 
 enum { MAX_STAGES = 8, MAX_CHUNKS = 4, MAX_MICRO_BATCHES = 32, MAX_FORWARDS = MAX_CHUNKS * MAX_MICRO_BATCHES };
@@ -216,17 +216,6 @@ TEST(test_1f1b) { play_all(t, PIPE_1F1B, 1, 1); }
 TEST(test_interleaved) { play_all(t, PIPE_INTERLEAVED, 2, MAX_CHUNKS); }
 TEST(test_forward_only) { play_all(t, PIPE_FORWARD_ONLY, 1, MAX_CHUNKS); }
 
-// One stage does what a trainer without a pipeline does.
-TEST(test_one_stage) {
-    Pipeline p = {PIPE_1F1B, 1, 0, 1, MAX_MICRO_BATCHES};
-    PipeInstruction list[2 * MAX_MICRO_BATCHES];
-    pipe_write(&p, list);
-    for (int k = 0; k < 2 * MAX_MICRO_BATCHES; k++) {
-        PipeAction action = k % 2 == 0 ? PIPE_FORWARD : PIPE_BACKWARD;
-        CHECK(t, list[k].action == action && list[k].micro_batch == k / 2, "another instruction %d", k);
-    }
-}
-
 static const struct {
     Pipeline p;
     const char *why;
@@ -242,9 +231,8 @@ static const struct {
 };
 
 TEST(test_refusals) {
-    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    FOR_EACH(i, refused) {
         Error error = {""};
-        CHECK(t, !pipe_check(&refused[i].p, &error), "%s: is not refused", refused[i].why);
-        CHECK(t, strcmp(error.text, refused[i].why) == 0, "'%s', not '%s'", error.text, refused[i].why);
+        REFUSED(t, pipe_check(&refused[i].p, &error), refused[i].why, "");
     }
 }
