@@ -78,8 +78,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     if (which > 1) { return 0; }
     save_good(which == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON);
     uint8_t *data = temp_read(temp_path(fuzz_folder(), "state_00000001.bin"), &bytes);
-    require(bytes <= capacity);
-    memcpy(buffer, data, bytes);
+    fuzz_seed(data, bytes, buffer, capacity);
     free(data);
     return bytes;
 }

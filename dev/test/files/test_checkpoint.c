@@ -18,38 +18,32 @@ TEST(test_model_header_fields) {
     } cases[] = {
         {0, 0, ": is not a model: magic 0, expected 20240326; --init takes a size, a model's file or a run's folder"},
         {1, 4, ": model of version 4, expected 3 or 5"},
-        {1, -1, ": model of version -1, expected 3 or 5"},
         {1, 5, ": header asks for 1204 bytes, file has 1384 (damaged?)"},
         {2, 0, ": context length is 0, expected 1 to 1048576"},
         {3, 0, ": vocabulary size is 0, expected 1 to 1048576"},
-        {3, INT32_MAX, ": vocabulary size is 2147483647, expected 1 to 1048576"},
         {3, 5, ": padded vocabulary is 4, expected 5 to 1048576"},
-        {4, 0, ": number of layers is 0, expected 1 to 1000"},
-        {5, 0, ": number of heads is 0, expected 1 to 1024"},
         {5, 3, ": 2 channels, 3 heads of size 0, 3 heads of keys and values: choose heads that divide channels"},
         {6, -2, ": channels is -2, expected 1 to 65536"},
-        {6, 65537, ": channels is 65537, expected 1 to 65536"},
-        {7, INT32_MAX, ": padded vocabulary is 2147483647, expected 3 to 1048576"},
     };
     const char *path = test_path(t, "m.bin");
     ModelConfig config = tiny_config();
     float params[TINY_PARAMS] = {0};
     Error error;
     size_t size;
-    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
+    OK(t, model_bin_write(path, &config, params, &error));
     uint8_t *bytes = temp_read(path, &size), copy[TINY_BYTES];
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         memcpy(copy, bytes, TINY_BYTES);
         memcpy(copy + 4 * cases[i].slot, &cases[i].value, 4);
         temp_write(path, copy, TINY_BYTES);
-        CHECK_REFUSED(t, model_bin_read_config(path, &config, &error), &error, path, cases[i].message);
+        REFUSED(t, model_bin_read_config(path, &config, &error), path, cases[i].message);
     }
     // The largest values that pass one by one: the product must not overflow into a size that fits.
     static const int32_t largest[8] = {20240326, 3, 1 << 20, 1 << 20, 1000, 1024, 1 << 16, 1 << 20};
     memcpy(bytes, largest, sizeof(largest));
     temp_write(path, bytes, TINY_BYTES);
-    CHECK_REFUSED(t, model_bin_read_config(path, &config, &error), &error, path,
-                  ": header asks for 206711594419200 bytes, file has 1384 (truncated? fetch it again)");
+    REFUSED(t, model_bin_read_config(path, &config, &error), path,
+            ": header asks for 206711594419200 bytes, file has 1384 (truncated? fetch it again)");
     free(bytes);
 }
 
@@ -88,7 +82,7 @@ static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
     Error error;
     run_init(run, tiny_config());
     run->optimizer = optimizer;
-    CHECK(t, run_save(run, test_folder(t), 1, 5, &error), "%s", error.text);
+    OK(t, run_save(run, test_folder(t), 1, 5, &error));
 }
 
 // The section behind the arrays has another size or name than it is asked for, or nobody asks.
@@ -109,10 +103,9 @@ TEST(test_other_sections) {
         ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"flags\" (kind 0, 800 bytes)",
         ": has 4 sections, expected 3"};
     for (int i = 0; i < 3; i++) {
-        CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
+        OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], TINY_PARAMS, &error); }
-        CHECK_REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), &error, state,
-                      messages[i]);
+        REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), state, messages[i]);
     }
     run_free(&run);
 }
@@ -122,9 +115,7 @@ TEST(test_damage_is_named) {
     static Run run;
     Error error;
     save_tiny(t, &run, OPTIMIZER_ADAMW);
-    char paths[2][1024];
-    snprintf(paths[0], sizeof(paths[0]), "%s", test_path(t, "model_00000001.bin"));
-    snprintf(paths[1], sizeof(paths[1]), "%s", test_path(t, "state_00000001.bin"));
+    const char *paths[2] = {test_path(t, "model_00000001.bin"), test_path(t, "state_00000001.bin")};
     size_t sizes[2];
     uint8_t *files[2] = {temp_read(paths[0], &sizes[0]), temp_read(paths[1], &sizes[1])};
     const long array = 4 * TINY_PARAMS, section = (long)sizes[1] - (long)sizeof(run.generation);
@@ -147,61 +138,23 @@ TEST(test_damage_is_named) {
         {STATE, 0, 'X', ": not a training state: it does not begin with GPT2STAT"},
         {STATE, (long)sizes[1], 0, ": has 1830 bytes, its header tells another size (truncated?)"},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         int file = cases[i].file;
         size_t at = (size_t)cases[i].at;
         uint8_t *copy = (uint8_t *)calloc(1, sizes[file] + 1);
         memcpy(copy, files[file], sizes[file]);
         copy[at] = (uint8_t)(cases[i].value == FLIPPED ? ~copy[at] : cases[i].value);
         temp_write(paths[file], copy, sizes[file] + (at == sizes[file]));
-        CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, paths[file], cases[i].text);
+        REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, paths[file], cases[i].text);
         bool elsewhere = file == STATE && cases[i].at >= section - 2 * array && at < sizes[STATE]; // not in the model
         CHECK(t, checkpoint_verify(test_folder(t), 1, &error) == elsewhere, "case %zu: without loading", i);
         temp_write(paths[file], files[file], sizes[file]);
         free(copy);
     }
     unlink(paths[MODEL]);
-    CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, paths[MODEL],
-                  ": cannot open: No such file or directory");
+    REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, paths[MODEL],
+            ": cannot open: No such file or directory");
     free(files[0]), free(files[1]);
-    run_free(&run);
-}
-
-// Saves a checkpoint of step 1 with the arrays of an optimizer. Its header names the other one.
-static void save_misnamed(Test *t, Run *run, OptimizerKind optimizer) {
-    static CheckpointWriter w;
-    Error error = {""};
-    const char *names[] = {"adam", "muon"}; // of equal length, so that the header keeps its size
-    run->optimizer = optimizer;
-    run_fill(run, 5);
-    state_init(&run->header);
-    state_add(&run->header, "--optimizer %s\n", names[optimizer]);
-    CHECK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error), "%s", error.text);
-    CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
-    memcpy(strstr(w.header.text, names[optimizer]), names[!optimizer], 4);
-    CHECK(t, run_write_end(&w, &error), "%s", error.text);
-}
-
-// adam_v has 90 numbers with AdamW. Muon's matrices have 12, 4, 16 and 16 of them, and leave 42.
-TEST(test_size_of_adam_v) {
-    static const char *const messages[] = {
-        ": section 2 is \"adam_v\" (kind 0, 360 bytes), expected \"adam_v\" (kind 0, 168 bytes)",
-        ": section 2 is \"adam_v\" (kind 0, 168 bytes), expected \"adam_v\" (kind 0, 360 bytes)"};
-    static Run run;
-    Error error = {""};
-    size_t bytes;
-    const char *state = test_path(t, "state_00000001.bin");
-    run_init(&run, tiny_config());
-    for (int i = 0; i < 2; i++) {
-        save_misnamed(t, &run, i == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON);
-        CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, state, messages[i]);
-        CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
-        free(temp_read(state, &bytes));
-        run_fill(&run, 5);
-        int64_t spare = checkpoint_size(&run.config, run.optimizer, &run.section, 1) - TINY_BYTES - (int64_t)bytes;
-        CHECK(t, spare >= 0 && spare <= STATE_TEXT_BYTES, "%lld bytes more than needed", (long long)spare);
-    }
     run_free(&run);
 }
 
@@ -220,9 +173,9 @@ TEST(test_skipped_moments) {
         memset(run.arrays[CHECKPOINT_PARAMS], 0, 4 * TINY_PARAMS);
         memset(run.generation, 0, sizeof(run.generation));
         run.arrays[CHECKPOINT_ADAM_M][0] = run.arrays[CHECKPOINT_ADAM_V][0] = -7.0f;
-        CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
+        OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
         r.skips_moments = true;
-        CHECK(t, checkpoint_read_whole(&r, run.arrays, &error), "%s", error.text);
+        OK(t, checkpoint_read_whole(&r, run.arrays, &error));
         CHECK(t, run_read_end(&run, &r, 1, &error) == !damaged, "%d: %s", damaged, error.text);
         bool read =
             run.generation[0] == 5 &&
@@ -230,9 +183,7 @@ TEST(test_skipped_moments) {
         CHECK(t, damaged || read, "the parameters and the section");
         CHECK(t, run.arrays[CHECKPOINT_ADAM_M][0] == -7.0f && run.arrays[CHECKPOINT_ADAM_V][0] == -7.0f, "moments");
     }
-    CHECK(t,
-          strstr(error.text, "model_00000001.bin: section \"params\" is damaged: its checksum does not match") != NULL,
-          "%s", error.text);
+    FAILS(t, false, "model_00000001.bin: section \"params\" is damaged: its checksum does not match");
     run_free(&run);
 }
 
@@ -245,20 +196,20 @@ static void check_value(Test *t, Run *run, int array, float value, const char *s
     int64_t at = checkpoint_place(&run->config, run->optimizer, array, bad);
     int64_t offset = 4 * at;
     run_fill(run, 8);
-    CHECK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error), "%s", error.text);
-    CHECK(t, run_write_arrays(run, &w, &error), "%s", error.text);
+    OK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error));
+    OK(t, run_write_arrays(run, &w, &error));
     CHECK(t, checkpoint_write(&w, array, bad, &value, 1, &error) == (says == NULL), "%g is saved", (double)value);
-    CHECK(t, says == NULL || strstr(error.text, says) != NULL, "%s", error.text);
+    OK(t, says == NULL || strstr(error.text, says) != NULL);
     w.sums.sums[array] -= sum64(at, &run->arrays[array][bad], 1); // checkpoint_write has not counted what it refuses
     if (says != NULL) { w.sums.sums[array] += sum64(at, &value, 1); }
     offset += is_model ? DATA_HEADER_BYTES : state_offset(&w.table, array);
-    CHECK(t, atomic_write_at(is_model ? &w.model : &w.state, offset, &value, 4, &error), "%s", error.text);
-    CHECK(t, run_write_end(&w, &error), "%s", error.text);
-    CHECK(t, checkpoint_verify(test_folder(t), 3, &error), "%s", error.text);
+    OK(t, atomic_write_at(is_model ? &w.model : &w.state, offset, &value, 4, &error));
+    OK(t, run_write_end(&w, &error));
+    OK(t, checkpoint_verify(test_folder(t), 3, &error));
     error.text[0] = '\0';
     run_load(run, test_folder(t), 3, &error);
     CHECK(t, says == NULL ? error.text[0] == '\0' : strstr(error.text, says) != NULL, "said %s", error.text);
-    CHECK(t, says == NULL || strstr(error.text, is_model ? "/model_" : "/state_") != NULL, "%s", error.text);
+    OK(t, says == NULL || strstr(error.text, is_model ? "/model_" : "/state_") != NULL);
 }
 
 // With Muon, adam_v leaves out the tensor before qkvb.
@@ -277,7 +228,7 @@ TEST(test_not_finite) {
                  {CHECKPOINT_ADAM_V, -0.0f, NULL}};
     static Run run;
     run_init(&run, tiny_config());
-    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
         run.optimizer = i % 2 == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON;
         check_value(t, &run, cases[i / 2].array, cases[i / 2].value, cases[i / 2].says);
     }
@@ -290,8 +241,8 @@ TEST(test_names) {
     int64_t steps[2] = {0, 0};
     run_init(&run, tiny_config());
     CHECK(t, list_steps(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
-    for (int64_t s = 5; s <= 15; s += 5) { CHECK(t, run_save(&run, test_folder(t), s, s, &error), "%s", error.text); }
-    CHECK(t, run_save(&run, test_folder(t), 123456789012, 7, &error), "%s", error.text);
+    for (int64_t s = 5; s <= 15; s += 5) { OK(t, run_save(&run, test_folder(t), s, s, &error)); }
+    OK(t, run_save(&run, test_folder(t), 123456789012, 7, &error));
     CHECK(t, temp_exists(test_path(t, "model_00000005.bin")) && temp_exists(test_path(t, "state_00000005.bin")),
           "names");
     temp_write(test_path(t, "state_0000001.bin"), "", 0);          // 7 digits: not ours
@@ -300,11 +251,11 @@ TEST(test_names) {
     temp_write(test_path(t, "state_9007199254740993.bin"), "", 0); // beyond LARGEST_WHOLE
     temp_write(test_path(t, "state_9223372036854775807.bin"), "", 0);
     CHECK(t, list_steps(test_folder(t), steps, 2) == 2 && steps[0] == 123456789012 && steps[1] == 15, "newest first");
-    CHECK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7, "%s", error.text);
-    CHECK(t, run_load(&run, test_folder(t), 10, &error) == 10, "%s", error.text);
+    OK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7);
+    OK(t, run_load(&run, test_folder(t), 10, &error) == 10);
     rename(test_path(t, "state_123456789012.bin"), test_path(t, "state_00000020.bin"));
-    CHECK_REFUSED(t, run_load(&run, test_folder(t), 20, &error) != -1, &error, test_path(t, "state_00000020.bin"),
-                  ": the training state says step 123456789012, expected a whole number from 20 to 20");
+    REFUSED(t, run_load(&run, test_folder(t), 20, &error) != -1, test_path(t, "state_00000020.bin"),
+            ": the training state says step 123456789012, expected a whole number from 20 to 20");
     run_free(&run);
 }
 
@@ -319,7 +270,7 @@ TEST(test_prune) {
     };
     static Run run;
     run_init(&run, tiny_config());
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         TempDir dir = temp_dir_make();
         Error error;
         int64_t steps[16];
@@ -351,12 +302,12 @@ TEST(test_clean_keeps_what_is_not_ours) {
                                      "model_00000010.bin.tmp"};
     for (int i = 0; i < 9; i++) { temp_write(test_path(t, stay[i]), "x", 1); }
     for (int i = 0; i < 4; i++) { temp_write(test_path(t, go[i]), "x", 1); }
-    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
+    OK(t, checkpoint_clean(test_folder(t), &error));
     for (int i = 0; i < 9; i++) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
     for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
-    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
-    CHECK_REFUSED(t, checkpoint_clean(test_path(t, "notes.tmp"), &error), &error, test_path(t, "notes.tmp"),
-                  ": cannot read folder: Not a directory");
+    OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
+    REFUSED(t, checkpoint_clean(test_path(t, "notes.tmp"), &error), test_path(t, "notes.tmp"),
+            ": cannot read folder: Not a directory");
     run_free(&run);
 }
 
@@ -387,10 +338,9 @@ TEST(test_full_disk) {
     const ModelConfig config = GPT2_CONFIG(5, 11, 128, 3, 1, 7); // the model and each moment: 12 kB
     Error error;
     run_init(&run, config);
-    CHECK(t, run_save(&run, test_folder(t), 1, 1, &error), "%s", error.text);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        CHECK(t, !save_limited(&run, test_folder(t), cases[i].limit, cases[i].begun, &error), "case %zu: saved", i);
-        CHECK(t, strstr(error.text, cases[i].message) != NULL, "case %zu: %s", i, error.text);
+    OK(t, run_save(&run, test_folder(t), 1, 1, &error));
+    FOR_EACH(i, cases) {
+        FAILS(t, save_limited(&run, test_folder(t), cases[i].limit, cases[i].begun, &error), cases[i].message);
         CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
         CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
     }
@@ -410,12 +360,11 @@ TEST(test_file_without_its_name) {
         bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
                   run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
         const char *path = model ? paths.model : paths.state;
-        CHECK(t, ok && mkdir(path, 0755) == 0, "%s", error.text);
-        CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
-        CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
+        OK(t, ok && mkdir(path, 0755) == 0);
+        FAILS(t, run_write_end(&w, &error), "could not rename it"); // not in place of a folder
         checkpoint_write_close(&w);
         if (model) {
-            CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
+            OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
         } else {
             CHECK(t, count_files(test_folder(t)) == 1 && rmdir(path) == 0, "a file stays");
         }

@@ -12,47 +12,43 @@ TEST(test_init_files) {
     float params[338], loaded[338];
     CHECK(t, model_num_params(&config) == 338, "%lld", (long long)model_num_params(&config));
     param_init_range(params, &config, 3, 0, 338);
-    CHECK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error), "%s", error.text);
-    CHECK(t, model_file_open(&file, test_path(t, "m.bin"), &error), "%s", error.text);
-    CHECK(t, model_configs_equal(&file.config, &config) && model_file_read(&file, loaded, &error), "%s", error.text);
+    OK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error));
+    OK(t, model_file_open(&file, test_path(t, "m.bin"), &error));
+    OK(t, model_configs_equal(&file.config, &config) && model_file_read(&file, loaded, &error));
     param_init_all(params, &config, 3);
     CHECK(t, memcmp(params, loaded, sizeof(loaded)) == 0, "other weights");
-    CHECK(t, model_file_open(&file, "d12", &error) && file.path[0] == '\0', "%s", error.text);
+    OK(t, model_file_open(&file, "d12", &error) && file.path[0] == '\0');
     CHECK(t, file.config.num_layers == 12 && file.config.channels == 768 && file.config.vocab_size == 0, "d12");
 }
 
 TEST(test_init_refused) {
     static ModelFile file;
     Error error;
-    char rest[5000];
     const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
-    CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
-                  ": neither a size (one of" MODEL_SIZE_NAMES ") nor a model's file nor the folder of a run; "
-                  "`python3 dev/hf.py import NAME model.bin` makes a file of a model of the Hub");
-    CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init",
-                  ": the path has 0 bytes, expected 1 to 4032");
-    CHECK_REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), &error, test_path(t, "none.bin"),
-                  ": cannot open: No such file or directory");
-    CHECK(t, make_directories(folder, &error), "%s", error.text);
-    CHECK(t, !model_file_open(&file, folder, &error), "an empty folder");
-    CHECK(t, strstr(error.text, "/hf: this folder holds no checkpoint; give a model's .bin file") != NULL, "%s",
-          error.text);
-    snprintf(rest, sizeof(rest), "is a model of Hugging Face; `python3 dev/hf.py import %s model.bin` makes a file",
-             folder);
+    REFUSED(t, model_file_open(&file, "d13", &error), "--init d13",
+            ": neither a size (one of" MODEL_SIZE_NAMES ") nor a model's file nor the folder of a run; "
+            "`python3 dev/hf.py import NAME model.bin` makes a file of a model of the Hub");
+    REFUSED(t, model_file_open(&file, "", &error), "--init", ": the path has 0 bytes, expected 1 to 4032");
+    REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), test_path(t, "none.bin"),
+            ": cannot open: No such file or directory");
+    OK(t, make_directories(folder, &error));
+    FAILS(t, model_file_open(&file, folder, &error), "/hf: this folder holds no checkpoint; give a model's .bin file");
+    const char *rest =
+        format("is a model of Hugging Face; `python3 dev/hf.py import %s model.bin` makes a file", folder);
     static const char *const names[] = {"hf/pytorch_model.bin", "hf/model.safetensors.index.json",
                                         "hf/model.safetensors"};
     for (int i = 0; i < 3; i++) {
         const char *path = test_path(t, names[i]);
         temp_write(path, "x", 1);
-        CHECK(t, !model_file_open(&file, folder, &error) && strstr(error.text, rest) != NULL, "%s", error.text);
+        FAILS(t, model_file_open(&file, folder, &error), rest);
         unlink(path);
     }
-    CHECK(t, !model_file_open(&file, safetensors, &error) && strstr(error.text, rest) != NULL, "%s", error.text);
+    FAILS(t, model_file_open(&file, safetensors, &error), rest);
 }
 
 static void check_opens(Test *t, ModelFile *file, const char *name) {
     Error error;
-    CHECK(t, model_file_open(file, test_folder(t), &error), "%s", error.text);
+    OK(t, model_file_open(file, test_folder(t), &error));
     CHECK(t, strcmp(file->path, test_path(t, name)) == 0, "%s, expected %s", file->path, name);
 }
 
@@ -61,9 +57,7 @@ TEST(test_init_run_folder) {
     static ModelFile file;
     static Run run;
     run_init(&run, tiny_config());
-    for (int64_t step = 1; step <= 3; step++) {
-        CHECK(t, run_save(&run, test_folder(t), step, step, &error), "%s", error.text);
-    }
+    for (int64_t step = 1; step <= 3; step++) { OK(t, run_save(&run, test_folder(t), step, step, &error)); }
     check_opens(t, &file, "model_00000003.bin");
     CHECK(t, file.note.text[0] == '\0', "nothing passed over");
     const char *newest = test_path(t, "model_00000003.bin"), *temporary = test_path(t, "model_00000003.bin.tmp");
@@ -74,13 +68,8 @@ TEST(test_init_run_folder) {
     check_opens(t, &file, "model_00000002.bin");
     CHECK_REFUSED(t, false, &file.note, test_path(t, "model_00000003.bin"),
                   ": section \"params\" is damaged: its checksum does not match");
-    for (int i = 1; i <= 3; i++) {
-        char name[32];
-        snprintf(name, sizeof(name), "model_%08d.bin", i);
-        temp_write(test_path(t, name), "x", 1);
-    }
-    CHECK(t, !model_file_open(&file, test_folder(t), &error), "all damaged");
-    CHECK(t, strstr(error.text, "model_00000003.bin: 1 bytes, less than the header of a model") != NULL, "%s",
-          error.text);
+    for (int i = 1; i <= 3; i++) { temp_write(test_path(t, format("model_%08d.bin", i)), "x", 1); }
+    FAILS(t, model_file_open(&file, test_folder(t), &error),
+          "model_00000003.bin: 1 bytes, less than the header of a model");
     run_free(&run);
 }

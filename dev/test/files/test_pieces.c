@@ -31,7 +31,7 @@ static void check_init_range(Test *t, const ModelConfig *config, const float *wh
     free(out);
 }
 
-// Cuts in two, elements alone, and short ranges at random.
+// Cuts in two, and elements alone.
 TEST(test_init_range) {
     ModelConfig config = odd_config();
     int64_t n = model_num_params(&config);
@@ -41,10 +41,6 @@ TEST(test_init_range) {
         check_init_range(t, &config, whole, 0, cut);
         check_init_range(t, &config, whole, cut, n - cut);
         check_init_range(t, &config, whole, cut, min_i64(1, n - cut));
-    }
-    for (uint64_t i = 0; i < 300; i++) {
-        int64_t first = (int64_t)(rand_u64(1, 1, i) % (uint64_t)(n + 1)), most = min_i64(n - first, 100);
-        check_init_range(t, &config, whole, first, (int64_t)(rand_u64(1, 2, i) % (uint64_t)(most + 1)));
     }
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) { // the values, drawn one by one
         const ParamSpec *spec = &param_specs[i];
@@ -61,35 +57,11 @@ TEST(test_init_range) {
     free(whole);
 }
 
-// A NaN is refused by the range that holds it, and by no other; in the padding of wte it is read as zero.
-TEST(test_range_not_finite) {
-    static ModelFile file;
-    Error error;
-    ModelConfig config = GPT2_CONFIG(64, 500, 512, 2, 2, 64);
-    int64_t n = model_num_params(&config), bad = param_offset(&config, PARAM_fcw) + 256 * 64 + 300, padding = 500 * 64;
-    float *params = new_floats(n), *out = new_floats(n);
-    param_init_range(params, &config, 7, 0, n);
-    params[bad] = params[padding] = NAN;
-    const char *bin = test_path(t, "m.bin");
-    CHECK(t, model_bin_write(bin, &config, params, &error), "%s", error.text);
-    CHECK(t, model_file_open(&file, bin, &error), "%s", error.text);
-    CHECK(t, model_file_read_range(&file, 0, bad, out, &error) && out[padding] == 0.0f, "%s", error.text);
-    CHECK(t, model_file_read_range(&file, bad + 1, n - bad - 1, out, &error), "%s", error.text);
-    CHECK(t, same_bits(out, params + bad + 1, n - bad - 1), "other values");
-    CHECK_REFUSED(t, model_file_read_range(&file, 0, n, out, &error), &error, file.path,
-                  ": tensor fcw of layer 1 holds nan at element 300; the file is damaged or its training diverged");
-    file.config.num_heads = 1, file.config.num_kv_heads = file.config.head_size = 0; // as many weights
-    model_complete(&file.config);
-    CHECK_REFUSED(t, model_file_read_range(&file, 0, n, out, &error), &error, file.path,
-                  ": holds a model of another shape");
-    free(params), free(out);
-}
-
 static uint64_t fingerprint(Test *t, const char *init) {
     static ModelFile file;
     Error error;
     uint64_t hash = 0;
-    CHECK(t, model_file_open(&file, init, &error) && model_file_fingerprint(&file, &hash, &error), "%s", error.text);
+    OK(t, model_file_open(&file, init, &error) && model_file_fingerprint(&file, &hash, &error));
     return hash;
 }
 
@@ -100,8 +72,8 @@ TEST(test_fingerprint) {
     float *params = new_floats(n);
     param_init_range(params, &config, 7, 0, n);
     const char *path = test_path(t, "m.bin"), *copy = test_path(t, "copy.bin");
-    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
-    CHECK(t, model_bin_write(copy, &config, params, &error), "%s", error.text);
+    OK(t, model_bin_write(path, &config, params, &error));
+    OK(t, model_bin_write(copy, &config, params, &error));
     uint64_t hash = fingerprint(t, path);
     CHECK(t, fingerprint(t, copy) == hash, "a copy is the same model");
     const long places[] = {1024, DATA_HEADER_BYTES + 4 * (long)n - 1}; // the first and the last parameter
@@ -119,10 +91,9 @@ TEST(test_fingerprint) {
 // Both files of step 1 have the same bytes in two folders.
 static void compare_checkpoints(Test *t, const char *a, const char *b, const char *what) {
     for (int i = 0; i < 2; i++) {
-        char paths[2][1024];
+        const char *name = i == 0 ? "model_00000001.bin" : "state_00000001.bin";
+        const char *paths[2] = {format("%s/%s", a, name), format("%s/%s", b, name)};
         size_t sizes[2];
-        snprintf(paths[0], 1024, "%s/%s_00000001.bin", a, i == 0 ? "model" : "state");
-        snprintf(paths[1], 1024, "%s/%s_00000001.bin", b, i == 0 ? "model" : "state");
         uint8_t *x = temp_read(paths[0], &sizes[0]), *y = temp_read(paths[1], &sizes[1]);
         CHECK(t, sizes[0] == sizes[1] && memcmp(x, y, sizes[0]) == 0, "%s: %s has other bytes", what, paths[1]);
         free(x), free(y);
@@ -138,11 +109,10 @@ TEST(test_write_by_several_processes) {
         Error error = {""};
         run_init(&run, configs[c]);
         if (c == 2) { run.optimizer = OPTIMIZER_MUON; }
-        CHECK(t, run_save(&run, alone.path, 1, 4, &error), "%s", error.text);
+        OK(t, run_save(&run, alone.path, 1, 4, &error));
         for (int size = 1; size <= 5; size++) {
             TempDir together = temp_dir_make();
-            char what[40];
-            snprintf(what, sizeof(what), "%d processes", size);
+            const char *what = format("%d processes", size);
             CHECK(t, group_save(&run, together.path, size, 1, 3, NULL, &error), "%s: %s", what, error.text);
             CHECK(t, run_load(&run, together.path, 1, &error) == 3, "%s: %s", what, error.text);
             CHECK(t, group_save(&run, together.path, size, 1, 4, NULL, &error), "%s, again: %s", what, error.text);
@@ -163,7 +133,7 @@ static void check_whole(Test *t, Run *run) {
     TempDir pieces = temp_dir_make();
     float *arrays[CHECKPOINT_ARRAYS], *found[CHECKPOINT_ARRAYS];
     int64_t lengths[CHECKPOINT_ARRAYS] = {0};
-    CHECK(t, run_save(run, pieces.path, 1, 5, &error), "%s", error.text);
+    OK(t, run_save(run, pieces.path, 1, 5, &error));
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         arrays[a] = new_floats(model_num_params(&run->config)), found[a] = new_floats(model_num_params(&run->config));
         ParamPiece piece = PARAM_PIECE_BEGIN;
@@ -176,11 +146,11 @@ static void check_whole(Test *t, Run *run) {
         for (int64_t i = 0; i < lengths[a]; i++) { found[a][i] = NAN; }
     }
     const float *const given[] = {arrays[0], arrays[1], arrays[2]};
-    CHECK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error), "%s", error.text);
-    CHECK(t, checkpoint_write_whole(&w, given, &error) && run_write_end(&w, &error), "%s", error.text);
+    OK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error));
+    OK(t, checkpoint_write_whole(&w, given, &error) && run_write_end(&w, &error));
     compare_checkpoints(t, pieces.path, test_folder(t), "whole arrays");
-    CHECK(t, run_read_begin(run, &r, test_folder(t), 1, &error), "%s", error.text);
-    CHECK(t, checkpoint_read_whole(&r, found, &error) && run_read_end(run, &r, 1, &error), "%s", error.text);
+    OK(t, run_read_begin(run, &r, test_folder(t), 1, &error));
+    OK(t, checkpoint_read_whole(&r, found, &error) && run_read_end(run, &r, 1, &error));
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         CHECK(t, same_bits(arrays[a], found[a], lengths[a]), "array %d", a);
         free(arrays[a]), free(found[a]);
@@ -204,8 +174,8 @@ TEST(test_padding_is_read_as_zeros) {
     run_init(&run, odd_config());
     run_fill(&run, 5);
     for (int i = 11 * 7; i < 128 * 7; i++) { run.arrays[CHECKPOINT_PARAMS][i] = 3.0f; }
-    CHECK(t, run_write(&run, test_folder(t), 1, &error), "%s", error.text);
-    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
+    OK(t, run_write(&run, test_folder(t), 1, &error));
+    OK(t, run_load(&run, test_folder(t), 1, &error) == 5);
     run_free(&run);
 }
 
@@ -216,25 +186,23 @@ TEST(test_pieces_missing_or_twice) {
     Error error = {""};
     run_init(&run, odd_config());
     int64_t n = model_num_params(&run.config);
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    OK(t, run_save(&run, test_folder(t), 1, 5, &error));
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int twice = 0; twice < 2; twice++) {
-            CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
+            OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
             for (int b = 0; b < CHECKPOINT_ARRAYS; b++) {
                 int64_t count = a == b && !twice ? n - 1 : n;
-                CHECK(t, checkpoint_read(&r, b, 0, run.arrays[b], count, &error), "%s", error.text);
+                OK(t, checkpoint_read(&r, b, 0, run.arrays[b], count, &error));
             }
-            if (twice) { CHECK(t, checkpoint_read(&r, a, 3, run.arrays[a] + 3, 1, &error), "%s", error.text); }
-            CHECK(t, !run_read_end(&run, &r, 1, &error), "array %d, %d", a, twice);
-            CHECK(t, strstr(error.text, "is damaged: its checksum does not match") != NULL, "%s", error.text);
+            if (twice) { OK(t, checkpoint_read(&r, a, 3, run.arrays[a] + 3, 1, &error)); }
+            FAILS(t, run_read_end(&run, &r, 1, &error), "is damaged: its checksum does not match");
         }
     }
-    CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
-    CHECK(t, !checkpoint_read(&r, 0, n - 1, run.arrays[0], 2, &error), "behind the end");
-    CHECK(t, strstr(error.text, "do not exist") != NULL, "%s", error.text);
+    OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
+    FAILS(t, checkpoint_read(&r, 0, n - 1, run.arrays[0], 2, &error), "do not exist"); // behind the end
     run.config.num_heads = 7;
-    CHECK_REFUSED(t, run_read_begin(&run, &r, test_folder(t), 1, &error), &error, test_path(t, "model_00000001.bin"),
-                  ": holds a model of another shape");
+    REFUSED(t, run_read_begin(&run, &r, test_folder(t), 1, &error), test_path(t, "model_00000001.bin"),
+            ": holds a model of another shape");
     checkpoint_read_close(&r);
     run_free(&run);
 }
@@ -243,8 +211,7 @@ TEST(test_pieces_missing_or_twice) {
 static void check_cannot_begin(Test *t, const Run *run, bool is_leader, const char *message) {
     static CheckpointWriter w;
     Error error = {""};
-    CHECK(t, !run_write_begin(run, &w, test_folder(t), 1, is_leader, &error), "accepted, expected: %s", message);
-    CHECK(t, strstr(error.text, message) != NULL, "said %s, expected %s", error.text, message);
+    FAILS(t, run_write_begin(run, &w, test_folder(t), 1, is_leader, &error), message);
 }
 
 // Followers that disagree with the leader, or come when it is not there, and leaders with something that is not stored.
@@ -255,7 +222,7 @@ TEST(test_cannot_begin) {
     run_init(&run, odd_config());
     run_fill(&run, 1);
     check_cannot_begin(t, &run, false, "model_00000001.bin.tmp: cannot open: No such file or directory");
-    CHECK(t, run_write_begin(&run, &leader, test_folder(t), 1, true, &error), "%s", error.text);
+    OK(t, run_write_begin(&run, &leader, test_folder(t), 1, true, &error));
     other = run, other.config.max_seq_len++;
     check_cannot_begin(t, &other, false, "model_00000001.bin.tmp: does not have the ");
     other = run, state_add(&other.header, "more facts\n");
