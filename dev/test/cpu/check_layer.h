@@ -58,12 +58,10 @@ static double largest_double(const double *x, int n) {
 // A sum of K products in fp32 is off by at most about K epsilon times the size of its terms; 16 more for the few
 // operations around it (exp, tanh, division). The size of the terms is taken as the largest value of the tensor.
 static void close_to(Test *t, const Layer *layer, const char *what, const float *got, const double *want, int n) {
-    char name[64];
     double tolerance = (layer->reduction + 16) * (double)FLT_EPSILON * fmax(largest_double(want, n), 1e-3);
     float *rounded = (float *)malloc((size_t)n * sizeof(float));
     for (int i = 0; i < n; i++) { rounded[i] = (float)want[i]; }
-    snprintf(name, sizeof(name), "%s: %s", layer->name, what);
-    check_close(t, name, got, rounded, (size_t)n, tolerance, 0.0);
+    check_close(t, format("%s: %s", layer->name, what), got, rounded, (size_t)n, tolerance, 0.0);
     free(rounded);
 }
 

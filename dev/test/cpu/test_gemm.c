@@ -256,7 +256,7 @@ TEST(test_shapes) {
         {5, 0, 3, 1, false},
         {0, 0, 3, 1, false},
     };
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    FOR_EACH(i, shapes) {
         for (int flags = 0; flags < 16; flags += !shapes[i].slow ? 1 : test_is_quick() ? 15 : 5) {
             Case c = new_case(shapes[i].M, shapes[i].N, shapes[i].K, shapes[i].spread, flags, 2);
             check_case(t, c, 2, shapes[i].slow ? 11 : 1);
@@ -295,41 +295,4 @@ TEST(test_amx_asks_for_permission) {
         amx_machine.cpuid_edx = edx[i / 2], amx_machine.linux_permits = i % 2;
         CHECK(t, emulated_has_amx() == (i == 9), "CPUID %08x, permitted %d", edx[i / 2], i % 2);
     }
-}
-
-// The emulated processor refuses what the real one refuses: configurations, and operands that do not fit together.
-TEST(test_emulated_amx_can_refuse) {
-    AmxConfig whole = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}}, wrong[6];
-    CHECK(t, emulated_has_amx(), "the emulated AMX is not here");
-    for (int i = 0; i < 6; i++) { wrong[i] = whole; }
-    wrong[0].palette = 2, wrong[1].reserved[13] = 1, wrong[2].rows[8] = 1, wrong[3].row_bytes[0] = 68;
-    wrong[4].rows[7] = 0, wrong[5].start_row = 1;
-    for (int i = 0; i < 6; i++) { amx_loadconfig(&wrong[i]); }
-    CHECK(t, amx_machine.refusals == 6, "%d of 6 configurations were refused", amx_machine.refusals);
-    amx_zero(0);
-    CHECK(t, amx_machine.refusals == 7, "a tile without configuration");
-    whole.rows[1] = 15, whole.row_bytes[2] = 60, whole.rows[7] = 0, whole.row_bytes[7] = 0;
-    amx_loadconfig(&whole);
-    static const int tiles[][3] = {{0, 0, 3}, {0, 3, 3}, {0, 1, 3}, {0, 3, 1}, {0, 3, 2}, {0, 3, 7}, {0, 3, 8}};
-    for (int i = 0; i < 7; i++) { amx_dpbf16ps(tiles[i][0], tiles[i][1], tiles[i][2]); }
-    CHECK(t, amx_machine.refusals == 14, "%d of 7 operands were refused", amx_machine.refusals - 7);
-    amx_dpbf16ps(0, 3, 4);
-    amx_release();
-    CHECK(t, amx_machine.refusals == 14 && amx_machine.configured == 0, "refused: %s", amx_machine.refused);
-    amx_machine.refusals = 0;
-}
-
-TEST(test_comparison_can_fail) {
-    omp_set_num_threads(1);
-    Case c = new_case(5, 6, 7, 1, 0, 1);
-    c.mm.kernel = &c.kernel;
-    float *out = result_of(&c, false);
-    Test silent = {.failures = 10}; // beyond its tenth failure it prints nothing
-    out[GUARD] = nextafterf(out[GUARD], 10.0f);
-    check_result(&silent, &c, out, 1);
-    CHECK(t, silent.failures == 11, "one bit off must not pass");
-    out[GUARD] = NAN;
-    check_result(&silent, &c, out, 1);
-    CHECK(t, silent.failures == 12, "a NaN must not pass");
-    free(out), free_case(&c);
 }

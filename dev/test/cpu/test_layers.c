@@ -144,16 +144,9 @@ static void attention_formula(const Layer *l, const double *in, double *out) {
 // Scores of +-10,000, with inputs of 100, must neither overflow nor become NaN.
 static void attention_case(Test *t, int B, int T, Heads heads, float scale) {
     int in = B * T * (int)heads_qkv(heads), out = B * T * (int)heads_q(heads), group = heads.NH / heads.KV;
-    Layer layer = {.name = "attention",
-                   .forward = attention_formula,
-                   .B = B,
-                   .T = T,
-                   .NH = heads.NH,
-                   .KV = heads.KV,
-                   .HS = heads.HS,
-                   .num_inputs = in,
-                   .num_outputs = out,
-                   .reduction = group * T + heads.HS};
+    Layer layer = {.name = "attention", .forward = attention_formula, .B = B, .T = T, .NH = heads.NH};
+    layer.KV = heads.KV, layer.HS = heads.HS, layer.num_inputs = in, layer.num_outputs = out;
+    layer.reduction = group * T + heads.HS;
     Arrays a = new_arrays(&layer, scale, 9);
     float *lse = ones(B * heads.NH * T);
     float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T, heads.HS, &gemm_portable));
@@ -179,9 +172,7 @@ TEST(test_attention) {
                  {1, ATTENTION_TILE + 3, {4, 2, 2}, 1.0f}, // two heads of queries share one of keys
                  {1, 7, {9, 3, 4}, 1.0f},
                  {1, 9, {4, 1, 6}, 1.0f}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        attention_case(t, cases[i].B, cases[i].T, cases[i].heads, cases[i].scale);
-    }
+    FOR_EACH(i, cases) { attention_case(t, cases[i].B, cases[i].T, cases[i].heads, cases[i].scale); }
 }
 
 // ---- Softmax and cross-entropy: inputs logits (N,V), held in rows of Vp ----

@@ -83,24 +83,12 @@ static void rope_formula(const Layer *l, const double *in, double *out) {
 }
 
 static void rope_case(Test *t, int B, int T, Heads heads, float factor, int context) {
-    ModelConfig config = {.head_size = heads.HS,
-                          .rope_theta = 100.0f,
-                          .rope_factor = factor,
-                          .rope_low = 1.0f,
-                          .rope_high = 4.0f,
-                          .rope_context = context};
+    ModelConfig config = {.head_size = heads.HS, .rope_theta = 100.0f, .rope_factor = factor, .rope_context = context};
+    config.rope_low = 1.0f, config.rope_high = 4.0f;
     int n = B * T * (int)heads_qkv(heads);
-    Layer layer = {.name = "rope",
-                   .forward = rope_formula,
-                   .B = B,
-                   .T = T,
-                   .NH = heads.NH,
-                   .KV = heads.KV,
-                   .HS = heads.HS,
-                   .num_inputs = n,
-                   .num_outputs = n,
-                   .reduction = 2,
-                   .written = n};
+    Layer layer = {.name = "rope", .forward = rope_formula, .B = B, .T = T, .NH = heads.NH};
+    layer.KV = heads.KV, layer.HS = heads.HS, layer.reduction = 2;
+    layer.num_inputs = layer.num_outputs = layer.written = n;
     Arrays a = new_arrays(&layer, 1.0f, 5);
     float *table = ones(rope_table_floats(&config, T));
     rope_config = config;
@@ -170,11 +158,10 @@ static Reference reference_open(Test *t, const char *name) {
     static ModelFile file;
     Reference r;
     Error error;
-    char path[200];
     int64_t size;
-    snprintf(path, sizeof(path), "dev/test/fixtures/llama/%s.bin", name);
-    if (!CHECK(t, model_file_open(&file, path, &error), "%s", error.text)) { exit(1); }
-    snprintf(path, sizeof(path), "dev/test/fixtures/llama/%s_state.bin", name);
+    const char *path = format("dev/test/fixtures/llama/%s.bin", name);
+    if (!OK(t, model_file_open(&file, path, &error))) { exit(1); }
+    path = format("dev/test/fixtures/llama/%s_state.bin", name);
     r.data = fixture_read_file(path, &size);
     const int32_t *header = (const int32_t *)r.data;
     r.B = header[2], r.T = header[3], r.steps = header[4];
@@ -184,7 +171,7 @@ static Reference reference_open(Test *t, const char *name) {
     r.losses = (const float *)(r.targets + N), r.grads = r.losses + N;
     r.step_losses = r.grads + model_num_params(&file.config);
     r.instance = make_model(t, &file.config, r.B, r.T, RECOMPUTE_NOTHING);
-    CHECK(t, model_file_read(&file, r.instance->model.params, &error), "%s", error.text);
+    OK(t, model_file_read(&file, r.instance->model.params, &error));
     return r;
 }
 
@@ -212,7 +199,6 @@ static void check_reference(Test *t, const char *name) {
     Model *model = &r.instance->model;
     const ModelConfig *config = &model->config;
     int64_t N = (int64_t)r.B * r.T;
-    char what[80];
     for (int step = 0; step < r.steps; step++) {
         memcpy(model->tokens, r.inputs, (size_t)N * sizeof(int32_t));
         memcpy(model->targets, r.targets, (size_t)N * sizeof(int32_t));
@@ -221,15 +207,14 @@ static void check_reference(Test *t, const char *name) {
         CHECK(t, fabs(loss - (double)r.step_losses[step]) <= 1e-4, "%s: loss %.7f at step %d, want %.7f", name, loss,
               step, (double)r.step_losses[step]);
         if (step == 0) {
-            snprintf(what, sizeof(what), "%s: losses", name);
-            check_close(t, what, model->acts.losses.data, r.losses, (size_t)N,
+            check_close(t, format("%s: losses", name), model->acts.losses.data, r.losses, (size_t)N,
                         reference_tolerance(&r, false) * largest_float(r.losses, N), 0.0);
         }
         model_backward(model, r.B, r.T);
         ParamPiece p = PARAM_PIECE_BEGIN;
         while (step == 0 && param_next_piece(config, OPTIMIZER_ADAMW, &p)) {
             double largest = largest_float(r.grads + param_offset(config, p.tensor), param_size(config, p.tensor));
-            snprintf(what, sizeof(what), "%s: gradient of %s of layer %d", name, param_specs[p.tensor].name, p.layer);
+            const char *what = format("%s: gradient of %s of layer %d", name, param_specs[p.tensor].name, p.layer);
             check_close(t, what, model->grads + p.place, r.grads + p.in_file, (size_t)p.count,
                         reference_tolerance(&r, true) * largest, 0.0);
         }
@@ -245,7 +230,7 @@ static const char *const references[] = {"g1_untied",      "g2_tied_scaled",    
                                          "g3_tied_scaled", "g2_untied_scaled_odd"};
 
 TEST(test_like_transformers) {
-    for (size_t i = 0; i < sizeof(references) / sizeof(references[0]); i++) { check_reference(t, references[i]); }
+    FOR_EACH(i, references) { check_reference(t, references[i]); }
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

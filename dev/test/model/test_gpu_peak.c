@@ -23,7 +23,7 @@ TEST(test_peaks) {
         {"emulated GPU", 0.0, 0.0, 0.0, 0.0},
         {"", 0.0, 0.0, 0.0, 0.0},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         const char *name = cases[i].name;
         const double want[NUM_GPU_PRECISIONS] = {cases[i].bf16, cases[i].tf32, cases[i].fp32, cases[i].fp8};
         for (int p = 0; p < NUM_GPU_PRECISIONS; p++) {
@@ -46,7 +46,7 @@ TEST(test_rows) {
                  {"NVIDIA H100 80GB HBM3", "h100"},
                  {"NVIDIA RTX A6000", "a6000"},
                  {"NVIDIA A40", ""}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         const GpuPeak *peak = gpu_peak_of_device(cases[i].name);
         CHECK(t, peak != NULL && strcmp(peak->option, cases[i].option) == 0, "%s is %s, expected %s", cases[i].name,
               peak != NULL ? peak->option : "unknown", cases[i].option);

@@ -31,7 +31,7 @@ TEST(test_machine_memory) {
     TempDir empty = temp_dir_make();
     int64_t all = machine_memory(empty.path);
     CHECK(t, all > 3 << 20 && all < INT64_MAX && machine_memory("") <= all, "this machine has %lld", (long long)all);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         TempDir root = temp_dir_make();
         put(&root, "/proc/self/cgroup", cases[i].group);
         put(&root, cases[i].file, cases[i].text);

@@ -17,7 +17,7 @@ TEST(test_scale) {
                  {100, 25, 2.0, 2.0},
                  {25, 100, 1.0, 2.0},
                  {3, 2, 1.224744871391589, 0.3464101615137755}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         int64_t rows = cases[i].rows, cols = cases[i].cols;
         check_near(t, "original", muon_scale(MUON_SCALE_ORIGINAL, rows, cols), cases[i].original);
         check_near(t, "rms", muon_scale(MUON_SCALE_RMS, rows, cols), cases[i].rms);
@@ -34,7 +34,7 @@ TEST(test_momentum) {
                  {0.95f, 300, 300, 0.95}, {0.95f, 300, 9000, 0.95}, {0.95f, 1, 0, 0.85},
                  {0.95f, 0, 0, 0.95},     {0.5f, 300, 0, 0.5},      {0.5f, 300, 150, 0.5},
                  {0.0f, 300, 7, 0.0}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         float got = muon_momentum_of_step(cases[i].last, cases[i].warmup, cases[i].step);
         check_near(t, "momentum", got, cases[i].want);
     }
@@ -56,7 +56,7 @@ TEST(test_places_in_v) {
     } first[] = {{PARAM_wte, 0, 0},    {PARAM_wpe, 8, 8},        {PARAM_ln1w, 14, 14},  {PARAM_ln1b, 18, 18},
                  {PARAM_qkvb, 46, 22}, {PARAM_attprojb, 66, 34}, {PARAM_ln2w, 70, 38},  {PARAM_ln2b, 74, 42},
                  {PARAM_fcb, 110, 46}, {PARAM_fcprojb, 158, 62}, {PARAM_lnfw, 162, 66}, {PARAM_lnfb, 164, 68}};
-    for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++) {
+    FOR_EACH(i, first) {
         int64_t place = first[i].place, last = place + param_size(&config, first[i].tensor) - 1;
         CHECK(t, param_offset(&config, first[i].tensor) == place, "case %zu", i);
         CHECK(t, param_place_in_v(&config, OPTIMIZER_MUON, place) == first[i].in_v, "case %zu", i);

@@ -32,7 +32,7 @@ TEST(test_frequencies) {
                  {&llama_8B, 63, 3.068925877869333e-07},
                  {&smol, 1, 0.6978305848598664},
                  {&smol, 31, 1.4330125702369627e-05}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         double got = rope_frequency(cases[i].model, cases[i].j), want = cases[i].want;
         CHECK(t, fabs(got - want) <= 8.0 * 0x1p-24 * want, "f[%d] of case %d is %.9g, expected %.9g", cases[i].j,
               (int)i, got, want);
@@ -50,7 +50,7 @@ TEST(test_table) {
     if (table == NULL) { abort(); }
     rope_table(table, T, &c);
     const int positions[] = {0, 1, 17, 8999};
-    for (size_t i = 0; i < sizeof(positions) / sizeof(positions[0]); i++) {
+    FOR_EACH(i, positions) {
         for (int j = 0; j < HS / 2; j++) {
             const float *pair = table + (positions[i] * (HS / 2) + j) * 2;
             double angle = positions[i] * pow(500.0, -j / 3.0);

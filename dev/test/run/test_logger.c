@@ -12,7 +12,7 @@ static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
 static Logger open_logger(Test *t, const char *dir, int64_t first_step, int64_t total_steps, bool terminal) {
     Logger logger;
     Error error = {""};
-    CHECK(t, logger_open(&logger, dir, first_step, total_steps, &error), "%s", error.text);
+    OK(t, logger_open(&logger, dir, first_step, total_steps, &error));
     logger.out = tmpfile();
     logger.terminal = terminal;
     return logger;
@@ -46,7 +46,7 @@ TEST(test_durations) {
     const double seconds[] = {0, 30.6, 59.6, 725, 3599.4, 3599.7, 11264, 183659, -1, 1e300};
     const char *const texts[] = {"0:00",    "0:31",    "1:00",     "12:05", "59:59",
                                  "1:00:00", "3:07:44", "51:00:59", "0:00",  "2777777:46:40"};
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+    FOR_EACH(i, texts) {
         ShortText text = duration_text(seconds[i]);
         CHECK(t, strcmp(text.text, texts[i]) == 0, "%g s is %s, expected %s", seconds[i], text.text, texts[i]);
     }
@@ -107,7 +107,7 @@ TEST(test_log_every) {
         for (int64_t step = 0; step < 8; step++) {
             StepInfo info = example;
             info.step = step;
-            CHECK(t, logger_step(&logger, &info, &error), "%s", error.text);
+            OK(t, logger_step(&logger, &info, &error));
         }
         close_logger(&logger, text, sizeof(text));
         for (const char *at = text; (at = strstr(at, "step ")) != NULL; at++) { shown++; }
@@ -128,7 +128,7 @@ static void run_steps(Test *t, int64_t from, int64_t to) {
         StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
         bool ok = (step % 2 != 0 || logger_val(&logger, step, 6.0 - (double)step, "", &error)) &&
                   logger_step(&logger, &info, &error);
-        CHECK(t, ok, "%s", error.text);
+        OK(t, ok);
     }
     close_logger(&logger, shown, sizeof(shown));
 }
@@ -142,9 +142,7 @@ TEST(test_log_and_resume) {
     run_steps(t, 0, 4);
     check_log(t, "four steps", four_steps);
     run_steps(t, 3, 4);
-    char twice[1024];
-    snprintf(twice, sizeof(twice), "%ss:3 trl:2.0000 lr:0.000600 norm:1.26\n", four_steps);
-    check_log(t, "resumed", twice);
+    check_log(t, "resumed", format("%ss:3 trl:2.0000 lr:0.000600 norm:1.26\n", four_steps));
     temp_write(test_path(t, MAIN_LOG_NAME), "s:0 tel:6.0", 11); // cut by a crash
     run_steps(t, 3, 4);
     check_log(t, "cut", "s:0 tel:6.0\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n");
@@ -159,7 +157,7 @@ TEST(test_evaluations) {
     Logger logger = open_logger(t, test_folder(t), 0, 1000, true);
     logger_show(&logger, "HellaSwag 1/9");
     logger_show(&logger, "HellaSwag 2/9");
-    CHECK(t, logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error), "%s", error.text);
+    OK(t, logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error));
     close_logger(&logger, shown, sizeof(shown));
     const char *expected = "\rHellaSwag 1/9\033[J\rHellaSwag 2/9\033[J\r\033[J"
                            "step  250/1000 | HellaSwag 0.2955 (2967/10042)\n";
@@ -171,13 +169,13 @@ TEST(test_log_errors) {
     char shown[1024];
     Logger logger;
     Error error = {""};
-    CHECK_REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), &error, test_path(t, "none/main.log"),
-                  ": cannot open: No such file or directory");
+    REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), test_path(t, "none/main.log"),
+            ": cannot open: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
     logger = open_logger(t, NULL, 0, 10, false);
     snprintf(logger.main.path, sizeof(logger.main.path), "run/main.log");
     logger.main.fd = open("/dev/full", O_WRONLY);
-    CHECK_REFUSED(t, logger_step(&logger, &example, &error), &error, "run/main.log",
-                  ": cannot write the log: no space left on device; free some space, then continue with --resume");
+    REFUSED(t, logger_step(&logger, &example, &error), "run/main.log",
+            ": cannot write the log: no space left on device; free some space, then continue with --resume");
     close_logger(&logger, shown, sizeof(shown));
 }

@@ -22,7 +22,7 @@ TEST(test_series) {
         {8, 60, 9.5, false, 50, 1},
     };
     Lowest lowest = {0.0, 0, 0, 0, 0};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    FOR_EACH(i, rows) {
         bool lower = lowest_take(&lowest, rows[i].source, rows[i].step, rows[i].loss);
         CHECK(t, lower == rows[i].lower && lowest.step == rows[i].best && lowest.since == rows[i].since,
               "row %zu: %d, step %lld, %lld since", i, lower, (long long)lowest.step, (long long)lowest.since);
@@ -38,7 +38,5 @@ TEST(test_soundness) {
                  {{(double)NAN, 5, 9, 2, 1}, false}, {{1.0, -1, 9, 2, 1}, false},
                  {{1.0, 5, 4, 2, 1}, false},         {{1.0, 5, 9, -2, 1}, false},
                  {{1.0, 5, INT64_MAX, 2, 1}, false}, {{1.0, 5, 9, INT64_MAX, 1}, false}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        CHECK(t, lowest_is_sound(&cases[i].lowest) == cases[i].sound, "case %zu", i);
-    }
+    FOR_EACH(i, cases) { CHECK(t, lowest_is_sound(&cases[i].lowest) == cases[i].sound, "case %zu", i); }
 }

@@ -100,7 +100,7 @@ TEST(test_constant_values) {
                  {level, 0.1001, true},
                  {0.0, 0.0, false},
                  {0.0, 1e-30, true}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         OutlierDetector d = filled_with(cases[i].level, cases[i].level);
         double z = 0.0;
         bool skip = outlier_check(&d, cases[i].value, 3.0, &z);
@@ -126,7 +126,7 @@ TEST(test_sound) {
                  {1000, 16, 1.0, false},
                  {1000, -1, 1.0, false},
                  {1000, INT64_MIN, 1.0, false}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         OutlierDetector d = filled(3.0);
         double z = 0.0;
         d.count = cases[i].count, d.rejected = cases[i].rejected, d.values[OUTLIER_WINDOW - 1] = cases[i].value;

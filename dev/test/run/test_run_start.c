@@ -69,7 +69,7 @@ TEST(test_sent_steps) {
                  {-2, "rank 0 has not sent"},
                  {INT64_MIN, "rank 0 has not sent"},
                  {INT64_MAX, "rank 0 has not sent"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         Sent sent = sent_model("");
         sent.step = cases[i].step;
         CHECK(t, takes(&sent, true) == (cases[i].error == NULL), "case %zu", i);

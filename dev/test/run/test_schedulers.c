@@ -34,48 +34,44 @@ TEST(test_text) {
                  {make(SCHEDULE_LINEAR, 0, 1000, 0.0f), "0.0003, linear to 0"},
                  {make(SCHEDULE_WSD, 1, 1000, 1.0f), "0.0003, wsd to 0.0003 after 1 step of warm-up"},
                  {make(SCHEDULE_CONSTANT, 2, 1000, 1.0f), "0.0003, constant after 2 steps of warm-up"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         ShortText text = schedule_text(&cases[i].schedule);
         CHECK(t, strcmp(text.text, cases[i].text) == 0, "'%s', expected '%s'", text.text, cases[i].text);
     }
 }
 
-TEST(test_warmup) {
-    for (int kind = 0; kind < NUM_SCHEDULES; kind++) {
-        Schedule s = make((ScheduleKind)kind, 10, 100, 0.1f);
-        for (int step = 0; step < 10; step++) { check_fraction(t, &s, step, (step + 1) / 10.0); }
-        check_fraction(t, &s, 10, 1.0);
-    }
-}
-
-TEST(test_cosine) {
-    Schedule s = make(SCHEDULE_COSINE, 20, 120, 0.1f);
-    check_fraction(t, &s, 45, 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5))); // a quarter of the way: cos 45 degrees
-    check_fraction(t, &s, 70, 0.55);
-    check_fraction(t, &s, 95, 0.1 + 0.9 * 0.5 * (1 - sqrt(0.5)));
-    check_fraction(t, &s, 120, 0.1);
-    check_fraction(t, &s, 1000000, 0.1);
-}
-
-TEST(test_linear) {
-    Schedule s = make(SCHEDULE_LINEAR, 0, 10, 0.0f);
-    for (int step = 0; step <= 10; step++) { check_fraction(t, &s, step, (10 - step) / 10.0); }
-    check_fraction(t, &s, 11, 0.0);
-}
-
-TEST(test_constant) {
-    Schedule s = make(SCHEDULE_CONSTANT, 0, 10, 0.3f);
-    for (int step = 0; step < 20; step++) { check_fraction(t, &s, step, 1.0); }
-}
-
-TEST(test_wsd) {
-    Schedule s = make(SCHEDULE_WSD, 5, 100, 0.2f);
-    for (int step = 5; step <= 80; step++) { check_fraction(t, &s, step, 1.0); }
-    check_fraction(t, &s, 85, 0.2 + 0.8 * 0.5); // a quarter of the decay: 1 - sqrt(1/4)
-    for (int step = 80; step <= 100; step++) {
-        check_fraction(t, &s, step, 0.2 + 0.8 * (1 - sqrt((step - 80) / 20.0)));
-    }
-    check_fraction(t, &s, 101, 0.2);
+// The rate of a step, as a fraction of the peak.
+TEST(test_known_steps) {
+    const Schedule cosine = make(SCHEDULE_COSINE, 20, 120, 0.1f), wsd = make(SCHEDULE_WSD, 5, 100, 0.2f);
+    const Schedule linear = make(SCHEDULE_LINEAR, 0, 10, 0.0f), level = make(SCHEDULE_CONSTANT, 0, 10, 0.3f);
+    const Schedule longest = make(SCHEDULE_LINEAR, 0, 1LL << 40, 0.0f);
+    const struct {
+        const Schedule *schedule;
+        int64_t step;
+        double want;
+    } cases[] = {{&cosine, 0, 0.05}, // of a warm-up
+                 {&cosine, 18, 0.95},
+                 {&cosine, 20, 1.0},
+                 {&cosine, 45, 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5))}, // a quarter of the way: cos 45 degrees
+                 {&cosine, 70, 0.55},
+                 {&cosine, 95, 0.1 + 0.9 * 0.5 * (1 - sqrt(0.5))},
+                 {&cosine, 120, 0.1},
+                 {&cosine, 1000000, 0.1},
+                 {&linear, 0, 1.0},
+                 {&linear, 1, 0.9},
+                 {&linear, 9, 0.1},
+                 {&linear, 11, 0.0},
+                 {&level, 0, 1.0},
+                 {&level, 20, 1.0},
+                 {&wsd, 5, 1.0},
+                 {&wsd, 80, 1.0},
+                 {&wsd, 85, 0.2 + 0.8 * 0.5}, // a quarter of the decay: 1 - sqrt(1/4)
+                 {&wsd, 100, 0.2},
+                 {&wsd, 101, 0.2},
+                 {&longest, 1LL << 39, 0.5},
+                 {&longest, (1LL << 40) - 1, 0.0},
+                 {&longest, INT64_MAX, 0.0}};
+    FOR_EACH(i, cases) { check_fraction(t, cases[i].schedule, cases[i].step, cases[i].want); }
 }
 
 // No schedule is anything but a finite rate within [final, peak] after the warm-up, falling or level, however the
@@ -101,12 +97,4 @@ TEST(test_corners) {
             }
         }
     }
-}
-
-// A run of two billion steps, the last representable ones included.
-TEST(test_long_runs) {
-    Schedule s = make(SCHEDULE_LINEAR, 0, 1LL << 40, 0.0f);
-    check_fraction(t, &s, 1LL << 39, 0.5);
-    check_fraction(t, &s, (1LL << 40) - 1, 0.0);
-    check_fraction(t, &s, INT64_MAX, 0.0);
 }

@@ -38,7 +38,7 @@ TEST(test_second_signal) {
         {SIGTERM, SIGHUP, 60.0, false, 0},
         {SIGHUP, SIGTERM, 60.0, false, 0},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    FOR_EACH(i, cases) {
         int got = status_after(cases[i].first, cases[i].second, cases[i].seconds, cases[i].ranks);
         CHECK(t, got == cases[i].want, "case %zu: status %d, want %d", i, got, cases[i].want);
     }

@@ -88,7 +88,7 @@ TEST(test_given) {
             int64_t budget = 1000 + 4 * 16 * bytes_of_token[level] - less;
             TrainRun *run = run_of(16, 8, budget);
             options.batch_size = 4, options.auto_plan = false;
-            CHECK(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), "%s", error.text);
+            OK(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error));
             int want = level + less < NUM_RECOMPUTE_LEVELS ? level + less : level;
             CHECK(t, options.recompute == want && options.batch_size == 4, "level %lld, expected %d",
                   (long long)options.recompute, want);
@@ -98,10 +98,9 @@ TEST(test_given) {
     }
     TrainRun *run = run_of(16, 8, 1000 + 2 * 16 * 20);
     options.recompute = 2;
-    CHECK(t, run_settle_gpu_choices(run, &options, INT64_MAX, &error) && options.batch_size == 8, "%s", error.text);
+    OK(t, run_settle_gpu_choices(run, &options, INT64_MAX, &error) && options.batch_size == 8);
     options.batch_size = 8;
-    CHECK(t, run_settle_gpu_choices(run, &options, run_gpu_reserve(run) + 1000 + 2 * 16 * 20, &error), "%s",
-          error.text);
+    OK(t, run_settle_gpu_choices(run, &options, run_gpu_reserve(run) + 1000 + 2 * 16 * 20, &error));
     CHECK(t, options.recompute == 2 && options.batch_size == 2, "%lld", (long long)options.batch_size);
 }
 
@@ -109,16 +108,16 @@ TEST(test_no_room) {
     Error error;
     bytes_of_token[3] = 10;
     TrainRun *run = run_of(16, 8, 1000);
-    CHECK_REFUSED(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), &error, "--auto",
-                  ": nothing fits: --batch-size 1 --recompute 3 takes more than 1000 B ("
-                  "1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); use more GPUs with "
-                  "--zero-stage 3, or choose a smaller model");
+    REFUSED(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), "--auto",
+            ": nothing fits: --batch-size 1 --recompute 3 takes more than 1000 B ("
+            "1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); use more GPUs with "
+            "--zero-stage 3, or choose a smaller model");
     run = run_of(16, 8, 1000);
     options.auto_plan = false, options.batch_size = 4, options.gpu_memory = 1.0;
-    CHECK_REFUSED(t, run_settle_gpu_choices(run, &options, INT64_MAX, &error), &error, "--gpu-memory",
-                  ": nothing fits: --batch-size 4 --recompute 3 takes more than 0 B "
-                  "(1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); lower --batch-size, use more GPUs "
-                  "with --zero-stage 3, or choose a smaller model");
+    REFUSED(t, run_settle_gpu_choices(run, &options, INT64_MAX, &error), "--gpu-memory",
+            ": nothing fits: --batch-size 4 --recompute 3 takes more than 0 B "
+            "(1.00 GiB less an assumed 1.00 GiB for CUDA and its libraries); lower --batch-size, use more GPUs "
+            "with --zero-stage 3, or choose a smaller model");
 }
 
 TEST(test_batches) {
