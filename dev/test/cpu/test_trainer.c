@@ -17,6 +17,6 @@ static int train_gpt2_main(int argc, char *argv[]) __attribute__((unused));
 
 // The fuzzer of evaluations, which is a program of its own for libFuzzer.
 TEST(test_fuzzed_evaluations) {
-    char name[] = "fuzz_evaluate", few[] = "500", many[] = "2000", *argv[] = {name, test_is_quick() ? few : many, NULL};
+    char name[] = "fuzz_evaluate", few[] = "200", many[] = "2000", *argv[] = {name, test_is_quick() ? few : many, NULL};
     CHECK(t, fuzz_main(2, argv) == EXIT_SUCCESS, "the fuzzer has no valid inputs");
 }

@@ -74,12 +74,3 @@ TEST(test_refused) {
         text_free(&text);
     }
 }
-
-TEST(test_cut) {
-    static const char line[] = "{\"id\": 3, \"t\": \"one\\ntwo \\ud83d\\ude00\", \"n\": [5]}";
-    JsonLine value;
-    Error error;
-    for (size_t n = 0; n < strlen(line); n++) {
-        CHECK(t, !json_line_find(line, n, "t", &value, &error), "cut after %zu bytes", n);
-    }
-}

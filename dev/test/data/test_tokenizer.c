@@ -59,22 +59,6 @@ static void random_tokens(Random *r, int count, char *text) {
     }
 }
 
-// Writes `count` tokens of two to six letters a, b, c in any order: pairs with them have lower and higher ids.
-static void random_words(Random *r, int count, char *text) {
-    char found[1024];
-    text[0] = '\0';
-    while (count > 0) {
-        char word[10] = "|";
-        for (int i = 0, n = 2 + draw(r, 5); i < n; i++) { word[1 + i] = (char)('a' + draw(r, 3)), word[2 + i] = '\0'; }
-        snprintf(found, sizeof(found), "|%s|", text);
-        strcat(word, "|");
-        if (strstr(found, word) != NULL) { continue; }
-        word[strlen(word) - 1] = '\0';
-        strcat(text, text[0] == '\0' ? word + 1 : word);
-        count--;
-    }
-}
-
 // What two tokens merge to. By bytes: compares all tokens.
 static uint32_t naive_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
     int n = 0, more = 0, all = 0;
@@ -144,7 +128,7 @@ TEST(test_merging) {
     for (int round = 0; round < 900; round += step) {
         Tokenizer tok;
         MergeRule merges = round < 600 ? MERGE_BY_ORDER : MERGE_BY_BYTES;
-        (round < 750 ? random_tokens : random_words)(&r, 1 + draw(&r, 50), tokens);
+        random_tokens(&r, 1 + draw(&r, 50), tokens);
         // Merges by order may not arrive at some of these tokens.
         if (!load_rules(t, &tok, tokens, WORDS_GPT2, merges, &error)) { continue; }
         encode++;
