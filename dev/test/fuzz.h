@@ -25,21 +25,24 @@ static inline void require(bool condition) {
     if (!condition) { abort(); }
 }
 
-static TempDir fuzz_dir;
-static inline void fuzz_remove_folder(void) { temp_dir_remove(&fuzz_dir); }
+static Test fuzz_test; // has the folder
+static inline void fuzz_remove_folder(void) { temp_remove_tree(fuzz_test.folder); }
 
 // The folder of this process, made when it is first asked for and removed when the process ends.
-static inline const TempDir *fuzz_folder(void) {
-    if (fuzz_dir.path[0] == '\0') {
-        fuzz_dir = temp_dir_make();
-        atexit(fuzz_remove_folder);
-    }
-    return &fuzz_dir;
+static inline const char *fuzz_folder(void) {
+    if (fuzz_test.folder[0] == '\0') { atexit(fuzz_remove_folder); }
+    return test_folder(&fuzz_test);
+}
+
+// The path of a file of the folder.
+static inline const char *fuzz_path(const char *name) {
+    fuzz_folder();
+    return test_path(&fuzz_test, name);
 }
 
 // Writes a file of the folder and returns its path.
 static inline const char *fuzz_put(const char *name, const void *data, size_t size) {
-    const char *path = temp_path(fuzz_folder(), name);
+    const char *path = fuzz_path(name);
     temp_write(path, data, size);
     return path;
 }

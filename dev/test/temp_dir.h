@@ -14,25 +14,10 @@
 
 #include "dev/test/test.h"
 
-typedef struct {
-    char path[512];
-} TempDir;
-
 static inline void temp_must(int ok, const char *what) {
     if (ok) { return; }
     perror(what);
     exit(EXIT_FAILURE);
-}
-
-// In $TMPDIR, else in memory where the machine has such a folder (flushing a thousand files to a busy disk takes
-// minutes), else in /tmp.
-static inline TempDir temp_dir_make(void) {
-    TempDir dir;
-    const char *base = getenv("TMPDIR");
-    if (base == NULL || strlen(base) > 400) { base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; }
-    snprintf(dir.path, sizeof(dir.path), "%s/llmc_test_XXXXXX", base);
-    temp_must(mkdtemp(dir.path) != NULL, dir.path);
-    return dir;
 }
 
 static inline void temp_remove_tree(const char *path) {
@@ -51,28 +36,32 @@ static inline void temp_remove_tree(const char *path) {
     remove(path);
 }
 
-static inline void temp_dir_remove(const TempDir *dir) { temp_remove_tree(dir->path); }
-
-// The path of a name in the folder; valid until the eighth call after this one.
-static inline const char *temp_path(const TempDir *dir, const char *name) {
-    static char paths[8][1024];
-    static int next = 0;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof(paths[0]), "%s/%s", dir->path, name);
-    return path;
-}
-
-// The folder of a test, made when it is first asked for. The harness removes it after the test.
+// The folder of a test, made when it is first asked for. The harness removes it after the test. It is in $TMPDIR, else
+// in memory where the machine has such a folder (flushing a thousand files to a busy disk takes minutes), else in /tmp.
 static inline const char *test_folder(Test *t) {
-    if (t->folder[0] == '\0') { memcpy(t->folder, temp_dir_make().path, sizeof(t->folder)); }
+    if (t->folder[0] != '\0') { return t->folder; }
+    const char *base = getenv("TMPDIR");
+    if (base == NULL || strlen(base) > 400) { base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; }
+    snprintf(t->folder, sizeof(t->folder), "%s/llmc_test_XXXXXX", base);
+    temp_must(mkdtemp(t->folder) != NULL, t->folder);
     return t->folder;
 }
 
 // The path of a name in the test's folder; valid until the eighth call after this one.
 static inline const char *test_path(Test *t, const char *name) {
-    TempDir dir;
-    memcpy(dir.path, test_folder(t), sizeof(dir.path));
-    return temp_path(&dir, name);
+    static char paths[8][1024];
+    static int next = 0;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof(paths[0]), "%s/%s", test_folder(t), name);
+    return path;
+}
+
+// Makes a folder in the test's; the path is valid as long as one of test_path.
+static inline const char *test_new_folder(Test *t) {
+    static int count = 0;
+    const char *path = test_path(t, format("%d", count++));
+    temp_must(mkdir(path, 0777) == 0, path);
+    return path;
 }
 
 // Writes a file anew; an old one is removed first, for truncating it makes some file systems flush to the disk.

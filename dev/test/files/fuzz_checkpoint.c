@@ -11,7 +11,7 @@ static void save_good(OptimizerKind optimizer) {
     Error error;
     if (good.arrays[0] == NULL) { run_init(&good, tiny_config()), run_init(&loaded, tiny_config()); }
     good.optimizer = optimizer;
-    require(run_save(&good, fuzz_folder()->path, 1, 7, &error));
+    require(run_save(&good, fuzz_folder(), 1, 7, &error));
 }
 
 // Puts the checksum that the header asks for where it belongs, if the header's own sizes allow it.
@@ -32,7 +32,7 @@ static void read_state(size_t size) {
     int64_t step;
     char file[16];
     Error error;
-    if (!state_open(&state, temp_path(fuzz_folder(), "state_00000001.bin"), &header, &error)) { return; }
+    if (!state_open(&state, fuzz_path("state_00000001.bin"), &header, &error)) { return; }
     const char *found = state_find(&header, "step");
     require((int)strlen(header.text) == header.length);
     require(found == NULL || (found > header.text && found < header.text + header.length));
@@ -52,12 +52,12 @@ static void load(const uint8_t *data, size_t size) {
     Error error;
     fuzz_put("state_00000001.bin", data, size);
     read_state(size);
-    bool sound = checkpoint_verify(fuzz_folder()->path, 1, &error);
-    bool known = checkpoint_look(&found, fuzz_folder()->path, 1, CHECKPOINT_TO_RESUME, &error);
+    bool sound = checkpoint_verify(fuzz_folder(), 1, &error);
+    bool known = checkpoint_look(&found, fuzz_folder(), 1, CHECKPOINT_TO_RESUME, &error);
     require(known || !sound);
     require(!known || model_configs_equal(&found.config, &good.config));
     if (known) { loaded.optimizer = checkpoint_optimizer(&found.header); }
-    if (run_load(&loaded, fuzz_folder()->path, 1, &error) == -1) { return; }
+    if (run_load(&loaded, fuzz_folder(), 1, &error) == -1) { return; }
     size_t bytes = (size_t)model_num_params(&good.config) * sizeof(float);
     require(sound && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
@@ -77,7 +77,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     size_t bytes;
     if (which > 1) { return 0; }
     save_good(which == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON);
-    uint8_t *data = temp_read(temp_path(fuzz_folder(), "state_00000001.bin"), &bytes);
+    uint8_t *data = temp_read(fuzz_path("state_00000001.bin"), &bytes);
     fuzz_seed(data, bytes, buffer, capacity);
     free(data);
     return bytes;

@@ -271,20 +271,19 @@ TEST(test_prune) {
     static Run run;
     run_init(&run, tiny_config());
     FOR_EACH(i, cases) {
-        TempDir dir = temp_dir_make();
+        const char *dir = test_new_folder(t);
         Error error;
         int64_t steps[16];
         char left[100] = "";
-        for (int64_t s = 0; s <= 60; s += 10) { run_save(&run, dir.path, s, s, &error); }
-        checkpoint_prune(dir.path, cases[i].newest, cases[i].keep, cases[i].major);
-        int count = list_steps(dir.path, steps, 16);
+        for (int64_t s = 0; s <= 60; s += 10) { run_save(&run, dir, s, s, &error); }
+        checkpoint_prune(dir, cases[i].newest, cases[i].keep, cases[i].major);
+        int count = list_steps(dir, steps, 16);
         for (int j = 0; j < count; j++) {
             size_t n = strlen(left);
             snprintf(left + n, sizeof(left) - n, j ? " %lld" : "%lld", (long long)steps[j]);
         }
         CHECK(t, strcmp(left, cases[i].left) == 0, "case %zu: %s", i, left);
-        CHECK(t, count_files(dir.path) == 2 * count, "case %zu: models go with their states", i);
-        temp_dir_remove(&dir);
+        CHECK(t, count_files(dir) == 2 * count, "case %zu: models go with their states", i);
     }
     run_free(&run);
 }

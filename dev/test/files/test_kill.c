@@ -93,17 +93,16 @@ static void die_twice(Test *t, Action first, Action second) {
     run_init(&run, tiny_config());
     for (int i = 0, first_died = 1; first_died && t->failures == 0; i += is_quick ? 3 : 1) {
         for (int j = 0, second_died = 1; second_died && t->failures == 0; j++) {
-            TempDir dir = temp_dir_make();
-            make_folder(&run, dir.path, first);
-            first_died = dies(t, &run, dir.path, first, 2, i);
+            const char *dir = test_new_folder(t);
+            make_folder(&run, dir, first);
+            first_died = dies(t, &run, dir, first, 2, i);
             const char *when = format("%s dead at call %d", action_names[first], i);
-            check_usable(t, &run, dir.path, first_died ? 1 : 1 + (first <= SAVE_NEXT), 2, when);
-            second_died = dies(t, &run, dir.path, second, 3, j);
+            check_usable(t, &run, dir, first_died ? 1 : 1 + (first <= SAVE_NEXT), 2, when);
+            second_died = dies(t, &run, dir, second, 3, j);
             when = format("%s dead at call %d, %s at %d", action_names[first], i, action_names[second], j);
-            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
-            check_cleaned(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            check_usable(t, &run, dir, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            check_cleaned(t, &run, dir, second_died || second >= PRUNE ? 1 : 3, 3, when);
             deaths += first_died + second_died;
-            temp_dir_remove(&dir);
         }
     }
     CHECK(t, deaths > 5, "only %d deaths: the system calls are not seen", deaths);
@@ -157,17 +156,16 @@ static int save_with_a_death(Run *run, const char *dir, int64_t step) {
 }
 
 static int die_once(Test *t, Run *run, int64_t step) {
-    TempDir dir = temp_dir_make();
+    const char *dir = test_new_folder(t);
     Error error;
-    OK(t, run_save(run, dir.path, 1, 1, &error));
-    int end = save_with_a_death(run, dir.path, step);
+    OK(t, run_save(run, dir, 1, 1, &error));
+    int end = save_with_a_death(run, dir, step);
     const char *when = format("step %d, rank %d dead at call %d", (int)step, death.victim, death.call);
     CHECK(t, end == SAVED || end == (death.victim == 0 ? LEADER_DIED : NOT_SAVED), "%s: the leader ended with %d", when,
           end);
-    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
-    if (end == NOT_SAVED) { CHECK(t, count_files(dir.path) == 2, "%s: the leader left something", when); }
-    check_cleaned(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
-    temp_dir_remove(&dir);
+    check_usable(t, run, dir, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
+    if (end == NOT_SAVED) { CHECK(t, count_files(dir) == 2, "%s: the leader left something", when); }
+    check_cleaned(t, run, dir, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
     return end;
 }
 

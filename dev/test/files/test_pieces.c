@@ -105,23 +105,21 @@ TEST(test_write_by_several_processes) {
                                           GPT2_CONFIG(5, 11, 128, 3, 1, 7)};
     for (int c = 0; c < 3; c++) {
         static Run run;
-        TempDir alone = temp_dir_make();
+        const char *alone = test_new_folder(t);
         Error error = {""};
         run_init(&run, configs[c]);
         if (c == 2) { run.optimizer = OPTIMIZER_MUON; }
-        OK(t, run_save(&run, alone.path, 1, 4, &error));
+        OK(t, run_save(&run, alone, 1, 4, &error));
         for (int size = 1; size <= 5; size++) {
-            TempDir together = temp_dir_make();
+            const char *together = test_new_folder(t);
             const char *what = format("%d processes", size);
-            CHECK(t, group_save(&run, together.path, size, 1, 3, NULL, &error), "%s: %s", what, error.text);
-            CHECK(t, run_load(&run, together.path, 1, &error) == 3, "%s: %s", what, error.text);
-            CHECK(t, group_save(&run, together.path, size, 1, 4, NULL, &error), "%s, again: %s", what, error.text);
-            CHECK(t, count_files(together.path) == 2, "%s: %d files", what, count_files(together.path));
-            compare_checkpoints(t, alone.path, together.path, what);
-            temp_dir_remove(&together);
+            CHECK(t, group_save(&run, together, size, 1, 3, NULL, &error), "%s: %s", what, error.text);
+            CHECK(t, run_load(&run, together, 1, &error) == 3, "%s: %s", what, error.text);
+            CHECK(t, group_save(&run, together, size, 1, 4, NULL, &error), "%s, again: %s", what, error.text);
+            CHECK(t, count_files(together) == 2, "%s: %d files", what, count_files(together));
+            compare_checkpoints(t, alone, together, what);
         }
         run_free(&run);
-        temp_dir_remove(&alone);
     }
 }
 
@@ -130,10 +128,10 @@ static void check_whole(Test *t, Run *run) {
     static CheckpointWriter w;
     static CheckpointReader r;
     Error error = {""};
-    TempDir pieces = temp_dir_make();
+    const char *pieces = test_new_folder(t);
     float *arrays[CHECKPOINT_ARRAYS], *found[CHECKPOINT_ARRAYS];
     int64_t lengths[CHECKPOINT_ARRAYS] = {0};
-    OK(t, run_save(run, pieces.path, 1, 5, &error));
+    OK(t, run_save(run, pieces, 1, 5, &error));
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         arrays[a] = new_floats(model_num_params(&run->config)), found[a] = new_floats(model_num_params(&run->config));
         ParamPiece piece = PARAM_PIECE_BEGIN;
@@ -148,14 +146,13 @@ static void check_whole(Test *t, Run *run) {
     const float *const given[] = {arrays[0], arrays[1], arrays[2]};
     OK(t, run_write_begin(run, &w, test_folder(t), 1, true, &error));
     OK(t, checkpoint_write_whole(&w, given, &error) && run_write_end(&w, &error));
-    compare_checkpoints(t, pieces.path, test_folder(t), "whole arrays");
+    compare_checkpoints(t, pieces, test_folder(t), "whole arrays");
     OK(t, run_read_begin(run, &r, test_folder(t), 1, &error));
     OK(t, checkpoint_read_whole(&r, found, &error) && run_read_end(run, &r, 1, &error));
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         CHECK(t, same_bits(arrays[a], found[a], lengths[a]), "array %d", a);
         free(arrays[a]), free(found[a]);
     }
-    temp_dir_remove(&pieces);
 }
 
 TEST(test_whole_arrays) {

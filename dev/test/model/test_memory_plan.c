@@ -3,10 +3,10 @@
 #include "llmc/model/memory_plan.h"
 
 // Writes a file of the kernel below `root`, with the folders above it.
-static void put(const TempDir *root, const char *path, const char *text) {
+static void put(const char *root, const char *path, const char *text) {
     char name[1024];
-    snprintf(name, sizeof(name), "%s%s", root->path, path);
-    for (char *slash = strchr(name + strlen(root->path) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    snprintf(name, sizeof(name), "%s%s", root, path);
+    for (char *slash = strchr(name + strlen(root) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(name, 0700);
         *slash = '/';
@@ -28,18 +28,16 @@ TEST(test_machine_memory) {
         {"0::/a\n", "/sys/fs/cgroup/b/memory.max", "1048576\n", 0},
         {"4:memory:/b\n", "/sys/fs/cgroup/memory.max", "1048576\n", 0},
     };
-    TempDir empty = temp_dir_make();
-    int64_t all = machine_memory(empty.path);
+    const char *empty = test_new_folder(t);
+    int64_t all = machine_memory(empty);
     CHECK(t, all > 3 << 20 && all < INT64_MAX && machine_memory("") <= all, "this machine has %lld", (long long)all);
     FOR_EACH(i, cases) {
-        TempDir root = temp_dir_make();
-        put(&root, "/proc/self/cgroup", cases[i].group);
-        put(&root, cases[i].file, cases[i].text);
-        int64_t memory = machine_memory(root.path), expected = cases[i].limit > 0 ? cases[i].limit : all;
+        const char *root = test_new_folder(t);
+        put(root, "/proc/self/cgroup", cases[i].group);
+        put(root, cases[i].file, cases[i].text);
+        int64_t memory = machine_memory(root), expected = cases[i].limit > 0 ? cases[i].limit : all;
         CHECK(t, memory == expected, "case %zu: %lld, not %lld", i, (long long)memory, (long long)expected);
-        temp_dir_remove(&root);
     }
-    temp_dir_remove(&empty);
 }
 
 // Does the kernel know that this memory is to lie in huge pages? True where it has none.
