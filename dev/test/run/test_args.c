@@ -32,6 +32,15 @@ static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
 
 static int option_index(const char *name, size_t length) { return args_find_name(&train_programs[0], name, length); }
 
+// Takes the next word of a list; NULL: there is none.
+static const char *take_word(const char **list, const char *separators) {
+    *list += strspn(*list, separators);
+    size_t n = strcspn(*list, separators);
+    const char *word = n > 0 ? format("%.*s", (int)n, *list) : NULL;
+    *list += n;
+    return word;
+}
+
 // ---- Values ----
 
 // What is refused as the value of each type, beside what is out of range.
@@ -62,14 +71,11 @@ TEST(test_bounds) {
         for (const char *const *text = no_values[spec->type]; *text != NULL; text++) {
             CHECK(t, !args_store(spec, &options, *text), "--%s '%s' accepted", spec->name, *text);
         }
-        size_t length;
-        for (const char *word = spec->value; spec->type == ARG_CHOICE && *word != '\0';
-             word += length + (word[length] == '|')) {
-            length = strcspn(word, "|");
-            snprintf(value, sizeof(value), "%.*s", (int)length, word);
-            CHECK(t, args_store(spec, &options, value), "--%s %s refused", spec->name, value);
-            snprintf(value, sizeof(value), "%.*s", (int)length - 1, word);
-            CHECK(t, !args_store(spec, &options, value), "--%s %s accepted", spec->name, value);
+        const char *words = spec->type == ARG_CHOICE ? spec->value : "";
+        for (const char *word; (word = take_word(&words, "|")) != NULL;) {
+            const char *cut = format("%.*s", (int)strlen(word) - 1, word);
+            CHECK(t, args_store(spec, &options, word), "--%s %s refused", spec->name, word);
+            CHECK(t, !args_store(spec, &options, cut), "--%s %s accepted", spec->name, cut);
         }
         CHECK(t, spec->type != ARG_CHOICE || !args_store(spec, &options, spec->value), "--%s: all words", spec->name);
     }
@@ -100,14 +106,12 @@ static void check_rows(Test *t, const Row *rows, size_t num_rows, bool accepted)
                   p.error.text, row->says);
             continue;
         }
-        size_t length;
-        for (const char *at = row->says; *at != '\0'; at += length + (at[length] == ' ')) {
+        const char *values = row->says;
+        for (const char *word; (word = take_word(&values, " ")) != NULL;) {
             char text[64];
-            size_t name = strcspn(at, "=");
-            length = strcspn(at, " ");
-            train_options_text(&p.options, option_index(at, name), text, sizeof(text));
-            CHECK(t, strlen(text) == length - name - 1 && memcmp(text, at + name + 1, strlen(text)) == 0,
-                  "%s: %.*s, not %s", row->words, (int)length, at, text);
+            size_t name = strcspn(word, "=");
+            train_options_text(&p.options, option_index(word, name), text, sizeof(text));
+            CHECK(t, strcmp(text, word + name + 1) == 0, "%s: %s, not %s", row->words, word, text);
         }
     }
 }
@@ -269,8 +273,8 @@ TEST(test_table) {
     TrainOptions options;
     int n = NUM_TRAIN_OPTIONS;
     CHECK(t, n <= ARGS_MAX_SPECS, "%d options", n);
-    for (const char *word = TRAIN_COMMON; *word != '\0'; word += strcspn(word, " ") + (strchr(word, ' ') != NULL)) {
-        CHECK(t, option_index(word, strcspn(word, " ")) >= 0, "--%s: no option", word);
+    for (const char *word, *common = TRAIN_COMMON; (word = take_word(&common, " ")) != NULL;) {
+        CHECK(t, option_index(word, strlen(word)) >= 0, "--%s: no option", word);
     }
     for (const char *const *group = train_groups; *group != NULL; group += 2) {
         CHECK(t, option_index(group[0], strlen(group[0])) >= 0, "%s before no option", group[1]);
@@ -292,10 +296,7 @@ TEST(test_table) {
 TEST(test_needs) {
     for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         const ArgSpec *spec = &train_specs_gpu[i];
-        char terms[256], *rest;
-        CHECK(t, strlen(spec->needs) < sizeof(terms), "--%s: too long", spec->name);
-        snprintf(terms, sizeof(terms), "%s", spec->needs);
-        for (char *term = strtok_r(terms, " |", &rest); term != NULL; term = strtok_r(NULL, " |", &rest)) {
+        for (const char *term, *needs = spec->needs; (term = take_word(&needs, " |")) != NULL;) {
             const char *colon = strchr(term, ':'), *value = strchr(term, '=');
             if (strcmp(term, "GPU") == 0 || strcmp(term, "CPU") == 0) { continue; }
             const char *name = colon != NULL ? colon + 1 : term;
@@ -315,10 +316,9 @@ TEST(test_foreign_names) {
     const ArgsProgram *program = &train_programs[1];
     for (const char *const(*row)[2] = program->foreign; row[0][0] != NULL; row++) {
         size_t length;
-        for (const char *name = row[0][0]; *name != '\0'; name += length + (name[length] == ' ')) {
-            length = strcspn(name, " ");
-            const char *word = format("--%.*s", (int)length, name);
-            CHECK(t, length > 1 && !parse(&p, true, word), "%s is an option of ours", word);
+        for (const char *name, *names = row[0][0]; (name = take_word(&names, " ")) != NULL;) {
+            const char *word = format("--%s", name);
+            CHECK(t, strlen(name) > 1 && !parse(&p, true, word), "%s is an option of ours", word);
             CHECK(t, strstr(p.error.text, row[0][1]) != NULL, "%s: %s", word, p.error.text);
         }
         for (const char *at = row[0][1]; (at = strchr(at, '-')) != NULL; at += length) {
