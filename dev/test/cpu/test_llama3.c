@@ -106,21 +106,6 @@ TEST(test_rope) {
     rope_case(t, 1, 5, (Heads){1, 1, 2}, 1.0f, 0);
 }
 
-// Positions of a sample that goes on.
-TEST(test_rope_from_a_position) {
-    enum { T = 9, W = 4 * 6 };
-    Heads heads = {2, 1, 6};
-    float table[T * 6], *whole = random_floats(T * W, 1.0f, 6), part[2 * W];
-    rope_config = (ModelConfig){.head_size = 6, .rope_theta = 100.0f, .rope_factor = 1.0f};
-    rope_table(table, T, &rope_config);
-    memcpy(part, whole + 5 * W, sizeof(part));
-    rope_forward(whole, table, T, T, 0, heads);
-    rope_forward(part, table, 2, 2, 5, heads);
-    CHECK(t, memcmp(part, whole + 5 * W, sizeof(part)) == 0,
-          "rope: rows 5 and 6 alone differ from these rows of a batch");
-    free(whole);
-}
-
 // ---- SwiGLU: input fc (N,2F) ----
 
 static void swiglu_formula(const Layer *l, const double *in, double *out) {

@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(model_check_config(&config, "fuzz", &error) && model_bin_bytes(&config, bin.header[1]) == (int64_t)size);
     int64_t n = model_num_params(&config);
     float *params = (float *)malloc((size_t)n * sizeof(float)); // never more than the file's size times two
-    if (model_bin_read(path, &config, params, &error)) {
+    if (model_bin_read_range(path, &config, 0, n, params, &error)) {
         require(first_outside(params, n, -FLT_MAX) == n);
         for (int64_t i = (int64_t)config.vocab_size * config.channels;
              i < (int64_t)config.padded_vocab_size * config.channels; i++) {

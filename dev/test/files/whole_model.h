@@ -1,14 +1,9 @@
-// Models, read and written as a whole. The trainers read them in pieces.
+// Writes a model as a whole. The trainers write and read it in pieces.
 #ifndef WHOLE_MODEL_H
 #define WHOLE_MODEL_H
 
 #include "llmc/base/files.h"
 #include "llmc/files/model_bin.h"
-
-// Reads all weights into params, model_num_params(config) floats.
-static inline bool model_bin_read(const char *path, const ModelConfig *config, float *params, Error *error) {
-    return model_bin_read_range(path, config, 0, model_num_params(config), params, error);
-}
 
 // Writes params (model_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
 // checkpoint.h.)
