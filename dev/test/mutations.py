@@ -250,7 +250,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/cpu/layers.h", "key = row + C + kv * HS", "key = row + C + (kv + 1) % KV * HS", UNIT, "layers"),
     ("llmc/cpu/layers.h", "int64_t kv = (int64_t)(h / (heads.NH / heads.KV)) * heads.HS",
      "int64_t kv = (int64_t)(h % heads.KV) * heads.HS", UNIT, "llama3"),
-    ("train_llama3.c", "first + i % T", "first + i", UNIT, "llama3"),
+    ("train_llama3.c", "(first + i % T) * heads", "(first + i) * heads", UNIT, "llama3"),
     ("train_llama3.c", "table + i % T * heads.HS, -1.0f", "table + i % T * heads.HS, 1.0f", UNIT, "llama3"),
     ("train_llama3.c", "- x[c] * r * mean_gn", "+ x[c] * r * mean_gn", UNIT, "llama3"),
     ("train_llama3.c", "(float)C + epsilon)", "(float)C)", UNIT, "llama3"),
