@@ -33,20 +33,6 @@ version_of() { # COMMAND [ARGUMENT]: the first line it prints about itself; noth
     "$1" "${2:---version}" 2>/dev/null | head -n 1
 }
 
-# find_file NAME...: the first of these files in the folders where libraries usually lie.
-find_file() {
-    local folder name
-    for name in "$@"; do
-        for folder in /usr/lib /usr/lib64 /usr/local/lib /usr/lib/*-linux-gnu* /opt/homebrew/lib \
-            /opt/homebrew/opt/*/lib; do
-            if [ -e "$folder/$name" ]; then
-                echo "$folder/$name"
-                return
-            fi
-        done
-    done
-}
-
 openmp_of() { # the compilers here that build an OpenMP program
     local compiler found="" libomp
     for compiler in gcc clang; do
@@ -136,9 +122,6 @@ row clang optional "$(working clang)" "scripts/test.sh builds with both compiler
     "apt-get install clang" "xcode-select --install"
 row python3 optional "$(version_of python3)" "tests that run the programs and read their files; needs no packages" \
     "apt-get install python3" "brew install python"
-row OpenBLAS optional "$(find_file libopenblas.so libopenblas.so.0 libopenblas.dylib)" \
-    "make bench-cpu compares the matrix multiply with it; nothing links it" "apt-get install libopenblas0" \
-    "brew install openblas"
 echo
 echo "The GPU trainer (make train_gpt2cu)"
 cuda_row nvcc "CUDA's compiler, release 12 or later; CUDA_HOME=/folder says where it is" \

@@ -31,9 +31,8 @@ test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 trai
 test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
 	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
 
-bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
-	$(BUILD)/bench_cpu
-	python3 dev/bench/cpu_training.py
+bench-cpu: all ## measure the peak of this machine and the training step, beside PyTorch where it is installed
+	python3 dev/bench/bench_cpu.py
 
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
@@ -150,10 +149,6 @@ $(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
 $(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) -fsanitize=fuzzer $(DEPENDS) -o $@ $< $(LIBS)
-
-$(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
 
 # The plain steps of the ladder twice: as usual, in ladder.c, and number by number.
 NUMBER_BY_NUMBER = -DPLAIN=plain_scalar -DLANES=1 -fno-tree-vectorize -fno-tree-slp-vectorize
