@@ -12,6 +12,7 @@ import glob
 import itertools
 import os
 import re
+import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -31,8 +32,12 @@ ROOMS = {
     "trainer": (3473, 1000, "base model cpu cuda layers optim ranks data files run"),
     "run": (3393, 2800, "base model data files"),
 }
-FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175, "Makefile": 252,
+FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175,
          "README.md": 200}
+# The rest: most lines and the goal of all files under a path and under no longer one, fixtures apart.
+BUDGETS = {"dev/test": (36669, 28500), "dev/emu": (11157, 10500), "dev": (20281, 13000), "scripts": (1311, 1000),
+           "Makefile": (252, 200)}
+RECIPE, RECIPE_LINES = r"scripts/(run|finetune)_\w+\.sh", 80
 SHARED_LINES = 40  # that two main files may have in common
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_llama3.c", "train_llama3.cu", "tokenize.c"]
@@ -49,6 +54,17 @@ def read(path):
 def headers():
     """Every header of llmc/, as llmc/room/name."""
     return sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.*h")))
+
+
+def tracked():
+    """The files of the repository: those that git has, else all but what programs leave here."""
+    try:
+        git = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=True)
+        paths = git.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        found = glob.glob(os.path.join(ROOT, "**", "*"), recursive=True)
+        paths = [os.path.relpath(path, ROOT) for path in found if not re.search(r"/build/|__pycache__|\.bin$", path)]
+    return [path for path in paths if os.path.isfile(os.path.join(ROOT, path))]
 
 
 @functools.lru_cache(maxsize=None)
@@ -110,6 +126,20 @@ def check_rooms(say):
         say(lines <= most, path, f"{lines:6} lines of {most}")
 
 
+def check_budgets(say):
+    lines = collections.Counter()
+    for path in tracked():
+        place = max((name for name in BUDGETS if f"{path}/".startswith(f"{name}/")), key=len, default=None)
+        if place and not path.startswith("dev/test/fixtures/"):
+            lines[place] += read(path).count("\n")
+        if re.fullmatch(RECIPE, path):
+            say(read(path).count("\n") <= RECIPE_LINES, path, f"more than {RECIPE_LINES} lines", quiet=True)
+    for place, (most, goal) in BUDGETS.items():
+        say(lines[place] <= most, place, f"{lines[place]:6} lines of {most}" + f", goal {goal}" * (most > goal))
+    needed = [f"{path} includes dev/" for path in [*headers(), *PROGRAMS] if '\n#include "dev/' in read(path)]
+    say(not needed, "llmc", "; ".join(needed) or "     0 lines of dev/ are needed")
+
+
 def check_shared(say):
     """What several main files need stands in a room. Blank lines and lines of braces do not count."""
     def lines(path):
@@ -166,8 +196,17 @@ def check_code(say):
     all_structs = sorted(((*struct, path) for path in code for struct in structs(path)), reverse=True)
     for fields, name, path in all_structs:
         say(fields <= STRUCT_FIELDS, path, f"struct {name}: {fields} fields of {STRUCT_FIELDS}", quiet=True)
+    lines = [line for path in code for line in without_comments(read(path)).split("\n") if line.strip()]
+    share = len(lines) / sum(read(path).count("\n") for path in code)
+    statements = max(re.sub(r"for .*?;.*?;", "", line).count(";") for line in lines)
+    say(True, "code", f"{len(lines)} lines without comments and empty ones, {100 * share:.0f} % of all; at most "
+        f"{statements} statements on a line")
     say(True, "structs", f"{len(all_structs)}; the largest: " +
         ", ".join(f"{name} {fields}" for fields, name, _ in all_structs[:5]))
+
+
+CHECKS = (check_rooms, check_budgets, check_shared, check_prints, check_arrows, check_widths, check_sections,
+          check_code)
 
 
 def main():
@@ -181,7 +220,7 @@ def main():
         if not holds or not (quiet or only_broken):
             print(f"{'ok  ' if holds else 'FAIL'} {where:24} {what}")
 
-    for check in (check_rooms, check_shared, check_prints, check_arrows, check_widths, check_sections, check_code):
+    for check in CHECKS:
         check(say)
     if broken:
         raise SystemExit(f"house: {broken} rules broken")

@@ -28,6 +28,16 @@ def test_arrows():
         assert not re.search(r'#include "(\.\./)*(train|test)_gpt2', house.read(path)), path
 
 
+def test_fixtures_and_what_is_built_are_not_counted(monkeypatch):
+    """With git and without: an unpacked archive has no .git."""
+    counts = []
+    for path in (os.environ["PATH"], ""):
+        monkeypatch.setenv("PATH", path)
+        house.check_budgets(lambda holds, where, what, quiet=False: counts.append((where, what)))
+        assert not any("__pycache__" in name for name in house.tracked())
+    assert len(counts) == 2 * (len(house.BUDGETS) + 1 + 8), counts
+
+
 def test_a_wrong_arrow_is_found():
     included = {"llmc/layers/gelu.cuh": ["llmc/run/args.h", "llmc/cuda/cuda_utils.cuh"],
                 "llmc/base/text.h": ["llmc/base/utils.h", "llmc/data/tokenizer.h"]}
@@ -42,10 +52,6 @@ def test_rooms_are_those_of_contributing():
         {room: allowed.split() for room, (_, _, allowed) in house.ROOMS.items()}
 
 
-CHECKS = (house.check_rooms, house.check_shared, house.check_prints, house.check_arrows, house.check_widths,
-          house.check_sections, house.check_code)
-
-
 def broken(check):
     """What a check says against the code."""
     found = []
@@ -53,13 +59,16 @@ def broken(check):
     return found
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", house.CHECKS)
 def test_rules(check):
     assert broken(check) == []
 
 
 @pytest.mark.parametrize("name, value, check, wanted", [
     ("ROOMS", {**house.ROOMS, "cpu": (100, 650, "base model")}, house.check_rooms, "llmc/cpu: .* lines of 100"),
+    ("BUDGETS", {"dev": (20000, 20000), "dev/emu": (100, 100)}, house.check_budgets, "dev/emu: .* lines of 100"),
+    ("BUDGETS", {"dev": (20000, 20000), "dev/emu": (20000, 20000)}, house.check_budgets, "dev: .* lines of 20000"),
+    ("RECIPE_LINES", 50, house.check_budgets, "scripts/run_gpt2_124M.sh: more than 50 lines"),
     ("SHARED_LINES", 12, house.check_shared, "train_gpt2.c: .* lines of 12 are in train_llama3.c, too"),
     ("FILES", {"train_gpt2.cu": 30}, house.check_rooms, "train_gpt2.cu: .* lines of 30"),
     ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
