@@ -57,9 +57,11 @@ ifeq ($(origin CXX),default)
               $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
 endif
 
-# $(call take,COMMAND): evaluates the words that a script prints: NAME=value or NAME+=value.
-take = $(foreach word,$(shell $(1) || echo TAKE_FAILED=1),$(eval $(word)))$(if $(TAKE_FAILED),$(error \
-         $(firstword $(filter dev/%,$(1))) says above what is missing))
+# $(call find,WORDS,VARIABLES): evaluates what dev/find_libraries.sh prints, NAME=value or NAME+=value. It is told these
+# variables.
+find = $(foreach word,$(shell $(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
+         dev/find_libraries.sh $(1) || echo FIND_FAILED=1),$(eval $(word)))$(if $(FIND_FAILED),$(error \
+         dev/find_libraries.sh says above what is missing))
 
 # --- the flags -------------------------------------------------------------------------------------------------------
 # Floating point: contraction into FMA and "math functions do not set errno" are the only liberties. -ffast-math would
@@ -87,8 +89,7 @@ PRECISION_FLAGS = $(if $(filter FP32,$(PRECISION)),-DPRECISION_FP32)
 ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
   OPENMP_FLAGS :=
   OPENMP_LIBS  :=
-  $(call take,CC='$(CC)' dev/probe_compiler.sh $(if $(filter undefined,$(origin ARCH)),arch) \
-                                               $(if $(filter 0,$(OPENMP)),,openmp))
+  $(call find,$(if $(filter undefined,$(origin ARCH)),arch) $(if $(filter 0,$(OPENMP)),,openmp),CC)
   ifeq ($(OPENMP_FLAGS),)
     OPENMP_FLAGS := -Wno-unknown-pragmas
     ifeq ($(filter 0,$(OPENMP))$(MAKELEVEL),0)
@@ -126,9 +127,6 @@ ifneq ($(filter-out 0 1,$(NCCL) $(CUDNN) $(MPI)),)
     NCCL_HOME=/folder, CUDNN_HOME=/folder and MPI_HOME=/folder say where they are)
 endif
 
-# $(call find,WHAT,VARIABLES): takes what dev/find_libraries.sh finds, which is told these variables.
-find = $(call take,$(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
-                    dev/find_libraries.sh $(1))
 MPI_FLAGS :=
 MPI_LIBS  :=
 ifneq ($(strip $(MPI_GOALS)),)
@@ -142,7 +140,7 @@ MPI_RPATH   := $(MPI_FOLDERS:%=-Wl,-rpath,%)
 
 ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
   CXX_OPENMP :=
-  $(if $(filter 0,$(OPENMP)),,$(call take,CXX='$(CXX)' dev/probe_compiler.sh cxx_openmp))
+  $(if $(filter 0,$(OPENMP)),,$(call find,cxx_openmp,CXX))
   CXX_FLAGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) $(or $(CXX_OPENMP),-Wno-unknown-pragmas)
 endif
 
@@ -155,7 +153,7 @@ ifneq ($(CUDA_GOALS),)
   CUDA_FLAGS :=
   CUDA_LIBS  :=
   GPU_ARCHS  :=
-  $(call find,make,NVCC CXX CUDA_HOME CUDA_PATH NCCL_HOME CUDNN_HOME NCCL CUDNN GPU_ARCH PRECISION)
+  $(call find,cuda,NVCC CXX CUDA_HOME CUDA_PATH NCCL_HOME CUDNN_HOME NCCL CUDNN GPU_ARCH PRECISION)
   # Machine code for each GPU, and PTX, which the driver of a newer GPU translates.
   GENCODE := $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)]) \
              $(if $(word 2,$(GPU_ARCHS)),--threads 0)

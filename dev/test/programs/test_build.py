@@ -17,14 +17,14 @@ NVCC = os.path.join(CUDA, "bin", "nvcc")
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
 
 
-def write_library(folder, lib, name, function, parameters, result="0"):
+def write_library(folder, file, name, function, parameters, result="0"):
     """A header and a shared library with one function."""
     header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
     write(os.path.join(folder, "include", f"{name}.h"), header)
-    os.makedirs(os.path.join(folder, lib), exist_ok=True)
+    os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
     source = path(f"{name}.c")
     write(source, f"int {function}({parameters}) {{ return {result}; }}\n")
-    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, lib, f"lib{name}.so"), source]
+    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, file), source]
     subprocess.run(command, check=True)
 
 
@@ -34,14 +34,13 @@ def setup_module():
     write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo $ARCHS\n", 0o755)
     for header in "cuda_runtime.h", "cublasLt.h":
         write(os.path.join(CUDA, "include", header), "")
-    for name in "libcublasLt.so", "libnvrtc.so.13":
+    for name in "libcublasLt.so.13", "libnvrtc.so.13":
         write(os.path.join(CUDA, "lib64", name), "never opened here")
-    write_library(CUDA, "lib64", "nccl", "ncclGetVersion", "int *version")
-    write_library(NCCL, "lib", "nccl", "ncclGetVersion", "int *version")
+    write_library(CUDA, "lib64/libnccl.so.2", "nccl", "ncclGetVersion", "int *version")
+    write_library(NCCL, "lib/libnccl.so.2", "nccl", "ncclGetVersion", "int *version")
     for folder, lib in ((CUDA, "lib64"), (CUDNN, "lib")):
-        write(os.path.join(folder, "include", "cudnn_version.h"), "#define CUDNN_MAJOR 9\n")
-        write_library(folder, lib, "cudnn", "cudnnGetCudartVersion", "void", "13000")
-    write_library(MPI, "lib", "mpi", "MPI_Init", "void *argc, void *argv")
+        write_library(folder, f"{lib}/libcudnn.so.9", "cudnn", "cudnnGetCudartVersion", "void", "13000")
+    write_library(MPI, "lib/libmpi.so", "mpi", "MPI_Init", "void *argc, void *argv")
     os.mkdir(EMPTY)
 
 
@@ -67,28 +66,28 @@ def has_mpi(line):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name, home, header, more", (("NCCL", NCCL, "nccl", []),
-                                                      ("CUDNN", CUDNN, "cudnn", ["PRECISION=FP32"])),
+@pytest.mark.parametrize("name, home, library, more", (("NCCL", NCCL, "nccl.so.2", []),
+                                                       ("CUDNN", CUDNN, "cudnn.so.9", ["PRECISION=FP32"])),
                          ids=("NCCL", "cuDNN"))
-def test_library(name, home, header, more):
+def test_library(name, home, library, more):
     """Beside CUDA, elsewhere, and left out; cuDNN in fp32 too, where nothing uses it."""
     line = compile_line("MPI=0")
-    assert f" -DUSE_{name} " in line and "-isystem" not in line and f" -l:lib{header}.so " in line, line
+    assert f" -DUSE_{name} " in line and "-isystem" not in line and f" -l:lib{library} " in line, line
     assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line, line
     assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
     assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
     for line in (compile_line(f"{name}_HOME={home}", "MPI=0"),
                  compile_line(f"{name}=1", "MPI=0", **{f"{name}_HOME": home})):
-        assert f" -DUSE_{name} -isystem {home}/include " in line and f" -l:lib{header}.so " in line, line
+        assert f" -DUSE_{name} -isystem {home}/include " in line and f" -l:lib{library} " in line, line
         assert f" -L{home}/lib " in line and f"-Xlinker -rpath -Xlinker {home}/lib" in line, line
     for option in (f"{name}=0", *more):
         line = compile_line(option, "MPI=0")
-        assert header not in line.lower() and ("nvrtc" in line) == (name == "NCCL"), line
+        assert library not in line and f"USE_{name}" not in line and ("nvrtc" in line) == (name == "NCCL"), line
 
 
 @pytest.mark.parametrize("switch, says, program", (
     ("NCCL", r"No NCCL in NCCL_HOME={} that \S+ builds with( \(.*\))?: expected include/nccl.h", "train_gpt2cu"),
-    ("CUDNN", r"No cuDNN 9 in CUDNN_HOME={} that \S+ builds with( \(.*\))?: expected include/cudnn.h", "train_gpt2cu"),
+    ("CUDNN", r"No cuDNN in CUDNN_HOME={} that \S+ builds with( \(.*\))?: expected include/cudnn.h", "train_gpt2cu"),
     ("MPI", r"No MPI in MPI_HOME={} that \S+ builds with: install OpenMPI", "train_gpt2emu")))
 def test_what_is_not_there(switch, says, program):
     """A folder that is named, and holds none that fits, is refused. (test_find_libraries.py: what does not fit.)"""
@@ -146,7 +145,7 @@ def test_which_gpus():
     """The one that is here. Where none is visible: those that the trainer is for and nvcc knows. make says which."""
     smi = path("smi", "nvidia-smi")
     places = os.path.dirname(smi) + ":" + os.environ["PATH"]
-    for found, known, archs in (("8.9", "sm_80 sm_89 sm_90", "89"), ("", "sm_75 sm_80 sm_90", "80 90"),
+    for found, known, archs in (("8.9", "sm_80 sm_89 sm_90", "89"), ("7.5", "sm_75 sm_80 sm_90", "80 90"),
                                 ("", "sm_80 sm_90 sm_100 sm_120", "80 90 100"),
                                 ("12.0", "sm_80 sm_90 sm_100", "80 90 100")):
         write(smi, f"#!/bin/sh\necho {found}\n", 0o755)
@@ -155,7 +154,7 @@ def test_which_gpus():
         line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
         assert re.findall(r"arch=compute_(\d+),code=\[sm_(\d+),compute_(\d+)\]", line) == [
             (arch, arch, arch) for arch in archs.split()], (found, known, out)
-        said = f"No GPU that CUDA 13.0 knows is visible here: building for sm_{archs.replace(' ', ' sm_')}. GPU_ARCH=90"
+        said = f"that CUDA 13.0 knows is visible here: building for sm_{archs.replace(' ', ' sm_')}. GPU_ARCH=90"
         assert (said in out) == (len(archs) > 2), (found, known, out)
 
 
@@ -198,7 +197,7 @@ def test_the_revision():
     shutil.copy(os.path.join(ROOT, "Makefile"), folder)
     os.makedirs(os.path.join(folder, "dev", "test"))
     shutil.copy(os.path.join(ROOT, "dev", "test", "tests.mk"), os.path.join(folder, "dev", "test"))
-    shutil.copy(os.path.join(ROOT, "dev", "probe_compiler.sh"), os.path.join(folder, "dev"))
+    shutil.copy(os.path.join(ROOT, "dev", "find_libraries.sh"), os.path.join(folder, "dev"))
     objects, program = ["build/train_gpt2.o", "build/revision.o"], ["train_gpt2"]
     outputs, revision = built()
     assert sorted(outputs) == sorted(objects + program) and revision == "", (outputs, revision)
