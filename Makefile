@@ -34,8 +34,8 @@ PREFIX   = $(if $(BIN),$(BIN)/)
 
 all: $(addprefix $(PREFIX),$(TRAINERS) tokenize) ## the CPU programs: train_gpt2, train_llama3, tokenize (the default)
 
-headers: ## every header alone as C11 and C++17, and two objects that include them all
-	dev/test/programs/test_headers.sh
+headers: ## every header alone as C11 or CUDA, and two objects that include them all
+	python3 -m pytest -q dev/test/programs/test_compilers.py -k headers
 
 doctor: ## what this machine has (compilers, OpenMP, CUDA, ...), what each is for, how to get it
 	@dev/doctor.sh

@@ -13,7 +13,7 @@ STARTED = {"train_gpt2.c": r"\bcli\b|\btrain_gpt2\b", "tokenize.c": r"\btokenize
            "train_llama3.cu": r"\bof_llama\b|train_llama3emu",
            "test_gpt2.c": r"\btest_trainer\b", "test_gpt2.cu": r"\bgpu_tests\b"}
 # Tests of whole folders, and what a source that the emulator runs depends on.
-FOLDERS = {"test_headers.sh": "llmc/", "test_emu.sh": "dev/emu/", ".cu": "dev/emu/", ".cuh": "dev/emu/"}
+FOLDERS = {"test_compilers.py": ("llmc/", "dev/emu/"), ".cu": "dev/emu/", ".cuh": "dev/emu/"}
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp")
 BUILDS = {"Makefile", "dev/test/tests.mk", "dev/test/conftest.py"}  # all tests depend on these
 # What shows in no source: these always run. They take seconds.

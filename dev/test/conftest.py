@@ -1,4 +1,4 @@
-"""What pytest collects here, beside plain Python tests: the suites of unit_tests, fuzzers, kernels, shell scripts.
+"""What pytest collects here, beside plain Python tests: the suites of unit_tests, fuzzers, kernels.
 
     python3 -m pytest dev/test/base                          the tests of a room
     python3 -m pytest dev/test/programs/test_faults.py -k disk
@@ -50,7 +50,8 @@ PARTS = {"comm": 4}  # suites that mostly wait: their parts run side by side
 SHORT = ("gemm", "kill", "tokenizer")  # suites that leave out their long parts where they are sanitized
 UNCHECKED = ("emu_features", "emu_nccl")  # these also run without the emulator's checks
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
-APART = ("test_targets", "test_gpu_ranks", "test_grid", "test_gpu_fp8", "test_plot", "test_faults", "test_runs")
+APART = ("test_targets", "test_gpu_ranks", "test_grid", "test_gpu_fp8", "test_plot", "test_faults", "test_runs",
+         "test_compilers")
 
 # Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
 # the time of a short run: test_resume's runs are enough.
@@ -152,11 +153,11 @@ def runs(request):
 def is_there(program):
     """Is it built? scripts/test.sh names what it has built: a program of another run beside it may be old."""
     targets = os.environ.get("TEST_TARGETS", "").split()
-    return os.access(os.path.join(ROOT, program), os.X_OK) and (not targets or program in targets or ".sh" in program)
+    return os.access(os.path.join(ROOT, program), os.X_OK) and (not targets or program in targets)
 
 
 class ProgramFile(pytest.File):
-    """A source whose program is built, or a script: an item for each build."""
+    """A source whose program is built: an item for each build."""
 
     def collect(self):
         items = [Program.from_parent(self, name=f"{self.path.stem}[{label}]", command=command)
@@ -165,8 +166,6 @@ class ProgramFile(pytest.File):
         if not items and any(self.path == pathlib.Path(word).resolve() for word in self.config.args):
             raise self.CollectError(f"not built in {' or '.join(self.config.builds)}; `make tests` builds the unit "
                                     "tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
-        for item in items if self.path.stem == "test_emu" else ():
-            item.add_marker("long")
         return items
 
 
@@ -174,13 +173,6 @@ def commands_of(path, build):
     """The label and the command of each item that a source file has in a build."""
     name, suite = path.stem, path.stem.partition("_")[2]
     is_quick = "TEST_QUICK" in os.environ
-    if path.suffix == ".sh":
-        if build != "build":
-            return []
-        script = os.path.relpath(path, ROOT)
-        if name == "test_nvcc" and not is_quick:
-            return [(precision, [script, precision]) for precision in ("BF16", "FP32")]
-        return [(build, [script])]
     if name.startswith("fuzz_"):
         return [(build, [f"{build}/{name}", "500" if is_quick else FUZZ_RUNS])]
     if name.startswith("emu_"):
@@ -220,7 +212,7 @@ def suites_of(program):
 
 
 def pytest_collect_file(file_path, parent):
-    wanted = {".c": ("test_", "fuzz_"), ".cuh": "kernels_", ".cu": "emu_", ".sh": "test_"}.get(file_path.suffix)
+    wanted = {".c": ("test_", "fuzz_"), ".cuh": "kernels_", ".cu": "emu_"}.get(file_path.suffix)
     if wanted and file_path.stem.startswith(wanted) and file_path.stem != "fuzz_main":
         return ProgramFile.from_parent(parent, path=file_path)
     return None

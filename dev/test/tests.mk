@@ -23,7 +23,7 @@ fuzzers: $(FUZZERS)
 
 PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
 test: all $(PREFIX)test_gpt2 tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
-	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*'
+	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*' -k 'not emucc'
 
 EMU_TESTS    = $(patsubst %.cu,%,$(notdir $(wildcard dev/test/emu/emu_*.cu)))
 EMU_PROGRAMS = gpu_tests $(EMU_TESTS)
@@ -181,7 +181,7 @@ $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
 # In a quick run optimising these would take longer than it saves.
 $(addprefix $(BUILD)/emu/emu_,bugs features meter nccl): COMPILE_EMU += $(if $(filter 1,$(QUICK)),-O0)
-$(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_emu.sh shows its variables in a debugger
+$(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_compilers.py shows its variables in a debugger
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 

@@ -1,4 +1,4 @@
-// What the emulator must do as a GPU does: dev/test/emu/test_emu.sh builds and runs this with each compiler.
+// What the emulator must do as a GPU does. test_compilers.py also runs it with AddressSanitizer and under a debugger.
 #include <cuda_runtime.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>

@@ -1,5 +1,4 @@
-// What the meter must count: kernels whose counts follow from arithmetic, in three schedules. dev/test/emu/test_emu.sh
-// builds this with each compiler.
+// What the meter must count: kernels whose counts follow from arithmetic, in three schedules.
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <emu.h>

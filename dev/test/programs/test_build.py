@@ -1,7 +1,7 @@
 """What the Makefile makes of NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
 built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
-comes of it with the real ones: test_nvcc.sh. And which revision of the source a program says it is, in a repository
-with a trainer of three lines."""
+comes of it with the real ones: test_compilers.py. And which revision of the source a program says it is, in a
+repository with a trainer of three lines."""
 import os
 import re
 import shutil

@@ -49,9 +49,9 @@ def test_parts_are_the_whole(request):
 @pytest.mark.parametrize("changed, touched, others", (
     ("llmc/base/json_out.h", "base/test_json_out.c programs/test_faults.py programs/test_gpu_ranks.py",
      "base/test_hash.c layers/kernels_gelu.cuh"),
-    ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_nvcc.sh",
-     "base/test_json_out.c cpu/test_layers.c programs/test_faults.py emu/test_emu.sh"),
-    ("dev/emu/fibers.cpp", "emu/test_emu.sh emu/emu_bugs.cu layers/kernels_gelu.cuh programs/test_gpu_eval.py",
+    ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_compilers.py",
+     "base/test_json_out.c cpu/test_layers.c programs/test_faults.py"),
+    ("dev/emu/fibers.cpp", "emu/emu_bugs.cu layers/kernels_gelu.cuh programs/test_compilers.py",
      "base/test_json_out.c programs/test_faults.py"),
     ("dev/plot.py", "programs/test_plot.py programs/test_house.py", "base/test_json_out.c programs/test_faults.py"),
     ("dev/test/programs/cli.py", "programs/test_faults.py", "programs/test_build.py base/test_json_out.c"),
