@@ -32,41 +32,21 @@ ncclResult_t fail(ncclResult_t result, const std::string &text) {
     return result;
 }
 
-// The text comes first, because another thread may see the error.
-ncclResult_t fail(ncclComm *comm, const std::string &call, const std::string &why) {
-    const ncclResult_t result = comm->state == ABORTED ? ncclInternalError : ncclRemoteError;
-    fail(result, words("rank %d in ", comm->rank) + call + ": " + why);
-    comm->error = result;
-    return result;
-}
-
 void warn_of_live_comms(int status, void *) {
     for (ncclComm *comm : handles) {
-        if (status != 0 || comm->state != LIVE || comm->error != ncclSuccess) { continue; }
+        if (status != 0 || comm->destroyed.file || comm->has_failed) { continue; }
         fprintf(stderr, "emu: warning: rank %d ends without ncclCommDestroy\n", comm->rank);
     }
 }
 
-// Can the communicator be used? If another thread has aborted it, it cannot, and this thread made no mistake.
-ncclResult_t use(const ncclComm *comm, const char *function, Source at, bool collective = false) {
-    static const char *const PAST[] = {"", "finalized", "destroyed", "aborted"};
+void check_handle(const ncclComm *comm, const char *function, Source at) {
     host_only(function, at);
-    std::unique_lock<std::mutex> guard(handles_mutex);
-    const bool known = std::count(handles.begin(), handles.end(), comm) > 0;
-    guard.unlock();
-    if (!known) { report(at, format("%s with a communicator that does not exist", function)); }
-    const int state = comm->state;
-    if (state == LIVE || (state == FINALIZED && !collective)) { return ncclSuccess; }
-    if (state == ABORTED && comm->ended_by != std::this_thread::get_id()) {
-        return fail(ncclInvalidUsage, words("%s: another thread has aborted the communicator", function));
+    std::lock_guard<std::mutex> guard(handles_mutex);
+    if (std::count(handles.begin(), handles.end(), comm) == 0) {
+        report(at, format("%s with a communicator that does not exist", function));
     }
-    report(at, format("%s with a communicator that was %s", function, PAST[state]), "  at " + to_text(comm->ended));
-}
-
-void end_comm(ncclComm *comm, CommState state, Source at) {
-    comm->ended = at;
-    comm->ended_by = std::this_thread::get_id();
-    comm->state = state;
+    if (comm->destroyed.file == nullptr) { return; }
+    report(at, format("%s with a communicator that was destroyed", function), "  at " + to_text(comm->destroyed));
 }
 
 // ---- Mistakes that are planted on purpose: EMU_NCCL_FAULT="kind@rank:n[:seconds]" ----
@@ -80,14 +60,13 @@ bool inject_fault(int rank) {
     if (text == nullptr) { return false; }
     sscanf(text, "%15[a-z]@%d:%d%n:%d%n", kind, &victim, &n, &end, &seconds, &end);
     auto is = [&](const char *other) { return strcmp(kind, other) == 0; };
-    if (end == 0 || text[end] != '\0' || !(is("die") || is("hang") || is("delay") || is("rest") || is("corrupt"))) {
-        const char *const expected = "expected die, hang, delay, rest or corrupt, with @rank:n[:seconds]";
+    if (end == 0 || text[end] != '\0' || !(is("die") || is("hang") || is("delay") || is("corrupt"))) {
+        const char *const expected = "expected die, hang, delay or corrupt, with @rank:n[:seconds]";
         report({nullptr, 0}, format("EMU_NCCL_FAULT=\"%s\": %s", text, expected));
     }
     if (victim != rank || ++calls != n) { return false; }
     if (is("die")) { raise(SIGKILL); }
     while (is("hang")) { pause(); }
-    if (is("rest")) { sleep(static_cast<unsigned>(seconds)); } // a signal ends it
     if (is("delay")) { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
     return is("corrupt");
 }
@@ -95,16 +74,14 @@ bool inject_fault(int rank) {
 // ---- The buffers of a call ----
 
 Call new_call(Call c, const void *send, void *receive, ncclComm *comm, cudaStream_t stream, Source at) {
-    const bool is_root = comm->rank == c.root;
-    const bool sends = c.kind != RECEIVE && (c.kind != BROADCAST || is_root);
-    const bool receives = c.kind != SEND && (c.kind != REDUCE || is_root);
+    const bool sends = c.kind != RECEIVE && (c.kind != BROADCAST || comm->rank == c.root);
     c.comm = comm, c.stream = stream, c.source = at;
     snprintf(c.at, sizeof(c.at), "%s:%d", at.file, at.line);
     c.part = c.count * TYPES[c.type].bytes;
     c.place = c.part * static_cast<size_t>(comm->rank);
     const size_t all = c.part * static_cast<size_t>(comm->ranks);
     c.from = {static_cast<char *>(const_cast<void *>(send)), !sends ? 0 : c.kind == REDUCE_SCATTER ? all : c.part};
-    c.to = {static_cast<char *>(receive), !receives ? 0 : c.kind == ALL_GATHER ? all : c.part};
+    c.to = {static_cast<char *>(receive), c.kind == SEND ? 0 : c.kind == ALL_GATHER ? all : c.part};
     if (c.kind == ALL_GATHER) { c.in_place = -static_cast<ptrdiff_t>(c.place); }
     if (c.kind == REDUCE_SCATTER) { c.in_place = static_cast<ptrdiff_t>(c.place); }
     return c;
@@ -272,8 +249,8 @@ bool exchange(const ncclComm &comm, Received *received, bool *misses) {
     return done;
 }
 
-// Runs the calls. Returns "", or why they have failed.
-std::string meet(const std::vector<Call> &group, Received *received) {
+// Runs the calls. Returns false, and sets the error, if a rank has ended.
+bool meet(const std::vector<Call> &group, Received *received) {
     ncclComm *comm = group[0].comm;
     if (comm->in_call.exchange(true)) {
         report(group[0].source, format("%s on a communicator that another thread is using", name_of(group[0].kind)));
@@ -288,23 +265,17 @@ std::string meet(const std::vector<Call> &group, Received *received) {
         if (!rung) { find_ended(*comm); }
         done = exchange(*comm, received, &misses);
         if (misses) { problem = comm->group->problem; }
-        if (!done && comm->state == ABORTED) { problem = "aborted by ncclCommAbort"; }
         if (misses && problem.empty() && !rung) { find_cycle(*comm); }
         if (done || !problem.empty()) { comm->own().count = 0; } // the rank does not wait any more
         lock.unlock();
         rung = done || !problem.empty() || sleep_at(&comm->own(), heard);
     }
     comm->in_call = false;
-    if (!problem.empty()) { fail(comm, to_text(group[0]), problem); }
-    return problem;
-}
-
-// A call of a communicator that has failed. On a GPU the call has returned long ago, and its stream stands still until
-// ncclCommAbort. With EMU_NCCL_STALL=1 the call itself waits until ncclCommAbort.
-ncclResult_t run_in_vain(const ncclComm *comm) {
-    const char *stall = getenv("EMU_NCCL_STALL");
-    while (stall && strcmp(stall, "1") == 0 && comm->state != ABORTED) { usleep(20000); }
-    return static_cast<ncclResult_t>(comm->error.load());
+    comm->has_failed = !problem.empty();
+    if (comm->has_failed) {
+        fail(ncclRemoteError, words("rank %d in ", comm->rank) + to_text(group[0]) + ": " + problem);
+    }
+    return !comm->has_failed;
 }
 
 // Flips a bit in the middle of what another rank has sent. In a float it is a bit of the mantissa.
@@ -322,12 +293,11 @@ void corrupt(const ncclComm &comm, Received *received) {
 ncclResult_t run(const std::vector<Call> &group) {
     ncclComm *comm = group[0].comm;
     Received received;
-    const ncclResult_t usable = use(comm, name_of(group[0].kind), group[0].source, true);
-    if (usable != ncclSuccess) { return usable; }
+    check_handle(comm, name_of(group[0].kind), group[0].source);
     const bool corrupts = inject_fault(comm->file.shared->member[comm->own().process].rank);
-    if (comm->error != ncclSuccess) { return run_in_vain(comm); }
+    if (comm->has_failed) { return ncclRemoteError; }
     check_group(group);
-    const bool ok = meet(group, &received).empty();
+    const bool ok = meet(group, &received);
     if (corrupts) { corrupt(*comm, &received); }
     unlock_device_memory();
     for (size_t i = 0; i < received.size() && ok; i++) {
@@ -338,7 +308,7 @@ ncclResult_t run(const std::vector<Call> &group) {
         if (!ok) { spoil(c); }
     }
     lock_device_memory();
-    return ok ? ncclSuccess : run_in_vain(comm);
+    return ok ? ncclSuccess : ncclRemoteError;
 }
 
 // ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done by the latter ----
@@ -364,8 +334,7 @@ ncclResult_t run_group() {
 
 ncclResult_t call(const Call &c, const void *send, void *receive, ncclComm *comm, cudaStream_t stream, Source at) {
     const char *name = name_of(c.kind);
-    const ncclResult_t usable = use(comm, name, at, true);
-    if (usable != ncclSuccess) { return usable; }
+    check_handle(comm, name, at);
     if (c.type >= ncclNumTypes || c.reduction >= ncclNumOps) {
         return fail(ncclInvalidArgument, words("%s: type %u, reduction %u", name, c.type, c.reduction));
     }
@@ -442,8 +411,8 @@ ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, file, file.shared->group + id.group});
     enter(*made, host_name(), at);
-    meet({new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, at)}, &nothing);
-    if (made->error != ncclSuccess) { return static_cast<ncclResult_t>(made->error.load()); }
+    const bool all = meet({new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, at)}, &nothing);
+    if (!all) { return ncclRemoteError; }
     std::lock_guard<std::mutex> guard(handles_mutex);
     if (handles.empty()) { on_exit(warn_of_live_comms, nullptr); }
     handles.push_back(*comm = made.release());
@@ -465,7 +434,6 @@ const char *ncclGetErrorString(ncclResult_t result) {
 const char *ncclGetLastError(ncclComm_t) { return last_error; }
 
 ncclResult_t ncclGetVersion(int *version) {
-    if (version == nullptr) { return fail(ncclInvalidArgument, "ncclGetVersion: null"); }
     *version = NCCL_VERSION_CODE;
     return ncclSuccess;
 }
@@ -507,58 +475,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     return join(comm, ranks, where, rank, {file, line});
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommFinalize", {file, line}, true);
-    if (usable == ncclSuccess) { end_comm(comm, FINALIZED, {file, line}); } // every call is done when it returns
-    return usable;
-}
-
 ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommDestroy", {file, line});
-    if (usable != ncclSuccess) { return usable; }
-    if (comm->error == ncclSuccess) {
-        Received nothing;
-        comm->own().left = true;
+    check_handle(comm, "ncclCommDestroy", {file, line});
+    Received nothing;
+    comm->own().left = true;
+    if (!comm->has_failed) {
         meet({new_call({DESTROY, 0, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}, &nothing);
     }
-    if (comm->state != ABORTED) { end_comm(comm, DESTROYED, {file, line}); }
+    comm->destroyed = {file, line};
     return ncclSuccess;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommAbort", {file, line});
-    if (usable != ncclSuccess) { return usable; }
-    end_comm(comm, ABORTED, {file, line});
-    SharedGuard guard(comm->file.shared->mutex);
-    blame(*comm, who(comm->own()) + " has aborted its communicator");
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommGetAsyncError", {file, line});
-    if (usable != ncclSuccess || error == nullptr) { return usable == ncclSuccess ? ncclInvalidArgument : usable; }
-    SharedGuard guard(comm->file.shared->mutex);
-    find_ended(*comm);
-    const std::string problem = comm->group->problem;
-    if (!problem.empty() && comm->error == ncclSuccess) { fail(comm, "ncclCommGetAsyncError", problem); }
-    *error = static_cast<ncclResult_t>(comm->error.load());
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *count, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommCount", {file, line});
-    if (usable == ncclSuccess) { *count = comm->ranks; }
-    return usable;
-}
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommCuDevice", {file, line});
-    if (usable == ncclSuccess) { *device = comm->device; }
-    return usable;
-}
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank, const char *file, int line) {
-    const ncclResult_t usable = use(comm, "ncclCommUserRank", {file, line});
-    if (usable == ncclSuccess) { *rank = comm->rank; }
-    return usable;
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
@@ -577,10 +502,6 @@ ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDa
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
     return call({BROADCAST, type, 0, root, count}, send, receive, comm, stream, {file, line});
-}
-ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
-                        int root, ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
-    return call({REDUCE, type, reduction, root, count}, send, receive, comm, stream, {file, line});
 }
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream, const char *file, int line) {

@@ -27,9 +27,8 @@ std::string words(const char *text, ...) {
 }
 
 const char *name_of(Kind kind) {
-    static const char *const NAMES[] = {"ncclAllReduce",   "ncclReduceScatter", "ncclAllGather",
-                                        "ncclBroadcast",   "ncclReduce",        "ncclCommInitRank",
-                                        "ncclCommDestroy", "ncclSend",          "ncclRecv"};
+    static const char *const NAMES[] = {"ncclAllReduce",    "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
+                                        "ncclCommInitRank", "ncclCommDestroy",   "ncclSend",      "ncclRecv"};
     return NAMES[kind];
 }
 
@@ -38,7 +37,7 @@ std::string to_text(const Call &c) {
     std::string text = name_of(c.kind);
     if (c.kind != INIT && c.kind != DESTROY) { text += words(" of %zu %s", c.count, TYPES[c.type].name); }
     if (c.reduces()) { text += words(" (%s)", REDUCTIONS[c.reduction]); }
-    if (c.kind == REDUCE || c.kind == SEND) { text += words(" to rank %d", c.root); }
+    if (c.kind == SEND) { text += words(" to rank %d", c.root); }
     if (c.kind == BROADCAST || c.kind == RECEIVE) { text += words(" from rank %d", c.root); }
     return text + ", at " + c.at;
 }

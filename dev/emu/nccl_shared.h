@@ -18,8 +18,7 @@ constexpr int GROUPS_MOST = 256, MEMBERS_MOST = 1024; // of a file
 constexpr size_t CALLS_MOST = 2048;                   // in ncclGroupStart..End, by NCCL's documentation
 constexpr size_t DATA_MOST = size_t(8) << 30;         // bytes that a rank sends in a call
 
-enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, INIT, DESTROY, SEND, RECEIVE };
-enum CommState { LIVE, FINALIZED, DESTROYED, ABORTED };
+enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, INIT, DESTROY, SEND, RECEIVE };
 
 struct Piece { // of device memory
     char *begin;
@@ -40,7 +39,7 @@ struct Call { // what a rank calls. Other ranks do not follow the pointers
     ptrdiff_t in_place = 0;     // how far the buffer to lies behind the buffer from, if the call is in place
     bool is_in_place() const { return to.begin - from.begin == in_place; }
     bool is_transfer() const { return kind >= SEND; }
-    bool reduces() const { return kind == ALL_REDUCE || kind == REDUCE_SCATTER || kind == REDUCE; }
+    bool reduces() const { return kind == ALL_REDUCE || kind == REDUCE_SCATTER; }
 };
 
 struct Transfer { // to a peer, or from a peer. A collective is one to each rank and one from each rank
@@ -98,10 +97,8 @@ struct ncclComm { // never freed, so that a stale handle is recognised
     int rank, ranks, device;
     emu::nccl::File file;
     emu::nccl::Group *group;
-    std::atomic<int> state{emu::nccl::LIVE};
-    emu::Source ended = {nullptr, 0}; // where it was finalized, destroyed or aborted
-    std::thread::id ended_by = {};
-    std::atomic<int> error{ncclSuccess}; // once it is set, every call fails
+    emu::Source destroyed = {nullptr, 0};
+    bool has_failed = false; // then every call fails
     std::atomic<bool> in_call{false};
     size_t collectives = 0;
     emu::nccl::Member &member(int r) const { return file.shared->member[group->first + r]; }

@@ -65,13 +65,7 @@ ncclResult_t ncclGetVersion(int *version);
 // The process that makes the id must live until all ranks have joined.
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id, EMU_HERE);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, EMU_HERE);
-ncclResult_t ncclCommFinalize(ncclComm_t comm, EMU_HERE);
 ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until each rank has called it or has ended
-ncclResult_t ncclCommAbort(ncclComm_t comm, EMU_HERE); // from any thread; a call that blocks in another thread returns
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, EMU_HERE); // from any thread
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *count, EMU_HERE);
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device, EMU_HERE);
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank, EMU_HERE);
 
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                            ncclComm_t comm, cudaStream_t stream, EMU_HERE);
@@ -81,8 +75,6 @@ ncclResult_t ncclAllGather(const void *send, void *receive, size_t send_count, n
                            cudaStream_t stream, EMU_HERE);
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream, EMU_HERE);
-ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
-                        int root, ncclComm_t comm, cudaStream_t stream, EMU_HERE);
 // A send waits for the peer's receive of the same count and type, and a receive for the peer's send. Those of a group
 // wait together, so their order does not matter.
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
