@@ -411,16 +411,18 @@ void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
     if (is_fp8(type)) { load_fp8(to, (const uint8_t *)from, type, count); }
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
     const uint16_t *codes = (const uint16_t *)from;
-    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) { to[i] = emu::half_value(codes[i]); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) { to[i] = emu::Half::value(codes[i]); }
     for (int64_t i = 0; i < count && type == CUDA_R_16BF; i++) { to[i] = emu::float_of_bits((uint32_t)codes[i] << 16); }
 }
 
 void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
     uint16_t *codes = (uint16_t *)to;
-    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) { codes[i] = emu::half_bits(from[i], emu::NEAREST_EVEN); }
+    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) {
+        codes[i] = emu::Half::round(from[i], emu::NEAREST_EVEN);
+    }
     for (int64_t i = 0; i < count && type == CUDA_R_16BF; i++) {
-        codes[i] = emu::bf16_bits(from[i], emu::NEAREST_EVEN);
+        codes[i] = emu::Bf16::round(from[i], emu::NEAREST_EVEN);
     }
 }
 

@@ -55,7 +55,7 @@ static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_
 }
 static inline __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw x, __nv_saturation_t saturate,
                                                          __nv_fp8_interpretation_t kind) {
-    return __nv_cvt_float_to_fp8(emu::half_value(x.x), saturate, kind);
+    return __nv_cvt_float_to_fp8(emu::Half::value(x.x), saturate, kind);
 }
 static inline __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw x, __nv_saturation_t saturate,
                                                              __nv_fp8_interpretation_t kind) {
