@@ -61,15 +61,13 @@ SHOWN = "\\x1b]0;title\\x07\\u009b31m\\u202e\\x0aspoof"
 
 
 @pytest.mark.parametrize("program, arguments", (
-    ("compare.py", [f"no{EVIL}", "run"]), ("compare.py", ["run", "other"]), ("plot.py", ["run", "-o", f"no{EVIL}"]),
-    ("eval/summarize.py", [f"no{EVIL}"]), ("eval/summarize.py", ["results"]), ("eval/run_eval.py", [f"no{EVIL}"])),
-    ids=["compare_path", "compare_record", "plot", "summarize_path", "summarize", "run_eval"])
+    ("compare.py", [f"no{EVIL}", "run"]), ("compare.py", ["run", "other"]), ("plot.py", ["run", "-o", f"no{EVIL}"])),
+    ids=["compare_path", "compare_record", "plot"])
 def test_programs(program, arguments):
-    """Of paths, run.jsonl and results, whatever the program prints."""
+    """Of paths and run.jsonl, whatever the program prints."""
     for name, text in (("run", EVIL), ("other", "")):
         write(f"{name}/main.log", "s:0 trl:1.0000 lr:0.000600 norm:1.00\n")
         write(f"{name}/run.jsonl", json.dumps({"event": "start", "options": {f"o{text}": text}, "model": text}) + "\n")
-    write("results/task.json", json.dumps({"task": EVIL, "results": {EVIL: {f"acc{EVIL},none": 1.0}}}))
     result = subprocess.run([sys.executable, os.path.join(ROOT, "dev", program), *arguments], cwd=WORK, check=False,
                             capture_output=True, env=dict(os.environ, LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1"))
     printed = (result.stdout + result.stderr).decode()
@@ -78,7 +76,7 @@ def test_programs(program, arguments):
 
 def sources():
     """The Python sources but the tests."""
-    for folder in (".", *(os.path.join("dev", name) for name in (".", "data", "eval", "twin", "bench"))):
+    for folder in (".", *(os.path.join("dev", name) for name in (".", "data", "twin", "bench"))):
         for name in sorted(os.listdir(os.path.join(ROOT, folder))):
             if name.endswith(".py"):
                 yield os.path.normpath(os.path.join(folder, name))

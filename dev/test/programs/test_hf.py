@@ -5,7 +5,9 @@ import math
 import os
 import random
 import re
+import shlex
 import struct
+import subprocess
 import sys
 from array import array
 
@@ -15,7 +17,7 @@ import cli
 import formats
 from cli import QUIET, TINY, model, ran, tensor_shapes
 from formats import CONFIG, random_model
-from tools import ROOT, SHARED, new_folder, path, python, read, text_of, write
+from tools import ROOT, SHARED, new_folder, path, python, read, stand_ins, text_of, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
@@ -367,3 +369,28 @@ def test_a_run():
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
     os.remove(newest)
     assert older + " for" in called("export", folder, new_folder("run_hf")) and sorted(os.listdir(out)) == FILES
+
+
+def test_eval():
+    """dev/eval.sh hands a whole export and all options to lm_eval, and says how to install it."""
+    folder, scores = new_folder("scored"), new_folder("scores")
+    ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 1, "-o", folder)
+    os.mkdir(scores)
+    without = stand_ins({"python3": f'exec {shlex.quote(sys.executable)} "$@"\n'}, hidden=("lm_eval",))
+    lm_eval = 'echo "$@"\nfor word; do case $word in pretrained=*) ls "${word#*=}" ;; esac; done\n'
+
+    def run(places, *words):
+        return subprocess.run([os.path.join(ROOT, "dev", "eval.sh"), *words], cwd=path(), check=False, text=True,
+                              env=dict(os.environ, PATH=places, TMPDIR=scores), capture_output=True)
+    installed = stand_ins({"lm_eval": lm_eval}, only=()) + ":" + without
+    called("export", folder, new_folder("scored_hf"))
+    for source in (folder, os.path.join(folder, "model_00000001.bin"), path("scored_hf")):
+        done = run(installed, source, "--tasks", "piqa")
+        *_, words = done.stdout.splitlines()[:-len(FILES)]
+        assert done.returncode == 0 and done.stdout.splitlines()[-len(FILES):] == FILES, done
+        assert words.startswith("--model hf ") and words.endswith(f" --output_path {source}_eval --tasks piqa"), done
+        assert os.listdir(scores) == []
+    assert "no checkpoint" in run(installed, scores).stderr
+    for words, says in (([folder], 'lm_eval is not installed: pip install "lm_eval[hf]"'), ([], "MODEL is missing: ")):
+        done = run(without, *words)
+        assert done.returncode == 1 and re.fullmatch(f"eval.sh: {re.escape(says)}[^\n]*\n", done.stderr), done
