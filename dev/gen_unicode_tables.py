@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """Writes llmc/data/unicode_tables.h: which code points GPT-2's pre-tokenisation rule calls letters, numbers and spaces.
 
-    python3 dev/gen_unicode_tables.py > llmc/data/unicode_tables.h  # this Python's Unicode version
-    pip install unicodedata2==16.0.0 && \
-        python3 dev/gen_unicode_tables.py --module unicodedata2 > llmc/data/unicode_tables.h
+    pip install unicodedata2==16.0.0
+    python3 dev/gen_unicode_tables.py > llmc/data/unicode_tables.h
 
 The committed table is Unicode 16.0, the version that OpenAI's tiktoken 0.14 follows, so that ids agree on every code
-point. Any module with unicodedata's interface will do.
+point.
 """
-import argparse
-import importlib
+import itertools
 import textwrap
 
 NAMES = {"L": "letters", "N": "numbers", "S": "spaces"}
@@ -27,9 +25,6 @@ HEADER = """\
 #define UNICODE_VERSION "{version}"
 #define UNICODE_CODE_POINTS 0x110000
 """
-FOOTER = """
-#endif // LLMC_UNICODE_TABLES_H
-"""
 
 
 def char_class(unicode, code_point):
@@ -40,37 +35,16 @@ def char_class(unicode, code_point):
     return category[0] if category[0] in "LN" else None
 
 
-def runs(classes, wanted):
-    """The code points of one class, as [skipped, taken, skipped, taken, ...]."""
-    found, at = [], 0
-    for code_point, name in enumerate(classes):
-        if name == wanted and found and at == code_point:
-            found[-1] += 1
-        elif name == wanted:
-            found += [code_point - at, 1]
-        if name == wanted:
-            at = code_point + 1
-    return found
-
-
-def render_classes(classes, version):
+def render(classes, version):
     text = HEADER.format(version=version)
     for wanted, name in NAMES.items():
-        items = runs(classes, wanted)
-        lines = textwrap.wrap(", ".join(map(str, items)) + ",", 116)
-        text += f"\nstatic const uint32_t unicode_{name}[{len(items)}] = {{\n    " + "\n    ".join(lines) + "\n};\n"
-    return text + FOOTER
-
-
-def render(unicode):
-    return render_classes([char_class(unicode, code_point) for code_point in range(0x110000)], unicode.unidata_version)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--module", default="unicodedata", help="where the categories come from")
-    print(render(importlib.import_module(parser.parse_args().module)), end="")
+        lengths = [str(len(list(group))) for _, group in itertools.groupby(found == wanted for found in classes)]
+        pairs = lengths[:len(lengths) // 2 * 2]  # the last skips to the end
+        lines = textwrap.wrap(", ".join(pairs) + ",", 116)
+        text += f"\nstatic const uint32_t unicode_{name}[{len(pairs)}] = {{\n    " + "\n    ".join(lines) + "\n};\n"
+    return text + "\n#endif // LLMC_UNICODE_TABLES_H\n"
 
 
 if __name__ == "__main__":
-    main()
+    import unicodedata2
+    print(render([char_class(unicodedata2, code) for code in range(0x110000)], unicodedata2.unidata_version), end="")

@@ -18,17 +18,6 @@ TAGS = {"loss/val": "val", "accuracy/hellaswag": "hellaswag", "accuracy/mmlu": "
         "optimizer/learning_rate": "lr", "optimizer/gradient_norm": "norm", "speed/tokens_per_second": "tps"}
 
 
-def write_run(run, folder, writer_class):
-    os.close(guard.own_folder(folder))
-    for old in glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*")):
-        os.remove(old)
-    writer = writer_class(folder)
-    for tag, name in TAGS.items():
-        for step, value in getattr(run, name).items():
-            writer.add_scalar(tag, value, step)
-    writer.close()
-
-
 def main():
     parser = guard.Parser(__doc__, prog="tensorboard.py")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or its main.log")
@@ -38,14 +27,20 @@ def main():
     try:
         from tensorboard.summary import Writer
         for run, label in zip(map(run_logs.read_run, options.runs), run_logs.labels(options.runs)):
-            write_run(run, os.path.join(options.out, label), Writer)
-        print(f"To see them: tensorboard --logdir {options.out}", flush=True)
+            folder = os.path.join(options.out, label)
+            for old in glob.glob(os.path.join(glob.escape(folder), "events.out.tfevents.*")):
+                os.remove(old)
+            writer = Writer(folder)
+            for tag, name in TAGS.items():
+                for step, value in getattr(run, name).items():
+                    writer.add_scalar(tag, value, step)
+            writer.close()
     except ImportError as error:
         parser.error(f"needs the tensorboard package: python3 -m pip install tensorboard ({error})")
     except (run_logs.LogError, OSError) as error:
         parser.error(str(error))
+    print(f"To see them: tensorboard --logdir {guard.printable(options.out)}")
 
 
 if __name__ == "__main__":
-    guard.screens("stdout", "stderr", errors="backslashreplace")  # a run's name holds letters of every kind
     main()

@@ -32,17 +32,14 @@ TEXTS = [
 
 
 def gpt2(path):
-    """The tiktoken.Encoding of a vocab.bpe file."""
-    visible = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
-    hidden = [b for b in range(256) if b not in visible]
-    byte_of = {chr(b): b for b in visible} | {chr(256 + i): b for i, b in enumerate(hidden)}
-    ranks = {bytes([b]): i for i, b in enumerate(visible + hidden)}
+    """The tiktoken.Encoding of a vocab.bpe file, in which a byte is a visible letter."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    values = visible + sorted(set(range(256)) - set(visible))
+    byte_of = dict(zip(map(chr, [*visible, *range(256, 512)]), values))
+    ranks = {bytes([byte]): i for i, byte in enumerate(values)}
     with open(path, encoding="utf-8") as file:
-        merges = file.read().split("\n")[1:-1]
-    for i, merge in enumerate(merges):
-        left, right = merge.split(" ")
-        ranks[bytes(byte_of[c] for c in left + right)] = 256 + i
-    assert len(ranks) == 256 + len(merges)
+        for merge in file.read().split("\n")[1:-1]:
+            ranks[bytes(byte_of[letter] for letter in merge.replace(" ", ""))] = len(ranks)
     return tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks,
                              special_tokens={"<|endoftext|>": len(ranks)})
 
@@ -54,12 +51,8 @@ def random_text(rng):
     return "".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 60)))
 
 
-def main():
+if __name__ == "__main__":
     encoding = gpt2(sys.argv[1])
     rng = random.Random(20190214)
     for text in TEXTS + [random_text(rng) for _ in range(100)]:
         print(text.encode().hex(), *encoding.encode_ordinary(text))
-
-
-if __name__ == "__main__":
-    main()

@@ -82,17 +82,6 @@ def sources():
                 yield os.path.normpath(os.path.join(folder, name))
 
 
-# They read and print what is this repository's own.
-OURS_ONLY = {"dev/bench/predict.py", "dev/house.py", "dev/gen_unicode_tables.py", "dev/plan_table.py",
-             "dev/tiktoken_gpt2.py"}
-
-
-def test_every_program_has_screens():
-    without = {name for name in sources() if '\nif __name__ == "__main__":\n' in text_of(name)
-               and not any(call in text_of(name) for call in ("guard.screens(\"stdout", "common.run("))}
-    assert without == OURS_ONLY
-
-
 # ---- Options ----
 
 
