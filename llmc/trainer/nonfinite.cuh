@@ -5,12 +5,12 @@
 //   - the activations of the last micro-batch that was queued, which may be one of the next step. They are the ones
 //     that each layer keeps for the backward pass, and of them those where no buffer of a later phase lies;
 //   - the gradients that the last step that was queued has added up.
-// It looks in this order, because each spoils the next. An activation that is computed again for the backward pass, the
-// logits, and the gradients of activations are overwritten: nothing names them.
-//
-// Each rank searches its shards, and the activations of its own batch. All ranks name the tensor that comes first.
+// It looks in this order, because each spoils the next. Nothing names what is overwritten: recomputed activations,
+// logits, gradients of activations. Each rank searches its shards and its batch. All name the tensor that comes first.
 #ifndef LLMC_NONFINITE_CUH
 #define LLMC_NONFINITE_CUH
+
+#include <limits.h>
 
 #include "llmc/ranks/agree.h"
 #include "llmc/run/run_report.h"
