@@ -1,5 +1,6 @@
-"""The options that the GPU trainer has for itself: ./train_gpt2emu (make train_gpt2emu; TRAIN_GPT2CU names another, ./train_gpt2cu where a GPU is). Its runs and files, and
-machines without a GPU: test_gpu_trainer.py. What it shares with the CPU trainer: test_options.py.
+"""The options that the GPU trainer has for itself: ./train_gpt2emu (make train_gpt2emu; TRAIN_GPT2CU names another,
+./train_gpt2cu where a GPU is). Its runs and files, and machines without a GPU: test_gpu_trainer.py. What it shares with
+the CPU trainer: test_options.py.
 """
 import re
 
