@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); // libFuzzer's entry; returns 0

@@ -58,7 +58,7 @@ __attribute__((format(printf, 5, 6))) static inline bool test_check(Test *t, boo
 
 // CHECK(t, condition, "message with %d", values): records a failure with its place; evaluates to the condition.
 #define CHECK(t, condition, ...) test_check((t), (condition), __FILE__, __LINE__, __VA_ARGS__)
-// OK(t, call(..., &error)): the call succeeds. `error` says why it did not.
+// OK(t, call(..., &error)): the call succeeds. `error` (refused.h) says why it did not.
 #define OK(t, ok) CHECK(t, ok, "%s", error.text)
 // FOR_EACH(i, cases) { ... }: a loop over an array, mostly of a test's cases.
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))

@@ -10,7 +10,6 @@ static void check_named(Test *t, const void *start, size_t bytes, const char *na
     const char *path = test_path(t, "file");
     for (int kind = 0; kind <= BIN_KINDS; kind++) { // the last one is text
         BinFile bin;
-        Error error = {""};
         const char *expected = kind < BIN_KINDS ? bin_formats[kind].name : "plain text";
         if (strcmp(expected, name) == 0) { continue; }
         memset(data, 'x', sizeof(data));
@@ -23,7 +22,6 @@ static void check_named(Test *t, const void *start, size_t bytes, const char *na
             REFUSED(t, ok, path, want);
         }
     }
-    Error error = {""};
     OK(t, bin_check_kind("f", "plain text", data, (int64_t)bytes - 1, &error));
 }
 
@@ -40,7 +38,6 @@ TEST(test_text) {
     static const char *const texts[] = {"",        "x", "PK is a name", "a\r\nb", "\xef\xbb\xbfmarked", "{\"text\": 1}",
                                         "\xff\xd8"};
     char bytes[2048];
-    Error error;
     FOR_EACH(i, texts) { OK(t, bin_check_text("f", texts[i], (int64_t)strlen(texts[i]), &error)); }
     for (int i = 0; i < 2048; i++) { bytes[i] = (char)(i * 89 ^ i >> 4); }
     for (int i = 0; i < 1024; i++) { bytes[i] |= bytes[i] == 0; }
@@ -57,7 +54,6 @@ TEST(test_rest) {
     BinFile bin;
     uint8_t *rest;
     int64_t bytes;
-    Error error;
     temp_write(path, data, sizeof(data));
     OK(t, bin_open(&bin, path, BIN_SHARD, &error) && bin_check_size(&bin, 8, &error));
     OK(t, bin_read_rest(&bin, 16, &rest, &bytes, &error));

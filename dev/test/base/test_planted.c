@@ -41,7 +41,6 @@ TEST(test_planted_temporary) {
     char path[1024], temporary[1024];
     keep(path, test_path(t, "f")), keep(temporary, test_path(t, "f.tmp"));
     for (int what = 0; what < NUM_PLANTED; what++) {
-        Error error;
         struct stat info;
         unlink(path);
         plant(t, (Planted)what, temporary);
@@ -65,7 +64,6 @@ TEST(test_planted_for_join_and_lock) {
     char path[1024], temporary[1024], lock_path[1024];
     keep(path, test_path(t, "f")), keep(temporary, test_path(t, "f.tmp")), keep(lock_path, test_path(t, ".lock"));
     for (int what = 0; what < NUM_PLANTED; what++) {
-        Error error;
         AtomicFile file;
         DirectoryLock lock;
         plant(t, (Planted)what, temporary);
@@ -88,7 +86,6 @@ static int mode_of(const char *path) {
 // Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too. So
 // is a file that holds a secret.
 TEST(test_private_files) {
-    Error error;
     DirectoryLock lock;
     const char *path = test_path(t, ".lock"), *secret = test_path(t, "secret");
     for (int old = 0; old < 2; old++) {
@@ -104,7 +101,6 @@ TEST(test_private_files) {
 
 // A folder of ours: made, found, and refused if it is something else.
 TEST(test_own_folder) {
-    Error error;
     char own[1024];
     keep(own, test_path(t, "above/own"));
     for (int i = 0; i < 2; i++) { OK(t, make_own_directory(own, &error)); }
@@ -121,7 +117,6 @@ TEST(test_own_folder) {
 
 // The pipe has a writer and a byte, so a reader that would take it is seen by its message, and does not wait.
 TEST(test_pipe_as_input) {
-    Error error;
     InputFile file;
     uint8_t *data;
     int64_t size;

@@ -71,7 +71,6 @@ static void check_score(const TrainRun *run, const double *means) {
 }
 
 static void evaluate(Trainer *t, TrainRun *run, TrainOptions *options) {
-    Error error;
     require(settle(t, run, options, &error));
     plan_run(t, run);
     require(plan_allocate(&t->plan, &error));
@@ -87,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static Trainer trainer;
     static TrainRun run;
     static TrainOptions options;
-    Error error = {""};
+    error.text[0] = '\0';
     if (run.trainer == NULL) {
         logger_init(&run.logger);
         run.logger.out = tmpfile();

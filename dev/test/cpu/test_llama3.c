@@ -142,7 +142,6 @@ typedef struct {
 static Reference reference_open(Test *t, const char *name) {
     static ModelFile file;
     Reference r;
-    Error error;
     int64_t size;
     const char *path = format("dev/test/fixtures/llama/%s.bin", name);
     if (!OK(t, model_file_open(&file, path, &error))) { exit(1); }

@@ -31,7 +31,6 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 #endif
 
 #include "dev/test/refused.h"
-#include "dev/test/test.h"
 
 #ifdef TEST_LLAMA3
 // maxT, V, L, NH, C, Vp, variant, KV, HS, F, tied, biases, epsilon, theta, factor, low, high, original context
@@ -53,7 +52,6 @@ static GemmKernel model_kernel;       // of the models that are made; none: the 
 // A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
 // them can be left out unnoticed.
 static Instance *make_model(Test *t, const ModelConfig *config, int B, int T, int recompute) {
-    static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
     omp_set_num_threads(model_threads);
     RunShape shape = {RUN_TRAINS, B, T, recompute, 0, 0, model_optimizer};
@@ -165,7 +163,6 @@ static double validate_in_batches(Test *t, const uint32_t *tokens, int T, int se
     static Trainer trainer;
     static TrainRun run;
     static TrainOptions options;
-    static Error error;
     RunShape shape = {RUN_EVALUATES, B, T, 0, 0, 0, OPTIMIZER_ADAMW};
     memset(&run, 0, sizeof(run));
     run.num_ranks = run.data.ranks = run.connected = 1;
@@ -410,7 +407,6 @@ TEST(test_plan_that_does_not_fit) {
     } cases[] = {{GPT2_CONFIG(1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16), 65536, 1 << 20, "overflows 64 bits"},
                  {GPT2_CONFIG(1024, 50257, 50304, 96, 96, 12288), 4, 1024, "this machine has"}};
     for (int i = 0; i < 2; i++) {
-        static Error error;
         Model model;
         MemoryPlan plan;
         RunShape shape = {RUN_TRAINS, cases[i].B, cases[i].T, 0, 0, 0, OPTIMIZER_ADAMW};

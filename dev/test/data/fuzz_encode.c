@@ -7,7 +7,6 @@ static const Tokenizer *fuzz_tokenizer(int rule) {
                                         "dev/test/fixtures/llama3_tokenizer.bin",
                                         "dev/test/fixtures/smollm2_tokenizer.bin"};
     static Tokenizer t[3];
-    Error error;
     require(t[rule].vocab_size > 0 || tokenizer_load(&t[rule], files[rule], &error));
     return &t[rule];
 }
@@ -15,7 +14,6 @@ static const Tokenizer *fuzz_tokenizer(int rule) {
 // Encodes both parts of a text and compares with the tokens of the whole.
 static void check_cut(const Tokenizer *t, const uint8_t *data, size_t size, size_t cut, const uint32_t *whole,
                       int64_t count) {
-    Error error;
     int64_t first, second;
     uint32_t *parts = (uint32_t *)malloc(size * sizeof(uint32_t) + 1);
     require(tokenizer_encode(t, data, cut, parts, &first, &error));
@@ -25,7 +23,6 @@ static void check_cut(const Tokenizer *t, const uint8_t *data, size_t size, size
 }
 
 static void check_encoding(const Tokenizer *t, const uint8_t *data, size_t size) {
-    Error error;
     int64_t count, again;
     uint32_t *whole = (uint32_t *)malloc(size * sizeof(uint32_t) + 1); // exactly the room that is promised to suffice
     uint32_t *parallel = (uint32_t *)malloc(size * sizeof(uint32_t) + 1);

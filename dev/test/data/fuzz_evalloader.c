@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static EvalLoader eval;
     const char *path = fuzz_temp_file(data, size);
     for (int max_examples = 0; max_examples < 3; max_examples += 2) {
-        Error error = {""};
+        error.text[0] = '\0';
         if (!eval_open(&eval, path, V, MAX_T, max_examples, &error)) {
             require(strncmp(error.text, path, strlen(path)) == 0 && strchr(error.text, '\n') == NULL);
             eval_close(&eval);

@@ -4,7 +4,6 @@
 
 static void read_line(const uint8_t *data, size_t size) {
     JsonLine value;
-    Error error;
     Text text = {NULL, 0, 0, false};
     if (json_line_find((const char *)data, size, "text", &value, &error)) {
         require(value.at > 0 && value.at < size);

@@ -25,7 +25,6 @@ static inline void check_round_trip(const Tokenizer *t, const uint8_t *all, size
 static inline void check_encodes(const Tokenizer *t) {
     static const char text[] = "abc  aab's\n\xc3\xa9\xff 12 caab";
     uint32_t tokens[sizeof(text)];
-    Error error;
     int64_t count;
     require(tokenizer_encode(t, (const uint8_t *)text, strlen(text), tokens, &count, &error));
     check_round_trip(t, (const uint8_t *)text, strlen(text), tokens, count);

@@ -21,7 +21,6 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
 // Reads an epoch and a little more; aborts on a token outside the vocabulary or a target that is not the next input.
 static void read_all(DataLoader *dl) {
     int32_t inputs[BATCH * MAX_T], targets[BATCH * MAX_T];
-    Error error = {""};
     for (int64_t g = 0; g < dl->num_sequences + BATCH; g += BATCH) {
         if (!dataloader_read(dl, g, BATCH, inputs, targets, &error)) {
             require(strstr(error.text, "the model's vocabulary has 50257") != NULL);
@@ -39,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int T = 1 + (int)(size % MAX_T);
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         DataLoader dl;
-        Error error = {""};
+        error.text[0] = '\0';
         if (!dataloader_open(&dl, path, NULL, 0, T, V, shuffle, size, &error)) {
             require(strncmp(error.text, path, strlen(path)) == 0 && strchr(error.text, '\n') == NULL);
             continue;

@@ -6,7 +6,6 @@
 static void check_copy(const Tokenizer *t) {
     Text text = {NULL, 0, 0, false}, again = {NULL, 0, 0, false};
     Tokenizer copy;
-    Error error;
     require(tokenizer_write(t, &text, &error));
     require(tokenizer_load(&copy, fuzz_temp_file((const uint8_t *)text.data, text.used), &error));
     require(copy.kind == t->kind && tokenizer_write(&copy, &again, &error));
@@ -32,7 +31,7 @@ static void check_tokens(const Tokenizer *t) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer t;
-    Error error;
+    error.text[0] = '\0';
     if (!tokenizer_load(&t, fuzz_temp_file(data, size), &error)) {
         require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);
         return 0;
@@ -47,7 +46,6 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char *const tokens[] = {"ab|abc|aa|aaaa|ca|caab", " a|  |'s|\xc3\xa9|\n\n|12| aa",
                                          "##|####|########|################|################################"};
     Text file = {NULL, 0, 0, false};
-    Error error;
     Tokenizer t;
     if (which >= 6) { return 0; }
     if (which < 3) { small_bpe_file(&file, tokens[which]); }

@@ -41,7 +41,6 @@ static void write_shards(Test *t, const int *sizes, int count) {
 
 static DataLoader open_ok(Test *t, int T, bool shuffle, uint64_t seed) {
     DataLoader dl;
-    Error error;
     OK(t, dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, T, V, shuffle, seed, &error));
     return dl;
 }
@@ -49,7 +48,6 @@ static DataLoader open_ok(Test *t, int T, bool shuffle, uint64_t seed) {
 // Opening `name` fails with its path and `rest`, or with `rest` alone where name is NULL.
 static void check_open_refused(Test *t, int T, const char *name, const char *rest) {
     DataLoader dl;
-    Error error = {""};
     bool ok = dataloader_open(&dl, test_path(t, name != NULL ? name : "*.bin"), NULL, 0, T, V, false, 1, &error);
     REFUSED(t, ok, name != NULL ? test_path(t, name) : "", rest);
     CHECK(t, dl.shards == NULL && dl.window == NULL && dl.bin.file.fd == -1, "something is left after a failure");
@@ -65,7 +63,6 @@ static void read_firsts(Test *t, DataLoader *dl, int64_t begin, int count, int b
     int32_t *targets = (int32_t *)malloc(sizeof(int32_t) * (size_t)(batch * T));
     for (int done = 0; done < count; done += batch) {
         int n = count - done < batch ? count - done : batch;
-        Error error;
         if (!OK(t, dataloader_read(dl, begin + done, n, inputs, targets, &error))) { break; }
         for (int b = 0; b < n; b++) {
             firsts[done + b] = inputs[b * T];
@@ -147,7 +144,6 @@ TEST(test_32_bits) {
     uint32_t tokens[N];
     int32_t inputs[9], targets[9];
     DataLoader file, memory;
-    Error error;
     for (int i = 0; i < N; i++) { tokens[i] = (uint32_t)(FIRST + i); }
     write_raw_shard(t, "b.bin", SHARD32_MAGIC, 7, N, 4 * N, FIRST);
     write_shard(t, "a.bin", 100, 0);
@@ -172,7 +168,6 @@ TEST(test_32_bits) {
 // A shard knows its tokenizer by the hash in its header.
 TEST(test_tokenizer_hash) {
     int32_t data[DATA_HEADER_INTS + 8] = {SHARD_MAGIC, 1, 16};
-    Error error;
     bin_set_tokenizer(data, 0xfedcba9876543210);
     CHECK(t, data[254] == 0x76543210 && (uint32_t)data[255] == 0xfedcba98, "%x %x", data[254], data[255]);
     temp_write(test_path(t, "a.bin"), data, sizeof(data));
@@ -289,7 +284,6 @@ TEST(test_a_long_list_is_cut) {
         write_raw_shard(t, format("%02d.bin", i), SHARD_MAGIC, 1, i % 2 ? 9 : 8, 16, 0); // the odd ones are bad
     }
     DataLoader dl;
-    Error error;
     CHECK(t, !dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, 4, V, false, 1, &error), "accepted");
     OK(t, strncmp(error.text, "30 of 60 files are unusable: ", 29) == 0);
     CHECK(t, strstr(error.text, "/15.bin: ") != NULL && strstr(error.text, "/17.bin") == NULL, "not 8 files named");
@@ -313,7 +307,6 @@ TEST(test_token_outside_vocabulary) {
     const int vocabs[] = {40, 41, 80, 81};
     FOR_EACH(i, vocabs) {
         DataLoader dl;
-        Error error;
         int32_t inputs[8 * 10], targets[8 * 10];
         int vocab = vocabs[i];
         OK(t, dataloader_open(&dl, test_path(t, "*.bin"), NULL, 0, 10, vocab, false, 1, &error));
@@ -329,7 +322,6 @@ TEST(test_token_outside_vocabulary) {
 // Reading sequence 11, the first of b.bin, fails.
 static void check_read_refused(Test *t, DataLoader *dl, const char *says) {
     int32_t inputs[9], targets[9];
-    Error error = {""};
     REFUSED(t, dataloader_read(dl, 11, 1, inputs, targets, &error), test_path(t, "b.bin"), says);
 }
 
@@ -384,7 +376,6 @@ TEST(test_fingerprint) {
     CHECK(t, fingerprint_of(&dl) != hashes[CHANGES - 1], "the last byte does not count");
     uint32_t tokens[5000] = {0};
     for (int i = 0; i < IN_MEMORY; i++) { // there every token counts
-        Error error;
         tokens[1234 * i]++;
         OK(t, dataloader_open(&dl, "text", tokens, 5000, 8, V, false, 1, &error));
         hashes[CHANGES + i] = fingerprint_of(&dl);
@@ -398,7 +389,6 @@ TEST(test_fingerprint) {
 TEST(test_fingerprints_of_old) {
     uint32_t tokens[5001];
     DataLoader dl;
-    Error error;
     for (int i = 0; i < 5001; i++) { tokens[i] = (uint32_t)i; }
     write_shard(t, "a.bin", 5001, 0);
     dl = open_ok(t, 8, false, 1);
@@ -413,7 +403,6 @@ TEST(test_fingerprints_of_old) {
 
 TEST(test_text_load) {
     Tokenizer tokenizer;
-    Error error;
     uint32_t *tokens;
     int64_t count;
     tokenizer_init_byte(&tokenizer);
@@ -441,7 +430,6 @@ TEST(test_text_refused) {
                  {"folder.txt", folder},
                  {"none*", ": no such file (nothing matches the name or pattern)"}};
     for (int i = 0; i < 4; i++) {
-        Error error = {""};
         uint32_t *tokens = (uint32_t *)&error;
         int64_t count = 1;
         const char *path = test_path(t, cases[i].name);

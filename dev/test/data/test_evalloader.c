@@ -36,7 +36,6 @@ static void make_file(void) {
 }
 
 static bool open_file(Test *t, int max_seq_len, int64_t max_examples) {
-    Error error = {""};
     make_file();
     return OK(t, open_bytes(t, file.bytes, V, max_seq_len, max_examples, &error));
 }
@@ -104,7 +103,6 @@ TEST(test_predictions) {
 
 // Opening fails with `path: want`.
 static void check_open_refused(Test *t, size_t bytes, int vocab_size, const char *want) {
-    Error error = {""};
     REFUSED(t, open_bytes(t, bytes, vocab_size, 1024, 0, &error), test_path(t, "eval.bin"), format(": %s", want));
     CHECK(t, eval.words == NULL && eval.sequences == NULL && !eval_is_open(&eval), "something is left after a failure");
     eval_close(&eval);
@@ -171,7 +169,6 @@ TEST(test_fields) {
 // Ids of 32 bits: the sequences of 16 bits, and an id that 16 bits do not hold.
 TEST(test_32_bits) {
     int32_t narrow[9 * 64], wide[9 * 64], targets[9 * 64];
-    Error error;
     for (id_bytes = 2; id_bytes <= 4; id_bytes += 2) {
         if (!open_file(t, 1024, 0)) { return; }
         CHECK(t, eval.num_sequences == 9 && eval.longest == 14, "%d sequences", (int)eval.num_sequences);
@@ -189,7 +186,6 @@ TEST(test_32_bits) {
 
 // A file that is longer; a vocabulary and a context that are too small. (Files that are cut: fuzz_evalloader.c.)
 TEST(test_sizes) {
-    Error error;
     make_file();
     check_open_refused(t, file.bytes + 1, V, "1 bytes behind the last of 3 examples " AGAIN);
     check_open_refused(t, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);

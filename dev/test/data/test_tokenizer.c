@@ -37,7 +37,6 @@ static bool load_rules(Test *t, Tokenizer *tok, const char *tokens, WordRule wor
 
 // Loads tokens that each rule can take.
 static bool load_bpe(Test *t, Tokenizer *tok, const char *tokens, int words) {
-    Error error;
     MergeRule merges = words == WORDS_LLAMA3 ? MERGE_BY_BYTES : MERGE_BY_ORDER;
     return OK(t, load_rules(t, tok, tokens, (WordRule)words, merges, &error));
 }
@@ -123,7 +122,6 @@ TEST(test_merging) {
     Random r = {11, 0};
     char tokens[8192];
     uint8_t word[4096];
-    Error error;
     int encode = 0, step = test_is_quick() ? 3 : 1;
     for (int round = 0; round < 900; round += step) {
         Tokenizer tok;
@@ -190,7 +188,6 @@ static void check_parallel(Test *t, int words) {
     enum { N = 600000 };
     Random r = {14, 0};
     Tokenizer tok;
-    Error error;
     uint8_t *text = (uint8_t *)malloc(N);
     uint32_t *serial = (uint32_t *)malloc(4 * N), *parallel = (uint32_t *)malloc(4 * N);
     int64_t a = 0, b = 0;
@@ -228,7 +225,6 @@ TEST(test_hostile) {
     for (size_t k = 0; k < WORDS_RULES * count_of_units; k++) {
         const Tokenizer *rule = &tok[k / count_of_units];
         size_t i = k % count_of_units;
-        Error error;
         int64_t count = 0;
         clock_t start = clock();
         for (size_t at = 0; at < N; at++) { text[at] = (uint8_t)units[i][at % strlen(units[i])]; }
@@ -244,7 +240,6 @@ TEST(test_stop) {
     enum { N = 1 << 19 };
     static volatile sig_atomic_t stop = 0;
     Tokenizer tok;
-    Error error;
     if (!load_chain(t, &tok, WORDS_GPT2)) { return; }
     uint8_t *word = (uint8_t *)malloc(N);
     uint32_t *tokens = (uint32_t *)malloc(N * sizeof(uint32_t));
@@ -297,7 +292,6 @@ TEST(test_classes) {
 
 static void check_load_refused(Test *t, const void *data, int64_t size, const char *message) {
     Tokenizer tok;
-    Error error;
     REFUSED(t, load_bytes(t, data, size, &tok, &error), test_path(t, "tokenizer"), message);
 }
 
@@ -334,7 +328,6 @@ TEST(test_refused) {
                  {2, 0, 0, 0, ": header says 0 tokens, expected 1 to 1048576"},
                  {2, 0xffffffffu, 0, 0, ": header says -1 tokens, expected 1 to 1048576"}};
     Tokenizer tok;
-    Error error;
     FOR_EACH(i, cases) {
         Text file = twenty_tokens(cases[i].version, cases[i].vocab, cases[i].eot);
         text_bytes(&file, "\0\0", 3);
@@ -375,7 +368,6 @@ TEST(test_name_of_a_copy) {
 
 // Each line: the bytes of a text in hexadecimal, then its ids.
 static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
-    Error error;
     uint8_t *data;
     int64_t size, lines = 0;
     if (!OK(t, read_whole_file(path, 1 << 24, &data, &size, &error))) { return; }
@@ -405,7 +397,6 @@ static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
 // A vocabulary that was trained on a few texts: fixtures/make_tokenizer.py.
 TEST(test_small_encodings) {
     Tokenizer tok;
-    Error error;
     if (!OK(t, tokenizer_load(&tok, FIXTURES "small_tokenizer.bin", &error))) { return; }
     CHECK(t, tok.vocab_size == 557 && tok.eot_token == 556, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
     check_encodings(t, &tok, FIXTURES "small_encodings.txt");
@@ -422,7 +413,6 @@ TEST(test_version_3) {
                  {"smollm2", "<|endoftext|>", 556, 0, 0xe50724f38313ef10}};
     for (int i = 0; i < 2; i++) {
         Tokenizer tok;
-        Error error;
         Text copy = {NULL, 0, 0, false};
         uint8_t *data;
         int64_t size;
@@ -469,7 +459,6 @@ TEST(test_version_3_refused) {
                  {3, 563, ": end-of-text id 563 is outside the vocabulary of 563 tokens"}};
     uint8_t *data;
     int64_t size;
-    Error error;
     OK(t, read_whole_file(FIXTURES "llama3_tokenizer.bin", 1 << 20, &data, &size, &error));
     FOR_EACH(i, cases) {
         int32_t *header = (int32_t *)(void *)data, kept = header[cases[i].at];
@@ -485,7 +474,6 @@ TEST(test_version_3_refused) {
 
 TEST(test_gpt2) {
     Tokenizer tok;
-    Error error;
     uint32_t tokens[MAX_TOKEN_BYTES];
     int wrong = 0;
     if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }

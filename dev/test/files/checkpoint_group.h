@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "dev/test/files/checkpoint_run.h"
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
 typedef struct {
@@ -29,7 +30,6 @@ static inline bool group_write_pieces(const Run *run, CheckpointWriter *w, int r
 static inline void group_follow(const Run *run, const char *dir, int64_t step, int rank, int size, int reply) {
     static CheckpointWriter w;
     GroupReply answer;
-    Error error;
     memset(&answer, 0, sizeof(answer));
     answer.ok = run_write_begin(run, &w, dir, step, false, &error) && group_write_pieces(run, &w, rank, size, &error);
     answer.sums = w.sums;

@@ -8,7 +8,6 @@ static Run good, loaded;
 
 // The bytes of the model file do not depend on the optimizer.
 static void save_good(OptimizerKind optimizer) {
-    Error error;
     if (good.arrays[0] == NULL) { run_init(&good, tiny_config()), run_init(&loaded, tiny_config()); }
     good.optimizer = optimizer;
     require(run_save(&good, fuzz_folder(), 1, 7, &error));
@@ -31,7 +30,6 @@ static void read_state(size_t size) {
     static StateFile state;
     int64_t step;
     char file[16];
-    Error error;
     if (!state_open(&state, fuzz_path("state_00000001.bin"), &header, &error)) { return; }
     const char *found = state_find(&header, "step");
     require((int)strlen(header.text) == header.length);
@@ -49,7 +47,6 @@ static void read_state(size_t size) {
 // Whatever loads must be the model that is there; its header and its checksum are in the state.
 static void load(const uint8_t *data, size_t size) {
     static CheckpointFound found;
-    Error error;
     fuzz_put("state_00000001.bin", data, size);
     read_state(size);
     bool sound = checkpoint_verify(fuzz_folder(), 1, &error);

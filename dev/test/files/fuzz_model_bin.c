@@ -6,7 +6,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
     ModelConfig config;
-    Error error;
     BinFile bin;
     if (!model_bin_open(&bin, path, &config, &error)) { return 0; }
     input_close(&bin.file);

@@ -28,7 +28,6 @@ TEST(test_model_header_fields) {
     const char *path = test_path(t, "m.bin");
     ModelConfig config = tiny_config();
     float params[TINY_PARAMS] = {0};
-    Error error;
     size_t size;
     OK(t, model_bin_write(path, &config, params, &error));
     uint8_t *bytes = temp_read(path, &size), copy[TINY_BYTES];
@@ -53,7 +52,6 @@ TEST(test_facts) {
     static StateHeader header;
     state_init(&header);
     int64_t i = 0;
-    Error error;
     char text[64];
     state_add(&header, "step %lld\ndata a path with  spaces \nempty \n", (long long)-LARGEST_WHOLE);
     CHECK(t, state_get_number(&header, "s", "step", -LARGEST_WHOLE, 0, &i, &error) && i == -LARGEST_WHOLE, "a number");
@@ -79,7 +77,6 @@ TEST(test_facts) {
 
 // Makes a run of the tiny model, and saves generation 5 as step 1.
 static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
-    Error error;
     run_init(run, tiny_config());
     run->optimizer = optimizer;
     OK(t, run_save(run, test_folder(t), 1, 5, &error));
@@ -89,7 +86,6 @@ static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
 TEST(test_other_sections) {
     static Run run;
     static CheckpointReader r;
-    Error error;
     uint64_t sum = 0;
     size_t bytes;
     save_tiny(t, &run, OPTIMIZER_ADAMW);
@@ -113,7 +109,6 @@ TEST(test_other_sections) {
 // Damage in each part of the files, and who is named for it.
 TEST(test_damage_is_named) {
     static Run run;
-    Error error;
     save_tiny(t, &run, OPTIMIZER_ADAMW);
     const char *paths[2] = {test_path(t, "model_00000001.bin"), test_path(t, "state_00000001.bin")};
     size_t sizes[2];
@@ -162,7 +157,6 @@ TEST(test_damage_is_named) {
 TEST(test_skipped_moments) {
     static Run run;
     static CheckpointReader r;
-    Error error = {""};
     save_tiny(t, &run, OPTIMIZER_MUON);
     size_t bytes;
     const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
@@ -190,7 +184,6 @@ TEST(test_skipped_moments) {
 // Values that no run computes with are neither saved nor, from a file with right checksums, loaded.
 static void check_value(Test *t, Run *run, int array, float value, const char *says) {
     static CheckpointWriter w;
-    Error error = {""};
     int64_t bad = param_offset(&run->config, PARAM_qkvb) + 2;
     bool is_model = array == CHECKPOINT_PARAMS;
     int64_t at = checkpoint_place(&run->config, run->optimizer, array, bad);
@@ -237,7 +230,6 @@ TEST(test_not_finite) {
 
 TEST(test_names) {
     static Run run;
-    Error error;
     int64_t steps[2] = {0, 0};
     run_init(&run, tiny_config());
     CHECK(t, list_steps(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
@@ -272,7 +264,6 @@ TEST(test_prune) {
     run_init(&run, tiny_config());
     FOR_EACH(i, cases) {
         const char *dir = test_new_folder(t);
-        Error error;
         int64_t steps[16];
         char left[100] = "";
         for (int64_t s = 0; s <= 60; s += 10) { run_save(&run, dir, s, s, &error); }
@@ -289,7 +280,6 @@ TEST(test_prune) {
 }
 
 TEST(test_clean_keeps_what_is_not_ours) {
-    Error error;
     static Run run;
     run_init(&run, tiny_config());
     run_save(&run, test_folder(t), 1, 1, &error);
@@ -335,7 +325,6 @@ TEST(test_full_disk) {
                  {4000, true, "/model_00000001.bin: could not write it"},
                  {13000, true, "/state_00000001.bin: could not write it"}};
     const ModelConfig config = GPT2_CONFIG(5, 11, 128, 3, 1, 7); // the model and each moment: 12 kB
-    Error error;
     run_init(&run, config);
     OK(t, run_save(&run, test_folder(t), 1, 1, &error));
     FOR_EACH(i, cases) {
@@ -354,7 +343,6 @@ TEST(test_file_without_its_name) {
     run_init(&run, tiny_config());
     for (int model = 0; model < 2; model++) {
         CheckpointPaths paths;
-        Error error = {""};
         run_fill(&run, 1);
         bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
                   run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);

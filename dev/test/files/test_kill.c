@@ -3,6 +3,7 @@
 // death.
 #include <fcntl.h>
 
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
 static int calls_left = -1; // system calls until this process dies; negative: it lives
@@ -29,7 +30,6 @@ typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
 static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
 
 static void act(Run *run, const char *dir, Action action, int64_t generation) {
-    Error error;
     bool ok = true;
     switch (action) {
     case SAVE_OVER: ok = run_save(run, dir, 1, generation, &error); break;
@@ -61,7 +61,6 @@ static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t gene
 // lowest..highest.
 static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
     static CheckpointFound found;
-    Error error;
     bool usable = checkpoint_newest(&found, dir, INT64_MAX, CHECKPOINT_AS_MODEL, &error);
     if (!CHECK(t, usable, "%s: nothing usable: %s", when, error.text)) { return; }
     int64_t generation = run_load(run, dir, found.step, &error);
@@ -80,7 +79,6 @@ static void check_cleaned(Test *t, Run *run, const char *dir, int64_t lowest, in
 
 // A folder with the pair of step 1 (generation 1), for prune also with step 0.
 static void make_folder(Run *run, const char *dir, Action action) {
-    Error error;
     if (action == PRUNE) { temp_must(run_save(run, dir, 0, 0, &error), error.text); }
     temp_must(run_save(run, dir, 1, 1, &error), error.text);
 }
@@ -143,7 +141,6 @@ static int save_with_a_death(Run *run, const char *dir, int64_t step) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        Error error;
         arm(0);
         bool ok = group_save(run, dir, GROUP_SIZE, step, 2, arm, &error);
         calls_left = -1;
@@ -157,7 +154,6 @@ static int save_with_a_death(Run *run, const char *dir, int64_t step) {
 
 static int die_once(Test *t, Run *run, int64_t step) {
     const char *dir = test_new_folder(t);
-    Error error;
     OK(t, run_save(run, dir, 1, 1, &error));
     int end = save_with_a_death(run, dir, step);
     const char *when = format("step %d, rank %d dead at call %d", (int)step, death.victim, death.call);

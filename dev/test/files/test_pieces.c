@@ -59,14 +59,12 @@ TEST(test_init_range) {
 
 static uint64_t fingerprint(Test *t, const char *init) {
     static ModelFile file;
-    Error error;
     uint64_t hash = 0;
     OK(t, model_file_open(&file, init, &error) && model_file_fingerprint(&file, &hash, &error));
     return hash;
 }
 
 TEST(test_fingerprint) {
-    Error error;
     ModelConfig config = GPT2_CONFIG(64, 500, 512, 2, 2, 64); // 0.5 MB: not all of it is looked at
     int64_t n = model_num_params(&config);
     float *params = new_floats(n);
@@ -106,7 +104,6 @@ TEST(test_write_by_several_processes) {
     for (int c = 0; c < 3; c++) {
         static Run run;
         const char *alone = test_new_folder(t);
-        Error error = {""};
         run_init(&run, configs[c]);
         if (c == 2) { run.optimizer = OPTIMIZER_MUON; }
         OK(t, run_save(&run, alone, 1, 4, &error));
@@ -128,7 +125,6 @@ TEST(test_write_by_several_processes) {
 TEST(test_one_piece) {
     static Run run;
     static CheckpointWriter w;
-    Error error = {""};
     const char *pieces = test_new_folder(t);
     run_init(&run, odd_config());
     run.optimizer = OPTIMIZER_MUON;
@@ -150,7 +146,6 @@ TEST(test_one_piece) {
 // What a file holds in the padding of wte is read as zeros, and is no damage.
 TEST(test_padding_is_read_as_zeros) {
     static Run run;
-    Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 5);
     for (int i = 11 * 7; i < 128 * 7; i++) { run.arrays[CHECKPOINT_PARAMS][i] = 3.0f; }
@@ -163,7 +158,6 @@ TEST(test_padding_is_read_as_zeros) {
 TEST(test_pieces_missing_or_twice) {
     static Run run;
     static CheckpointReader r;
-    Error error = {""};
     run_init(&run, odd_config());
     int64_t n = model_num_params(&run.config);
     OK(t, run_save(&run, test_folder(t), 1, 5, &error));
@@ -190,7 +184,6 @@ TEST(test_pieces_missing_or_twice) {
 // A process cannot begin to write step 1, and says so.
 static void check_cannot_begin(Test *t, const Run *run, bool is_leader, const char *message) {
     static CheckpointWriter w;
-    Error error = {""};
     FAILS(t, run_write_begin(run, &w, test_folder(t), 1, is_leader, &error), message);
 }
 
@@ -198,7 +191,6 @@ static void check_cannot_begin(Test *t, const Run *run, bool is_leader, const ch
 TEST(test_cannot_begin) {
     static Run run, other;
     static CheckpointWriter leader;
-    Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 1);
     check_cannot_begin(t, &run, false, "model_00000001.bin.tmp: cannot open: No such file or directory");

@@ -1,5 +1,5 @@
 // Unit tests of the sizes that --init names.
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
 #include "llmc/model/params.h"
 
 // Parameters of a size with GPT-2's vocabulary, the padding of wte not counted.
@@ -34,7 +34,6 @@ TEST(test_size_names) {
     size_t count = 0, released = 0;
     for (char *name = strtok(names, " "); name != NULL; name = strtok(NULL, " "), count++) {
         ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
-        Error error;
         CHECK(t, model_config_from_size(&config, name) && model_check_config(&config, name, &error), "%s", name);
     }
     for (size_t i = 0; i < NUM_MODEL_SIZES; i++) {
@@ -47,7 +46,6 @@ TEST(test_size_names) {
 // Heads that another process sends are checked before they divide anything. A model of one kind is told what helps it.
 TEST(test_heads_that_do_not_fit) {
     ModelConfig config = GPT2_CONFIG(8, 9, 9, 1, 4, 8);
-    Error error;
     OK(t, model_check_config(&config, "m", &error));
     for (int kv = -1; kv < 4; kv++) {
         for (int rotary = 0; rotary < 2; rotary++) {

@@ -27,7 +27,6 @@ static void require_process(const CommWho *who) {
 
 // A caller at rank 0. What it says ends the run only if it knows the token.
 static void read_join(Start *s, int fd, int flags, bool belongs) {
-    Error error = {""};
     Comm *comm = s->comm;
     s->num_missing = 2 * (RANKS - 1);
     if (!star_hear(s, &fd, &error)) {
@@ -46,7 +45,6 @@ static void read_join(Start *s, int fd, int flags, bool belongs) {
 
 // Rank 0's answer to rank 1.
 static void read_answer(Start *s, int fd, bool belongs) {
-    Error error = {""};
     if (star_hear_answer(s, fd, "there", seconds_now() + 1000.0, &error)) {
         require(belongs);
         require_process(&s->comm->peers[0].who);
@@ -62,8 +60,7 @@ static void read_answer(Start *s, int fd, bool belongs) {
 // What the exchanges make of what has come.
 static void use_result(Comm *comm, const Text *brought, int flags) {
     static const char facts[] = "model\0d12\0--seq-len\0"
-                                "64"; // with its zero
-    Error error = {""};
+                                "64";                                                        // with its zero
     Text all = {(char *)malloc(brought->used + 1), brought->used, brought->used + 1, false}; // no byte more
     memcpy(all.data, brought->data, brought->used + 1);
     bool ok = true;
@@ -81,7 +78,6 @@ static void read_talk(Comm *comm, int fd, int flags) {
     int other = comm->rank == 0 ? 1 : 0;
     StarHead head, mine;
     Text all = {NULL, 0, 0, false};
-    Error error = {""};
     memset(&mine, 0, sizeof(mine));
     snprintf(mine.name, sizeof(mine.name), "a sum");
     comm->peers[other].talk = fd;
@@ -115,7 +111,6 @@ static void read_watch(Comm *comm, int fd) {
 static void read_text(const uint8_t *data, size_t size) {
     static Start s;
     StarToken token;
-    Error error;
     char *text = (char *)malloc(size + 1);
     memcpy(text, data, size);
     text[size] = '\0';
@@ -133,9 +128,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static Start s;
     static Comm comm;
     CommOptions options;
-    Error error;
     int fds[2];
     if (size < 2) { return 0; }
+    error.text[0] = '\0';
     Reader reader = (Reader)(data[0] % NUM_READERS);
     int flags = data[1];
     if (reader == READER_TEXT) {

@@ -1,5 +1,5 @@
 // Unit tests of the grid of ranks: places, groups, and the grids that a model can have.
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
 #include "llmc/ranks/grid.h"
 
 static const RankGrid grids[] = {{1, 1, 1, 1}, {3, 1, 1, 1}, {1, 1, 1, 4}, {2, 3, 1, 1}, {1, 2, 3, 1}, {2, 3, 4, 5}};
@@ -52,7 +52,6 @@ TEST(test_grids_of_a_model) {
                  {{0, 8, 1, 2}, 16, 2, "--pp: 8 stages of 2 chunks need 16 layers", "has 12; give --pp 4"}};
     FOR_EACH(i, cases) {
         RankGrid grid = {0, 0, 0, 0}, wanted = cases[i].wanted;
-        Error error = {""};
         bool ok = grid_make(&grid, &d12, cases[i].ranks, &wanted, cases[i].chunks, &error);
         bool says = strstr(error.text, cases[i].says) != NULL && strstr(error.text, cases[i].gives) != NULL;
         CHECK(t, ok == (wanted.dp > 0) && says && grid.dp == wanted.dp, "case %zu: %s", i, error.text);

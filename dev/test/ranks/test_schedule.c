@@ -145,7 +145,6 @@ static int expected_slots(const Pipeline *p) {
 
 // Writes the list of a stage. Its length is what pipe_length() says, and all its numbers are in range.
 static bool write_list(Play *play, Stage *s, Pipeline p) {
-    Error error;
     s->p = p, s->length = pipe_length(&p);
     for (int i = 0; i <= s->length; i++) { s->list[i].slot = -1; }
     pipe_write(&p, s->list);
@@ -231,8 +230,5 @@ static const struct {
 };
 
 TEST(test_refusals) {
-    FOR_EACH(i, refused) {
-        Error error = {""};
-        REFUSED(t, pipe_check(&refused[i].p, &error), refused[i].why, "");
-    }
+    FOR_EACH(i, refused) { REFUSED(t, pipe_check(&refused[i].p, &error), refused[i].why, ""); }
 }

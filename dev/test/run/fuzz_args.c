@@ -27,7 +27,6 @@ static void parse(const uint8_t *data, size_t size) {
     argv[argc] = NULL;
     TrainOptions options;
     ArgsOutcome outcome;
-    Error error;
     error.text[0] = '\0';
     for (int gpu = 0; gpu < 2 && quiet; gpu++) {
         if (!train_options_parse(&options, "fuzz", argc, argv, gpu == 1, &outcome, &error)) {

@@ -12,7 +12,6 @@ typedef struct {
     char memory[8192];
     TrainOptions options;
     ArgsOutcome outcome;
-    Error error;
 } Parsed;
 
 static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
@@ -23,11 +22,11 @@ static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
         argv[argc++] = strcmp(word, "~") == 0 ? word + 1 : word;
     }
     argv[argc] = NULL;
-    p->error.text[0] = '\0';
-    bool ok = train_options_parse(&p->options, argv[0], argc, argv, gpu_trainer, &p->outcome, &p->error);
+    error.text[0] = '\0';
+    bool ok = train_options_parse(&p->options, argv[0], argc, argv, gpu_trainer, &p->outcome, &error);
     if (!ok || gpu_trainer || p->outcome != ARGS_RUN) { return ok; }
     if (p->options.seq_len == 0) { p->options.seq_len = 64; } // as a trainer does, when it knows the model
-    return train_options_check_batch(&p->options, 1, &p->error);
+    return train_options_check_batch(&p->options, 1, &error);
 }
 
 static int option_index(const char *name, size_t length) { return args_find_name(&train_programs[0], name, length); }
@@ -100,10 +99,10 @@ static void check_rows(Test *t, const Row *rows, size_t num_rows, bool accepted)
         const Row *row = &rows[i / 2];
         bool gpu = i % 2 == 1;
         if ((row->trainers & (gpu ? ON_GPU_ONLY : ON_CPU_ONLY)) == 0) { continue; }
-        CHECK(t, parse(&p, gpu, row->words) == accepted, "%s: %s", row->words, accepted ? p.error.text : "accepted");
+        CHECK(t, parse(&p, gpu, row->words) == accepted, "%s: %s", row->words, accepted ? error.text : "accepted");
         if (!accepted) {
-            CHECK(t, strcmp(p.error.text, row->says) == 0, "%s\n    said:     %s\n    expected: %s", row->words,
-                  p.error.text, row->says);
+            CHECK(t, strcmp(error.text, row->says) == 0, "%s\n    said:     %s\n    expected: %s", row->words,
+                  error.text, row->says);
             continue;
         }
         const char *values = row->says;
@@ -179,12 +178,12 @@ TEST(test_batch_and_context) {
     static Parsed p;
     const char *expected = "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; give 120";
     CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
-    CHECK_REFUSED(t, train_options_check_batch(&p.options, 8, &p.error), &p.error, "", expected);
+    REFUSED(t, train_options_check_batch(&p.options, 8, &error), "", expected);
     ModelConfig config = {0};
-    CHECK(t, train_options_settle_context(&p.options, true, &config, &p.error) && config.max_seq_len == 5, "of T");
+    CHECK(t, train_options_settle_context(&p.options, true, &config, &error) && config.max_seq_len == 5, "of T");
     config.max_seq_len = 4;
     expected = "--seq-len (-t): 5 tokens, but the model knows 4 positions; give at most that many";
-    CHECK_REFUSED(t, train_options_settle_context(&p.options, false, &config, &p.error), &p.error, "", expected);
+    REFUSED(t, train_options_settle_context(&p.options, false, &config, &error), "", expected);
 }
 
 // ---- What is accepted ----
@@ -319,7 +318,7 @@ TEST(test_foreign_names) {
         for (const char *name, *names = row[0][0]; (name = take_word(&names, " ")) != NULL;) {
             const char *word = format("--%s", name);
             CHECK(t, strlen(name) > 1 && !parse(&p, true, word), "%s is an option of ours", word);
-            CHECK(t, strstr(p.error.text, row[0][1]) != NULL, "%s: %s", word, p.error.text);
+            CHECK(t, strstr(error.text, row[0][1]) != NULL, "%s: %s", word, error.text);
         }
         for (const char *at = row[0][1]; (at = strchr(at, '-')) != NULL; at += length) {
             length = 1 + strspn(at + 1, "-abcdefghijklmnopqrstuvwxyz12");
@@ -340,7 +339,7 @@ TEST(test_record) {
         train_options_text(&b.options, i, other, sizeof(other));
         CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_specs_cpu[i].name, text, other);
     }
-    CHECK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"), "%s", b.error.text);
+    OK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"));
     train_options_text(&b.options, OPTION_train_data, text, sizeof(text));
     train_options_text(&b.options, OPTION_out_dir, other, sizeof(other));
     CHECK(t, strcmp(text, "a\\x0ab\\x7f") == 0 && strcmp(other, "\xc3\xa9") == 0, "%s %s", text, other);
@@ -372,7 +371,6 @@ TEST(test_positionals) {
     Words options;
     int count;
     ArgsOutcome outcome;
-    Error error;
     bool ok = args_parse(&program, &options, 9, argv, &count, &outcome, &error);
     if (!CHECK(t, ok && count == 4, "%d words: %s", count, ok ? "" : error.text)) { return; }
     CHECK(t, argv[1] == words[1] && argv[2] == words[3] && argv[3] == words[4] && argv[4] == words[8], "the words");

@@ -11,7 +11,6 @@ static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
 // Opens a logger whose screen is a file. dir: NULL, or the folder of the logs.
 static Logger open_logger(Test *t, const char *dir, int64_t first_step, int64_t total_steps, bool terminal) {
     Logger logger;
-    Error error = {""};
     OK(t, logger_open(&logger, dir, first_step, total_steps, &error));
     logger.out = tmpfile();
     logger.terminal = terminal;
@@ -67,7 +66,6 @@ TEST(test_step_line) {
 // ---- Screen ----
 
 TEST(test_plain_output) {
-    Error error;
     char text[1024];
     Logger logger = open_logger(t, NULL, 0, 3, false);
     bool ok = logger_val(&logger, 2, 3.25, "(8 of 9 sequences)", &error) && logger_step(&logger, &example, &error);
@@ -82,7 +80,6 @@ TEST(test_plain_output) {
 
 // A step takes the place of the one before, an event removes it, and the last step stays.
 TEST(test_terminal_output) {
-    Error error;
     char text[2048];
     StepInfo last = example;
     last.step = 39;
@@ -99,7 +96,6 @@ TEST(test_terminal_output) {
 // --log-every shows every N-th step, whose line stays, and the last.
 TEST(test_log_every) {
     for (int terminal = 0; terminal <= 1; terminal++) {
-        Error error;
         char text[4096];
         int stay = 0, shown = 0;
         Logger logger = open_logger(t, NULL, 0, 8, terminal != 0);
@@ -122,7 +118,6 @@ TEST(test_log_every) {
 // A run whose first step is `from` takes the steps up to `to`.
 static void run_steps(Test *t, int64_t from, int64_t to) {
     char shown[4096];
-    Error error = {""};
     Logger logger = open_logger(t, test_folder(t), from, 10, false);
     for (int64_t step = from; step < to; step++) {
         StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
@@ -153,7 +148,6 @@ TEST(test_log_and_resume) {
 // What is shown of an accuracy, and kept of it.
 TEST(test_evaluations) {
     char shown[4096];
-    Error error = {""};
     Logger logger = open_logger(t, test_folder(t), 0, 1000, true);
     logger_show(&logger, "HellaSwag 1/9");
     logger_show(&logger, "HellaSwag 2/9");
@@ -168,7 +162,6 @@ TEST(test_evaluations) {
 TEST(test_log_errors) {
     char shown[1024];
     Logger logger;
-    Error error = {""};
     REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), test_path(t, "none/main.log"),
             ": cannot open: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }

@@ -45,7 +45,6 @@ static void check_choice(Test *t, int64_t T, int64_t sequences, int64_t budget) 
     }
     int64_t B = largest(T, sequences, want, budget);
     TrainRun *run = run_of(T, sequences, budget);
-    Error error;
     bool ok = run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error);
     CHECK(t, ok == (B > 0), "%lld of %lld in %lld bytes: %s", (long long)B, (long long)sequences, (long long)budget,
           ok ? "chosen" : error.text);
@@ -60,7 +59,6 @@ TEST(test_micro_batches_for_all_stages) {
     const int64_t cases[][2] = {{4, 3}, {3, 4}, {5, 12}}; // stages, and the largest of 12 sequences in a micro-batch
     for (int i = 0; i < 3; i++) {
         TrainRun *run = run_of(64, 12, INT32_MAX);
-        Error error;
         bytes_of_token[0] = 1, options.pp = cases[i][0];
         bool ok = run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error);
         CHECK(t, ok && options.batch_size == cases[i][1], "%d stages: %d sequences", (int)options.pp,
@@ -81,7 +79,6 @@ TEST(test_rule) {
 
 // What is given stays, and decides alone what is left.
 TEST(test_given) {
-    Error error;
     bytes_of_token[0] = 40, bytes_of_token[1] = 30, bytes_of_token[2] = 20, bytes_of_token[3] = 10;
     for (int level = 0; level < NUM_RECOMPUTE_LEVELS; level++) {
         for (int less = 0; less < 2; less++) { // a byte less takes the next level
@@ -105,7 +102,6 @@ TEST(test_given) {
 }
 
 TEST(test_no_room) {
-    Error error;
     bytes_of_token[3] = 10;
     TrainRun *run = run_of(16, 8, 1000);
     REFUSED(t, run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error), "--auto",
