@@ -21,17 +21,17 @@ typedef struct {
     StateHeader header;
 } Run;
 
+// Gives a run, which is zero or another model's, room for this model.
 static inline void run_init(Run *run, ModelConfig config) {
     size_t bytes = (size_t)model_num_params(&config) * sizeof(float);
     run->config = config, run->optimizer = OPTIMIZER_ADAMW;
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { run->arrays[a] = (float *)malloc(bytes); }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        free(run->arrays[a]);
+        run->arrays[a] = (float *)malloc(bytes);
+    }
     run->section.name = "generation";
     run->section.data = run->generation;
     run->section.bytes = (int64_t)sizeof(run->generation);
-}
-
-static inline void run_free(Run *run) {
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { free(run->arrays[a]); }
 }
 
 // Tells whether an array has the element of parameter i.

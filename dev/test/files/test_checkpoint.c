@@ -6,6 +6,8 @@
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
+static Run run;
+
 enum { TINY_PARAMS = 90, TINY_BYTES = 1024 + 4 * TINY_PARAMS };
 
 // ---- Model files ----
@@ -84,7 +86,6 @@ static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
 
 // The section behind the arrays has another size or name than it is asked for, or nobody asks.
 TEST(test_other_sections) {
-    static Run run;
     static CheckpointReader r;
     uint64_t sum = 0;
     size_t bytes;
@@ -103,12 +104,10 @@ TEST(test_other_sections) {
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], TINY_PARAMS, &error); }
         REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), state, messages[i]);
     }
-    run_free(&run);
 }
 
 // Damage in each part of the files, and who is named for it.
 TEST(test_damage_is_named) {
-    static Run run;
     save_tiny(t, &run, OPTIMIZER_ADAMW);
     const char *paths[2] = {test_path(t, "model_00000001.bin"), test_path(t, "state_00000001.bin")};
     size_t sizes[2];
@@ -150,12 +149,10 @@ TEST(test_damage_is_named) {
     REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, paths[MODEL],
             ": cannot open: No such file or directory");
     free(files[0]), free(files[1]);
-    run_free(&run);
 }
 
 // A reader that skips the moments accepts what they hold, reads the other parts, and finds damage there.
 TEST(test_skipped_moments) {
-    static Run run;
     static CheckpointReader r;
     save_tiny(t, &run, OPTIMIZER_MUON);
     size_t bytes;
@@ -178,7 +175,6 @@ TEST(test_skipped_moments) {
         CHECK(t, run.arrays[CHECKPOINT_ADAM_M][0] == -7.0f && run.arrays[CHECKPOINT_ADAM_V][0] == -7.0f, "moments");
     }
     FAILS(t, false, "model_00000001.bin: section \"params\" is damaged: its checksum does not match");
-    run_free(&run);
 }
 
 // Values that no run computes with are neither saved nor, from a file with right checksums, loaded.
@@ -219,17 +215,14 @@ TEST(test_not_finite) {
                  {CHECKPOINT_ADAM_V, INFINITY, ": adam_v holds inf at element "},
                  {CHECKPOINT_ADAM_V, -1e-45f, ": adam_v holds -1.4013e-45 at element "},
                  {CHECKPOINT_ADAM_V, -0.0f, NULL}};
-    static Run run;
     run_init(&run, tiny_config());
     for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
         run.optimizer = i % 2 == 0 ? OPTIMIZER_ADAMW : OPTIMIZER_MUON;
         check_value(t, &run, cases[i / 2].array, cases[i / 2].value, cases[i / 2].says);
     }
-    run_free(&run);
 }
 
 TEST(test_names) {
-    static Run run;
     int64_t steps[2] = {0, 0};
     run_init(&run, tiny_config());
     CHECK(t, list_steps(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
@@ -248,7 +241,6 @@ TEST(test_names) {
     rename(test_path(t, "state_123456789012.bin"), test_path(t, "state_00000020.bin"));
     REFUSED(t, run_load(&run, test_folder(t), 20, &error) != -1, test_path(t, "state_00000020.bin"),
             ": the training state says step 123456789012, expected a whole number from 20 to 20");
-    run_free(&run);
 }
 
 TEST(test_prune) {
@@ -260,7 +252,6 @@ TEST(test_prune) {
         {0, 0, 60, "60 50 40 30 20 10 0"}, {2, 0, 60, "60 50"},       {1, 30, 60, "60 30 0"},
         {3, 20, 60, "60 50 40 20 0"},      {1, 0, 30, "60 50 40 30"}, {9, 7, 60, "60 50 40 30 20 10 0"},
     };
-    static Run run;
     run_init(&run, tiny_config());
     FOR_EACH(i, cases) {
         const char *dir = test_new_folder(t);
@@ -276,11 +267,9 @@ TEST(test_prune) {
         CHECK(t, strcmp(left, cases[i].left) == 0, "case %zu: %s", i, left);
         CHECK(t, count_files(dir) == 2 * count, "case %zu: models go with their states", i);
     }
-    run_free(&run);
 }
 
 TEST(test_clean_keeps_what_is_not_ours) {
-    static Run run;
     run_init(&run, tiny_config());
     run_save(&run, test_folder(t), 1, 1, &error);
     static const char *const stay[] = {
@@ -297,7 +286,6 @@ TEST(test_clean_keeps_what_is_not_ours) {
     OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
     REFUSED(t, checkpoint_clean(test_path(t, "notes.tmp"), &error), test_path(t, "notes.tmp"),
             ": cannot read folder: Not a directory");
-    run_free(&run);
 }
 
 // Begins to save generation 2 as step 1, with a limit on the size of files, which stands for the full disk. begun: the
@@ -315,7 +303,6 @@ static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Er
 }
 
 TEST(test_full_disk) {
-    static Run run;
     static const struct {
         rlim_t limit;
         bool begun;
@@ -332,13 +319,11 @@ TEST(test_full_disk) {
         CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
         CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
     }
-    run_free(&run);
 }
 
 // A state that cannot get its name leaves nothing. A model that cannot get its name when its state has one stays under
 // the temporary name, where a reader finds it.
 TEST(test_file_without_its_name) {
-    static Run run;
     static CheckpointWriter w;
     run_init(&run, tiny_config());
     for (int model = 0; model < 2; model++) {
@@ -356,5 +341,4 @@ TEST(test_file_without_its_name) {
             CHECK(t, count_files(test_folder(t)) == 1 && rmdir(path) == 0, "a file stays");
         }
     }
-    run_free(&run);
 }

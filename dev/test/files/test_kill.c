@@ -26,6 +26,8 @@ static void crash_point(void) {
 #undef rename
 #undef unlink
 
+static Run run;
+
 typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
 static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
 
@@ -85,7 +87,6 @@ static void make_folder(Run *run, const char *dir, Action action) {
 
 // Dies in `first` before every call, then in `second` before every call, then cleans.
 static void die_twice(Test *t, Action first, Action second) {
-    static Run run;
     const bool is_quick = test_is_quick() && first <= SAVE_NEXT; // a prune has few moments
     int deaths = 0;
     run_init(&run, tiny_config());
@@ -104,7 +105,6 @@ static void die_twice(Test *t, Action first, Action second) {
         }
     }
     CHECK(t, deaths > 5, "only %d deaths: the system calls are not seen", deaths);
-    run_free(&run);
 }
 
 TEST(test_overwrite_twice) { die_twice(t, SAVE_OVER, SAVE_OVER); }
@@ -167,7 +167,6 @@ static int die_once(Test *t, Run *run, int64_t step) {
 
 // Step 1: over the old checkpoint; 2: beside it.
 TEST(test_one_of_a_group_dies) {
-    static Run run;
     run_init(&run, tiny_config());
     for (int64_t step = 1; step <= 2; step++) {
         for (int victim = 0; victim < GROUP_SIZE; victim++) {
@@ -177,5 +176,4 @@ TEST(test_one_of_a_group_dies) {
             CHECK(t, deaths > 5, "rank %d: only %d deaths: the system calls are not seen", victim, deaths);
         }
     }
-    run_free(&run);
 }

@@ -5,8 +5,10 @@
 #include "dev/test/temp_dir.h"
 #include "llmc/files/model_file.h"
 
+static Run run;
+static ModelFile file;
+
 TEST(test_init_files) {
-    static ModelFile file;
     ModelConfig config = GPT2_CONFIG(2, 3, 128, 1, 2, 2); // maxT, V, Vp, L, NH, C
     float params[338], loaded[338];
     CHECK(t, model_num_params(&config) == 338, "%lld", (long long)model_num_params(&config));
@@ -21,7 +23,6 @@ TEST(test_init_files) {
 }
 
 TEST(test_init_refused) {
-    static ModelFile file;
     const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
     REFUSED(t, model_file_open(&file, "d13", &error), "--init d13",
             ": neither a size (one of" MODEL_SIZE_NAMES ") nor a model's file nor the folder of a run; "
@@ -50,8 +51,6 @@ static void check_opens(Test *t, ModelFile *file, const char *name) {
 }
 
 TEST(test_init_run_folder) {
-    static ModelFile file;
-    static Run run;
     run_init(&run, tiny_config());
     for (int64_t step = 1; step <= 3; step++) { OK(t, run_save(&run, test_folder(t), step, step, &error)); }
     check_opens(t, &file, "model_00000003.bin");
@@ -68,5 +67,4 @@ TEST(test_init_run_folder) {
     for (int i = 1; i <= 3; i++) { temp_write(test_path(t, format("model_%08d.bin", i)), "x", 1); }
     FAILS(t, model_file_open(&file, test_folder(t), &error),
           "model_00000003.bin: 1 bytes, less than the header of a model");
-    run_free(&run);
 }

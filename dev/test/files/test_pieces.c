@@ -5,6 +5,8 @@
 #include "llmc/files/model_file.h"
 #include "dev/test/refused.h"
 
+static Run run;
+
 static ModelConfig odd_config(void) {
     ModelConfig config =
         GPT2_CONFIG(5, 11, 128, 3, 1, 7); // odd sizes, so that pairs of random numbers straddle every border
@@ -102,7 +104,6 @@ TEST(test_write_by_several_processes) {
     static const ModelConfig configs[] = {GPT2_CONFIG(2, 3, 4, 1, 1, 2), GPT2_CONFIG(64, 500, 512, 2, 2, 64),
                                           GPT2_CONFIG(5, 11, 128, 3, 1, 7)};
     for (int c = 0; c < 3; c++) {
-        static Run run;
         const char *alone = test_new_folder(t);
         run_init(&run, configs[c]);
         if (c == 2) { run.optimizer = OPTIMIZER_MUON; }
@@ -116,14 +117,12 @@ TEST(test_write_by_several_processes) {
             CHECK(t, count_files(together) == 2, "%s: %d files", what, count_files(together));
             compare_checkpoints(t, alone, together, what);
         }
-        run_free(&run);
     }
 }
 
 // Arrays in one piece, over what Muon's second moment leaves out. (As a CPU trainer writes and reads them:
 // test_resume.py, test_formats.py.)
 TEST(test_one_piece) {
-    static Run run;
     static CheckpointWriter w;
     const char *pieces = test_new_folder(t);
     run_init(&run, odd_config());
@@ -140,23 +139,19 @@ TEST(test_one_piece) {
     }
     OK(t, run_write_end(&w, &error));
     compare_checkpoints(t, pieces, test_folder(t), "one piece");
-    run_free(&run);
 }
 
 // What a file holds in the padding of wte is read as zeros, and is no damage.
 TEST(test_padding_is_read_as_zeros) {
-    static Run run;
     run_init(&run, odd_config());
     run_fill(&run, 5);
     for (int i = 11 * 7; i < 128 * 7; i++) { run.arrays[CHECKPOINT_PARAMS][i] = 3.0f; }
     OK(t, run_write(&run, test_folder(t), 1, &error));
     OK(t, run_load(&run, test_folder(t), 1, &error) == 5);
-    run_free(&run);
 }
 
 // What one process reads twice, or nobody reads, does not pass for a whole checkpoint.
 TEST(test_pieces_missing_or_twice) {
-    static Run run;
     static CheckpointReader r;
     run_init(&run, odd_config());
     int64_t n = model_num_params(&run.config);
@@ -178,7 +173,6 @@ TEST(test_pieces_missing_or_twice) {
     REFUSED(t, run_read_begin(&run, &r, test_folder(t), 1, &error), test_path(t, "model_00000001.bin"),
             ": holds a model of another shape");
     checkpoint_read_close(&r);
-    run_free(&run);
 }
 
 // A process cannot begin to write step 1, and says so.
@@ -189,7 +183,7 @@ static void check_cannot_begin(Test *t, const Run *run, bool is_leader, const ch
 
 // Followers that disagree with the leader, or come when it is not there, and leaders with something that is not stored.
 TEST(test_cannot_begin) {
-    static Run run, other;
+    static Run other;
     static CheckpointWriter leader;
     run_init(&run, odd_config());
     run_fill(&run, 1);
@@ -205,5 +199,4 @@ TEST(test_cannot_begin) {
     other = run, other.header.length = -1;
     check_cannot_begin(t, &other, true, ": the facts or the 4 sections do not fit into a state file");
     CHECK(t, count_files(test_folder(t)) == 0, "something is left");
-    run_free(&run);
 }

@@ -14,6 +14,8 @@ typedef struct {
     ArgsOutcome outcome;
 } Parsed;
 
+static Parsed p;
+
 static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
     char *argv[MAX_WORDS + 1];
     int argc = 0;
@@ -94,7 +96,6 @@ typedef struct {
 } Row;
 
 static void check_rows(Test *t, const Row *rows, size_t num_rows, bool accepted) {
-    static Parsed p;
     for (size_t i = 0; i < 2 * num_rows; i++) {
         const Row *row = &rows[i / 2];
         bool gpu = i % 2 == 1;
@@ -175,7 +176,6 @@ TEST(test_refusals) {
 
 // With several ranks, and when the model is known.
 TEST(test_batch_and_context) {
-    static Parsed p;
     const char *expected = "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; give 120";
     CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
     REFUSED(t, train_options_check_batch(&p.options, 8, &error), "", expected);
@@ -311,7 +311,6 @@ TEST(test_needs) {
 
 // Of the names of other trainers' options, none is ours or stands there twice. Every option in an answer exists.
 TEST(test_foreign_names) {
-    static Parsed p;
     const ArgsProgram *program = &train_programs[1];
     for (const char *const(*row)[2] = program->foreign; row[0][0] != NULL; row++) {
         size_t length;
