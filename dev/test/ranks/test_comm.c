@@ -533,13 +533,15 @@ static void must_write(int fd, const void *data, size_t bytes) {
     temp_must(write(fd, data, bytes) == (ssize_t)bytes, "write");
 }
 
-// Reads a message of rank 0. words: the reason of a failure, or "".
-static void read_message(int fd, char *words) {
+// Reads a message of rank 0, and returns the reason of a failure, "" for another message, until the next is read.
+static char *read_message(int fd) {
+    static char words[COMM_TEXT_BYTES];
     StarHead head;
     Text said = {NULL, 0, 0, false};
     bool ok = star_read(fd, &head, &said, seconds_now() + LIMIT);
-    if (ok) { snprintf(words, COMM_TEXT_BYTES, "%s", head.kind == TALK_FAILURE ? said.data : ""); }
+    snprintf(words, sizeof(words), "%s", !ok ? "no message" : head.kind == TALK_FAILURE ? said.data : "");
     text_free(&said);
+    return words;
 }
 
 // What a caller says of itself, and what rank 0 answers.
@@ -549,7 +551,7 @@ typedef struct {
 } Caller;
 typedef struct {
     int fd;
-    char words[COMM_TEXT_BYTES]; // "": welcome
+    const char *words; // "": welcome
 } Answer;
 
 static StarJoin join_of(const StarToken *token, Caller caller) {
@@ -568,7 +570,7 @@ static Answer greet(const Run *run, StarToken token, Caller caller) {
     char half[TOKEN_HALF];
     must_write(got.fd, &join, sizeof(join));
     bool knows = socket_read(got.fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
-    if (knows) { read_message(got.fd, got.words); }
+    if (knows) { got.words = read_message(got.fd); }
     return got;
 }
 
@@ -583,11 +585,10 @@ static int greet_well(Test *t, const Run *run, bool secret, bool watches) {
 // rank is told too, and one that comes a moment later. If the refused caller watches, the first rank has come with both
 // sockets.
 static void check_turned_away(Test *t, const Run *run, Caller caller, const char *expected) {
-    char words[COMM_TEXT_BYTES] = "";
     int talk = greet_well(t, run, true, false), watch = caller.watches ? greet_well(t, run, true, true) : -1;
     Answer other = greet(run, token_of(true), caller);
     CHECK(t, strstr(other.words, expected) != NULL, "not refused: %s", other.words);
-    read_message(talk, words);
+    const char *words = read_message(talk);
     CHECK(t, strstr(words, expected) != NULL, "told: %s", words);
     Answer late = greet(run, token_of(true), (Caller){2, 3, STAR_PROTOCOL, false});
     CHECK(t, strstr(late.words, expected) != NULL, "told the late one: %s", late.words);
@@ -620,11 +621,10 @@ TEST(test_refused) {
 // Rank 0 says who has not come in time, to those that have, too.
 TEST(test_missing) {
     Run run;
-    char words[COMM_TEXT_BYTES] = "";
     start_rank_zero(&run, 4, "secret=1 timeout=2");
     int talk = greet_well(t, &run, true, false), watch = greet_well(t, &run, true, true);
     Answer stranger = greet(&run, token_of(false), (Caller){2, 4, STAR_PROTOCOL, false});
-    read_message(talk, words);
+    char *words = read_message(talk);
     wait_end(t, &run);
     const char *expected =
         format("no connection within 2 s (--start-timeout) from rank 2, 3 of 4: are they started, and can they reach "

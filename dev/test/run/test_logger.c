@@ -17,12 +17,14 @@ static Logger open_logger(Test *t, const char *dir, int64_t first_step, int64_t 
     return logger;
 }
 
-// Closes a logger, and reads what it has shown.
-static void close_logger(Logger *logger, char *shown, size_t size) {
+// Closes a logger, and returns what it has shown.
+static const char *close_logger(Logger *logger) {
+    static char shown[4096];
     logger_close(logger);
     rewind(logger->out);
-    shown[fread(shown, 1, size - 1, logger->out)] = '\0';
+    shown[fread(shown, 1, sizeof(shown) - 1, logger->out)] = '\0';
     fclose(logger->out);
+    return shown;
 }
 
 static void check_log(Test *t, const char *when, const char *want) {
@@ -66,11 +68,10 @@ TEST(test_step_line) {
 // ---- Screen ----
 
 TEST(test_plain_output) {
-    char text[1024];
     Logger logger = open_logger(t, NULL, 0, 3, false);
     bool ok = logger_val(&logger, 2, 3.25, "(8 of 9 sequences)", &error) && logger_step(&logger, &example, &error);
     logger_event(&logger, "saved %s", "x");
-    close_logger(&logger, text, sizeof(text));
+    const char *text = close_logger(&logger);
     const char *expected =
         "step    2/3 | val loss 3.250000 (8 of 9 sequences)\n"
         "step    3/3 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | 0:00 left\n"
@@ -80,13 +81,12 @@ TEST(test_plain_output) {
 
 // A step takes the place of the one before, an event removes it, and the last step stays.
 TEST(test_terminal_output) {
-    char text[2048];
     StepInfo last = example;
     last.step = 39;
     Logger logger = open_logger(t, NULL, 0, 40, true);
     bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, "(8 of 9 sequences)", &error) &&
               logger_step(&logger, &last, &error);
-    close_logger(&logger, text, sizeof(text));
+    const char *text = close_logger(&logger);
     CHECK(t, ok && strncmp(text, "\rstep    3/40 | loss 7.123456 | 315 tok/s | 62% of peak | ", 58) == 0, "%s", text);
     const char *after =
         strstr(text, " left\033[J\r\033[Jstep    3/40 | val loss 3.250000 (8 of 9 sequences)\nstep   40/40 | loss ");
@@ -96,7 +96,6 @@ TEST(test_terminal_output) {
 // --log-every shows every N-th step, whose line stays, and the last.
 TEST(test_log_every) {
     for (int terminal = 0; terminal <= 1; terminal++) {
-        char text[4096];
         int stay = 0, shown = 0;
         Logger logger = open_logger(t, NULL, 0, 8, terminal != 0);
         logger.show_every = 3;
@@ -105,7 +104,7 @@ TEST(test_log_every) {
             info.step = step;
             OK(t, logger_step(&logger, &info, &error));
         }
-        close_logger(&logger, text, sizeof(text));
+        const char *text = close_logger(&logger);
         for (const char *at = text; (at = strstr(at, "step ")) != NULL; at++) { shown++; }
         for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) { stay++; }
         CHECK(t, stay == 3 && shown == (terminal ? 8 : 3) && strstr(text, "step    6/8 | loss 7.123456 | norm") != NULL,
@@ -117,7 +116,6 @@ TEST(test_log_every) {
 
 // A run whose first step is `from` takes the steps up to `to`.
 static void run_steps(Test *t, int64_t from, int64_t to) {
-    char shown[4096];
     Logger logger = open_logger(t, test_folder(t), from, 10, false);
     for (int64_t step = from; step < to; step++) {
         StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
@@ -125,7 +123,7 @@ static void run_steps(Test *t, int64_t from, int64_t to) {
                   logger_step(&logger, &info, &error);
         OK(t, ok);
     }
-    close_logger(&logger, shown, sizeof(shown));
+    close_logger(&logger);
 }
 
 static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n"
@@ -147,12 +145,11 @@ TEST(test_log_and_resume) {
 
 // What is shown of an accuracy, and kept of it.
 TEST(test_evaluations) {
-    char shown[4096];
     Logger logger = open_logger(t, test_folder(t), 0, 1000, true);
     logger_show(&logger, "HellaSwag 1/9");
     logger_show(&logger, "HellaSwag 2/9");
     OK(t, logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error));
-    close_logger(&logger, shown, sizeof(shown));
+    const char *shown = close_logger(&logger);
     const char *expected = "\rHellaSwag 1/9\033[J\rHellaSwag 2/9\033[J\r\033[J"
                            "step  250/1000 | HellaSwag 0.2955 (2967/10042)\n";
     CHECK(t, strcmp(shown, expected) == 0, "%s", shown);
@@ -160,7 +157,6 @@ TEST(test_evaluations) {
 }
 
 TEST(test_log_errors) {
-    char shown[1024];
     Logger logger;
     REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), test_path(t, "none/main.log"),
             ": cannot open: No such file or directory");
@@ -170,5 +166,5 @@ TEST(test_log_errors) {
     logger.main.fd = open("/dev/full", O_WRONLY);
     REFUSED(t, logger_step(&logger, &example, &error), "run/main.log",
             ": cannot write the log: no space left on device; free some space, then continue with --resume");
-    close_logger(&logger, shown, sizeof(shown));
+    close_logger(&logger);
 }
