@@ -35,7 +35,7 @@ TEST(test_paths) {
     CHECK(t, !any, "a path of 5000 bytes was accepted");
     free(longer);
     static const char *const parents[][2] = {{"a/b", "a"}, {"b", "."}, {"/b", "/"}, {"/a/b/c", "/a/b"}};
-    for (int i = 0; i < 4; i++) {
+    FOR_EACH(i, parents) {
         path_parent(out, parents[i][0]);
         CHECK(t, strcmp(out, parents[i][1]) == 0, "parent of %s: %s", parents[i][0], out);
     }
@@ -57,7 +57,7 @@ TEST(test_directories) {
 TEST(test_glob) {
     glob_t list;
     static const char *const names[] = {"b_2.bin", "b_10.bin", "B_1.bin", "a[1].bin"};
-    for (int i = 0; i < 4; i++) { temp_write(test_path(t, names[i]), "", 0); }
+    FOR_EACH(i, names) { temp_write(test_path(t, names[i]), "", 0); }
     OK(t, list_glob(test_path(t, "*_*.bin"), "", &list, &error) && list.gl_pathc == 3);
     CHECK(t, ends_with(list.gl_pathv[0], "/B_1.bin") && ends_with(list.gl_pathv[1], "/b_10.bin"), "byte order");
     globfree(&list);

@@ -27,7 +27,7 @@ static void check_even(Test *t, const char *what, const int *counts, int bins, d
 // of the golden ratio.
 TEST(test_splitmix_vectors) {
     const uint64_t want[] = {0xe220a8397b1dcdafULL, 0x6e789e6aa1b965f4ULL, 0x06c45d188009454fULL};
-    for (uint64_t i = 0; i < 3; i++) {
+    FOR_EACH(i, want) {
         uint64_t got = rand_mix((i + 1) * RAND_GOLDEN);
         CHECK(t, got == want[i], "output %d is %016llx", (int)i, (unsigned long long)got);
     }
@@ -105,7 +105,7 @@ static void check_bijection(Test *t, uint64_t seed, uint64_t n) {
 TEST(test_permute_is_a_bijection) {
     for (uint64_t n = 1; n <= 1030; n++) { check_bijection(t, n * n, n); }
     const uint64_t sizes[] = {4093, 4096, 4097, 65521, 65535, 65536, 65537, 99991, 262144, 262145, 1000003};
-    for (int i = 0; i < 11; i++) { check_bijection(t, 5, sizes[i]); }
+    FOR_EACH(i, sizes) { check_bijection(t, 5, sizes[i]); }
 }
 
 static int compare_u64(const void *a, const void *b) {
@@ -119,7 +119,7 @@ TEST(test_permute_large) {
     const uint64_t sizes[] = {0xffffffffULL,   1ULL << 32, (1ULL << 32) + 1, (1ULL << 32) + 5,     4294967311ULL,
                               100000000000ULL, 1ULL << 62, (1ULL << 62) + 1, 0x7fffffffffffffffULL};
     uint64_t *places = (uint64_t *)malloc(SAMPLES * sizeof(uint64_t));
-    for (int s = 0; s < 9; s++) {
+    FOR_EACH(s, sizes) {
         uint64_t n = sizes[s], step = n / SAMPLES / 2;
         for (uint64_t i = 0; i < SAMPLES; i++) {
             uint64_t index = i % 3 == 0 ? i : i % 3 == 1 ? n - 1 - i : 2 * SAMPLES + i * step;

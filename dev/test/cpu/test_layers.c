@@ -99,7 +99,7 @@ static void gelu_formula(const Layer *l, const double *in, double *out) {
 TEST(test_gelu) {
     enum { N = 321 };
     const float scales[] = {1e-3f, 1.0f, 30.0f};
-    for (int s = 0; s < 3; s++) {
+    FOR_EACH(s, scales) {
         Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1, N, 0, 0};
         Arrays a = new_arrays(&layer, scales[s], 7);
         double x[N], want[N];

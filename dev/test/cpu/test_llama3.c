@@ -119,7 +119,7 @@ static void swiglu_formula(const Layer *l, const double *in, double *out) {
 TEST(test_swiglu) {
     enum { N = 3, F = 53 };
     const float scales[] = {1.0f, 30.0f}; // 30: gates beyond e^80
-    for (int s = 0; s < 2; s++) {
+    FOR_EACH(s, scales) {
         Layer layer = {"swiglu", swiglu_formula, N, 1, F, 0, 0, 0, NULL, N * 2 * F, N * F, 4, N * 2 * F, 0, 0};
         Arrays a = new_arrays(&layer, scales[s], 7);
         swiglu_forward(a.out, a.in, N, F);

@@ -394,7 +394,7 @@ TEST(test_plan_that_does_not_fit) {
         const char *says;
     } cases[] = {{GPT2_CONFIG(1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16), 65536, 1 << 20, "overflows 64 bits"},
                  {GPT2_CONFIG(1024, 50257, 50304, 96, 96, 12288), 4, 1024, "this machine has"}};
-    for (int i = 0; i < 2; i++) {
+    FOR_EACH(i, cases) {
         Model model;
         MemoryPlan plan;
         RunShape shape = {RUN_TRAINS, cases[i].B, cases[i].T, 0, 0, 0, OPTIMIZER_ADAMW};

@@ -111,7 +111,7 @@ TEST(test_every_window_once) {
     low.rlim_cur = 16; // there are 15 shards
     setrlimit(RLIMIT_NOFILE, &low);
     const int lengths[] = {1, 2, 3, 7, 8, 64, 65, 199, 1499};
-    for (int i = 0; i < 9; i++) {
+    FOR_EACH(i, lengths) {
         check_epochs(t, lengths[i], false);
         check_epochs(t, lengths[i], true);
     }
@@ -129,7 +129,7 @@ TEST(test_order_is_a_pure_function) {
     for (uint64_t i = 0; i < 80; i++) {
         int at = (int)rand_permute(3, 3, i, (uint64_t)n), count = n - at < 90 ? n - at : 90;
         DataLoader resumed = open_ok(t, 7, true, 99), *loaders[] = {&dl, &resumed};
-        for (int k = 0; k < 2; k++) {
+        FOR_EACH(k, loaders) {
             read_firsts(t, loaders[k], at, count, 1 + (int)i, firsts);
             CHECK(t, memcmp(firsts, want + at, (size_t)count * sizeof(int32_t)) == 0, "from %d: another order", at);
         }
@@ -429,7 +429,7 @@ TEST(test_text_refused) {
                  {"packed.txt", ": is packed with gzip, expected plain text; unpack it: gunzip -k FILE"},
                  {"folder.txt", folder},
                  {"none*", ": no such file (nothing matches the name or pattern)"}};
-    for (int i = 0; i < 4; i++) {
+    FOR_EACH(i, cases) {
         uint32_t *tokens = (uint32_t *)&error;
         int64_t count = 1;
         const char *path = test_path(t, cases[i].name);
@@ -445,7 +445,7 @@ TEST(test_text_split) {
                                        {130, 64, 65, 10},   {129, 64, 129, 10}, // not enough for both
                                        {0, 1, 0, 10},       {1000, 64, 750, 25},
                                        {1000, 64, 1000, 0}};
-    for (int i = 0; i < 8; i++) {
+    FOR_EACH(i, cases) {
         int64_t train;
         text_split(cases[i][0], (int)cases[i][1], 0.01 * (double)cases[i][3], &train);
         CHECK(t, train == cases[i][2], "%lld tokens: %lld for training", (long long)cases[i][0], (long long)train);

@@ -25,7 +25,7 @@ static void make_file(void) {
         int label, context, first, completions, lengths[4];
     } examples[] = {{2, 5, 10, 4, {1, 2, 3, 4}}, {0, 1, 50, 2, {7, 1}}, {2, 9, 100, 3, {2, 2, 6}}};
     eval_file_begin(&file, id_bytes);
-    for (int e = 0; e < 3; e++) {
+    FOR_EACH(e, examples) {
         eval_file_begin_example(&file, examples[e].label, examples[e].completions);
         eval_file_tokens(&file, examples[e].context, examples[e].first);
         for (int i = 0; i < examples[e].completions; i++) {
@@ -46,7 +46,7 @@ TEST(test_examples) {
     const int contexts[] = {5, 5, 5, 5, 1, 1, 9, 9, 9}, completions[] = {1, 2, 3, 4, 7, 1, 2, 2, 6};
     const int64_t limits[][3] = {{0, 3, 9}, {2, 2, 6}, {99, 3, 9}}; // examples asked for and in use, sequences
     uint64_t fingerprint = 0;
-    for (int k = 0; k < 3; k++) {
+    FOR_EACH(k, limits) {
         if (!open_file(t, 1024, limits[k][0])) { return; }
         CHECK(t, eval.num_examples == limits[k][1] && eval.num_sequences == limits[k][2] && eval.in_file == 3,
               "%lld examples, %lld sequences", (long long)eval.num_examples, (long long)eval.num_sequences);

@@ -411,7 +411,7 @@ TEST(test_version_3) {
         uint64_t hash;
     } kinds[] = {{"llama3", "<|begin_of_text|>", 563, 561, 0x679738af8385cce9},
                  {"smollm2", "<|endoftext|>", 556, 0, 0xe50724f38313ef10}};
-    for (int i = 0; i < 2; i++) {
+    FOR_EACH(i, kinds) {
         Tokenizer tok;
         Text copy = {NULL, 0, 0, false};
         uint8_t *data;

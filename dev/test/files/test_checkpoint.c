@@ -62,7 +62,7 @@ TEST(test_facts) {
     CHECK(t, !state_get_text(&header, "data", text, 10), "a text that does not fit");
     CHECK(t, !state_get_text(&header, "ste", text, 64) && !state_get_text(&header, "step2", text, 64), "no such key");
     static const char *const numbers[] = {"9007199254740993", "data", ""};
-    for (int j = 0; j < 3; j++) {
+    FOR_EACH(j, numbers) {
         static StateHeader one;
         state_init(&one);
         state_add(&one, "number %s\n", numbers[j]);
@@ -99,7 +99,7 @@ TEST(test_other_sections) {
         ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"generation\" (kind 0, 799 bytes)",
         ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"flags\" (kind 0, 800 bytes)",
         ": has 4 sections, expected 3"};
-    for (int i = 0; i < 3; i++) {
+    FOR_EACH(i, messages) {
         OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], TINY_PARAMS, &error); }
         REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), state, messages[i]);
@@ -278,11 +278,11 @@ TEST(test_clean_keeps_what_is_not_ours) {
         "model_00000011.bin.tmp"};
     static const char *const go[] = {"model_00000001.bin.tmp", "model_00000008.bin.tmp", "state_00000009.bin.tmp",
                                      "model_00000010.bin.tmp"};
-    for (int i = 0; i < 9; i++) { temp_write(test_path(t, stay[i]), "x", 1); }
-    for (int i = 0; i < 4; i++) { temp_write(test_path(t, go[i]), "x", 1); }
+    FOR_EACH(i, stay) { temp_write(test_path(t, stay[i]), "x", 1); }
+    FOR_EACH(i, go) { temp_write(test_path(t, go[i]), "x", 1); }
     OK(t, checkpoint_clean(test_folder(t), &error));
-    for (int i = 0; i < 9; i++) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
-    for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
+    FOR_EACH(i, stay) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
+    FOR_EACH(i, go) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
     OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
     REFUSED(t, checkpoint_clean(test_path(t, "notes.tmp"), &error), test_path(t, "notes.tmp"),
             ": cannot read folder: Not a directory");

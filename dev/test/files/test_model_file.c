@@ -36,7 +36,7 @@ TEST(test_init_refused) {
         format("is a model of Hugging Face; `python3 dev/hf.py import %s model.bin` makes a file", folder);
     static const char *const names[] = {"hf/pytorch_model.bin", "hf/model.safetensors.index.json",
                                         "hf/model.safetensors"};
-    for (int i = 0; i < 3; i++) {
+    FOR_EACH(i, names) {
         const char *path = test_path(t, names[i]);
         temp_write(path, "x", 1);
         FAILS(t, model_file_open(&file, folder, &error), rest);

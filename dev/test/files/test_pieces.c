@@ -77,7 +77,7 @@ TEST(test_fingerprint) {
     uint64_t hash = fingerprint(t, path);
     CHECK(t, fingerprint(t, copy) == hash, "a copy is the same model");
     const long places[] = {1024, DATA_HEADER_BYTES + 4 * (long)n - 1}; // the first and the last parameter
-    for (int i = 0; i < 2; i++) {
+    FOR_EACH(i, places) {
         temp_flip(copy, places[i]);
         CHECK(t, fingerprint(t, copy) != hash, "byte %ld does not count", places[i]);
         temp_flip(copy, places[i]);
@@ -103,7 +103,7 @@ static void compare_checkpoints(Test *t, const char *a, const char *b, const cha
 TEST(test_write_by_several_processes) {
     static const ModelConfig configs[] = {GPT2_CONFIG(2, 3, 4, 1, 1, 2), GPT2_CONFIG(64, 500, 512, 2, 2, 64),
                                           GPT2_CONFIG(5, 11, 128, 3, 1, 7)};
-    for (int c = 0; c < 3; c++) {
+    FOR_EACH(c, configs) {
         const char *alone = test_new_folder(t);
         run_init(&run, configs[c]);
         if (c == 2) { run.optimizer = OPTIMIZER_MUON; }

@@ -59,7 +59,7 @@ static bool is_advised(const void *memory) {
 
 TEST(test_large_memory_lies_in_huge_pages) {
     const int64_t sizes[] = {PLAN_ALIGNMENT, PLAN_HUGE_FROM};
-    for (int i = 0; i < 2; i++) {
+    FOR_EACH(i, sizes) {
         void *memory = plan_take_memory(sizes[i]);
         CHECK(t, memory != NULL && (uintptr_t)memory % (i == 0 ? PLAN_ALIGNMENT : PLAN_HUGE_PAGE) == 0, "%p", memory);
         CHECK(t, i == 0 || is_advised(memory), "no advice about %lld bytes", (long long)sizes[i]);

@@ -17,7 +17,7 @@ TEST(test_released_sizes) {
                     {"d24", "350M", 354823168},
                     {"d36", "774M", 774030080},
                     {"d48", "1558M", 1557611200}};
-    for (int i = 0; i < 4; i++) {
+    FOR_EACH(i, released) {
         CHECK(t, parameters_of(released[i].name) == released[i].parameters, "%s has %lld parameters", released[i].name,
               (long long)parameters_of(released[i].name));
         CHECK(t, parameters_of(released[i].millions) == released[i].parameters, "%s has %lld parameters",

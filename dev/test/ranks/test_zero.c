@@ -202,7 +202,7 @@ TEST(test_pieces_of_a_whole_model) { for_each_layout(t, NUM_SMALL, check_whole);
 // last stage, whose head is tied.
 TEST(test_parts_of_a_model) {
     const ModelConfig configs[] = {config_of(5, 130, 7, 4, 8), config_of(8, 64, 6, 12, 24)};
-    for (int c = 0; c < 2; c++) {
+    FOR_EACH(c, configs) {
         for (int tp = 1; tp <= 4; tp *= 2) {
             for (int stages = 1; stages <= 3; stages++) {
                 for (int chunks = 1; chunks <= (stages > 1 ? 2 : 1); chunks++) {

@@ -45,7 +45,7 @@ TEST(test_nan_until_full) {
 TEST(test_known_zscore) {
     OutlierDetector d = filled_with(0.0, 1.0);
     const double want[][2] = {{0.5, 0.0}, {1.0, 1.0}, {0.0, -1.0}, {2.0, 3.0}, {-1.0, -3.0}};
-    for (int i = 0; i < 5; i++) {
+    FOR_EACH(i, want) {
         double z = outlier_zscore(&d, want[i][0]);
         CHECK(t, fabs(z - want[i][1]) <= 1e-12, "z of %g is %g, want %g", want[i][0], z, want[i][1]);
     }

@@ -57,7 +57,7 @@ static void check_choice(Test *t, int64_t T, int64_t sequences, int64_t budget) 
 // A pipeline with one micro-batch would have nothing to overlap.
 TEST(test_micro_batches_for_all_stages) {
     const int64_t cases[][2] = {{4, 3}, {3, 4}, {5, 12}}; // stages, and the largest of 12 sequences in a micro-batch
-    for (int i = 0; i < 3; i++) {
+    FOR_EACH(i, cases) {
         TrainRun *run = run_of(64, 12, INT32_MAX);
         bytes_of_token[0] = 1, options.pp = cases[i][0];
         bool ok = run_settle_gpu_choices(run, &options, run->choices.gpu_bytes, &error);
