@@ -1,5 +1,5 @@
-// Evaluation files: what a sequence holds and which of its inputs are scored, batches, the choice among completions,
-// and every kind of bad file with its message.
+// Evaluation files: what a sequence holds, how long sequences are, the choice among completions, and every kind of bad
+// file with its message. (Batches and scored inputs: fuzz_evalloader.c.)
 #include "dev/test/data/eval_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
