@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # What run_gpt2_124M.sh and its siblings share. They source this file in the root of the repository, and so do the
-# scripts of multi_node/. It needs bash 4.4. Settings in the environment, besides those at the head of a recipe:
+# scripts of multi_node/. It needs bash 4.4.
+#
+#   STEPS=1000 scripts/run_gpt2_124M.sh -b 16    settings stand before the name, the trainer's options behind
+#
+# Settings in the environment, besides those at the head of a recipe:
 #
 #   SMOKE=1      everything in small, on the CPU
 #   PLAN=1       prints the trainer's plan and the whole command, and stops
@@ -11,7 +15,7 @@
 #   LAUNCH       the words before the trainer, which start a process for each GPU (mpirun -np ...)
 SETTINGS="SMOKE PLAN OUT_DIR DATA_DIR STEPS SHARDS GPUS TRAINER MAX_STARTS PAUSE MIRROR LAUNCH RECIPE HOSTS PORT"
 export LC_ALL=C
-name=${0##*/} program=${program:-train_gpt2}
+name=${0##*/} program=${program:-train_gpt2} launch=()
 say() { echo "$(date +%H:%M:%S) $*"; }
 stop() { echo "$name: $*" >&2 && exit 1; }
 
@@ -61,15 +65,29 @@ count_gpus() {
     nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || stop "no GPU by nvidia-smi -L; GPUS=8 plans for 8; SMOKE=1 runs all"
 }
 
+check_nodes() { # for the scripts of multi_node/: the recipe, the hosts and the GPUs of each
+    : "${RECIPE:=scripts/run_gpt2_124M.sh}" "${HOSTS:=localhost}"
+    [ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
+    GPUS=${GPUS:-$(count_gpus)}
+    check_number GPUS 1 65536
+    # shellcheck disable=SC2034
+    read -r -a hosts <<<"$HOSTS"
+}
+
 # ---- Before the training ----
-# begin OPTION...: checks settings and options, and locks OUT_DIR. What a start has left running holds the lock, too.
+# begin OPTION...: checks settings and options, sets launch, and locks OUT_DIR. What a start has left running holds the
+# lock, too.
 begin() {
     local word
+    GPUS=${GPUS:-$(count_gpus)}
     for word in "$@"; do
         [[ ! $word =~ ^(--steps|-x|--out-dir|-o|--plan)(=|$) ]] ||
             stop "$word: set STEPS, OUT_DIR or PLAN=1 in the environment instead"
     done
     check_number STEPS 1 999999999 && check_number GPUS 1 65536
+    [ "$GPUS" = 1 ] || : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"
+    # shellcheck disable=SC2034
+    read -r -a launch <<<"${LAUNCH:-}"
     { mkdir -p "$OUT_DIR" && exec 9>>"$OUT_DIR/recipe.lock"; } 2>/dev/null || stop "OUT_DIR: $OUT_DIR: not writable"
     flock -n 9 || stop "$OUT_DIR: another start of a recipe still works here; wait for its end, or set another OUT_DIR"
     [ "$SMOKE" = 0 ] || say "SMOKE=1: a tiny model, a made-up text; numbers mean nothing, and one process is killed"
@@ -195,6 +213,13 @@ keep_training() {
     trap - HUP INT TERM USR1
 }
 
+# ---- After the training ----
 try() { "$@" || say "left out, as the lines above say; when that is mended, the same command makes it"; }
 # The last value of a kind of line in main.log: tel, the validation loss; eval, HellaSwag.
 last() { sed -n "s/^s:[0-9]* $1:\([-0-9.a-z]*\)$/\1/p" "$OUT_DIR/main.log" | tail -n 1; }
+
+finish() { # WHAT TO EXPECT: exports the model for Hugging Face, draws the curves, and says the result
+    try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
+    try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
+    say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval) ($1)"
+}

@@ -13,62 +13,34 @@ export LC_ALL=C
 # A model of bytes that learns fast: 0.8 million parameters, and small batches, since at this scale many updates matter
 # more than exact ones.
 MODEL=(--layers 4 --heads 4 --channels 128 --context 64 --seq-len 64 --batch-size 8)
-RECIPE=(--lr 3e-3 --schedule cosine --final-lr-frac 0.1 --weight-decay 0.1)
+RECIPE=(--lr 3e-3 --schedule cosine --final-lr-frac 0.1 --weight-decay 0.1 --sample-every 0)
 MIN_BYTES=4096 # less text leaves nothing to validate with
-MIN_STEPS=100
-MAX_STEPS=6000 # more only repeats a small text
-TIMING_STEPS=30
 
-stop() { # message...: ends the script
-    echo "quickstart.sh: $*" >&2
-    exit 1
-}
-
-usage() { sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0"; }
-
-# Shows the training loss as text: its mean over each twelfth of the steps, eight signs for one nat.
-curve() { # main.log
-    awk -F '[: ]' '
-        $3 == "trl" { loss[$2] = $4; if ($2 >= steps) steps = $2 + 1 }
-        END {
-            for (row = 0; row < 12; row++) {
-                begin = int(row * steps / 12)
-                end = int((row + 1) * steps / 12)
-                sum = 0
-                for (i = begin; i < end; i++) sum += loss[i]
-                bar = sprintf("%" int(8 * sum / (end - begin)) "s", "")
-                gsub(" ", "#", bar)
-                printf "    step %5d  loss %.3f  %s\n", end, sum / (end - begin), bar
-            }
-        }' "$1"
-}
+stop() { echo "quickstart.sh: $*" >&2 && exit 1; }
 
 # A trainer that a signal has stopped ends with status 0, on which this script would go on.
-halt() { # status
-    echo "quickstart.sh: stopped; the same command begins anew" >&2
-    exit "$1"
-}
+halt() { echo "quickstart.sh: stopped; the same command begins anew" >&2 && exit "$1"; }
 trap 'halt 130' INT
 trap 'halt 143' TERM
 
-case ${1:-} in -h | --help) usage; exit 0 ;; esac
+# --- the text: checked before anything is built ----------------------------------------------------------------------
 for word in "$@"; do
-    case $word in -?*) stop "unknown option $word; give the name of a text file, or nothing (--help)" ;; esac
+    case $word in
+        -h | --help) sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0" && exit 0 ;;
+        -?*) stop "unknown option $word; give the name of a text file, or nothing (--help)" ;;
+    esac
 done
 [ $# -le 1 ] || stop "one text file at a time, $# words given (a name with spaces needs quotes)"
 train_seconds=${TRAIN_SECONDS:-60}
-case $train_seconds in
-    '' | 0* | *[!0-9]* | ?????*) stop "TRAIN_SECONDS is '$train_seconds', expected whole seconds, 1 to 9999" ;;
-esac
-
-# --- the text: checked before anything is built ----------------------------------------------------------------------
-text=${1:-}
+[[ $train_seconds =~ ^[1-9][0-9]{0,3}$ ]] ||
+    stop "TRAIN_SECONDS is '$train_seconds', expected whole seconds, 1 to 9999"
+text=${1-none}
 if [ $# -eq 1 ]; then
     [ -n "$text" ] || stop "the name of the text file is empty"
     [ -e "$text" ] || stop "$text: no such file; give a plain text file"
     [ ! -d "$text" ] || stop "$text: is a folder; give a plain text file"
     [ -r "$text" ] || stop "$text: cannot be read; check its permissions"
-    case $text in /*) ;; *) text=$PWD/$text ;; esac
+    text=$(cd "$(dirname "$text")" && pwd)/$(basename "$text")
 fi
 
 cd "$(dirname "$0")/.."
@@ -76,9 +48,8 @@ cd "$(dirname "$0")/.."
 [ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
 run=run_quickstart
-number=1
-while [ -e "$run" ]; do
-    number=$((number + 1))
+for ((number = 2; ; number++)); do
+    [ -e "$run" ] || break
     run=run_quickstart_$number
 done
 corpus=build/$run.txt
@@ -92,7 +63,7 @@ own_files() {
     find . -maxdepth 1 \( -name '*.py' -o -name '*.c' \) | sort
 }
 
-if [ -n "$text" ]; then
+if [ $# -eq 1 ]; then
     cat "$text" >"$corpus" || stop "$text: could not be copied to $corpus (disk full?)"
     source_name=$1
 else
@@ -106,80 +77,68 @@ bytes=$(($(wc -c <"$corpus")))
 
 # --- the program -----------------------------------------------------------------------------------------------------
 need=()
-{ have gcc && links gcc; } || { have clang && links clang; } || { have cc && links cc; } || need=(gcc libc6-dev)
+links gcc || links clang || links cc || need=(gcc libc6-dev)
 have make || need+=(make)
 if [ ${#need[@]} -gt 0 ]; then
     install_packages "a C compiler and make build the trainer" "${need[@]}" || exit 1
 fi
+
+# try LOG COMMAND...: what it says goes to the log, whose end is shown if it fails.
+try() {
+    "${@:2}" </dev/null >"$1" 2>&1 || { tail -n 20 "$1" >&2 && stop "$2 failed; the whole output is in $PWD/$1"; }
+}
 echo "Building train_gpt2 ..."
-if ! make train_gpt2 >build/quickstart_build.log 2>&1; then
-    tail -n 20 build/quickstart_build.log >&2
-    stop "the build failed; the whole output is in $PWD/build/quickstart_build.log"
-fi
+try build/quickstart_build.log make train_gpt2
 
-# --- how many steps fit into the time --------------------------------------------------------------------------------
+# --- training: as many steps as fit into the time --------------------------------------------------------------------
 timing=build/quickstart_timing.log
-if ! ./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps $TIMING_STEPS --val-every 0 \
-    --sample-every 0 </dev/null >"$timing" 2>&1; then
-    tail -n 3 "$timing" >&2
-    stop "the trainer stopped; the whole output is in $PWD/$timing"
-fi
-milliseconds=$(grep -o '[0-9.]* ms' "$timing" | sort -n | awk '{ time[NR] = $1 } END { print time[int((NR + 1) / 2)] }')
+train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}")
+try $timing "${train[@]}" --steps 30 --val-every 0
+milliseconds=$(grep -o '[0-9.]* ms' $timing | sort -n | awk '{ time[NR] = $1 } END { print time[int((NR + 1) / 2)] }')
 [ -n "$milliseconds" ] || stop "no step times in $PWD/$timing"
-steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" -v min=$MIN_STEPS -v max=$MAX_STEPS \
-    'BEGIN { n = int(1000 * s / ms); if (n < min) n = min; if (n > max) n = max; print n }')
-
-# --- training --------------------------------------------------------------------------------------------------------
+steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" 'BEGIN { print int(1000 * s / ms) }')
+steps=$((steps < 100 ? 100 : steps > 6000 ? 6000 : steps)) # more only repeats a small text
 echo "Training on $source_name ($bytes bytes): $steps steps of $milliseconds ms"
 echo
 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
-train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 8))
-    --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 --sample-every 0 --log-every $((steps / 20))
-    --out-dir "$run")
 status=0
-"${train[@]}" </dev/null || status=$?
+"${train[@]}" --steps "$steps" --warmup $((steps / 8)) --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 \
+    --log-every $((steps / 20)) --out-dir "$run" </dev/null || status=$?
 if [ $interrupted = yes ]; then
-    echo
-    echo "Stopped. To go on from here: cd $PWD &&"
-    echo "    ./train_gpt2 --resume --out-dir $run"
+    printf '\nStopped. To go on from here: cd %s &&\n    ./train_gpt2 --resume --out-dir %s\n' "$PWD" "$run"
     exit 130
 fi
-trap 'halt 130' INT
-trap 'halt 143' TERM
 [ $status -eq 0 ] || stop "the training ended with status $status; what it left is in $PWD/$run"
 
-# --- what came of it -------------------------------------------------------------------------------------------------
-before=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | head -n 1)
-after=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | tail -n 1)
-echo
-echo "Validation loss: $before before, $after after training (nats per byte, on" \
-    "the part of the text that it was not trained on)"
-echo
-curve "$run/main.log"
+# --- what came of it: the training loss as text, its mean over each twelfth of the steps, eight signs for one nat ----
+awk -F '[: ]' '
+    $3 == "tel" { after = $4; if (before == "") before = $4 }
+    $3 == "trl" { loss[$2] = $4; if ($2 >= steps) steps = $2 + 1 }
+    END {
+        printf "\nValidation loss: %s before, %s after training (nats per byte, on the part of the text that it was " \
+            "not trained on)\n\n", before, after
+        for (row = 0; row < 12; row++) {
+            end = int((row + 1) * steps / 12)
+            sum = n = 0
+            for (i = int(row * steps / 12); i < end; i++) { sum += loss[i]; n++ }
+            bar = sprintf("%" int(8 * sum / n) "s", "")
+            gsub(" ", "#", bar)
+            printf "    step %5d  loss %.3f  %s\n", end, sum / n, bar
+        }
+    }' "$run/main.log"
 if ! python3 -c 'import matplotlib' 2>/dev/null; then
     echo "With matplotlib (python3 -m pip install matplotlib), python3 dev/plot.py $run -o $run/loss.png draws it."
 elif ! python3 dev/plot.py "$run" -o "$run/loss.png" >build/quickstart_plot.log 2>&1; then
     echo "The curve was not drawn: $(tail -n 1 build/quickstart_plot.log)"
 fi
-echo
-echo "What it writes now:"
-echo
+printf '\nWhat it writes now:\n\n'
 sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 800 --temperature 0.7)
 "${sample[@]}" </dev/null 2>build/quickstart_sample.log || stop "no sample: $(tail -n 1 build/quickstart_sample.log)"
-echo
-echo "In $PWD:"
-for file in "$run"/*; do
-    case $file in
-        */tokenizer.bin) printf '    %-36s %s\n' "$file" "a copy of the tokenizer" ;;
-        */model_best.bin) printf '    %-36s %s\n' "$file" "the model of the lowest validation loss" ;;
-        *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
-        */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
-        */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;
-        */run.jsonl) printf '    %-36s %s\n' "$file" "what was run, on what" ;;
-        *.png) printf '    %-36s %s\n' "$file" "the loss curve" ;;
-    esac
-done
-echo
-echo "Another sample:  ${sample[*]} --seed 2"
-echo "All options:     ./train_gpt2 --help all"
+cat <<END
+
+In $PWD/$run: main.log (the losses, a line per step), speed.log (the time of each step), run.jsonl (what was run, on
+what), the model, its tokenizer and the checkpoints (*.bin).
+Another sample:  ${sample[*]} --seed 2
+All options:     ./train_gpt2 --help all
+END

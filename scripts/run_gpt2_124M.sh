@@ -3,8 +3,6 @@
 #
 #   scripts/run_gpt2_124M.sh                     on all GPUs of this machine
 #   SMOKE=1 scripts/run_gpt2_124M.sh             all of it in small, on the CPU, in about a minute
-#   PLAN=1 scripts/run_gpt2_124M.sh              the trainer's plan and the whole command; no run
-#   STEPS=1000 scripts/run_gpt2_124M.sh -b 16    settings stand before the name, the trainer's options behind
 #
 # Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
@@ -34,13 +32,10 @@ cd "$(dirname "$0")/.."
 : "${DATA_DIR:=dev/data}"           # the folder of the data (20 GB)
 : "${STEPS:=18865}"                 # of 524,288 tokens
 : "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
-GPUS=${GPUS:-$(count_gpus)}
-begin "$@" # refuses wrong settings, and a second start in OUT_DIR
+begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
-if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
-# shellcheck disable=SC2206 # LAUNCH is words
-command=(${LAUNCH:-} "$TRAINER"
+command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/fineweb10B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb10B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"
@@ -52,8 +47,7 @@ command=(${LAUNCH:-} "$TRAINER"
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
 # ---- Build, and refuse what does not fit, before hours go into the data ----
-build
-plan "${command[@]}"
+build && plan "${command[@]}"
 
 # ---- Data: programs of dev/data, unless so many files are there ----
 : "${SHARDS:=$((STEPS / 190 + 1))}" # of 100 million tokens each
@@ -63,11 +57,6 @@ fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
 fetch $((SHARDS + 1)) "$DATA_DIR/fineweb10B/fineweb_*.bin" \
     fineweb.py --version 10B --out "$DATA_DIR/fineweb10B" --limit "$SHARDS"
 
-# ---- Train: with --resume, and again after a failure ----
+# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
 keep_training "${command[@]}"
-
-# ---- Export for Hugging Face, draw the curves, and say the result ----
-try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
-try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
-    "(expected: near 3.28 and 0.299; to beat: 3.2722)"
+finish "expected: near 3.28 and 0.299; to beat: 3.2722"

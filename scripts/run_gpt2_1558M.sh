@@ -3,8 +3,6 @@
 #
 #   scripts/run_gpt2_1558M.sh                    on all GPUs of this machine
 #   SMOKE=1 scripts/run_gpt2_1558M.sh            all of it in small, on the CPU, in about a minute
-#   PLAN=1 scripts/run_gpt2_1558M.sh             the trainer's plan and the whole command; no run
-#   STEPS=1000 scripts/run_gpt2_1558M.sh -b 16   settings stand before the name, the trainer's options behind
 #
 # Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
@@ -30,13 +28,10 @@ cd "$(dirname "$0")/.."
 : "${DATA_DIR:=dev/data}"           # the folder of the data (67 GB)
 : "${STEPS:=32000}"                 # of 1,048,576 tokens
 : "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
-GPUS=${GPUS:-$(count_gpus)}
-begin "$@" # refuses wrong settings, and a second start in OUT_DIR
+begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
-if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
-# shellcheck disable=SC2206 # LAUNCH is words
-command=(${LAUNCH:-} "$TRAINER"
+command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/edu_fineweb100B/edu_fineweb_train_*.bin"
     --val-data "$DATA_DIR/edu_fineweb100B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"
@@ -48,8 +43,7 @@ command=(${LAUNCH:-} "$TRAINER"
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
 # ---- Build, and refuse what does not fit, before hours go into the data ----
-build
-plan "${command[@]}"
+build && plan "${command[@]}"
 
 # ---- Data: programs of dev/data, unless so many files are there ----
 : "${SHARDS:=$((STEPS / 95 + 1))}" # of 100 million tokens each
@@ -59,11 +53,6 @@ fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
 fetch $((SHARDS + 1)) "$DATA_DIR/edu_fineweb100B/edu_fineweb_*.bin" \
     fineweb.py --type edu --version 100B --out "$DATA_DIR/edu_fineweb100B" --limit "$SHARDS"
 
-# ---- Train: with --resume, and again after a failure ----
+# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
 keep_training "${command[@]}"
-
-# ---- Export for Hugging Face, draw the curves, and say the result ----
-try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
-try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
-    "(expected: HellaSwag above 0.489)"
+finish "expected: HellaSwag above 0.489"

@@ -4,7 +4,6 @@
 #   scripts/run_llama_8B.sh                     on all GPUs of this machine, 8 or so
 #   SMOKE=1 scripts/run_llama_8B.sh             all of it in small, on the CPU, in about a minute
 #   GPUS=64 PLAN=1 scripts/run_llama_8B.sh      the trainer's plan for 64 GPUs and the whole command; no run
-#   STEPS=1000 scripts/run_llama_8B.sh --tp 4   settings stand before the name, the trainer's options behind
 #
 # Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings. scripts/multi_node/
 # starts it on eight machines, for example by HOSTS="node1 ..." RECIPE=scripts/run_llama_8B.sh run_mpi.sh.
@@ -35,8 +34,7 @@ program=train_llama3
 : "${DATA_DIR:=dev/data}"        # the folder of the data (360 GB, and 290 GB more while they are made)
 : "${STEPS:=20000}"              # of 4,194,304 tokens
 : "${TRAINER:=./train_llama3cu}" # built with make; another path is taken as it is
-GPUS=${GPUS:-$(count_gpus)}
-begin "$@" # refuses wrong settings, and a second start in OUT_DIR
+begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 TOKENIZER=$DATA_DIR/llama3_tokenizer.bin SHARD_DIR=$DATA_DIR/llama3_edu100B
 # ---- The grid. What it leaves is data parallel. doc/several_gpus.md compares grids ----
 grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says whether it fits another number of GPUs
@@ -45,9 +43,8 @@ grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says w
 if [ "$SMOKE" = 1 ]; then SMALL+=(--layers 2 --heads 2 --kv-heads 2 --channels 32) EMU_NCCL_FAULT=die@1:130; fi
 
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
-if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
-# shellcheck disable=SC2206 # LAUNCH and grid are words
-command=(${LAUNCH:-} "$TRAINER"
+# shellcheck disable=SC2206 # grid is words
+command=("${launch[@]}" "$TRAINER"
     --train-data "$SHARD_DIR/edu_fineweb_train_*.bin"
     --val-data "$SHARD_DIR/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 1280
     --hellaswag 1 --hellaswag-data "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin"
@@ -75,6 +72,4 @@ fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
 
 # ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
 keep_training "${command[@]}"
-try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
-try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval) (expected: HellaSwag above 0.489)"
+finish "expected: HellaSwag above 0.489"

@@ -3,8 +3,6 @@
 #
 #   scripts/run_llama_smollm2_135M.sh                     on all GPUs of this machine
 #   SMOKE=1 scripts/run_llama_smollm2_135M.sh             all of it in small, on the CPU, in about a minute
-#   PLAN=1 scripts/run_llama_smollm2_135M.sh              the trainer's plan and the whole command; no run
-#   STEPS=1000 scripts/run_llama_smollm2_135M.sh -b 16    settings stand before the name, the trainer's options behind
 #
 # Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
 #
@@ -35,14 +33,11 @@ program=train_llama3
 : "${DATA_DIR:=dev/data}"              # the folder of the data (20 GB, and 30 GB more while they are made)
 : "${STEPS:=9000}"                     # of 1,048,576 tokens
 : "${TRAINER:=./train_llama3cu}"       # built with make; another path is taken as it is
-GPUS=${GPUS:-$(count_gpus)}
-begin "$@" # refuses wrong settings, and a second start in OUT_DIR
+begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 TOKENIZER=$DATA_DIR/smollm2_tokenizer.bin SHARD_DIR=$DATA_DIR/smollm2_edu10B
 
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
-if [ "$GPUS" -gt 1 ]; then : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"; fi
-# shellcheck disable=SC2206 # LAUNCH is words
-command=(${LAUNCH:-} "$TRAINER"
+command=("${launch[@]}" "$TRAINER"
     --train-data "$SHARD_DIR/edu_fineweb_train_*.bin"
     --val-data "$SHARD_DIR/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 5120
     --hellaswag 1 --hellaswag-data "$DATA_DIR/smollm2_hellaswag/hellaswag_val.bin"
@@ -54,8 +49,7 @@ command=(${LAUNCH:-} "$TRAINER"
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
 # ---- Build, and refuse what does not fit, before hours go into the data ----
-build
-plan "${command[@]}"
+build && plan "${command[@]}"
 
 # ---- Data: SmolLM2's tokenizer, and shards made with it. The text needs pyarrow, the tokenizer huggingface_hub ----
 : "${SHARDS:=$((STEPS / 640 + 1))}" # files of text, of about 0.7 billion tokens each
@@ -69,11 +63,6 @@ fetch 1 "$DATA_DIR/smollm2_hellaswag/hellaswag_val.bin" \
 fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
     fineweb.py --type edu --source parquet --limit "$SHARDS" --out "$SHARD_DIR" --vocab "$TOKENIZER"
 
-# ---- Train: with --resume, and again after a failure ----
+# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
 keep_training "${command[@]}"
-
-# ---- Export for Hugging Face, draw the curves, and say the result ----
-try once "$OUT_DIR/hf" python3 dev/hf.py export "$OUT_DIR/model_$(printf %08d "$STEPS").bin"
-try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval)" \
-    "(published, after 200 times as many tokens: HellaSwag 0.421)"
+finish "published, after 200 times as many tokens: HellaSwag 0.421"

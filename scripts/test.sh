@@ -18,7 +18,6 @@ cd "$(dirname "$0")/.." || exit 1
 readonly LOGS=build/logs
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 cores=$((cores < 8 ? cores : 8))
-
 all=no changed=""
 case ${1:-} in
     -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -27,45 +26,52 @@ case ${1:-} in
 esac
 
 # --- what this machine lacks -----------------------------------------------------------------------------------------
+readonly NEEDED="pytest, xdist, pytest_timeout, numpy" LIBRARIES="huggingface_hub, pyarrow" # dev/data needs these
+
+imports() { "$1" -c "import $2" >/dev/null 2>&1; } # PYTHON MODULES
+
+find_python() { # sets python: one that has pytest, its plugins and numpy; one that has more comes first
+    local modules
+    for modules in "$NEEDED, matplotlib, $LIBRARIES" "$NEEDED, matplotlib" "$NEEDED"; do
+        for python in python3 /usr/bin/python3 build/venv/bin/python3; do
+            ! imports "$python" "$modules" || return 0
+        done
+    done
+    python=""
+}
+
 install_missing() {
     local packages=()
-    if ! have gcc || ! links gcc; then packages+=(gcc libc6-dev); fi
-    if ! have g++ || ! links g++; then packages+=(g++); fi
+    have gcc && links gcc || packages+=(gcc libc6-dev)
+    have g++ && links g++ || packages+=(g++)
     have make || packages+=(make)
-    if [ $all = yes ] && ! { have clang && links clang -fopenmp; }; then packages+=(clang libomp-dev); fi
+    [ $all = no ] || { have clang && links clang -fopenmp; } || packages+=(clang libomp-dev)
     have mpicc mpirun || packages+=(openmpi-bin libopenmpi-dev)
     have python3 || packages+=(python3)
-    if [ -z "$(find_python)" ]; then packages+=(python3-pytest python3-pytest-xdist python3-pytest-timeout); fi
-    if ! counts python3 && ! counts /usr/bin/python3; then packages+=(python3-numpy); fi
-    if ! draws python3 && ! draws /usr/bin/python3; then packages+=(python3-matplotlib); fi
+    find_python
+    [ -n "$python" ] || packages+=(python3-pytest python3-pytest-xdist python3-pytest-timeout python3-numpy)
+    imports "${python:-python3}" matplotlib || packages+=(python3-matplotlib)
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages "to build and test" "${packages[@]}" || echo "Going on with what there is."
+        find_python
     fi
     # On newer systems clang's sanitizers are a package of their own, named after the version.
     if [ $all = yes ] && have clang && ! links clang -fsanitize=address; then
         packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")
         apt-cache show "${packages[0]}" >/dev/null 2>&1 && install_packages "for clang's sanitizers" "${packages[0]}"
     fi
+    [ -n "$python" ] || install_with_pip pytest pytest-xdist pytest-timeout numpy
+    # Without them the tests of dev/data say "skipped". From 21 on pyarrow needs NumPy 2, which a system may not have.
+    [ $all = no ] || [ -z "$python" ] || imports "$python" "$LIBRARIES" ||
+        install_with_pip huggingface_hub pyarrow || install_with_pip huggingface_hub "pyarrow<21"
 }
 
-counts() { "$1" -c 'import numpy' >/dev/null 2>&1; } # dev/hf.py needs it
-draws() { "$1" -c 'import matplotlib' >/dev/null 2>&1; }
-
-# A Python that has pytest, its two plugins and numpy; one that also draws comes first.
-find_python() {
-    local wanted python
-    for wanted in 'pytest, xdist, pytest_timeout, numpy, matplotlib' 'pytest, xdist, pytest_timeout, numpy'; do
-        for python in python3 /usr/bin/python3 build/venv/bin/python3; do
-            if "$python" -c "import $wanted" >/dev/null 2>&1; then echo "$python"; return; fi
-        done
-    done
-}
-
-# Where the system has no package of pytest: in a folder of its own, with pip.
-install_with_pip() {
-    echo "Installing pytest into build/venv ..."
-    python3 -m venv --system-site-packages build/venv &&
-        build/venv/bin/python3 -m pip install --quiet pytest pytest-xdist pytest-timeout numpy
+install_with_pip() { # PACKAGE...: into a folder of its own
+    echo "Installing $* into build/venv ..."
+    "${python:-python3}" -m venv --system-site-packages build/venv &&
+        build/venv/bin/python3 -m pip install --quiet --retries 1 "$@"
+    find_python
+    [ "$python" = build/venv/bin/python3 ]
 }
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -74,70 +80,60 @@ targets="" rules="" builds=""
 
 # add_build FOLDER ARGUMENTS PROGRAMS: a program with @ belongs into BUILD, one without into BIN.
 add_build() {
-    local folder=$1 bin=$1/ flags=$2 program names=""
-    [ "$folder" != build ] || bin=""
+    local bin=$1/ names="" program goals first=()
+    [ "$1" != build ] || bin=""
     for program in $3; do
-        case $program in
-            @*) names+=" $folder/${program#@}" ;;
-            *) names+=" $bin$program" ;;
-        esac
+        case $program in @*) names+=" $1/${program#@}" ;; *) names+=" $bin$program" ;; esac
     done
     targets+=" $names"
-    builds=${builds:+$builds,}$folder
-    rules+="all: $folder"$'\n'"$folder:"$'\n'
+    builds=${builds:+$builds,}$1
+    rules+="all: $1"$'\n'"$1:"$'\n'
     # The emulator first: else make compiles its longest programs last, with one core.
-    case $3 in *emu/*) add_command "$folder/emu.ready" ;; esac
-    add_command "$names"
+    case $3 in *emu/*) first=("$1/emu.ready") ;; esac
+    for goals in "${first[@]+"${first[@]}"}" "$names"; do
+        rules+=$'\t'"+\$(MAKE) -f Makefile -k BUILD=$1 BIN=${bin%/} $2 $goals >>\$(LOGS)/${1//\//_}.log 2>&1"$'\n'
+    done
 }
 
-add_command() { # GOALS: to the rule for add_build's $folder
-    rules+=$'\t'"+\$(MAKE) -f Makefile -k BUILD=$folder BIN=${bin%/} $flags $1 >>\$(LOGS)/${folder//\//_}.log 2>&1"$'\n'
-}
-
-names_in() { printf '%s\n' "$@" | sed 's#.*/##; s#\.[^.]*$##'; } # FILE...: without folder and ending
+names_in() { printf '%s\n' "${@:2}" | sed "s#.*/##; s#\.[^.]*\$##; s#^#$1#" | paste -sd ' '; } # PREFIX FILE...
 
 choose_builds() {
-    local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests @emu/book"
-    local units="train_gpt2 train_llama3 tokenize @unit_tests @test_trainer @test_llama3 @test_comm"
-    local fuzzers ladders chapters="" source folder sanitizer="CC=$cc CXX=$cxx" fp32="CXX=$cxx"
-    fuzzers=$(names_in dev/test/*/fuzz_*.c | grep -v fuzz_evaluate | sed 's/^/@/' | tr '\n' ' ') # test_trainer has it
-    ladders=$(names_in dev/cuda/*.cu | sed 's#^#@emu/ladder_#' | tr '\n' ' ')
-    emulated+=" $(names_in dev/test/emu/emu_*.cu | sed 's#^#@emu/#' | tr '\n' ' ')"
+    local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
+    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features source folder
+    local chapters="" sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX"
+    fuzzers=$(names_in @ dev/test/*/fuzz_*.c | sed 's/@fuzz_evaluate //') # test_trainer has it
+    features="@emu/book $(names_in @emu/ dev/test/emu/emu_*.cu)"
     if [ $all = no ]; then
-        emulated="${emulated/@emu\/emu_numbers/} @emu/ladder_layernorm" # all conversions of numbers would take 4 s
-        add_build build QUICK=1 "$emulated $units"
+        features="${features/@emu\/emu_numbers/} @emu/ladder_layernorm" # all conversions of numbers would take 4 s
+        add_build build QUICK=1 "$emulated $features train_llama3 tokenize $units"
         add_build build/sanitize "QUICK=1 SANITIZE=1" "@unit_tests $fuzzers"
         add_build build/grid "PRECISION=FP32 CFLAGS=-O0" "train_gpt2emu train_llama3emu" # for test_grid.py
         return
     fi
-    if have clang clang++ && links clang -fsanitize=address; then sanitizer="CC=clang CXX=clang++"; fi
+    ! links clang -fsanitize=address || sanitizer="CC=clang CXX=clang++"
     ! have clang++ || fp32="CXX=clang++"
     for source in dev/exercises/*/chapter.c*; do # each as its reader builds it
-        folder=""
-        [ "${source%u}" = "$source" ] || folder=emu/
-        source=${source%/*}
-        chapters+=" @${folder}chapter_${source##*/} @${folder}solved_${source##*/}"
+        folder=${source%/*}
+        folder=${folder##*/}
+        case $source in *.cu) chapters+=" @emu/chapter_$folder @emu/solved_$folder" ;;
+            *) chapters+=" @chapter_$folder @solved_$folder" ;; esac
     done
-    add_build build "" "$emulated $ladders $chapters test_gpt2 @ladder $units"
-    units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm"
+    features+=" $(names_in @emu/ladder_ dev/cuda/*.cu)$chapters test_gpt2 @ladder"
+    add_build build "" "$emulated $features train_llama3 tokenize $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
-    emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
     add_build build/emu_fp32 "QUICK=1 PRECISION=FP32 $fp32" "$emulated"
     add_build build/serial "OPENMP=0 CFLAGS=-Og ARCH=" "train_gpt2 @test_simd"
 }
 
 install_missing
-cc=gcc cxx=g++
-have gcc || cc=clang cxx=clang++
-python=$(find_python)
-[ -n "$python" ] || { install_with_pip && python=$(find_python); }
-if [ -z "$python" ] || ! have make $cc; then
+export WERROR=1 CC=gcc CXX=g++ # also for what tests call make for, so that it finds what is built here
+have gcc || export CC=clang CXX=clang++
+if [ -z "$python" ] || ! have make $CC; then
     echo "scripts/test.sh needs make, gcc or clang, and pytest with two plugins. Please install pytest and start again:"
     echo "    apt-get install python3-pytest python3-pytest-xdist python3-pytest-timeout"
     echo "0 passed, 1 failed, 0 skipped"
     exit 1
 fi
-export WERROR=1 CC=$cc CXX=$cxx # also for what tests call make for, so that it finds what is built here
 choose_builds
 mkdir -p "$LOGS"
 rm -f "$LOGS"/*.log

@@ -12,11 +12,7 @@ cd "$(dirname "$0")/../.."
 . scripts/common.sh
 : "${HOSTS:=localhost}"                 # in the order of their ranks, this machine first
 : "${RECIPE:=scripts/run_gpt2_124M.sh}" # what is trained
-[ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
-GPUS=${GPUS:-$(count_gpus)}             # of each machine
-check_number GPUS 1 1024
-
-read -r -a hosts <<<"$HOSTS"
+check_nodes
 processes=$((GPUS * ${#hosts[@]}))
 LAUNCH="mpirun -np $processes --host $(printf "%s:$GPUS\n" "${hosts[@]}" | paste -sd, -) $MPI_OPTIONS"
 for variable in $(compgen -e NCCL_) LD_LIBRARY_PATH; do

@@ -16,10 +16,7 @@ cd "$(dirname "$0")/../.."
 : "${HOSTS:=localhost}"                 # in the order of their ranks, this machine first, by names the others know
 : "${PORT:=29500}"                      # a free one of this machine
 : "${RECIPE:=scripts/run_gpt2_124M.sh}" # what is trained
-[ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
-GPUS=${GPUS:-$(count_gpus)}             # of each machine
-check_number GPUS 1 65536
-read -r -a hosts <<<"$HOSTS"
+check_nodes
 
 if [ "${1:-}" != start ]; then # the recipe starts this script again, as its launcher
     export HOSTS GPUS=$((GPUS * ${#hosts[@]})) LAUNCH="scripts/multi_node/run_tcp.sh start"

@@ -111,7 +111,7 @@ def finished_run(result, folder):
     assert float(curve[-1][1]) < float(curve[0][1]) and f" {curve[-1][0]} steps of " in result.stdout, curve
     assert "dev/plot.py" in result.stdout or os.path.exists(os.path.join(COPY, folder, "loss.png")), result.stdout
     for wanted in ("main.log", "speed.log", "run.jsonl"):
-        assert os.path.exists(os.path.join(COPY, folder, wanted)) and f"{folder}/{wanted}" in result.stdout, wanted
+        assert os.path.exists(os.path.join(COPY, folder, wanted)) and f"{wanted} (" in result.stdout, wanted
 
 
 def check_readme(out):
