@@ -1,5 +1,4 @@
 """dev/guard.py: what reaches a terminal, the errors of options, and which files are opened and written."""
-import ast
 import importlib.util
 import json
 import os
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-from tools import ROOT, WORK, path, read, text_of, write
+from tools import ROOT, WORK, path, read, write
 
 SPEC = importlib.util.spec_from_file_location("guard", os.path.join(ROOT, "dev", "guard.py"))
 guard = importlib.util.module_from_spec(SPEC)
@@ -74,14 +73,6 @@ def test_programs(program, arguments):
     assert SHOWN in printed and guard.printable(printed, lines=True) == printed, printed
 
 
-def sources():
-    """The Python sources but the tests."""
-    for folder in (".", *(os.path.join("dev", name) for name in (".", "data", "twin", "bench"))):
-        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
-            if name.endswith(".py"):
-                yield os.path.normpath(os.path.join(folder, name))
-
-
 # ---- Options ----
 
 
@@ -104,18 +95,6 @@ def test_options(words, says, capsys):
 
 
 # ---- Files ----
-
-
-def test_every_program_writes_by_guard():
-    """No program has another way to write a file."""
-    found = []
-    for name in sources():
-        for node in ast.walk(ast.parse(text_of(name))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "io.open", "os.fdopen"):
-                modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
-                if any(letter in ast.unparse(mode) for mode in modes for letter in "wax+"):
-                    found.append(f"{name}: {ast.unparse(node)}")
-    assert found == ["dev/data/common.py: open(os.devnull, 'r' if name == 'stdin' else 'w')"]
 
 
 def written(name, data=b"new"):
