@@ -10,10 +10,9 @@
 #   PLAN=1       prints the trainer's plan and the whole command, and stops
 #   MAX_STARTS   starts in all, with those after failures (20)
 #   PAUSE        seconds before the next start; they double up to 300 (10)
-#   MIRROR       where the data are fetched from instead (dev/data/README.md)
 #   GPUS         how many to use (all of this machine); for multi_node/: of each machine
 #   LAUNCH       the words before the trainer, which start a process for each GPU (mpirun -np ...)
-SETTINGS="SMOKE PLAN OUT_DIR DATA_DIR STEPS SHARDS GPUS TRAINER MAX_STARTS PAUSE MIRROR LAUNCH RECIPE HOSTS PORT"
+SETTINGS="SMOKE PLAN OUT_DIR DATA_DIR STEPS SHARDS GPUS TRAINER MAX_STARTS PAUSE LAUNCH RECIPE HOSTS PORT"
 export LC_ALL=C
 name=${0##*/} program=${program:-train_gpt2} launch=()
 say() { echo "$(date +%H:%M:%S) $*"; }
@@ -130,12 +129,23 @@ once() { # FOLDER COMMAND...: COMMAND FOLDER, unless FOLDER is there; it gets it
 
 fetch() { # COUNT FILES PROGRAM OPTION...: a program of dev/data, unless so many FILES are there
     [ "$(compgen -G "$2" | wc -l)" -lt "$1" ] || return 0
-    if [ "$SMOKE" = 1 ] && [ -z "${MIRROR:-}" ]; then # a small stand-in for the hosts of the data
-        once "$OUT_DIR/mirror" python3 dev/data/make_mirror.py >/dev/null
-        MIRROR=file://$(cd "$OUT_DIR/mirror" && pwd)
-    fi
-    python3 "dev/data/$3" "${@:4}" ${MIRROR:+--mirror "$MIRROR"} ||
+    if [ "$SMOKE" = 1 ]; then stand_in "$2" "$3"; else python3 "dev/data/$3" "${@:4}"; fi ||
         stop "the data did not come; what has come stays, and the same command goes on with it"
+}
+
+stand_in() { # FILES PROGRAM: small files in the place of those that the program fetches
+    local made=$DATA_DIR/made encode="./tokenize --overwrite --tokenizer" tokenizer
+    tokenizer=$(compgen -G "$DATA_DIR/*_tokenizer.bin" | head -n 1)
+    local question='{"context": "ab", "completions": [" c", " d", " e", " f"], "label": 1}'
+    mkdir -p "$made" "${1%/*}" && { [ -x tokenize ] || make -s tokenize; } || return 1
+    case $2 in
+        vocab.py)
+            printf '%s\n' 'h e' 't he' 'i n' >"$made/merges.txt"
+            python3 dev/data/vocab.py --merges "$made/merges.txt" --out "$made" && cp "$made/gpt2_tokenizer.bin" "$1"
+            ;;
+        hellaswag.py) $encode "$tokenizer" --eval -o "${1%_val.bin}" - <<<"$question" ;;
+        fineweb.py) $encode "$tokenizer" --val-tokens 3000 --shard-size 8000 -o "${1%_\*.bin}" README.md ;;
+    esac
 }
 
 # ---- Training ----

@@ -60,13 +60,11 @@ build && plan "${command[@]}"
 
 # ---- Data: Llama 3's tokenizer (1B has it, too; the Hub asks for its licence), and shards made with it ----
 : "${SHARDS:=$((STEPS / 150 + 1))}" # files of text, of about 0.7 billion tokens each; there are 140
-model=meta-llama/Llama-3.2-1B small=HuggingFaceTB/SmolLM2-135M && mkdir -p "$SHARD_DIR"
-[ "$SMOKE" = 0 ] || { once "$OUT_DIR/mirror" python3 dev/data/make_mirror.py && model=$OUT_DIR/mirror/$small; }
+model=meta-llama/Llama-3.2-1B && mkdir -p "$SHARD_DIR"
+[ "$SMOKE" = 0 ] || fetch 1 "$TOKENIZER" vocab.py
 [ -e "$TOKENIZER" ] || python3 dev/hf.py import "$model" "$DATA_DIR/llama3.bin" || stop "the tokenizer did not come"
 fetch 1 "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin" \
     hellaswag.py --out "$DATA_DIR/llama3_hellaswag" --vocab "$TOKENIZER"
-[ "$SMOKE" = 0 ] || # a text that is here: the small mirror has the large text only where pyarrow is installed
-    ./tokenize --tokenizer "$TOKENIZER" --val-fraction 0.1 --overwrite --output "$SHARD_DIR/edu_fineweb" README.md
 fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
     fineweb.py --type edu --version 100B --source parquet --limit "$SHARDS" --out "$SHARD_DIR" --vocab "$TOKENIZER"
 

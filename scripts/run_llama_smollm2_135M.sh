@@ -51,15 +51,13 @@ command=("${launch[@]}" "$TRAINER"
 # ---- Build, and refuse what does not fit, before hours go into the data ----
 build && plan "${command[@]}"
 
-# ---- Data: SmolLM2's tokenizer, and shards made with it. The text needs pyarrow, the tokenizer huggingface_hub ----
+# ---- Data: SmolLM2's tokenizer, and shards made with it. This needs huggingface_hub and pyarrow ----
 : "${SHARDS:=$((STEPS / 640 + 1))}" # files of text, of about 0.7 billion tokens each
 model=HuggingFaceTB/SmolLM2-135M && mkdir -p "$SHARD_DIR"
-if [ "$SMOKE" = 1 ]; then once "$OUT_DIR/mirror" python3 dev/data/make_mirror.py && model=$OUT_DIR/mirror/$model; fi
+[ "$SMOKE" = 0 ] || fetch 1 "$TOKENIZER" vocab.py
 [ -e "$TOKENIZER" ] || python3 dev/hf.py import "$model" "$DATA_DIR/smollm2.bin" || stop "the tokenizer did not come"
 fetch 1 "$DATA_DIR/smollm2_hellaswag/hellaswag_val.bin" \
     hellaswag.py --out "$DATA_DIR/smollm2_hellaswag" --vocab "$TOKENIZER"
-[ "$SMOKE" = 0 ] || # a text that is here: the small mirror has the large text only where pyarrow is installed
-    ./tokenize --tokenizer "$TOKENIZER" --val-fraction 0.1 --overwrite --output "$SHARD_DIR/edu_fineweb" README.md
 fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
     fineweb.py --type edu --source parquet --limit "$SHARDS" --out "$SHARD_DIR" --vocab "$TOKENIZER"
 
