@@ -27,6 +27,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 3):
              "install --upgrade torch")
 
 from dev import guard
+from dev.twin import guarded
 from dev.twin import Problem, muon, options as command_line, run_folder, schedule, version, weights
 from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
 from dev.twin.weights import PARAMETERS, pad_vocab
@@ -478,7 +479,7 @@ class Run:
         weights.write_model(os.path.join(o.out_dir, f"model_{self.step:08d}.bin"), self.config, self.parameters())
         path = os.path.join(o.out_dir, f"twin_{self.step:08d}.pt")
         try:
-            with guard.new_file(path) as file:
+            with guarded.new_file(path) as file:
                 torch.save({"step": self.step, "options": command_line.shaping(o), "data": self.train.fingerprint,
                             "optimizer": self.adamw.state_dict(), "muon": self.muon and self.muon.state_dict()}, file)
         except (OSError, RuntimeError) as error:
@@ -492,7 +493,7 @@ class Run:
         if path is None:
             return None
         try:
-            with guard.open_file(path) as file:
+            with guarded.open_file(path) as file:
                 state = torch.load(file, map_location=self.ranks.device, weights_only=True)
             self.step, options = state["step"], state["options"]
         except Exception as error:  # torch.load raises what it likes for a damaged file
@@ -696,5 +697,5 @@ def main(arguments, kind=Run, program="train_gpt2.py"):
 
 
 if __name__ == "__main__":
-    guard.screens("stdout", "stderr", errors="surrogateescape")  # names of files are bytes, which need not be UTF-8
+    guarded.screens("stdout", "stderr", errors="surrogateescape")  # names of files are bytes, which need not be UTF-8
     main(sys.argv[1:])

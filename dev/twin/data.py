@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from dev import guard
+from dev.twin import guarded
 from dev.twin import Problem
 
 END_OF_TEXT, BYTE_VOCAB, GPT2_VOCAB = 256, 257, 50257
@@ -62,7 +62,7 @@ def open_shard(path):
     """The tokens of a shard, which are read from the file when they are used; or a text, what is wrong with it."""
     try:
         size = os.path.getsize(path)
-        with guard.open_file(path) as file:
+        with guarded.open_file(path) as file:
             head = np.fromfile(file, np.int32, 256).tolist()
     except OSError as error:
         return f"{path}: {error.strerror}"

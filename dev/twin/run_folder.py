@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from dev import guard
+from dev.twin import guarded
 from dev.twin import ROOT, Problem, header, version
 
 # ---- Lines for people ----
@@ -117,7 +117,7 @@ class RunFolder:
             if self.overwrite:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self.path(name))
-            self.files[name] = file = guard.open_file(self.path(name), "a+", encoding="utf-8", errors="replace")
+            self.files[name] = file = guarded.open_file(self.path(name), "a+", encoding="utf-8", errors="replace")
             file.seek(0)
             text = file.read()
             if text and not text.endswith("\n"):  # of a run that was killed while it wrote

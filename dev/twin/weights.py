@@ -15,6 +15,7 @@ import tempfile
 import numpy as np
 
 from dev import guard
+from dev.twin import guarded
 from dev.twin import ROOT, Problem, header
 from dev.twin.data import INIT, hash_of_words, rand_u64
 
@@ -254,7 +255,7 @@ def model_header(config, version):
 def write_model(path, config, flat):
     """A version 3 file, whole or not at all."""
     try:
-        with guard.new_file(path) as file:
+        with guarded.new_file(path) as file:
             file.write(model_header(config, FP32))
             flat.tofile(file)
     except OSError as error:
@@ -263,7 +264,7 @@ def write_model(path, config, flat):
 
 def bin_config(path, families=(Config,)):
     """Config and version of a .bin file, after checking its exact size."""
-    with guard.open_file(path) as file:
+    with guarded.open_file(path) as file:
         h = np.fromfile(file, np.int32, 256).tolist()
     if len(h) < 256 or h[0] != MODEL_MAGIC or h[1] not in (FP32, BF16):
         raise Problem(f"{path}: not a model file of version 3 (float32) or 5 (bfloat16)")
@@ -309,7 +310,7 @@ def is_whole(path):
         return True
     try:
         bin_config(path, (Config, Llama))
-        with guard.open_file(state) as file:
+        with guarded.open_file(state) as file:
             head = file.read(1 << 20)
         expected, = struct.unpack_from("<Q", head, 24 + struct.unpack_from("<I", head, 12)[0] + 48)  # the first record
     except (Problem, OSError, struct.error):
