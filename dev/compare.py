@@ -124,7 +124,8 @@ def compare(paths, tolerance, as_csv):
         say(f"compare.py: {label}: has no run.jsonl, so its options are not compared", sys.stderr)
     rows = table(runs, labels)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+        csv.writer(sys.stdout, lineterminator="\n").writerows(
+            [guard.printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
         return 0
     print_table(zip(*rows) if len(runs) == 2 else rows)
     return compare_two(runs, labels, tolerance) if len(runs) == 2 else 0

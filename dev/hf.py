@@ -36,6 +36,11 @@ PIECE = 1 << 22  # elements in memory at a time
 MOST_PART = 5_000_000_000  # bytes of an exported file, as transformers splits a model
 HASH_AT, UNKNOWN = 4 * 254, bytes(8)  # the tokenizer's hash in a model's header
 
+
+def say(text):
+    print(guard.printable(text))
+
+
 # ---- Weights in ----
 
 
@@ -51,7 +56,8 @@ def parse_json(data, path):
 
 
 def read_json(path):
-    return parse_json(guard.read_file(path, MOST_JSON), path)
+    with open(path, "rb") as file:
+        return parse_json(file.read(MOST_JSON), path)
 
 
 def read_config(folder):
@@ -97,7 +103,7 @@ class Stored(collections.namedtuple("Stored", "kind shape file at")):
 
 def read_safetensors(path):
     """Name -> Stored of all tensors, which cover the file without gap or overlap."""
-    file = guard.open_file(path)
+    file = open(path, "rb")
     size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
     if length > min(MOST_HEADER, size - 8):
         raise Problem(f"{path}: not a safetensors file, or truncated: a header of {length} bytes in {size}")
@@ -218,12 +224,12 @@ def import_model(source, path):
             hf_tokenizer.save(tokenizer_beside(path), tokens)
             file.seek(HASH_AT)
             file.write(tokenizer_hash(tokens))
-    print(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
-          f"{config.V}{', bf16' if keeps else ''}; ./{config.trainer} --init {path} reads it")
+    say(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
+        f"{config.V}{', bf16' if keeps else ''}; ./{config.trainer} --init {path} reads it")
     if tokens:
-        print(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens.tokens)} tokens")
+        say(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens.tokens)} tokens")
     else:
-        print(f"{folder} holds no tokenizer.json: give the model's tokenizer with --tokenizer")
+        say(f"{folder} holds no tokenizer.json: give the model's tokenizer with --tokenizer")
 
 
 def tokenizer_hash(tokens):
@@ -266,7 +272,7 @@ def write_weights(folder, path, config, form):
     makes the folder whole."""
     kind, keeps = ("BF16" if form == BF16 else "F32"), form == BF16 and isinstance(config, Llama)
     parts, size, total = [{}], 0, 0
-    with guard.open_file(path) as file:
+    with open(path, "rb") as file:
         for name, first, shape in unpadded(config):
             more = BYTES[kind] * math.prod(shape)
             if isinstance(config, Llama) and parts[-1] and size + more > MOST_PART:
@@ -282,8 +288,8 @@ def write_weights(folder, path, config, form):
 
 
 def write_json(folder, name, content):
-    with guard.new_file(os.path.join(folder, name), "w", encoding="utf-8") as file:
-        json.dump(content, file)
+    with guard.new_file(os.path.join(folder, name)) as file:
+        file.write(json.dumps(content).encode())
 
 
 def gpt2_json(config):
@@ -307,7 +313,7 @@ def export_model(source, folder, tokenizer=None):
         tokens = hf_tokenizer.load(tokenizer)
         end, stop = tokens.end, tokens.stop()
         check_room(tokens.tokens, tokenizer, config)
-    with guard.open_file(path) as file:
+    with open(path, "rb") as file:
         file.seek(HASH_AT)
         if tokens and file.read(8) not in (UNKNOWN, tokenizer_hash(tokens)):
             raise Problem(f"{tokenizer}: is not the tokenizer that {path} was trained with; give the model's own")
@@ -323,7 +329,7 @@ def export_model(source, folder, tokenizer=None):
     for name, content in files.items():
         write_json(folder, name, content)
     write_weights(folder, path, config, form)  # last: a folder that has them is whole
-    print(f"{folder}: {path} for Hugging Face transformers, " + (
+    say(f"{folder}: {path} for Hugging Face transformers, " + (
         f"with its tokenizer {tokenizer}" if tokens else "without a tokenizer (--tokenizer names one)"))
 
 
@@ -343,11 +349,10 @@ def main():
         else:
             export_model(options.source, options.target, options.tokenizer)
     except Problem as problem:
-        sys.exit(f"hf.py: {problem}")
+        parser.error(str(problem))
     except OSError as error:
-        sys.exit(f"hf.py: {error.filename or 'a file'}: {error.strerror or error}")
+        parser.error(f"{error.filename or 'a file'}: {error.strerror or error}")
 
 
 if __name__ == "__main__":
-    guard.screens("stdout", "stderr", errors="surrogateescape")
     main()
