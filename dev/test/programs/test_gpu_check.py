@@ -36,7 +36,7 @@ STAND_INS = {
         is no-smi && exit 9
         case "$*" in
             -L) echo "GPU 0: H100 (UUID: GPU-1)"; is mig && { echo "  MIG 1g.10gb Device 0: (UUID: MIG-1)"; exit; }
-                is one || for i in 1 2; do echo "GPU $i: H100 (UUID: GPU-2)"; done ;;
+                for i in 1 2; do echo "GPU $i: H100 (UUID: GPU-2)"; done ;;
             *) is mig && echo "H100, [N/A], [N/A]" || echo "NVIDIA H100 80GB HBM3, 580.1, 81559 MiB" ;;
         esac""",
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
@@ -100,7 +100,6 @@ def verdicts(parts, wanted):
 def test_all_is_well():
     result, parts, folder = check()
     assert result.returncode == 0 and not verdicts(parts, "FAIL"), result.stdout
-    assert "on NVIDIA H100 80GB HBM3, 580.1, 81559 MiB\n\n3 GPUs, " in result.stdout, result.stdout
     assert "release 13.0, V13.0.88, 20" in result.stdout, result.stdout
     names = list(parts)
     assert names[:6] == ["build the trainers", "build the tests", "test_gpt2cu", "test_llama3cu", "all terms of sums",
@@ -118,30 +117,23 @@ def test_all_is_well():
         assert "gelu_forward_kernel" in file.read()
 
 
-FAULTS = (  # what goes wrong, the parts that fail, the parts that are skipped
-    ("terms one", {"all terms of sums"}, set()),
-    ("other one no-torch", set(), {"PyTorch"}),  # one GPU has no other stages
-    ("other no-torch", {"weights on 2", "weights on 3"}, {"PyTorch"}),
-    ("host one no-torch", {"weights on 1"}, {"PyTorch"}),
-    ("breaks one no-torch", {"Muon on 1, --fp8 0", "Muon on 1, --fp8 1"}, {"PyTorch"}),
-    ("old small one no-torch", set(), {"Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0",
-                                       "d48, batch 16, --fp8 1", "llama:1B, batch 16, --fp8 0",
-                                       "llama:1B, batch 16, --fp8 1", "PyTorch"}))
+CARD = "on NVIDIA H100 80GB HBM3, 580.1, 81559 MiB\n\n3 GPUs"
+FAULTS = (  # what goes wrong, the head, the parts that fail, the parts that are skipped
+    ("terms other host breaks", CARD, {"all terms of sums", "weights on 1", "weights on 2", "weights on 3",
+                                       "Muon on 3, --fp8 0", "Muon on 3, --fp8 1"}, set()),
+    # One GPU has no other stages.
+    ("old other small mig", "on a MIG slice of H100, [N/A], [N/A]\n\n1 GPUs", set(), {
+        "Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0", "d48, batch 16, --fp8 1",
+        "llama:1B, batch 16, --fp8 0", "llama:1B, batch 16, --fp8 1"}),
+    ("no-smi", "on a GPU without a name\n\n1 GPUs", set(), set()))
 
 
-@pytest.mark.parametrize("fault, failed, skipped", FAULTS)
-def test_what_fails_or_is_missing_does_not_stop_the_rest(fault, failed, skipped):
-    result, parts, _ = check(fault)
-    skips = {name for name in verdicts(parts, "skip") if not name.startswith("PyTorch d")}
-    assert (verdicts(parts, "FAIL"), skips) == (failed, skipped), result.stdout
+@pytest.mark.parametrize("fault, head, failed, skipped", FAULTS)
+def test_what_fails_or_is_missing_does_not_stop_the_rest(fault, head, failed, skipped):
+    result, parts, _ = check(fault + " no-torch")
+    assert (verdicts(parts, "FAIL"), verdicts(parts, "skip")) == (failed, skipped | {"PyTorch"}), result.stdout
     assert result.returncode == (len(failed) > 0) and "kernels' times by nsys" in parts, result.stdout
-
-
-@pytest.mark.parametrize("fault, head", (("mig", "on a MIG slice of H100, [N/A], [N/A]\n\n1 GPUs"),
-                                         ("no-smi", "on a GPU without a name\n\n1 GPUs")))
-def test_whatever_nvidia_smi_says(fault, head):
-    result, parts, _ = check(f"{fault} no-torch")
-    assert result.returncode == 0 and head in result.stdout and "Muon on 1, --fp8 0" in parts, result.stdout
+    assert head in result.stdout, result.stdout
 
 
 def test_nothing_builds():
@@ -156,7 +148,6 @@ def test_time_limits():
     assert parts["d12, batch 64, --fp8 0"] == ("skip", "no time left"), parts
 
 
-@pytest.mark.long
 def test_emulated():
     """The real programs, where they are built."""
     if not all(os.path.exists(os.path.join(ROOT, name)) for name in ("train_gpt2emu", "build/emu/gpu_tests")):

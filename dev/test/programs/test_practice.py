@@ -317,7 +317,6 @@ def test_models_that_compute_something_else():
     data[32] = 7
     write("variant.bin", bytes(data))
     refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 7, this program computes 0"])
-    assert "holds a model of variant 7" in python("hf.py", "export", name, path("variant_hf"), status=1)[1]
 
 
 @pytest.mark.long
@@ -328,19 +327,8 @@ def test_an_edited_activation(tmp_path):
     assert edited != source
     place = tmp_path / "edited.c"
     place.write_text(edited, encoding="utf-8")
-    for variant, says in ((0, "needs another MODEL_VARIANT"), (1, "holds a model of variant 1")):
-        program, folder = tmp_path / f"edited_{variant}", new_folder("edited")
-        header = tmp_path / "llmc" / "model"
-        header.mkdir(parents=True, exist_ok=True)
-        text = open("llmc/model/gpt2.h", encoding="utf-8").read()
-        (header / "gpt2.h").write_text(text.replace("MODEL_VARIANT 0", f"MODEL_VARIANT {variant}"), encoding="utf-8")
-        subprocess.run(["gcc", "-O0", "-march=native", "-DGEMM_UNROLL=", f"-I{tmp_path}", "-I.", str(place), "-o",
-                        str(program), "-lm", "-pthread"], check=True, capture_output=True)
-        trainer = cli.Trainer(str(program), "train_gpt2")
-        words = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 2, "-o", folder]
-        if variant == 0:
-            trainer.refused(*words, says=[says])
-        else:
-            trainer.ran(*words)
-            refused("--init", folder, "-x", 0, says=[says])
-            refused("--resume", "-o", folder, says=[says])
+    subprocess.run(["gcc", "-O0", "-march=native", "-DGEMM_UNROLL=", "-I.", str(place), "-o", str(tmp_path / "edited"),
+                    "-lm", "-pthread"], check=True, capture_output=True)
+    trainer = cli.Trainer(str(tmp_path / "edited"), "train_gpt2")
+    trainer.refused("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 2, "-o", new_folder("edited"),
+                    says=["needs another MODEL_VARIANT"])
