@@ -2,7 +2,6 @@
 every command line of the programs in them runs (on small stand-ins for a user's files, for a few steps of a tiny
 model)."""
 import glob
-import json
 import os
 import re
 import shlex
@@ -219,34 +218,6 @@ def run_commands(programs):
 def test_commands_run():
     ran = run_commands(PROGRAMS)
     assert ran >= 8, ran
-
-
-@pytest.mark.long
-def test_fine_tuning():
-    """The commands of doc/usage.md that fine-tune a model of the Hub, with a small model in its place."""
-    pytest.importorskip("numpy")
-    folder, section = prepare(), text_of("doc/usage.md").partition("**Fine-tune.**")[2].partition("\n**")[0]
-    small = [PROGRAMS["train_llama3"], "--init", "smollm2:135M", "--train-data", "book.txt", *TINY, "--seq-len", "16",
-             "--steps", "1", "--out-dir", "small"]
-    export = [sys.executable, os.path.join(ROOT, "dev", "hf.py"), "export", "small/model_00000001.bin"]
-    os.mkdir(path("docs", "hub"))
-    for command in (small, [*export, "hub/SmolLM2-135M"]):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    said = []
-    for line in re.search(r"```sh\n(.*?)```", section, re.S)[1].splitlines():
-        name, *words = shlex.split(line)
-        if name == "python3":
-            hub = [word.replace("HuggingFaceTB/", "hub/") for word in words[1:]]
-            command = [sys.executable, os.path.join(ROOT, words[0]), *hub]
-        else:
-            command = [PROGRAMS[name[2:]], *with_value(shrunk(words), "--val-every", "1", add=False)]
-        said.append(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
-    assert len(said) == 4 and "train_llama3 --init smollm2.bin" in said[0] and "model_best" in said[1], said
-    assert said[2] != "" and sorted(os.listdir(path("docs", "hf"))) == [
-        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"], said
-    with open(path("docs", "hf", "config.json"), encoding="utf-8") as file:
-        config = json.load(file)
-    assert (config["model_type"], config["num_key_value_heads"], config["eos_token_id"]) == ("llama", 1, 256), config
 
 
 @pytest.mark.long
