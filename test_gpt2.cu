@@ -508,9 +508,10 @@ static bool are_open(const Ranks &ranks) {
     return true;
 }
 
-static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const char *name, const char *what) {
+static void check_same_file(Test *t, const std::string &a, const std::string &b, const char *name, const char *what) {
     size_t size_a, size_b;
-    uint8_t *data_a = temp_read(temp_path(a, name), &size_a), *data_b = temp_read(temp_path(b, name), &size_b);
+    uint8_t *data_a = temp_read((a + "/" + name).c_str(), &size_a);
+    uint8_t *data_b = temp_read((b + "/" + name).c_str(), &size_b);
     CHECK(t, size_a == size_b && memcmp(data_a, data_b, size_a) == 0, "%s: another %s", what, name);
     free(data_a);
     free(data_b);
@@ -518,12 +519,12 @@ static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const c
 
 // Several ranks each read their part of one rank's checkpoint, and write the checkpoint again. A single rank trains one
 // step more, which gives the weights *next.
-static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, RankGrid grid, int stage,
+static void check_checkpoint_of(Test *t, const std::string &folder, const Ranks &run, RankGrid grid, int stage,
                                 uint64_t *next) {
     Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, grid, stage);
-    TempDir again = temp_dir_make();
+    std::string again = test_new_folder(t);
     std::string what = words("a grid of %d x %d, stage %d", grid.dp, grid.tp, stage);
-    if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
+    if (are_open(ranks) && read_checkpoint(t, ranks, folder.c_str(), 2)) {
         uint64_t sum = 0;
         std::vector<float> params((size_t)model_num_params(&narrow), NAN);
         for (const std::unique_ptr<Rig> &rank : ranks) {
@@ -533,16 +534,15 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, R
         CHECK(t, sum == sum_of_own(run[0].get()), "%s: other fp32 weights", what.c_str());
         CHECK(t, hash_of(params) == hash_of(in_table_order(&run[0]->trainer, run[0]->trainer.model.params)),
               "%s: other weights for the layers", what.c_str());
-        if (write_checkpoint(t, ranks, again.path, 2)) {
-            check_same_file(t, dir, &again, "model_00000002.bin", what.c_str());
-            check_same_file(t, dir, &again, "state_00000002.bin", what.c_str());
+        if (write_checkpoint(t, ranks, again.c_str(), 2)) {
+            check_same_file(t, folder, again, "model_00000002.bin", what.c_str());
+            check_same_file(t, folder, again, "state_00000002.bin", what.c_str());
         }
         if (ranks.size() == 1) {
             train_one(&ranks[0]->trainer, 2, 2, 17);
             *next = hash_of(ranks[0].get());
         }
     }
-    temp_dir_remove(&again);
 }
 
 static void check_checkpoints(Test *t, OptimizerKind optimizer, bool has_master, int count) {
@@ -554,17 +554,16 @@ static void check_checkpoints(Test *t, OptimizerKind optimizer, bool has_master,
                  {{1, 1, 1, 2}, ZERO_REPLICATE}, {{4, 1, 1, 2}, ZERO_OPTIMIZER}};
     RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.optimizer = optimizer, shape.has_master = has_master;
-    TempDir dir = temp_dir_make();
+    std::string folder = test_new_folder(t);
     uint64_t next = 0;
     Ranks run = open_ranks(t, shape, {1, 1, 1, 1}, ZERO_REPLICATE);
     if (!rig_init(t, run[0].get())) { return; }
     for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
-    if (write_checkpoint(t, run, dir.path, 2)) {
-        for (int i = 0; i < count; i++) { check_checkpoint_of(t, &dir, run, ranks[i].grid, ranks[i].stage, &next); }
+    if (write_checkpoint(t, run, folder.c_str(), 2)) {
+        for (int i = 0; i < count; i++) { check_checkpoint_of(t, folder, run, ranks[i].grid, ranks[i].stage, &next); }
         train_one(&run[0]->trainer, 2, 2, 17);
         CHECK(t, hash_of(run[0].get()) == next, "other weights when resumed");
     }
-    temp_dir_remove(&dir);
 }
 
 // A checkpoint must not depend on the number of ranks, nor on what they shard. A resumed run must go on as the run did.
