@@ -13,7 +13,6 @@ follows from both. Nothing is measured. The constants below are assumptions, and
     dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
     dev/bench/predict.py -e llama:8B --gpu 4090 -b 16 -t 2048 -d 524288 --recompute 3 --offload all
     dev/bench/predict.py --figures                       every predicted figure of the documents and the recipes
-    dev/bench/predict.py --measured kernels.txt --steps 8   beside the table of `nsys` that dev/gpu_check.sh writes
 """
 import argparse
 import collections
@@ -65,42 +64,34 @@ class Step:
 
     def __init__(self, run, shape=None):
         self.run, self.kernels, self.gpu, shape = run, {}, gpus()[run.gpu], shape or models()[run.init]
-        self.L, self.heads, self.C, self.llama = shape.L, shape.heads, shape.C, shape.KV > 0
-        HS, self.padded_vocab = shape.HS or self.C // self.heads, (shape.vocab + 127) // 128 * 128
-        self.Q, self.KV, self.F = self.heads * HS, (shape.KV or self.heads) * HS, shape.F or 4 * self.C
-        up = 2 if self.llama else 1  # outputs of the layer fc, for each channel of the MLP
-        weights = 2 * self.C * (self.Q + self.KV) + (up + 1) * self.C * self.F
-        per_token = self.L * (weights + self.Q * run.seq_len) + shape.vocab * self.C
+        self.C, self.llama = shape.C, shape.KV > 0
+        HS, up = shape.HS or shape.C // shape.heads, 2 if self.llama else 1  # up: of fc, for a channel of the MLP
+        Q, KV, F = shape.heads * HS, (shape.KV or shape.heads) * HS, shape.F or 4 * shape.C
+        padded_vocab = (shape.vocab + 127) // 128 * 128
+        weights = 2 * self.C * (Q + KV) + (up + 1) * self.C * F
+        per_token = shape.L * (weights + Q * run.seq_len) + shape.vocab * self.C
         self.flops = 6 * per_token * run.total_batch / run.num_processes
-        self.divide()
+        # This GPU's part of the layers, of each layer and of the tokens. ranks: how many share a bucket.
+        self.ranks, self.L = run.num_processes // (run.tp * run.pp), math.ceil(shape.L / run.pp)
+        self.stage = run.zero_stage if self.ranks > 1 else 0
+        self.heads, self.Q, self.KV, self.F, self.padded_vocab = (
+            part // run.tp for part in (shape.heads, Q, KV, F, padded_vocab))
+        self.tokens = run.batch_size * run.seq_len // run.cp
+        self.micro_batches = run.total_batch // (self.tokens * self.ranks)
+        self.layers = self.L * self.micro_batches
+        self.again = self.layers - self.micro_batches if run.recompute else 0  # blocks whose forward runs again
         self.linears = (("qkv", self.C, self.Q + 2 * self.KV), ("attproj", self.Q, self.C), ("fc", self.C, up * self.F),
                         ("fcproj", self.F, self.C))
-        weights = sum(C * OC for _, C, OC in self.linears)
-        vectors = 2 * self.C if self.llama else 13 * self.C
-        tokens = self.padded_vocab * self.C
-        outside = tokens + (1 if self.llama else shape.context + 2) * self.C
-        self.buckets = outside, weights + vectors, 0  # the last: of a head that is not tied
-        if not shape.tied:
-            self.buckets = tokens if run.pp == 1 else 0, weights + vectors, tokens + self.C
+        block = sum(C * OC for _, C, OC in self.linears) + (2 if self.llama else 13) * self.C
+        tokens, vectors = self.padded_vocab * self.C, (1 if self.llama else shape.context + 2) * self.C
+        self.buckets = (tokens + vectors, block, 0) if shape.tied else (  # the last: of a head that is not tied
+            tokens if run.pp == 1 else 0, block, tokens + self.C)
         for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
             add()
         self.compute = sum(kernel.seconds for kernel in self.kernels.values())
         self.seconds = self.compute + self.waits()
         self.mfu = self.flops / self.seconds / self.gpu.flops
         self.speed = run.total_batch / self.seconds
-
-    def divide(self):
-        """Leaves this GPU's part of the layers, of each layer and of the tokens. ranks: how many share a bucket."""
-        run = self.run
-        self.ranks = run.num_processes // (run.tp * run.pp)
-        self.stage = run.zero_stage if self.ranks > 1 else 0
-        self.L = math.ceil(self.L / run.pp)
-        parts = (self.heads, self.Q, self.KV, self.F, self.padded_vocab)
-        self.heads, self.Q, self.KV, self.F, self.padded_vocab = (part // run.tp for part in parts)
-        self.tokens = run.batch_size * run.seq_len // run.cp
-        self.micro_batches = run.total_batch // (self.tokens * self.ranks)
-        self.layers = self.L * self.micro_batches
-        self.again = self.layers - self.micro_batches if run.recompute else 0  # blocks whose forward runs again
 
     # --- kernels ---
     def add(self, name, calls, bytes_, flops, seconds):
@@ -135,8 +126,8 @@ class Step:
                 updates = 2 * self.layers if self.stage == 3 else self.L
                 self.move("fp8_amax", updates, 2 * C * OC)
                 self.move("fp8_quantize", updates, 4 * C * OC)
-                self.move("fp8_quantize", self.layers, 4 * self.tokens * C)
-                self.move("fp8_quantize", self.layers, 4 * self.tokens * OC)
+                for width in (C, OC):
+                    self.move("fp8_quantize", self.layers, 4 * self.tokens * width)
 
     def add_lm_head(self):
         for first in range(0, self.tokens, HEAD_ROWS):
@@ -203,13 +194,12 @@ class Step:
 
     def bus(self):
         """Bytes to and from one GPU in the passes of a step, and in its update."""
-        kinds, P, m = self.run.offload, self.parameters(), self.micro_batches
+        on_host, P, m = self.run.offload.__contains__, self.parameters(), self.micro_batches
         moments = 2 * (2 if self.run.moments == "bf16" else 4)
-        state = P * (moments * ("optimizer" in kinds) + 4 * ("master" in kinds))
-        sums, weights = 4 * P * ("gradients" in kinds), 2 * ("parameters" in kinds)
-        residuals = 2 * m * (self.L - 1) * self.tokens * self.C * ("residuals" in kinds)
+        sums, weights = 4 * P * on_host("gradients"), 2 * on_host("parameters")
+        state = P * (moments * on_host("optimizer") + 4 * on_host("master") + weights)
+        residuals = 2 * m * (self.L - 1) * self.tokens * self.C * on_host("residuals")
         fetched = weights * self.fetches(self.buckets.__getitem__)
-        state += P * weights
         return ((m - 1) * sums + residuals + fetched, m * sums + residuals), (state + sums, state)
 
     def seconds_with_bus(self, speed):
@@ -258,7 +248,7 @@ class Step:
 
     def waits_for_buckets(self, block, link):
         gradients, gathered = self.sends(1, 4 if self.stage else 8), self.sends(1, 2) if self.stage else 0
-        backward = max(0, (gradients + (gathered if self.stage == 3 else 0)) / link - 2 / 3 * block)
+        backward = max(0, (gradients + gathered * (self.stage == 3)) / link - 2 / 3 * block)
         forward = max(0, gathered / link - 1 / 3 * block)
         inner = backward * (self.micro_batches if self.stage >= 2 else 1)
         inner += forward * (self.micro_batches if self.stage == 3 else 1)
@@ -267,50 +257,47 @@ class Step:
 
 
 # --- what is shown ---
-def table(step, measured):
-    """The kernels, and the measured milliseconds of the functions whose names begin so."""
-    yield f"{'predicted':36} {'calls':>7} {'MB':>10} {'GFLOP':>10} {'ms':>9} {'measured':>9}"
+def table(step):
+    yield f"{'predicted':36} {'calls':>7} {'MB':>10} {'GFLOP':>10} {'ms':>9}"
     for name, kernel in sorted(step.kernels.items(), key=lambda item: -item[1].seconds):
-        ms = sum(ms for function, ms in measured.items() if re.search(rf"(^|\W){name}", function))
         yield (f"{name:36} {kernel.calls:7} {kernel.bytes / 1e6:10.1f} {kernel.flops / 1e9:10.1f} "
-               f"{1e3 * kernel.seconds:9.3f} {f'{ms:9.3f}' if ms else ''}")
-    for name, words in (("matmul ", "gemm|cutlass|nvjet"), ("cudnn ", "cudnn|flash|fmha")):
-        ms = sum(ms for function, ms in measured.items() if re.search(words, function))
-        seconds = sum(kernel.seconds for key, kernel in step.kernels.items() if key.startswith(name))
-        yield f"{f'all {name}':65} {1e3 * seconds:9.3f} {ms:9.3f}"
+               f"{1e3 * kernel.seconds:9.3f}")
 
 
 def figures():
     """(document, text in it) of every predicted figure. A recipe says how many sequences a GPU takes at once."""
+    def of(words):
+        return Step(options(words.split()))
     for model, words in (("124M", "-e d12 -b 64"), ("1558M", "-e d48 -b 16")):
-        for kind, more in (("bf16", ""), ("`--fp8`", "--fp8")):
-            step = Step(options(f"{words} {more}".split()))
+        for kind, step in (("bf16", of(words)), ("`--fp8`", of(f"{words} --fp8"))):
             speed = float(f"{step.speed:.3g}")
             yield "README.md", f"| GPT-2 {model}, {kind} | {speed:,.0f} tokens/s ({100 * step.mfu:.0f} % MFU) |"
     recipe = r"for (\d+) sequences? at once.*STEPS:=(\d+)}.*(--init \S+ --seq-len \d+ --total-batch \d+) "
     for name in "gpt2_124M gpt2_350M gpt2_774M gpt2_1558M gpt3_125M llama_smollm2_135M llama_8B".split():
-        batch, steps, words = re.search(recipe, text_of(f"scripts/run_{name}.sh"), re.S).groups()
-        grids = re.findall(r'grid="(.*?)" # (8|64):', text_of(f"scripts/run_{name}.sh")) or [("", 1), ("", 8)]
-        runs = [(gpu, int(ranks), Step(options(f"{words} -b {batch} --gpu {gpu} -np {ranks} -z 1 {grid}".split())))
-                for gpu in PRICES for grid, ranks in grids]
-        hours = [(gpu, ranks, int(steps) / 3600 * step.seconds) for gpu, ranks, step in runs]
-        costs = (f"{hour * ranks * PRICES[gpu]:,.0f} dollars" for gpu, ranks, hour in hours)
-        for row in (["time", *(f"{hour:,.1f} hours" for _, _, hour in hours)], ["cost", *costs]):
+        page = text_of(f"scripts/run_{name}.sh")
+        batch, steps, words = re.search(recipe, page, re.S).groups()
+        grids = re.findall(r'grid="(.*?)" # (8|64):', page) or [("", 1), ("", 8)]
+        words += f" -z 1 -b {batch}"
+        hours = {(gpu, int(ranks)): int(steps) / 3600 * of(f"{words} --gpu {gpu} -np {ranks} {grid}").seconds
+                 for gpu in PRICES for grid, ranks in grids}
+        costs = (f"{hour * ranks * PRICES[gpu]:,.0f} dollars" for (gpu, ranks), hour in hours.items())
+        for row in (["time", *(f"{hour:,.1f} hours" for hour in hours.values())], ["cost", *costs]):
             yield f"scripts/run_{name}.sh", "#   {}{:>31}{:>17}{:>17}{:>17}   predicted".format(*row)
-        of_8 = " | ".join(f"{hour:,.1f} hours" for _, ranks, hour in hours if ranks == 8)
+        of_8 = " | ".join(f"{hour:,.1f} hours" for (_, ranks), hour in hours.items() if ranks == 8)
         yield "doc/reproduce.md", f"| `run_{name}.sh` | {of_8} |"
-    words = r"(--seq-len 2048.*?)\n.*(--recompute.*?)\n"
-    tuning = re.search(words, text_of("scripts/finetune_llama_8B.sh").replace('"', ""), re.S).groups()
+    tuning = re.search(r"(--seq-len 2048.*?)\n.*(--recompute.*?)\n",
+                       text_of("scripts/finetune_llama_8B.sh").replace('"', ""), re.S).groups()
     for row, more, value in (("a step of a GeForce RTX 4090", "", "{0:.1f} s"), ("tokens a second", "", "{1:,.0f}"),
                              ("the same with --fp8", " --fp8", "{1:,.0f}")):
-        step = Step(options(f"-e llama:8B --gpu 4090 {' '.join(tuning)}{more}".split()))
+        step = of(f"-e llama:8B --gpu 4090 {' '.join(tuning)}{more}")
         cells = (value.format(seconds, step.run.total_batch / seconds) for seconds in map(step.seconds_with_bus, BUSES))
         yield "scripts/finetune_llama_8B.sh", "#   {:30}{:>17}{:>18}   predicted".format(row, *cells)
     for words in ("-e llama:1B -b 8 -t 2048", "-e llama:8B -b 2 -t 4096 -np 8 -z 3"):
-        for step, kind in ((Step(options((words + kind).split())), kind) for kind in ("", " --fp8")):
+        for kind in ("", " --fp8"):
+            step = of(words + kind)
             speed = f"{1e3 * step.seconds:.0f} ms | {step.speed:,.0f} | {100 * step.mfu:.0f} %"
             yield "dev/bench/LOG.md", f"| `{words}{kind}` | {speed} |"
-    one, stage_0, stage_1, many = (Step(options(f"-e d12 -d 524288 -b {words}".split()))
+    one, stage_0, stage_1, many = (of(f"-e d12 -d 524288 -b {words}")
                                    for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
     for text in (f"computes for {1e3 * stage_1.compute:.0f} ms", f"{100 * many.mfu:.0f} % with 64 GPUs",
                  f"{1e3 * stage_1.waits():.1f} ms in stage 1 and {1e3 * stage_0.waits():.1f} ms in stage 0"):
@@ -326,11 +313,10 @@ def options(words):
             ("--tp", 1, None), ("--cp", 1, None), ("--pp", 1, None), ("--pp-chunks", 2, None),
             ("--pp-schedule", "1f1b", ("1f1b", "afab", "interleaved")),
             ("--recompute -r", 0, (0, 3)), ("--moments", "fp32", ("fp32", "bf16")), ("--offload", "", None),
-            ("--gpu", "h100", gpus()), ("--attention", "cudnn", ("cudnn", "own")), ("--steps", 1, None)):
+            ("--gpu", "h100", gpus()), ("--attention", "cudnn", ("cudnn", "own"))):
         parser.add_argument(*names.split(), type=type(default), default=default, choices=choices)
     parser.add_argument("--fp8", action="store_true")
     parser.add_argument("--figures", action="store_true")
-    parser.add_argument("--measured", type=argparse.FileType(encoding="utf-8"), default="/dev/null")
     run = parser.parse_args(words)
     run.offload = OFFLOADS if run.offload == "all" else tuple(filter(None, run.offload.split(",")))
     run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
@@ -348,17 +334,13 @@ def main():
     if run.figures:
         return print(*map(": ".join, figures()), sep="\n")
     step = Step(run)
-    rows = re.findall(r"^ *[\d.]+ +([\d,]+) +[\d,]+ .*? ([^\d\s,.-].*)$", run.measured.read(), re.M)
-    measured = {function: 1e-6 * float(ns.replace(",", "")) / run.steps for ns, function in rows}
-    offload = []
+    print(*table(step), f"a step      {step.flops:.4g} FLOPs on each GPU",
+          f"predicted   {1e3 * step.seconds:.1f} ms, {1e3 * step.waits():.1f} of them waiting for other GPUs, "
+          f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU", sep="\n")
     for speed in BUSES if run.offload else ():
         seconds = step.seconds_with_bus(speed)
-        offload += [f"            with a bus of {speed / 1e9:.0f} GB/s: {seconds:,.1f} s, "
-                    f"{run.total_batch / seconds:,.0f} tokens/s"]
-    print(*table(step, measured), f"a step      {step.flops:.4g} FLOPs on each GPU",
-          "            {} bytes of gradients, {} of parameters, sent by each GPU".format(*step.traffic()),
-          f"predicted   {1e3 * step.seconds:.1f} ms, {1e3 * step.waits():.1f} of them waiting for other GPUs, "
-          f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU", *offload, sep="\n")
+        print(f"            with a bus of {speed / 1e9:.0f} GB/s: {seconds:,.1f} s, "
+              f"{run.total_batch / seconds:,.0f} tokens/s")
 
 
 if __name__ == "__main__":

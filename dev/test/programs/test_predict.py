@@ -133,17 +133,3 @@ def test_between_machines():
     assert waits[0] < waits[1] <= waits[2], waits
     slow = [step(f"-e d12 -d 4194304 -b 64 -np {ranks} -z 1 --gpu 4090").waits() for ranks in (8, 64)]
     assert slow[0] < slow[1] < 1.2 * slow[0], "a network makes GPUs without NVLink faster, or much slower"
-
-
-def test_measured_beside(tmp_path):
-    """Sums of nsys stand beside the kernels whose names begin so, and libraries' kernels beside sums."""
-    file = tmp_path / "kernels.txt"
-    row = " {:6.1f}  {:15}  {:9}  {:8.1f}  {:8.1f}  {:8}  {:8}  {:11.1f}  {}\n"
-    head = " Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  StdDev (ns)  Name\n"
-    file.write_text(head + head.replace("(", "-") + "".join(row.format(1, ns, 4, 1, 1, 1, 1, 1, name) for ns, name in (
-        ("3,000,000", "void gelu_backward_kernel<(bool)0>(int)"), (8000000, "nvjet_hsh_128x256_TNN"),
-        (5000000, "cudnn_generated_fort_native_sdpa_flash"))))
-    program = [sys.executable, os.path.join(ROOT, "dev", "bench", "predict.py"), "--measured", file, "--steps", "2"]
-    out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    for name, ms in (("gelu_backward", "1.500"), ("all matmul", "4.000"), ("all cudnn", "2.500")):
-        assert re.search(rf"^{name} .* {ms}$", out, re.M), out
