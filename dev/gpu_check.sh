@@ -28,8 +28,8 @@ part() {
     if [[ $1 = PyTorch* ]] || grep -qE "$cannot" "$log"; then verdict=skip; fi
     [ $status != 0 ] || verdict=ok
     [ $verdict != FAIL ] || failed=1
-    text=$(sed -n 's/^step .*| *\([0-9.]* ms |.*\) | .* left$/\1/p' "$log" | sed '1,3d; s: | :, :g' | sort -n |
-        awk '{ step[NR] = $0 } END { print step[int((NR + 1) / 2)] }')
+    text=$(sed -n 's/ | [^|]* left$//; s/^step .*| *\([0-9.]* ms |.*\)$/\1/p' "$log" | sed '1,3d; s: | :, :g' |
+        sort -n | awk '{ step[NR] = $0 } END { print step[int((NR + 1) / 2)] }')
     [ $status != 124 ] || text="no end within $limit s"
     row "$1" $verdict $((SECONDS - start)) "${text:-$(tail -n 1 "$log" | tr '|' ' ')}"
     return $status
