@@ -2,7 +2,8 @@
 .PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
-ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%.c,%,$(notdir \
+              $(wildcard dev/test/*/test_*.c))))
 UNITS    := $(ALL_UNITS)
 TESTS     = $(BUILD)/unit_tests $(BUILD)/test_trainer $(BUILD)/test_llama3 $(BUILD)/test_comm
 FUZZERS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
@@ -25,10 +26,8 @@ PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
 test: all $(PREFIX)test_gpt2 tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
 	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*' -k 'not emucc'
 
-EMU_TESTS    = $(patsubst %.cu,%,$(notdir $(wildcard dev/test/emu/emu_*.cu)))
-EMU_PROGRAMS = gpu_tests $(EMU_TESTS)
-test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu)
-test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
+test-emu: $(patsubst %.cu,$(BUILD)/emu/%,gpu_tests.cu $(notdir $(wildcard dev/test/emu/emu_*.cu)))
+test-emu: $(addprefix $(PREFIX),train_gpt2 train_gpt2emu) ## build and run the tests of the emulator and the GPU trainer
 	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
 
 bench-cpu: all ## measure the peak of this machine and the training step, beside PyTorch where it is installed
@@ -37,20 +36,20 @@ bench-cpu: all ## measure the peak of this machine and the training step, beside
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
 
-LADDERS = embedding layernorm residual matmul matmul_backward gelu softmax attention attention_backward classifier global_norm adamw allreduce
-# $(call run_ladders,FOLDER): builds them on all cores, which take 3 minutes the first time, and runs them in their order.
-define run_ladders
-@echo "Building $(words $(LADDERS)) programs ..." >&2
-@$(MAKE) --no-print-directory -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$$(getconf _NPROCESSORS_ONLN || echo 2)) \
-    $(LADDERS:%=$(1)/ladder_%)
-@for ladder in $(LADDERS:%=$(1)/ladder_%); do $$ladder || exit 1; done
+LADDERS = embedding layernorm residual matmul matmul_backward gelu softmax attention attention_backward classifier \
+          global_norm adamw allreduce
+# $(call run,PROGRAMS): builds them on all cores, 3 minutes the first time for the ladders, and runs them in order.
+define run
+@echo "Building $(words $(1)) programs ..." >&2
+@$(MAKE) --no-print-directory -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$$(getconf _NPROCESSORS_ONLN || echo 2)) $(1)
+@for program in $(1); do $$program || exit 1; done
 endef
 
 ladder: ## without a GPU: the GPU's layers from naive to ours, what each version moves and computes
-	$(call run_ladders,$(BUILD)/emu)
+	$(call run,$(LADDERS:%=$(BUILD)/emu/ladder_%))
 
 ladder-gpu: ## the same on a GPU: the time of each version
-	$(call run_ladders,$(BUILD)/cuda)
+	$(call run,$(LADDERS:%=$(BUILD)/cuda/ladder_%))
 
 bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
 	$(BUILD)/cuda/bench_gpu
@@ -63,27 +62,17 @@ FUZZ_ITERATIONS = 3000
 fuzz: ## every file reader on mutated input; FUZZ_SECONDS=600: with libFuzzer (needs clang), so long each
 	$(SANITIZED) $(if $(FUZZ_SECONDS),CC=clang) run-fuzzers
 
-ifeq ($(FUZZ_SECONDS),)
-run-fuzzers: $(FUZZERS)
-	@for fuzzer in $(FUZZERS); do echo "$$fuzzer $(FUZZ_ITERATIONS)"; $$fuzzer $(FUZZ_ITERATIONS) || exit 1; done
-else
-run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
-	@for fuzzer in $(FUZZERS:$(BUILD)/fuzz_%=%); do echo "fuzz_$$fuzzer: $(FUZZ_SECONDS) s"; \
-	    corpus=$(BUILD)/corpus_$$fuzzer; mkdir -p $$corpus && $(BUILD)/fuzz_$$fuzzer --seeds $$corpus && \
-	    $(BUILD)/libfuzzer_$$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$fuzzer. \
-	        $$corpus || exit 1; done
-endif
+run-fuzzers: $(FUZZERS) $(if $(FUZZ_SECONDS),$(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%))
+	@for name in $(FUZZERS:$(BUILD)/fuzz_%=%); do fuzzer=$(BUILD)/fuzz_$$name; echo "$$fuzzer"; \
+	    if [ -z "$(FUZZ_SECONDS)" ]; then $$fuzzer $(FUZZ_ITERATIONS) || exit 1; continue; fi; \
+	    corpus=$(BUILD)/corpus_$$name; mkdir -p $$corpus && $$fuzzer --seeds $$corpus && $(BUILD)/libfuzzer_$$name \
+	        -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$name. $$corpus || exit 1; done
 
 # --- the book: `make chapter-3` runs the program of chapter 3 ---------------------------------------------------------
 CHAPTERS = $(patsubst dev/exercises/%/,%,$(wildcard dev/exercises/*/))
-# $(call chapter_programs,NAMES,KIND): their programs. KIND: chapter, or solved for the program with our solutions.
-chapter_programs = $(foreach name,$(1),$(BUILD)/$(if $(wildcard dev/exercises/$(name)/*.cu),emu/)$(2)_$(name))
-
-# $(call run_chapters,NAMES): builds and runs.
-define run_chapters
-@$(MAKE) --no-print-directory -s $(call chapter_programs,$(1),chapter)
-@for program in $(call chapter_programs,$(1),chapter); do $$program || exit 1; done
-endef
+# $(call run_chapters,NAMES): their programs. Chapters about kernels run in the emulator.
+run_chapters = $(call run,$(foreach name,$(1),\
+                   $(BUILD)/$(if $(wildcard dev/exercises/$(name)/*.cu),emu/)chapter_$(name)))
 
 chapter-%:
 	$(if $(filter 0$*_% $*_%,$(CHAPTERS)),,$(error chapter-$*: there is no such chapter in dev/exercises))
@@ -92,22 +81,44 @@ chapter-%:
 chapters: ## the worked examples and the exercises of the chapters in doc/; make chapter-3: of one chapter
 	$(call run_chapters,$(CHAPTERS))
 
+# In solved_ our solutions stand in for the reader's.
+$(BUILD)/solved_%: COMPILE += -DSOLUTIONS
+$(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
 $(BUILD)/chapter_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
-	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
+	$(build_test)
 
 $(BUILD)/solved_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
-	$(COMPILE_TEST) -DSOLUTIONS $(DEPENDS) -o $@ $< $(ORACLE) $(LIBS)
+	$(build_test)
+
+$(BUILD)/emu/chapter_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
+# All of them in one program, for test_book.py.
+$(BUILD)/book.cu: dev/exercises/one_program.sh $(wildcard dev/exercises/*/*)
+	dev/exercises/one_program.sh >$@
+
+$(BUILD)/emu/book: COMPILE_EMU += -O0
+$(BUILD)/emu/book: $(BUILD)/book.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
 
 # --- unit tests and fuzzers ------------------------------------------------------------------------------------------
 # The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. Three are never a
 # part of unit_tests: test_comm, which starts itself as several processes, and test_trainer and test_llama3, which
 # include the trainers.
 vpath %.c $(wildcard dev/test/*)
-vpath %.cu $(wildcard dev/test/*)
+vpath %.cu $(wildcard dev/test/*) dev/bench
 # Unit tests compile with -O1, in a third of the time of -O3; in a quick run with less, because they run once.
 TEST_CFLAGS  := $(if $(filter-out file,$(origin CFLAGS))$(filter 1,$(SANITIZE)),$(CFLAGS),-O1)
 TEST_CFLAGS  := $(if $(filter 1,$(QUICK)),$(if $(filter 1,$(SANITIZE)),-O0 -g1,-Og),$(TEST_CFLAGS))
 COMPILE_TEST = $(subst $(CFLAGS),$(TEST_CFLAGS),$(COMPILE))
+# A program of one source and objects.
+define build_test
+@rm -f $@
+$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(filter %.o,$^) $(LIBS)
+endef
 
 # The processes that it starts find each other through MPI, too.
 $(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
@@ -115,8 +126,7 @@ $(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
 $(BUILD)/test_comm: $(BUILD)/flags.mpi
 
 $(BUILD)/test_comm $(BUILD)/test_trainer $(BUILD)/test_llama3: $(BUILD)/%: %.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
+	$(build_test)
 
 # What gcc fuses depends on the optimisation, and the bits of the matrix multiply must not. Vectors are slow without it.
 $(BUILD)/unit/test_gemm.o $(BUILD)/unit/test_simd.o: COMPILE_TEST = $(COMPILE)
@@ -127,37 +137,30 @@ $(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
 
-# $(call link_units,NAMES): the program of some suites.
-link_units = $(COMPILE_TEST) $(DEPENDS) -o $@ dev/test/unit_tests.c $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
-
 RECORD := $(if $(filter %unit_tests tests test,$(MAKECMDGOALS)),$(call record,units,$(UNITS)))
 $(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o) $(BUILD)/units
-	@rm -f $@
-	$(call link_units,$(UNITS))
+	$(build_test)
 
 $(ALL_UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
-	@rm -f $@
-	$(call link_units,$*)
+	$(build_test)
 
 $(BUILD)/fuzz_main.o: dev/test/fuzz_main.c $(BUILD)/flags
 	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
 
 $(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
+	$(build_test)
 
+$(BUILD)/libfuzzer_%: COMPILE_TEST = $(COMPILE) -fsanitize=fuzzer
 $(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE) -fsanitize=fuzzer $(DEPENDS) -o $@ $< $(LIBS)
+	$(build_test)
 
+$(BUILD)/ladder: COMPILE_TEST = $(COMPILE)
 # The plain steps of the ladder twice: as usual, in ladder.c, and number by number.
-NUMBER_BY_NUMBER = -DPLAIN=plain_scalar -DLANES=1 -fno-tree-vectorize -fno-tree-slp-vectorize
 $(BUILD)/ladder_scalar.o: dev/cpu/plain.c $(BUILD)/flags
-	$(COMPILE) $(NUMBER_BY_NUMBER) $(DEPENDS) -c -o $@ $<
+	$(COMPILE) -DPLAIN=plain_scalar -DLANES=1 -fno-tree-vectorize -fno-tree-slp-vectorize $(DEPENDS) -c -o $@ $<
 
 $(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/ladder_scalar.o $(LIBS)
+	$(build_test)
 
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
 COMPILE_ORACLE = $(CCACHE) $(CC) -std=gnu11 -Wall -Wextra -O1 $(ARCH) -Wno-unknown-pragmas -I.
@@ -166,10 +169,17 @@ ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter% $(BUILD)/solved_%,$(M
   RECORD := $(call record,flags.oracle,$(COMPILE_ORACLE))
 endif
 
-$(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
-	$(build_cuda)
+# A program of one source and, if it compares with the CPU's layers, these.
+define build_cuda
+@mkdir -p $(@D) && rm -f $@
+$(COMPILE_CUDA) $(DEPENDS) -o $@ $< $(filter %.o,$^) $(CUDA_LIBS)
+endef
+define build_emu
+@mkdir -p $(@D) && rm -f $@
+$(COMPILE_EMU) $(DEPENDS) -o $@ $< $(filter %.o,$^) $(EMU_LIBS)
+endef
 
-$(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
+$(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
@@ -188,13 +198,11 @@ $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 # In a quick run the trainers are linked of the objects of their tests.
 $(PREFIX)train_gpt2emu: $(if $(QUICK:0=),$(BUILD)/emu/gpu_tests.o $(ORACLE))
 $(PREFIX)train_llama3emu: $(if $(QUICK:0=),$(BUILD)/test_llama3emu.o $(ORACLE))
-$(PREFIX)test_llama3emu: $(BUILD)/test_llama3emu.o $(ORACLE)
-	@mkdir -p $(@D) && rm -f $@
-	$(COMPILE_EMU) -o $@ $^ $(EMU_LIBS)
+$(PREFIX)test_gpt2emu $(PREFIX)test_llama3emu: $(PREFIX)%: $(BUILD)/%.o
 
 $(BUILD)/emu/gpu_tests.o: gpu_tests.cu $(BUILD)/emu.ready
 	@mkdir -p $(@D)
-	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(GPU_DEPENDS) -c -o $@ $<
+	$(COMPILE_EMU) -D'PROGRAM_NAME="train_gpt2emu"' $(DEPENDS) -c -o $@ $<
 
 $(BUILD)/emu/gpu_tests: $(BUILD)/emu/gpu_tests.o $(ORACLE)
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
@@ -202,29 +210,10 @@ $(BUILD)/emu/gpu_tests: $(BUILD)/emu/gpu_tests.o $(ORACLE)
 $(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
-$(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
-	$(build_emu)
-
 $(BUILD)/emu/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
-# Chapters about kernels run in the emulator.
-$(BUILD)/emu/chapter_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
-	$(build_emu)
-
-# All of them in one program, for test_book.py.
-$(BUILD)/book.cu: dev/exercises/one_program.sh $(wildcard dev/exercises/*/*)
-	dev/exercises/one_program.sh >$@
-
-$(BUILD)/emu/book: COMPILE_EMU += -O0
-$(BUILD)/emu/book: $(BUILD)/book.cu $(ORACLE) $(BUILD)/emu.ready
-	$(build_emu)
-
-$(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
-$(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
-	$(build_emu)
-
 # The CPU trainers' layers, which the GPU tests compare with.
-$(addprefix $(PREFIX),test_gpt2cu test_gpt2emu test_llama3cu): $(ORACLE)
+$(addprefix $(PREFIX),test_gpt2cu test_gpt2emu test_llama3cu test_llama3emu): $(ORACLE)
 $(ORACLE): $(BUILD)/%.o: dev/test/layers/%.c $(BUILD)/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@

@@ -56,7 +56,8 @@ def test_what_is_copied():
              *(f"dev/{room}/**/*.*" for room in ("bench", "cpu", "cuda", "emu", "test", "twin")))
     sources = [name for kind in kinds for name in glob.glob(kind, root_dir=ROOT, recursive=True)]
     assert len(sources) > 300 and [name for name in sources if ignored(name) and "__pycache__" not in name] == []
-    own = re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", text_of("Makefile"), re.M)
-    for name in (*own[1].split(), *own[2].split(), ".git/HEAD", "build/x", "run_1/main.log", "dev/data/web/x.bin",
-                 "dev/__pycache__/guard.pyc", "doc/a.tmp"):
+    own, cuda = (re.search(rf"^{name} += ([\w ]+)", text_of("Makefile"), re.M)[1].split()
+                 for name in ("PROGRAMS", "CUDA"))
+    for name in (*own, *(f"{name}{end}" for name in cuda for end in ("cu", "emu")), ".git/HEAD", "build/x",
+                 "run_1/main.log", "dev/data/web/x.bin", "dev/__pycache__/guard.pyc", "doc/a.tmp"):
         assert ignored(name), name

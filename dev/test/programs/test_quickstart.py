@@ -11,7 +11,7 @@ from shell import COPY, copy_repository
 from tools import ROOT, WORK, Terminal, path, stand_ins, text_of, write
 
 SCRIPT = os.path.join(COPY, "scripts", "quickstart.sh")
-BUILT = [os.path.join("build", name) for name in ("flags", "train_gpt2.o.d", "train_gpt2.o")]
+BUILT = [os.path.join("build", name) for name in ("flags", "build_train_gpt2.o.d", "train_gpt2.o")]
 # A quick run takes the object that is there, and make links it. Otherwise -O1, which compiles in half the time.
 TAKES_BUILT = "TEST_QUICK" in os.environ and all(os.path.exists(os.path.join(ROOT, name)) for name in BUILT)
 HOW = {} if TAKES_BUILT else {"CFLAGS": "-O1"}
