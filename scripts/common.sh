@@ -64,13 +64,12 @@ count_gpus() {
     nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || stop "no GPU by nvidia-smi -L; GPUS=8 plans for 8; SMOKE=1 runs all"
 }
 
-check_nodes() { # for the scripts of multi_node/: the recipe, the hosts and the GPUs of each
-    : "${RECIPE:=scripts/run_gpt2_124M.sh}" "${HOSTS:=localhost}"
+check_nodes() { # for the scripts of multi_node/: RECIPE, HOSTS and the GPUs of each
     [ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
     GPUS=${GPUS:-$(count_gpus)}
     check_number GPUS 1 65536
     # shellcheck disable=SC2034
-    read -r -a hosts <<<"$HOSTS"
+    read -r -a hosts <<<"${HOSTS:-localhost}"
 }
 
 # ---- Before the training ----

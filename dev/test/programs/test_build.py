@@ -77,14 +77,10 @@ def test_libraries():
         assert ("nvrtc" in line) == (missing == "nccl") and "-lmpi" not in line, line
 
 
-@pytest.mark.parametrize("switch, says, program", (
-    ("NCCL", r"No NCCL in NCCL_HOME={} that \S+ builds with: expected include/nccl.h", "train_gpt2cu"),
-    ("MPI", r"No MPI in MPI_HOME={} that \S+ builds with: install OpenMPI", "train_gpt2emu")))
-def test_what_is_not_there(switch, says, program):
-    """A folder that is named, and holds none that fits, is refused."""
-    others = [f"{other}=0" for other in ("NCCL", "CUDNN", "MPI") if other != switch]
-    out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", f"{switch}_HOME={EMPTY}", *others, status=2)
-    assert re.search(says.format(EMPTY), out) and f"{switch}=0" in out, out
+def test_what_is_not_there():
+    """make stops where a folder that is named holds none that fits."""
+    out = make(f"{BUILD}/train_gpt2emu", f"MPI_HOME={EMPTY}", status=2)
+    assert re.search(rf"No MPI in MPI_HOME={EMPTY} that \S+ builds with: install OpenMPI", out) and "MPI=0" in out, out
 
 
 @pytest.mark.long
