@@ -42,6 +42,10 @@ SHARED_LINES = 40  # that two main files may have in common
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120
 PROGRAMS = ["train_gpt2.c", "train_gpt2.cu", "train_llama3.c", "train_llama3.cu", "tokenize.c"]
 CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")
+# dev/emu in layers, the lowest first. The files of a layer may use each other.
+EMU = ["report", "settings", "heap", "clocks", "meter meter_arithmetic meter_report",
+       "access access_hooks fences faults", "fibers warp_ops", "memory streams device launch",
+       "cublas cublaslt cudnn nccl nccl_shared"]
 # What stands on all of run/, and the room that stands on all rooms, may be deeper.
 DEEPER = {"llmc/run/train_loop.h": 1, "llmc/trainer": 3, "llmc/trainer/program.cuh": 4}
 
@@ -167,6 +171,26 @@ def check_arrows(say):
     say(True, "include depth", f"{max(map(depth, headers()))} of {DEPTH + max(DEEPER.values())}")
 
 
+def check_emu(say):
+    """What a file of dev/emu defines for other files is used in its layer and in higher ones."""
+    layer = {f"{name}.cpp": number for number, names in enumerate(EMU) for name in names.split()}
+    paths = glob.glob(os.path.join(ROOT, "dev/emu/*.*"))
+    texts = {os.path.basename(path): without_comments(read(path)) for path in paths}
+    variables = set(re.findall(r"^extern .*?(\w+);", "".join(texts.values()), re.M))
+    homes = collections.defaultdict(set)
+    for name in layer:
+        made = re.findall(r"^(?:__thread )?[\w:<>]+ (\w+)(?: = .*)?;", texts[name], re.M)
+        for word in variables.intersection(made).union(word for _, _, word in functions(f"dev/emu/{name}")):
+            homes[word].add(name)
+    for name, own in layer.items():
+        used = variables.intersection(re.findall(r"\w+", texts[name]))
+        for word in used.union(re.findall(r"(?<![.>\w])(\w+)\(", texts[name])) & set(homes):
+            home = min(homes[word])
+            say(layer[home] <= own or len(homes[word]) > 1, f"dev/emu/{name}", f"uses {word} of {home}", quiet=True)
+    others = {name for name in texts if name.endswith(".cpp")} - {"rewrite.cpp", *layer}
+    say(not others, "dev/emu", f"{len(homes)} names in {len(EMU)} layers, in none: {', '.join(others) or 'nothing'}")
+
+
 def check_widths(say):
     paths = [path for folder in ("*", "dev/**/*", "llmc/**/*", "scripts/**/*")
              for path in glob.glob(os.path.join(ROOT, folder), recursive=True) if path.endswith(CODE)]
@@ -205,7 +229,7 @@ def check_code(say):
         ", ".join(f"{name} {fields}" for fields, name, _ in all_structs[:5]))
 
 
-CHECKS = (check_rooms, check_budgets, check_shared, check_prints, check_arrows, check_widths, check_sections,
+CHECKS = (check_rooms, check_budgets, check_shared, check_prints, check_arrows, check_emu, check_widths, check_sections,
           check_code)
 
 

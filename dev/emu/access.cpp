@@ -3,14 +3,7 @@
 #include "access.h"
 #include "memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <atomic>
-
 namespace emu {
-
-bool access_checks;
 
 extern "C" __attribute__((weak)) char __start_emu_device[], __stop_emu_device[];
 extern "C" char __data_start[];
@@ -65,109 +58,6 @@ static std::string describe(uintptr_t address) {
 static uint3 index_in_block(int thread, dim3 size) {
     unsigned t = static_cast<unsigned>(thread);
     return {t % size.x, t / size.x % size.y, t / size.x / size.y};
-}
-
-// ---- Intervals ----
-
-struct ChunkOwner {
-    uint32_t operation, block;
-};
-static ChunkOwner *chunk_owners; // [INTERVALS / CHUNK_INTERVALS]
-static std::atomic<uint32_t> next_chunk{1};
-
-uint64_t stamp_of_interval(uint32_t interval) { return static_cast<uint64_t>(interval) << STAMP_INTERVAL; }
-
-uint32_t take_intervals(uint32_t operation, uint32_t block) {
-    if (!access_checks) { return CHUNK_INTERVALS; }
-    uint32_t chunk = next_chunk++;
-    if (chunk >= INTERVALS / CHUNK_INTERVALS) {
-        report({nullptr, 0}, "too many blocks and barriers in one launch for the access checks", "  set EMU_CHECK=0");
-    }
-    chunk_owners[chunk] = {operation, block};
-    return chunk * CHUNK_INTERVALS;
-}
-
-void begin_interval() {
-    if (!access_checks) { return; }
-    if (++now.interval % CHUNK_INTERVALS == 0) {
-        now.interval = take_intervals(now.block->kernel->operation, static_cast<uint32_t>(now.block->number));
-    }
-    now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(now.thread->number) << STAMP_THREAD;
-}
-
-void renew_intervals() {
-    if (next_chunk < INTERVALS / CHUNK_INTERVALS / 2) { return; }
-    madvise(reinterpret_cast<void *>(SHADOW_WRITES), ARENA_SPAN * 4, MADV_REMOVE);
-    madvise(reinterpret_cast<void *>(SHADOW_READS), ARENA_SPAN * 4, MADV_REMOVE);
-    next_chunk = 1;
-}
-
-#ifdef EMU_ASAN
-void reserve_shadows() {}
-#else
-// Uses small pages. The stamps of an array take eight times its bytes, and most of a huge page would be cleared in
-// vain. MAP_SHARED: a page of private memory that is read before it is written takes a second fault, which interrupts
-// all cores of the process. No child process uses them: a fork before an exec is all that CUDA allows.
-static void *reserve_shadow(uintptr_t at, size_t bytes) {
-    void *want = reinterpret_cast<void *>(at);
-    void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
-    if (got == MAP_FAILED || (at && got != want)) {
-        report({nullptr, 0}, "cannot reserve addresses for the access checks", "  see ulimit -v, or set EMU_CHECK=0");
-    }
-    return got;
-}
-
-void reserve_shadows() {
-    const char *wish = getenv("EMU_CHECK");
-    if (wish && strcmp(wish, "0") == 0) { return; }
-    reserve_shadow(SHADOW_BITS, ARENA_SPAN / 8);
-    reserve_shadow(SHADOW_WRITES, ARENA_SPAN * 4);
-    reserve_shadow(SHADOW_READS, ARENA_SPAN * 4);
-    chunk_owners = static_cast<ChunkOwner *>(reserve_shadow(0, INTERVALS / CHUNK_INTERVALS * sizeof(ChunkOwner)));
-    access_checks = true;
-}
-#endif
-
-// ---- Initialised bytes ----
-
-void set_initialised(const void *pointer, size_t bytes, bool yes) {
-    if (!access_checks || bytes == 0) { return; }
-    uintptr_t begin = reinterpret_cast<uintptr_t>(pointer), end = begin + bytes;
-    while (begin < end && (begin % 8 != 0 || end - begin < 8)) { // several workers may set the bits of a byte
-        uint8_t bit = static_cast<uint8_t>(1u << begin % 8);
-        if (yes) { __atomic_fetch_or(shadow_bits(begin), bit, __ATOMIC_RELAXED); }
-        if (!yes) { __atomic_fetch_and(shadow_bits(begin), static_cast<uint8_t>(~bit), __ATOMIC_RELAXED); }
-        begin++;
-    }
-    if (begin == end) { return; }
-    memset(shadow_bits(begin), yes ? 0xff : 0, (end - begin) / 8);
-    set_initialised(reinterpret_cast<void *>(begin + (end - begin) / 8 * 8), (end - begin) % 8, yes);
-}
-
-static bool is_initialised(uintptr_t address) { return *shadow_bits(address) >> (address % 8) & 1; }
-
-static uintptr_t first_uninitialised(uintptr_t begin, size_t bytes) { // returns the end if there is none
-    uintptr_t end = begin + bytes;
-    while (begin < end) {
-        if (begin % 8 == 0 && end - begin >= 8 && *shadow_bits(begin) == 0xff) {
-            begin += 8;
-        } else if (is_initialised(begin)) {
-            begin++;
-        } else {
-            return begin;
-        }
-    }
-    return end;
-}
-
-bool copy_initialised(void *to, const void *from, size_t bytes) {
-    uintptr_t source = reinterpret_cast<uintptr_t>(from);
-    bool complete = !access_checks || first_uninitialised(source, bytes) == source + bytes;
-    for (size_t i = 0; !complete && i < bytes; i++) {
-        if (!is_initialised(source + i)) { set_initialised(static_cast<char *>(to) + i, 1, false); }
-    }
-    return complete;
 }
 
 // ---- Bounds ----
@@ -271,7 +161,7 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
     if (same_block && is_ordered_in_block(earlier)) { return; }
     bool both_atomic = access.kind == ATOMIC && earlier_wrote && (earlier & STAMP_BYTES) == 0;
     if (both_atomic || !touches_same_bytes(access, earlier, granule)) { return; }
-    ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];
+    ChunkOwner owner = owner_of(earlier);
     const Kernel *kernel = now.block->kernel;
     if (access.address >= SHARED) { owner = {kernel->operation, static_cast<uint32_t>(now.block->number)}; }
     if (owner.operation != kernel->operation) {
@@ -296,7 +186,7 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
 void merge_reader(uint64_t *reads, uint64_t mine) {
     uint64_t earlier = load(reads), flag = 0;
     if (earlier & STAMP_OTHER_BLOCKS) { return; }
-    ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];
+    ChunkOwner owner = owner_of(earlier);
     const Kernel *kernel = now.block->kernel;
     if (owner.operation == kernel->operation && is_published(owner.block, earlier)) {
         flag = 0;
@@ -399,7 +289,7 @@ void access_by_host(const Access &access) {
             uint64_t earlier = load(wrote ? shadow_write(granule) : shadow_read(granule));
             bool conflict = earlier >= host_order && (wrote || access.kind != READ);
             if (!conflict || !touches_same_bytes(access, earlier, granule)) { continue; }
-            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            uint32_t number = owner_of(earlier).operation;
             const Operation *other = unordered_operation(number, true);
             if (other) { report_unordered(access, *other, earlier, wrote, "this host code"); }
         }
@@ -437,7 +327,7 @@ static void check_operation_stamps(const Access &access, uint64_t me, uint64_t o
             uint64_t earlier = load(wrote ? writes : reads);
             bool after = earlier >= order && !same_time_and_thread(earlier, me);
             if (!after || !touches_same_bytes(access, earlier, granule)) { continue; }
-            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            uint32_t number = owner_of(earlier).operation;
             const Operation *other = unordered_operation(number, false);
             if (other) { report_unordered(access, *other, earlier, wrote, current_operation()->name); }
         }
@@ -471,7 +361,7 @@ void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) 
         for (int wrote = 0; wrote < 2; wrote++) {
             uint64_t earlier = load(wrote ? shadow_write(granule) : shadow_read(granule));
             if (earlier < host_order || earlier == 0) { continue; }
-            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            uint32_t number = owner_of(earlier).operation;
             const Operation *other = unordered_operation(number, true);
             if (!other) { continue; }
             report(at, std::string(function) + " of memory that is still in use",

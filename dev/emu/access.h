@@ -52,6 +52,12 @@ inline uint64_t *shadow_read(uintptr_t address) {
 inline uint64_t load(const uint64_t *stamp) { return __atomic_load_n(stamp, __ATOMIC_RELAXED); }
 inline void store(uint64_t *stamp, uint64_t value) { __atomic_store_n(stamp, value, __ATOMIC_RELAXED); }
 
+struct ChunkOwner {
+    uint32_t operation, block;
+};
+ChunkOwner owner_of(uint64_t stamp);                          // of its interval
+uintptr_t first_uninitialised(uintptr_t begin, size_t bytes); // the end if there is none
+
 struct Access {
     uintptr_t address, bytes;
     AccessKind kind;
@@ -86,9 +92,7 @@ template <int BYTES> inline bool all_initialised(uintptr_t address) {
 
 // Checks an aligned access of BYTES bytes by the running kernel thread to its own part of the arenas.
 template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t address, uintptr_t pc, const Source *at) {
-    if (__builtin_expect(!all_initialised<BYTES>(address), 0)) {
-        access_uninitialised({address, BYTES, KIND, pc, at});
-    }
+    if (__builtin_expect(!all_initialised<BYTES>(address), 0)) { access_uninitialised({address, BYTES, KIND, pc, at}); }
     uint64_t order = address - SHARED < SHARED_SPAN ? now.order_shared : now.order_global;
     uint64_t bytes = BYTES == 1 ? (address & 1 ? 2 << 3 : 1 << 3) : STAMP_BYTES;
     uint64_t mine = now.me | stamp_of_pc(pc) | bytes;

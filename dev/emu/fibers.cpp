@@ -16,8 +16,6 @@
 
 namespace emu {
 
-__thread Now now;
-
 // ---- The switch: pushes the callee-saved registers, stores the stack pointer at *save, and goes on from `to` ----
 
 extern "C" void emu_switch(void **save, void *to);
@@ -104,14 +102,6 @@ constexpr int RETURN_WORD = 11; // x30
 
 // ---- Stacks: each with an inaccessible page below, kept for reuse by the worker ----
 
-constexpr size_t GUARD_BYTES = 16 << 10; // a multiple of every page size in use except 64 KiB
-
-struct Stack {
-    char *base;
-    size_t colour; // stacks begin at different cache lines, so that they do not displace each other
-    Stack *next_free;
-};
-
 static __thread Stack *free_stacks;
 static __thread size_t stacks_made;
 
@@ -146,13 +136,6 @@ static void *prepare(Stack *stack) {
     memset(frame, 0, SAVED_WORDS * sizeof(void *));
     frame[RETURN_WORD] = reinterpret_cast<void *>(emu_fiber_entry);
     return frame;
-}
-
-bool stack_holds(const Stack *stack, uintptr_t address) {
-    return stack && address - reinterpret_cast<uintptr_t>(stack->base) < STACK_BYTES;
-}
-bool stack_guard_holds(const Stack *stack, uintptr_t address) {
-    return stack && reinterpret_cast<uintptr_t>(stack->base) - address - 1 < GUARD_BYTES;
 }
 
 // ---- Who runs next ----

@@ -8,50 +8,12 @@
 #include <string.h>
 #include <atomic>
 #include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
 namespace emu {
-
-// ---- Schedules ----
-
-static Schedule parse_schedule(const char *text) {
-    if (strcmp(text, "forward") == 0) { return {Schedule::FORWARD, 0}; }
-    if (strcmp(text, "reversed") == 0) { return {Schedule::REVERSED, 0}; }
-    char *end;
-    unsigned long long seed = strncmp(text, "random:", 7) == 0 ? strtoull(text + 7, &end, 10) : 0;
-    if (strncmp(text, "random:", 7) != 0 || end == text + 7 || *end != '\0') {
-        report({nullptr, 0}, format("schedule \"%s\": expected forward, reversed or random:SEED", text));
-    }
-    return {Schedule::RANDOM, seed};
-}
-
-static Schedule &current_schedule() {
-    static Schedule current = parse_schedule(getenv("EMU_SCHEDULE") ? getenv("EMU_SCHEDULE") : "forward");
-    return current;
-}
-
-Schedule schedule() { return current_schedule(); }
-void set_schedule(const char *text) { current_schedule() = parse_schedule(text); }
-
-uint64_t random_bits(uint64_t *state) { // splitmix64
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-template <class T> static void order_items(T *order, size_t n, Schedule how, uint64_t salt) {
-    for (size_t i = 0; i < n; i++) { order[i] = static_cast<T>(how.order == Schedule::REVERSED ? n - 1 - i : i); }
-    if (how.order != Schedule::RANDOM) { return; }
-    uint64_t state = how.seed * 0x2545f4914f6cdd1d + salt;
-    for (size_t i = n; i > 1; i--) { std::swap(order[i - 1], order[random_bits(&state) % i]); }
-}
-
-void fill_order(uint8_t *order, int n, uint64_t salt) { order_items(order, static_cast<size_t>(n), schedule(), salt); }
 
 // ---- Worker threads ----
 
@@ -137,31 +99,6 @@ class Pool {
 
 // ---- The launch ----
 
-struct KernelLimits {
-    std::mutex mutex;
-    std::map<const void *, size_t> dynamic_bytes; // [kernel]: the limit that cudaFuncSetAttribute set
-};
-static KernelLimits &limits() {
-    static KernelLimits *all = new KernelLimits;
-    return *all;
-}
-
-size_t allowed_shared_bytes(const void *function) {
-    std::lock_guard<std::mutex> guard(limits().mutex);
-    auto found = limits().dynamic_bytes.find(function);
-    return found == limits().dynamic_bytes.end() ? SHARED_BYTES_DEFAULT : found->second;
-}
-
-bool has_allowed_bytes(const void *function) {
-    std::lock_guard<std::mutex> guard(limits().mutex);
-    return limits().dynamic_bytes.count(function) > 0;
-}
-
-void allow_shared_bytes(const void *function, size_t bytes) {
-    std::lock_guard<std::mutex> guard(limits().mutex);
-    limits().dynamic_bytes[function] = bytes;
-}
-
 static void check_shape(const Kernel &kernel) {
     const dim3 g = kernel.grid, b = kernel.block;
     if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0) {
@@ -220,7 +157,7 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
     std::lock_guard<std::mutex> guard(one_at_a_time);
     kernel.number = ++launches;
     order->resize(size_t(grid.x) * grid.y * grid.z);
-    order_items(order->data(), order->size(), schedule(), kernel.number);
+    fill_order(order->data(), order->size(), kernel.number);
     SignalsHeldBack held_back;
     begin_kernel(&kernel);
     pool->run(kernel, *order);

@@ -1,29 +1,11 @@
-// Hands out device, pinned and shared memory from arenas: ranges of addresses that are reserved once. Addresses of
-// freed memory are never used again, so a stale pointer is always recognised.
-#include "runtime.h"
+// CUDA's functions that allocate, copy and fill memory. The memory itself is in heap.cpp.
 #include "memory.h"
 #include "streams.h"
-#include "include/emu.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include <algorithm>
-#include <atomic>
-#if EMU_ASAN
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(begin, bytes) ((void)(begin), (void)(bytes))
-#define ASAN_UNPOISON_MEMORY_REGION(begin, bytes) ((void)(begin), (void)(bytes))
-#endif
 
 namespace emu {
-
-static std::atomic<int64_t> allocations;
-static std::atomic<uint64_t> version{1};
-uint64_t allocations_version() { return version.load(std::memory_order_relaxed); }
-int64_t allocation_count() { return allocations.load(); }
 
 size_t device_capacity() {
     static const size_t bytes = [] {
@@ -34,135 +16,12 @@ size_t device_capacity() {
     return bytes;
 }
 
-void reserve_arenas() {
-    static const bool done = [] {
-        void *want = reinterpret_cast<void *>(ARENA);
-        void *got =
-            mmap(want, ARENA_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (got != want) { report({nullptr, 0}, "cannot reserve the addresses of device memory", "  see ulimit -v"); }
-        reserve_shadows();
-        catch_faults();
-        return true;
-    }();
-    (void)done;
-}
-
-char *shared_window(int worker) {
-    reserve_arenas();
-    char *window = reinterpret_cast<char *>(SHARED + static_cast<uintptr_t>(worker) * SHARED_WINDOW);
-    if (mprotect(window, SHARED_WINDOW, PROT_READ | PROT_WRITE) != 0) {
-        report({nullptr, 0}, "cannot map shared memory");
-    }
-    return window;
-}
-
-// Tells AddressSanitizer the bounds, because it knows none in the arenas.
-void set_accessible(const void *pointer, size_t bytes, bool yes) {
-    if (yes) { ASAN_UNPOISON_MEMORY_REGION(pointer, bytes); }
-    if (!yes) { ASAN_POISON_MEMORY_REGION(pointer, bytes); }
-}
-
-// ---- Allocations ----
-
-Heap &device_heap() {
-    static Heap *heap = new Heap{ARENA, DEVICE_SPAN};
-    return *heap;
-}
-Heap &pinned_heap() {
-    static Heap *heap = new Heap{PINNED, PINNED_SPAN};
-    return *heap;
-}
-
-static size_t page_bytes() {
-    static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return bytes;
-}
-
-// Large allocations are multiples of this and have huge pages, where the system gives some: each launch protects device
-// memory twice, and small pages would take a tenth of a short run.
-constexpr size_t HUGE_PAGE = 2 << 20;
-
-static size_t page_of(size_t bytes) { return bytes < HUGE_PAGE ? page_bytes() : HUGE_PAGE; }
-static size_t whole_pages(size_t bytes) { return (bytes + page_of(bytes) - 1) / page_of(bytes) * page_of(bytes); }
-
-// Makes new pages between pages that stay inaccessible. Where nothing checks reads of what was never written, they are
-// filled with 0xff: NaN in every float format.
-void *Heap::allocate(size_t bytes) {
-    std::lock_guard<std::mutex> guard(mutex);
-    reserve_arenas();
-    size_t pages = whole_pages(bytes), align = page_of(bytes);
-    uintptr_t begin = (base + used + page_bytes() + align - 1) / align * align;
-    if (begin + pages + page_bytes() > base + span) { return nullptr; }
-    void *memory = reinterpret_cast<void *>(begin);
-    if (mprotect(memory, pages, PROT_READ | PROT_WRITE) != 0) { return nullptr; }
-    madvise(memory, pages, MADV_HUGEPAGE);
-    used = begin + pages - base;
-    live_bytes += bytes;
-    blocks[begin] = {begin, bytes, true, static_cast<int>(blocks.size())};
-    live.push_back(&blocks[begin]);
-    if (!access_checks) { memset(memory, 0xff, bytes); }
-    set_accessible(static_cast<char *>(memory) + bytes, pages - bytes, false);
-    allocations++, version++;
-    return memory;
-}
-
-// Returns null if no live allocation begins at the pointer.
-Allocation *Heap::find_begin(const void *pointer) {
-    auto found = blocks.find(reinterpret_cast<uintptr_t>(pointer));
-    return found == blocks.end() || !found->second.live ? nullptr : &found->second;
-}
-
-void Heap::release(Allocation *allocation) {
-    std::lock_guard<std::mutex> guard(mutex);
-    size_t pages = whole_pages(allocation->bytes);
-    void *memory = reinterpret_cast<void *>(allocation->begin);
-    mprotect(memory, pages, PROT_NONE);
-    madvise(memory, pages, MADV_DONTNEED);
-    set_initialised(memory, allocation->bytes, false);
-    allocation->live = false;
-    live.erase(std::find(live.begin(), live.end(), allocation));
-    version++;
-    live_bytes -= allocation->bytes;
-}
-
-// Returns the allocation, live or freed, that holds the address or lies nearest.
-const Allocation *Heap::nearest(uintptr_t address) {
-    std::lock_guard<std::mutex> guard(mutex);
-    auto after = blocks.upper_bound(address);
-    const Allocation *next = after == blocks.end() ? nullptr : &after->second;
-    const Allocation *before = after == blocks.begin() ? nullptr : &std::prev(after)->second;
-    if (!before || !next) { return before ? before : next; }
-    return address - before->begin < before->bytes || address - (before->begin + before->bytes) < next->begin - address
-               ? before
-               : next;
-}
-
-// ---- Host code cannot touch device memory ----
-
-static std::mutex lock_mutex;
-static int unlocked;
-
-void Heap::protect(int protection) {
-    std::lock_guard<std::mutex> guard(mutex);
-    for (const Allocation *a : live) {
-        mprotect(reinterpret_cast<void *>(a->begin), whole_pages(a->bytes), protection);
-    }
-}
-
-void unlock_device_memory() {
-    std::lock_guard<std::mutex> guard(lock_mutex);
-    if (unlocked++ == 0) { device_heap().protect(PROT_READ | PROT_WRITE); }
-}
-void lock_device_memory() {
-    std::lock_guard<std::mutex> guard(lock_mutex);
-    if (--unlocked == 0) { device_heap().protect(PROT_NONE); }
-}
-
 static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t limit) {
     if (pointer == nullptr) { return remember_error(cudaErrorInvalidValue); }
     *pointer = nullptr;
     if (bytes == 0) { return cudaSuccess; }
     if (bytes > limit || heap.live_bytes > limit - bytes) { return remember_error(cudaErrorMemoryAllocation); }
+    catch_faults();
     unlock_device_memory();
     *pointer = heap.allocate(bytes);
     lock_device_memory();
@@ -183,30 +42,6 @@ static cudaError_t release(Heap &heap, void *pointer, const char *function, Sour
     check_free(allocation->begin, allocation->bytes, function, at);
     heap.release(allocation);
     return cudaSuccess;
-}
-
-bool is_managed(const void *pointer) {
-    uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-    const Allocation *a = in_pinned_arena(pointer) ? pinned_heap().nearest(address) : nullptr;
-    return a != nullptr && a->managed && address - a->begin < a->bytes;
-}
-
-std::string describe_address(uintptr_t address) {
-    const void *pointer = reinterpret_cast<const void *>(address);
-    if (!in_device_arena(pointer) && !in_pinned_arena(pointer)) { return ""; }
-    const Allocation *a = (in_device_arena(pointer) ? device_heap() : pinned_heap()).nearest(address);
-    if (a == nullptr) { return "  nothing is allocated"; }
-    const char *state = a->live ? "" : "freed ";
-    if (address < a->begin) {
-        return format("  %zu bytes before the %sallocation of %zu bytes at 0x%zx", a->begin - address, state, a->bytes,
-                      a->begin);
-    }
-    size_t offset = address - a->begin;
-    if (offset < a->bytes) {
-        return format("  %zu bytes into the %sallocation of %zu bytes at 0x%zx", offset, state, a->bytes, a->begin);
-    }
-    return format("  %zu bytes after the end of the %sallocation of %zu bytes at 0x%zx", offset - a->bytes, state,
-                  a->bytes, a->begin);
 }
 
 } // namespace emu

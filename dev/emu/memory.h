@@ -1,4 +1,4 @@
-// The tables of allocations, for memory.cpp, access.cpp and streams.cpp.
+// The tables of allocations.
 #ifndef EMU_MEMORY_H
 #define EMU_MEMORY_H
 
@@ -40,8 +40,6 @@ void reserve_shadows();
 const Operation *current_operation();
 bool current_operation_copies(); // the current operation copies uninitialised bytes without reading their values
 void operation_may_copy_uninitialised(); // marks the current operation so
-bool stack_holds(const Stack *stack, uintptr_t address);
-bool stack_guard_holds(const Stack *stack, uintptr_t address);
 
 std::string describe_address(uintptr_t address);
 bool is_managed(const void *pointer);

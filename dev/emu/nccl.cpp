@@ -399,26 +399,6 @@ std::string host_name() {
     return name;
 }
 
-ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at) {
-    int device = 0;
-    Received nothing;
-    const File file = open_file(id.file);
-    if (file.shared == nullptr) {
-        const std::string why = words("no memory is shared with process %d on %s, which made the id (%s)", id.file.pid,
-                                      id.host, strerror(errno));
-        return fail(ncclSystemError, why + "; all ranks must run on one machine");
-    }
-    if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
-    auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, file, file.shared->group + id.group});
-    enter(*made, host_name(), at);
-    const bool all = meet({new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, at)}, &nothing);
-    if (!all) { return ncclRemoteError; }
-    std::lock_guard<std::mutex> guard(handles_mutex);
-    if (handles.empty()) { on_exit(warn_of_live_comms, nullptr); }
-    handles.push_back(*comm = made.release());
-    return ncclSuccess;
-}
-
 } // namespace
 
 // ---- The interface ----
@@ -458,6 +438,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, const char *file, int line) {
     Id where;
+    int device = 0;
+    Received nothing;
     memcpy(&where, &id, sizeof(where));
     host_only("ncclCommInitRank", {file, line});
     if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
@@ -472,7 +454,21 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
         fprintf(stderr, "emu: NCCL INFO NCCL_NVLS_ENABLE set by environment to %s.\n", nvls);
     }
     *comm = nullptr;
-    return join(comm, ranks, where, rank, {file, line});
+    const File found = open_file(where.file);
+    if (found.shared == nullptr) {
+        return fail(ncclSystemError, words("no memory is shared with process %d on %s, which made the id (%s); all "
+                                           "ranks must run on one machine",
+                                           where.file.pid, where.host, strerror(errno)));
+    }
+    if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
+    auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, found, found.shared->group + where.group});
+    const Call init = new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, {file, line});
+    enter(*made, host_name(), {file, line});
+    if (!meet({init}, &nothing)) { return ncclRemoteError; }
+    std::lock_guard<std::mutex> guard(handles_mutex);
+    if (handles.empty()) { on_exit(warn_of_live_comms, nullptr); }
+    handles.push_back(*comm = made.release());
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {

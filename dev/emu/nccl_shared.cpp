@@ -1,5 +1,5 @@
-// The file that emulated NCCL communicators share: texts, how processes open it, how they wait, and how they notice
-// that a rank has ended or that ranks wait for each other.
+// The file that emulated NCCL communicators share: types, texts, how processes open it, how they wait, and how they
+// notice that a rank has ended or that ranks wait for each other.
 #include "nccl_shared.h"
 
 #include <errno.h>
@@ -13,9 +13,44 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 namespace emu {
 namespace nccl {
+
+// ---- Types. Each partial sum of 16-bit floats is rounded, as a ring of GPUs passes it on ----
+
+// Arithmetic of 16-bit floats is that of float. Sums and products of integers wrap around.
+template <class T> using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
+template <class T> using Sum = std::conditional_t<std::is_integral<T>::value, uint64_t, Wide<T>>;
+
+template <class T> static T combine(uint32_t reduction, T a, T b) {
+    const Wide<T> x = static_cast<Wide<T>>(a), y = static_cast<Wide<T>>(b);
+    const Sum<T> u = static_cast<Sum<T>>(x), v = static_cast<Sum<T>>(y);
+    if (reduction == ncclProd) { return static_cast<T>(u * v); }
+    if (reduction != ncclMax && reduction != ncclMin) { return static_cast<T>(u + v); }
+    if constexpr (std::is_integral<T>::value) { return (x < y) == (reduction == ncclMax) ? b : a; }
+    return static_cast<T>(reduction == ncclMax ? std::fmax(x, y) : std::fmin(x, y));
+}
+
+template <class T> static void reduce(uint32_t reduction, void *sum, const void *next, size_t count) {
+    T *to = static_cast<T *>(sum);
+    for (size_t i = 0; i < count; i++) { to[i] = combine(reduction, to[i], static_cast<const T *>(next)[i]); }
+}
+
+template <class T> static void divide(void *sum, size_t count, int ranks) {
+    T *to = static_cast<T *>(sum);
+    const Wide<T> n = static_cast<Wide<T>>(ranks);
+    for (size_t i = 0; i < count; i++) { to[i] = static_cast<T>(static_cast<Wide<T>>(to[i]) / n); }
+}
+
+template <class T> static constexpr Type type(const char *name) { return {name, sizeof(T), reduce<T>, divide<T>}; }
+const Type TYPES[ncclNumTypes] = {
+    type<int8_t>("int8"),    type<uint8_t>("uint8"),          type<int32_t>("int32"),  type<uint32_t>("uint32"),
+    type<int64_t>("int64"),  type<uint64_t>("uint64"),        type<__half>("float16"), type<float>("float32"),
+    type<double>("float64"), type<__nv_bfloat16>("bfloat16"),
+};
 
 std::string words(const char *text, ...) {
     char line[1024];
@@ -95,12 +130,9 @@ void hold(const File &file, int byte) {
     fcntl(file.descriptor, F_OFD_SETLK, &lock);
 }
 
-static bool is_alive(const File &file, int pid, int byte) {
-    struct flock lock = lock_of(byte);
+static bool is_alive(const File &file, int pid, ptrdiff_t byte) {
+    struct flock lock = lock_of(static_cast<int>(byte));
     return pid == file.pid || fcntl(file.descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-static bool is_alive(const File &file, const Member &m) {
-    return is_alive(file, m.pid, static_cast<int>(&m - file.shared->member));
 }
 
 void ring(Member *m) {
@@ -121,10 +153,12 @@ void blame(const ncclComm &comm, const std::string &problem) {
 
 // A rank that has left may end when this rank has left, too. Before all have joined the maker of the id must live.
 void find_ended(const ncclComm &comm) {
-    const int byte = MEMBERS_MOST + static_cast<int>(comm.group - comm.file.shared->group);
+    const File &file = comm.file;
+    const ptrdiff_t of_maker = MEMBERS_MOST + (comm.group - file.shared->group);
     for (int r = 0; r < comm.group->ranks; r++) {
         Member &m = comm.member(r);
-        const bool lives = m.joined ? is_alive(comm.file, m) : is_alive(comm.file, comm.group->maker, byte);
+        const bool lives =
+            m.joined ? is_alive(file, m.pid, &m - file.shared->member) : is_alive(file, comm.group->maker, of_maker);
         if (lives || m.ended || (m.left && comm.own().left)) { continue; }
         m.ended = true;
         blame(comm, (m.joined ? who(m) : "the process that made the id") + " has ended");
@@ -174,7 +208,7 @@ static bool leads_back(Shared *shared, const Member *from, std::vector<const Mem
 // Do the waits of a communicator end soon, because a rank has ended?
 static bool fails(const File &file, const Group &group) {
     const Member *first = file.shared->member + group.first;
-    auto is_dead = [&](const Member &m) { return !is_alive(file, m); };
+    auto is_dead = [&](const Member &m) { return !is_alive(file, m.pid, &m - file.shared->member); };
     return group.problem[0] != '\0' || std::any_of(first, first + group.ranks, is_dead);
 }
 

@@ -108,8 +108,6 @@ struct ncclComm { // never freed, so that a stale handle is recognised
 namespace emu {
 namespace nccl {
 
-// ---- nccl_shared.cpp ----
-
 std::string words(const char *text, ...) __attribute__((format(printf, 1, 2))); // formats what is no report
 const char *name_of(Kind kind);                                                 // "ncclAllReduce"
 std::string to_text(const Call &call); // "ncclAllReduce of 8 float32 (sum), at a.cu:3"
@@ -126,8 +124,6 @@ bool sleep_at(Member *member, uint32_t heard);                // returns false i
 void blame(const ncclComm &comm, const std::string &problem); // the communicator fails; its first problem stays
 void find_ended(const ncclComm &comm);                        // blames a rank whose process has ended
 void find_cycle(const ncclComm &comm);                        // reports it if ranks wait for each other
-
-// ---- nccl_reduce.cpp ----
 
 struct Type {
     const char *name;

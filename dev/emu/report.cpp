@@ -12,6 +12,7 @@
 
 namespace emu {
 
+__thread Now now;
 __thread bool reporting;
 
 // Only reports use text, and each begins with a call of format.

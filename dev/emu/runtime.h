@@ -1,19 +1,23 @@
 // The interfaces between the parts of the emulator's runtime. .cu files do not include this: they include
 // cuda_runtime.h, emu.h and emu_ptx.h only.
 //
-//   fibers.cpp        blocks, warps and threads: who runs next; barriers and warp collectives
-//   launch.cpp        checks a launch and spreads its blocks over the worker threads
-//   warp_ops.cpp      shuffles, votes, ldmatrix, mma, cp.async
-//   memory.cpp        the arenas of device, pinned and shared memory; cudaMalloc, cudaMemcpy
-//   streams.cpp       streams, events, and which operation is ordered before which
-//   access.cpp        the check of one load or store
-//   fences.cpp        what __threadfence and atomics order between blocks
-//   access_hooks.cpp  what the compiler calls before each load and store
-//   meter*.cpp        what a profiler would count
-//   faults.cpp        reports accesses to inaccessible pages
-//   device.cpp        cudaGetDeviceProperties and other questions about the device
-//   nccl*.cpp         collectives between processes
+// In layers, the lowest first. A file uses what its layer and lower ones define (dev/house.py checks it).
 //   report.cpp        how a mistake is reported
+//   settings.cpp      what is set for the whole process
+//   heap.cpp          the arenas of device, pinned and shared memory, and what is known of each byte
+//   clocks.cpp        which operation is ordered before which
+//   meter*.cpp        what a profiler would count
+//   access.cpp        the check of one load or store
+//   access_hooks.cpp  what the compiler calls before each load and store
+//   fences.cpp        what __threadfence and atomics order between blocks
+//   faults.cpp        reports accesses to inaccessible pages
+//   fibers.cpp        blocks, warps and threads: who runs next; barriers and warp collectives
+//   warp_ops.cpp      shuffles, votes, ldmatrix, mma, cp.async
+//   memory.cpp        cudaMalloc, cudaMemcpy
+//   streams.cpp       streams, events, and the operations on them
+//   launch.cpp        checks a launch and spreads its blocks over the worker threads
+//   device.cpp        cudaGetDeviceProperties and other questions about the device
+//   cu*.cpp, nccl*.cpp  the libraries
 #ifndef EMU_RUNTIME_H
 #define EMU_RUNTIME_H
 
@@ -46,6 +50,7 @@ constexpr size_t STACK_BYTES = 256 << 10; // of a thread: red zones make frames 
 #else
 constexpr size_t STACK_BYTES = 64 << 10;
 #endif
+constexpr size_t GUARD_BYTES = 16 << 10; // below a stack; a multiple of every page size in use except 64 KiB
 
 struct Source { // a line of a program
     const char *file;
@@ -102,7 +107,12 @@ struct CopyGroup { // a committed group of cp.async
 };
 
 struct Warp;
-struct Stack;
+
+struct Stack { // of a thread, with an inaccessible part below
+    char *base;
+    size_t colour; // stacks begin at different cache lines, so that they do not displace each other
+    Stack *next_free;
+};
 
 struct alignas(64) Thread {
     // What a switch and a collective touch lies in one cache line.
@@ -124,6 +134,13 @@ struct alignas(64) Thread {
     std::vector<AsyncCopy> copies;
     std::vector<CopyGroup> copy_groups;
 };
+
+inline bool stack_holds(const Stack *stack, uintptr_t address) {
+    return stack && address - reinterpret_cast<uintptr_t>(stack->base) < STACK_BYTES;
+}
+inline bool stack_guard_holds(const Stack *stack, uintptr_t address) {
+    return stack && reinterpret_cast<uintptr_t>(stack->base) - address - 1 < GUARD_BYTES;
+}
 
 struct Warp {
     Thread *threads;
@@ -201,8 +218,9 @@ struct Schedule {
 Schedule schedule();
 uint64_t random_bits(uint64_t *state);
 void fill_order(uint8_t *order, int n, uint64_t salt);
+void fill_order(uint32_t *order, size_t n, uint64_t salt);
 
-// ---- Memory (memory.cpp) ----
+// ---- Memory (heap.cpp) ----
 
 constexpr uintptr_t ARENA = 0x200000000000; // all addresses that the emulator hands out begin here
 constexpr uintptr_t DEVICE_SPAN = uintptr_t(128) << 30;

@@ -1,4 +1,4 @@
-// The handles and clocks of streams and events, for streams.cpp and memory.cpp.
+// The handles and clocks of streams and events.
 #ifndef EMU_STREAMS_H
 #define EMU_STREAMS_H
 
@@ -54,6 +54,9 @@ cudaStream_t find_stream(cudaStream_t stream, const char *function, Source at);
 cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at);
 cudaStream_t add_stream(bool blocking);
 Clock clock_of_next(cudaStream_t stream); // of the stream's next operation
+uint64_t oldest_not_done(const Clock &clock, uint64_t next);
+void host_waits_for(const Clock &clock);
+void synchronize(const Clock &clock); // the host waits, and it is counted
 
 } // namespace emu
 

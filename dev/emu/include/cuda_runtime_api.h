@@ -1,5 +1,5 @@
 // The part of the CUDA runtime's host API that this project uses. Copies, fills and launches are done when the call
-// returns. The clocks of the streams (streams.cpp) find a program that relies on a result without waiting for it.
+// returns. The clocks of the streams (clocks.cpp) find a program that relies on a result without waiting for it.
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H
 

@@ -73,6 +73,7 @@ def test_rules(check):
     ("FILES", {"train_gpt2.cu": 30}, house.check_rooms, "train_gpt2.cu: .* lines of 30"),
     ("PROGRAMS", ["dev/test/test.h"], house.check_prints, r"dev/test/test.h: prints past say\(\): .*"),
     ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),
+    ("EMU", [" ".join(house.EMU[:4]), *house.EMU[:3:-1]], house.check_emu, "dev/emu/nccl.cpp: uses op_begin of .*"),
     ("PROGRAMS", ["llmc/data/tokenizer.h"], house.check_sections, "llmc/data/tokenizer.h: section 2: .* has none"),
     ("WIDTH", 100, house.check_widths, "dev/house.py: line .* columns of 100"),
     ("FUNCTION_LINES", 40, house.check_code, "llmc/layers/layernorm.cuh: layernorm_backward_kernel: .* lines of 40"),
