@@ -16,31 +16,18 @@ struct cublasContext {
 
 namespace {
 
-// alpha, beta: read when the operation runs if it is in device memory, else now.
-struct Scalar {
-    const void *device; // null: it is `value`
-    float value;
-    float get() const {
-        if (device == nullptr) { return value; }
-        op_read(device, sizeof(float));
-        return *static_cast<const float *>(device);
-    }
-};
-Scalar scalar_of(cublasHandle_t handle, const void *pointer) {
-    if (handle->device_scalars) { return {pointer, 0.0f}; }
-    return {nullptr, *static_cast<const float *>(pointer)};
-}
-
-// Does the work as an operation on the handle's stream.
-template <class Work> void run(cudaStream_t stream, const char *name, Source at, const Work &work) {
-    op_begin(stream, name, at.file, at.line);
-    work();
+// Does the work as an operation on the handle's stream. Reads alpha and beta in it, because they may be in device
+// memory.
+template <class Work> cublasStatus_t run(cublasHandle_t handle, const char *name, Source at, const Work &work) {
+    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    op_begin(handle->stream, name, at.file, at.line);
+    const cublasStatus_t status = work();
     op_end();
+    return status;
 }
-template <class Work> cublasStatus_t submit(cublasHandle_t handle, const char *name, Source at, Work work) {
-    host_only(name, at);
-    run(handle->stream, name, at, work);
-    return CUBLAS_STATUS_SUCCESS;
+float scalar(cublasHandle_t handle, const void *pointer) {
+    if (handle->device_scalars) { op_read(pointer, sizeof(float)); }
+    return *static_cast<const float *>(pointer);
 }
 
 // ---- Vectors ----
@@ -59,6 +46,9 @@ void note(const Vector &x, bool write) {
 
 double dot(const Vector &x, const Vector &y) {
     double sum = 0.0;
+    note(x, false);
+    if (y.data != x.data || y.step != x.step) { note(y, false); }
+    meter_operation_flops(2.0 * static_cast<double>(x.n));
     for (int64_t i = 0; i < x.n; i++) { sum += static_cast<double>(x[i]) * static_cast<double>(y[i]); }
     return sum;
 }
@@ -68,13 +58,14 @@ Vector vector_of(const float *data, int n, int step) { return {const_cast<float 
 // A result in host memory is there when the call returns.
 template <class Value>
 cublasStatus_t give_result(cublasHandle_t handle, const char *name, Source at, float *result, Value value) {
-    bool on_device = handle->device_scalars;
-    cublasStatus_t status = submit(handle, name, at, [=] {
-        float x = value();
-        if (on_device) { op_write(result, sizeof(float)); }
+    const cublasStatus_t status = run(handle, name, at, [&] {
+        if (result == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        const float x = static_cast<float>(value());
+        if (handle->device_scalars) { op_write(result, sizeof(float)); }
         *result = x;
+        return CUBLAS_STATUS_SUCCESS;
     });
-    if (!on_device) { wait_for_stream(handle->stream); }
+    if (status == CUBLAS_STATUS_SUCCESS && !handle->device_scalars) { wait_for_stream(handle->stream); }
     return status;
 }
 
@@ -164,16 +155,15 @@ void multiply_by_pointers(const Multiply &mm, bool tf32, float alpha, float beta
 
 cublasStatus_t multiply(cublasHandle_t handle, const char *name, Source at, Multiply mm) {
     mm.name = name, mm.at = at;
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (!valid(mm)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (!known(mm)) { return refuse(mm); }
-    if (mm.m == 0 || mm.n == 0 || mm.batch == 0) { return CUBLAS_STATUS_SUCCESS; }
-    if (mm.A.data == nullptr || mm.B.data == nullptr || mm.C.data == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    bool tf32 = mm.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || (handle->tf32 && mm.A.type == CUDA_R_32F);
-    Scalar alpha = scalar_of(handle, mm.alpha), beta = scalar_of(handle, mm.beta);
-    return submit(handle, mm.name, mm.at, [=] {
-        float a = alpha.get(), b = beta.get();
-        mm.by_pointers ? multiply_by_pointers(mm, tf32, a, b) : multiply_one(mm, mm.batch, tf32, a, b);
+    return run(handle, name, at, [&] {
+        if (!valid(mm)) { return CUBLAS_STATUS_INVALID_VALUE; }
+        if (!known(mm)) { return refuse(mm); }
+        if (mm.m == 0 || mm.n == 0 || mm.batch == 0) { return CUBLAS_STATUS_SUCCESS; }
+        if (!mm.A.data || !mm.B.data || !mm.C.data) { return CUBLAS_STATUS_INVALID_VALUE; }
+        const bool tf32 = mm.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || (handle->tf32 && mm.A.type == CUDA_R_32F);
+        const float alpha = scalar(handle, mm.alpha), beta = scalar(handle, mm.beta);
+        mm.by_pointers ? multiply_by_pointers(mm, tf32, alpha, beta) : multiply_one(mm, mm.batch, tf32, alpha, beta);
+        return CUBLAS_STATUS_SUCCESS;
     });
 }
 
@@ -251,51 +241,37 @@ cublasStatus_t cublasGetMatrix(int rows, int cols, int bytes, const void *A, int
 
 cublasStatus_t cublasSaxpy(cublasHandle_t handle, int n, const float *alpha, const float *x, int incx, float *y,
                            int incy, const char *file, int line) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (alpha == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Scalar scale = scalar_of(handle, alpha);
-    Vector from = vector_of(x, n, incx), to = vector_of(y, n, incy);
-    return submit(handle, "cublasSaxpy", {file, line}, [=] {
-        float a = scale.get();
+    return run(handle, "cublasSaxpy", {file, line}, [&] {
+        if (alpha == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        const Vector from = vector_of(x, n, incx), to = vector_of(y, n, incy);
+        const float a = scalar(handle, alpha);
         note(from, false), note(to, false), note(to, true);
         meter_operation_flops(2.0 * static_cast<double>(to.n));
         for (int64_t i = 0; i < to.n; i++) { to[i] = fmaf(a, from[i], to[i]); }
+        return CUBLAS_STATUS_SUCCESS;
     });
 }
 cublasStatus_t cublasSscal(cublasHandle_t handle, int n, const float *alpha, float *x, int incx, const char *file,
                            int line) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (alpha == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Scalar scale = scalar_of(handle, alpha);
-    Vector v = vector_of(x, n, incx);
-    return submit(handle, "cublasSscal", {file, line}, [=] {
-        float a = scale.get();
+    return run(handle, "cublasSscal", {file, line}, [&] {
+        if (alpha == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        const Vector v = vector_of(x, n, incx);
+        const float a = scalar(handle, alpha);
         note(v, false), note(v, true);
         meter_operation_flops(static_cast<double>(v.n));
         for (int64_t i = 0; i < v.n; i++) { v[i] *= a; }
+        return CUBLAS_STATUS_SUCCESS;
     });
 }
 cublasStatus_t cublasSdot(cublasHandle_t handle, int n, const float *x, int incx, const float *y, int incy,
                           float *result, const char *file, int line) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (result == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Vector a = vector_of(x, n, incx), b = vector_of(y, n, incy);
-    return give_result(handle, "cublasSdot", {file, line}, result, [=] {
-        note(a, false), note(b, false);
-        meter_operation_flops(2.0 * static_cast<double>(a.n));
-        return static_cast<float>(dot(a, b));
-    });
+    const Vector a = vector_of(x, n, incx), b = vector_of(y, n, incy);
+    return give_result(handle, "cublasSdot", {file, line}, result, [&] { return dot(a, b); });
 }
 cublasStatus_t cublasSnrm2(cublasHandle_t handle, int n, const float *x, int incx, float *result, const char *file,
                            int line) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (result == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Vector v = vector_of(x, n, incx);
-    return give_result(handle, "cublasSnrm2", {file, line}, result, [=] {
-        note(v, false);
-        meter_operation_flops(2.0 * static_cast<double>(v.n));
-        return static_cast<float>(sqrt(dot(v, v)));
-    });
+    const Vector v = vector_of(x, n, incx);
+    return give_result(handle, "cublasSnrm2", {file, line}, result, [&] { return sqrt(dot(v, v)); });
 }
 
 // ---- Matrices ----
@@ -309,23 +285,21 @@ static Matrix column(const float *data, int64_t n, int64_t inc) {
 cublasStatus_t cublasSgemv(cublasHandle_t handle, cublasOperation_t trans, int m, int n, const float *alpha,
                            const float *A, int lda, const float *x, int incx, const float *beta, float *y, int incy,
                            const char *file, int line) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    bool right = m >= 0 && n >= 0 && lda >= std::max(1, m) && incx != 0 && incy != 0 && trans <= CUBLAS_OP_C;
-    if (!right || alpha == nullptr || beta == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (incx < 0 || incy < 0) {
-        fprintf(stderr, "emu: cublasSgemv with a negative increment is not part of the emulator, at %s:%d\n", file,
-                line);
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
-    if (m == 0 || n == 0) { return CUBLAS_STATUS_SUCCESS; }
-    int64_t rows = trans == CUBLAS_OP_N ? m : n, cols = trans == CUBLAS_OP_N ? n : m;
-    Matrix a = matrix_of({A, CUDA_R_32F, lda, 0}, trans, rows, cols, 1);
-    Matrix from = column(x, cols, incx), to = column(y, rows, incy);
-    Scalar scale = scalar_of(handle, alpha), keep = scalar_of(handle, beta);
-    bool tf32 = handle->tf32;
-    return submit(handle, "cublasSgemv", {file, line}, [=] {
-        float alpha_value = scale.get(), beta_value = keep.get();
-        multiply_matrices("cublasSgemv", {file, line}, a, from, to, tf32, alpha_value, beta_value);
+    return run(handle, "cublasSgemv", {file, line}, [&] {
+        bool right = m >= 0 && n >= 0 && lda >= std::max(1, m) && incx != 0 && incy != 0 && trans <= CUBLAS_OP_C;
+        if (!right || alpha == nullptr || beta == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        if (incx < 0 || incy < 0) {
+            fprintf(stderr, "emu: cublasSgemv with a negative increment is not part of the emulator, at %s:%d\n", file,
+                    line);
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+        if (m == 0 || n == 0) { return CUBLAS_STATUS_SUCCESS; }
+        int64_t rows = trans == CUBLAS_OP_N ? m : n, cols = trans == CUBLAS_OP_N ? n : m;
+        const Matrix a = matrix_of({A, CUDA_R_32F, lda, 0}, trans, rows, cols, 1);
+        const float scale = scalar(handle, alpha), keep = scalar(handle, beta);
+        multiply_matrices("cublasSgemv", {file, line}, a, column(x, cols, incx), column(y, rows, incy), handle->tf32,
+                          scale, keep);
+        return CUBLAS_STATUS_SUCCESS;
     });
 }
 

@@ -51,16 +51,8 @@ struct Algo {
     uint64_t workspace;
     uint32_t alignment[4];
     uint32_t bias_alignment, aux_alignment;
-    uint32_t kind; // in KINDS
+    bool drops_tail; // the last k % 64 terms of the sum, with EMU_CUBLASLT_FAULT=tail
 };
-
-// The algorithms of every problem. The faulty one is the first with EMU_CUBLASLT_FAULT=tail, else it is not there.
-struct Kind {
-    int parts;   // into how many parts the sum over k is split
-    int block_k; // a faulty algorithm leaves out the last k % block_k terms
-};
-const Kind KINDS[] = {{1, 0}, {2, 64}};
-const uint32_t KIND_WHOLE = 0, KIND_FAULTY = 1; // in KINDS
 
 bool cublaslt_fault(const char *name) {
     const char *fault = getenv("EMU_CUBLASLT_FAULT");
@@ -186,19 +178,11 @@ Problem problem_of(const Desc &desc, const Layout (&layouts)[4], const void *con
 // ---- Refusals ----
 
 bool known_epilogue(uint32_t epilogue) {
-    switch (epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT:
-    case CUBLASLT_EPILOGUE_BIAS:
-    case CUBLASLT_EPILOGUE_GELU:
-    case CUBLASLT_EPILOGUE_GELU_BIAS:
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-    case CUBLASLT_EPILOGUE_DGELU:
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-    case CUBLASLT_EPILOGUE_BGRADA:
-    case CUBLASLT_EPILOGUE_BGRADB: return true;
-    default: return false;
-    }
+    const uint32_t known[] = {CUBLASLT_EPILOGUE_DEFAULT,    CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_GELU,
+                              CUBLASLT_EPILOGUE_GELU_BIAS,  CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                              CUBLASLT_EPILOGUE_DGELU,      CUBLASLT_EPILOGUE_BGRADA,   CUBLASLT_EPILOGUE_BGRADB,
+                              CUBLASLT_EPILOGUE_DGELU_BGRAD};
+    return std::find(std::begin(known), std::end(known), epilogue) != std::end(known);
 }
 
 // 8-bit matrices can be multiplied if at least one is e4m3. The sums are exact fp32 sums.
@@ -504,36 +488,26 @@ void row_sums(float *sums, GemmMatrix x, int64_t rows, int64_t cols) {
 }
 
 struct Scratch {
-    std::vector<float> a, b, product, part, bias, column, gemm;
+    std::vector<float> a, b, product, bias, column, gemm;
 };
 
-// product (n, m) = op(A) op(B) by columns, with A and B transposed. The kind splits the sum over k. Each part is added
-// up by itself, and then the parts are added in order.
-void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind, Scratch *s) {
-    int threads = gemm_max_threads();
+// product (n, m) = op(A) op(B) by columns, with A and B transposed, of the first k terms.
+void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, int64_t k, Scratch *s) {
     auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
-    int64_t end = kind.block_k > 0 ? p.k - p.k % kind.block_k : p.k;
-    int64_t length = ceil_div_i64(p.k, kind.parts), count = p.m * p.n;
-    s->product.resize((size_t)count), s->part.resize((size_t)(kind.parts > 1 ? count : 0));
-    s->gemm.resize((size_t)gemm_workspace_floats(threads));
+    s->product.resize((size_t)(p.m * p.n));
+    s->gemm.resize((size_t)gemm_workspace_floats(gemm_max_threads()));
     Gemm mm = {&gemm_portable, s->gemm.data()};
-    if (end == 0) { s->product.assign((size_t)count, 0.0f); }
-    for (int64_t k = 0; k < end; k += length) {
-        float *out = k == 0 ? s->product.data() : s->part.data();
-        GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride, 0};
-        GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride, 0};
-        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, end - k), false, &mm);
-        for (int64_t i = 0; i < count && k > 0; i++) { s->product[(size_t)i] += out[i]; }
-    }
+    if (k == 0) { s->product.assign(s->product.size(), 0.0f); }
+    if (k > 0) { multiply(s->product.data(), p.m, B, A, nullptr, p.n, p.m, k, false, &mm); }
 }
 
 // Matrix b of the batch.
-void multiply(const Problem &p, int b, const Kind &kind, float alpha, float beta, Scratch *s) {
+void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scratch *s) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
     GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride, 0},
                B_transposed = {B.data, B.col_stride, B.row_stride, 0};
-    add_products(p, A_transposed, B_transposed, kind, s);
+    add_products(p, A_transposed, B_transposed, k, s);
     s->bias.resize((size_t)p.bias_count()), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
@@ -593,7 +567,7 @@ void emu::multiply_matrices(const char *name, Source at, const Matrix &A, const 
     report_overlap(name, p, at);
     note_accesses(p, beta, nullptr, 0);
     meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)C.batch);
-    for (int b = 0; b < C.batch; b++) { multiply(p, b, KINDS[KIND_WHOLE], alpha, beta, &scratch); }
+    for (int b = 0; b < C.batch; b++) { multiply(p, b, p.k, alpha, beta, &scratch); }
 }
 
 struct cublasLtContext {
@@ -615,10 +589,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-size_t cublasLtGetVersion(void) {
-    const char *wish = getenv("EMU_CUBLASLT_VERSION");
-    return wish ? strtoul(wish, nullptr, 10) : 120800;
-}
+size_t cublasLtGetVersion(void) { return 120800; }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {
     switch (status) {
@@ -716,13 +687,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set_attribute(preference, PREFERENCE_ATTRIBUTES, attribute, value, bytes);
 }
 
-static void fill_result(cublasLtMatmulHeuristicResult_t *result, const Algo &algo) {
-    memset(result, 0, sizeof(*result));
-    result->workspaceSize = algo.workspace;
-    result->state = CUBLAS_STATUS_SUCCESS;
-    result->wavesCount = 1.0f;
-}
-
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -739,11 +703,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     Preference wish = view<Preference>(preference);
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
-    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), 0};
+    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), false};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
     bool splits = (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // a separate step adds the parts
-    algo.kind = splits && cublaslt_fault("tail") ? KIND_FAULTY : KIND_WHOLE;
-    fill_result(&results[0], algo);
+    algo.drops_tail = splits && cublaslt_fault("tail");
+    results[0] = {{}, workspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
     store(&results[0].algo, algo);
     *returned = 1;
     return CUBLAS_STATUS_SUCCESS;
@@ -753,24 +717,8 @@ static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void 
     if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
     if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // the algorithm of another problem
-    if (algo->kind > KIND_FAULTY) { return CUBLAS_STATUS_INVALID_VALUE; }
-    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace) ||
-                  workspace_bytes == SIZE_MAX; // the caller only asks whether the algorithm can run
+    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace);
     return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
-}
-
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
-                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
-                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (!desc || !A || !B || !C || !D || !algo || !result) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Problem p = problem_of(view<Desc>(desc), {view<Layout>(A), view<Layout>(B), view<Layout>(C), view<Layout>(D)},
-                           {nullptr, nullptr, nullptr, nullptr});
-    Algo held = view<Algo>(algo);
-    cublasStatus_t status = check_problem(p);
-    if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, &held, nullptr, SIZE_MAX); }
-    if (status == CUBLAS_STATUS_SUCCESS) { fill_result(result, held); }
-    return status;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
@@ -792,7 +740,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     if (cublaslt_fault("execution")) { return CUBLAS_STATUS_EXECUTION_FAILED; }
-    const Kind kind = KINDS[algo != nullptr ? promised.kind : KIND_WHOLE];
+    const int64_t k = promised.drops_tail ? p.k - p.k % 64 : p.k;
     static thread_local Scratch scratch;
     emu::op_begin(stream, "cublasLtMatmul", file, line);
     float a = scalar(p.desc, alpha), b = scalar(p.desc, beta);
@@ -802,7 +750,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         note_accesses(p, b, workspace, promised.workspace);
         emu::meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.D.batch);
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
-        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind, a, b, &scratch); }
+        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, k, a, b, &scratch); }
     }
     emu::op_end();
     return status;

@@ -7,44 +7,10 @@
 #include "dev/test/layers/gpu_test.h"
 #include "dev/test/test_main.h"
 
-// The emulator's values are NVIDIA's: this compiles with both headers.
-static_assert(CUBLAS_STATUS_INVALID_VALUE == 7 && CUBLAS_STATUS_NOT_SUPPORTED == 15, "");
-static_assert(CUBLAS_STATUS_NOT_INITIALIZED == 1 && CUBLAS_STATUS_ALLOC_FAILED == 3, "");
-static_assert(CUBLAS_STATUS_ARCH_MISMATCH == 8 && CUBLAS_STATUS_MAPPING_ERROR == 11, "");
-static_assert(CUBLAS_STATUS_EXECUTION_FAILED == 13 && CUBLAS_STATUS_INTERNAL_ERROR == 14, "");
-static_assert(CUBLAS_STATUS_LICENSE_ERROR == 16 && CUBLAS_STATUS_SUCCESS == 0, "");
-static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1 && CUBLAS_OP_C == 2, "");
-static_assert(CUBLAS_COMPUTE_32F == 68 && CUBLAS_COMPUTE_32F_PEDANTIC == 69 && CUBLAS_COMPUTE_64F == 70, "");
-static_assert(CUBLAS_COMPUTE_32F_FAST_TF32 == 77 && CUBLAS_COMPUTE_32F_FAST_16BF == 75, "");
-static_assert(CUBLAS_COMPUTE_16F == 64 && CUBLAS_COMPUTE_32I == 72 && CUBLAS_COMPUTE_32F_FAST_16F == 74, "");
-static_assert(CUDA_R_32F == 0 && CUDA_R_64F == 1 && CUDA_R_16F == 2 && CUDA_R_8I == 3 && CUDA_R_32I == 10, "");
-static_assert(CUDA_R_16BF == 14 && CUDA_R_8F_E4M3 == 28 && CUDA_R_8F_E5M2 == 29, "");
-static_assert(CUBLASLT_POINTER_MODE_HOST == 0 && CUBLASLT_POINTER_MODE_DEVICE == 1, "");
-static_assert(CUBLASLT_ORDER_COL == 0 && CUBLASLT_ORDER_ROW == 1, "");
-static_assert(CUBLASLT_MATRIX_LAYOUT_TYPE == 0 && CUBLASLT_MATRIX_LAYOUT_ORDER == 1, "");
-static_assert(CUBLASLT_MATRIX_LAYOUT_ROWS == 2 && CUBLASLT_MATRIX_LAYOUT_COLS == 3, "");
-static_assert(CUBLASLT_MATRIX_LAYOUT_LD == 4 && CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT == 5, "");
-static_assert(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET == 6, "");
-static_assert(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE == 0 && CUBLASLT_MATMUL_DESC_SCALE_TYPE == 1, "");
-static_assert(CUBLASLT_MATMUL_DESC_POINTER_MODE == 2 && CUBLASLT_MATMUL_DESC_TRANSA == 3, "");
-static_assert(CUBLASLT_MATMUL_DESC_TRANSB == 4 && CUBLASLT_MATMUL_DESC_EPILOGUE == 7, "");
-static_assert(CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 && CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE == 10, "");
-static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 && CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12, "");
-static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE == 13, "");
-static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE == 22 && CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE == 26, "");
-static_assert(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER == 17 && CUBLASLT_MATMUL_DESC_B_SCALE_POINTER == 18, "");
-static_assert(CUBLASLT_MATMUL_DESC_FAST_ACCUM == 25, "");
-static_assert(CUBLASLT_EPILOGUE_DEFAULT == 1 && CUBLASLT_EPILOGUE_RELU == 2 && CUBLASLT_EPILOGUE_BIAS == 4, "");
-static_assert(CUBLASLT_EPILOGUE_GELU == 32 && CUBLASLT_EPILOGUE_GELU_BIAS == 36, "");
-static_assert(CUBLASLT_EPILOGUE_GELU_AUX == 160 && CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164, "");
-static_assert(CUBLASLT_EPILOGUE_DGELU == 192 && CUBLASLT_EPILOGUE_DGELU_BGRAD == 208, "");
+// The parts of an epilogue, which this test takes apart.
+static_assert(CUBLASLT_EPILOGUE_GELU_AUX_BIAS == (4 | 32 | 128) && CUBLASLT_EPILOGUE_DGELU_BGRAD == (16 | 64 | 128),
+              "");
 static_assert(CUBLASLT_EPILOGUE_BGRADA == 256 && CUBLASLT_EPILOGUE_BGRADB == 512, "");
-static_assert(CUBLASLT_REDUCTION_SCHEME_NONE == 0 && CUBLASLT_REDUCTION_SCHEME_INPLACE == 1, "");
-static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == 2 && CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == 4, "");
-static_assert(CUBLASLT_REDUCTION_SCHEME_MASK == 7 && CUBLASLT_MATMUL_PREF_SEARCH_MODE == 0, "");
-static_assert(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 && CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK == 3, "");
-static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES == 6, "");
-static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES == 7 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8, "");
 
 #define WORKSPACE_BYTES (1 << 16) // more would cost the emulator most of the time of this test
 
@@ -582,9 +548,8 @@ static void multiply_square(const DeviceArray<float> &A, const DeviceArray<float
 }
 
 struct Square {
-    DeviceArray<float> A{random_values(256, 1.0f, 1)}, B{random_values(256, 1.0f, 2)}, D{256}, unwritten{256},
-        small{255};
-    DeviceArray<uint8_t> workspace{WORKSPACE_BYTES}, other_workspace{WORKSPACE_BYTES};
+    DeviceArray<float> A{random_values(256, 1.0f, 1)}, B{random_values(256, 1.0f, 2)}, D{256}, D2{256}, unwritten{256};
+    DeviceArray<uint8_t> workspace{WORKSPACE_BYTES};
     cudaStream_t streams[2];
     Square() {
         for (cudaStream_t &stream : streams) { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
@@ -599,36 +564,16 @@ static const struct {
 } mistakes[] = {
     {"D overlaps A", [](Square &s) { multiply_square(s.A, s.B, s.A, s.workspace, 0); }},
     {"nitialised", [](Square &s) { multiply_square(s.A, s.unwritten, s.D, s.workspace, 0); }},
-    {"out of bounds", [](Square &s) { multiply_square(s.A, s.B, s.small, s.workspace, 0); }},
-    {"free",
-     [](Square &s) {
-         cudaFree(s.B.data);
-         multiply_square(s.A, s.B, s.D, s.workspace, 0);
-     }},
-    {"across streams",
-     [](Square &s) { // two multiplications at once in one workspace
-         DeviceArray<float> D2(256);
-         cudaDeviceSynchronize();
-         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
-         multiply_square(s.A, s.B, D2, s.workspace, s.streams[1]);
-     }},
-    {"across streams",
-     [](Square &s) { // the second reads what the first may not have finished
-         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
-         multiply_square(s.D, s.B, s.A, s.other_workspace, s.streams[1]);
-     }},
-    // Scales: one that nobody wrote, one of the host's, one that another stream may not have written yet.
-    {"nitialised", [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.unwritten.data); }},
+    {"nitialised", [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.unwritten.data); }}, // a scale
     {"not on the device", [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, new float(1.0f)); }},
     {"across streams",
-     [](Square &s) {
-         cudaMemsetAsync(s.unwritten.data, 0, 4, s.streams[0]);
-         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[1], s.unwritten.data);
-     }},
-    {NULL, [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.small.data); }},
-    {NULL,
-     [](Square &s) { // the steps of the mistakes, in order
+     [](Square &s) { // two multiplications at once in one workspace
          multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+         multiply_square(s.A, s.B, s.D2, s.workspace, s.streams[1]);
+     }},
+    {NULL,
+     [](Square &s) {
+         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0], s.A.data);
          cudaStreamSynchronize(s.streams[0]);
          multiply_square(s.D, s.B, s.A, s.workspace, s.streams[1]);
          cudaStreamSynchronize(s.streams[1]);
