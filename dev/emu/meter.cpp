@@ -366,15 +366,10 @@ void meter_launch_end(const Kernel &kernel) {
         count_touched(*worker, true, &total.meter.stores);
         for (size_t i = 0; i < worker->places.size(); i++) {
             if (worker->counts[i].is_empty()) { continue; }
-            total.add(worker->places[i], worker->counts[i]);
+            add(&total.places[worker->places[i]], worker->counts[i]);
             worker->counts[i] = PlaceCounts();
         }
-        total.meter.shuffles += worker->meter.shuffles;
-        total.meter.votes += worker->meter.votes;
-        total.meter.warp_syncs += worker->meter.warp_syncs;
-        total.meter.barriers += worker->meter.barriers;
-        total.meter.async_bytes += worker->meter.async_bytes;
-        total.meter.tensor_flops += worker->meter.tensor_flops;
+        add(&total.meter, worker->meter);
         worker->meter = Meter();
     }
 }

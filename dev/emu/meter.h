@@ -6,6 +6,7 @@
 #include "include/emu.h"
 
 #include <map>
+#include <type_traits>
 
 namespace emu {
 
@@ -36,8 +37,15 @@ struct KernelCounts {
     const char *name; // as the launch has it
     Meter meter;      // without what the places have counted
     std::map<Place, PlaceCounts> places;
-    void add(const Place &place, const PlaceCounts &counts);
 };
+
+// All counts are numbers of 64 bits.
+template <class Counts> void add(Counts *sum, const Counts &more) {
+    static_assert(std::is_trivially_copyable<Counts>::value && sizeof(Counts) % sizeof(uint64_t) == 0, "");
+    uint64_t *to = reinterpret_cast<uint64_t *>(sum);
+    const uint64_t *from = reinterpret_cast<const uint64_t *>(&more);
+    for (size_t i = 0; i < sizeof(Counts) / sizeof(uint64_t); i++) { to[i] += from[i]; }
+}
 
 KernelCounts &counts_of_kernel(const Kernel &kernel);
 void forget_counts();

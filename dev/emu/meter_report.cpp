@@ -56,25 +56,6 @@ void forget_counts() {
 
 // ---- Sums ----
 
-static void add(MemoryCounts *sum, const MemoryCounts &x) {
-    sum->requests += x.requests, sum->lanes += x.lanes, sum->aligned += x.aligned, sum->sectors += x.sectors;
-    sum->bytes += x.bytes, sum->unique_bytes += x.unique_bytes, sum->unique_sectors += x.unique_sectors;
-}
-static void add(SharedCounts *sum, const SharedCounts &x) {
-    sum->requests += x.requests, sum->lanes += x.lanes, sum->wavefronts += x.wavefronts, sum->conflicts += x.conflicts;
-}
-static void add(AtomicCounts *sum, const AtomicCounts &x) {
-    sum->requests += x.requests, sum->lanes += x.lanes, sum->addresses += x.addresses, sum->hottest += x.hottest;
-}
-
-void KernelCounts::add(const Place &place, const PlaceCounts &counts) {
-    PlaceCounts &sum = places[place];
-    emu::add(&sum.memory, counts.memory);
-    emu::add(&sum.shared, counts.shared);
-    emu::add(&sum.atomics, counts.atomics);
-    sum.steps += counts.steps, sum.step_lanes += counts.step_lanes;
-}
-
 static void add_place(Meter *sum, const Place &place, const PlaceCounts &counts) {
     switch (place.kind) {
     case LOAD: add(&sum->loads, counts.memory); break;
@@ -96,16 +77,6 @@ static Meter meter_of_counts(const KernelCounts &counts) {
     Meter sum = counts.meter;
     for (const auto &entry : counts.places) { add_place(&sum, entry.first, entry.second); }
     return sum;
-}
-
-static void add(Meter *sum, const Meter &x) {
-    sum->launches += x.launches, sum->blocks += x.blocks, sum->warps += x.warps, sum->threads += x.threads;
-    add(&sum->loads, x.loads), add(&sum->stores, x.stores);
-    add(&sum->shared_loads, x.shared_loads), add(&sum->shared_stores, x.shared_stores);
-    add(&sum->atomics, x.atomics), add(&sum->shared_atomics, x.shared_atomics);
-    sum->shuffles += x.shuffles, sum->votes += x.votes, sum->warp_syncs += x.warp_syncs, sum->barriers += x.barriers;
-    sum->async_bytes += x.async_bytes, sum->tensor_flops += x.tensor_flops;
-    sum->steps += x.steps, sum->step_lanes += x.step_lanes, sum->flops += x.flops, sum->functions += x.functions;
 }
 
 Meter meter_of(const char *kernel) {
