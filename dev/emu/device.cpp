@@ -37,10 +37,7 @@ void use_device(const char *what, Source at) {
            "  an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice");
 }
 
-static int multiprocessors() {
-    static const int count = getenv("EMU_SMS") && atoi(getenv("EMU_SMS")) > 0 ? atoi(getenv("EMU_SMS")) : 4;
-    return count;
-}
+constexpr int MULTIPROCESSORS = 4;
 
 // The compute capability: "9.0", or what EMU_CAPABILITY says.
 static void set_capability(struct cudaDeviceProp *p) {
@@ -137,7 +134,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
     p->totalConstMem = 65536;
     set_capability(p);
-    p->multiProcessorCount = multiprocessors();
+    p->multiProcessorCount = MULTIPROCESSORS;
     p->l2CacheSize = 50 << 20;
     p->maxThreadsPerMultiProcessor = 2048;
     p->maxBlocksPerMultiProcessor = 32;
@@ -226,6 +223,6 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, const 
     int blocks = 0;
     *block = limit > 0 && limit < MAX_BLOCK_THREADS ? limit : MAX_BLOCK_THREADS;
     cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, *block, dynamic_shared_bytes);
-    *min_grid = blocks * multiprocessors();
+    *min_grid = blocks * MULTIPROCESSORS;
     return error;
 }
