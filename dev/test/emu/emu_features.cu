@@ -384,35 +384,6 @@ TEST(test_ldmatrix) {
 
 // ---- Schedules ----
 
-// Layer-norm-like: a row per warp, with shuffles, shared memory, and a partial last block.
-__global__ void normalise(float *out, const float *in, int rows, int C) {
-    __shared__ float sums[8];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x * 8 + warp;
-    float sum = 0.0f;
-    for (int c = lane; row < rows && c < C; c += 32) { sum += in[row * C + c]; }
-    for (int offset = 16; offset > 0; offset /= 2) { sum += __shfl_xor_sync(FULL, sum, offset); }
-    if (lane == 0) { sums[warp] = sum; }
-    __syncthreads();
-    float mean = sums[(warp + 1) % 8] / C; // of another row: needs the barrier
-    for (int c = lane; row < rows && c < C; c += 32) { out[row * C + c] = in[row * C + c] - mean; }
-}
-
-TEST(test_schedules) {
-    const char *schedules[] = {"forward", "reversed", "random:1", "random:2", "forward"};
-    const int rows = 61, C = 100;
-    std::vector<float> values(rows * C), first;
-    for (int i = 0; i < rows * C; i++) { values[i] = 1.0f / float(i % 97 + 1); }
-    Buffer<float> in(values);
-    for (const char *schedule : schedules) {
-        Buffer<float> out(rows * C);
-        emu::set_schedule(schedule);
-        normalise<<<(rows + 7) / 8, 256>>>(out.data, in.data, rows, C);
-        std::vector<float> got = out.host();
-        if (first.empty()) { first = got; }
-        CHECK(t, memcmp(got.data(), first.data(), got.size() * sizeof(float)) == 0, "%s differs", schedule);
-    }
-}
-
 __global__ void record_order(int *order, int *next) { order[atomicAdd(next, 1)] = threadIdx.x; }
 
 TEST(test_schedule_orders) {
@@ -431,39 +402,6 @@ TEST(test_schedule_orders) {
 }
 
 // ---- The host API ----
-
-TEST(test_streams) {
-    cudaStream_t work, copies;
-    cudaEvent_t copied, start;
-    cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
-    cudaStreamCreateWithPriority(&copies, cudaStreamNonBlocking, -1);
-    cudaEventCreateWithFlags(&copied, cudaEventDisableTiming);
-    cudaEventCreate(&start);
-    float *pinned, *device;
-    cudaMallocHost(&pinned, 64 * sizeof(float));
-    cudaMalloc(&device, 64 * sizeof(float));
-    cudaEventRecord(start, work);
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 64; i++) { pinned[i] = float(i + round); }
-        cudaMemcpyAsync(device, pinned, 64 * sizeof(float), cudaMemcpyHostToDevice, copies);
-        cudaEventRecord(copied, copies);
-        cudaStreamWaitEvent(work, copied, 0);
-        inner::add_constant<float, 1><<<1, 8, 0, work>>>(device, float(round));
-        cudaMemcpyAsync(pinned, device, 64 * sizeof(float), cudaMemcpyDefault, work);
-        cudaStreamSynchronize(work);
-        CHECK(t, pinned[7] == round + 1.0f && pinned[8] == round + 8.0f, "%g %g", pinned[7], pinned[8]);
-    }
-    cudaEvent_t end;
-    cudaEventCreate(&end);
-    cudaEventRecord(end, work);
-    cudaEventSynchronize(end);
-    float ms = -1.0f;
-    cudaEventElapsedTime(&ms, start, end);
-    CHECK(t, ms >= 0.0f && cudaEventQuery(end) == cudaSuccess, "%g ms", ms);
-    for (cudaEvent_t event : {copied, start, end}) { cudaEventDestroy(event); }
-    cudaStreamDestroy(work), cudaStreamDestroy(copies);
-    cudaFree(device), cudaFreeHost(pinned);
-}
 
 TEST(test_device) {
     cudaDeviceProp p;
@@ -524,6 +462,18 @@ TEST(test_intrinsics) {
     check_close(t, "intrinsics", out.host().data(), want, 7, 0.0, 0.0);
     cudaMemcpyFromSymbol(&counter, device_counter, sizeof(counter));
     CHECK(t, counter == 6, "device variable: %d", counter);
+}
+
+__global__ void normalise(float *out, const float *in, int rows, int C) {
+    __shared__ float sums[8];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x * 8 + warp;
+    float sum = 0.0f;
+    for (int c = lane; row < rows && c < C; c += 32) { sum += in[row * C + c]; }
+    for (int offset = 16; offset > 0; offset /= 2) { sum += __shfl_xor_sync(FULL, sum, offset); }
+    if (lane == 0) { sums[warp] = sum; }
+    __syncthreads();
+    float mean = sums[(warp + 1) % 8] / C; // of another row: needs the barrier
+    for (int c = lane; row < rows && c < C; c += 32) { out[row * C + c] = in[row * C + c] - mean; }
 }
 
 // A signal may come at any moment: its handler is host code, never a part of a kernel.
