@@ -22,9 +22,9 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from dev import guard, hf_llama, hf_tokenizer  # noqa: E402
+from dev.hf_llama import Llama  # noqa: E402
 from dev.twin import Problem, version  # noqa: E402
-from dev.twin.weights import (BF16, Config, FP32, Llama, bin_config, check_config, model_header,  # noqa: E402
-                              pad_vocab, newest_model, tensors, widen)
+from dev.twin.weights import BF16, Config, FP32, bin_config, model_header, pad_vocab, tensors, widen  # noqa: E402
 
 NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8, "BOOL": np.uint8}
 BYTES = {kind: np.dtype(form).itemsize for kind, form in NUMPY.items()}
@@ -76,7 +76,7 @@ def gpt2_config(values, path):
         raise Problem(f"{path}: n_positions, vocab_size, n_layer, n_head, n_embd are {numbers}, expected whole numbers")
     context, V, L, heads, C = numbers
     config = Config(context, V, pad_vocab(V), L, heads, C)
-    check_config(config, path)
+    config.check(path)
     known = {"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "layer_norm_epsilon": (1e-5,),
              "n_inner": (None, 4 * C), "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
              "add_cross_attention": (False,)}
@@ -298,6 +298,12 @@ def gpt2_json(config):
             "n_embd": config.C, "n_ctx": config.context, "n_positions": config.context, "vocab_size": config.V,
             "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
             "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "tie_word_embeddings": True}
+
+
+def newest_model(folder):
+    """The model_<step>.bin of the highest step in a run's folder, or None."""
+    names = [name for name in os.listdir(folder) if re.fullmatch(r"model_\d{8}\.bin", name)]
+    return os.path.join(folder, max(names)) if names else None
 
 
 def export_model(source, folder, tokenizer=None):

@@ -1,11 +1,68 @@
-"""The config.json of Llama-style models, read and written for dev/hf.py: model_type llama, and qwen2, which has biases
-for q, k and v. What would change the computation and is not known here is refused by name."""
+"""Llama-style models for dev/hf.py: their tensors and their config.json, read and written: model_type llama, and qwen2,
+which has biases for q, k and v. What would change the computation and is not known here is refused by name."""
+import collections
 import math
 
 import numpy as np
 
 from dev.twin import Problem
-from dev.twin.weights import Llama, check_config, pad_vocab
+from dev.twin.weights import check_numbers, pad_vocab
+
+# The tensors in file order, as PARAMETERS has GPT-2's. Tensors that a configuration lacks have no elements: biases, and
+# the head of a tied model.
+LLAMA = [
+    ("wte", "model.embed_tokens.weight", ("Vp", "C"), "normal"),
+    ("ln1w", "model.layers.{}.input_layernorm.weight", ("C",), "one"),
+    ("qw", "model.layers.{}.self_attn.q_proj.weight", ("NH*HS", "C"), "normal"),
+    ("kw", "model.layers.{}.self_attn.k_proj.weight", ("KV*HS", "C"), "normal"),
+    ("vw", "model.layers.{}.self_attn.v_proj.weight", ("KV*HS", "C"), "normal"),
+    ("qb", "model.layers.{}.self_attn.q_proj.bias", ("q biases",), "zero"),
+    ("kb", "model.layers.{}.self_attn.k_proj.bias", ("kv biases",), "zero"),
+    ("vb", "model.layers.{}.self_attn.v_proj.bias", ("kv biases",), "zero"),
+    ("attprojw", "model.layers.{}.self_attn.o_proj.weight", ("C", "NH*HS"), "residual"),
+    ("ln2w", "model.layers.{}.post_attention_layernorm.weight", ("C",), "one"),
+    ("gatew", "model.layers.{}.mlp.gate_proj.weight", ("F", "C"), "normal"),
+    ("upw", "model.layers.{}.mlp.up_proj.weight", ("F", "C"), "normal"),
+    ("fcprojw", "model.layers.{}.mlp.down_proj.weight", ("C", "F"), "residual"),
+    ("lnfw", "model.norm.weight", ("C",), "one"), ("headw", "lm_head.weight", ("head", "C"), "normal")]
+
+
+class Llama(collections.namedtuple("Llama", "context V Vp L heads C kv_heads head_size width tied qkv_bias epsilon "
+                                   "theta factor low high rope_context")):
+    """The shape of a Llama. A header holds epsilon, theta, factor, low and high as float32."""
+    __slots__ = ()
+    table, variant, embeddings = LLAMA, 3, ("model.embed_tokens.weight", "lm_head.weight")
+    name, trainer, says = "Llama", "train_llama3", "3: Llama"
+    tie = "config.json says that they are tied (tie_word_embeddings)"
+
+    def dims(self):
+        q, kv = self.heads * self.head_size, self.kv_heads * self.head_size
+        return {"Vp": self.Vp, "C": self.C, "F": self.width, "NH*HS": q, "KV*HS": kv, "q biases": q * self.qkv_bias,
+                "kv biases": kv * self.qkv_bias, "head": self.Vp * (1 - self.tied)}
+
+    @classmethod
+    def of_header(cls, h):
+        floats = np.array(h[14:19], np.int32).view(np.float32).tolist()
+        return cls(h[2], h[3], h[7], h[4], h[5], h[6], *h[9:14], *floats, h[19])
+
+    def more_of_header(self):
+        return [int(np.float32(x).view(np.int32)) if isinstance(x, float) else x for x in self[6:]]
+
+    def check(self, where):
+        check_numbers(self, where)
+        c = self
+        if c.heads % c.kv_heads != 0 or c.head_size % 2 != 0:
+            raise Problem(f"{where}: {c.heads} heads read {c.kv_heads} heads of k and v, of {c.head_size} components; "
+                          "expected a divisor of the heads, and an even number of components")
+        scaled = 0 < c.low < c.high and c.factor > 0 and c.rope_context > 0
+        plain = (c.factor, c.low, c.high, c.rope_context) == (1, 1, 1, 0)
+        if not (scaled or plain) or not (c.epsilon > 0 and c.theta > 0 and all(map(math.isfinite, c[11:]))):
+            raise Problem(f"{where}: epsilon is {c.epsilon}, theta {c.theta}, scaling by {c.factor} between {c.low} "
+                          f"and {c.high} for a context of {c.rope_context}: these numbers do not fit")
+        if {c.tied, c.qkv_bias} - {0, 1}:
+            raise Problem(f"{where}: the marks of a tied head and of biases are {c.tied} and {c.qkv_bias}, expected 0 "
+                          "or 1")
+
 
 # What changes the model: the values that the trainers compute. The first is what a file that lacks the name means.
 KNOWN = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "pretraining_tp": (1, None),
@@ -49,7 +106,7 @@ def read_config(values, path):
     config = Llama(context, V, pad_vocab(V), L, heads, C, heads if kv_heads is None else kv_heads,
                    C // max(heads, 1) if head_size is None else head_size, width, int(tied),
                    int(values["model_type"] == "qwen2"), float(epsilon), *rope(values, path))
-    check_config(config, path)
+    config.check(path)
     if values.get("layer_types") not in (None, ["full_attention"] * L):
         raise Problem(f"{path}: \"layer_types\" is {values['layer_types']}, expected full_attention in all layers")
     return config

@@ -7,9 +7,11 @@ import math
 import struct
 import typing
 
+import numpy as np
+
 from dev import guard
 from dev.twin import Problem
-from dev.twin.data import hash64
+from dev.twin.data import U64, rand_mix, sum64
 from dev.twin.weights import file_header
 
 MAGIC, MOST_BYTES = 20240328, 1 << 26
@@ -242,6 +244,12 @@ def bin_bytes(tokenizer):
     rules = (tokenizer.words, tokenizer.merge, tokenizer.first, tokenizer.ranked) if tokenizer.version == 3 else ()
     header = file_header(MAGIC, tokenizer.version, len(tokenizer.tokens), tokenizer.end, *rules)
     return header + b"".join(bytes([len(token)]) + token for token in tokenizer.tokens)
+
+
+def hash64(data):
+    """The hash of bytes: the SUM64 of their words, the last one filled up with zeros, and their number."""
+    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
+    return (sum64(words) + int(rand_mix(np.array([U64 - len(data)], np.uint64))[0])) & U64
 
 
 def fingerprint(tokenizer):

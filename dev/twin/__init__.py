@@ -1,5 +1,5 @@
-"""What train_gpt2.py does without PyTorch: the command line, the data and its order, weights and their files, the run
-folder. Needs numpy. The tables that these modules and the C trainers share are read from the C headers in llmc/."""
+"""What train_gpt2.py does without PyTorch: the command line, the data and its order, weights and their files. Needs
+numpy."""
 import os
 import re
 
@@ -12,12 +12,8 @@ class Problem(Exception):
 
 def header(name):
     """The text of a header in llmc/, given with its room."""
-    path = os.path.join(ROOT, "llmc", name)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise Problem(f"{path}: {error.strerror}; train_gpt2.py runs in a copy of the whole repository") from None
+    with open(os.path.join(ROOT, "llmc", name), encoding="utf-8") as file:
+        return file.read()
 
 
 def version():

@@ -116,7 +116,6 @@ def python_options():
     for name in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
         text = text_of(name)
         found |= set(re.findall(r"[(\[]\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
-        found |= {f"--{word}" for word in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
     return found
 
 
