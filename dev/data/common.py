@@ -69,9 +69,9 @@ def need(module):
     """Imports a module of another package, or says how to get it."""
     try:
         return importlib.import_module(module)
-    except ImportError:
+    except ImportError as error:
         package = module.partition(".")[0]
-        raise Problem(f"{package} is not installed for this Python: python3 -m pip install {package}") from None
+        raise Problem(f"{error}; this needs {package}: python3 -m pip install {package}") from None
 
 
 def open_folder(path, source=""):
