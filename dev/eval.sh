@@ -13,9 +13,11 @@ stop() { echo "eval.sh: $*" >&2 && exit 1; }
 command -v lm_eval >/dev/null || stop 'lm_eval is not installed: pip install "lm_eval[hf]"'
 folder=${1%/} out=${1%/}_eval
 shift
+[[ " $*" = *" --tasks"* || " $*" = *" -t "* ]] || set -- --tasks "$tasks" "$@"
 if [ ! -e "$folder/config.json" ]; then
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    python3 "$(dirname "$0")/hf.py" export "$folder" "$work/hf" && folder=$work/hf
+    python3 "$(dirname "$0")/hf.py" export "$folder" "$work/hf"
+    folder=$work/hf
 fi
-lm_eval --model hf --model_args "pretrained=$folder" --tasks "$tasks" --output_path "$out" "$@"
+lm_eval --model hf --model_args "pretrained=$folder" --output_path "$out" "$@"

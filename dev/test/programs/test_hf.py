@@ -387,7 +387,9 @@ def test_eval():
         assert done.returncode == 0 and done.stdout.splitlines()[-len(FILES):] == FILES, done
         assert words.startswith("--model hf ") and words.endswith(f" --output_path {source}_eval --tasks piqa"), done
         assert os.listdir(scores) == []
-    assert "no checkpoint" in run(installed, scores).stderr
+    assert " --tasks hellaswag,lambada_openai," in run(installed, folder, "--limit", "5").stdout
+    done = run(installed, scores)
+    assert done.returncode == 1 and re.fullmatch("hf.py: [^\n]*no checkpoint[^\n]*\n", done.stderr), done
     for words, says in (([folder], 'lm_eval is not installed: pip install "lm_eval[hf]"'), ([], "MODEL is missing: ")):
         done = run(without, *words)
         assert done.returncode == 1 and re.fullmatch(f"eval.sh: {re.escape(says)}[^\n]*\n", done.stderr), done
