@@ -10,11 +10,14 @@ version() { "$1" --version 2>/dev/null | head -n 1; }
 compilers() { # LANGUAGE FLAG COMPILER...: those that build a program with this flag
     language=$1 flag=$2
     shift 2
-    for compiler; do ! builds "$language" "$empty" "$compiler" "$flag" || echo "$compiler"; done | xargs
+    for compiler; do ! builds "$language" "$empty" "$compiler" "$flag" || printf '%s ' "$compiler"; done
 }
 library() { # NAME HOME
     find_library "$1" "$2" && readlink -f "$library"
     [ -z "$reasons" ] || echo "not taken:$reasons" >"$scratch/notes"
+}
+openmp() { # also what the Makefile finds with Homebrew
+    compilers c -fopenmp gcc clang cc | grep . || ! print_openmp | grep -q OPENMP_LIBS || echo "clang, libomp"
 }
 mpi() { PATH=${MPI_HOME:+$MPI_HOME/bin:}$PATH && [ -n "$(print_mpi)" ] && version mpirun; }
 gpu() {
@@ -42,7 +45,7 @@ done <<'END'
 Building and running on the CPU
 compiler|train_gpt2|compilers c -O0 gcc clang cc|gcc or clang builds everything|apt-get install gcc libc6-dev
 make|train_gpt2|version make|GNU make 3.81 or later|apt-get install make
-OpenMP|optional|compilers c -fopenmp gcc clang cc|all cores instead of one|\
+OpenMP|optional|openmp|all cores instead of one|\
 comes with gcc; for clang: apt-get install libomp-dev, brew install libomp
 Testing and comparing
 clang|optional|version clang|scripts/test.sh --all; make fuzz FUZZ_SECONDS=...|apt-get install clang
@@ -69,8 +72,9 @@ gdb|optional|version gdb|steps through kernels (CONTRIBUTING.md)|apt-get install
 END
 echo
 for program in train_gpt2 train_gpt2cu train_gpt2emu; do
-    missing=$(echo "$lacks" | tr ' ' '\n' | sed -n "s/^$program://p" | xargs)
-    [ -n "$missing" ] && missing="needs what is missing above: $missing"
+    missing=""
+    for word in $lacks; do case $word in "$program:"*) missing="$missing ${word#*:}" ;; esac; done
+    [ -z "$missing" ] || missing="needs what is missing above:$missing"
     echo "$program: ${missing:-builds and runs here: make $program}"
 done
 case $lacks in *" train_gpt2:"*) exit 1 ;; esac
