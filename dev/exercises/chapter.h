@@ -8,10 +8,28 @@
 #ifndef CHAPTER_H
 #define CHAPTER_H
 
+#include <float.h>
+
 #include "dev/test/layers/oracle.h"
 #include "dev/test/layers/oracle_llama3.h"
 #include "dev/test/test.h"
+#include "llmc/base/rand.h"
 #include "llmc/base/utils.h"
+
+#ifdef SOLUTIONS // a chapter includes one of its two files
+#define ANSWERS "solutions.h"
+#else
+#define ANSWERS "exercises.h"
+#endif
+
+// Fills x with n numbers of the normal distribution. Each stream of a chapter has numbers of its own.
+static inline void random_floats(float *x, int n, uint64_t chapter, uint64_t stream) {
+    for (int i = 0; i < n; i++) {
+        float pair[2];
+        rand_normal_pair(chapter, stream, (uint64_t)i, pair);
+        x[i] = pair[0];
+    }
+}
 
 // Prints a row of a worked example: its name and n numbers.
 static inline void print_row(const char *name, const float *x, int n) {

@@ -4,10 +4,10 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-grep -h '^#include' dev/exercises/*/* | grep -v '"dev/exercises/[0-9]' | sort -u
+grep -h '^#include' dev/exercises/*/* | grep -v ANSWERS | sort -u
 echo '#define main chapter_main'
 for kind in chapter solved; do
-    [ $kind = chapter ] || echo '#define SOLUTIONS'
+    [ $kind = chapter ] || printf '#undef ANSWERS\n#define ANSWERS "solutions.h"\n'
     for source in dev/exercises/*/chapter.c*; do
         printf 'namespace %s_%s {\n#include "%s"\n}\n' $kind "$(basename "${source%/*}")" "$source"
     done

@@ -2,14 +2,8 @@
 //
 // The example is a whole GPT-2 with one block. It calls the layers of train_gpt2.c in the trainer's order.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/01_one_token/solutions.h"
-#else
-#include "dev/exercises/01_one_token/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/model/params.h"
 
 // ---- The model ----

@@ -1,12 +1,7 @@
 // Chapter 2, tokens and embeddings: the worked example of doc/02_tokens.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/02_tokens/solutions.h"
-#else
-#include "dev/exercises/02_tokens/exercises.h"
-#endif
+#include ANSWERS
 #include "dev/test/data/small_bpe.h"
-#include "llmc/base/rand.h"
 #include "llmc/data/tokenizer.h"
 
 enum { B = 2, T = 3, C = 2, N = B * T, MERGES = 8, VOCAB = 256 + MERGES + 1 };

@@ -1,13 +1,6 @@
 // Chapter 3, LayerNorm: the worked example of doc/03_layernorm.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/03_layernorm/solutions.h"
-#else
-#include "dev/exercises/03_layernorm/exercises.h"
-#endif
-#include <float.h>
-
-#include "llmc/base/rand.h"
+#include ANSWERS
 
 enum { C = 4, WIDE = 96 };
 

@@ -1,11 +1,6 @@
 // Chapter 4, matrix multiply on the CPU: the worked example of doc/04_matmul_cpu.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/04_matmul_cpu/solutions.h"
-#else
-#include "dev/exercises/04_matmul_cpu/exercises.h"
-#endif
-#include "llmc/base/rand.h"
+#include ANSWERS
 
 enum { N = 2, C = 3, OC = 2 };
 

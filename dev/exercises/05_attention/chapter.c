@@ -1,13 +1,6 @@
 // Chapter 5, attention: the worked example of doc/05_attention.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/05_attention/solutions.h"
-#else
-#include "dev/exercises/05_attention/exercises.h"
-#endif
-#include <float.h>
-
-#include "llmc/base/rand.h"
+#include ANSWERS
 
 enum { T = 3, HS = 2, KEYS = 37, WIDE = 8 };
 
@@ -87,14 +80,6 @@ static void example(void) {
 
 // ---- The checks ----
 
-static void random_numbers(float *x, int n, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(5, stream, (uint64_t)i, pair);
-        x[i] = pair[0];
-    }
-}
-
 // One head of KEYS tokens, with its forward.
 typedef struct {
     float q[KEYS * WIDE], k[KEYS * WIDE], v[KEYS * WIDE], qkv[3 * KEYS * WIDE], out[KEYS * WIDE], lse[KEYS];
@@ -102,9 +87,9 @@ typedef struct {
 
 // Channel 0 adds `shift` to every score, which changes no p.
 static void make_problem(Problem *problem, float shift, uint64_t stream) {
-    random_numbers(problem->q, KEYS * WIDE, stream);
-    random_numbers(problem->k, KEYS * WIDE, stream + 1);
-    random_numbers(problem->v, KEYS * WIDE, stream + 2);
+    random_floats(problem->q, KEYS * WIDE, 5, stream);
+    random_floats(problem->k, KEYS * WIDE, 5, stream + 1);
+    random_floats(problem->v, KEYS * WIDE, 5, stream + 2);
     for (int i = 0; i < KEYS; i++) { problem->q[i * WIDE] = sqrtf(WIDE) * shift, problem->k[i * WIDE] = 1.0f; }
     join(problem->qkv, problem->q, problem->k, problem->v, KEYS, WIDE);
     cpu_attention_forward(problem->out, problem->lse, problem->qkv, 1, KEYS, WIDE, 1);
@@ -134,7 +119,7 @@ static void check_key_gradient(Test *t) {
     Problem problem;
     float dout[KEYS * WIDE], dqkv[3 * KEYS * WIDE] = {0};
     make_problem(&problem, 0.0f, 4);
-    random_numbers(dout, KEYS * WIDE, 7);
+    random_floats(dout, KEYS * WIDE, 5, 7);
     cpu_attention_backward(dqkv, dout, problem.qkv, problem.out, problem.lse, 1, KEYS, WIDE, 1);
     for (int j = 0; j < KEYS; j++) {
         float dk[WIDE], dv[WIDE];

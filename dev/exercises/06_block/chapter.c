@@ -12,14 +12,8 @@ typedef struct {
     float *dgelu, *dfc, *dln;                         // (N,H), (N,H), (N,C)
 } Mlp;
 
-#ifdef SOLUTIONS
-#include "dev/exercises/06_block/solutions.h"
-#else
-#include "dev/exercises/06_block/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/model/params.h"
 
 // ---- The worked example ----

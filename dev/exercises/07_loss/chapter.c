@@ -1,13 +1,6 @@
 // Chapter 7, the loss and the head: the worked example of doc/07_loss.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/07_loss/solutions.h"
-#else
-#include "dev/exercises/07_loss/exercises.h"
-#endif
-#include <float.h>
-
-#include "llmc/base/rand.h"
+#include ANSWERS
 
 // ---- The worked example: two tokens, a vocabulary of three, and one row of padding ----
 
@@ -53,14 +46,6 @@ static void example(void) {
 #define UNTOUCHED 12345.0f
 enum { ROWS = 23, WIDTH = 6, WORDS = 29, MORE = ROWS + 64 }; // MORE: with room for an answer that runs on
 
-static void random_numbers(float *x, int n, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(7, stream, (uint64_t)i, pair);
-        x[i] = pair[0];
-    }
-}
-
 // The loss of exercise 7.1 in double precision, from its definition.
 static double z_loss_of(const double *logits, int target, double a) {
     double sum = 0.0;
@@ -75,7 +60,7 @@ static void check_z_loss(Test *t) {
     for (int target = 0; target < WORDS; target += 7) {
         float logits[WORDS], gradient[WORDS], want_gradient[WORDS], loss = 0.0f, want_loss;
         double exact[WORDS];
-        random_numbers(logits, WORDS, 1 + (uint64_t)target);
+        random_floats(logits, WORDS, 7, 1 + (uint64_t)target);
         for (int v = 0; v < WORDS; v++) { exact[v] = (double)logits[v]; }
         want_loss = (float)z_loss_of(exact, target, a);
         for (int v = 0; v < WORDS; v++) {
@@ -99,7 +84,7 @@ static void check_head_in_chunks(Test *t) {
     float logits[64 * WORDS], want_losses[ROWS];
     int32_t targets[MORE] = {0};
     for (int i = ROWS * WIDTH; i < MORE * WIDTH; i++) { lnf[i] = NAN; }
-    random_numbers(lnf, ROWS * WIDTH, 101), random_numbers(wte, WORDS * WIDTH, 102);
+    random_floats(lnf, ROWS * WIDTH, 7, 101), random_floats(wte, WORDS * WIDTH, 7, 102);
     for (int i = 0; i < ROWS; i++) { targets[i] = i * i % WORDS; }
     cpu_matmul_forward(logits, NULL, lnf, wte, NULL, ROWS, WIDTH, WORDS);
     cpu_cross_entropy(want_losses, logits, targets, ROWS, WORDS, WORDS, 1.0f / ROWS, true);
@@ -124,7 +109,7 @@ static void check_join_states(Test *t) {
     for (int i = 0; i < 3; i++) {
         float logits[WORDS], max[4], sum[4], loss, want, target_logit;
         const int32_t target = 3;
-        random_numbers(logits, WORDS, 200);
+        random_floats(logits, WORDS, 7, 200);
         for (int v = 0; v < WORDS; v++) { logits[v] += shifts[i] + (v % 3 == 1 ? 6.0f : 0.0f); }
         target_logit = logits[target];
         for (int k = 0; k < 4; k++) {

@@ -1,14 +1,8 @@
 // Chapter 8, checking gradients: the worked example of doc/08_gradients.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/08_gradients/solutions.h"
-#else
-#include "dev/exercises/08_gradients/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
 #include "llmc/base/hash.h"
-#include "llmc/base/rand.h"
 
 // Not inlined: a compiler that fused a product with the subtraction outside would round less often.
 __attribute__((noinline)) static float cube(float x) { return x * x * x; }

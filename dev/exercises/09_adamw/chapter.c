@@ -1,13 +1,7 @@
 // Chapter 9, AdamW: the worked example of doc/09_adamw.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/09_adamw/solutions.h"
-#else
-#include "dev/exercises/09_adamw/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/model/params.h"
 #include "llmc/run/outlier.h"
 #include "llmc/run/schedulers.h"
@@ -79,7 +73,7 @@ static void example(void) {
 
 enum { N = 200, UPDATES = 3 };
 
-static void random_floats(float *x, uint64_t stream) {
+static void random_pairs(float *x, uint64_t stream) {
     for (int i = 0; i < N; i += 2) { rand_normal_pair(9, stream, (uint64_t)i, x + i); }
 }
 
@@ -87,9 +81,9 @@ static void random_floats(float *x, uint64_t stream) {
 // weight or of the step, which are both below 8.
 static void check_adamw_update(Test *t) {
     float w[N], m[N] = {0}, v[N] = {0}, want_w[N], want_m[N] = {0}, want_v[N] = {0}, grad[N];
-    random_floats(w, 1), memcpy(want_w, w, sizeof(w));
+    random_pairs(w, 1), memcpy(want_w, w, sizeof(w));
     for (int update = 1; update <= UPDATES; update++) {
-        random_floats(grad, 1 + (uint64_t)update);
+        random_pairs(grad, 1 + (uint64_t)update);
         adamw_update(w, m, v, grad, N, 0.05f, 0.9f, 0.95f, 0.1f, 0.25f, update);
         cpu_adamw(want_w, want_m, want_v, grad, N, 0.05f, 0.9f, 0.95f, 0.1f, 0.25f, 1.0f, update);
     }
@@ -107,7 +101,7 @@ static void check_clip(Test *t) {
     for (int round = 0; round < 2; round++) {
         double squares = 0.0, size = round == 0 ? 1.0 : 0.01;
         for (int i = 0; i < 2; i++) {
-            random_floats(tensors[i], 10 + (uint64_t)i);
+            random_pairs(tensors[i], 10 + (uint64_t)i);
             for (int j = 0; j < N; j++) { tensors[i][j] *= (float)(size * (1.0 + 3.0 * i)); }
             for (int j = 0; j < sizes[i]; j++) { squares += (double)tensors[i][j] * (double)tensors[i][j]; }
         }

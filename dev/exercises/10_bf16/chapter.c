@@ -1,11 +1,6 @@
 // Chapter 10, bf16: the worked example of doc/10_bf16.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/10_bf16/solutions.h"
-#else
-#include "dev/exercises/10_bf16/exercises.h"
-#endif
-#include "llmc/base/rand.h"
+#include ANSWERS
 #include "llmc/cpu/shuffles.h"
 
 static uint32_t bits_of(float x) {

@@ -1,11 +1,6 @@
 // Chapter 11, memory: the worked example of doc/11_memory.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/11_memory/solutions.h"
-#else
-#include "dev/exercises/11_memory/exercises.h"
-#endif
-#include "llmc/base/rand.h"
+#include ANSWERS
 #include "llmc/model/activations.h"
 
 static const ModelConfig gpt2_124M = GPT2_CONFIG(1024, 50257, 50304, 12, 12, 768); // maxT, V, Vp, L, NH, C

@@ -5,11 +5,7 @@
 
 enum { BINS = 64 }; // of exercise 12.3
 
-#ifdef SOLUTIONS
-#include "dev/exercises/12_gpu_kernels/solutions.h"
-#else
-#include "dev/exercises/12_gpu_kernels/exercises.h"
-#endif
+#include ANSWERS
 
 // Runs kernels, and returns what the meter has counted.
 template <class Run> static emu::Meter metered(Run run) {

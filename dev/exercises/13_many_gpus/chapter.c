@@ -1,11 +1,6 @@
 // Chapter 13, many GPUs: the worked example of doc/13_many_gpus.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/13_many_gpus/solutions.h"
-#else
-#include "dev/exercises/13_many_gpus/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
 #include "llmc/ranks/zero.h"
 

@@ -1,13 +1,7 @@
 // Chapter 14, reproducing GPT-2: the worked example of doc/14_reproducing.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/14_reproducing/solutions.h"
-#else
-#include "dev/exercises/14_reproducing/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/model/params.h"
 #include "llmc/run/schedulers.h"

@@ -1,13 +1,6 @@
 // Chapter 15, what would come next: the worked example of doc/15_next.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/15_next/solutions.h"
-#else
-#include "dev/exercises/15_next/exercises.h"
-#endif
-#include <float.h>
-
-#include "llmc/base/rand.h"
+#include ANSWERS
 
 // Muon's idea: f(s) = 1.5 s - 0.5 s^3 brings every singular value between 0 and sqrt(3) to 1.
 static void example_singular_values(void) {
@@ -76,14 +69,6 @@ static void example(void) {
 
 enum { EXPERTS = 6, WIDTH = 5, KEYS = 23, HEAD = 16, ROWS = 4, C = 7, RANK = 2, OC = 6 };
 
-static void random_floats(float *x, int n, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(15, stream, (uint64_t)i, pair);
-        x[i] = pair[0];
-    }
-}
-
 // Central differences in double of a loss of numbers[n]: slopes[i] for each. They are right to 1e-8 here.
 static void slopes_of(float *slopes, double *numbers, int n, double (*loss)(const double *)) {
     for (int i = 0; i < n; i++) {
@@ -118,7 +103,7 @@ static void check_experts(Test *t) {
     enum { N = EXPERTS + EXPERTS * WIDTH };
     float x[N], p[EXPERTS], slopes[N], got[N];
     double numbers[N], sum = 0.0;
-    random_floats(x, N, 1), random_floats(experts_dout, WIDTH, 2);
+    random_floats(x, N, 15, 1), random_floats(experts_dout, WIDTH, 15, 2);
     for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
     for (int e = 0; e < EXPERTS; e++) { sum += exp(numbers[e]); }
     for (int e = 0; e < EXPERTS; e++) { p[e] = (float)(exp(numbers[e]) / sum); }
@@ -132,7 +117,7 @@ static void check_experts(Test *t) {
 static void check_parts(Test *t) {
     float q[HEAD], keys[KEYS * HEAD], values[KEYS * HEAD], part1[HEAD], part2[HEAD], want[HEAD], got[HEAD];
     float lse1, lse2, want_lse, lse;
-    random_floats(q, HEAD, 3), random_floats(keys, KEYS * HEAD, 4), random_floats(values, KEYS * HEAD, 5);
+    random_floats(q, HEAD, 15, 3), random_floats(keys, KEYS * HEAD, 15, 4), random_floats(values, KEYS * HEAD, 15, 5);
     for (int c = 0; c < HEAD; c++) {
         q[c] *= 4.0f;
         for (int j = 0; j < KEYS; j++) { keys[j * HEAD + c] += 8.0f * q[c]; }
@@ -166,7 +151,7 @@ static void check_lora(Test *t) {
     enum { N = RANK * C + OC * RANK };
     float x[N], slopes[N], got[N];
     double numbers[N];
-    random_floats(x, N, 6), random_floats(lora_x, ROWS * C, 7), random_floats(lora_dy, ROWS * OC, 8);
+    random_floats(x, N, 15, 6), random_floats(lora_x, ROWS * C, 15, 7), random_floats(lora_dy, ROWS * OC, 15, 8);
     for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
     slopes_of(slopes, numbers, N, lora_loss);
     lora_backward(got, got + RANK * C, lora_dy, lora_x, x, x + RANK * C, ROWS, C, RANK, OC);

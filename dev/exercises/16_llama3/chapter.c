@@ -1,13 +1,7 @@
 // Chapter 16, Llama 3: the worked example of doc/16_llama3.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/16_llama3/solutions.h"
-#else
-#include "dev/exercises/16_llama3/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/model/rope.h"
 
 #define DEGREE (3.14159265358979323846 / 180.0)
@@ -144,14 +138,6 @@ static void example(void) {
 
 enum { HEAD = 64, WIDE = 96, ROWS = 5, NH = 6, KV = 2, HS = 4, C = NH * HS, GROUPED = C + 2 * KV * HS };
 
-static void random_floats(float *x, int n, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(16, stream, (uint64_t)i, pair);
-        x[i] = pair[0];
-    }
-}
-
 // A loss: the rotated head's numbers, each with a weight of its own. The head of keys is not looked at.
 static double rope_loss(const float *x, const float *angles, const float *dout) {
     float qkv[3 * HEAD] = {0};
@@ -166,7 +152,7 @@ static double rope_loss(const float *x, const float *angles, const float *dout) 
 // numbers below 6 in the forward, each off by 1.5 half epsilons of their parts, twice, times a weight below 4.
 static void check_rope(Test *t) {
     float angles[HEAD], x[HEAD], dx[HEAD], slopes[HEAD];
-    random_floats(x, HEAD, 1), random_floats(dx, HEAD, 2);
+    random_floats(x, HEAD, 16, 1), random_floats(dx, HEAD, 16, 2);
     for (int j = 0; j < HEAD / 2; j++) {
         double angle = 100.0 * pow(5e5, -2.0 * j / HEAD);
         angles[2 * j] = (float)cos(angle), angles[2 * j + 1] = (float)sin(angle);
@@ -207,7 +193,7 @@ static float rmsnorm_slope(double *number, const double *x, const double *weight
 static void check_rmsnorm(Test *t) {
     float x[WIDE], weight[WIDE], dout[WIDE], out[WIDE], rstd, dx[WIDE], dweight[WIDE], want_x[WIDE], want_weight[WIDE];
     double x64[WIDE], weight64[WIDE];
-    random_floats(x, WIDE, 3), random_floats(weight, WIDE, 4), random_floats(dout, WIDE, 5);
+    random_floats(x, WIDE, 16, 3), random_floats(weight, WIDE, 16, 4), random_floats(dout, WIDE, 16, 5);
     for (int c = 0; c < WIDE; c++) { x64[c] = (double)x[c], weight64[c] = (double)weight[c]; }
     for (int c = 0; c < WIDE; c++) {
         want_x[c] = rmsnorm_slope(&x64[c], x64, weight64, dout);
@@ -231,7 +217,7 @@ static float grouped_loss(const float *grouped, const float *dout) {
 static void check_groups(Test *t) {
     float grouped[ROWS * GROUPED], dgrouped[ROWS * GROUPED] = {0}, qkv[ROWS * 3 * C], dqkv[ROWS * 3 * C] = {0};
     float out[ROWS * C], lse[NH * ROWS], dout[ROWS * C], slopes[ROWS * GROUPED];
-    random_floats(grouped, ROWS * GROUPED, 6), random_floats(dout, ROWS * C, 7);
+    random_floats(grouped, ROWS * GROUPED, 16, 6), random_floats(dout, ROWS * C, 16, 7);
     copy_heads(qkv, grouped, ROWS, NH, KV, HS);
     cpu_attention_forward(out, lse, qkv, 1, ROWS, C, NH);
     cpu_attention_backward(dqkv, dout, qkv, out, lse, 1, ROWS, C, NH);

@@ -1,13 +1,7 @@
 // Chapter 17, the grid: the worked example of doc/17_grid.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
-#ifdef SOLUTIONS
-#include "dev/exercises/17_grid/solutions.h"
-#else
-#include "dev/exercises/17_grid/exercises.h"
-#endif
-#include <float.h>
+#include ANSWERS
 
-#include "llmc/base/rand.h"
 #include "llmc/model/context.h"
 #include "llmc/ranks/schedule.h"
 
@@ -216,14 +210,6 @@ static void check_order(Test *t) {
     }
 }
 
-static void random_floats(float *x, int n, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(17, stream, (uint64_t)i, pair);
-        x[i] = pair[0];
-    }
-}
-
 enum { ROWS = 3, CHANNELS = 8, WIDTH = 16, NUMBERS = ROWS * CHANNELS, WEIGHTS = WIDTH * CHANNELS };
 
 // One rank's MLP of `width` channels: out (ROWS,CHANNELS) and the gradient of x.
@@ -241,8 +227,8 @@ static void mlp_of_rank(float *out, float *dx, const float *x, const float *w, c
 // Sums of up to WIDTH + 1 products below 100: each order of a sum is off by so many half epsilons.
 static void check_split(Test *t) {
     float x[NUMBERS], w[WEIGHTS], v[WEIGHTS], bias[CHANNELS], dout[NUMBERS], want[NUMBERS], want_dx[NUMBERS];
-    random_floats(x, NUMBERS, 1), random_floats(w, WEIGHTS, 2), random_floats(v, WEIGHTS, 3);
-    random_floats(bias, CHANNELS, 4), random_floats(dout, NUMBERS, 5);
+    random_floats(x, NUMBERS, 17, 1), random_floats(w, WEIGHTS, 17, 2), random_floats(v, WEIGHTS, 17, 3);
+    random_floats(bias, CHANNELS, 17, 4), random_floats(dout, NUMBERS, 17, 5);
     mlp_of_rank(want, want_dx, x, w, v, bias, dout, WIDTH);
     for (int R = 1; R <= 8; R *= 2) {
         float outs[8 * NUMBERS], dxs[8 * NUMBERS], out[NUMBERS], dx[NUMBERS], v_r[WEIGHTS];
@@ -277,7 +263,7 @@ static SoftmaxPart part_of(const float *scores, const float *values, int begin, 
 // e^-x < 1. The sums stay below 4 * NUM_SCORES.
 static void check_merge(Test *t) {
     float scores[NUM_SCORES], values[NUM_SCORES];
-    random_floats(scores, NUM_SCORES, 6), random_floats(values, NUM_SCORES, 7);
+    random_floats(scores, NUM_SCORES, 17, 6), random_floats(values, NUM_SCORES, 17, 7);
     for (int i = 0; i < NUM_SCORES; i++) { scores[i] *= i % 2 == 0 ? 1.0f : 100.0f; }
     SoftmaxPart all = part_of(scores, values, 0, NUM_SCORES);
     float want[] = {all.max, all.sum, all.value};
