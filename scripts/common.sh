@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # the recipes take what is set here
 # What run_gpt2_124M.sh and its siblings share. They source this file in the root of the repository, and so do the
 # scripts of multi_node/. It needs bash 4.4.
 #
@@ -52,7 +52,6 @@ SMALL=()
 if [ "$SMOKE" = 1 ]; then # a tiny model, a tiny text, few steps; keep_training lets one process die
     : "${OUT_DIR:=run_smoke_$(basename "${name#run_}" .sh)}" "${DATA_DIR:=$OUT_DIR/data}" "${STEPS:=4}" "${SHARDS:=2}"
     : "${GPUS:=2}" "${TRAINER:=./${program}emu}"
-    # shellcheck disable=SC2034 # the recipes take it
     SMALL=(--layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32 --warmup 2
         --val-every 1000 --val-sequences 2 --eval-examples 1 --sample-every 0 --checkpoint-every 2 --keep-major 4)
     MPI_OPTIONS+=" --oversubscribe"
@@ -68,7 +67,6 @@ check_nodes() { # for the scripts of multi_node/: RECIPE, HOSTS and the GPUs of 
     [ -x "$RECIPE" ] || stop "RECIPE: $RECIPE: no such script; expected scripts/run_gpt2_124M.sh or one beside it"
     GPUS=${GPUS:-$(count_gpus)}
     check_number GPUS 1 65536
-    # shellcheck disable=SC2034
     read -r -a hosts <<<"${HOSTS:-localhost}"
 }
 
@@ -84,7 +82,6 @@ begin() {
     done
     check_number STEPS 1 999999999 && check_number GPUS 1 65536
     [ "$GPUS" = 1 ] || : "${LAUNCH=mpirun -np $GPUS $MPI_OPTIONS}"
-    # shellcheck disable=SC2034
     read -r -a launch <<<"${LAUNCH:-}"
     { mkdir -p "$OUT_DIR" && exec 9>>"$OUT_DIR/recipe.lock"; } 2>/dev/null || stop "OUT_DIR: $OUT_DIR: not writable"
     flock -n 9 || stop "$OUT_DIR: another start of a recipe still works here; wait for its end, or set another OUT_DIR"
