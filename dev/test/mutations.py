@@ -748,7 +748,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_practice.py -k samples"),
     ("llmc/run/train_loop.h", "(uint64_t)(run->step + number) << 32;", "(uint64_t)run->step << 32;", CPU,
      "test_practice.py -k samples"),
-    ("scripts/common.sh", '[ "${at:-$STEPS}" -ge "$STEPS" ] || return 1', ":", CPU, "test_reproduce.py -k 124M"),
+    ("scripts/common.sh", '[ "${at:-$STEPS}" -ge "$STEPS" ] || return 1', ":", EMU, "test_reproduce.py -k 124M"),
     ("llmc/run/train_loop.h", "!ranks_agree(run->comm, ok, error) || !run_is_stopping()", "true", CPU,
      "test_practice.py -k interrupted"),
     ("llmc/run/run_inputs.h", "run_take_options(run, o, error) && run_check_sizes(run, error)",
