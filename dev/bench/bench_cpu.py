@@ -138,7 +138,6 @@ def main():
 
 
 if __name__ == "__main__":
-    guard.screens("stdout", "stderr")
     if sys.argv[1:2] == ["--torch"]:
         torch_run(*sys.argv[2:])
     else:
