@@ -6,7 +6,7 @@ PyTorch's operators. The peer in comparisons of losses and of speed.
     torchrun --standalone --nproc-per-node 8 train_gpt2.py --train-data 'shards/*_train_*.bin' --total-batch 524288
     python3 train_gpt2.py --help
 
-Needs torch (2.3 or later) and numpy. What needs no torch is in dev/twin/. Vocabulary: B T C V Vp L NH HS as in llmc/.
+Needs torch (2.5 or later) and numpy. What needs no torch is in dev/twin/. Vocabulary: B T C V Vp L NH HS as in llmc/.
 """
 import contextlib
 import datetime
@@ -408,7 +408,8 @@ class Run:
                 "padded_vocab": c.Vp, "parameters": weights.num_parameters(c)}
         self.say(f"gpt2.c {version()}, the PyTorch twin: PyTorch {torch.__version__} on {self.device}, "
                  f"{'torch.compile' if o.compile else 'eager'}, {o.precision}, attention {o.attention}\n"
-                 f"model       {size}, from {self.model_file or 'the seed'}")
+                 f"model       {', '.join(f'{name} {n}' for name, n in size.items())}, from "
+                 f"{self.model_file or 'the seed'}")
         for what, data in (("train data ", self.train), ("val data   ", self.val)):
             if data:
                 self.say(f"{what} {data.name}: {data.num_tokens} tokens, {data.num_sequences} sequences")
