@@ -175,13 +175,9 @@ def widen(bits):
 
 def read_model(path):
     """All parameters of a GPT-2's file, in file order."""
-    config, version = bin_config(path)
+    _, version = bin_config(path)
     flat = np.fromfile(path, np.float32 if version == FP32 else np.uint16, offset=1024)
-    flat = flat if version == FP32 else widen(flat)
-    flat[config.V * config.C:config.Vp * config.C] = 0
-    if not np.isfinite(flat).all():
-        raise Problem(f"{path}: holds values that are not numbers; the file is damaged or its training diverged")
-    return flat
+    return flat if version == FP32 else widen(flat)
 
 
 def open_model(init):
