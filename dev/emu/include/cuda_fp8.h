@@ -123,23 +123,11 @@ template <__nv_fp8_interpretation_t kind> struct Fp8x4 {
 
 } // namespace emu
 
-struct __nv_fp8_e4m3 : emu::Fp8<__NV_E4M3> {
-    using emu::Fp8<__NV_E4M3>::Fp8;
-};
-struct __nv_fp8_e5m2 : emu::Fp8<__NV_E5M2> {
-    using emu::Fp8<__NV_E5M2>::Fp8;
-};
-struct __nv_fp8x2_e4m3 : emu::Fp8x2<__NV_E4M3> {
-    using emu::Fp8x2<__NV_E4M3>::Fp8x2;
-};
-struct __nv_fp8x2_e5m2 : emu::Fp8x2<__NV_E5M2> {
-    using emu::Fp8x2<__NV_E5M2>::Fp8x2;
-};
-struct __nv_fp8x4_e4m3 : emu::Fp8x4<__NV_E4M3> {
-    using emu::Fp8x4<__NV_E4M3>::Fp8x4;
-};
-struct __nv_fp8x4_e5m2 : emu::Fp8x4<__NV_E5M2> {
-    using emu::Fp8x4<__NV_E5M2>::Fp8x4;
-};
+typedef emu::Fp8<__NV_E4M3> __nv_fp8_e4m3;
+typedef emu::Fp8<__NV_E5M2> __nv_fp8_e5m2;
+typedef emu::Fp8x2<__NV_E4M3> __nv_fp8x2_e4m3;
+typedef emu::Fp8x2<__NV_E5M2> __nv_fp8x2_e5m2;
+typedef emu::Fp8x4<__NV_E4M3> __nv_fp8x4_e4m3;
+typedef emu::Fp8x4<__NV_E5M2> __nv_fp8x4_e5m2;
 
 #endif // EMU_CUDA_FP8_H
