@@ -12,7 +12,7 @@ import pytest
 
 import shell
 from shell import end, until
-from tools import ROOT, Terminal, new_folder, path, read, text_of, wait_until, write
+from tools import ROOT, Terminal, new_folder, path, read, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves
@@ -346,14 +346,6 @@ def test_slurm_headers():
     headers = re.findall("^#SBATCH .*", text[:re.search(r"^[^#\n]", text, re.M).start()], re.M)
     assert len(headers) == text.count("#SBATCH"), headers
     assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@300"} <= set(headers), headers
-
-
-def test_sizes():
-    """A recipe is read from top to bottom."""
-    lines = {name: len(text_of(name).splitlines()) for pattern in ("run*.sh", "common.sh", "multi_node/*")
-             for name in glob.glob(os.path.join(ROOT, "scripts", pattern))}
-    assert sum(lines.values()) <= 800 and max(lines.values()) <= 222, lines
-    assert all(count <= 80 for name, count in lines.items() if not name.endswith("common.sh")), lines
 
 
 @pytest.mark.long
