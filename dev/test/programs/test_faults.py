@@ -13,14 +13,11 @@ import resource
 import shutil
 import signal
 
-import pytest
-
 import formats
 from cli import (BATCH, CONFIG, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
                  finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
                  new_folder, path, ran, random_tokens, read, reference_losses, refused, shard, start,
-                 stopped_after, text_file, tokenizer_bytes, val_losses, weights_hash, write)
-from run_folder import record_of
+                 text_file, tokenizer_bytes, val_losses, weights_hash, write)
 from tools import WORK, limit_files, limit_memory, small_disk
 
 TEXT = text_file()

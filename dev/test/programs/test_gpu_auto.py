@@ -1,7 +1,6 @@
 """Runs with --auto: what it chooses is what runs, on one rank and several, and a run goes on with another choice.
 ./train_gpt2emu (make train_gpt2emu). What --auto says without a GPU: test_gpu_plan.py.
 """
-import os
 import re
 
 import pytest

@@ -3,7 +3,6 @@ is there with EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
-import os
 import re
 
 import pytest

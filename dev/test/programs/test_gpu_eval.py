@@ -8,8 +8,6 @@ import os
 import re
 import signal
 
-import pytest
-
 import cli
 import evalfiles
 from evalfiles import CONFIG, eval_file, questions, relabelled, results

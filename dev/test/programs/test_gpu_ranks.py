@@ -23,7 +23,7 @@ import pytest
 import cli
 import formats
 import gpu_program
-from cli import log_of, logged_steps, losses, norms, steps_of, stopped_after, weights_hash
+from cli import log_of, losses, norms, steps_of, stopped_after, weights_hash
 from ranks import PROGRAM, Ranks, has_mpi, ran, refused
 from run_folder import record_of, speed_of
 

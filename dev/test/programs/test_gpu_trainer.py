@@ -9,8 +9,8 @@ import re
 import pytest
 
 import cli
-from cli import (CPU, LLAMA, checkpoints, log_of, logged_steps, losses, norms, of_llama, steps_of, stopped_after,
-                 val_losses, weights_hash)
+from cli import (CPU, LLAMA, checkpoints, log_of, logged_steps, losses, norms, of_llama, steps_of,
+                 val_losses)
 from gpu_program import EMULATED, GPU, ran, refused
 
 MODEL = ["--layers", "2", "--heads", "2", "--channels", "32", "--context", "24", "--vocab", "300"]

@@ -14,7 +14,7 @@ import formats
 import grids
 from cli import logged_losses, steps_of, stopped_after, weights_hash
 from evalfiles import eval_file, questions
-from grids import CLIP, GPT2, LLAMA, MUON, T, UNTIED, VOCAB
+from grids import GPT2, LLAMA, MUON, T, UNTIED, VOCAB
 from ranks import Ranks, ran
 from tools import read
 

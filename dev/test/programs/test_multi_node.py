@@ -12,7 +12,7 @@ import pytest
 
 import shell
 from shell import end, until
-from tools import ROOT, Terminal, new_folder, path, read, wait_until, write
+from tools import ROOT, Terminal, new_folder, path, read, text_of, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves

@@ -4,7 +4,6 @@ What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c
 The headers of other files: test_faults.py and the readers' own tests.
 """
 import math
-import os
 import signal
 import struct
 
