@@ -74,6 +74,7 @@ static const ErrorText ERRORS[] = {
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
@@ -143,7 +144,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->clockRate = p->memoryClockRate = CLOCK_KHZ;
     p->managedMemory = p->concurrentManagedAccess = p->canMapHostMemory = p->deviceOverlap = 1;
     p->streamPrioritiesSupported = 1;
-    p->concurrentKernels = p->asyncEngineCount = p->unifiedAddressing = 1;
+    p->concurrentKernels = p->asyncEngineCount = p->unifiedAddressing = p->cooperativeLaunch = 1;
     p->pciDomainID = PCI_DOMAIN, p->pciBusID = device;
     return check_device(device);
 }
@@ -193,21 +194,21 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
-cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
+cudaError_t cudaFuncSetAttribute(Function kernel, enum cudaFuncAttribute attribute, int value) {
     host_only("cudaFuncSetAttribute");
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; } // other attributes are hints
     if (value < 0 || static_cast<size_t>(value) > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
     allow_shared_bytes(kernel, static_cast<size_t>(value));
     return cudaSuccess;
 }
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel) {
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, Function kernel) {
     *attributes = cudaFuncAttributes();
     attributes->maxThreadsPerBlock = MAX_BLOCK_THREADS;
     attributes->numRegs = 32;
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(allowed_shared_bytes(kernel));
     return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block_size,
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Function kernel, int block_size,
                                                           size_t dynamic_shared_bytes) {
     *blocks = 0;
     if (block_size < 1 || dynamic_shared_bytes > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
@@ -218,8 +219,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     *blocks = static_cast<int>(fit < 32 ? fit : 32);
     return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, const void *kernel,
-                                               size_t dynamic_shared_bytes, int limit) {
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, Function kernel, size_t dynamic_shared_bytes,
+                                               int limit) {
     int blocks = 0;
     *block = limit > 0 && limit < MAX_BLOCK_THREADS ? limit : MAX_BLOCK_THREADS;
     cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, *block, dynamic_shared_bytes);

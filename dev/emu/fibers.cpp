@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <condition_variable>
+#include <mutex>
 
 #if EMU_ASAN
 #include <pthread.h>
@@ -151,6 +153,28 @@ static inline void set_running(Thread *thread) {
     now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(thread->number) << STAMP_THREAD;
 }
 
+static inline bool same_text(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
+static inline bool same_line(Source a, Source b) { return a.line == b.line && same_text(a.file, b.file); }
+
+// No other lane of the warp can run: those that wait in converge at the first line go on, and know each other.
+static void release_converged(Warp &warp) {
+    Source at = warp.threads[__builtin_ctz(warp.converging)].waits_at;
+    unsigned mask = 0;
+    for (unsigned left = warp.converging; left; left &= left - 1) {
+        const Source other = warp.threads[__builtin_ctz(left)].waits_at;
+        if (other.line < at.line) { at = other; }
+    }
+    for (unsigned left = warp.converging; left; left &= left - 1) {
+        if (same_line(warp.threads[__builtin_ctz(left)].waits_at, at)) { mask |= left & (0u - left); }
+    }
+    warp.converging &= ~mask;
+    for (unsigned left = mask; left; left &= left - 1) {
+        Thread &thread = warp.threads[__builtin_ctz(left)];
+        thread.wait_mask = mask;
+        warp.ready |= 1u << thread.position;
+    }
+}
+
 // Takes the next thread that can run, in the order of the schedule. Threads of the running warp come first. Returns
 // null when all threads wait or are done.
 static inline Thread *take_next(Block *block) {
@@ -162,6 +186,11 @@ static inline Thread *take_next(Block *block) {
             warp.turn = position + 1;
             warp.ready &= ~(1u << position);
             return &warp.threads[block->lane_order[position]];
+        }
+        if (warp.converging) {
+            release_converged(warp);
+            tried--;
+            continue;
         }
         block->turn = block->turn + 1 == block->warp_count ? 0 : block->turn + 1;
     }
@@ -241,9 +270,6 @@ static void wait(Thread *me) {
     go_to(&me->stack_pointer, next, true);
 }
 
-static inline bool same_text(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
-static inline bool same_line(Source a, Source b) { return a.line == b.line && same_text(a.file, b.file); }
-
 static std::string describe(const Thread *thread) {
     return format("thread ") + to_text(thread->index) + (thread->done ? " has exited" : " waits at ") +
            (thread->done ? "" : to_text(thread->waits_at) + " in " + thread->waits_for);
@@ -308,7 +334,36 @@ static void check_barrier(Block *block, Thread *me, const char *kind, Source at)
     }
 }
 
-static void barrier(const char *kind, int predicate, Source at) {
+// The blocks of a cooperative launch run at once, each on a worker of its own.
+static struct Grid {
+    std::mutex mutex;
+    std::condition_variable all;
+    uint64_t waiting, ended, round;
+    uint32_t since; // the blocks' accesses before this interval are ordered before now
+} the_grid;
+
+static void meet_blocks(const Block *block, bool ends) {
+    const dim3 size = block->kernel->grid;
+    const uint64_t blocks = uint64_t(size.x) * size.y * size.z;
+    std::unique_lock<std::mutex> guard(the_grid.mutex);
+    (ends ? the_grid.ended : the_grid.waiting)++;
+    if (the_grid.waiting && the_grid.ended) {
+        report_launch(*block->kernel, "grid.sync() that a block of the grid does not reach");
+    }
+    if (the_grid.ended == blocks) { the_grid.ended = 0; }
+    if (ends) { return; }
+    if (the_grid.waiting == blocks) {
+        the_grid.waiting = 0, the_grid.round++;
+        the_grid.since = take_intervals(block->kernel->operation, static_cast<uint32_t>(block->number));
+        the_grid.all.notify_all();
+    } else {
+        the_grid.all.wait(guard, [round = the_grid.round] { return the_grid.round != round; });
+    }
+    now.order_global = stamp_of_interval(the_grid.since);
+    now.interval = take_intervals(block->kernel->operation, static_cast<uint32_t>(block->number));
+}
+
+static void barrier(const char *kind, int predicate, Source at, bool of_grid = false) {
     Thread *me = now.thread;
     if (me == nullptr) { report(at, format("%s called by host code", kind)); }
     Block *block = now.block;
@@ -323,6 +378,7 @@ static void barrier(const char *kind, int predicate, Source at) {
         wait(me);
         return;
     }
+    if (of_grid) { meet_blocks(block, false); }
     release_barrier(block);
     me->warp->ready &= ~(1u << me->position); // the last lane simply goes on
 }
@@ -422,7 +478,7 @@ static void set_up_threads(Block *block) {
         Thread &thread = block->threads[t];
         Warp &warp = block->warps[t / WARP_LANES];
         int lane = t % WARP_LANES;
-        if (lane == 0) { warp = {&thread, 0, 0, 0, 0, 0, 0}; }
+        if (lane == 0) { warp = {&thread, 0, 0, 0, 0, 0, 0, 0}; }
         warp.count++;
         warp.ready = warp.all |= 1u << block->lane_position[lane];
         thread.stack_pointer = nullptr;
@@ -470,6 +526,7 @@ void run_block(Block *block) {
 #endif
     go_to(&block->scheduler, take_next(block), true);
     if (metering) { meter_block_end(); }
+    if (block->kernel->cooperative) { meet_blocks(block, true); }
     if (block->fences != nullptr) { forget_fences(block); }
     if (block->copies_async) { forget_copies(block); }
     now.block = nullptr;
@@ -489,6 +546,7 @@ uint3 thread_index() { return now.thread->index; }
 uint3 block_index() { return now.block->index; }
 dim3 block_size() { return now.block->kernel->block; }
 dim3 grid_size() { return now.block->kernel->grid; }
+unsigned rank_in_block() { return now.thread->number; }
 
 constexpr size_t SHARED_GAP = 32; // between variables, so that an access just behind a variable is seen
 
@@ -520,6 +578,31 @@ void *shared_variable(const void *key, size_t bytes, size_t align, const char *n
 }
 
 void *dynamic_shared() { return now.block->shared; }
+
+unsigned converge(const char *file, int line) {
+    Thread *me = now.thread;
+    if (me == nullptr) { report({file, line}, "a function of a warp called by host code"); }
+    me->waits_for = "__activemask or coalesced_threads";
+    me->waits_at = {file, line};
+    me->warp->converging |= 1u << me->lane;
+    wait(me);
+    return me->wait_mask;
+}
+
+bool is_cooperative() { return now.block->kernel->cooperative; }
+void grid_sync(const char *file, int line) {
+    if (in_kernel() && !now.block->kernel->cooperative) {
+        report({file, line}, "grid.sync() in a kernel that cudaLaunchCooperativeKernel has not launched");
+    }
+    barrier("grid.sync", 0, {file, line}, true);
+}
+
+void barrier_of(unsigned threads, const char *file, int line) {
+    if (in_kernel() && threads != static_cast<unsigned>(now.block->thread_count)) {
+        report({file, line}, format("bar.sync of %u threads, and the emulator has those of the block alone", threads));
+    }
+    barrier("bar.sync", 0, {file, line});
+}
 
 } // namespace emu
 
@@ -555,10 +638,10 @@ void __threadfence() {
 }
 void __threadfence_block() {}
 void __threadfence_system() { __threadfence(); }
-unsigned __activemask() {
-    const Warp *warp = now.thread->warp;
-    return existing_lanes(*warp) & ~warp->exited;
-}
+unsigned __activemask(const char *file, int line) { return converge(file, line); }
 void __nanosleep(unsigned) {}
-long long clock64() { return 0; }
+long long clock64() {
+    static __thread long long cycles; // a loop that waits for some cycles ends
+    return cycles += 1000;
+}
 void __trap(const char *file, int line) { report({file, line}, "__trap"); }

@@ -1,6 +1,6 @@
 // Launches a kernel: checks the configuration and spreads the blocks over the worker threads. The launching thread
 // works too, and the launch returns when all blocks are done.
-#include "runtime.h"
+#include "memory.h"
 #include "include/emu.h"
 
 #include <signal.h>
@@ -34,7 +34,7 @@ class Pool {
         job.kernel = &kernel;
         job.order = &order;
         job.next = 0;
-        if (order.size() > 1) { wake_helpers(); }
+        if (order.size() > 1) { wake_helpers(kernel.cooperative ? static_cast<int>(order.size()) : worker_count()); }
         work(0);
         if (order.size() > 1) { wait_for_helpers(); }
     }
@@ -46,8 +46,8 @@ class Pool {
         std::atomic<size_t> next;
     } job = {};
 
-    void wake_helpers() {
-        while (static_cast<int>(helpers) < worker_count() - 1) {
+    void wake_helpers(int workers) {
+        while (helpers < workers - 1) {
             int worker = ++helpers;
             std::thread([this, worker] { help(worker); }).detach();
         }
@@ -78,6 +78,7 @@ class Pool {
     }
 
     void work(int worker) {
+        if (worker >= worker_count() && !job.kernel->cooperative) { return; } // made for a cooperative launch
         Block *&block = blocks[worker];
         if (block == nullptr) { block = new_block(worker); }
         const dim3 grid = job.kernel->grid;
@@ -146,7 +147,9 @@ static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
 Kernel Launch::kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
-    return {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, bytes, 0, 0, 0};
+    return {
+        name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, bytes, is_cooperative, 0, 0,
+        0};
 }
 
 void Launch::run_now(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
@@ -167,10 +170,19 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
 
 void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
     if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
+    if (is_deduced && has_allowed_bytes(nullptr)) { allow_shared_bytes(function, allowed_shared_bytes(nullptr)); }
     Kernel kernel = kernel_of(function, one_thread, call, bytes);
     check_shape(kernel);
     check_shared(kernel);
     run_now(function, one_thread, call, bytes);
+}
+
+bool Launch::fits(Function kernel) const {
+    int blocks = 0, multiprocessors = 0;
+    int threads = static_cast<int>(block.x * block.y * block.z);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
+    return uint64_t(grid.x) * grid.y * grid.z <= uint64_t(std::min(blocks * multiprocessors, MAX_WORKERS));
 }
 
 } // namespace emu

@@ -48,20 +48,20 @@ static cudaError_t release(Heap &heap, void *pointer, const char *function, Sour
 
 using namespace emu;
 
-cudaError_t cudaMalloc(void **pointer, size_t bytes, const char *file, int line) {
+cudaError_t cudaMalloc(Out pointer, size_t bytes, const char *file, int line) {
     host_only("cudaMalloc", {file, line});
     use_device("cudaMalloc", {file, line});
     return allocate(device_heap(), pointer, bytes, device_capacity());
 }
-cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned, const char *file, int line) {
+cudaError_t cudaHostAlloc(Out pointer, size_t bytes, unsigned, const char *file, int line) {
     host_only("cudaHostAlloc", {file, line});
     return allocate(pinned_heap(), pointer, bytes, PINNED_SPAN / 4);
 }
-cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags, const char *file, int line) {
+cudaError_t cudaMallocHost(Out pointer, size_t bytes, unsigned flags, const char *file, int line) {
     return cudaHostAlloc(pointer, bytes, flags, file, line);
 }
 // Host and device may access it. The host must have waited for the operations that did.
-cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned, const char *file, int line) {
+cudaError_t cudaMallocManaged(Out pointer, size_t bytes, unsigned, const char *file, int line) {
     use_device("cudaMallocManaged", {file, line});
     cudaError_t error = cudaHostAlloc(pointer, bytes, cudaHostAllocDefault, file, line);
     Allocation *allocation = error == cudaSuccess ? pinned_heap().find_begin(*pointer) : nullptr;
@@ -81,12 +81,12 @@ cudaError_t cudaMemAdvise(const void *pointer, size_t, enum cudaMemoryAdvise, in
 cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice, struct cudaMemLocation) {
     return cudaMemAdvise(pointer, bytes, advice, 0);
 }
-cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height, const char *file, int line) {
+cudaError_t cudaMallocPitch(Out pointer, size_t *pitch, size_t width, size_t height, const char *file, int line) {
     constexpr size_t multiple = 512;
     *pitch = (width + multiple - 1) / multiple * multiple;
     return cudaMalloc(pointer, *pitch * height, file, line);
 }
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
+cudaError_t cudaHostGetDevicePointer(Out device, void *host, unsigned) {
     *device = host;
     return in_pinned_arena(host) ? cudaSuccess : remember_error(cudaErrorInvalidValue);
 }
@@ -236,4 +236,25 @@ cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {
     return fill({static_cast<char *>(to), 0}, value, bytes, 1, stream, "cudaMemsetAsync", {file, line});
+}
+
+// Memory in the order of a stream. To operations that are not ordered after it, the allocation is a write; a release is
+// a write that must be ordered after all accesses.
+cudaError_t cudaMallocAsync(Out pointer, size_t bytes, cudaStream_t stream, const char *file, int line) {
+    cudaError_t error = cudaMalloc(pointer, bytes, file, line);
+    if (error != cudaSuccess || *pointer == nullptr) { return error; }
+    op_begin(stream, "cudaMallocAsync", file, line);
+    op_scratch(*pointer, bytes);
+    set_initialised(*pointer, bytes, false);
+    op_end();
+    return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream, const char *file, int line) {
+    Allocation *allocation = device_heap().find_begin(pointer);
+    if (allocation == nullptr) { return cudaFree(pointer, file, line); } // reports all but a null pointer
+    op_begin(stream, "cudaFreeAsync", file, line);
+    op_scratch(pointer, allocation->bytes);
+    op_end();
+    device_heap().release(allocation);
+    return cudaSuccess;
 }

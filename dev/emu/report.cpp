@@ -69,7 +69,7 @@ static std::map<uintptr_t, std::string> run_addr2line(const std::string &options
         for_each_line(command, [&](const char *line) {
             if (strncmp(line, "0x", 2) == 0) {
                 text = &texts[strtoull(line, nullptr, 16)];
-            } else if (text != nullptr) {
+            } else if (text != nullptr && strstr(line, "/emu/include/emu_ptx.h:") == nullptr) {
                 const char *note = strstr(line, " (discriminator");
                 *text += text->empty() ? "" : ", inlined at ";
                 text->append(line, note ? static_cast<size_t>(note - line) : strlen(line));

@@ -1,7 +1,10 @@
 // Translates CUDA's syntax into C++, in preprocessed text from standard input to standard output:
 //
-//   K<<<grid, block, ...>>>(args)     ->  ::emu::Launch("K", file, line, grid, block, ...)(K, args)
+//   K<<<grid, block, ...>>>(args)     ->  ::emu::Launch("K", file, line, grid, block, ...).of(K)(args)
 //   K<<<...>>>(args), K a template    ->  ::emu::Launch(...).deduce([](auto... a) { K(a...); }, args)
+//   cudaLaunchKernel((void *)K, ...   ->  cudaLaunchKernel("K", K, ...
+//   blockDim.x                        ->  emu_dim(blockDim).x
+//   asm("ld.global.f32 %0, [%1];" ... ->  ::emu::ptx::ld<::emu::ptx::f32>(...), see emu_ptx.h
 //   __shared__ T x[N];                ->  a struct with the member x, and a reference to the one of the running block
 //   __shared__ T x[M], y[N];          ->  two declarations
 //   extern __shared__ T x[];          ->  T *x = the block's dynamic shared memory
@@ -15,7 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <set>
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -114,7 +118,7 @@ static Tokens split(const std::string &s) {
 
 // ---- Errors, with the line that the linemarkers give ----
 
-[[noreturn]] static void fail(const Tokens &tokens, size_t at, const char *what) {
+[[noreturn]] static void fail(const Tokens &tokens, size_t at, const std::string &what) {
     int line = 1;
     std::string file = "input";
     for (size_t i = 0; i < at; i++) {
@@ -126,7 +130,7 @@ static Tokens split(const std::string &s) {
         }
         for (char c : tokens[i].text) { line += c == '\n'; }
     }
-    fprintf(stderr, "%s:%d: error: %s\n", file.c_str(), line, what);
+    fprintf(stderr, "%s:%d: error: %s\n", file.c_str(), line, what.c_str());
     exit(1);
 }
 
@@ -225,23 +229,31 @@ static size_t three(const Tokens &t, size_t i, const char *symbol) {
     return all ? third : NONE;
 }
 
-// The first token of the kernel's name, which ends before `end`. A name is words with template arguments, joined by
-// `::`, or anything in parentheses.
+static bool is_arrow(const Tokens &t, size_t i) { return i != NONE && i > 0 && t[i].is(">") && t[i - 1].is("-"); }
+
+// The first token of the kernel's name, which ends before `end`: an expression of words, members, `::`, and brackets.
 static size_t begin_of_name(const Tokens &t, size_t end) {
-    size_t i = before(t, end);
-    if (i != NONE && t[i].is(")")) { return opening(t, i); }
-    for (;;) {
-        if (i != NONE && t[i].is(">")) {
-            i = opening(t, i);
-            if (i != NONE) { i = before(t, i); }
+    size_t i = before(t, end), left = NONE;
+    for (;; i = left) {
+        while (i != NONE && (t[i].is(")") || t[i].is("]") || t[i].is(">"))) {
+            bool parentheses = t[i].is(")");
+            size_t open = opening(t, i);
+            left = open == NONE ? NONE : before(t, open);
+            bool alone = left == NONE || t[left].is("return") || (t[left].kind != WORD && !t[left].is("]"));
+            if (parentheses && alone) { return open; }
+            i = left;
         }
         if (i == NONE || t[i].kind != WORD) { fail(t, end, "expected the name of a kernel before <<<"); }
-        size_t colon = before(t, i), first = colon == NONE ? NONE : before(t, colon);
-        if (first == NONE || !t[colon].is(":") || !t[first].is(":")) { return i; }
-        size_t left = before(t, first);
-        bool qualified = left != NONE && (t[left].kind == WORD || t[left].is(">")) && !t[left].is("return");
+        size_t link = before(t, i), first = link;
+        if (link == NONE) { return i; }
+        if (t[link].is(":") || is_arrow(t, link)) { first = before(t, link); }
+        if (!t[link].is(".") && !is_arrow(t, link) && !(first != link && first != NONE && t[first].is(":"))) {
+            return i;
+        }
+        left = before(t, first);
+        bool qualified = left != NONE && !t[left].is("return") &&
+                         (t[left].kind == WORD || t[left].is(">") || t[left].is("]") || t[left].is(")"));
         if (!qualified) { return first; }
-        i = left;
     }
 }
 
@@ -271,9 +283,24 @@ static bool enters_system(const std::string &linemarker) {
     return quote != std::string::npos && linemarker.find(" 3", quote) != std::string::npos;
 }
 
-// The function templates of the program itself.
-static std::set<std::string> names_of_templates(const Tokens &t) {
-    std::set<std::string> names;
+// The tokens between an opening bracket and its closing bracket, split at commas.
+static std::vector<Tokens> split_list(const Tokens &t, size_t open, size_t close) {
+    std::vector<Tokens> items;
+    for (size_t i = open + 1; i < close; i++) {
+        if (t[i].kind == DIRECTIVE) { continue; }
+        if (items.empty() || t[i].is(",")) { items.emplace_back(); }
+        if (t[i].is(",")) { continue; }
+        bool opens = t[i].is("(") || t[i].is("[") || t[i].is("{") || t[i].is("<");
+        size_t last = opens && closing(t, i) < close ? closing(t, i) : i; // not of a comparison
+        items.back().insert(items.back().end(), &t[i], &t[last] + 1);
+        i = last;
+    }
+    return items;
+}
+
+// The function templates of the program itself, and how many parameters they have.
+static std::map<std::string, size_t> find_templates(const Tokens &t) {
+    std::map<std::string, size_t> templates;
     bool of_system = false;
     for (size_t i = 0; i < t.size(); i++) {
         bool linemarker = t[i].kind == DIRECTIVE && t[i].text.compare(0, 2, "# ") == 0;
@@ -281,9 +308,39 @@ static std::set<std::string> names_of_templates(const Tokens &t) {
         size_t open = of_system || !t[i].is("template") ? NONE : after(t, i);
         if (open == NONE || !t[open].is("<")) { continue; }
         size_t close = closing(t, open), stop = close == NONE ? NONE : find_stop(t, after(t, close), "(;={");
-        if (stop != NONE && t[stop].is("(")) { names.insert(t[before(t, stop)].text); }
+        if (stop == NONE || !t[stop].is("(")) { continue; }
+        size_t &parameters = templates[t[before(t, stop)].text];
+        parameters = std::max(parameters, split_list(t, open, close).size());
     }
-    return names;
+    return templates;
+}
+
+// Says whether the compiler must find template arguments of the kernel whose name ends at token `last`.
+static bool is_deduced(const Tokens &t, size_t last) {
+    static const std::map<std::string, size_t> templates = find_templates(t);
+    size_t given = 0;
+    if (t[last].is(">")) {
+        size_t open = opening(t, last);
+        given = split_list(t, open, last).size(), last = before(t, open);
+    }
+    auto found = templates.find(t[last].text);
+    return found != templates.end() && given < found->second;
+}
+
+static void rewrite_device(Tokens &t, size_t keyword);
+
+// Calls the kernel with what the launch is given. A null pointer stays a literal of the call, because it converts.
+static std::string deduce(const std::string &name, const Tokens &t, size_t paren, size_t close) {
+    std::string parameters, call, values;
+    int count = 0;
+    for (const Tokens &item : split_list(t, paren, close)) {
+        std::string value = one_line(join(item, 0, item.size())), number = std::to_string(count++);
+        bool literal = value == "0" || value == "__null" || value == "nullptr";
+        call += (call.empty() ? "" : ", ") + (literal ? value : "a" + number);
+        if (!literal) { parameters += (parameters.empty() ? "auto a" : ", auto a") + number; }
+        if (!literal) { values += ", " + value; }
+    }
+    return "[](" + parameters + ") { " + name + "(" + call + "); }" + values;
 }
 
 static void rewrite_launch(Tokens &t, size_t open) {
@@ -291,19 +348,156 @@ static void rewrite_launch(Tokens &t, size_t open) {
     if (left != NONE && t[left].is("operator")) { return; }
     size_t config = three(t, open, "<"), close = end_of_config(t, after(t, config));
     if (close == NONE) { fail(t, open, "no >>> ends the launch"); }
-    size_t last = three(t, close, ">"), paren = after(t, last);
+    size_t paren = after(t, three(t, close, ">"));
     if (paren == NONE || !t[paren].is("(")) { fail(t, close, "expected ( after >>>"); }
-    size_t name_begin = begin_of_name(t, open), first_argument = after(t, paren);
+    size_t name_begin = begin_of_name(t, open), end = closing(t, paren);
     std::string name = one_line(join(t, name_begin, open));
-    bool no_arguments = first_argument != NONE && t[first_argument].is(")");
     erase(t, close, paren);
-    static const std::set<std::string> templates = names_of_templates(t);
-    bool deduced = templates.count(name) > 0;
-    std::string kernel = deduced ? ").deduce([](auto... a) { " + name + "(a...); }" : ")(" + name;
-    t[paren] = {SYMBOL, kernel + (no_arguments ? "" : ", ")};
+    if (is_deduced(t, left) && end != NONE) {
+        for (size_t i = paren; i < end; i++) {
+            if (t[i].is("__device__")) { rewrite_device(t, i); } // of a lambda
+        }
+        t[paren] = {SYMBOL, ").deduce(" + deduce(name, t, paren, end)};
+        erase(t, paren + 1, end);
+    } else {
+        t[paren] = {SYMBOL, ").of(" + name + ")("};
+    }
     erase(t, name_begin, config + 1);
     t[name_begin].text = "::emu::Launch(" + quote(name) + ", __builtin_FILE(), __builtin_LINE(), " + t[name_begin].text;
     t[name_begin].kind = SYMBOL;
+}
+
+// cudaLaunchKernel((const void *)K, ...): gives the function the kernel's name, and its type.
+static void rewrite_launch_call(Tokens &t, size_t name) {
+    size_t open = after(t, name), first = open == NONE ? NONE : after(t, open), left = before(t, name);
+    bool call = first != NONE && t[open].is("(") && (left == NONE || t[left].kind != WORD || t[left].is("return"));
+    if (!call) { return; }
+    size_t cast = t[first].is("reinterpret_cast") || t[first].is("static_cast") ? after(t, first) : first;
+    if (cast != first || t[first].is("(")) { erase(t, first, closing(t, cast) + 1); }
+    Tokens kernel = split_list(t, open, closing(t, open))[0];
+    t[open].text += quote(one_line(join(kernel, 0, kernel.size()))) + ", ";
+    t[open].kind = SYMBOL;
+}
+
+// A built-in variable, or one of the program's own that has its name. The compiler knows.
+static void rewrite_dim(Tokens &t, size_t name) {
+    if (!t[name].is("threadIdx") && !t[name].is("blockIdx") && !t[name].is("blockDim") && !t[name].is("gridDim")) {
+        return;
+    }
+    size_t left = before(t, name), right = after(t, name);
+    if (left == NONE || right == NONE || t[left].is(".") || is_arrow(t, left)) { return; }
+    bool value = t[right].is(".") || t[left].is("=") || t[left].is("return") || t[left].is("(") ||
+                 (t[left].is(",") && t[right].is(")"));
+    if (value) { t[name] = {SYMBOL, "emu_dim(" + t[name].text + ")"}; }
+}
+
+// ---- Inline PTX: each instruction becomes a call of a function of emu_ptx.h ----
+
+static const char PTX_FUNCTIONS[] =
+    " ld st atom_add atom_min atom_max atom_and atom_or atom_xor atom_inc atom_dec atom_exch atom_cas red_add red_min "
+    "red_max red_and red_or red_xor red_inc red_dec mov lop3 prmt prmt_f4e prmt_b4e prmt_rc8 prmt_ecl prmt_ecr "
+    "prmt_rc16 bar barrier bar_warp membar_gl membar_cta membar_sys fence cp_async cp_async_commit_group "
+    "cp_async_wait_group cp_async_wait_all ldmatrix_m8n8 ldmatrix_m8n8_trans mma_m16n8k16_f32_bf16_bf16 "
+    "mma_m16n8k16_f32_f16_f16 mma_m16n8k16_f16_f16_f16 mma_m16n8k8_f32_tf32_tf32 ex2 lg2 rcp rsqrt tanh ";
+static const char PTX_REGISTERS[] = " laneid warpid lanemask_eq lanemask_lt lanemask_le lanemask_gt lanemask_ge clock "
+                                    "clock64 tid ntid ctaid nctaid ";
+// What changes nothing here: where memory lies, how it is cached, and what the rest of the name says as well.
+static const char PTX_IGNORED[] = " global shared gpu cta sys nc ca cg cs cv lu wb wt volatile relaxed acquire release "
+                                  "acq_rel sc v2 v4 sync aligned approx ftz rn row col x1 x2 x4 noftz ";
+
+static bool in_list(const char *list, const std::string &word) { return strstr(list, (" " + word + " ").c_str()); }
+
+static std::vector<std::string> words_of(const std::string &text, char between, const char *open = "",
+                                         const char *close = "") {
+    std::vector<std::string> words(1);
+    int depth = 0;
+    for (char c : text) {
+        depth += strchr(open, c) != nullptr, depth -= strchr(close, c) != nullptr;
+        if (c != between || depth > 0) { words.back() += c; }
+        if (c == between && depth == 0) { words.emplace_back(); }
+    }
+    return words;
+}
+
+struct Asm {
+    const Tokens &tokens;
+    size_t at;
+    std::vector<std::string> values; // of the operands
+
+    [[noreturn]] void refuse(const std::string &what) const {
+        fail(tokens, at, "the PTX " + what + " is not part of the emulator (dev/emu/README.md lists what is)");
+    }
+
+    std::string operand(const std::string &text) const { // %0, %%laneid, {%0, %1}, [%2 + 16], 7
+        if (text.empty()) { refuse("operand \"\""); }
+        if (text[0] == '{') { return operands(text.substr(1, text.size() - 2)); }
+        if (text[0] == '[') {
+            std::vector<std::string> sum = words_of(text.substr(1, text.size() - 2) + "+0", '+');
+            return "::emu::ptx::at(" + operand(one_line(sum[0])) + ", " + one_line(sum[1]) + ")";
+        }
+        if (text.compare(0, 2, "%%") == 0) {
+            std::vector<std::string> name = words_of(text.substr(2), '.');
+            if (!in_list(PTX_REGISTERS, name[0])) { refuse("register " + text.substr(1)); }
+            return "::emu::ptx::" + name[0] + "()" + (name.size() > 1 ? "." + name[1] : "");
+        }
+        if (strchr("-0123456789", text[0])) { return text; }
+        size_t i = strtoul(text.c_str() + 1, nullptr, 10);
+        if (text[0] != '%' || i >= values.size()) { refuse("operand " + text); }
+        return "(" + values[i] + ")";
+    }
+
+    std::string operands(const std::string &text) const { // addresses first
+        std::string addresses, others;
+        for (const std::string &word : words_of(text, ',', "{[", "}]")) {
+            std::string trimmed = one_line(word);
+            std::string &list = trimmed[0] == '[' ? addresses : others;
+            list += (list.empty() ? "" : ", ") + operand(trimmed);
+        }
+        return addresses + (addresses.empty() || others.empty() ? "" : ", ") + others;
+    }
+
+    std::string instruction(const std::string &text) const {
+        size_t space = std::min(text.find(' '), text.size());
+        std::string full = text.substr(0, space), name, type;
+        for (const std::string &word : words_of(full, '.')) {
+            bool is_type = strchr("bsuf", word[0]) && word.find_first_not_of("0123456789", 1) == std::string::npos;
+            bool of_mma = name.compare(0, 4, "mma_") == 0;
+            if (is_type) { type = "<::emu::ptx::" + word + ">"; }
+            if (in_list(PTX_IGNORED, word) || word.find("::") != std::string::npos || (is_type && !of_mma)) {
+                continue;
+            }
+            name += (name.empty() ? "" : "_") + word;
+        }
+        if (name.compare(0, 4, "mma_") == 0) { name.resize(name.rfind('_')); } // the type of c is that of d
+        if (!in_list(PTX_FUNCTIONS, name)) { refuse("instruction " + full); }
+        return "::emu::ptx::" + name + type + "(" + (space < text.size() ? operands(text.substr(space)) : "") + ")";
+    }
+};
+
+static void rewrite_asm(Tokens &t, size_t keyword) {
+    size_t open = after(t, keyword);
+    while (open != NONE && t[open].kind == WORD) { open = after(t, open); } // volatile
+    if (open == NONE || !t[open].is("(")) { return; }
+    size_t close = closing(t, open), i = after(t, open);
+    std::string text, calls;
+    for (; t[i].kind == TEXT; i = after(t, i)) { text += t[i].text.substr(1, t[i].text.size() - 2); }
+    if (close == NONE || text.find(';') == std::string::npos) { return; } // for the host's processor
+    for (size_t escape; (escape = text.find('\\')) != std::string::npos;) { text.replace(escape, 2, " "); }
+    Asm statement = {t, keyword, {}};
+    for (size_t begin = NONE; i < close; i = after(t, i)) {
+        rewrite_dim(t, i);
+        if (begin == NONE && t[i].is("(")) { begin = i; }
+        if (begin == NONE || closing(t, begin) != i) { continue; }
+        statement.values.push_back(one_line(join(t, begin + 1, i)));
+        begin = NONE;
+    }
+    for (const std::string &instruction : words_of(text, ';')) {
+        size_t begin = std::min(instruction.find_first_not_of(" {}"), instruction.size()); // of a scope
+        std::string trimmed = one_line(instruction.substr(begin));
+        if (!trimmed.empty()) { calls += (calls.empty() ? "" : ", ") + statement.instruction(trimmed); }
+    }
+    erase(t, keyword, close + 1);
+    t[keyword] = {SYMBOL, calls};
 }
 
 // ---- Shared and device variables ----
@@ -398,6 +592,12 @@ static void rewrite_noinline(Tokens &t, size_t keyword) {
     if (!in_attribute) { t[keyword].text = "__attribute__((noinline))"; }
 }
 
+// atomicAdd_block and atomicAdd_system: here all atomics are for the device.
+static std::string without_scope(const std::string &word) {
+    std::string scope = word.substr(std::min(word.find('_'), word.size()));
+    return scope == "_block" || scope == "_system" ? word.substr(0, word.find('_')) : word;
+}
+
 static bool is_unroll(const std::string &directive) {
     size_t i = 1;
     while (i < directive.size() && isspace(static_cast<unsigned char>(directive[i]))) { i++; }
@@ -407,8 +607,15 @@ static bool is_unroll(const std::string &directive) {
 
 int main() {
     Tokens t = split(read_all(stdin));
+    bool of_system = false;
     for (size_t i = 0; i < t.size(); i++) {
+        const std::string word = t[i].kind == WORD ? t[i].text : "";
+        if (t[i].kind == DIRECTIVE && t[i].text.compare(0, 2, "# ") == 0) { of_system = enters_system(t[i].text); }
         if (t[i].kind == DIRECTIVE && is_unroll(t[i].text)) { t[i].text = ""; }
+        rewrite_dim(t, i);
+        if (word.compare(0, 6, "atomic") == 0) { t[i].text = without_scope(word); }
+        if (word == "cudaLaunchKernel" || word == "cudaLaunchCooperativeKernel") { rewrite_launch_call(t, i); }
+        if (!of_system && (word == "asm" || word == "__asm__" || word == "__asm")) { rewrite_asm(t, i); }
         if (t[i].is("__shared__")) { rewrite_shared(t, i); }
         if (t[i].is("__device__") || t[i].is("__constant__")) { rewrite_device(t, i); }
         if (t[i].is("__noinline__")) { rewrite_noinline(t, i); }

@@ -89,6 +89,7 @@ struct Kernel { // one launch
     void (*one_thread)(void *);
     void *call; // its arguments
     size_t call_bytes;
+    bool cooperative;   // its blocks run at once
     uint64_t number;    // index among all launches
     uint32_t operation; // index among the operations on streams
     uint64_t order;     // accesses with a stamp below this one are ordered before the kernel
@@ -97,7 +98,7 @@ struct Kernel { // one launch
 struct AsyncCopy { // a cp.async that has not arrived
     void *shared;
     const void *global;
-    int src_bytes;
+    int bytes, src_bytes;
     Source at;
     uintptr_t pc;
 };
@@ -144,12 +145,13 @@ inline bool stack_guard_holds(const Stack *stack, uintptr_t address) {
 
 struct Warp {
     Thread *threads;
-    int count;        // lanes that exist
-    unsigned all;     // their positions
-    unsigned ready;   // positions that can run
-    unsigned gathers; // lanes that wait in a collective
-    unsigned exited;  // lanes that have left the kernel
-    int turn;         // the position to run next
+    int count;           // lanes that exist
+    unsigned all;        // their positions
+    unsigned ready;      // positions that can run
+    unsigned gathers;    // lanes that wait in a collective
+    unsigned exited;     // lanes that have left the kernel
+    int turn;            // the position to run next
+    unsigned converging; // lanes that wait in converge
 };
 
 inline unsigned existing_lanes(const Warp &warp) { return ~0u >> (WARP_LANES - warp.count); }

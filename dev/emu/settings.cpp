@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <algorithm>
 #include <mutex>
 
 namespace emu {
@@ -74,6 +75,8 @@ bool has_allowed_bytes(const void *function) {
 void allow_shared_bytes(const void *function, size_t bytes) {
     std::lock_guard<std::mutex> guard(limits().mutex);
     limits().dynamic_bytes[function] = bytes;
+    size_t &largest = limits().dynamic_bytes[nullptr]; // for launches that do not know the kernel's address
+    largest = std::max(largest, bytes);
 }
 
 } // namespace emu

@@ -1,9 +1,10 @@
 // Implements what the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
 #include "access.h"
-#include "include/emu_ptx.h"
+#include "include/emu_float.h"
 
 #include <math.h>
 #include <string.h>
+#include <algorithm>
 
 namespace emu {
 
@@ -152,38 +153,24 @@ template <int N, bool TRANSPOSED> static void do_ldmatrix(void **deposits, unsig
     }
 }
 
-template <int N, bool TRANSPOSED>
-static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at, uintptr_t pc) {
-    if (now.thread && now.thread->lane < 8 * N) { // the addresses of the remaining lanes are not used
-        check_shared_address(name, row, at);
-        check_access_at(row, 16, 16, READ, at, pc);
+void load_matrices(uint32_t *r, int matrices, bool transposed, const void *row, const char *file, int line) {
+    static const char *const names[] = {"ldmatrix.x1",       "ldmatrix.x1.trans", "ldmatrix.x2",
+                                        "ldmatrix.x2.trans", "ldmatrix.x4",       "ldmatrix.x4.trans"};
+    static const Work works[] = {do_ldmatrix<1, false>, do_ldmatrix<1, true>,  do_ldmatrix<2, false>,
+                                 do_ldmatrix<2, true>,  do_ldmatrix<4, false>, do_ldmatrix<4, true>};
+    const int kind = matrices / 2 * 2 + transposed;
+    const Source at = {file, line};
+    if (now.thread && now.thread->lane < 8 * matrices) { // the addresses of the remaining lanes are not used
+        check_shared_address(names[kind], row, at);
+        check_access_at(row, 16, 16, READ, at, EMU_CALLER);
     }
     MatrixLane lane = {row, r, at};
-    gather(name, ~0u, &lane, do_ldmatrix<N, TRANSPOSED>, at);
+    gather(names[kind], ~0u, &lane, works[kind], at);
 }
 
 void check_shared_address(const char *name, const void *pointer, Source at) {
     if (in_shared_arena(pointer)) { return; }
     report(at, format("%s with an address outside of shared memory: %p", name, pointer));
-}
-
-void ldmatrix_x1(uint32_t (&r)[1], const void *row, const char *file, int line) {
-    ldmatrix<1, false>("ldmatrix.x1", r, row, {file, line}, EMU_CALLER);
-}
-void ldmatrix_x2(uint32_t (&r)[2], const void *row, const char *file, int line) {
-    ldmatrix<2, false>("ldmatrix.x2", r, row, {file, line}, EMU_CALLER);
-}
-void ldmatrix_x4(uint32_t (&r)[4], const void *row, const char *file, int line) {
-    ldmatrix<4, false>("ldmatrix.x4", r, row, {file, line}, EMU_CALLER);
-}
-void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row, const char *file, int line) {
-    ldmatrix<1, true>("ldmatrix.x1.trans", r, row, {file, line}, EMU_CALLER);
-}
-void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, const char *file, int line) {
-    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, {file, line}, EMU_CALLER);
-}
-void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, const char *file, int line) {
-    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, {file, line}, EMU_CALLER);
 }
 
 static void only_meet(void **, unsigned) {}
@@ -209,12 +196,17 @@ static float tf32_to_float(uint32_t bits) {
     return bit_cast<float>(bits & 0xffffe000u);
 } // the hardware ignores the other bits
 
-static float f16_to_float(uint16_t bits) {
-    int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-    float magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
-                      : exponent == 0 ? ldexpf(static_cast<float>(fraction), -24)
-                                      : ldexpf(static_cast<float>(fraction | 0x400), exponent - 25);
+static const Format HALF = {5, 10, 0x7c00};
+float float_of_half(uint16_t bits) {
+    unsigned code = bits & 0x7fffu;
+    float magnitude = code > HALF.overflow    ? NAN
+                      : code == HALF.overflow ? INFINITY
+                                              : static_cast<float>(decode(code, HALF));
     return bits & 0x8000 ? -magnitude : magnitude;
+}
+uint16_t half_of_float(float x) {
+    unsigned code = isnan(x) ? 0x7fff : std::min(encode(x, HALF, NEAREST_EVEN), HALF.overflow);
+    return static_cast<uint16_t>(code | (signbit(x) ? 0x8000u : 0u));
 }
 
 // K products are added to c in the order of k.
@@ -271,7 +263,7 @@ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
 void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
                       const char *file, int line) {
     MmaLane lane = {d, a, b, c};
-    gather("mma.m16n8k16.f16", ~0u, &lane, do_mma_16_bit<f16_to_float>, {file, line});
+    gather("mma.m16n8k16.f16", ~0u, &lane, do_mma_16_bit<float_of_half>, {file, line});
 }
 void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
                       const char *file, int line) {
@@ -279,23 +271,29 @@ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)
     gather("mma.m16n8k8.tf32", ~0u, &lane, do_mma_tf32, {file, line});
 }
 
+static_assert(ptx::SHARED_BEGIN == SHARED, "what the lower 32 bits of an address leave out");
+
 // ---- cp.async ----
 
-void cp_async_16(void *shared, const void *global, int src_bytes, const char *file, int line) {
+void cp_async(void *shared, const void *global, int bytes, int src_bytes, const char *file, int line) {
     Source at = {file, line};
+    size_t size = static_cast<size_t>(bytes);
     if (!in_kernel()) { report(at, "cp.async called by host code"); }
     check_shared_address("cp.async", shared, at);
-    if (src_bytes < 0 || src_bytes > 16) { report(at, format("cp.async of %d bytes, expected 0 to 16", src_bytes)); }
-    if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16) {
-        report(at, format("misaligned cp.async: addresses %p and %p are not both multiples of 16", shared, global));
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || src_bytes < 0 || src_bytes > bytes) {
+        report(at, format("cp.async of %d of %d bytes, expected 4, 8 or 16", src_bytes, bytes));
     }
-    check_access_at(shared, 16, 16, WRITE, at, EMU_CALLER);
-    if (src_bytes > 0) { check_access_at(global, static_cast<size_t>(src_bytes), 16, READ, at, EMU_CALLER); }
+    if (reinterpret_cast<uintptr_t>(shared) % size || reinterpret_cast<uintptr_t>(global) % size) {
+        report(at,
+               format("misaligned cp.async: addresses %p and %p are not both multiples of %d", shared, global, bytes));
+    }
+    check_access_at(shared, size, size, WRITE, at, EMU_CALLER);
+    if (src_bytes > 0) { check_access_at(global, static_cast<size_t>(src_bytes), size, READ, at, EMU_CALLER); }
     meter_async_copy(static_cast<size_t>(src_bytes));
-    memset(shared, 0xff, 16); // the data has not arrived yet
-    set_initialised(shared, 16, false);
+    memset(shared, 0xff, size); // the data has not arrived yet
+    set_initialised(shared, size, false);
     now.block->copies_async = true;
-    now.thread->copies.push_back({shared, global, src_bytes, at, EMU_CALLER});
+    now.thread->copies.push_back({shared, global, bytes, src_bytes, at, EMU_CALLER});
 }
 
 void cp_async_commit() {
@@ -307,10 +305,10 @@ void cp_async_commit() {
 }
 
 static void arrive(const AsyncCopy &copy) {
-    size_t bytes = static_cast<size_t>(copy.src_bytes);
-    check_arrival({reinterpret_cast<uintptr_t>(copy.shared), 16, WRITE, copy.pc, &copy.at});
+    size_t all = static_cast<size_t>(copy.bytes), bytes = static_cast<size_t>(copy.src_bytes);
+    check_arrival({reinterpret_cast<uintptr_t>(copy.shared), all, WRITE, copy.pc, &copy.at});
     memcpy(copy.shared, copy.global, bytes);
-    memset(static_cast<char *>(copy.shared) + bytes, 0, 16 - bytes);
+    memset(static_cast<char *>(copy.shared) + bytes, 0, all - bytes);
 }
 
 void cp_async_wait_groups(int pending_groups) {
@@ -327,7 +325,7 @@ void cp_async_wait_groups(int pending_groups) {
 
 // ---- Atomics ----
 
-template <class T, class Function> static T atomic(T *address, Function function, Source at, uintptr_t pc) {
+template <class T, class Function> static T update(T *address, Function function, Source at, uintptr_t pc) {
     check_access_at(address, sizeof(T), sizeof(T), ATOMIC, at, pc);
     if (fences_used) { publish_at(address); }
     T old = *address, wanted;
@@ -338,39 +336,38 @@ template <class T, class Function> static T atomic(T *address, Function function
     return old;
 }
 
-#define EMU_DEFINE_ADD(T)                                                                                              \
-    T atomic_add(T *address, T value, const char *file, int line) {                                                    \
-        return atomic(                                                                                                 \
-            address, [=](T old) { return old + value; }, {file, line}, EMU_CALLER);                                    \
+template <class T> static T updated(Atomic kind, T old, T value, T expected) {
+    switch (kind) {
+    case ATOMIC_ADD: return static_cast<T>(old + value);
+    case ATOMIC_EXCHANGE: return value;
+    case ATOMIC_SWAP_IF: return old == expected ? value : old;
+    case ATOMIC_MIN: return value < old ? value : old;
+    case ATOMIC_MAX: return old < value ? value : old;
+    case ATOMIC_INC: return old >= value ? 0 : static_cast<T>(old + 1);
+    case ATOMIC_DEC: return old == 0 || old > value ? value : static_cast<T>(old - 1);
+    default: break;
     }
-EMU_DEFINE_ADD(uint32_t)
-EMU_DEFINE_ADD(uint64_t)
-EMU_DEFINE_ADD(float)
-EMU_DEFINE_ADD(double)
-uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line) {
-    return atomic(
-        address, [=](uint32_t) { return value; }, {file, line}, EMU_CALLER);
+    if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(kind == ATOMIC_AND ? old & value : kind == ATOMIC_OR ? old | value : old ^ value);
+    }
+    return old;
 }
-uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line) {
-    return atomic(
-        address, [=](uint64_t) { return value; }, {file, line}, EMU_CALLER);
+template <class T> T atomic(Atomic kind, T *address, T value, T expected, const char *file, int line) {
+    auto function = [=](T old) { return updated(kind, old, value, expected); };
+    return update(address, function, {file, line}, EMU_CALLER);
 }
-uint16_t atomic_swap_if(uint16_t *address, uint16_t expected, uint16_t value, const char *file, int line) {
-    return atomic(
-        address, [=](uint16_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
-}
-uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line) {
-    return atomic(
-        address, [=](uint32_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
-}
-uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line) {
-    return atomic(
-        address, [=](uint64_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
-}
+#define EMU_DEFINE_ATOMIC(T) template T atomic(Atomic, T *, T, T, const char *, int);
+EMU_DEFINE_ATOMIC(unsigned short)
+EMU_DEFINE_ATOMIC(int)
+EMU_DEFINE_ATOMIC(unsigned)
+EMU_DEFINE_ATOMIC(long long)
+EMU_DEFINE_ATOMIC(unsigned long long)
+EMU_DEFINE_ATOMIC(float)
+EMU_DEFINE_ATOMIC(double)
 
 uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
                          int line) {
-    return atomic(
+    return update(
         address, [=](uint16_t old) { return add(old, value); }, {file, line}, EMU_CALLER);
 }
 uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
@@ -380,29 +377,7 @@ uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint
         uint32_t high = add(static_cast<uint16_t>(old >> 16), static_cast<uint16_t>(value >> 16));
         return high << 16 | low;
     };
-    return atomic(address, both, {file, line}, EMU_CALLER);
+    return update(address, both, {file, line}, EMU_CALLER);
 }
-
-template <class T> static T updated(Atomic kind, T old, T value) {
-    switch (kind) {
-    case ATOMIC_MIN: return value < old ? value : old;
-    case ATOMIC_MAX: return old < value ? value : old;
-    case ATOMIC_AND: return old & value;
-    case ATOMIC_OR: return old | value;
-    case ATOMIC_XOR: return old ^ value;
-    case ATOMIC_INC: return old >= value ? 0 : old + 1;
-    case ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
-    }
-    return old;
-}
-#define EMU_DEFINE_UPDATE(T)                                                                                           \
-    T atomic_update(Atomic kind, T *address, T value, const char *file, int line) {                                    \
-        return atomic(                                                                                                 \
-            address, [=](T old) { return updated(kind, old, value); }, {file, line}, EMU_CALLER);                      \
-    }
-EMU_DEFINE_UPDATE(int32_t)
-EMU_DEFINE_UPDATE(uint32_t)
-EMU_DEFINE_UPDATE(int64_t)
-EMU_DEFINE_UPDATE(uint64_t)
 
 } // namespace emu

@@ -7,10 +7,13 @@
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
 
-#include <cmath>
+#include <assert.h>
+#include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <type_traits>
 #include <utility>
 
@@ -28,11 +31,6 @@
 #define __managed__
 #define __align__(n) __attribute__((aligned(n)))
 
-#define threadIdx (::emu::thread_index())
-#define blockIdx (::emu::block_index())
-#define blockDim (::emu::block_size())
-#define gridDim (::emu::grid_size())
-
 constexpr int warpSize = 32;
 
 #ifdef EMU_WITHOUT_METER
@@ -45,59 +43,57 @@ uint3 thread_index() __attribute__((const));
 uint3 block_index() __attribute__((const));
 dim3 block_size() __attribute__((const));
 dim3 grid_size() __attribute__((const));
+unsigned rank_in_block() __attribute__((const)); // of the thread
 
-// ---- Launches: K<<<config>>>(args) is rewritten to Launch("K", file, line, config)(K, args) ----
+} // namespace emu
+
+// A built-in variable. The rewriter makes emu_dim(blockDim).x of blockDim.x, because a program may have a variable of
+// its own with this name.
+#define EMU_BUILT_IN(name, T, function)                                                                                \
+    inline constexpr struct name##_t {                                                                                 \
+        operator T() const { return ::emu::function(); }                                                               \
+    } name{};                                                                                                          \
+    __forceinline__ T emu_dim(const name##_t &) { return ::emu::function(); }
+EMU_BUILT_IN(threadIdx, uint3, thread_index)
+EMU_BUILT_IN(blockIdx, uint3, block_index)
+EMU_BUILT_IN(blockDim, dim3, block_size)
+EMU_BUILT_IN(gridDim, dim3, grid_size)
+#undef EMU_BUILT_IN
+template <class T> __forceinline__ T &emu_dim(T &own_variable) { return own_variable; }
+
+namespace emu {
+
+// ---- Launches: K<<<config>>>(args) is rewritten to Launch("K", file, line, config).of(K)(args) ----
 
 struct Kernel;
 
 class Launch {
   public:
     Launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes = 0,
-           cudaStream_t stream = nullptr)
-        : name(name), file(file), line(line), grid(grid), block(block), shared_bytes(shared_bytes), stream(stream) {}
+           cudaStream_t stream = nullptr, bool is_cooperative = false)
+        : is_cooperative(is_cooperative), name(name), file(file), line(line), grid(grid), block(block),
+          shared_bytes(shared_bytes), stream(stream) {}
 
-    // The arguments are converted and copied now, as the hardware does. The originals may change later.
-    template <class... Params, class... Args> void operator()(void (*kernel)(Params...), Args &&...args) {
-        static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
+    // of(K)(args): a call like that of K, so that NULL and numbers convert. The arguments are copied now, as the
+    // hardware does. The originals may change later. The emulator's own reads of the copy are no accesses to host
+    // memory.
+    template <class... Params> auto of(void (*kernel)(Params...)) {
         static_assert((std::is_trivially_copyable_v<Params> && ...), "kernel arguments are copied byte by byte");
-        Call<Params...> call = {kernel, pack<Params...>(std::forward<Args>(args)...)};
-        run(reinterpret_cast<const void *>(kernel), Call<Params...>::one_thread, &call, sizeof(call));
+        return [this, kernel](Params... args) {
+            auto call = [=]() EMU_UNCHECKED { kernel(args...); };
+            auto one_thread = [](void *c) EMU_UNCHECKED { (*static_cast<decltype(call) *>(c))(); };
+            run(reinterpret_cast<const void *>(kernel), one_thread, &call, sizeof(call));
+        };
     }
     // For a kernel whose template arguments the compiler finds: `call` calls it.
     template <class Call, class... Args> void deduce(Call call, Args... args) {
-        (*this)(static_cast<void (*)(Args...)>(call), args...);
+        is_deduced = true;
+        of(static_cast<void (*)(Args...)>(call))(args...);
     }
+    bool fits(emu::Function kernel) const; // all blocks at once
+    const bool is_cooperative;             // the blocks run at once
 
   private:
-    // A tuple of the emulator's own: when threads read it, that does not count as a kernel's access to host memory.
-    template <class... T> struct Values {};
-    template <class T, class... Rest> struct Values<T, Rest...> {
-        T first;
-        Values<Rest...> rest;
-    };
-    template <class...> static Values<> pack() { return {}; }
-    template <class T, class... Rest>
-    static Values<std::remove_cv_t<T>, std::remove_cv_t<Rest>...> pack(T first, Rest... rest) {
-        return {first, pack<Rest...>(rest...)};
-    }
-    template <size_t I, class T, class... Rest> EMU_UNCHECKED static auto &value_at(Values<T, Rest...> &values) {
-        if constexpr (I == 0) {
-            return values.first;
-        } else {
-            return value_at<I - 1>(values.rest);
-        }
-    }
-
-    template <class... Params> struct Call {
-        void (*kernel)(Params...);
-        Values<std::remove_cv_t<Params>...> values;
-
-        template <size_t... I> EMU_UNCHECKED void apply(std::index_sequence<I...>) { kernel(value_at<I>(values)...); }
-        EMU_UNCHECKED static void one_thread(void *call) {
-            static_cast<Call *>(call)->apply(std::index_sequence_for<Params...>());
-        }
-    };
-
     void run(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes);
     void run_now(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes) const;
     Kernel kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const;
@@ -107,6 +103,7 @@ class Launch {
     dim3 grid, block;
     size_t shared_bytes;
     cudaStream_t stream;
+    bool is_deduced = false; // the address of the kernel is not known
 };
 
 // ---- What the rewriter puts in the place of shared variables ----
@@ -125,6 +122,12 @@ enum Reduction { REDUCE_ADD, REDUCE_MIN, REDUCE_MAX, REDUCE_AND, REDUCE_OR, REDU
 unsigned reduce(Reduction kind, unsigned mask, unsigned value, const char *file, int line);
 unsigned match(unsigned mask, uint64_t value, const char *file, int line); // the lanes with this value
 
+// The lanes of the warp that are at this line when all others wait or have exited.
+unsigned converge(const char *file, int line);
+void grid_sync(const char *file, int line);
+bool is_cooperative();                                         // the running launch
+void barrier_of(unsigned threads, const char *file, int line); // bar.sync
+
 // All lanes meet to load or store a matrix, whose address and rows must be aligned.
 void wmma_meet(const char *name, const void *matrix, size_t row_bytes, const char *file, int line);
 
@@ -139,20 +142,20 @@ EMU_UNCHECKED T shuffle_value(Shuffle kind, unsigned mask, T value, int lane, in
     return value;
 }
 
-uint32_t atomic_add(uint32_t *address, uint32_t value, const char *file, int line);
-uint64_t atomic_add(uint64_t *address, uint64_t value, const char *file, int line);
-float atomic_add(float *address, float value, const char *file, int line);
-double atomic_add(double *address, double value, const char *file, int line);
-uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line);
-uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line);
-uint16_t atomic_swap_if(uint16_t *address, uint16_t expected, uint16_t value, const char *file, int line);
-uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line);
-uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line);
-enum Atomic { ATOMIC_MIN, ATOMIC_MAX, ATOMIC_AND, ATOMIC_OR, ATOMIC_XOR, ATOMIC_INC, ATOMIC_DEC };
-int32_t atomic_update(Atomic kind, int32_t *address, int32_t value, const char *file, int line);
-uint32_t atomic_update(Atomic kind, uint32_t *address, uint32_t value, const char *file, int line);
-int64_t atomic_update(Atomic kind, int64_t *address, int64_t value, const char *file, int line);
-uint64_t atomic_update(Atomic kind, uint64_t *address, uint64_t value, const char *file, int line);
+// Returns what was there. expected: of ATOMIC_SWAP_IF. For all types of the functions below.
+enum Atomic {
+    ATOMIC_ADD,
+    ATOMIC_EXCHANGE,
+    ATOMIC_SWAP_IF,
+    ATOMIC_MIN,
+    ATOMIC_MAX,
+    ATOMIC_AND,
+    ATOMIC_OR,
+    ATOMIC_XOR,
+    ATOMIC_INC,
+    ATOMIC_DEC
+};
+template <class T> T atomic(Atomic kind, T *address, T value, T expected, const char *file, int line);
 
 // old + value of numbers in 16 bits, or of two of them. add(old, value) gives the bits of the sum.
 uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
@@ -180,24 +183,21 @@ void __syncwarp(unsigned mask = 0xffffffffu, EMU_HERE);
 void __threadfence();
 void __threadfence_block();
 void __threadfence_system();
-unsigned __activemask();
+unsigned __activemask(EMU_HERE);
 void __nanosleep(unsigned nanoseconds);
 long long clock64();
 [[noreturn]] void __trap(EMU_HERE);
 
 // ---- Warp functions ----
-template <class T> inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMU_HERE) {
-    return emu::shuffle_value(emu::SHUFFLE_INDEX, mask, value, lane, width, file, line);
-}
-template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, EMU_HERE) {
-    return emu::shuffle_value(emu::SHUFFLE_UP, mask, value, static_cast<int>(delta), width, file, line);
-}
-template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, EMU_HERE) {
-    return emu::shuffle_value(emu::SHUFFLE_DOWN, mask, value, static_cast<int>(delta), width, file, line);
-}
-template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, EMU_HERE) {
-    return emu::shuffle_value(emu::SHUFFLE_XOR, mask, value, lane_mask, width, file, line);
-}
+#define EMU_SHUFFLE(name, kind, Lane)                                                                                  \
+    template <class T> inline T name(unsigned mask, T value, Lane lane, int width = 32, EMU_HERE) {                    \
+        return emu::shuffle_value(emu::kind, mask, value, static_cast<int>(lane), width, file, line);                  \
+    }
+EMU_SHUFFLE(__shfl_sync, SHUFFLE_INDEX, int)
+EMU_SHUFFLE(__shfl_up_sync, SHUFFLE_UP, unsigned)
+EMU_SHUFFLE(__shfl_down_sync, SHUFFLE_DOWN, unsigned)
+EMU_SHUFFLE(__shfl_xor_sync, SHUFFLE_XOR, int)
+#undef EMU_SHUFFLE
 inline unsigned __ballot_sync(unsigned mask, int predicate, EMU_HERE) {
     return emu::vote(emu::VOTE_BALLOT, mask, predicate, file, line);
 }
@@ -237,51 +237,45 @@ template <class T> inline unsigned __match_all_sync(unsigned mask, T value, int 
 }
 
 // ---- Atomics ----
-#define EMU_ATOMICS(T, bits)                                                                                           \
-    inline T atomicAdd(T *address, T value, EMU_HERE) {                                                                \
-        return static_cast<T>(emu::atomic_add(reinterpret_cast<uint##bits##_t *>(address),                             \
-                                              static_cast<uint##bits##_t>(value), file, line));                        \
-    }                                                                                                                  \
-    inline T atomicExch(T *address, T value, EMU_HERE) {                                                               \
-        return static_cast<T>(emu::atomic_exchange(reinterpret_cast<uint##bits##_t *>(address),                        \
-                                                   static_cast<uint##bits##_t>(value), file, line));                   \
-    }                                                                                                                  \
-    inline T atomicCAS(T *address, T expected, T value, EMU_HERE) {                                                    \
-        return static_cast<T>(emu::atomic_swap_if(reinterpret_cast<uint##bits##_t *>(address),                         \
-                                                  static_cast<uint##bits##_t>(expected),                               \
-                                                  static_cast<uint##bits##_t>(value), file, line));                    \
-    }
-#define EMU_ATOMIC(T, stored_as, name, kind)                                                                           \
+#define EMU_ATOMIC(name, kind, T)                                                                                      \
     inline T name(T *address, T value, EMU_HERE) {                                                                     \
-        return static_cast<T>(emu::atomic_update(emu::kind, reinterpret_cast<stored_as *>(address),                    \
-                                                 static_cast<stored_as>(value), file, line));                          \
+        return emu::atomic(emu::ATOMIC_##kind, address, value, value, file, line);                                     \
     }
-#define EMU_ATOMIC_UPDATES(T, stored_as)                                                                               \
-    EMU_ATOMIC(T, stored_as, atomicMin, ATOMIC_MIN)                                                                    \
-    EMU_ATOMIC(T, stored_as, atomicMax, ATOMIC_MAX)                                                                    \
-    EMU_ATOMIC(T, stored_as, atomicAnd, ATOMIC_AND)                                                                    \
-    EMU_ATOMIC(T, stored_as, atomicOr, ATOMIC_OR)                                                                      \
-    EMU_ATOMIC(T, stored_as, atomicXor, ATOMIC_XOR)
-EMU_ATOMICS(int, 32)
-EMU_ATOMICS(unsigned, 32)
-EMU_ATOMICS(unsigned long long, 64)
-EMU_ATOMIC_UPDATES(int, int32_t)
-EMU_ATOMIC_UPDATES(unsigned, uint32_t)
-EMU_ATOMIC_UPDATES(long long, int64_t)
-EMU_ATOMIC_UPDATES(unsigned long long, uint64_t)
-EMU_ATOMIC(unsigned, uint32_t, atomicInc, ATOMIC_INC)
-EMU_ATOMIC(unsigned, uint32_t, atomicDec, ATOMIC_DEC)
-#undef EMU_ATOMICS
+#define EMU_ATOMIC_CAS(T)                                                                                              \
+    inline T atomicCAS(T *address, T expected, T value, EMU_HERE) {                                                    \
+        return emu::atomic(emu::ATOMIC_SWAP_IF, address, value, expected, file, line);                                 \
+    }
+#define EMU_ATOMICS(T)                                                                                                 \
+    EMU_ATOMIC(atomicMin, MIN, T)                                                                                      \
+    EMU_ATOMIC(atomicMax, MAX, T)                                                                                      \
+    EMU_ATOMIC(atomicAnd, AND, T)                                                                                      \
+    EMU_ATOMIC(atomicOr, OR, T)                                                                                        \
+    EMU_ATOMIC(atomicXor, XOR, T)
+#define EMU_ATOMIC_SUMS(T)                                                                                             \
+    EMU_ATOMIC(atomicAdd, ADD, T)                                                                                      \
+    EMU_ATOMIC(atomicExch, EXCHANGE, T)
+EMU_ATOMICS(int)
+EMU_ATOMICS(unsigned)
+EMU_ATOMICS(long long)
+EMU_ATOMICS(unsigned long long)
+EMU_ATOMIC_SUMS(int)
+EMU_ATOMIC_SUMS(unsigned)
+EMU_ATOMIC_SUMS(unsigned long long)
+EMU_ATOMIC_SUMS(float)
+EMU_ATOMIC(atomicAdd, ADD, double)
+EMU_ATOMIC(atomicInc, INC, unsigned)
+EMU_ATOMIC(atomicDec, DEC, unsigned)
+EMU_ATOMIC_CAS(unsigned short)
+EMU_ATOMIC_CAS(int)
+EMU_ATOMIC_CAS(unsigned)
+EMU_ATOMIC_CAS(unsigned long long)
 #undef EMU_ATOMIC
-#undef EMU_ATOMIC_UPDATES
-inline float atomicAdd(float *address, float value, EMU_HERE) { return emu::atomic_add(address, value, file, line); }
-inline double atomicAdd(double *address, double value, EMU_HERE) { return emu::atomic_add(address, value, file, line); }
+#undef EMU_ATOMIC_CAS
+#undef EMU_ATOMICS
+#undef EMU_ATOMIC_SUMS
 inline int atomicSub(int *address, int value, EMU_HERE) { return atomicAdd(address, -value, file, line); }
 inline unsigned atomicSub(unsigned *address, unsigned value, EMU_HERE) {
     return atomicAdd(address, 0u - value, file, line);
-}
-inline unsigned short atomicCAS(unsigned short *address, unsigned short expected, unsigned short value, EMU_HERE) {
-    return emu::atomic_swap_if(address, expected, value, file, line);
 }
 // Each number of a vector is added atomically, and not all of them at once.
 inline float2 atomicAdd(float2 *address, float2 value, EMU_HERE) {
@@ -291,38 +285,6 @@ inline float4 atomicAdd(float4 *address, float4 value, EMU_HERE) {
     return {atomicAdd(&address->x, value.x, file, line), atomicAdd(&address->y, value.y, file, line),
             atomicAdd(&address->z, value.z, file, line), atomicAdd(&address->w, value.w, file, line)};
 }
-inline float atomicExch(float *address, float value, EMU_HERE) {
-    uint32_t old =
-        emu::atomic_exchange(reinterpret_cast<uint32_t *>(address), emu::bit_cast<uint32_t>(value), file, line);
-    return emu::bit_cast<float>(old);
-}
-
-// Atomics for one block, and for other devices and the host too: here they are for the whole device.
-#define EMU_SCOPES(name)                                                                                               \
-    template <class T, class V> inline T name##_block(T *address, V value, EMU_HERE) {                                 \
-        return name(address, static_cast<T>(value), file, line);                                                       \
-    }                                                                                                                  \
-    template <class T, class V> inline T name##_system(T *address, V value, EMU_HERE) {                                \
-        return name(address, static_cast<T>(value), file, line);                                                       \
-    }
-EMU_SCOPES(atomicAdd)
-EMU_SCOPES(atomicSub)
-EMU_SCOPES(atomicExch)
-EMU_SCOPES(atomicMin)
-EMU_SCOPES(atomicMax)
-EMU_SCOPES(atomicAnd)
-EMU_SCOPES(atomicOr)
-EMU_SCOPES(atomicXor)
-EMU_SCOPES(atomicInc)
-EMU_SCOPES(atomicDec)
-#undef EMU_SCOPES
-template <class T, class A, class B> inline T atomicCAS_block(T *address, A expected, B value, EMU_HERE) {
-    return atomicCAS(address, static_cast<T>(expected), static_cast<T>(value), file, line);
-}
-template <class T, class A, class B> inline T atomicCAS_system(T *address, A expected, B value, EMU_HERE) {
-    return atomicCAS(address, static_cast<T>(expected), static_cast<T>(value), file, line);
-}
-
 // ---- Loads and stores with a cache hint: here they are plain loads and stores of scalars and vectors ----
 #define EMU_LOAD(name)                                                                                                 \
     template <class T> EMU_UNCHECKED inline T name(const T *pointer, EMU_HERE) {                                       \
@@ -469,45 +431,25 @@ inline double max(float a, double b) { return fmax(a, b); }
 inline double max(double a, float b) { return fmax(a, b); }
 
 // ---- The C++ forms of the host API ----
-template <class T> inline cudaError_t cudaMalloc(T **pointer, size_t bytes, EMU_HERE) {
-    return cudaMalloc((void **)pointer, bytes, file, line);
+namespace emu {
+template <class... Params, size_t... I>
+inline cudaError_t launch_kernel(Launch launch, void (*kernel)(Params...), void **args, std::index_sequence<I...>) {
+    if (launch.is_cooperative && !launch.fits(kernel)) { return cudaErrorCooperativeLaunchTooLarge; }
+    launch.of(kernel)(*static_cast<Params *>(args[I])...);
+    return cudaSuccess;
 }
-template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned flags = 0, EMU_HERE) {
-    return cudaMallocHost((void **)pointer, bytes, flags, file, line);
-}
-template <class T> inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned flags, EMU_HERE) {
-    return cudaHostAlloc((void **)pointer, bytes, flags, file, line);
-}
-template <class T>
-inline cudaError_t cudaMallocManaged(T **pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, EMU_HERE) {
-    return cudaMallocManaged((void **)pointer, bytes, flags, file, line);
-}
-template <class T>
-inline cudaError_t cudaMallocPitch(T **pointer, size_t *pitch, size_t width, size_t height, EMU_HERE) {
-    return cudaMallocPitch((void **)pointer, pitch, width, height, file, line);
-}
-template <class T> inline cudaError_t cudaHostGetDevicePointer(T **device, void *host, unsigned flags) {
-    return cudaHostGetDevicePointer((void **)device, host, flags);
-}
-template <class T> inline cudaError_t cudaFuncSetAttribute(T *kernel, enum cudaFuncAttribute attribute, int value) {
-    return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), attribute, value);
-}
-template <class T> inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, T *kernel) {
-    return cudaFuncGetAttributes(attributes, reinterpret_cast<const void *>(kernel));
-}
-template <class T>
-inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, T *kernel, int block_size,
-                                                                 size_t dynamic_shared_bytes) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(kernel), block_size,
-                                                         dynamic_shared_bytes);
-}
-template <class T>
-inline cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, T *kernel,
-                                                      size_t dynamic_shared_bytes = 0, int limit = 0) {
-    return cudaOccupancyMaxPotentialBlockSize(min_grid, block, reinterpret_cast<const void *>(kernel),
-                                              dynamic_shared_bytes, limit);
-}
-template <class T> inline cudaError_t cudaFuncSetCacheConfig(T *, enum cudaFuncCache) { return cudaSuccess; } // a hint
+} // namespace emu
+// The rewriter adds the name, and takes the casts to void * away.
+#define EMU_LAUNCH(function, cooperative)                                                                              \
+    template <class... Params>                                                                                         \
+    inline cudaError_t function(const char *name, void (*kernel)(Params...), dim3 grid, dim3 block, void **args,       \
+                                size_t shared_bytes = 0, cudaStream_t stream = 0, EMU_HERE) {                          \
+        emu::Launch launch(name, file, line, grid, block, shared_bytes, stream, cooperative);                          \
+        return emu::launch_kernel(launch, kernel, args, std::index_sequence_for<Params...>());                         \
+    }
+EMU_LAUNCH(cudaLaunchKernel, false)
+EMU_LAUNCH(cudaLaunchCooperativeKernel, true)
+#undef EMU_LAUNCH
 template <class T, class S> inline cudaError_t cudaGetSymbolAddress(T **pointer, S &symbol) {
     *pointer = reinterpret_cast<T *>(&symbol);
     return cudaSuccess;
@@ -522,5 +464,7 @@ inline cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes,
                                         enum cudaMemcpyKind kind = cudaMemcpyDeviceToHost, EMU_HERE) {
     return cudaMemcpy(to, reinterpret_cast<const char *>(&symbol) + offset, bytes, kind, file, line);
 }
+
+#include "emu_ptx.h"
 
 #endif // EMU_CUDA_RUNTIME_H

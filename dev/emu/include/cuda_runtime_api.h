@@ -26,6 +26,7 @@ enum cudaError {
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotSupported = 801,
     cudaErrorUnknown = 999,
 };
@@ -155,6 +156,19 @@ struct cudaMemLocation {
 #define cudaDeviceScheduleAuto 0x00
 #define cudaDeviceScheduleBlockingSync 0x04
 
+namespace emu {
+struct Out { // where a function puts a pointer of any type
+    void **at;
+    template <class T> Out(T **p) : at((void **)p) {}
+    operator void **() const { return at; }
+};
+struct Function { // a kernel of any type
+    const void *address;
+    template <class T> Function(T *f) : address((const void *)f) {}
+    operator const void *() const { return address; }
+};
+} // namespace emu
+
 // Errors
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
@@ -180,14 +194,16 @@ cudaError_t cudaProfilerStop(void);
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #endif
 cudaError_t cudaDeviceSynchronize(EMU_HERE);
-cudaError_t cudaMalloc(void **pointer, size_t bytes, EMU_HERE);
+cudaError_t cudaMalloc(emu::Out pointer, size_t bytes, EMU_HERE);
 cudaError_t cudaFree(void *pointer, EMU_HERE);
-cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags = 0, EMU_HERE);
-cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags, EMU_HERE);
+cudaError_t cudaMallocAsync(emu::Out pointer, size_t bytes, cudaStream_t stream, EMU_HERE);
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream, EMU_HERE);
+cudaError_t cudaMallocHost(emu::Out pointer, size_t bytes, unsigned flags = 0, EMU_HERE);
+cudaError_t cudaHostAlloc(emu::Out pointer, size_t bytes, unsigned flags, EMU_HERE);
 cudaError_t cudaFreeHost(void *pointer, EMU_HERE);
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
-cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, EMU_HERE);
-cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height, EMU_HERE);
+cudaError_t cudaHostGetDevicePointer(emu::Out device, void *host, unsigned flags);
+cudaError_t cudaMallocManaged(emu::Out pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, EMU_HERE);
+cudaError_t cudaMallocPitch(emu::Out pointer, size_t *pitch, size_t width, size_t height, EMU_HERE);
 // In CUDA 12 a device, in CUDA 13 a place: both are known here.
 cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device, cudaStream_t stream = 0);
 cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation place, unsigned flags,
@@ -226,11 +242,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event, EMU_HERE);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
 // Kernels
-cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel);
-cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, const void *kernel,
-                                               size_t dynamic_shared_bytes, int limit);
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block_size,
+cudaError_t cudaFuncSetAttribute(emu::Function kernel, enum cudaFuncAttribute attribute, int value);
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, emu::Function kernel);
+inline cudaError_t cudaFuncSetCacheConfig(emu::Function, enum cudaFuncCache) { return cudaSuccess; } // a hint
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, emu::Function kernel,
+                                               size_t dynamic_shared_bytes = 0, int limit = 0);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, emu::Function kernel, int block_size,
                                                           size_t dynamic_shared_bytes);
 
 #endif // EMU_CUDA_RUNTIME_API_H

@@ -19,8 +19,8 @@ struct col_major {};
 enum layout_t { mem_row_major, mem_col_major };
 
 // The part of a lane: 8 elements of 256.
-template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
-    static_assert(M == 16 && N == 16 && K == 16, "the emulator's wmma has tiles of 16 x 16 x 16");
+template <class Use, int ROWS, int COLS, int DEPTH, class T, class Layout = void> struct fragment {
+    static_assert(ROWS == 16 && COLS == 16 && DEPTH == 16, "the emulator's wmma has tiles of 16 x 16 x 16");
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16> ||
                       (std::is_same_v<Use, accumulator> && std::is_same_v<T, float>),
                   "the emulator's wmma multiplies half and bf16, and adds up in half and float");
@@ -33,18 +33,14 @@ template <class Use, int M, int N, int K, class T, class Layout = void> struct f
 struct EmuPlace {
     int row, col;
 };
-inline EmuPlace emu_place(matrix_a, int lane, int i) {
+template <class Use> inline EmuPlace emu_place(Use, int lane, int i) { // of a and of sums
     return {lane / 4 + 8 * (i / 2 % 2), 2 * (lane % 4) + 8 * (i / 4) + i % 2};
 }
 inline EmuPlace emu_place(matrix_b, int lane, int i) {
     return {2 * (lane % 4) + 8 * (i / 2 % 2) + i % 2, lane / 4 + 8 * (i / 4)};
 }
-inline EmuPlace emu_place(accumulator, int lane, int i) {
-    return {lane / 4 + 8 * (i / 2 % 2), 2 * (lane % 4) + 8 * (i / 4) + i % 2};
-}
 template <class Use> inline size_t emu_offset(int i, unsigned ld, bool by_rows) {
-    int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
-    EmuPlace at = emu_place(Use(), thread % 32, i);
+    EmuPlace at = emu_place(Use(), static_cast<int>(emu::rank_in_block() % 32), i);
     return by_rows ? size_t(at.row) * ld + size_t(at.col) : size_t(at.col) * ld + size_t(at.row);
 }
 

@@ -5,6 +5,7 @@
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <assert.h>
+#include <cooperative_groups.h>
 #include <emu.h>
 #include <emu_ptx.h>
 #include <mma.h>
@@ -15,6 +16,7 @@
 
 #define FULL 0xffffffffu
 using namespace nvcuda;
+namespace cg = cooperative_groups;
 
 static void test_bug(Test *t);
 
@@ -609,10 +611,37 @@ __global__ void matrix_not_shared(uint16_t *in, bool bug) {
     tile[threadIdx.x] = tile[threadIdx.x + 32] = 0;
     __syncwarp();
     uint32_t r[1];
-    emu::ldmatrix_x1(r, (bug ? in : tile) + threadIdx.x % 8 * 8); // @M
+    emu::ldmatrix(r, (bug ? in : tile) + threadIdx.x % 8 * 8); // @M
     in[threadIdx.x] = uint16_t(r[0]);
 }
 BUG(matrix_not_shared) { matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug); } // @L
+
+// ---- The blocks of a grid meet, inline PTX ----
+
+//! emu: grid.sync() that a block of the grid does not reach in the launch of kernel leaves_the_grid, at @L
+__global__ void leaves_the_grid(bool bug) {
+    if (bug && blockIdx.x == 1) { return; }
+    cg::this_grid().sync();
+}
+BUG(leaves_the_grid) {
+    void *arguments[] = {&bug};
+    cudaLaunchCooperativeKernel((void *)leaves_the_grid, 2, 32, arguments); // @L
+}
+
+//! emu: grid.sync() in a kernel that cudaLaunchCooperativeKernel has not launched in kernel plain_launch[0,0] at @S
+__global__ void plain_launch(bool bug) {
+    if (bug) { cg::this_grid().sync(); } // @S
+}
+BUG(plain_launch) { plain_launch<<<1, 1>>>(bug); } // @L
+
+//! emu: out of bounds: read of 8 bytes in device memory in kernel reads_by_ptx[0,0] at @P
+//!   0 bytes after the end of the allocation of 8 bytes at %x
+__global__ void reads_by_ptx(const float *in, float *out) {
+    float a, b;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "l"(in)); // @P
+    asm volatile("st.global.f32 [%0], %1;" ::"l"(out), "f"(a + b));
+}
+BUG(reads_by_ptx) { reads_by_ptx<<<1, 1>>>(zeros(2) + (bug ? 2 : 0), zeros(1)); } // @L
 
 // ---- Streams ----
 
@@ -722,6 +751,32 @@ BUG(read_across_streams) {
 }
 
 //! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
+//!   the call of cudaMallocAsync in stream 1, called at @K, wrote it, and nothing orders it before cudaMemsetAsync
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(used_before_allocated) {
+    TwoStreams s;
+    float *data;
+    cudaMallocAsync(&data, 32, s.a); // @K
+    if (!bug) { s.b_waits_for_a(); }
+    cudaMemsetAsync(data, 0, 32, s.b); // @M
+    cudaDeviceSynchronize();
+}
+
+//! emu: unsynchronised use across streams: write of 32 bytes by cudaFreeAsync in device memory, at @M
+//!   kernel twice in stream 2, called at @K, read it (at @T), and nothing orders it before cudaFreeAsync
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(freed_in_use) {
+    TwoStreams s;
+    float *data;
+    cudaMallocAsync(&data, 32, s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    s.b_waits_for_a();
+    twice<<<1, 8, 0, s.b>>>(s.out, data); // @K
+    cudaFreeAsync(data, bug ? s.a : s.b); // @M
+    cudaDeviceSynchronize();
+}
+
+//! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
 //!   kernel twice in stream 1, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(write_across_streams) {
@@ -805,7 +860,7 @@ BUG(write_before_wait) {
 //! emu: cudaFree of memory that is still in use, at @D
 //!   kernel fill in stream 1, called at @K, wrote it, and nothing has waited for it
 //!   0 bytes into the allocation of 32 bytes at %x
-BUG(freed_in_use) {
+BUG(freed_out_of_order) {
     TwoStreams s;
     fill<<<1, 8, 0, s.a>>>(s.data, 1.0f); // @K
     if (!bug) { cudaStreamSynchronize(s.a); }

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -247,6 +248,15 @@ template <unsigned N> __device__ bool tile_is_right(const cg::thread_block &bloc
     return right && half.meta_group_rank() == (N == 1 ? 0 : unsigned(lane) / (N / 2));
 }
 
+// Of every third lane.
+__device__ bool third_is_right(const cg::coalesced_group &group, int i) {
+    int rank = int(group.thread_rank()), first = i - 3 * rank, last = first + 3 * int(group.size()) - 3;
+    bool right = (first == 0 || first == 33) && (last == 30 || last == 63) && group.shfl(i, 1) == first + 3;
+    right &= cg::inclusive_scan(group, i) == (first + i) * (rank + 1) / 2 && cg::exclusive_scan(group, 1) == rank;
+    right &= cg::reduce(group, i, cg::greater<int>()) == last && group.ballot(i == last) == 1u << (group.size() - 1);
+    return right && group.shfl_down(i, 1) == (i == last ? i : i + 3) && group.match_any(i / 6) >> rank & 1;
+}
+
 __global__ void use_groups(int *sums, int *wrong) {
     __shared__ int room[64];
     cg::thread_block block = cg::this_thread_block();
@@ -256,7 +266,9 @@ __global__ void use_groups(int *sums, int *wrong) {
     right = right && tile_is_right<8>(block, i) && tile_is_right<16>(block, i) && tile_is_right<32>(block, i);
     right &= block.size() == 64 && block.group_index().x == blockIdx.x && block.thread_index().y == threadIdx.y;
     right &= block.dim_threads().y == 4 && grid.size() == 192 && grid.thread_rank() == 64 * blockIdx.x + unsigned(i);
-    if (i % 3 == 0) { right &= cg::coalesced_threads().shfl(i, 0) == i; }
+    if (i % 3 == 0) { right &= third_is_right(cg::coalesced_threads(), i); }
+    cg::coalesced_group pair = cg::labeled_partition(cg::coalesced_threads(), i / 2);
+    right &= pair.size() == 2 && pair.shfl_xor(i, 1) == (i ^ 1) && cg::exclusive_scan(pair, i) == (i % 2 ? i - 1 : 0);
     if (!right) { atomicAdd(wrong, 1); }
     int of_block = sum_of_group(block, room, i),
         of_eight = sum_of_group(cg::tiled_partition(block, 8), room + i / 8 * 8, i);
@@ -353,10 +365,7 @@ template <int N, bool TRANS> __global__ void load_matrices(uint32_t *out) {
     __syncthreads();
     uint32_t r[N];
     const uint16_t *row = &tile[threadIdx.x * 24 + 8];
-    if constexpr (N == 1 && !TRANS) { emu::ldmatrix_x1(r, row); }
-    if constexpr (N == 2 && !TRANS) { emu::ldmatrix_x2(r, row); }
-    if constexpr (N == 1 && TRANS) { emu::ldmatrix_x1_trans(r, row); }
-    if constexpr (N == 2 && TRANS) { emu::ldmatrix_x2_trans(r, row); }
+    TRANS ? emu::ldmatrix_trans(r, row) : emu::ldmatrix(r, row);
     for (int i = 0; i < N; i++) { out[threadIdx.x * N + i] = r[i]; }
 }
 
@@ -642,7 +651,7 @@ TEST(test_questions_about_kernels) {
     CHECK(t, block == 256 && fit == 8 && grid == 8 * p.multiProcessorCount, "block %d, %d fit", block, fit);
     CHECK(t, cudaFuncGetAttributes(&attributes, add_value) == cudaSuccess && attributes.numRegs > 0, "attributes");
     CHECK(t, cudaFuncSetCacheConfig(add_value, cudaFuncCachePreferL1) == cudaSuccess, "cache");
-    CHECK(t, p.managedMemory == 1 && p.clockRate > 0 && p.cooperativeLaunch == 0, "properties");
+    CHECK(t, p.managedMemory == 1 && p.clockRate > 0 && p.cooperativeLaunch == 1, "properties");
     CHECK(t, cudaDeviceGetAttribute(&value, cudaDevAttrManagedMemory, 0) == cudaSuccess && value == 1, "managed");
 }
 

@@ -165,14 +165,21 @@ TRANSLATIONS = {  # what: source, translation
     "a launch over several lines keeps them": (
         "if (x) ns::K<A<int>, (1 > 2)><<<f<int>(a, b),\n    (n + 1) >> 2, 0, s\n>>>(x[i >> 1],\n    y);\n",
         f"if (x) {LAUNCH.format('ns::K<A<int>, (1 > 2)>', 'f<int>(a, b),@    (n + 1) >> 2, 0, s@')}"
-        "(ns::K<A<int>, (1 > 2)>, x[i >> 1],\n    y);\n".replace("@", "\n")),
+        ".of(ns::K<A<int>, (1 > 2)>)(x[i >> 1],\n    y);\n".replace("@", "\n")),
     "a launch without arguments, of the global scope": ("{ ::K<<<1, 2>>>(); }\n",
-                                                        f"{{ {LAUNCH.format('::K', '1, 2')}(::K); }}\n"),
-    "a launch of a template without its arguments": (
-        "template <class T> void K(T *x); namespace n { void L(); }\nK<<<1, 2>>>(x);\nK<int><<<1, 2>>>(x);\n",
+                                                        f"{{ {LAUNCH.format('::K', '1, 2')}.of(::K)(); }}\n"),
+    "a launch of a template without its arguments, with a null pointer, and of pointers to kernels": (
+        "template <class T> void K(T *x); namespace n { void L(); }\nK<<<1, 2>>>(x);\nn::K<<<1, 2>>>(0, x < y);\n"
+        "K<int><<<1, 2>>>(x);\np->k[2]<<<1, 2>>>(x);\n",
         "template <class T> void K(T *x); namespace n { void L(); }\n"
-        f"{LAUNCH.format('K', '1, 2')}.deduce([](auto... a) {{ K(a...); }}, x);\n"
-        f"{LAUNCH.format('K<int>', '1, 2')}(K<int>, x);\n"),
+        f"{LAUNCH.format('K', '1, 2')}.deduce([](auto a0) {{ K(a0); }}, x);\n"
+        f"{LAUNCH.format('n::K', '1, 2')}.deduce([](auto a1) {{ n::K(0, a1); }}, x < y);\n"
+        f"{LAUNCH.format('K<int>', '1, 2')}.of(K<int>)(x);\n{LAUNCH.format('p->k[2]', '1, 2')}.of(p->k[2])(x);\n"),
+    "built-in variables, and variables of their names": (
+        "int i = blockDim.x * c.blockDim.y + p->gridDim.z; dim3 blockDim(2), gridDim = {1};\n",
+        "int i = emu_dim(blockDim).x * c.blockDim.y + p->gridDim.z; dim3 blockDim(2), gridDim = {1};\n"),
+    "inline PTX": ('asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2 + 16];" : "=f"(a), "=f"(b) : "l"(p));\n',
+                   "::emu::ptx::ld<::emu::ptx::f32>(::emu::ptx::at((p), 16), (a), (b));\n"),
     "device functions and variables": (
         "__device__ static float f(float x) { return x; }\n__device__ float a[3], b = 1;__constant__ const int c = 2;\n"
         "template <int N> __device__ inline int g(); __device__ inline S operator+(S a, S b);\n",

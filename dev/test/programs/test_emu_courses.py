@@ -1,0 +1,59 @@
+"""Programs as courses hand them out, in dev/test/emu/courses: emucc builds them, their results are right in two orders
+of blocks and threads, and nvcc accepts them. Programs that need more than the emulator has end in one line."""
+import glob
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tools import ROOT, path, write
+
+COURSES = os.path.join(ROOT, "dev", "test", "emu", "courses")
+NAMES = sorted(os.path.basename(name)[:-len(".cu")] for name in glob.glob(f"{COURSES}/*.cu"))
+QUICK = ("compact", "heat_grid_sync", "launches", "ptx_bits")
+NVCC = shutil.which("nvcc", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+
+
+def emucc(source, program):
+    return subprocess.run(["dev/emu/emucc", "-O0", source, "-o", program], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+                                  for name in NAMES])
+def test_course(name):
+    program = path(name)
+    built = emucc(f"{COURSES}/{name}.cu", program)
+    assert (built.returncode, built.stderr) == (0, "")
+    for order in ("forward", "random:1"):
+        result = subprocess.run([program], capture_output=True, text=True, env=dict(os.environ, EMU_SCHEDULE=order))
+        assert (result.returncode, result.stderr, result.stdout.splitlines()[-1:]) == (0, "", ["ok"]), result.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(NVCC is None, reason="no nvcc here")
+@pytest.mark.parametrize("name", NAMES)
+def test_nvcc_accepts(name):
+    command = [NVCC, "-arch=sm_80", "--extended-lambda", "-c", f"{COURSES}/{name}.cu", "-o", path(f"{name}.o")]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+
+
+@pytest.mark.parametrize("text, line", [
+    ("#include <cub/cub.cuh>", "emucc: {}: <cub/cub.cuh>"),
+    ("__global__ void f(cudaTextureObject_t t) {}", "emucc: {}:1: cudaTextureObject_t"),
+    ("int f() {\n return cudaGraphLaunch(0, 0);\n}", "emucc: {}:2: cudaGraphLaunch"),
+    ("int f(cudaDeviceProp p) { return p.uuid.bytes[0]; }", "emucc: {}:1: cudaDeviceProp::uuid"),
+    ("#include <cooperative_groups.h>\nvoid f() { cooperative_groups::this_cluster(); }",
+     "emucc: {}:2: cooperative_groups::this_cluster"),
+    ('__device__ void f() { asm volatile("wgmma.fence.sync.aligned;"); }',
+     "{}:1: error: the PTX instruction wgmma.fence.sync.aligned"),
+    ('__device__ void f() {\n asm volatile("{ .reg .pred p; }");\n}', "{}:2: error: the PTX instruction .reg"),
+    ('__device__ int f() { int r; asm("mov.u32 %0, %%smid;" : "=r"(r)); return r; }',
+     "{}:1: error: the PTX register %smid"),
+], ids=["header", "texture", "graph", "property", "cluster", "instruction", "declaration", "register"])
+def test_missing(text, line):
+    source = write("missing.cu", text + "\nint main() { return 0; }\n")
+    built = emucc(source, path("missing"))
+    what = line.format(source) + " is not part of the emulator (dev/emu/README.md lists what is)\n"
+    assert (built.returncode, built.stderr) == (1, what)
