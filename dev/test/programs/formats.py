@@ -1,18 +1,15 @@
-"""Independent readers of this project's file formats, and of Hugging Face's, in plain Python; cli.py has the writers.
+"""Independent readers of this project's file formats, and of Hugging Face's, with numpy; cli.py has the writers.
 They share no code and no table with the C side: a mistake there does not repeat itself here. All functions raise
 ValueError on a file that is not exactly right."""
 import json
 import math
 import os
-import random
 import struct
-import sys
-from array import array
+
+import numpy as np
 
 from cli import tensor_shapes, tokenizer_bytes
 from tools import ROOT, read, write
-
-assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").itemsize == 4
 
 MODEL_MAGIC, TOKENS_MAGIC, WIDE_MAGIC = 20240326, 20240520, 20240801
 
@@ -63,29 +60,18 @@ def parse_header(data, magic, what):
     return fields
 
 
-# Floating point
+# Floating point: the bytes of values as numpy's floats, and back, for values that the type holds
 
-def floats_from_bf16(data):
-    out = array("f")
-    out.frombytes(array("I", (x << 16 for x in array("H", data))).tobytes())
-    return out
-
-
-def bf16_from_floats(values):
-    """The nearest bfloat16, ties to even; no NaN."""
-    bits = array("I", array("f", values).tobytes())
-    return array("H", ((x + 0x7FFF + (x >> 16 & 1)) >> 16 for x in bits)).tobytes()
-
-
-READ = {"F32": lambda data: array("f", data), "BF16": floats_from_bf16,
-        "F16": lambda data: array("f", struct.unpack(f"<{len(data) // 2}e", data))}
-WRITE = {"F32": array.tobytes, "BF16": bf16_from_floats, "F16": lambda values: struct.pack(f"<{len(values)}e", *values)}
+READ = {"F32": lambda data: np.frombuffer(data, "f"), "F16": lambda data: np.frombuffer(data, "e").astype("f"),
+        "BF16": lambda data: (np.frombuffer(data, "u2").astype("u4") << 16).view("f")}
+WRITE = {"F32": lambda x: x.astype("f").tobytes(), "F16": lambda x: x.astype("e").tobytes(),
+         "BF16": lambda x: (x.astype("f").ravel().view("u4") >> 16).astype("u2").tobytes()}
 
 
 # Model weights, .bin
 
 def read_model(path):
-    """Returns (config, version, {name: array of float})."""
+    """Returns (config, version, {name: floats})."""
     data = read(path)
     fields = parse_header(data, MODEL_MAGIC, "model")
     need(fields[1] in (3, 5) and not any(fields[8:254]), "model: version or unused fields")  # then the tokenizer's hash
@@ -95,7 +81,7 @@ def read_model(path):
     for name, shape in tensor_shapes(config).items():
         end = at + width * math.prod(shape)
         need(end <= len(data), f"model: ends within {name}")
-        tensors[name] = array("f", data[at:end]) if width == 4 else floats_from_bf16(data[at:end])
+        tensors[name] = READ["F32" if width == 4 else "BF16"](data[at:end])
         at = end
     need(at == len(data), "model: bytes to spare")
     return config, fields[1], tensors
@@ -106,10 +92,10 @@ CONFIG = {"maxT": 7, "V": 150, "L": 3, "NH": 5, "C": 15, "Vp": 256}  # of random
 
 def random_model(seed):
     """Tensors with values that bfloat16 and half precision hold exactly; the padding of wte is zero."""
-    generator, used = random.Random(seed), CONFIG["V"] * CONFIG["C"]
-    tensors = {name: array("f", (generator.randrange(-128, 129) / 32 for _ in range(math.prod(shape))))
+    generator = np.random.default_rng(seed)
+    tensors = {name: (generator.integers(-128, 129, math.prod(shape)) / 32).astype("f")
                for name, shape in tensor_shapes(CONFIG).items()}
-    tensors["wte"][used:] = array("f", [0.0] * (len(tensors["wte"]) - used))
+    tensors["wte"][CONFIG["V"] * CONFIG["C"]:] = 0
     return tensors
 
 
@@ -121,7 +107,7 @@ def read_tokens(path, wide=False):
     fields = parse_header(data, WIDE_MAGIC if wide else TOKENS_MAGIC, "tokens")
     need(fields[1] == (7 if wide else 1) and not any(fields[3:254]), "tokens: version or unused fields")
     need(len(data) == 1024 + (4 if wide else 2) * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
-    return array("I" if wide else "H", data[1024:])
+    return np.frombuffer(data[1024:], "u4" if wide else "u2").tolist()
 
 
 def tokenizer_hash(data):
@@ -135,7 +121,7 @@ DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
 
 
 def read_safetensors(path):
-    """Returns (metadata, {name: (dtype, shape, array of float or bytes)}); insists on the specification's rules."""
+    """Returns (metadata, {name: (dtype, shape, floats or bytes)}); insists on the specification's rules."""
     data = read(path)
     need(len(data) >= 8, "safetensors: no header length")
     length = struct.unpack("<Q", data[:8])[0]
@@ -153,7 +139,7 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors, metadata=None, padding=0):
-    """tensors: {name: (dtype, shape, array of float or bytes)}."""
+    """tensors: {name: (dtype, shape, floats or bytes)}."""
     entries, body = {}, b""
     if metadata is not None:
         entries["__metadata__"] = metadata
@@ -177,22 +163,13 @@ def hugging_face_tensors(config, tensors, dtype="F32", prefix=""):
     """Model tensors as Hugging Face names, cuts and transposes them."""
     out = {}
     for name, shape in tensor_shapes(config).items():
-        values = tensors[name]
-        if name == "wte":
-            shape = (config["V"], config["C"])
-            values = values[:math.prod(shape)]
+        values = tensors[name].reshape(shape)
         if name in ("wte", "wpe", "lnfw", "lnfb"):
-            out[prefix + HF_NAMES[name]] = (dtype, shape, values)
+            out[prefix + HF_NAMES[name]] = values[:config["V"]] if name == "wte" else values
             continue
-        size = math.prod(shape[1:])
-        for layer in range(shape[0]):
-            part, cut = values[layer * size:(layer + 1) * size], shape[1:]
-            if name in HF_TRANSPOSED:
-                rows, cols = cut
-                part = array("f", (part[row * cols + col] for col in range(cols) for row in range(rows)))
-                cut = (cols, rows)
-            out[f"{prefix}h.{layer}.{HF_NAMES[name]}"] = (dtype, cut, part)
-    return out
+        for layer, part in enumerate(values):
+            out[f"{prefix}h.{layer}.{HF_NAMES[name]}"] = part.T if name in HF_TRANSPOSED else part
+    return {name: (dtype, values.shape, values.ravel()) for name, values in out.items()}
 
 
 # Training state
@@ -201,20 +178,23 @@ MASK = (1 << 64) - 1
 
 
 def mix(x):
-    x &= MASK
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-    return x ^ x >> 31
+    """Of numbers of 64 bits."""
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
 
 
 def sum64(data, first=0):
     """SUM64 of an array of 4-byte words that begins at word number `first` of a larger one."""
-    return sum(mix(i * 0x9E3779B97F4A7C15 + word) for i, word in enumerate(array("I", data), first + 1)) & MASK
+    words = np.frombuffer(data, "u4").astype("u8")
+    at = np.arange(first + 1, first + 1 + len(words), dtype="u8")
+    return int(mix(at * np.uint64(0x9E3779B97F4A7C15) + words).sum(dtype="u8"))
 
 
 def hash64(data):
     """The SUM64 of the words, the last one filled up with zeros, and their number."""
-    return (sum64(data + bytes(-len(data) % 4)) + mix(-1 - len(data))) & MASK
+    end = mix(np.array([MASK - len(data)], "u8"))
+    return (sum64(data + bytes(-len(data) % 4)) + int(end[0])) & MASK
 
 
 def read_state(path):
@@ -275,7 +255,7 @@ def names_in_v(config, facts):
 
 
 def read_checkpoint(folder, step):
-    """Returns (config, {name: array of float}, facts, sections) of model_<step>.bin and state_<step>.bin."""
+    """Returns (config, {name: floats}, facts, sections) of model_<step>.bin and state_<step>.bin."""
     model = f"{folder}/model_{step:08}.bin"
     config, _, tensors = read_model(model)
     data = read(model)

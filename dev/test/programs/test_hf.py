@@ -1,23 +1,21 @@
 """dev/hf.py: what it makes of Hugging Face's files and of ours, read by the independent readers of formats.py, and what
 it refuses. It needs numpy. What Hugging Face's own library makes of its exports: test_transformers.py."""
 import json
-import math
 import os
-import random
 import re
 import shlex
 import struct
 import subprocess
 import sys
-from array import array
 
+import numpy as np
 import pytest
 
 import cli
 import formats
-from cli import QUIET, TINY, model, ran, tensor_shapes
+from cli import QUIET, TINY, model, model_bytes, ran
 from formats import CONFIG, random_model
-from tools import ROOT, SHARED, new_folder, path, python, read, stand_ins, text_of, write
+from tools import ROOT, new_folder, path, python, read, stand_ins, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
@@ -35,10 +33,15 @@ def called(*arguments, status=0):
 
 
 def fails(says, function, *arguments):
-    """It raises a Problem of one line that begins with the file and holds `says`."""
+    """It raises a Problem of one line that holds `says`, and writes nothing."""
     with pytest.raises(hf.Problem) as caught:
         function(*arguments)
     assert says in str(caught.value) and "\n" not in str(caught.value), str(caught.value)
+    assert not [name for name in os.listdir(path()) if name.startswith("never")]
+
+
+def plain(tensors):
+    return {name: (kind, shape, bytes(values)) for name, (kind, shape, values) in tensors.items()}
 
 
 def their_folder(name, tensors, dtype="F32", prefix="", more=(), **config):
@@ -58,21 +61,18 @@ def test_a_model_of_transformers():
     assert read("tiny.bin") == read(os.path.join(FIXTURES, "tiny.bin"))
 
 
-@pytest.mark.parametrize("dtype, prefix", (("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")))
+@pytest.mark.parametrize("dtype, prefix", (("F32", ""), ("F16", "transformer."), ("BF16", "transformer.")))
 def test_import(dtype, prefix):
     """Of every type, in any order, with the buffers and the head that a file may have."""
     tensors = random_model(5)
     named = formats.hugging_face_tensors(CONFIG, tensors, dtype, prefix)
-    items = list(named.items())
-    random.Random(7).shuffle(items)
-    for layer in range(CONFIG["L"]):
-        items.append((f"{prefix}h.{layer}.attn.bias", ("BOOL", (1, 1, 7, 7), bytes(49))))
-        items.append((f"{prefix}h.{layer}.attn.masked_bias", ("F32", (), array("f", [-1e4]))))
-    items.append(("lm_head.weight", named[prefix + "wte.weight"]))
+    more = {f"{prefix}h.{layer}.attn.bias": ("BOOL", (1, 1, 7, 7), bytes(49)) for layer in range(CONFIG["L"])}
+    more[f"{prefix}h.0.attn.masked_bias"] = ("F32", (), np.float32(-1e4))
+    more["lm_head.weight"] = named[prefix + "wte.weight"]
     write("in/config.json", json.dumps(JSON, indent=2))
-    formats.write_safetensors("in/model.safetensors", dict(items), {"format": "pt"}, padding=11)
+    formats.write_safetensors("in/model.safetensors", {**more, **dict(reversed(named.items()))}, padding=11)
     hf.import_model(path("in"), path("out.bin"))
-    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
+    assert read("out.bin") == model_bytes(CONFIG, tensors)
 
 
 @pytest.mark.parametrize("version", (3, 5))
@@ -81,12 +81,12 @@ def test_export_and_back(version):
     file, folder = model("in.bin", CONFIG, tensors, version), new_folder("out")
     assert "without a tokenizer (--tokenizer names one)" in called("export", file, folder)
     metadata, found = formats.read_safetensors(os.path.join(folder, "model.safetensors"))
-    assert metadata == {"format": "pt"} and found == formats.hugging_face_tensors(CONFIG, tensors)
+    assert metadata == {"format": "pt"} and plain(found) == plain(formats.hugging_face_tensors(CONFIG, tensors))
     check_config(folder, 150, 149, 7)
     config = json.loads(read("out/config.json"))
     assert {name: config.get(name) for name in JSON} == JSON
     assert "holds no tokenizer.json" in called("import", folder, path("back.bin"))
-    assert formats.read_model(path("back.bin")) == (CONFIG, 3, tensors)
+    assert read("back.bin") == model_bytes(CONFIG, tensors)
     assert sorted(os.listdir(folder)) == WEIGHTS
 
 
@@ -102,7 +102,7 @@ def test_several_files():
     places = {name: names[i % 2] for i, (name, _) in enumerate(items)}
     index = write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
     hf.import_model(folder, path("out.bin"))
-    assert formats.read_model(path("out.bin")) == (CONFIG, 3, tensors)
+    assert read("out.bin") == model_bytes(CONFIG, tensors)
     formats.write_safetensors(f"parts/{names[1]}", dict(items[1::2] + items[:1]))
     fails(f"{names[1]}: tensor wte.weight is in another file, too", hf.read_folder, folder)
     os.remove(path(f"parts/{names[1]}"))
@@ -119,7 +119,7 @@ def test_cut_anywhere():
     weights = os.path.join(their_folder("cut", random_model(1)), "model.safetensors")
     whole = read("cut/model.safetensors")
     start = 8 + struct.unpack("<Q", whole[:8])[0]
-    for size in [*range(0, 300), *range(300, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
+    for size in [*range(0, 20), *range(20, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
         write("cut/model.safetensors", whole[:size])
         fails(weights, hf.read_safetensors, weights)
     write("cut/model.safetensors", whole + b"\0")
@@ -140,12 +140,9 @@ PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
     (PLACE, PLACE.replace("150, 15", "15, 150"), "wte.weight is F32 of shape [15, 150], expected F32, F16 or BF16 of"),
     (PLACE, PLACE.replace("150, 15", "150, 14"), "tensor wte.weight: its type, shape and place do not fit"),
     (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("150, 15", "9223372036854775808, 9223372036854775808"), "tensor wte.weight: its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[0]"), "its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[4, 9004]"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "[0, 18000]"), "tensor wte.weight: its type"),
     ('"dtype": "F32", ' + PLACE, '"dtype": "F33", ' + PLACE, "tensor wte.weight: its type"),
-    ('{"__metadata__"', '["__metadata__"', "is no sound JSON"),
     ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON"),
     ('{"__metadata__": {"format": "pt"}', '{"__metadata__": {"format": "pt"}, "a": 7', "its type")))
 def test_damaged_header(old, new, says):
@@ -157,53 +154,50 @@ def test_damaged_header(old, new, says):
     header = header.replace(old, new).encode()
     write("damaged/model.safetensors", struct.pack("<Q", len(header)) + header + data[8 + length:])
     fails(says, hf.import_model, folder, path("never.bin"))
-    assert not [name for name in os.listdir(path()) if name.startswith("never")]
 
 
-@pytest.mark.parametrize("more, says", (
-    ({"h.3.ln_1.bias": ("F32", (15,), array("f", [0.0] * 15))}, "tensor h.3.ln_1.bias does not belong to a GPT-2 of 3"),
-    ({"lm_head.weight": ("F32", (150, 15), array("f", [0.0] * 2250))}, "lm_head.weight differs from wte.weight"),
-    ({"lm_head.weight": ("F32", (15,), array("f", [0.0] * 15))}, "tensor lm_head.weight is F32 of shape [15]"),
-    ({"ln_f.bias": ("U8", (15,), bytes(15))}, "tensor ln_f.bias is U8 of shape [15], expected F32, F16 or BF16"),
-    ({"ln_f.bias": ("F32", (15,), array("f", [math.nan] * 15))}, "tensor ln_f.bias holds NaN or infinity"),
-    ({"wte.weight": ("BF16", (150, 15), array("f", [math.inf] * 2250))}, "tensor wte.weight holds NaN or infinity")))
-def test_other_tensors(more, says):
+@pytest.mark.parametrize("name, kind, shape, value, says", (
+    ("h.3.ln_1.bias", "F32", (15,), 0, "tensor h.3.ln_1.bias does not belong to a GPT-2 of 3"),
+    ("lm_head.weight", "F32", (150, 15), 0, "lm_head.weight differs from wte.weight"),
+    ("ln_f.bias", "F16", (14,), 0, "tensor ln_f.bias is F16 of shape [14], expected F32, F16 or BF16"),
+    ("ln_f.bias", "F32", (15,), np.nan, "tensor ln_f.bias holds NaN or infinity"),
+    ("wte.weight", "BF16", (150, 15), np.inf, "tensor wte.weight holds NaN or infinity")))
+def test_other_tensors(name, kind, shape, value, says):
+    more = {name: (kind, shape, np.full(shape, value, "f"))}
     fails(says, hf.import_model, their_folder("others", random_model(1), more=more), path("never.bin"))
-    assert not [name for name in os.listdir(path()) if name.startswith("never")]
 
 
 @pytest.mark.parametrize("config, says", (
-    ({"n_inner": 60}, None), ({"scale_attn_weights": True}, None), ({"activation_function": "gelu_pytorch_tanh"}, None),
+    ({"n_inner": 60, "scale_attn_weights": True, "activation_function": "gelu_pytorch_tanh"}, None),
     ({"n_inner": 61}, '"n_inner" is 61, a variant of GPT-2 that is not supported'),
-    ({"model_type": "bert"}, "model_type is bert, expected gpt2"), ({"n_head": None}, "expected whole numbers"),
-    ({"n_head": True}, "expected whole numbers"), ({"n_head": 4}, "15 channels cannot be divided among 4 heads"),
-    ({"vocab_size": 1 << 40}, "vocabulary size is"), ({"activation_function": ["relu"]}, '"activation_function" is'),
-    ({"layer_norm_epsilon": 1e-6}, "epsilon"), ({"add_cross_attention": True}, "a variant"),
+    ({"model_type": "bert"}, "model_type is bert, expected gpt2"), ({"n_head": True}, "expected whole numbers"),
+    ({"n_head": 4}, "15 channels cannot be divided among 4 heads"), ({"vocab_size": 1 << 40}, "vocabulary size is"),
+    ({"activation_function": ["relu"]}, '"activation_function" is'), ({"layer_norm_epsilon": 1e-6}, "epsilon"),
     ({"n_layer": 2}, "does not belong to a GPT-2 of 2 layers"), ({"n_layer": 4}, "tensor h.3.ln_1.weight is missing")))
 def test_config(config, says):
     folder = their_folder("configs", random_model(1), **config)
     if says is None:
         hf.import_model(folder, path("out.bin"))
-        return
-    fails(says, hf.import_model, folder, path("never.bin"))
+    else:
+        fails(says, hf.import_model, folder, path("never.bin"))
 
 
 def test_one_line():
     """As a user sees it."""
     folder = their_folder("line", random_model(1))
-    write("line/config.json", '{"a')
-    assert re.fullmatch(rf"hf\.py: {folder}/config\.json: is no sound JSON [^\n]+\n",
-                        called("import", folder, path("no.bin"), status=1))
     os.remove(path("line/config.json"))
     assert called("import", folder, path("no.bin"), status=1) == \
         f"hf.py: {folder}/config.json: No such file or directory\n"
-    assert "no such folder, and names of the Hub need" in called("import", "gpt2", path("no.bin"), status=1) or \
-        "gpt2: cannot be fetched" in called("import", "gpt2", path("no.bin"), status=1)
+    assert re.search("no such folder, and names of the Hub need|gpt2: cannot be fetched",
+                     called("import", "gpt2", path("no.bin"), status=1))
     for source in (path("nothing.bin"), folder):
         assert source in called("export", source, path("no"), status=1)
     write("other/thesis.txt", "years of work")
     assert "other: is not empty; give a new" in called("export", f"{FIXTURES}/tiny.bin", path("other"), status=1)
     assert os.listdir(path("other")) == ["thesis.txt"] and not os.path.exists(path("no"))
+    assert "has 257 tokens, the model 101" in called("export", f"{FIXTURES}/tiny.bin", path("no"), "--tokenizer",
+                                                    "byte", status=1)
+    assert "is for an export" in called("import", folder, path("no"), "--tokenizer", "byte", status=1)
 
 
 # ---- Tokenizers ----
@@ -247,10 +241,8 @@ def small_words():
     return [*words, END.encode()]
 
 
-def a_model(V=300):
-    config = {"maxT": 16, "V": V, "L": 1, "NH": 2, "C": 16, "Vp": -(-V // 128) * 128}
-    return model("small.bin", config, {name: array("f", [0.5] * math.prod(shape))
-                                       for name, shape in tensor_shapes(config).items()})
+def a_model():
+    return model("small.bin", cli.config(V=300))
 
 
 def export_small(words, folder):
@@ -272,28 +264,6 @@ def test_tokenizer_both_ways():
     words[257], words[258] = words[258], words[257] + b"?"  # no merge makes this
     write("small_tokenizer.bin", cli.tokenizer_bytes(words))
     fails("small_tokenizer.bin: is not GPT-2's kind", hf.export_model, a_model(), path("no"))
-
-
-def test_gpt2_to_the_byte():
-    """The merges that follow from the order of GPT-2's tokens are OpenAI's vocab.bpe."""
-    vocab = os.path.join(SHARED, "vocab.bpe")
-    if not os.path.exists(vocab):
-        pytest.skip("../shared/data is not here")
-    python("data/vocab.py", "--merges", vocab, "--out", path())
-    merges = hf.hf_tokenizer.merges_of(hf.hf_tokenizer.load(path("gpt2_tokenizer.bin")))
-    assert "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges) == text_of(vocab)
-
-
-def test_bytes():
-    folder = new_folder("bytes_hf")
-    called("export", a_model(257), folder, "--tokenizer", "byte")
-    check_config(folder, 257, 256, 16)
-    check_tokenizer(folder, [symbol(byte) for byte in range(256)] + [END], [], 16)
-    called("import", folder, path("b.bin"))
-    assert "tokenizer   " + path("b_tokenizer.bin") + ", the model's own\n" in ran("--init", path("b.bin"), "-x", 0)
-    assert "has 257 tokens, the model 200" in called("export", a_model(200), path("no"), "--tokenizer", "byte",
-                                                    status=1)
-    assert "is for an export" in called("import", folder, path("no"), "--tokenizer", "byte", status=1)
 
 
 def changed_tokenizer(change):
@@ -323,24 +293,21 @@ WORDS = "its pre_tokenizer cuts texts into words by another rule"
         {"id": 260, "content": "\u20ac", "special": False})),
     ("its model's byte_fallback is True", lambda t: t["model"].update(byte_fallback=True)),
     (WORDS, lambda t: t["pre_tokenizer"].update(add_prefix_space=True)),
-    (WORDS, lambda t: t["pre_tokenizer"].update(type="Whitespace")),
     (WORDS, lambda t: t["pre_tokenizer"].update(use_regex=False)),
     (WORDS, lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
         {"type": "Digits", "individual_digits": False}, t["pre_tokenizer"]]})),
-    (DAMAGED, lambda t: t.pop("model")), (DAMAGED, lambda t: t.update(model=7)),
-    (DAMAGED, lambda t: t["model"].pop("merges")), (MERGED, lambda t: t["model"]["merges"].pop()),
-    (MERGED, lambda t: t["model"]["merges"].reverse()), (DAMAGED, lambda t: t["model"]["vocab"].update(a=65)),
-    (DAMAGED, lambda t: t["model"]["vocab"].update({END: 1000})), (DAMAGED, lambda t: t["model"]["vocab"].pop("a")),
-    (DAMAGED, lambda t: t["model"]["vocab"].update({"漢": 260})), (DAMAGED, lambda t: t["model"].update(vocab=[]))))
+    (DAMAGED, lambda t: t.pop("model")), (DAMAGED, lambda t: t["model"].pop("merges")),
+    (MERGED, lambda t: t["model"]["merges"].pop()), (MERGED, lambda t: t["model"]["merges"].reverse()),
+    (DAMAGED, lambda t: t["model"]["vocab"].update(a=65)), (DAMAGED, lambda t: t["model"]["vocab"].pop("a")),
+    (DAMAGED, lambda t: t["model"]["vocab"].update({"漢": 260}))))
 def test_other_tokenizers(says, change):
     fails(f"tokenizer.json: {says}", hf.import_model, changed_tokenizer(change), path("never.bin"))
 
 
 def test_damaged_tokenizer_file():
     data, file = cli.tokenizer_bytes(small_words()), path("t.bin")
-    cut = [data[:size] for size in (0, 100, 1024, 1500, len(data) - 1)]
     end_of_text = data[:12] + struct.pack("<I", 260) + data[16:]
-    for damaged, says in (*((bad, file) for bad in [*cut, data + b"\0", data + b"\1a"]),
+    for damaged, says in ((data[:100], file), (data[:-1], file), (data + b"\0", file),
                           (end_of_text, "with end-of-text among them")):
         write("t.bin", damaged)
         fails(says, hf.hf_tokenizer.load, file)
@@ -379,14 +346,14 @@ def test_eval():
     def run(places, *words):
         return subprocess.run([os.path.join(ROOT, "dev", "eval.sh"), *words], cwd=path(), check=False, text=True,
                               env=dict(os.environ, PATH=places, TMPDIR=scores), capture_output=True)
+
     installed = stand_ins({"lm_eval": lm_eval}, only=()) + ":" + without
     called("export", folder, new_folder("scored_hf"))
-    for source in (folder, os.path.join(folder, "model_00000001.bin"), path("scored_hf")):
+    for source in (folder, path("scored_hf")):
         done = run(installed, source, "--tasks", "piqa")
-        *_, words = done.stdout.splitlines()[:-len(FILES)]
-        assert done.returncode == 0 and done.stdout.splitlines()[-len(FILES):] == FILES, done
+        words, *files = done.stdout.splitlines()[-1 - len(FILES):]
+        assert done.returncode == 0 and files == FILES and os.listdir(scores) == [], done
         assert words.startswith("--model hf ") and words.endswith(f" --output_path {source}_eval --tasks piqa"), done
-        assert os.listdir(scores) == []
     assert " --tasks hellaswag,lambada_openai," in run(installed, folder, "--limit", "5").stdout
     done = run(installed, scores)
     assert done.returncode == 1 and re.fullmatch("hf.py: [^\n]*no checkpoint[^\n]*\n", done.stderr), done

@@ -8,14 +8,13 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import formats
 from cli import tokenizer_bytes
-from test_hf import FIXTURES, called, fails, hf, small_words
+from test_hf import FIXTURES, called, fails, hf, plain, small_words
 from tools import ROOT, new_folder, path, read, write
-
-import numpy as np  # noqa: E402: test_hf says first that numpy is missing
 
 LLAMA = os.path.join(FIXTURES, "llama")
 NAMES = sorted(name[:-4] for name in os.listdir(LLAMA) if re.fullmatch(r"g\d_\w+(?<!_state)\.bin", name))
@@ -44,11 +43,6 @@ def random_model(seed=1, **more):
                                     ).astype("f") for pattern, L, size in layout(**more) for layer in range(L)}
 
 
-def bits_of(values, kind):
-    """The bytes of float32 values in a type that holds them."""
-    return {"F32": values, "F16": values.astype("e"), "BF16": (values.view("u4") >> 16).astype("u2")}[kind].tobytes()
-
-
 def expected_bin(model, header, kind="F32", **more):
     """A .bin file of these tensors."""
     out = struct.pack("<256i", 20240326, 3 if kind == "F32" else 5, *header, *[0] * (254 - len(header)))
@@ -56,7 +50,7 @@ def expected_bin(model, header, kind="F32", **more):
         for layer in range(L):
             values = np.zeros(size, "f")
             values[:len(model[pattern.format(layer)])] = model[pattern.format(layer)]
-            out += bits_of(values, kind)
+            out += formats.WRITE[kind](values)
     return out
 
 
@@ -66,20 +60,10 @@ def header_of(tied=1, bias=0, epsilon=1e-5, theta=5e5, scaling=(1.0, 1.0, 1.0), 
 
 
 def their_folder(name, model, kind="F32", more=(), **config):
-    named = {**{key: (kind, values.shape, bits_of(values, kind)) for key, values in model.items()}, **dict(more)}
+    named = {**{key: (kind, values.shape, values) for key, values in model.items()}, **dict(more)}
     write(f"{name}/config.json", json.dumps({key: x for key, x in {**JSON, **config}.items() if x != "absent"}))
-    write_safetensors(f"{name}/model.safetensors", named)
+    formats.write_safetensors(f"{name}/model.safetensors", named)
     return path(name)
-
-
-def write_safetensors(name, tensors):
-    """tensors: name -> (type, shape, bytes)."""
-    entries, at = {}, 0
-    for key, (kind, size, data) in tensors.items():
-        entries[key] = {"dtype": kind, "shape": list(size), "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(entries).encode()
-    write(name, struct.pack("<Q", len(text)) + text + b"".join(data for *_, data in tensors.values()))
 
 
 # ---- In ----
@@ -90,10 +74,10 @@ def write_safetensors(name, tensors):
 def test_import(kind, tied):
     """bfloat16 stays bfloat16, to the bit."""
     model = random_model(tied=tied)
-    more = {"model.layers.1.self_attn.rotary_emb.inv_freq": ("F32", (2,), bytes(8))}
+    more = {"model.layers.1.self_attn.rotary_emb.inv_freq": ("F32", (2,), np.zeros(2))}
     if tied:
         embeddings = model["model.embed_tokens.weight"]
-        more["lm_head.weight"] = (kind, embeddings.shape, bits_of(embeddings, kind))
+        more["lm_head.weight"] = (kind, embeddings.shape, embeddings)
     folder = their_folder("in", model, kind, more, tie_word_embeddings=tied)
     assert "./train_llama3 --init" in called("import", folder, path("out.bin"))
     want = expected_bin(model, header_of(tied=int(tied)), "BF16" if kind == "BF16" else "F32", tied=tied)
@@ -108,7 +92,7 @@ def test_biases():
     hf.import_model(folder, path("out.bin"))
     assert read("out.bin") == expected_bin(model, header_of(bias=1, epsilon=1e-6), "BF16", bias=True)
     norm = model["model.norm.weight"]
-    their_folder("in", model, "BF16", {"model.norm.weight": ("F32", norm.shape, norm.tobytes())}, model_type="qwen2")
+    their_folder("in", model, "BF16", {"model.norm.weight": ("F32", norm.shape, norm)}, model_type="qwen2")
     hf.import_model(folder, path("out.bin"))
     assert read("out.bin") == expected_bin(model, header_of(bias=1), bias=True)
 
@@ -152,6 +136,7 @@ def test_tokenizer():
     assert read("out.bin")[1016:1024] == bytes(8)
     called("export", path("out.bin"), new_folder("bytes"), "--tokenizer", "byte")
     assert "back_tokenizer.bin: its tokenizer of 257 tokens" in called("import", path("bytes"), path("back.bin"))
+    assert read("back_tokenizer.bin") == tokenizer_bytes([*(bytes([byte]) for byte in range(256)), b"<|endoftext|>"])
     assert struct.unpack("<Q", read("back.bin")[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     assert read("back.bin")[:1016] + read("back.bin")[1024:] == read("out.bin")[:1016] + read("out.bin")[1024:]
     called("export", path("back.bin"), new_folder("again"))
@@ -176,16 +161,14 @@ def test_exported_files():
     write("model.bin", expected_bin(model, header_of(tied=0, scaling=(8, 1, 4), context=16), "BF16", tied=False))
     folder = new_folder("out")
     called("export", path("model.bin"), folder)
-    assert sorted(os.listdir(folder)) == ["config.json", "generation_config.json", "model.safetensors"]
     config = json.loads(read("out/config.json"))
     assert {**JSON, "tie_word_embeddings": False, "eos_token_id": None}.items() <= config.items()
     want = {"rope_type": "llama3", **SCALING, "factor": 8.0}
     assert config["rope_scaling"] == want and config["rope_parameters"] == {"rope_theta": 5e5, **want}
     assert config["architectures"] == ["LlamaForCausalLM"] and config["torch_dtype"] == "bfloat16"
     metadata, tensors = formats.read_safetensors(path("out/model.safetensors"))
-    assert metadata == {"format": "pt"} and tensors.keys() == model.keys()
-    for key, (kind, size, values) in tensors.items():
-        assert (kind, size, values.tobytes()) == ("BF16", model[key].shape, model[key].tobytes()), key
+    assert metadata == {"format": "pt"} and plain(tensors) == {
+        key: ("BF16", values.shape, values.tobytes()) for key, values in model.items()}
     hf.import_model(folder, path("back.bin"))
     assert read("back.bin") == read("model.bin")
 
@@ -233,17 +216,14 @@ def test_memory():
               layout(V=V, Vp=V, C=C, NH=4, KV=1, HS=8, F=8) for layer in range(L)}
     their_folder("big", {}, vocab_size=V, hidden_size=C, num_attention_heads=4, num_key_value_heads=1, head_dim=8,
                  intermediate_size=8)
-    ends = np.cumsum([0] + [4 * math.prod(size) for size in shapes.values()]).tolist()
-    text = json.dumps({key: {"dtype": "F32", "shape": size, "data_offsets": ends[i:i + 2]}
-                       for i, (key, size) in enumerate(shapes.items())}).encode()
-    write("big/model.safetensors", struct.pack("<Q", len(text)) + text)
-    os.truncate(path("big/model.safetensors"), 8 + len(text) + ends[-1])  # a hole: zeros
+    formats.write_safetensors("big/model.safetensors", {key: ("F32", size, np.zeros(size, "f"))
+                                                       for key, size in shapes.items()})
     for call in (f"hf.import_model({path('big')!r}, {path('big.bin')!r})",
                  f"hf.export_model({path('big.bin')!r}, {new_folder('big_out')!r})"):
         done = subprocess.run([sys.executable, "-c", MEASURE.format(root=ROOT, call=call)], capture_output=True,
                               text=True, check=True)
         assert int(done.stdout.split("\n")[-2]) < 48 << 20 < 4 * V * C, done.stdout
-    assert os.path.getsize(path("big.bin")) == 1024 + ends[-1]
+    assert os.path.getsize(path("big.bin")) == 1024 + sum(4 * math.prod(size) for size in shapes.values())
     for name in ("big/model.safetensors", "big.bin", "big_out/model.safetensors"):
         os.remove(path(name))
 
@@ -252,58 +232,48 @@ def test_memory():
 
 
 @pytest.mark.parametrize("config, says", (
-    ({"model_type": "mistral"}, "model_type is mistral, expected gpt2, llama or qwen2"),
-    ({"model_type": "qwen3"}, "model_type is qwen3"),
+    ({"model_type": "qwen3"}, "model_type is qwen3, expected gpt2, llama or qwen2"),
     ({"hidden_act": "gelu"}, '"hidden_act" is gelu, a variant of Llama that is not supported'),
     ({"attention_bias": True}, '"attention_bias" is True'), ({"mlp_bias": True}, '"mlp_bias" is True'),
-    ({"pretraining_tp": 2}, '"pretraining_tp" is 2'), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ({"quantization_config": {"bits": 4}}, '"quantization_config" is'), ({"rope_interleaved": True}, "interleaved"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"), ({"rope_interleaved": True}, "interleaved"),
+    ({"quantization_config": {"bits": 4}}, '"quantization_config" is'), ({"layer_types": 7}, "layer_types"),
     ({"use_sliding_window": True}, '"use_sliding_window" is True'),
-    ({"layer_types": ["full_attention", "sliding_attention"]}, '"layer_types" is'), ({"layer_types": 7}, "layer_types"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, '"layer_types" is'),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "the rotary embedding's scaling is {'type': 'linear'"),
     ({"rope_scaling": {"rope_type": "yarn", **SCALING}}, "scaling is"), ({"rope_scaling": "default"}, "scaling is def"),
-    ({"rope_parameters": {"rope_type": "llama3", **SCALING, "attention_factor": 2.0}}, "scaling is"),
     ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}}, "scaling is"),
-    ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "scaling is"),
     ({"rope_scaling": {"rope_type": "llama3", **SCALING, "factor": None}}, "the rotary embedding's numbers are"),
     ({"rope_scaling": {"rope_type": "llama3", **SCALING, "high_freq_factor": 1.0}}, "these numbers do not fit"),
     ({"rope_theta": "1e4"}, "the rotary embedding's numbers are"), ({"rope_theta": 0}, "these numbers do not fit"),
-    ({"rope_theta": math.inf}, "numbers are"), ({"rms_norm_eps": 0.0}, "these numbers do not fit"),
     ({"rms_norm_eps": None}, "rms_norm_eps None"), ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1"),
-    ({"hidden_size": "10"}, "expected whole numbers"), ({"num_attention_heads": 0}, "number of heads is 0"),
     ({"num_key_value_heads": 4}, "6 heads read 4 heads of k and v"), ({"head_dim": 3}, "of 3 components"),
-    ({"head_dim": True}, "expected whole numbers"), ({"num_key_value_heads": 0}, "heads of k and v is 0"),
+    ({"head_dim": True}, "expected whole numbers"), ({"num_attention_heads": 0}, "number of heads is 0"),
     ({"intermediate_size": 15}, "gate_proj.weight is F32 of shape [14, 10], expected F32, F16 or BF16 of shape [15, "),
-    ({"tie_word_embeddings": False}, "tensor lm_head.weight is missing"),
     ({"tie_word_embeddings": "absent"}, "tensor lm_head.weight is missing"),
     ({"num_hidden_layers": 1}, "does not belong to a Llama of 1 layers"),
     ({"model_type": "qwen2"}, "tensor model.layers.0.self_attn.q_proj.bias is missing")))
 def test_refused(config, says):
     fails(says, hf.import_model, their_folder("refused", random_model(), **config), path("never.bin"))
-    assert not [name for name in os.listdir(path()) if name.startswith("never")]
 
 
-@pytest.mark.parametrize("more, says", (
-    ({"model.layers.0.self_attn.q_norm.weight": ("F32", (4,), bytes(16))}, "q_norm.weight does not belong to a Llama"),
-    ({"model.layers.0.self_attn.q_proj.bias": ("F32", (24,), bytes(96))}, "q_proj.bias does not belong to a Llama"),
-    ({"lm_head.weight": ("F32", (131, 10), bytes(5240))}, "lm_head.weight differs from model.embed_tokens.weight; c"),
-    ({"model.norm.weight": ("F32", (10,), struct.pack("<10f", *[math.nan] * 10))}, "model.norm.weight holds NaN")))
-def test_other_tensors(more, says):
+@pytest.mark.parametrize("name, shape, says", (
+    ("model.layers.0.self_attn.q_norm.weight", (4,), "q_norm.weight does not belong to a Llama"),
+    ("model.layers.0.self_attn.q_proj.bias", (24,), "q_proj.bias does not belong to a Llama"),
+    ("lm_head.weight", (131, 10), "lm_head.weight differs from model.embed_tokens.weight; c")))
+def test_other_tensors(name, shape, says):
+    more = {name: ("F32", shape, np.zeros(shape))}
     fails(says, hf.import_model, their_folder("others", random_model(), more=more), path("never.bin"))
-    assert not [name for name in os.listdir(path()) if name.startswith("never")]
 
 
 @pytest.mark.parametrize("field, value, says", (
     (8, 4, "holds a model of variant 4, expected 0: GPT-2 (MODEL_VARIANT in gpt2.h) or 3: Llama"),
-    (9, 3, "4 heads read 3 heads of k and v"), (9, 0, "heads of k and v is 0"), (10, 7, "of 7 components"),
-    (11, -1, "MLP's width is -1"), (12, 2, "expected 0 or 1"), (13, 1, "header asks for"), (12, 0, "header asks for"),
-    (14, 0, "these numbers do not"), (15, 0x7f800000, "these numbers do not"), (19, 0, "these numbers do not"),
-    (19, -32, "these numbers do not"), (17, 0x7fc00000, "these numbers do not")))
+    (9, 3, "4 heads read 3 heads of k and v"), (10, 7, "of 7 components"), (11, -1, "MLP's width is -1"),
+    (12, 2, "expected 0 or 1"), (13, 1, "header asks for"), (14, 0, "these numbers do not"),
+    (15, 0x7f800000, "these numbers do not"), (19, -32, "these numbers do not")))
 def test_damaged_header(field, value, says):
     data = read(f"{LLAMA}/g2_tied_scaled.bin")
     file = write("bad.bin", data[:4 * field] + struct.pack("<i", value) + data[4 * field + 4:])
     fails(says, hf.export_model, file, path("never"))
-    assert not os.path.exists(path("never"))
 
 
 def test_the_twin_knows_gpt2_alone():

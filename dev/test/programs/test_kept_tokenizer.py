@@ -47,13 +47,17 @@ def test_a_run_keeps_its_tokenizer(tokenizer, more):
     assert read(f"{other}/tokenizer.bin") == read(f"{folder}/tokenizer.bin")
 
 
+def other_tokenizer():
+    """One of equal size."""
+    words = formats.pair_words()
+    words[300], words[301] = words[301], words[300]
+    return write("other.bin", cli.tokenizer_bytes(words))
+
+
 def test_resume_with_another_tokenizer():
     """Its tokens count, not its name. An older version's folder, which has no copy, is used as before."""
     name, folder = write("made_up.bin", formats.pair_tokenizer()), new_folder("changes")
-    words = formats.pair_words()
-    same = write("same.bin", cli.tokenizer_bytes(words))
-    words[300], words[301] = words[301], words[300]
-    other = write("other.bin", cli.tokenizer_bytes(words))
+    same, other = write("same.bin", read(name)), other_tokenizer()
     train = ["-i", cli.shard("ids.bin", cli.random_tokens(200, 50257)), *TRAIN, "-o", folder]
     ran(*train, "--tokenizer", name)
     ran(*train, "--tokenizer", same, "--resume")
@@ -92,9 +96,7 @@ def test_shards_of_tokenize():
 def test_data_of_another_tokenizer():
     """Shards, validation's and questions know their tokenizer by its hash. One of equal size is refused, one line."""
     name, text = write("made_up.bin", formats.pair_tokenizer()), cli.text_file(size=20000)
-    words = formats.pair_words()
-    words[300], words[301] = words[301], words[300]
-    other = write("other.bin", cli.tokenizer_bytes(words))
+    other = other_tokenizer()
     for tokenizer, prefix in ((name, "mine"), (other, "theirs")):
         command = [TOKENIZE, "--tokenizer", tokenizer, "--output", path(prefix), "--overwrite"]
         subprocess.run([*command, text], check=True, stdout=subprocess.DEVNULL)
