@@ -1,16 +1,14 @@
-"""train_gpt2.py against ./train_gpt2: data order, initial weights, options, files (these need numpy only), then whole
-runs in fp32 and bf16, several processes, the files of a run; and PyTorch's fixtures, which are made again."""
+"""train_gpt2.py against ./train_gpt2: data order, initial weights, options (these need no PyTorch), then whole runs in
+fp32 and bf16, several processes, the files of a run; and PyTorch's fixtures, which are made again."""
 import contextlib
-import ctypes
-import importlib.util
 import io
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import cli
@@ -19,7 +17,6 @@ from cli import weights_hash
 from tools import ROOT
 
 FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
-PROGRAM = os.path.join(ROOT, "train_gpt2")
 EMULATED = os.path.join(ROOT, "train_gpt2emu")
 FLT_EPSILON = 2.0**-23
 LIMIT = 600  # seconds for a process: generous, machines that run tests are busy
@@ -31,118 +28,60 @@ sys.path.insert(0, ROOT)
 sys.dont_write_bytecode = True
 
 
-def needs(*modules):
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{sys.executable} has no {module}")
-
-
-def needs_program(path):
-    if not os.path.exists(path):
-        pytest.skip(f"{os.path.basename(path)} is not built")
-
-
 @pytest.fixture
 def folder(tmp_path):
     return str(tmp_path)
 
 
-# ---- What needs numpy only ----
-
-C_SOURCE = r"""
-#include "llmc/data/dataloader.h"
-#include "llmc/run/schedulers.h"
-
-void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *tokens, int64_t n, const int64_t *asked,
-            int64_t *shards, int64_t *windows) {
-    DataLoader dl;
-    Error error;
-    dataloader_init(&dl, T, 1, shuffle != 0, seed);
-    if (!dataloader_allocate(&dl, num_shards, &error)) { abort(); }
-    for (int i = 0; i < num_shards; i++) {
-        dataloader_set_shard(&dl, i, "", tokens[i]);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        int shard;
-        dataloader_locate(&dl, asked[i], &shard, &windows[i]);
-        shards[i] = shard;
-    }
-    dataloader_close(&dl);
-}
-
-float rate(const char *name, float peak, int64_t warmup, int64_t total, float final_fraction, int64_t step) {
-    Schedule s = {schedule_kind(name), peak, warmup, total, final_fraction};
-    return schedule_lr(&s, step);
-}
-"""
+# ---- What needs no PyTorch ----
 
 
-def c_functions():
-    needs("numpy")
-    from dev.twin import weights
-    library = weights.c_library(C_SOURCE)
-    library.rate.restype = ctypes.c_float
-    library.rate.argtypes = [ctypes.c_char_p, ctypes.c_float, ctypes.c_int64, ctypes.c_int64, ctypes.c_float,
-                             ctypes.c_int64]
-    return library
-
-
-def test_order_of_the_data():
-    """The same shard and window for every sequence of several epochs, shards of all sizes, empty ones too."""
-    c = c_functions()
-    import numpy as np
-    from dev.twin.data import Sequences
-    generator, T = np.random.default_rng(5), 7
-    for tokens in ([100], [8, 8, 8], [0, 1, 7, 8, 9, 1000, 15, 2000, 6], [70000, 12, 3001],
-                   generator.integers(0, 300, 300).tolist()):
-        for shuffle, seed in ((False, 0), (True, 0), (True, 2**32 - 1)):
-            ours = Sequences("x", [(str(i), np.zeros(n, np.uint16)) for i, n in enumerate(tokens)], T, 1, shuffle, seed)
-            first = int(generator.integers(0, 5 * ours.num_sequences))
-            count = min(2 * ours.num_sequences, 2000)  # across the border of an epoch
-            asked, sizes = np.arange(first, first + count), np.array(tokens, np.int64)
-            want = np.empty((2, count), np.int64)
-            c.locate(T, int(shuffle), ctypes.c_uint64(seed), len(tokens), *map(ctypes.c_void_p, (
-                sizes.ctypes.data, count, asked.ctypes.data, want[0].ctypes.data, want[1].ctypes.data)))
-            got = [ours.locate(int(sequence)) for sequence in asked]
-            assert got == list(zip(*want.tolist())), f"shards {tokens[:9]}, shuffle {shuffle}, seed {seed}: not C's"
+def test_order_of_the_data(folder):
+    """Over epochs, of shards of all sizes: the losses of the sequences that the twin names are those of the C trainer
+    with a learning rate of 0."""
+    from dev.twin.data import open_sequences
+    config, T = cli.config(), 7
+    params = cli.make_params(config)
+    model = cli.model("order.bin", config, params)
+    several, large = (100, 8, 9, 300, 15), (8000, 3001)  # tokens; the first are 61 windows, two epochs in 130 steps
+    for counts, words, seed in ((several, [], 0), (several, ["--shuffle"], 0), (several, ["--shuffle"], 2**32 - 1),
+                                (large, ["--shuffle"], 7)):
+        files = f"{folder}/{len(counts)}_*.bin"
+        for i, count in enumerate(counts):
+            cli.shard(files.replace("*", str(i)), cli.random_tokens(count, 257, seed=i))
+        out = run_c("-i", files, "--init", model, "-t", T, "-b", 1, "--steps", 130, "--lr", 0, "--seed", seed, *words)
+        rows = open_sequences(files, T, 257, words != [], seed)[0].read(range(130)).tolist()
+        want = [sum(cli.reference_losses(config, params, row[:-1], row[1:])) / T for row in rows]
+        found = cli.losses(out)
+        assert len(found) == 130 and all(abs(a - b) <= 1e-5 for a, b in zip(found, want)), (counts, words, seed)
 
 
 def test_initial_weights(folder):
     """The hash of the C trainer's weights after an update with a learning rate of 0."""
-    needs("numpy")
-    needs_program(PROGRAM)
     from dev.twin import data, weights
     seed = 4294967295
     ours = weights.initial(weights.Config(20, 257, 384, 3, 6, 384), seed)
-    out = run_c(PROGRAM, "-i", write_text(folder), "--init", "d6", "--layers", 3, "--context", 20, "-t", 20, "-b", 1,
+    out = run_c("-i", write_text(folder), "--init", "d6", "--layers", 3, "--context", 20, "-t", 20, "-b", 1,
                 "--steps", 1, "--lr", 0, "--seed", seed)
     assert f"{data.sum64(ours):016x}" == weights_hash(out)
 
 
-def test_schedules():
-    """Every schedule that the options name: the same rates as C's."""
-    c = c_functions()
+def test_schedules(folder):
+    """Every schedule that the options name: the same rates as C's, which main.log has to 6 digits."""
     from dev.twin import options
     for name in options.SHAPES:
-        for warmup, total, final in ((0, 10, 0.0), (3, 10, 0.1), (9, 10, 0.0), (5, 3, 0.5), (1, 1, 1.0), (10, 10, 0.1)):
-            for step in range(14):
-                want = c.rate(name.encode(), 3e-3, warmup, total, final, step)
-                got = options.learning_rate(step, 3e-3, warmup, total, final, name)
-                assert abs(got - want) <= 2 * FLT_EPSILON * 3e-3, f"{name} {warmup} {total} {final}: step {step}"
+        for warmup, total, final in ((0, 10, 0.0), (3, 10, 0.1), (9, 10, 0.0), (1, 1, 1.0), (10, 10, 0.1)):
+            words = [] if name == "constant" else ["--final-lr-frac", final]
+            run_c("-i", write_text(folder), *cli.TINY, "--lr", 1, "--schedule", name, "--warmup", warmup,
+                  "--steps", total, "-o", folder, "--overwrite", *words)
+            rates = [float(rate) for rate in re.findall(r" lr:([\d.]+)", cli.log_of(folder))]
+            want = [options.learning_rate(step, 1, warmup, total, final if words else 1, name) for step in range(total)]
+            assert len(rates) == total and all(abs(a - b) <= 1e-6 for a, b in zip(rates, want)), (name, rates, want)
 
 
-def test_model_files(folder):
-    """The fixtures hold one model in two files; a size has two names. A header of 10^18 parameters before nothing asks
-    for no memory."""
-    needs("numpy")
-    import numpy as np
+def test_a_header_that_asks_for_too_much(folder):
+    """10^18 parameters before nothing ask for no memory."""
     from dev.twin import Problem, weights
-    models = [weights.open_model(f"{FIXTURES}/{name}") for name in ("tiny.bin", "tiny_bf16.bin")]
-    assert models[0][1] == models[1][1] == (19, 101, 128, 2, 3, 21), models
-    fp32, bf16 = (weights.read_model(path) for path, _ in models)
-    assert (np.abs(fp32 - bf16) <= 2.0**-8 * np.abs(fp32)).all() and (fp32 != bf16).any()
-    assert weights.parts_of(fp32, models[0][1])["h.1.mlp.c_fc.weight"].shape == (84, 21)
-    assert weights.open_model("d12") == weights.open_model("124M") == (None, (1024, 0, 0, 12, 12, 768))
     config = weights.Config(1 << 20, 1 << 20, 1 << 20, 1 << 10, 1, 1 << 20)
     with open(f"{folder}/m.bin", "wb") as file:
         file.write(weights.model_header(config, weights.FP32))
@@ -155,15 +94,15 @@ def parse(*words, sees_gpu=False):
     return options.parse(["-i", "x", *map(str, words)], sees_gpu)
 
 
-@pytest.mark.parametrize("program", (PROGRAM, EMULATED))
+@pytest.mark.parametrize("program", (cli.PROGRAM, EMULATED))
 def test_options_of_the_c_trainers(program):
     """Names, aliases, ranges and defaults are those that the C trainer prints when a value is wrong."""
-    needs("numpy")
-    needs_program(program)
+    if not os.path.exists(program):
+        pytest.skip(f"{os.path.basename(program)} is not built")
     from dev.twin import options
     o, compared = {**vars(parse(sees_gpu=program == EMULATED)), "train_data": ""}, 0
     own = {"--help", "--device", "--precision", "--compile", "--attention", "--zero-stage"}
-    own |= {"--tf32"} if program == PROGRAM else set()
+    own |= {"--tf32"} if program == cli.PROGRAM else set()
     for action in options.make_parser()._actions:
         name, alias = action.option_strings[-1], action.option_strings[0]
         if name in own:
@@ -190,23 +129,17 @@ def test_options_of_the_c_trainers(program):
 
 def test_command_line(capsys):
     """What follows from several options, and what is refused."""
-    needs("numpy")
-    from dev.twin import Problem, options
-    o = parse("-b=8", "--shuffle", "-k", "wsd", "--lr", "6e-4", "-m", "3")
-    assert (o.batch_size, o.shuffle, o.schedule, o.lr, o.val_sequences, o.init) == (8, 1, "wsd", 6e-4, 24, "d6"), o
-    rates = [parse("-k", *words).final_lr_frac for words in (["linear"], ["constant"], ["wsd", "-q", "0"])]
-    assert rates == [0.1, 1, 0], rates
+    from dev.twin import Problem
+    o = parse("-b=8", "-k", "wsd", "-m", "3")
+    assert (o.batch_size, o.schedule, o.val_sequences, o.init) == (8, "wsd", 24, "d6"), o
     o = parse("--optimizer", "muon", "-f", 0, sees_gpu=True)
     assert (o.init, o.precision, o.compile, o.tf32, o.val_every, o.muon_lr) == ("d12", "bf16", 1, 0, 250, 0.02), o
     for words, message in (("-k constant -q 0.1", "--final-lr-frac: needs no --schedule constant"),
                            ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"),
                            ("-m 1 --val-sequences 3", "--val-batches (-m): contradicts --val-sequences"),
-                           ("-f 0", "--tf32 (-f): is an option of a run on a GPU"),
-                           ("--device cuda", "--device cuda: PyTorch sees no GPU; see nvidia-smi and "
-                            "CUDA_VISIBLE_DEVICES"),
-                           ("-i", "--train-data (-i): missing; give a text file or token shards")):
+                           ("-f 0", "--tf32 (-f): is an option of a run on a GPU")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
-            parse(*words.split()) if words != "-i" else options.parse([], False)
+            parse(*words.split())
     for words, message in (("--lr nan", "argument -l/--lr: got 'nan', expected a number from 0 to 100"),
                            ("--stpes 1", "'--stpes': unknown option; the nearest is --steps (--help lists all)")):
         with pytest.raises(SystemExit):
@@ -230,7 +163,7 @@ def quiet(arguments):
     return words if "--val-every" in words else [*words, "--val-every", "0"]
 
 
-def run_c(program, *arguments):
+def run_c(*arguments, program=cli.PROGRAM):
     """What a C trainer prints."""
     return cli.Trainer(program, "", **ENVIRONMENT).ran(*quiet(arguments), "--sample-every", "0")
 
@@ -290,7 +223,6 @@ LOSS_FP32, LOSS_MUON, NORM_FP32 = 32 * FLT_EPSILON, 12 * FLT_EPSILON, 512 * FLT_
 
 def shards_of(folder):
     """Four shards of unequal size, of a model's 300 tokens; 41 windows in all."""
-    import numpy as np
     generator = np.random.default_rng(3)
     for i, windows in enumerate((3, 25, 1, 12)):
         cli.shard(f"{folder}/part_{i}.bin", (generator.integers(0, 20, 33 * windows + i) ** 2 % 300).tolist())
@@ -299,8 +231,7 @@ def shards_of(folder):
 
 def test_same_losses_as_c(folder):
     """Same seed, data and options: the same losses, norms, learning rates and validations."""
-    needs("numpy", "torch")
-    needs_program(PROGRAM)
+    pytest.importorskip("torch")
     text, shards, tokens = write_text(folder), shards_of(folder), f"{folder}/tokens.bin"
     cli.shard(tokens, [i * i % 101 for i in range(400)])
     model, batch = " ".join(MODEL), "--batch-size 3 --total-batch 198"
@@ -312,24 +243,21 @@ def test_same_losses_as_c(folder):
              "--steps 12"),
             ("several shards, shuffled, across an epoch's border", 9, LOSS_FP32, f"{model} -i {shards} --vocab 300 "
              f"--shuffle {batch} --val-data {folder}/part_1.bin --val-every 5 --val-sequences 0 --steps 9"),
-            ("several shards in order, once", 10, LOSS_FP32, f"{model} -i {shards} --vocab 300 --batch-size 4"),
-            ("wsd, a large epsilon, no clipping", 10, LOSS_FP32, f"{model} -i {text} -k wsd -q 0.2 --adam-eps 1e-5 "
-             "--grad-clip 0 --steps 10"),
-            ("one batch again and again", 6, LOSS_FP32, f"{model} -i {text} --overfit --steps 6"),
-            ("a given model", 4, LOSS_FP32, f"-i {tokens} --init {FIXTURES}/tiny.bin --seq-len 13 --steps 4"),
-            ("Muon, Jordan's scale", 50, LOSS_MUON, muon),
+            ("several shards in order, once, wsd, a large epsilon, no clipping", 10, LOSS_FP32, f"{model} -i {shards} "
+             "--vocab 300 --batch-size 4 -k wsd -q 0.2 --adam-eps 1e-5 --grad-clip 0"),
+            ("a given model, one batch again and again", 4, LOSS_FP32, f"-i {tokens} --init {FIXTURES}/tiny.bin "
+             "--seq-len 13 --overfit --steps 4"),
+            ("Muon, Jordan's scale, own rate, a batch in two parts", 50, LOSS_MUON, f"{muon} --muon-lr 0.005 -k linear "
+             "--total-batch 256"),
             ("Muon, AdamW's scale, decay, clipping, a warm-up that ends", 50, LOSS_MUON, f"{muon} --muon-scale rms "
-             "--weight-decay 0.1 --grad-clip 0.5 --muon-warmup 20 --lr 0.003 --warmup 5"),
-            ("Muon, own rate, a batch in two parts", 50, LOSS_MUON, f"{muon} --muon-lr 0.005 -k linear "
-             "--total-batch 256")):
-        ours, theirs = run_c(PROGRAM, *options.split()), run_twin(*options.split())
+             "--weight-decay 0.1 --grad-clip 0.5 --muon-warmup 20 --lr 0.003 --warmup 5")):
+        ours, theirs = run_c(*options.split()), run_twin(*options.split())
         compare(ours, theirs, steps, tolerance, NORM_FP32, what)
 
 
 def test_muon_as_in_pytorch():
     """Six updates in bf16 beside torch.optim.Muon, which gets each third of qkv's weight as a matrix of its own."""
-    needs("numpy", "torch")
-    import torch
+    torch = pytest.importorskip("torch")
     if not hasattr(torch.optim, "Muon"):
         pytest.skip(f"PyTorch {torch.__version__} has no Muon")
     import train_gpt2
@@ -365,11 +293,12 @@ def test_muon_as_in_pytorch():
 
 def test_bf16_as_in_the_gpu_trainer(folder):
     """bf16 has 8 bits: a hundredth of the norm, and of the loss, which averages over the tokens, a thousandth."""
-    needs("numpy", "torch")
-    needs_program(EMULATED)
+    pytest.importorskip("torch")
+    if not os.path.exists(EMULATED):
+        pytest.skip("train_gpt2emu is not built")
     options = ["-i", write_text(folder), *MODEL, "--batch-size", "4", "--total-batch", "264", "--steps", "6",
                "--val-every", "3", "--val-sequences", "4"]
-    ours = run_c(EMULATED, *options)
+    ours = run_c(*options, program=EMULATED)
     if not re.search(r"^precision +bf16", ours, re.M):
         pytest.skip("train_gpt2emu is not built for bf16")
     for precision in ("bf16", "autocast"):
@@ -378,7 +307,7 @@ def test_bf16_as_in_the_gpu_trainer(folder):
 
 def test_several_processes(folder):
     """Two processes train like one; with a part of the optimizer's state each, too."""
-    needs("numpy", "torch")
+    pytest.importorskip("torch")
     options = ["-i", write_text(folder), *MODEL, "--total-batch", "396", "--steps", "4", "--val-every", "2",
                "--val-sequences", "4", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
     alone = run_twin(*options)
@@ -399,7 +328,7 @@ def test_several_processes(folder):
 
 def test_files_of_a_run(folder):
     """main.log, speed.log and run.jsonl as the trainers write them, and the model, which the C trainer reads."""
-    needs("numpy", "torch")
+    pytest.importorskip("torch")
     text, run = write_text(folder), f"{folder}/run"
     options = ["-i", text, *MODEL, "--steps", "3", "--val-every", "2", "--val-sequences", "4", "-o", run]
     out = run_twin(*options)
@@ -407,33 +336,25 @@ def test_files_of_a_run(folder):
     lines = [rf"s:0 tel:{number}", rf"s:0 trl:{number} lr:0\.002000 norm:{number}", rf"s:1 trl:{number} .*",
              rf"s:2 tel:{number}", rf"s:2 trl:{number} .*", rf"s:3 tel:{number}", ""]
     log, record = cli.log_of(run), run_folder.record_of(run)
-    assert re.fullmatch("\n".join(lines), log), log
-    assert len(run_folder.speed_of(run)) == 3
-    assert (record["format"], record["program"], record["options"]["precision"]) == (2, "train_gpt2.py", "fp32"), record
-    assert record["options"]["train-data"] == text and record["options"]["lr"] == "0.002"
-    assert record["options"]["shuffle"] == "0" and record["options"]["steps"] == "3"
-    assert (record["model"]["parameters"], record["tokens_per_step"], record["steps"]) == (70896, 132, 3), record
+    assert re.fullmatch("\n".join(lines), log) and len(run_folder.speed_of(run)) == 3, log
+    assert (record["format"], record["program"], record["steps"], record["options"]["lr"]) == (
+        2, "train_gpt2.py", 3, "0.002"), record
     end = record["end"]
     assert (end["step"], end["status"], end["weights_hash"]) == (3, "done", weights_hash(out)), end
     with pytest.raises(Exception, match="holds an earlier run; remove it"):
         run_twin(*options)
-    needs_program(PROGRAM)
-    model = run_c(PROGRAM, "--init", f"{run}/model_00000003.bin", "-i", text, "-t", 33, "--steps", 1, "--lr", 0)
+    model = run_c("--init", f"{run}/model_00000003.bin", "-i", text, "-t", 33, "--steps", 1, "--lr", 0)
     assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
 
 def test_as_a_user(folder):
     """One line for an error; Ctrl-C ends with status 130."""
-    needs("numpy", "torch")
+    pytest.importorskip("torch")
     from dev.twin import Problem
     text = write_text(folder)
-    for arguments, message in (
-            (["-i", text.replace("text.txt", "a.bin"), "-j", text],
-             f"{text}: a text becomes 257 tokens, the model has other ones; make shards of it with ./tokenize"),
-            (["-i", text, "--total-batch", "100"],
-             "--total-batch (-d): 100 tokens is not a multiple of B x T x processes = 256; give 256")):
-        with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
-            run_twin(*arguments)
+    message = "--total-batch (-d): 100 tokens is not a multiple of B x T x processes = 256; give 256"
+    with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
+        run_twin("-i", text, "--total-batch", "100")
     out, err, status = finish(start_twin("-i", f"{folder}/none*", "--device", "cpu"))
     assert (out, err, status) == ("", f"train_gpt2.py: {folder}/none*: no such file\n", 1)
     process = start_twin("-i", text, *MODEL, "--steps", "1000000", "--device", "cpu")
@@ -447,23 +368,18 @@ def test_as_a_user(folder):
 # ---- The fixtures ----
 
 
-def numbers(path):
-    """A fixture as 4-byte integers and as floats: most of its bytes are one or the other."""
-    data = cli.read(path)
-    count = len(data) // 4
-    return struct.unpack(f"<{count}i", data[:4 * count]), struct.unpack(f"<{count}f", data[:4 * count])
-
-
 def test_fixtures_are_reproducible(folder):
     """Another version of PyTorch may round a last bit differently, no more."""
-    needs("numpy", "torch", "transformers")
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
     result = subprocess.run([sys.executable, f"{ROOT}/dev/test/fixtures/make_fixtures.py", "--output", folder],
                             capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
     assert result.returncode == 0, result.stderr
     for name in ("tiny.bin", "tiny_bf16.bin", "tiny_debug_state.bin", "tiny_steps.bin", "tiny_after_10.bin",
                  "init.bin", "hf_tiny/model.safetensors", "tiny_muon_steps.bin", "tiny_muon_after_10.bin", "ns5.bin"):
-        (got_ints, got), (want_ints, want) = numbers(f"{folder}/{name}"), numbers(f"{FIXTURES}/{name}")
+        got, want = (np.fromfile(f"{place}/{name}", "f") for place in (folder, FIXTURES))
         assert len(got) == len(want), f"{name}: {4 * len(got)} bytes, committed {4 * len(want)}"
-        for i, (a, b) in enumerate(zip(got, want)):
-            assert got_ints[i] == want_ints[i] or abs(a - b) <= 4 * FLT_EPSILON * max(abs(b), 1e-3), \
-                f"{name}: number {i} is {a!r}, committed {b!r}"
+        # Most of the bytes are floats or whole numbers, which must be equal.
+        near = np.abs(got - want) <= 4 * FLT_EPSILON * np.maximum(np.abs(want), 1e-3)
+        bad = np.flatnonzero(~near & (got.view("i4") != want.view("i4")))
+        assert len(bad) == 0, f"{name}: number {bad[0]} is {got[bad[0]]}, committed {want[bad[0]]}"
