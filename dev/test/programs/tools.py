@@ -21,7 +21,6 @@ import time
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-SHARED = os.path.join(ROOT, "..", "shared", "data")  # GPT-2's vocabulary and a text, on some machines
 WORK = os.path.realpath(tempfile.mkdtemp(prefix="programs."))
 LIMIT = 300.0  # seconds for whatever must come to an end: many times what it takes, for machines that do much else
 
