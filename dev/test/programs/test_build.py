@@ -193,7 +193,6 @@ def test_the_revision():
         git("commit", "-q", "--allow-empty", "-m", subject)
         assert built() == (objects[1:] + program, git("rev-parse", "HEAD")), subject
     write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\nx\n")
-    write(os.path.join(folder, "not_tracked"), "")
     assert built() == (objects[1:] + program, git("rev-parse", "HEAD") + "-dirty")
     call(COMPILER, "-o", "by_hand", "train_gpt2.c")
     assert call("./by_hand").strip() == "no Makefile"

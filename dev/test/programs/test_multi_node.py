@@ -101,7 +101,7 @@ SCONTROL = r"""#!/bin/sh
 echo "$*" >>"$FAKE/scontrol"
 """
 SLEEP = r"""#!/bin/sh
-[ "${1%.*}" -lt 100 ] || { echo "$1" >>"$FAKE/slept"; [ -n "$FAKE_WAITS" ] || exit 0; }
+[ "${1%.*}" -lt 100 ] || { echo "$1" >>"$FAKE/slept"; exit 0; }
 exec /bin/sleep "$1"
 """
 # Nothing here is built, fetched or drawn.
@@ -210,15 +210,6 @@ def test_second_signal():
     assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
 
 
-def test_signal_in_the_pause():
-    write("fake/bin/train_gpt2cu", TRAINER.replace('[ -n "$FAKE_WAITS" ]', "false"), 0o755)
-    process = begin(RECIPE, FAKE_STATUS="7", FAKE_SAVES="yes", FAKE_WAITS="1", PAUSE="999")
-    wait_until(lambda: noted("slept"), process)
-    process.send_signal(signal.SIGTERM)
-    out = end(process, 128 + signal.SIGUSR1)  # how sleep ends
-    assert len(started()[0]) == 1 and "stopped by SIGTERM at step 10" in out, out
-
-
 def test_ctrl_c():
     """On a terminal Ctrl-C goes to a whole group of processes: not to what is to save."""
     with Terminal(["bash", RECIPE], cwd=ROOT, env=environment(FAKE_WAITS="1", GPUS="4")) as terminal:
@@ -253,22 +244,21 @@ def words_of(line, option):
 
 
 def test_mpi():
+    write("fake/bin/id", "#!/bin/sh\necho 1000\n", 0o755)
     ran(0, MULTI_NODE + "run_mpi.sh", "--prompt", "it's", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
     words = noted("mpirun")
     launch, train = words[:words.index(TRAINER_PATH)], words[words.index(TRAINER_PATH):]
-    root = ["--allow-run-as-root"] * (os.getuid() == 0)
-    assert launch == ["-np", "8", "--host", "one:4,two:4", "--bind-to", "none", *root, "-x", "NCCL_DEBUG", "-x",
+    assert launch == ["-np", "8", "--host", "one:4,two:4", "--bind-to", "none", "-x", "NCCL_DEBUG", "-x",
                       "LD_LIBRARY_PATH"], launch
     assert train[train.index("--nccl-init") + 1] == "mpi" and train[-3:] == ["--prompt", "it's", "--resume"], train
     assert "--num-processes" not in train and "--process-rank" not in train, train
 
 
-@pytest.mark.parametrize("user", (0, pytest.param(1000, marks=pytest.mark.long)))
-def test_as_root(user):
+def test_as_root():
     """Open MPI refuses root without this option."""
-    write("fake/bin/id", f"#!/bin/sh\necho {user}\n", 0o755)
+    write("fake/bin/id", "#!/bin/sh\necho 0\n", 0o755)
     ran(0, RECIPE, GPUS="4")
-    assert noted("mpirun")[:2] == ["-np", "4"] and ("--allow-run-as-root" in noted("mpirun")) == (user == 0)
+    assert noted("mpirun")[:2] == ["-np", "4"] and "--allow-run-as-root" in noted("mpirun")
 
 
 def check_ranks(ranks, times=1):
@@ -312,7 +302,6 @@ def test_tcp_on_this_machine():
     line = check_ranks(range(4))
     assert " --server-ip localhost:29500 " in line and noted("ssh") == [] and "status 6 after" in out, (line, out)
     assert " --init d48 --seq-len 1024 --total-batch 1048576 " in line, line
-    assert ran(1, MULTI_NODE + "run_tcp.sh", GPUS="x").startswith("run_tcp.sh: GPUS is 'x', expected a whole number ")
     out = ran(1, MULTI_NODE + "run_tcp.sh", RECIPE="./nothing")
     assert out == "run_tcp.sh: RECIPE: ./nothing: no such script; expected scripts/run_gpt2_124M.sh or one beside it\n"
 

@@ -55,26 +55,15 @@ def test_bad_arguments_are_refused():
     refused("empty.txt: is empty; give a text of at least 4096 bytes", "empty.txt")
     refused("short.txt: has 19 bytes; give a text of at least 4096", "short.txt")
     refused(".: is a folder; give a plain text file", ".")
-    for words in (["--fast"], ["short.txt", "--fast", "3"]):
-        refused("unknown option --fast; give the name of a text file, or nothing (--help)", *words)
+    refused("unknown option --fast; give the name of a text file, or nothing (--help)", "short.txt", "--fast", "3")
     refused("one text file at a time, 2 words given (a name with spaces needs quotes)", "my", "book.txt")
-    for seconds in ("0", "ten", "1e3", "-1", "99999"):
+    for seconds in ("0", "1e3", "99999"):
         refused(f"TRAIN_SECONDS is '{seconds}', expected whole seconds, 1 to 9999", seconds=seconds)
 
 
 def test_help():
     result = quickstart("--help")
     assert result.returncode == 0 and "scripts/quickstart.sh book.txt" in result.stdout, result
-
-
-def test_interrupt_of_the_timing():
-    """A trainer that a signal stops ends with status 0. The script ends, too, and does not train."""
-    program = os.path.join(COPY, "train_gpt2")
-    write(program, f"#!/bin/sh\necho called >>{path('called')}\nkill -INT $PPID\n", 0o755)
-    result = quickstart(path=stand_ins({"make": "exit 0\n"}))
-    os.remove(program)
-    assert (result.returncode, result.stderr) == (130, "quickstart.sh: stopped; the same command begins anew\n"), result
-    assert text_of(path("called")) == "called\n" and runs() == []
 
 
 SYSTEM = "bash sh sed cat mkdir dirname find sort wc tr id mktemp rm tail head env awk grep xargs".split()
