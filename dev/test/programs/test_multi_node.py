@@ -101,7 +101,7 @@ SCONTROL = r"""#!/bin/sh
 echo "$*" >>"$FAKE/scontrol"
 """
 SLEEP = r"""#!/bin/sh
-[ "${1%.*}" -lt 100 ] || { echo "$1" >>"$FAKE/slept"; exit 0; }
+[ "${1%.*}" -lt 100 ] || { echo "$1" >>"$FAKE/slept"; [ -n "$FAKE_WAITS" ] || exit 0; }
 exec /bin/sleep "$1"
 """
 # Nothing here is built, fetched or drawn.
@@ -208,6 +208,23 @@ def test_second_signal():
     assert "SIGHUP: ending" not in until(process, "SIGTERM: ending at once")
     end(process, 3)
     assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
+
+
+def test_signal_in_the_pause():
+    write("fake/bin/train_gpt2cu", TRAINER.replace('[ -n "$FAKE_WAITS" ]', "false"), 0o755)
+    process = begin(RECIPE, FAKE_STATUS="7", FAKE_SAVES="yes", FAKE_WAITS="1", PAUSE="999")
+    wait_until(lambda: noted("slept"), process)
+    process.send_signal(signal.SIGTERM)
+    out = end(process, 128 + signal.SIGUSR1)  # how sleep ends
+    assert len(started()[0]) == 1 and "stopped by SIGTERM at step 10" in out, out
+
+
+def test_data_that_do_not_come():
+    """What fetches them fails."""
+    os.remove(os.path.join(DATA, "gpt2_tokenizer.bin"))
+    out = ran(1, RECIPE)
+    assert out.endswith("the data did not come; what has come stays, and the same command goes on with it\n"), out
+    assert started() == {}, started()
 
 
 def test_ctrl_c():
