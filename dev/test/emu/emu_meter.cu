@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
+#include <vector>
 
 #include "dev/test/test_main.h"
 
@@ -23,21 +24,31 @@ template <class T> struct Zeros {
     Zeros(const Zeros &) = delete;
 };
 
+// A count, and what it must be.
+struct Want {
+    const char *what;
+    uint64_t (*count)(const emu::Meter &m);
+    uint64_t wanted;
+};
+#define WANT(what, want)                                                                                               \
+    Want({#what, [](const emu::Meter &m) -> uint64_t { return what; }, static_cast<uint64_t>(want)})
+
 // Runs a launch in each schedule. The counts of the kernel must be the same each time.
-template <class Launch, class Check> static void in_all_schedules(Launch launch, Check check) {
+template <class Launch>
+static void in_all_schedules(Test *t, const char *name, Launch launch, const std::vector<Want> &wants) {
     for (const char *schedule : {"forward", "reversed", "random:7"}) {
         emu::set_schedule(schedule);
         emu::meter_start();
         launch();
         emu::meter_stop();
-        check(emu::meter_of(nullptr), schedule);
+        for (const Want &want : wants) {
+            uint64_t got = want.count(emu::meter_of(nullptr));
+            CHECK(t, got == want.wanted, "%s (%s): %s is %llu, expected %llu", name, schedule, want.what,
+                  static_cast<unsigned long long>(got), static_cast<unsigned long long>(want.wanted));
+        }
     }
     emu::set_schedule("forward");
 }
-
-#define EXPECT(what, want)                                                                                             \
-    CHECK(t, (what) == static_cast<uint64_t>(want), "%s (%s): %s is %llu, expected %llu", name, schedule, #what,       \
-          static_cast<unsigned long long>(what), static_cast<unsigned long long>(want))
 
 // ---- Device memory ----
 
@@ -57,25 +68,15 @@ struct LoadCase {
 };
 
 template <class T> static void check_loads(Test *t, const LoadCase &c) {
-    const char *name = c.name;
     Zeros<T> in(N * static_cast<size_t>(c.stride) + 32), out(N);
     auto launch = [&] { load_kernel<T><<<BLOCKS, THREADS>>>(out.data, in.data, c.stride, c.offset); };
-    in_all_schedules(launch, [&](const emu::Meter &m, const char *schedule) {
-        EXPECT(m.launches, 1);
-        EXPECT(m.blocks, BLOCKS);
-        EXPECT(m.warps, WARPS);
-        EXPECT(m.threads, N);
-        EXPECT(m.loads.requests, WARPS);
-        EXPECT(m.loads.lanes, N);
-        EXPECT(m.loads.sectors, WARPS * c.sectors);
-        EXPECT(m.loads.bytes, WARPS * c.bytes);
-        EXPECT(m.loads.aligned, c.aligned);
-        EXPECT(m.loads.unique_sectors, c.unique_sectors);
-        EXPECT(m.stores.requests, WARPS);
-        EXPECT(m.stores.sectors, WARPS * sizeof(T));
-        EXPECT(m.stores.unique_bytes, N * sizeof(T));
-        EXPECT(m.shared_loads.requests + m.shared_stores.requests + m.atomics.requests, 0);
-    });
+    in_all_schedules(t, c.name, launch,
+                     {WANT(m.launches, 1), WANT(m.blocks, BLOCKS), WANT(m.warps, WARPS), WANT(m.threads, N),
+                      WANT(m.loads.requests, WARPS), WANT(m.loads.lanes, N), WANT(m.loads.sectors, WARPS * c.sectors),
+                      WANT(m.loads.bytes, WARPS * c.bytes), WANT(m.loads.aligned, c.aligned),
+                      WANT(m.loads.unique_sectors, c.unique_sectors), WANT(m.stores.requests, WARPS),
+                      WANT(m.stores.sectors, WARPS * sizeof(T)), WANT(m.stores.unique_bytes, N * sizeof(T)),
+                      WANT(m.shared_loads.requests + m.shared_stores.requests + m.atomics.requests, 0)});
 }
 
 TEST(test_strides) {
@@ -125,14 +126,9 @@ __global__ void float3_kernel(float *out, const float3 *in) {
 TEST(test_structures) {
     Zeros<float> out(32);
     Zeros<float3> in(32);
-    const char *name = "float3";
-    in_all_schedules([&] { float3_kernel<<<1, 32>>>(out.data, in.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.requests, 3);
-                         EXPECT(m.loads.sectors, 3 * 12);
-                         EXPECT(m.loads.bytes, 3 * 128);
-                         EXPECT(m.loads.unique_bytes, 384);
-                     });
+    in_all_schedules(t, "float3", [&] { float3_kernel<<<1, 32>>>(out.data, in.data); },
+                     {WANT(m.loads.requests, 3), WANT(m.loads.sectors, 3 * 12), WANT(m.loads.bytes, 3 * 128),
+                      WANT(m.loads.unique_bytes, 384)});
 }
 
 // A structure as an argument is no device memory.
@@ -143,46 +139,24 @@ __global__ void argument_kernel(float *out, Factors factors) { out[threadIdx.x] 
 
 TEST(test_arguments) {
     Zeros<float> out(32);
-    const char *name = "argument";
-    in_all_schedules([&] { argument_kernel<<<1, 32>>>(out.data, Factors()); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.requests, 0);
-                         EXPECT(m.stores.requests, 1);
-                     });
+    in_all_schedules(t, "argument", [&] { argument_kernel<<<1, 32>>>(out.data, Factors()); },
+                     {WANT(m.loads.requests, 0), WANT(m.stores.requests, 1)});
 }
 
 TEST(test_lanes) {
     Zeros<float> in(2048), out(2048);
-    const char *name = "load_again";
-    in_all_schedules([&] { load_again_kernel<<<BLOCKS, THREADS>>>(out.data, in.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.sectors, WARPS * 4);
-                         EXPECT(m.loads.unique_bytes, THREADS * 4);
-                         EXPECT(m.stores.unique_bytes, N * 4);
-                     });
-    name = "tail";
-    in_all_schedules([&] { tail_kernel<<<BLOCKS, THREADS>>>(out.data, in.data, 200); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.requests, 7); // 6 full warps, and 8 lanes
-                         EXPECT(m.loads.lanes, 200);
-                         EXPECT(m.loads.sectors, 25);
-                     });
-    name = "triangle";
-    in_all_schedules([&] { triangle_kernel<<<1, 32>>>(out.data, in.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.requests, 32);
-                         EXPECT(m.loads.lanes, 32 * 33 / 2);
-                         EXPECT(m.loads.bytes, 4 * 32 * 33 / 2);
-                         EXPECT(m.loads.sectors, 8 * (4 + 3 + 2 + 1));
-                     });
-    name = "rounds";
-    in_all_schedules([&] { rounds_kernel<<<1, 32>>>(out.data, in.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.loads.requests, 4);
-                         EXPECT(m.loads.lanes, 32 + 24 + 16 + 8);
-                         EXPECT(m.loads.sectors, 4);
-                         EXPECT(m.warp_syncs, 4);
-                     });
+    in_all_schedules(t, "load_again", [&] { load_again_kernel<<<BLOCKS, THREADS>>>(out.data, in.data); },
+                     {WANT(m.loads.sectors, WARPS * 4), WANT(m.loads.unique_bytes, THREADS * 4),
+                      WANT(m.stores.unique_bytes, N * 4)});
+    // Six full warps, and 8 lanes of the seventh.
+    in_all_schedules(t, "tail", [&] { tail_kernel<<<BLOCKS, THREADS>>>(out.data, in.data, 200); },
+                     {WANT(m.loads.requests, 7), WANT(m.loads.lanes, 200), WANT(m.loads.sectors, 25)});
+    in_all_schedules(t, "triangle", [&] { triangle_kernel<<<1, 32>>>(out.data, in.data); },
+                     {WANT(m.loads.requests, 32), WANT(m.loads.lanes, 32 * 33 / 2),
+                      WANT(m.loads.bytes, 4 * 32 * 33 / 2), WANT(m.loads.sectors, 8 * (4 + 3 + 2 + 1))});
+    in_all_schedules(t, "rounds", [&] { rounds_kernel<<<1, 32>>>(out.data, in.data); },
+                     {WANT(m.loads.requests, 4), WANT(m.loads.lanes, 32 + 24 + 16 + 8), WANT(m.loads.sectors, 4),
+                      WANT(m.warp_syncs, 4)});
 }
 
 // ---- Shared memory ----
@@ -208,17 +182,11 @@ template <class Kernel>
 static void check_shared(Test *t, const char *name, Kernel kernel, int requests, int stored, int loaded,
                          int conflicts) {
     Zeros<float> out(32);
-    in_all_schedules([&] { kernel<<<1, 32>>>(out.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.shared_stores.requests, requests);
-                         EXPECT(m.shared_stores.lanes, 32 * requests);
-                         EXPECT(m.shared_stores.wavefronts, stored);
-                         EXPECT(m.shared_stores.conflicts, 0);
-                         EXPECT(m.shared_loads.requests, requests);
-                         EXPECT(m.shared_loads.wavefronts, loaded);
-                         EXPECT(m.shared_loads.conflicts, conflicts);
-                         EXPECT(m.barriers, 1);
-                     });
+    in_all_schedules(t, name, [&] { kernel<<<1, 32>>>(out.data); },
+                     {WANT(m.shared_stores.requests, requests), WANT(m.shared_stores.lanes, 32 * requests),
+                      WANT(m.shared_stores.wavefronts, stored), WANT(m.shared_stores.conflicts, 0),
+                      WANT(m.shared_loads.requests, requests), WANT(m.shared_loads.wavefronts, loaded),
+                      WANT(m.shared_loads.conflicts, conflicts), WANT(m.barriers, 1)});
 }
 
 TEST(test_shared_memory) {
@@ -241,19 +209,11 @@ template <int ROW> __global__ void ldmatrix_kernel(uint32_t *out) {
 
 TEST(test_ldmatrix) {
     Zeros<uint32_t> out(32);
-    const char *name = "ldmatrix, rows side by side";
-    in_all_schedules([&] { ldmatrix_kernel<8><<<1, 32>>>(out.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.shared_loads.requests, 1);
-                         EXPECT(m.shared_loads.wavefronts, 4);
-                         EXPECT(m.shared_loads.conflicts, 0);
-                     });
-    name = "ldmatrix, rows of 128 bytes";
-    in_all_schedules([&] { ldmatrix_kernel<64><<<1, 32>>>(out.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.shared_loads.wavefronts, 4 * 8);
-                         EXPECT(m.shared_loads.conflicts, 4 * 7);
-                     });
+    in_all_schedules(
+        t, "ldmatrix, rows side by side", [&] { ldmatrix_kernel<8><<<1, 32>>>(out.data); },
+        {WANT(m.shared_loads.requests, 1), WANT(m.shared_loads.wavefronts, 4), WANT(m.shared_loads.conflicts, 0)});
+    in_all_schedules(t, "ldmatrix, rows of 128 bytes", [&] { ldmatrix_kernel<64><<<1, 32>>>(out.data); },
+                     {WANT(m.shared_loads.wavefronts, 4 * 8), WANT(m.shared_loads.conflicts, 4 * 7)});
 }
 
 __global__ void async_kernel(float *out, const float *in) {
@@ -266,16 +226,11 @@ __global__ void async_kernel(float *out, const float *in) {
 
 TEST(test_async_copies) {
     Zeros<float> in(128), out(32);
-    const char *name = "cp.async";
-    in_all_schedules([&] { async_kernel<<<1, 32>>>(out.data, in.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.async_bytes, 31 * 16 + 8);
-                         EXPECT(m.loads.bytes, 31 * 16 + 8);
-                         EXPECT(m.loads.sectors, 16 + 1); // the last 8 bytes are an instruction of their own
-                         EXPECT(m.shared_stores.requests, 1);
-                         EXPECT(m.shared_stores.wavefronts, 4);
-                         EXPECT(m.shared_loads.wavefronts, 1);
-                     });
+    // The last 8 bytes are an instruction of their own.
+    in_all_schedules(t, "cp.async", [&] { async_kernel<<<1, 32>>>(out.data, in.data); },
+                     {WANT(m.async_bytes, 31 * 16 + 8), WANT(m.loads.bytes, 31 * 16 + 8), WANT(m.loads.sectors, 16 + 1),
+                      WANT(m.shared_stores.requests, 1), WANT(m.shared_stores.wavefronts, 4),
+                      WANT(m.shared_loads.wavefronts, 1)});
 }
 
 // ---- Atomics ----
@@ -294,30 +249,16 @@ __global__ void shared_atomic_kernel(int *out) {
 TEST(test_atomics) {
     Zeros<float> sum(1);
     Zeros<int> sums(32);
-    const char *name = "one address";
-    in_all_schedules([&] { one_address_kernel<<<MANY, THREADS>>>(sum.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.atomics.requests, MANY * THREADS / 32);
-                         EXPECT(m.atomics.lanes, MANY * THREADS);
-                         EXPECT(m.atomics.addresses, MANY * THREADS / 32);
-                         EXPECT(m.atomics.hottest, MANY * THREADS); // of all workers
-                         EXPECT(m.loads.unique_bytes, 4);
-                         EXPECT(m.stores.unique_bytes, 4);
-                     });
-    name = "an address for each lane";
-    in_all_schedules([&] { lane_addresses_kernel<<<BLOCKS, THREADS>>>(sums.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.atomics.addresses, N);
-                         EXPECT(m.atomics.hottest, WARPS);
-                     });
-    name = "two shared addresses";
-    in_all_schedules([&] { shared_atomic_kernel<<<1, THREADS>>>(sums.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.shared_atomics.requests, THREADS / 32);
-                         EXPECT(m.shared_atomics.addresses, 2 * THREADS / 32);
-                         EXPECT(m.shared_atomics.hottest, THREADS / 2);
-                         EXPECT(m.atomics.requests, 0);
-                     });
+    // The hottest address counts the lanes of all workers.
+    in_all_schedules(t, "one address", [&] { one_address_kernel<<<MANY, THREADS>>>(sum.data); },
+                     {WANT(m.atomics.requests, MANY * THREADS / 32), WANT(m.atomics.lanes, MANY * THREADS),
+                      WANT(m.atomics.addresses, MANY * THREADS / 32), WANT(m.atomics.hottest, MANY * THREADS),
+                      WANT(m.loads.unique_bytes, 4), WANT(m.stores.unique_bytes, 4)});
+    in_all_schedules(t, "an address for each lane", [&] { lane_addresses_kernel<<<BLOCKS, THREADS>>>(sums.data); },
+                     {WANT(m.atomics.addresses, N), WANT(m.atomics.hottest, WARPS)});
+    in_all_schedules(t, "two shared addresses", [&] { shared_atomic_kernel<<<1, THREADS>>>(sums.data); },
+                     {WANT(m.shared_atomics.requests, THREADS / 32), WANT(m.shared_atomics.addresses, 2 * THREADS / 32),
+                      WANT(m.shared_atomics.hottest, THREADS / 2), WANT(m.atomics.requests, 0)});
 }
 
 // ---- Warp functions and arithmetic ----
@@ -351,38 +292,18 @@ __global__ void half_warp_kernel(float *y, const float *x) {
 
 TEST(test_arithmetic) {
     Zeros<float> x(N), y(N);
-    const char *name = "warp_sum";
-    in_all_schedules([&] { warp_sum_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.shuffles, 5 * WARPS);
-                         EXPECT(m.votes, WARPS);
-                         EXPECT(m.flops, 5 * N);
-                     });
-    name = "saxpy";
-    in_all_schedules([&] { saxpy_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 2.0f); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.flops, 2 * N);
-                         EXPECT(m.functions, 0);
-                         EXPECT(m.step_lanes, 32 * m.steps);
-                     });
-    name = "functions";
-    in_all_schedules([&] { functions_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.flops, N);
-                         EXPECT(m.functions, 2 * N);
-                     });
-    name = "dot";
-    in_all_schedules([&] { dot_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 77); },
-                     [&](const emu::Meter &m, const char *schedule) { EXPECT(m.flops, 2 * 77 * N); });
-    name = "half_warp";
-    in_all_schedules([&] { half_warp_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.flops, 100 * N / 2);
-                         EXPECT(m.loads.lanes, 200 * N / 2);
-                         EXPECT(m.loads.requests, 200 * WARPS);
-                         double lanes = static_cast<double>(m.step_lanes) / static_cast<double>(m.steps);
-                         CHECK(t, lanes >= 16.0 && lanes < 18.0, "half_warp (%s): %.2f of 32 lanes", schedule, lanes);
-                     });
+    in_all_schedules(t, "warp_sum", [&] { warp_sum_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     {WANT(m.shuffles, 5 * WARPS), WANT(m.votes, WARPS), WANT(m.flops, 5 * N)});
+    in_all_schedules(t, "saxpy", [&] { saxpy_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 2.0f); },
+                     {WANT(m.flops, 2 * N), WANT(m.functions, 0), WANT(m.step_lanes - 32 * m.steps, 0)});
+    in_all_schedules(t, "functions", [&] { functions_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     {WANT(m.flops, N), WANT(m.functions, 2 * N)});
+    in_all_schedules(t, "dot", [&] { dot_kernel<<<BLOCKS, THREADS>>>(y.data, x.data, 77); },
+                     {WANT(m.flops, 2 * 77 * N)});
+    // At least 16 lanes of 32 take part on average, and fewer than 18.
+    in_all_schedules(t, "half_warp", [&] { half_warp_kernel<<<BLOCKS, THREADS>>>(y.data, x.data); },
+                     {WANT(m.flops, 100 * N / 2), WANT(m.loads.lanes, 200 * N / 2), WANT(m.loads.requests, 200 * WARPS),
+                      WANT(m.step_lanes / (2 * m.steps), 8)});
 }
 
 __global__ void mma_kernel(float *out) {
@@ -394,19 +315,17 @@ __global__ void mma_kernel(float *out) {
 
 TEST(test_tensor_cores) {
     Zeros<float> out(32);
-    const char *name = "mma";
-    in_all_schedules([&] { mma_kernel<<<1, 32>>>(out.data); },
-                     [&](const emu::Meter &m, const char *schedule) {
-                         EXPECT(m.tensor_flops, 3 * 2 * 16 * 8 * 16);
-                         EXPECT(m.shuffles + m.votes + m.warp_syncs, 0);
-                     });
+    in_all_schedules(t, "mma", [&] { mma_kernel<<<1, 32>>>(out.data); },
+                     {WANT(m.tensor_flops, 3 * 2 * 16 * 8 * 16), WANT(m.shuffles + m.votes + m.warp_syncs, 0)});
 }
 
 // ---- Sums, names, libraries, bounds ----
 
+#define CHECK_COUNT(what, want)                                                                                        \
+    CHECK(t, (what) == static_cast<uint64_t>(want), "%s is %llu", #what, static_cast<unsigned long long>(what))
+
 TEST(test_names) {
     Zeros<float> x(N), y(N);
-    const char *name = "names", *schedule = "forward";
     emu::meter_start();
     load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
     load_kernel<float><<<BLOCKS, THREADS>>>(y.data, x.data, 1, 0);
@@ -415,17 +334,17 @@ TEST(test_names) {
     cudaMemcpy(y.data, x.data, 100, cudaMemcpyDeviceToDevice);
     emu::meter_stop();
     one_address_kernel<<<1, 32>>>(y.data);
-    EXPECT(emu::meter_of("load_kernel").launches, 2);
-    EXPECT(emu::meter_of("load_kernel<float>").loads.requests, 2 * WARPS);
-    EXPECT(emu::meter_of("load").launches, 0);
-    EXPECT(emu::meter_of("one_address_kernel").launches, 2);
-    EXPECT(emu::meter_of("one_address_kernel").atomics.hottest, 2 * 32);
-    EXPECT(emu::meter_of(nullptr).launches, 4);
-    EXPECT(emu::meter_of_library("cudaMemcpy").calls, 1);
-    EXPECT(emu::meter_of_library("cudaMemcpy").loaded_bytes, 100);
-    EXPECT(emu::meter_of_library("cudaMemcpy").stored_bytes, 100);
+    CHECK_COUNT(emu::meter_of("load_kernel").launches, 2);
+    CHECK_COUNT(emu::meter_of("load_kernel<float>").loads.requests, 2 * WARPS);
+    CHECK_COUNT(emu::meter_of("load").launches, 0);
+    CHECK_COUNT(emu::meter_of("one_address_kernel").launches, 2);
+    CHECK_COUNT(emu::meter_of("one_address_kernel").atomics.hottest, 2 * 32);
+    CHECK_COUNT(emu::meter_of(nullptr).launches, 4);
+    CHECK_COUNT(emu::meter_of_library("cudaMemcpy").calls, 1);
+    CHECK_COUNT(emu::meter_of_library("cudaMemcpy").loaded_bytes, 100);
+    CHECK_COUNT(emu::meter_of_library("cudaMemcpy").stored_bytes, 100);
     emu::meter_start();
-    EXPECT(emu::meter_of(nullptr).launches, 0);
+    CHECK_COUNT(emu::meter_of(nullptr).launches, 0);
     emu::meter_stop();
 }
 
