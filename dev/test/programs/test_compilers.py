@@ -1,7 +1,6 @@
 """What compilers make of the source, as tables. Every header stands alone. The GPU trainers compile with nvcc without a
 warning, start, and no kernel spills registers (without nvcc: skipped). emucc, the emulator's compiler, takes nvcc's
-options, translates launches, and runs the programs of textbooks. What the emulator must do as a GPU does, and what it
-must report: emu_*.cu.
+options and translates launches. What the emulator must do as a GPU does, and what it must report: emu_*.cu.
 
     python3 -m pytest dev/test/programs/test_compilers.py -k headers
     python3 -m pytest dev/test/programs/test_compilers.py -k nvcc -s      with the registers of each kernel
@@ -259,13 +258,6 @@ def test_emucc_refuses_a_header(header):
 def test_emucc_takes_a_header_named_as_cudas():
     write("cuda_mine.h", "int main() { return 0; }\n")
     emucc("-O0", write("mine.cu", '#include "cuda_mine.h"\n'), "-o", path("mine"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("source", sorted(glob.glob(f"{ROOT}/dev/test/emu/textbook/*.cu")), ids=os.path.basename)
-def test_emucc_runs_a_textbook(source):
-    emucc("-O0", source, "-o", path("textbook"))
-    assert run(path("textbook")) == "" and run(path("textbook"), EMU_SCHEDULE="random:1") == ""
 
 
 @pytest.mark.long

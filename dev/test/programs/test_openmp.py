@@ -117,7 +117,7 @@ def test_what_cannot_start_again_goes_on():
 # Programs without OpenMP: their builds do not ask for it, or they have one thread (EMU_THREADS=1, no cuBLASLt).
 WITHOUT = ("dev/test/files/numbers_tool.c", "dev/emu/rewrite.cpp", "dev/emu/transpose.cu",
            "dev/figures/pipeline_lists.c")
-FOLDERS_WITHOUT = ("dev/exercises/", "dev/cuda/", "dev/test/emu/textbook/", "dev/test/emu/courses/")  # one thread
+FOLDERS_WITHOUT = ("dev/exercises/", "dev/cuda/", "dev/test/emu/courses/")  # the layers they call have one thread
 CALL = r"\b(openmp_wait_briefly|run_parse|trainer_main|test_main)\("
 
 
