@@ -143,8 +143,8 @@ Matrix matrix_of(const Layout &layout, const void *data) {
         by_row ? 1 : layout.ld, layout.batch_stride, layout.batch};
 }
 
-// Some of cuBLASLt's epilogues are sums of these parts. The rest are single values.
-const uint32_t SUMS_ROWS = 16, GELU_SLOPE = 64, HAS_AUX = 128;
+// Parts of cuBLASLt's epilogues that have no name of their own.
+const uint32_t GELU_SLOPE = 64, HAS_AUX = 128;
 
 struct Problem {
     Desc desc;
@@ -155,10 +155,8 @@ struct Problem {
     bool in_8_bits() const { return is_fp8(A.type); }
     bool has(uint32_t part) const { return (desc.epilogue & part) != 0; }
     bool reads_bias() const { return has(CUBLASLT_EPILOGUE_BIAS); }
-    bool writes_bias() const { return has(SUMS_ROWS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB); }
     bool reads_aux() const { return has(GELU_SLOPE); }
     bool writes_aux() const { return has(HAS_AUX) && !reads_aux(); }
-    int64_t bias_count() const { return has(CUBLASLT_EPILOGUE_BGRADB) ? n : m; }
     Matrix aux() const { return {(char *)desc.aux, D.type, m, n, 1, desc.aux_ld, desc.aux_stride, D.batch}; }
     char *bias(int b) const { return (char *)desc.bias + b * desc.bias_stride * (int64_t)size_of(D.type); }
 };
@@ -178,10 +176,9 @@ Problem problem_of(const Desc &desc, const Layout (&layouts)[4], const void *con
 // ---- Refusals ----
 
 bool known_epilogue(uint32_t epilogue) {
-    const uint32_t known[] = {CUBLASLT_EPILOGUE_DEFAULT,    CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_GELU,
-                              CUBLASLT_EPILOGUE_GELU_BIAS,  CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-                              CUBLASLT_EPILOGUE_DGELU,      CUBLASLT_EPILOGUE_BGRADA,   CUBLASLT_EPILOGUE_BGRADB,
-                              CUBLASLT_EPILOGUE_DGELU_BGRAD};
+    const uint32_t known[] = {CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_GELU,
+                              CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                              CUBLASLT_EPILOGUE_DGELU};
     return std::find(std::begin(known), std::end(known), epilogue) != std::end(known);
 }
 
@@ -250,7 +247,7 @@ cublasStatus_t check_problem(const Problem &p) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     if (check_fp8(p) != CUBLAS_STATUS_SUCCESS) { return check_fp8(p); }
-    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
+    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias();
     bool plain = desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
     if (!plain && p.layouts[3].order == CUBLASLT_ORDER_ROW) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if (bias && desc.bias_type != -1 && desc.bias_type != (int32_t)p.D.type) { return CUBLAS_STATUS_NOT_SUPPORTED; }
@@ -286,7 +283,7 @@ uint64_t problem_hash(const Problem &p) {
 cublasStatus_t check_pointers(const Problem &p, const Algo *algo, float beta) {
     const void *pointers[] = {p.A.data, p.B.data, p.C.data, p.D.data};
     bool tensor_cores = p.A.type != CUDA_R_32F || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
+    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias();
     for (int i = 0; i < 4; i++) {
         size_t alignment = algo != nullptr ? algo->alignment[i] : tensor_cores ? 16 : 4;
         if (i == 2 && pointers[i] == nullptr && beta == 0.0f) { continue; }
@@ -347,14 +344,13 @@ void note_writes(const Matrix &x) {
 }
 
 void note_accesses(const Problem &p, float beta, void *workspace, size_t workspace_bytes) {
-    size_t bias_bytes = (size_t)p.bias_count() * size_of(p.D.type);
+    size_t bias_bytes = (size_t)p.m * size_of(p.D.type);
     note_reads(p.A), note_reads(p.B);
     if (beta != 0.0f) { note_reads(p.C); }
     if (p.reads_aux()) { note_reads(p.aux()); }
     for (int b = 0; b < p.D.batch && p.reads_bias(); b++) { emu::op_read(p.bias(b), bias_bytes); }
     note_writes(p.D);
     if (p.writes_aux()) { note_writes(p.aux()); }
-    for (int b = 0; b < p.D.batch && p.writes_bias(); b++) { emu::op_write(p.bias(b), bias_bytes); }
     if (workspace_bytes > 0) { emu::op_scratch(workspace, workspace_bytes); }
 }
 
@@ -479,14 +475,6 @@ void finish_column(const Problem &p, int b, int64_t j, float *x, float *other, c
     store_column(p.D, b, j, x);
 }
 
-// sums[i] = sum over j of element (i, j), in order.
-void row_sums(float *sums, GemmMatrix x, int64_t rows, int64_t cols) {
-    for (int64_t i = 0; i < rows; i++) { sums[i] = 0.0f; }
-    for (int64_t j = 0; j < cols; j++) {
-        for (int64_t i = 0; i < rows; i++) { sums[i] += x.data[i * x.row_stride + j * x.col_stride]; }
-    }
-}
-
 struct Scratch {
     std::vector<float> a, b, product, bias, column, gemm;
 };
@@ -508,7 +496,7 @@ void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scrat
     GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride, 0},
                B_transposed = {B.data, B.col_stride, B.row_stride, 0};
     add_products(p, A_transposed, B_transposed, k, s);
-    s->bias.resize((size_t)p.bias_count()), s->column.resize((size_t)(p.m * gemm_max_threads()));
+    s->bias.resize((size_t)p.m), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < p.n; j++) {
@@ -519,11 +507,6 @@ void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scrat
 #endif
         finish_column(p, b, j, s->product.data() + j * p.m, column, s->bias.data(), alpha, beta);
     }
-    if (!p.writes_bias()) { return; }
-    if (p.has(SUMS_ROWS)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m, 0}, p.m, p.n); }
-    if (p.has(CUBLASLT_EPILOGUE_BGRADA)) { row_sums(s->bias.data(), A, p.m, p.k); }
-    if (p.has(CUBLASLT_EPILOGUE_BGRADB)) { row_sums(s->bias.data(), B_transposed, p.n, p.k); }
-    store_floats(p.bias(b), p.D.type, s->bias.data(), p.bias_count());
 }
 
 // Reads alpha or beta from host or device memory.

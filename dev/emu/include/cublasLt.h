@@ -96,10 +96,7 @@ typedef enum {
     CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,  // D = gelu(x + bias)
     CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128, // D = gelu(x), aux = x
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 4 | 128,
-    CUBLASLT_EPILOGUE_DGELU = 64 | 128,            // D = x gelu'(aux)
-    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16, // D = x gelu'(aux), bias = sums of the rows of D
-    CUBLASLT_EPILOGUE_BGRADA = 256,                // D = x, bias = sums of the rows of op(A), m of them
-    CUBLASLT_EPILOGUE_BGRADB = 512,                // D = x, bias = sums of the columns of op(B), n of them
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128, // D = x gelu'(aux)
 } cublasLtEpilogue_t;
 
 typedef enum {

@@ -8,9 +8,7 @@
 #include "dev/test/test_main.h"
 
 // The parts of an epilogue, which this test takes apart.
-static_assert(CUBLASLT_EPILOGUE_GELU_AUX_BIAS == (4 | 32 | 128) && CUBLASLT_EPILOGUE_DGELU_BGRAD == (16 | 64 | 128),
-              "");
-static_assert(CUBLASLT_EPILOGUE_BGRADA == 256 && CUBLASLT_EPILOGUE_BGRADB == 512, "");
+static_assert(CUBLASLT_EPILOGUE_GELU_AUX_BIAS == (4 | 32 | 128) && CUBLASLT_EPILOGUE_DGELU == (64 | 128), "");
 
 #define WORKSPACE_BYTES (1 << 16) // more would cost the emulator most of the time of this test
 
@@ -117,12 +115,11 @@ struct Run {
     Shape A, B, D, aux;
     std::vector<float> a, b, c, bias, pre; // inputs
     cublasStatus_t asked, ran;
-    std::vector<float> d, bias_out, aux_out; // what cuBLASLt made
+    std::vector<float> d, aux_out; // what cuBLASLt made
 };
 
 static bool has(const Problem &p, int part) { return (p.epilogue & part) != 0; }
 static bool reads_aux(const Problem &p) { return has(p, 64); }
-static bool writes_bias(const Problem &p) { return has(p, 16 | 256 | 512); }
 
 // ---- Asking cuBLASLt ----
 
@@ -154,7 +151,7 @@ static cublasLtMatmulDescOpaque_t desc_of(const Run &r, const Array &bias, const
     if (p.scale_a != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales); }
     if (p.scale_b != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales + 1); }
     if (p.fast_sums) { set<int8_t>(&desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1); }
-    if (has(p, 4) || writes_bias(p)) {
+    if (has(p, 4)) {
         set<void *>(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.without_bias ? NULL : bias.data());
         set<int64_t>(&desc, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, (int64_t)r.bias.size() / p.batch);
         if (p.bias_type != -1) { set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.bias_type); }
@@ -201,13 +198,12 @@ static Run run(const Problem &p, cublasLtHandle_t handle) {
     cudaDataType_t in_b = p.in_b == -1 ? p.in : (cudaDataType_t)p.in_b;
     r.a = values_of(p.in, r.A.count(p.batch), 1.0f, 1), r.b = values_of(in_b, r.B.count(p.batch), 1.0f, 2);
     r.c = values_of(p.out, r.D.count(p.batch), 1.0f, 3), r.pre = values_of(p.out, r.aux.count(p.batch), 1.0f, 4);
-    r.bias = values_of(p.out, (int64_t)p.batch * (has(p, 512) ? p.n : p.m), 1.0f, 5);
+    r.bias = values_of(p.out, (int64_t)p.batch * p.m, 1.0f, 5);
     Array A(p.in, r.A.count(p.batch) + 16), B(in_b, r.B.count(p.batch)), C(p.out, r.D.count(p.batch));
     Array D(p.out, r.D.count(p.batch)), bias(p.out, (int64_t)r.bias.size()), aux(p.out, r.aux.count(p.batch) + 16);
     DeviceArray<float> scales(std::vector<float>{p.scale_a, p.scale_b});
-    A.set(with_room(r.a)), B.set(r.b);
+    A.set(with_room(r.a)), B.set(r.b), bias.set(r.bias);
     if (p.beta != 0.0f) { (p.in_place ? D : C).set(r.c); }
-    if (!writes_bias(p)) { bias.set(r.bias); }
     if (reads_aux(p)) { aux.set(with_room(r.pre)); }
 
     cublasLtMatrixLayoutOpaque_t la = layout_of(p, r.A, p.in, p.ld_a != 0 ? p.ld_a : r.A.ld);
@@ -228,7 +224,7 @@ static Run run(const Problem &p, cublasLtHandle_t handle) {
                            p.in_place ? D.data() : C.data(), &ld, D.data(), &ld, p.without_algo ? NULL : &found.algo,
                            workspace.data, p.given_workspace, 0);
     cuda_check(cudaDeviceSynchronize());
-    r.d = D.get(), r.bias_out = bias.get(), r.aux_out = aux.get();
+    r.d = D.get(), r.aux_out = aux.get();
     return r;
 }
 
@@ -267,25 +263,7 @@ static double tolerance_of(const Problem &p, double largest_value) {
 }
 static double rounding_of(const Problem &p) { return p.out == CUDA_R_16BF ? 1.0 / 256 : FLT_EPSILON; }
 
-static void check_bias_gradient(Test *t, const char *what, const Run &r, const std::vector<double> &d_sums) {
-    const Problem &p = r.p;
-    int count = has(p, 512) ? p.n : p.m;
-    std::vector<float> want((size_t)(p.batch * count));
-    for (int b = 0; b < p.batch; b++) {
-        for (int i = 0; i < count; i++) {
-            double sum = has(p, 16) ? d_sums[(size_t)(b * count + i)] : 0.0;
-            for (int k = 0; k < p.k && has(p, 256); k++) { sum += element_a(r, b, i, k); }
-            for (int k = 0; k < p.k && has(p, 512); k++) { sum += element_b(r, b, k, i); }
-            want[(size_t)(b * count + i)] = (float)sum;
-        }
-    }
-    // The sums of D may be of its values before or after rounding: n roundings of either sign.
-    double of_sums = has(p, 16) ? sqrt((double)p.n) * rounding_of(p) * largest(r.d) : 0.0;
-    check_values(t, std::string(what) + ": bias gradient", r.bias_out, want, of_sums + tolerance_of(p, largest(want)),
-                 rounding_of(p));
-}
-
-// D, the auxiliary matrix and the bias gradient against sums in double; nothing else in D's array may be touched.
+// D and the auxiliary matrix against sums in double; nothing else in D's array may be touched.
 static void check_run(Test *t, const char *what, const Run &r) {
     const Problem &p = r.p;
     if (!CHECK(t, r.asked == CUBLAS_STATUS_SUCCESS && r.ran == CUBLAS_STATUS_SUCCESS, "%s: statuses %d, %d", what,
@@ -293,7 +271,6 @@ static void check_run(Test *t, const char *what, const Run &r) {
         return;
     }
     std::vector<float> got, want, got_aux, want_aux;
-    std::vector<double> d_sums((size_t)(p.batch * p.m));
     for (int b = 0; b < p.batch; b++) {
         for (int j = 0; j < p.n; j++) {
             for (int i = 0; i < p.m; i++) {
@@ -301,7 +278,6 @@ static void check_run(Test *t, const char *what, const Run &r) {
                 want_aux.push_back((float)x), got_aux.push_back(r.aux_out[(size_t)r.aux.at(b, i, j)]);
                 x = has(p, 32) ? gelu_of(x) : has(p, 64) ? x * gelu_slope_of(pre) : x;
                 want.push_back((float)x), got.push_back(r.d[(size_t)r.D.at(b, i, j)]);
-                d_sums[(size_t)(b * p.m + i)] += x;
             }
         }
     }
@@ -310,7 +286,6 @@ static void check_run(Test *t, const char *what, const Run &r) {
         check_values(t, std::string(what) + ": aux", got_aux, want_aux, tolerance_of(p, largest(want_aux)),
                      rounding_of(p));
     }
-    if (writes_bias(p)) { check_bias_gradient(t, what, r, d_sums); }
     if (p.pad > 0 && p.beta == 0.0f && p.order == CUBLASLT_ORDER_COL) {
         CHECK(t, isnan(r.d[(size_t)r.D.at(0, p.m, 0)]), "%s: writes between the columns of D", what);
     }
@@ -346,19 +321,16 @@ template <class Set> static void check_types(Test *t, const char *what, Set set)
 
 // ---- Tests ----
 
-TEST(test_transposes) {
-    for (cublasOperation_t a : {CUBLAS_OP_N, CUBLAS_OP_T}) {
-        for (cublasOperation_t b : {CUBLAS_OP_N, CUBLAS_OP_T}) {
-            check_types(t, a == b ? "NN or TT" : "NT or TN", [=](Problem *p) { p->trans_a = a, p->trans_b = b; });
-        }
-    }
-}
-
 TEST(test_shapes) {
     const int shapes[][3] = {{8, 1, 8}, {8, 17, 72}, {104, 3, 264}, {16, 65, 600}, {136, 33, 8}};
     for (const int *shape : shapes) {
-        check_types(t, "shapes",
-                    [=](Problem *p) { p->m = shape[0], p->n = shape[1], p->k = shape[2], p->trans_a = CUBLAS_OP_T; });
+        for (int transposed = 0; transposed < 4; transposed++) {
+            check_types(t, words("m %d, transposed %d", shape[0], transposed).c_str(), [=](Problem *p) {
+                p->m = shape[0], p->n = shape[1], p->k = shape[2];
+                p->trans_a = transposed % 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
+                p->trans_b = transposed / 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
+            });
+        }
     }
 }
 
@@ -382,31 +354,15 @@ TEST(test_problems) {
 }
 
 TEST(test_epilogues) {
-    const cublasLtEpilogue_t epilogues[] = {
-        CUBLASLT_EPILOGUE_BIAS,        CUBLASLT_EPILOGUE_GELU,          CUBLASLT_EPILOGUE_GELU_BIAS,
-        CUBLASLT_EPILOGUE_GELU_AUX,    CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-        CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA,        CUBLASLT_EPILOGUE_BGRADB};
+    const cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_BIAS,          CUBLASLT_EPILOGUE_GELU,
+                                            CUBLASLT_EPILOGUE_GELU_BIAS,     CUBLASLT_EPILOGUE_GELU_AUX,
+                                            CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
     for (cublasLtEpilogue_t e : epilogues) {
         for (cublasOperation_t a : {CUBLAS_OP_N, CUBLAS_OP_T}) {
             check_types(t, words("epilogue %d", (int)e).c_str(),
                         [=](Problem *p) { p->epilogue = e, p->alpha = 0.125f, p->trans_a = a; });
         }
     }
-}
-
-// tf32 is a choice: without it the sums are those of fp32 to the bit, with it they are not.
-TEST(test_tf32) {
-    Handle handle;
-    Problem p;
-    p.in = p.out = CUDA_R_32F, p.m = 8, p.n = 8, p.k = 8;
-    Run exact = run(p, handle.handle);
-    p.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
-    Run fast = run(p, handle.handle);
-#ifdef PRECISION_FP32
-    CHECK(t, exact.d != fast.d, "tf32 rounds nothing");
-#else
-    CHECK(t, exact.d == fast.d, "inputs that fit in bf16 fit in tf32 as well");
-#endif
 }
 
 // ---- 8-bit factors ----
@@ -601,16 +557,6 @@ TEST(test_reported_mistakes) {
     }
 }
 #endif
-
-TEST(test_determinism) {
-    Handle handle;
-    Problem p;
-    p.m = 136, p.n = 130, p.k = 300, p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS;
-    for_each_schedule(t, "cublasLtMatmul", [&] {
-        std::vector<float> d = run(p, handle.handle).d;
-        return hash64(d.data(), d.size() * sizeof(float));
-    });
-}
 
 int main(int argc, char **argv) {
 #ifdef GPT2_EMU
