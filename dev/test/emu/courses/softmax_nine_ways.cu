@@ -1,4 +1,4 @@
-// Softmax over rows of a matrix in three versions, from a block for a row to packed loads. softmax [version]
+// Softmax over rows of a matrix in nine versions, from a thread for a row to packed loads. softmax_nine_ways [version]
 #include <cfloat>
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
@@ -25,8 +25,23 @@ __device__ __forceinline__ Pair join(Pair a, Pair b) {
     return {m, a.l * __expf(a.m - m) + b.l * __expf(b.m - m)};
 }
 
-// A block for a row. KIND is how block_reduce finds the block's largest number and sum.
-enum { TREE, TILES };
+__global__ void three_passes(float *y, const float *x, int N, int C) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= N) return;
+    float m = -INFINITY, sum = 0.f;
+    for (int c = 0; c < C; c++) m = max(m, x[row * C + c]);
+    for (int c = 0; c < C; c++) sum += expf(x[row * C + c] - m);
+    for (int c = 0; c < C; c++) y[row * C + c] = expf(x[row * C + c] - m) / sum;
+}
+__global__ void online(float *y, const float *x, int N, int C) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= N) return;
+    Pair p{-FLT_MAX, 0.f};
+    for (int c = 0; c < C; c++) p = join(p, Pair{x[row * C + c], 1.f});
+    for (int c = 0; c < C; c++) y[row * C + c] = __expf(x[row * C + c] - p.m) / p.l;
+}
+// A block for a row. Reduce<KIND> finds the block's largest number and sum.
+enum { TREE, SHUFFLE, TILES, TWO_LEVELS };
 template <int KIND, class Op> __device__ float block_reduce(float v, Op op, float none, float *room) {
     int t = threadIdx.x;
     if constexpr (KIND == TREE) {
@@ -37,11 +52,24 @@ template <int KIND, class Op> __device__ float block_reduce(float v, Op op, floa
         }
         __syncthreads();
         v = room[0];
-    } else {
-        auto warp = tiled_partition<32>(this_thread_block());
-        v = cooperative_groups::reduce(warp, v, op);
-        if (warp.thread_rank() == 0) room[warp.meta_group_rank()] = v;
         __syncthreads();
+        return v;
+    }
+    auto warp = tiled_partition<32>(this_thread_block());
+    if constexpr (KIND == TILES) v = cooperative_groups::reduce(warp, v, op);
+    else
+        for (int d = 16; d; d /= 2) v = op(v, __shfl_xor_sync(FULL, v, d));
+    if (warp.thread_rank() == 0) room[warp.meta_group_rank()] = v;
+    __syncthreads();
+    if (KIND == TWO_LEVELS) {
+        v = t < blockDim.x / 32 ? room[t] : none;
+        if (t < 32) {
+            for (int d = 16; d; d /= 2) v = op(v, __shfl_down_sync(FULL, v, d));
+            if (t == 0) room[0] = v;
+        }
+        __syncthreads();
+        v = room[0];
+    } else {
         v = none;
         for (int w = 0; w < blockDim.x / 32; w++) v = op(v, room[w]);
     }
@@ -59,6 +87,27 @@ template <int KIND> __global__ void block_for_row(float *y, const float *x, int 
     for (int c = threadIdx.x; c < C; c += blockDim.x) sum += expf(in[c] - m);
     sum = block_reduce<KIND>(sum, sum_of, 0.f, room);
     for (int c = threadIdx.x; c < C; c += blockDim.x) y[size_t(blockIdx.x) * C + c] = expf(in[c] - m) / sum;
+}
+// A warp for a row, whose numbers stay in registers.
+template <int PER_LANE> __global__ void __launch_bounds__(128) warp_for_row(float *y, const float *x, int N, int C) {
+    thread_block block = this_thread_block();
+    thread_block_tile<32> warp = tiled_partition<32>(block);
+    int row = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
+    if (row >= N) return;
+    float v[PER_LANE], m = -INFINITY, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        int c = i * 32 + warp.thread_rank();
+        v[i] = c < C ? x[row * C + c] : -INFINITY;
+        m = fmaxf(m, v[i]);
+    }
+    m = reduce(warp, m, greater<float>());
+    for (int i = 0; i < PER_LANE; i++) sum += v[i] = expf(v[i] - m);
+    sum = reduce(warp, sum, plus<float>());
+    for (int i = 0; i < PER_LANE; i++) {
+        int c = i * 32 + warp.thread_rank();
+        if (c < C) __stcs(&y[row * C + c], v[i] / sum);
+    }
 }
 // A warp for a row in packs of four, in one pass: pairs are joined by shuffles of 8 bytes.
 __global__ void packed(float *y, const float *x, int N, int C) {
@@ -88,8 +137,14 @@ int main(int argc, char **argv) {
         const char *name;
         Kernel kernel;
         int rows_per_block, threads;
-    } versions[] = {{"tree", block_for_row<TREE>, 1, 128},
+    } versions[] = {{"three passes", three_passes, 32, 32},
+                    {"online", online, 32, 32},
+                    {"tree", block_for_row<TREE>, 1, 128},
+                    {"shuffle", block_for_row<SHUFFLE>, 1, 128},
                     {"tiles", block_for_row<TILES>, 1, 128},
+                    {"two levels", block_for_row<TWO_LEVELS>, 1, 256},
+                    {"registers", warp_for_row<7>, 4, 128},
+                    {"registers, more", warp_for_row<8>, 4, 128},
                     {"packed", packed, 2, 64}};
     std::vector<float> x(N * C), y(N * C);
     for (float &v : x) v = 8.f * rand() / RAND_MAX - 4.f;
