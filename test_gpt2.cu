@@ -523,7 +523,7 @@ static void check_checkpoint_of(Test *t, const std::string &folder, const Ranks 
                                 uint64_t *next) {
     Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, grid, stage);
     std::string again = test_new_folder(t);
-    std::string what = words("a grid of %d x %d, stage %d", grid.dp, grid.tp, stage);
+    std::string what = format("a grid of %d x %d, stage %d", grid.dp, grid.tp, stage);
     if (are_open(ranks) && read_checkpoint(t, ranks, folder.c_str(), 2)) {
         uint64_t sum = 0;
         std::vector<float> params((size_t)model_num_params(&narrow), NAN);

@@ -162,7 +162,7 @@ static void update5(Update &p) {
 
 static void update_ladder(Ladder &ladder, Update &p) {
     double bytes = (double)p.n * (7.0 * sizeof(float) + (double)sizeof(floatX));
-    ladder.layer({words("AdamW, %lld parameters", (long long)p.n), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("AdamW, %lld parameters", (long long)p.n), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a kernel a line", [&p] { update1(p); });
     ladder.version("one kernel", [&p] { update2(p); });

@@ -84,7 +84,7 @@ static void clear(Rank &r) {
 // Sums of R terms in any order. All ranks must have equal bits, or their weights drift apart.
 static bool check(Rank &r, const char *name) {
     Test t = {0, NULL, NULL, ""};
-    check_values(&t, words("%s, rank %d", name, r.rank), r.grads.get(), r.want, r.ranks * FLT_EPSILON * r.sizes, 0.0);
+    check_values(&t, format("%s, rank %d", name, r.rank), r.grads.get(), r.want, r.ranks * FLT_EPSILON * r.sizes, 0.0);
     r.board->hash[r.rank] = r.grads.hash();
     pthread_barrier_wait(&r.board->barrier);
     CHECK(&t, r.board->hash[r.rank] == r.board->hash[0], "%s: rank %d has other bits than rank 0", name, r.rank);
@@ -248,7 +248,7 @@ static double row(Rank &r, int number, const Version &version, double seconds_be
     pthread_barrier_wait(&r.board->barrier);
     double seconds = seconds_of(r, version, traffic);
     if (r.rank > 0) { return seconds; }
-    printf("| %-28s | %5d |", words("%d %s", number, version.name).c_str(), traffic.steps);
+    printf("| %-28s | %5d |", format("%d %s", number, version.name), traffic.steps);
     ladder_cell(7, "%.3f", 1e-6 * traffic.most_sent, true);
     ladder_cell(10, "%.3f", 1e-6 * traffic.in_turn, true);
     ladder_cell(11, "%.2f", traffic.in_turn / needed_bytes(r), true);

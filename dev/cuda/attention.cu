@@ -252,7 +252,7 @@ int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Forward p;
     double bytes = 4.0 * (double)sizeof(floatX) * (double)p.outputs + 4.0 * (double)p.rows;
-    ladder.layer({words("attention forward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 4.0 * HS * p.pairs,
+    ladder.layer({format("attention forward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 4.0 * HS * p.pairs,
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("T x T in memory, naive", [&p] { forward1(p); });
     ladder.version("T x T in memory, tiles", [&p] { forward2(p); });

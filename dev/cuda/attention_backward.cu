@@ -343,7 +343,7 @@ int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Backward p;
     double bytes = 8.0 * (double)sizeof(floatX) * (double)p.outputs + 4.0 * (double)p.rows;
-    ladder.layer({words("attention backward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 10.0 * HS * p.pairs,
+    ladder.layer({format("attention backward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 10.0 * HS * p.pairs,
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("T x T in memory, naive", [&p] { backward1(p); });
     ladder.version("T x T in memory, tiles", [&p] { backward2(p); });

@@ -186,7 +186,7 @@ static void classifier5(Classifier &p) {
 
 static void classifier_ladder(Ladder &ladder, Classifier &p) {
     double bytes = 2.0 * (double)sizeof(floatX) * (double)p.N * p.Vp + 8.0 * p.N;
-    ladder.layer({words("loss and its gradient, %d x %d", p.N, p.V), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("loss and its gradient, %d x %d", p.N, p.V), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("probabilities in memory", [&p] { classifier1(p); });
     ladder.version("one kernel, three passes", [&p] { classifier2(p); });

@@ -96,7 +96,7 @@ static void forward4(Embedding &p) {
 
 static void forward_ladder(Ladder &ladder, Embedding &p) {
     double bytes = (double)sizeof(floatX) * p.C * (p.distinct + p.T + p.N) + 4.0 * p.N;
-    ladder.layer({words("embedding forward, %d x %d x %d", p.B, p.T, p.C), bytes, 0.0, [&p] { p.out.poison(); },
+    ladder.layer({format("embedding forward, %d x %d x %d", p.B, p.T, p.C), bytes, 0.0, [&p] { p.out.poison(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a thread a row", [&p] { forward1(p); });
     ladder.version("a thread a number", [&p] { forward2(p); });
@@ -248,7 +248,7 @@ static void backward5(Backward &p) {
 static void backward_ladder(Ladder &ladder, Backward &p) {
     const Embedding &f = p.f;
     double bytes = (double)sizeof(floatX) * f.N * f.C + 8.0 * f.C * (f.distinct + f.T) + 4.0 * f.N;
-    ladder.layer({words("embedding backward, %d x %d x %d", f.B, f.T, f.C), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("embedding backward, %d x %d x %d", f.B, f.T, f.C), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a lane a channel, 24 warps", [&p] { backward1(p); });
     ladder.version("a thread a number, atomics", [&p] { backward2(p); });

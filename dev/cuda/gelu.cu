@@ -90,7 +90,7 @@ static void forward4(Gelu &p) {
 static void forward5(Gelu &p) { gelu_forward(p.out.data, p.inp.data, p.n, 0); }
 
 static void forward_ladder(Ladder &ladder, Gelu &p) {
-    ladder.layer({words("gelu forward, %d x %d", p.N, p.width), 2.0 * (double)sizeof(floatX) * (double)p.n, 0.0,
+    ladder.layer({format("gelu forward, %d x %d", p.N, p.width), 2.0 * (double)sizeof(floatX) * (double)p.n, 0.0,
                   [&p] { p.out.poison(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("a run a thread", [&p] { forward1(p); });
     ladder.version("neighbouring lanes", [&p] { forward2(p); });
@@ -204,7 +204,7 @@ static void backward4(Backward &p) {
 
 static void backward_ladder(Ladder &ladder, Backward &p) {
     double bytes = 3.0 * (double)sizeof(floatX) * (double)p.n + 8.0 * p.width;
-    ladder.layer({words("gelu backward, %d x %d", p.N, p.width), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("gelu backward, %d x %d", p.N, p.width), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a number a thread, columns", [&p] { backward1(p); });
     ladder.version("16 bytes a lane", [&p] { backward2(p); });

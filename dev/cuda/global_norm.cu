@@ -122,7 +122,7 @@ static void squares5(Norm &p) {
 }
 
 static void norm_ladder(Ladder &ladder, Norm &p) {
-    ladder.layer({words("sum of the squares of %lld gradients", (long long)p.n), (double)p.n * sizeof(float), 0.0,
+    ladder.layer({format("sum of the squares of %lld gradients", (long long)p.n), (double)p.n * sizeof(float), 0.0,
                   [&p] { p.record.poison(), p.partials.poison(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("an atomic a gradient", [&p] { squares1(p); });
     ladder.version("an atomic a warp", [&p] { squares2(p); });

@@ -70,7 +70,7 @@ class Ladder {
                     version.name.c_str());
             failures++;
         }
-        double seconds = ladder_row(now, words("%d %s", number, version.name.c_str()), version.run);
+        double seconds = ladder_row(now, format("%d %s", number, version.name.c_str()), version.run);
         ladder_cell(4, "%.2f", seconds_before / seconds, seconds_before > 0.0);
         printf("\n");
         fflush(stdout);

@@ -159,7 +159,7 @@ static void forward5(Forward &p) {
 
 static void forward_ladder(Ladder &ladder, Forward &p) {
     double bytes = 2.0 * (double)sizeof(floatX) * ((double)p.N * p.C + p.C) + 8.0 * p.N;
-    ladder.layer({words("layernorm forward, %d x %d", p.N, p.C), bytes, 0.0,
+    ladder.layer({format("layernorm forward, %d x %d", p.N, p.C), bytes, 0.0,
                   [&p] { p.out.poison(), p.mean.poison(), p.rstd.poison(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("a thread a row", [&p] { forward1(p); });
     ladder.version("a warp a row", [&p] { forward2(p); });
@@ -394,7 +394,7 @@ static void backward5(Backward &p) {
 
 static void backward_ladder(Ladder &ladder, Backward &p) {
     double bytes = (double)sizeof(floatX) * (4.0 * p.N * p.C + p.C) + 8.0 * p.N + 16.0 * p.C;
-    ladder.layer({words("layernorm backward, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("layernorm backward, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a thread a row, atomics", [&p] { backward1(p); });
     ladder.version("a warp a row, then columns", [&p] { backward2(p); });

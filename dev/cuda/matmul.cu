@@ -326,7 +326,7 @@ static void forward_llmc(Forward &p) {
 
 static void forward_ladder(Ladder &ladder, Forward &p) {
     double values = (double)p.N * p.C + (double)p.OC * p.C + p.OC + (double)p.N * p.OC;
-    ladder.layer({words("matmul forward, %d x %d x %d", p.N, p.OC, p.C), (double)sizeof(floatX) * values,
+    ladder.layer({format("matmul forward, %d x %d x %d", p.N, p.OC, p.C), (double)sizeof(floatX) * values,
                   2.0 * p.N * p.OC * p.C, [&p] { p.out.poison(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("lanes along rows", [&p] { forward1(p); });
     ladder.version("lanes along channels", [&p] { forward2(p); });

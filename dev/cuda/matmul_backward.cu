@@ -322,7 +322,7 @@ static void backward_llmc(Backward &p) {
 static void backward_ladder(Ladder &ladder, Backward &p) {
     double bytes = (double)sizeof(floatX) * (2.0 * p.N * p.C + (double)p.N * p.OC + (double)p.OC * p.C) +
                    2.0 * sizeof(float) * p.OC * p.C; // += reads dweight and writes it
-    ladder.layer({words("matmul backward, %d x %d x %d", p.N, p.OC, p.C), bytes, 4.0 * p.N * p.OC * p.C,
+    ladder.layer({format("matmul backward, %d x %d x %d", p.N, p.OC, p.C), bytes, 4.0 * p.N * p.OC * p.C,
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("lanes along rows", [&p] { backward1(p); });
     ladder.version("lanes along columns", [&p] { backward2(p); });
@@ -440,7 +440,7 @@ static void bias_llmc(Bias &p) {
 
 static void bias_ladder(Ladder &ladder, Bias &p) {
     double bytes = (double)sizeof(floatX) * p.N * p.OC + 2.0 * sizeof(float) * p.OC;
-    ladder.layer({words("matmul backward, bias, %d x %d", p.N, p.OC), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("matmul backward, bias, %d x %d", p.N, p.OC), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a block a column", [&p] { bias1(p); });
     ladder.version("a thread a column", [&p] { bias2(p); });

@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Problem p;
     double bytes = 2.0 * (double)sizeof(floatX) * (2.0 * p.N * p.C + p.C) + 8.0 * p.N;
-    ladder.layer({words("residual and layernorm, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
+    ladder.layer({format("residual and layernorm, %d x %d", p.N, p.C), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
     ladder.version("two kernels", [&p] { residual1(p); });
     ladder.version("16 bytes a lane", [&p] { residual2(p); });

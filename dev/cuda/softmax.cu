@@ -158,7 +158,7 @@ static void softmax5(Softmax &p) {
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
     Softmax p;
-    ladder.layer({words("softmax, %d x %d", p.N, p.T), 2.0 * (double)sizeof(floatX) * p.N * p.T, 0.0,
+    ladder.layer({format("softmax, %d x %d", p.N, p.T), 2.0 * (double)sizeof(floatX) * p.N * p.T, 0.0,
                   [&p] { p.out.poison(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("a thread a row", [&p] { softmax1(p); });
     ladder.version("a warp a row", [&p] { softmax2(p); });

@@ -359,7 +359,7 @@ TEST(test_epilogues) {
                                             CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
     for (cublasLtEpilogue_t e : epilogues) {
         for (cublasOperation_t a : {CUBLAS_OP_N, CUBLAS_OP_T}) {
-            check_types(t, words("epilogue %d", (int)e).c_str(),
+            check_types(t, format("epilogue %d", (int)e),
                         [=](Problem *p) { p->epilogue = e, p->alpha = 0.125f, p->trans_a = a; });
         }
     }

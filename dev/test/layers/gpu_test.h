@@ -128,16 +128,6 @@ static inline bool gpu_has_fp8(void) {
     return 10 * device.major + device.minor >= 89;
 }
 
-// As printf.
-__attribute__((format(printf, 1, 2))) static inline std::string words(const char *format, ...) {
-    char line[256];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    return line;
-}
-
 static inline uint64_t hash_of(const std::vector<float> &values) {
     return hash64(values.data(), values.size() * sizeof(float));
 }

@@ -11,7 +11,7 @@ static int64_t inputs_of(AttentionShape s) { return (int64_t)s.B * s.T * attenti
 static int64_t rows_of(AttentionShape s) { return (int64_t)s.B * s.NH * s.T; }
 
 static std::string attention_name(AttentionShape s) {
-    return words("B %d T %d NH %d KV %d HS %d", s.B, s.T, s.NH, s.KV, s.HS);
+    return format("B %d T %d NH %d KV %d HS %d", s.B, s.T, s.NH, s.KV, s.HS);
 }
 
 typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_SIMT } AttentionVersion;

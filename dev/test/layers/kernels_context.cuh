@@ -42,7 +42,7 @@ TEST(test_context_places) {
 
 // ---- Ranks ----
 
-static std::string context_name(AttentionShape s, int size) { return attention_name(s) + words(" on %d ranks", size); }
+static std::string context_name(AttentionShape s, int size) { return attention_name(s) + format(" on %d ranks", size); }
 
 // The shape of one rank's rows.
 static AttentionShape rank_shape(AttentionShape s, int size) {

@@ -310,7 +310,7 @@ TEST(test_cross_entropy_split) {
         CrossEntropyOutput whole = cross_entropy_run(input, 0.25f, true);
         for (const std::vector<int> &cuts : cuts_of_V) {
             CrossEntropyOutput got = cross_entropy_run_split(t, input, cuts, 0.25f);
-            cross_entropy_compare(t, words("V %d, cut at %d", V, cuts[1]), input, 0.25f, got);
+            cross_entropy_compare(t, format("V %d, cut at %d", V, cuts[1]), input, 0.25f, got);
             bool equal = got.losses == whole.losses && got.logits == whole.logits;
             CHECK(t, equal || cuts.size() > 2, "V %d: one part has other bits than the fused kernel", V);
         }
@@ -341,7 +341,7 @@ TEST(test_cross_entropy_split_odd_logits) {
                 input.logits[(size_t)(256 + column)] = odd, input.targets[1] = target;
                 CrossEntropyOutput want = cross_entropy_run(input, 1.0f, true);
                 CrossEntropyOutput got = cross_entropy_run_split(t, input, {0, 67, 134, 134, 203}, 1.0f);
-                std::string what = words("%g at %d, target %d", odd, column, target);
+                std::string what = format("%g at %d, target %d", odd, column, target);
                 check_near(t, what + ": losses", got.losses, want.losses, 1e-5f);
                 check_near(t, what + ": gradient", got.logits, want.logits, (float)FLOATX_EPSILON);
             }

@@ -32,7 +32,7 @@ static void embedding_check_forward(Test *t, EmbeddingShape s, int block_size) {
     DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + 40 * s.C);
     DeviceArray<int32_t> d_tokens(tokens);
     embedding_forward(d_out.data, d_tokens.data, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, NULL, block_size);
-    std::string what = words("out, C %d, block %d", s.C, block_size);
+    std::string what = format("out, C %d, block %d", s.C, block_size);
     // One sum, rounded once: no other bits are right.
     check_equal(t, what, d_out.first(t, what, n), want);
 }
@@ -89,7 +89,7 @@ static void embedding_check_backward(Test *t, EmbeddingShape s, const std::vecto
     for (int step = 0; step < 2; step++) {
         cpu_embedding_backward(want.dwte.data(), want.dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C);
     }
-    std::string shape = words(", N %d, C %d, V %d", s.B * s.T, s.C, s.V);
+    std::string shape = format(", N %d, C %d, V %d", s.B * s.T, s.C, s.V);
     check_equal(t, "dwte" + shape, got.dwte, want.dwte);
     check_equal(t, "dwpe" + shape, got.dwpe, want.dwpe);
 }

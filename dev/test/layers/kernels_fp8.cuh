@@ -116,11 +116,11 @@ struct Fp8Shape {
 static const Fp8Shape fp8_shapes[] = {{1, 16},    {15, 48},   {16, 64},  {17, 112}, {127, 128},
                                       {128, 144}, {129, 240}, {260, 16}, {33, 272}};
 
-template <class T> static inline void check_quantize_shapes(Test *t, const char *format) {
+template <class T> static inline void check_quantize_shapes(Test *t, const char *name) {
     for (const Fp8Shape &s : fp8_shapes) {
         Fp8Tensor<T> tensor(fp8_inputs(s.rows * s.cols, 1.0f, 31), s.rows, s.cols);
         tensor.quantize();
-        check_codes(t, std::string(format) + " " + std::to_string(s.rows) + " x " + std::to_string(s.cols), tensor);
+        check_codes(t, std::string(name) + " " + std::to_string(s.rows) + " x " + std::to_string(s.cols), tensor);
     }
 }
 
@@ -251,7 +251,7 @@ struct Fp8Layer {
                    fp8_inputs(s.N * s.OC, 1e-6f, 39)) {}
 
     std::string name(const char *what) const {
-        return words("%s of %d, %d, %d", what, (int)shape.N, shape.C, shape.OC);
+        return format("%s of %d, %d, %d", what, (int)shape.N, shape.C, shape.OC);
     }
     // Its products read the 8-bit copies.
     Linear linear(bool with_bias) {

@@ -23,7 +23,7 @@ static inline void check_gelu(Test *t, int64_t n, int block_size) {
     DeviceArray<floatX> inp(x), out(n);
     Amax amax;
     gelu_forward(out.data, inp.data, n, 0, amax.data(), block_size);
-    std::string what = words("out of %d, block %d", (int)n, block_size);
+    std::string what = format("out of %d, block %d", (int)n, block_size);
     check_values(t, what, out.get(), y, GELU_TOLERANCE, FLOATX_EPSILON / 2 + GELU_TOLERANCE);
     amax.check(t, what, out.get());
 }
@@ -43,7 +43,7 @@ static inline void check_gelu_backward(Test *t, int64_t N, int width) {
     Amax amax;
     gelu_backward(dinp.data, inp.data, dout.data, dbias.data, scratch.data, N, width, 0, amax.data());
     std::vector<float> got = dinp.get();
-    std::string what = words("dinp of %d x %d", (int)N, width);
+    std::string what = format("dinp of %d x %d", (int)N, width);
     check_values(t, what, got, dx, 4 * GELU_TOLERANCE, FLOATX_EPSILON / 2 + GELU_TOLERANCE);
     amax.check(t, what, got);
     check_column_sums(t, what + ": dbias", dbias.get(), before, got);

@@ -38,7 +38,7 @@ static LayerNormCase layernorm_case(int64_t N, int C) {
 }
 
 static std::string layernorm_name(const char *what, int64_t N, int C, int block_size) {
-    return words("%s, N %d, C %d, block %d", what, (int)N, C, block_size);
+    return format("%s, N %d, C %d, block %d", what, (int)N, C, block_size);
 }
 
 // The forward's outputs on the device, with two rows more than are used.
@@ -207,7 +207,7 @@ static void layernorm_check_column_sums(Test *t, int64_t N, int C, const std::ve
                                         const LayerNormGradients &got) {
     int64_t floats = layernorm_backward_scratch_floats(N, C);
     DeviceArray<floatX> dinp(got.dinp);
-    std::string what = words("column sums alone, N %d, C %d", (int)N, C);
+    std::string what = format("column sums alone, N %d, C %d", (int)N, C);
     for (bool wants_amax : {false, true}) {
         DeviceArray<float> sums(layernorm_with_tail(start)), scratch(floats + 4);
         Amax amax;
@@ -260,7 +260,7 @@ static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
         cpu_layernorm_backward(want.dinp.data(), want.dweight.data(), want.dbias.data(), dout.data(), c.x.data(),
                                c.mean.data(), c.rstd.data(), c.weight.data(), N, C);
         got = layernorm_run_backward(t, c, dout, start, overwrites, true);
-        std::string name = words("backward %d, N %d, C %d", step + 1, (int)N, C);
+        std::string name = format("backward %d, N %d, C %d", step + 1, (int)N, C);
         check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
                      0.5 * FLOATX_EPSILON);
         check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight), 0.0);

@@ -47,7 +47,7 @@ struct MatmulCase {
                             s.OC);
     }
     std::string name(const char *what) const {
-        return words("%s (%d, %d) x (%d, %d)", what, (int)shape.N, shape.C, shape.OC, shape.C);
+        return format("%s (%d, %d) x (%d, %d)", what, (int)shape.N, shape.C, shape.OC, shape.C);
     }
 };
 
@@ -207,7 +207,7 @@ TEST(test_matmul_fused_gelu_backward) {
 static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
     MatmulCase c({N, 8, OC});
     MatmulLayer plain(NULL, c), with_amax(NULL, c);
-    std::string name = words("dbias of %d x %d", (int)N, OC);
+    std::string name = format("dbias of %d x %d", (int)N, OC);
     plain.backward_bias();
     check_values(t, name, plain.dbias.get(), c.dbias, matmul_tolerance(N, c.dbias), FLT_EPSILON);
     Amax amax(1e-3f);

@@ -91,7 +91,7 @@ TEST(test_rmsnorm_fused) {
         rmsnorm_expect(&c);
         residual_check_alone(t, inp1, inp2, DeviceArray<floatX>(c.x).hash());
         LayerNormOutputs got(c.N, C);
-        std::string what = words("fused, C %d", C);
+        std::string what = format("fused, C %d", C);
         for (floatX *to : {residual.data, inp1.data}) {
             got.out.poison();
             Amax amax;
@@ -141,7 +141,7 @@ static void rmsnorm_check_backward(Test *t, int64_t N, int C) {
         cpu_rmsnorm_backward(want.dinp.data(), want.dweight.data(), dout.data(), c.x.data(), c.rstd.data(),
                              c.weight.data(), N, C);
         got = rmsnorm_run_backward(t, c, dout, start, overwrites, true);
-        std::string name = words("backward, N %d, C %d", (int)N, C);
+        std::string name = format("backward, N %d, C %d", (int)N, C);
         check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
                      0.5 * FLOATX_EPSILON);
         check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight),

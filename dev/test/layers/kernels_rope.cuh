@@ -31,7 +31,7 @@ static void check_rope(Test *t, int64_t N, int T, int NH, int KV, int HS) {
         std::vector<float> want = x;
         (forward ? cpu_rope_forward : cpu_rope_backward)(want.data(), table.data(), N, T, NH, KV, HS);
         std::string what =
-            words("%s, N %d, T %d, NH %d, KV %d, HS %d", forward ? "forward" : "backward", (int)N, T, NH, KV, HS);
+            format("%s, N %d, T %d, NH %d, KV %d, HS %d", forward ? "forward" : "backward", (int)N, T, NH, KV, HS);
         std::vector<float> got = qkv.first(t, what, n);
         check_values(t, what, got, want, 4.0 * FLT_EPSILON * largest(x), 0.5 * FLOATX_EPSILON);
         for (int64_t i = 0; i < n; i++) { // of q and k nothing is left to compare

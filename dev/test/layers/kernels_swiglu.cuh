@@ -31,7 +31,7 @@ static void check_swiglu(Test *t, int64_t N, int F) {
         out.poison(), dfc.poison();
         swiglu_forward(out.data, fc.data, N, F, 0, wants_amax ? amax.data() : NULL);
         swiglu_backward(dfc.data, fc.data, dout.data, N, F, 0, wants_amax ? damax.data() : NULL);
-        std::string what = words("N %d, F %d", (int)N, F);
+        std::string what = format("N %d, F %d", (int)N, F);
         std::vector<float> got = out.first(t, what, N * F), dgot = dfc.first(t, what, N * 2 * F);
         check_values(t, what + ": out", got, y, GELU_TOLERANCE * up, relative);
         check_values(t, what + ": dfc", dgot, dx, 4 * GELU_TOLERANCE * fmax(up, 1.0) * largest(dy), relative);

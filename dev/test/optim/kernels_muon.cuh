@@ -50,7 +50,7 @@ struct MuonArrays {
                 1000};
     }
     std::string name() const {
-        return words("%lld elements, lead %lld, odd %d", (long long)shape.n, (long long)shape.lead, shape.odd);
+        return format("%lld elements, lead %lld, odd %d", (long long)shape.n, (long long)shape.lead, shape.odd);
     }
 };
 

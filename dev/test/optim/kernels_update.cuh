@@ -290,7 +290,7 @@ TEST(test_adamw_matches_cpu) {
             arrays.update(number, c.with_master);
             expected.update(arrays, number, c.grad_scale);
         }
-        expected.check(t, words("%lld elements, scale %g", (long long)c.n, (double)c.grad_scale), arrays,
+        expected.check(t, format("%lld elements, scale %g", (long long)c.n, (double)c.grad_scale), arrays,
                        (int)c.updates, c.with_master);
         CHECK(t, c.with_master || arrays.master.hash() == master, "a master copy that was not given was written");
     }
@@ -624,7 +624,7 @@ static void check_strips(Test *t, int64_t rows, int64_t cols, int64_t cut, bool 
             update(part, strip.result.data);
             begin = end;
         }
-        std::string what = words("columns %d to %d of %d", (int)first, (int)(first + width), (int)cols);
+        std::string what = format("columns %d to %d of %d", (int)first, (int)(first + width), (int)cols);
         check_equal(t, what + ": params", strip.params.get(), columns(whole.params));
         check_equal(t, what + ": master", strip.master.get(), columns(whole.master));
         check_equal(t, what + ": m", strip.m.get(), columns(whole.m));
