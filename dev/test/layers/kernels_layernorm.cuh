@@ -1,5 +1,5 @@
 // The LayerNorm and residual kernels against the CPU's: all model widths, row counts that fill no block, rows far from
-// zero, fused against separate, and the two-stage backward.
+// zero, fused against separate, and the two-stage backward. kernels_rmsnorm.cuh takes what begins with layernorm_.
 #ifndef KERNELS_LAYERNORM_CUH
 #define KERNELS_LAYERNORM_CUH
 
@@ -12,26 +12,43 @@
 static const int layernorm_widths[] = {8,    24,   128,  264,  384,  512,  520,  768,  1024, 1032, 1280,
                                        1600, 1920, 2048, 2056, 2880, 3456, 4096, 4104, 8200, 12288};
 
-// A row's values, in float: what both sides begin with.
+// A layer's inputs, and what the CPU makes of them. RMSNorm takes no bias, and has no mean.
 typedef struct {
     int64_t N;
     int C;
+    bool rms;
+    float epsilon;
     std::vector<float> x, weight, bias; // inp (N,C), weight, bias (C)
     std::vector<float> out, mean, rstd; // of the CPU
 } LayerNormCase;
 
 static void layernorm_cpu_forward(LayerNormCase *c) {
+    float *x = c->x.data(), *weight = c->weight.data();
     c->out.resize((size_t)(c->N * c->C));
     c->mean.resize((size_t)c->N);
     c->rstd.resize((size_t)c->N);
-    cpu_layernorm_forward(c->out.data(), c->mean.data(), c->rstd.data(), c->x.data(), c->weight.data(), c->bias.data(),
-                          c->N, c->C);
+    if (c->rms) {
+        cpu_rmsnorm_forward(c->out.data(), c->rstd.data(), x, weight, c->N, c->C, c->epsilon);
+    } else {
+        cpu_layernorm_forward(c->out.data(), c->mean.data(), c->rstd.data(), x, weight, c->bias.data(), c->N, c->C);
+    }
 }
 
-static LayerNormCase layernorm_case(int64_t N, int C) {
-    LayerNormCase c = {N,  C, random_values(N * C, 1.5f, 1), random_values(C, 0.5f, 2), random_values(C, 0.3f, 3), {},
-                       {}, {}};
-    for (int64_t i = 0; i < N * C; i++) { c.x[(size_t)i] = rounded(c.x[(size_t)i] + 0.25f * (float)(i / C % 5)); }
+// RMSNorm's rows have a mean that is not zero, and an epsilon beside which their squares are not large.
+static LayerNormCase layernorm_case(int64_t N, int C, bool rms = LAYERNORM) {
+    LayerNormCase c = {N,
+                       C,
+                       rms,
+                       rms ? 0.25f : LAYERNORM_EPSILON,
+                       random_values(N * C, rms ? 0.5f : 1.5f, 1),
+                       random_values(C, 0.5f, 2),
+                       random_values(C, 0.3f, 3),
+                       {},
+                       {},
+                       {}};
+    for (int64_t i = 0; i < N * C; i++) {
+        c.x[(size_t)i] = rounded(c.x[(size_t)i] + 0.25f * (float)(i / C % 5 + (rms ? 1 : 0)));
+    }
     for (float &w : c.weight) { w = rounded(w + 1.0f); }
     layernorm_cpu_forward(&c);
     return c;
@@ -46,24 +63,27 @@ typedef struct LayerNormOutputs {
     DeviceArray<floatX> out;
     DeviceArray<float> mean, rstd;
     LayerNormOutputs(int64_t N, int C) : out((N + 2) * C), mean(N + 2), rstd(N + 2) {}
-    LayerNorm layer(int C, const DeviceArray<floatX> &weight, const DeviceArray<floatX> &bias,
+    // NULL is RMSNorm's bias and mean: an access to it would end the program.
+    LayerNorm layer(const LayerNormCase &c, const DeviceArray<floatX> &weight, const DeviceArray<floatX> &bias,
                     uint32_t *amax = NULL) const {
-        return {C, LAYERNORM_EPSILON, weight.data, bias.data, NULL, NULL, out.data, mean.data, rstd.data, amax};
+        return {c.C,       c.epsilon, weight.data, c.rms ? NULL : bias.data,
+                NULL,      NULL,      out.data,    c.rms ? NULL : mean.data,
+                rstd.data, amax};
     }
     uint64_t hash() const { return out.hash() ^ mean.hash() * 3 ^ rstd.hash() * 5; }
 } LayerNormOutputs;
 
 // Tolerances: the mean is a sum of C values over C; its error d shifts every difference by d, which is d * rstd *
 // weight in the output. The variance is a sum of C positive values, off by sum_tolerance(C) of itself (and by d^2), its
-// root by half of that; that part of the output is relative to n * weight, which is the output without the bias.
-// Rounding the output adds half a floatX epsilon.
+// root by half of that; that part of the output is relative to n * weight, which is the output without the bias. Both
+// sides round about four times. Rounding the output adds half a floatX epsilon.
 static void layernorm_check_forward(Test *t, const std::string &what, const LayerNormCase &c,
                                     const LayerNormOutputs &got) {
-    double shift = sum_tolerance(c.C) * largest(c.x), rstd = largest(c.rstd);
-    double relative = sum_tolerance(c.C) + FLT_EPSILON + shift * rstd * shift * rstd;
+    double shift = c.rms ? 0.0 : sum_tolerance(c.C) * largest(c.x), rstd = largest(c.rstd);
+    double relative = sum_tolerance(c.C) + 4.0 * FLT_EPSILON + shift * rstd * shift * rstd;
     double scale = largest(c.out) + largest(c.bias);
     std::vector<float> out = got.out.first(t, what, c.N * c.C);
-    check_values(t, what + ": mean", got.mean.first(t, what, c.N), c.mean, shift, 0.0);
+    if (!c.rms) { check_values(t, what + ": mean", got.mean.first(t, what, c.N), c.mean, shift, 0.0); }
     check_values(t, what + ": rstd", got.rstd.first(t, what, c.N), c.rstd, 0.0, relative);
     check_values(t, what + ": out", out, c.out, shift * rstd * largest(c.weight) + relative * scale,
                  0.5 * FLOATX_EPSILON);
@@ -74,7 +94,8 @@ static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block
     DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
     LayerNormOutputs got(c.N, c.C);
     Amax amax;
-    layernorm_forward(got.layer(c.C, weight, bias, amax.data()), x.data, c.N, 0, block_size);
+    auto forward = c.rms ? layernorm_forward<RMSNORM> : layernorm_forward<LAYERNORM>;
+    forward(got.layer(c, weight, bias, amax.data()), x.data, c.N, 0, block_size);
     std::string what = layernorm_name("forward", c.N, c.C, block_size);
     layernorm_check_forward(t, what, c, got);
     amax.check(t, what, got.out.first(t, what, c.N * c.C));
@@ -131,7 +152,7 @@ TEST(test_layernorm_forward_odd_rows) {
         c.x[(size_t)(4 * C + 9)] = NAN;
         DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
         LayerNormOutputs d_got(c.N, C);
-        layernorm_forward(d_got.layer(C, weight, bias), x.data, c.N, 0);
+        layernorm_forward(d_got.layer(c, weight, bias), x.data, c.N, 0);
         std::vector<float> got = d_got.out.get();
         std::vector<float> flat(got.begin() + 3 * C, got.begin() + 4 * C);
         check_equal(t, "a flat row", flat, c.bias);
@@ -155,18 +176,19 @@ static void residual_check_alone(Test *t, const DeviceArray<floatX> &inp, const 
 }
 
 // The fused kernel: the residual is rounded once, and the other outputs are the bits of LayerNorm alone.
-static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int alias) {
-    LayerNormCase c = layernorm_case(N, C);
+static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int alias, bool rms = LAYERNORM) {
+    LayerNormCase c = layernorm_case(N, C, rms);
     std::vector<float> other = random_values(N * C, 0.8f, 5), want((size_t)(N * C));
     for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(c.x[i] + other[i]); }
     DeviceArray<floatX> inp1(c.x), inp2(other), sum(want), weight(c.weight), bias(c.bias), own(N * C);
     residual_check_alone(t, inp1, inp2, sum.hash());
     LayerNormOutputs separate(N, C), fused(N, C);
-    layernorm_forward(separate.layer(C, weight, bias), sum.data, N, 0);
+    (rms ? layernorm_forward<RMSNORM> : layernorm_forward<LAYERNORM>)(separate.layer(c, weight, bias), sum.data, N, 0,
+                                                                      256);
     Amax amax;
     DeviceArray<floatX> &residual = alias == 1 ? inp1 : alias == 2 ? inp2 : own;
-    fused_residual_layernorm_forward(fused.layer(C, weight, bias, amax.data()), residual.data, inp1.data, inp2.data, N,
-                                     0, block_size);
+    auto forward = rms ? fused_residual_layernorm_forward<RMSNORM> : fused_residual_layernorm_forward<LAYERNORM>;
+    forward(fused.layer(c, weight, bias, amax.data()), residual.data, inp1.data, inp2.data, N, 0, block_size);
     std::string what = layernorm_name("fused", N, C, block_size);
     check_equal(t, what + ": residual", residual.get(), want);
     CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of LayerNorm alone", what.c_str());
@@ -230,9 +252,10 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
     Amax amax;
     LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
                          wants_amax ? amax.data() : NULL};
-    LayerNorm ln = {c.C,  LAYERNORM_EPSILON, weight.data, NULL, dweight.data, dbias.data,
-                    NULL, mean.data,         rstd.data,   NULL};
-    layernorm_backward_with_column_sums(out, ln, d_dout.data, x.data, scratch.data, c.N, 0);
+    LayerNorm ln = {c.C, c.epsilon, weight.data, NULL, dweight.data, dbias.data, NULL, mean.data, rstd.data, NULL};
+    if (c.rms) { ln.dbias = ln.mean = NULL; }
+    (c.rms ? layernorm_backward_with_column_sums<RMSNORM>
+           : layernorm_backward_with_column_sums<LAYERNORM>)(out, ln, d_dout.data, x.data, scratch.data, c.N, 0);
     scratch.first(t, "scratch", floats);
     LayerNormGradients got = {
         layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
@@ -243,13 +266,13 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
 }
 
 // Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the later ones add
-// to it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to;
-// dweight is a sum over N rows; dbias is exact, for dout is random_eighths.
-static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
-    LayerNormCase c = layernorm_case(N, C);
+// to it. RMSNorm has neither dbias nor column sums. Tolerances: dinp's new part contains two means over C and is
+// rounded to floatX with what it is added to; dweight is a sum over N rows; dbias is exact, for dout is random_eighths.
+static void layernorm_check_backward(Test *t, int64_t N, int C, int steps, bool rms = LAYERNORM) {
+    LayerNormCase c = layernorm_case(N, C, rms);
     std::vector<float> dout = random_eighths(N * C, 8);
     LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), random_eighths(C, 11),
-                              random_values(C, 1.0f, 16)};
+                              random_values(rms ? 0 : C, 1.0f, 16)};
     for (int step = 0; step < steps; step++) {
         bool overwrites = step == 0 && steps > 1;
         LayerNormGradients start = got, want = got;
@@ -257,34 +280,42 @@ static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
             want.dinp.assign(want.dinp.size(), 0.0f);
             start.dinp.assign(start.dinp.size(), NAN);
         }
-        cpu_layernorm_backward(want.dinp.data(), want.dweight.data(), want.dbias.data(), dout.data(), c.x.data(),
-                               c.mean.data(), c.rstd.data(), c.weight.data(), N, C);
+        float *dinp = want.dinp.data(), *dweight = want.dweight.data(), *dbias = want.dbias.data();
+        if (rms) {
+            cpu_rmsnorm_backward(dinp, dweight, dout.data(), c.x.data(), c.rstd.data(), c.weight.data(), N, C);
+        } else {
+            cpu_layernorm_backward(dinp, dweight, dbias, dout.data(), c.x.data(), c.mean.data(), c.rstd.data(),
+                                   c.weight.data(), N, C);
+        }
         got = layernorm_run_backward(t, c, dout, start, overwrites, true);
         std::string name = format("backward %d, N %d, C %d", step + 1, (int)N, C);
         check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
                      0.5 * FLOATX_EPSILON);
-        check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight), 0.0);
+        check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight),
+                     FLT_EPSILON);
         check_equal(t, name + ": dbias", got.dbias, want.dbias);
-        check_column_sums(t, name + ": column sums", got.sums, start.sums, got.dinp);
+        if (!rms) { check_column_sums(t, name + ": column sums", got.sums, start.sums, got.dinp); }
     }
 }
 
 // Replacing is adding to zeros, bit for bit, and what else is wanted changes no bit of the rest.
-TEST(test_layernorm_backward_extras) {
+static void layernorm_check_extras(Test *t, bool rms) {
     for (int C : {72, 2056, LAYERNORM_MAX_CHANNELS}) { // of each of the three kernels
-        LayerNormCase c = layernorm_case(C > 4000 ? 2 : 18, C);
+        LayerNormCase c = layernorm_case(C > 4000 ? 2 : 18, C, rms);
         std::vector<float> dout = random_values(c.N * C, 1.0f, 12), zeros((size_t)(c.N * C), 0.0f);
         LayerNormGradients start = {zeros, random_values(C, 1.0f, 14), random_values(C, 1.0f, 15), {}};
         LayerNormGradients plain = layernorm_run_backward(t, c, dout, start, false, false);
         start.dinp.assign(start.dinp.size(), NAN);
-        start.sums = random_values(C, 1.0f, 16);
+        start.sums = random_values(rms ? 0 : C, 1.0f, 16);
         LayerNormGradients extras = layernorm_run_backward(t, c, dout, start, true, true);
         check_equal(t, "dinp", extras.dinp, plain.dinp);
         check_equal(t, "dweight", extras.dweight, plain.dweight);
         check_equal(t, "dbias", extras.dbias, plain.dbias);
-        check_column_sums(t, "column sums", extras.sums, start.sums, extras.dinp);
+        if (!rms) { check_column_sums(t, "column sums", extras.sums, start.sums, extras.dinp); }
     }
 }
+
+TEST(test_layernorm_backward_extras) { layernorm_check_extras(t, LAYERNORM); }
 
 TEST(test_layernorm_backward_widths) {
     for (int C : layernorm_widths) { layernorm_check_backward(t, C > 2000 ? 1 : 3, C, C > 2000 ? 1 : 2); }
@@ -352,13 +383,13 @@ TEST(test_layernorm_backward_wave) {
     }
 }
 
-TEST(test_layernorm_schedules) {
+static void layernorm_check_schedules(Test *t, const char *name, bool rms) {
     for (int C : {80, 1600}) {
-        LayerNormCase c = layernorm_case(35, C);
+        LayerNormCase c = layernorm_case(35, C, rms);
         std::vector<float> dout = random_values(c.N * C, 1.0f, 12);
         LayerNormGradients start = {random_values(c.N * C, 1.0f, 13), random_values(C, 1.0f, 14),
-                                    random_values(C, 1.0f, 15), random_values(C, 1.0f, 16)};
-        for_each_schedule(t, "layernorm", [&] {
+                                    random_values(C, 1.0f, 15), random_values(rms ? 0 : C, 1.0f, 16)};
+        for_each_schedule(t, name, [&] {
             LayerNormGradients got = layernorm_run_backward(t, c, dout, start, false, false);
             uint64_t hash = layernorm_run_forward(t, c, 256);
             for (const std::vector<float> &values : {got.dinp, got.dweight, got.dbias, got.sums}) {
@@ -368,5 +399,7 @@ TEST(test_layernorm_schedules) {
         });
     }
 }
+
+TEST(test_layernorm_schedules) { layernorm_check_schedules(t, "layernorm", LAYERNORM); }
 
 #endif // KERNELS_LAYERNORM_CUH
