@@ -212,26 +212,14 @@ struct UpdateArrays {
     }
 };
 
-// The two values of floatX around x; both are x if floatX holds it.
-static void neighbours(float x, float *towards_zero, float *away) {
-    *towards_zero = *away = x;
-    if (sizeof(floatX) == sizeof(float)) { return; }
-    uint32_t bits, cut;
+// x rounded at random, by the definition: what lies k/65536 of the way between two neighbours goes up for exactly k of
+// the 65536 draws. What floatX holds exactly stays.
+static float rounded_by(float x, uint64_t key, uint64_t index) {
+    uint32_t bits;
     memcpy(&bits, &x, sizeof(bits));
-    cut = bits & 0xffff0000u;
-    memcpy(towards_zero, &cut, sizeof(cut));
-    if (bits != cut) { cut += 0x10000u; }
-    memcpy(away, &cut, sizeof(cut));
-}
-
-static void check_neighbours(Test *t, const char *what, const std::vector<float> &params,
-                             const std::vector<float> &master) {
-    for (size_t i = 0; i < params.size(); i++) {
-        float low, high;
-        neighbours(master[i], &low, &high);
-        CHECK(t, params[i] == low || params[i] == high, "%s: parameter %zu is %.9g, not a neighbour of %.9g", what, i,
-              params[i], master[i]);
-    }
+    if (sizeof(floatX) < sizeof(float)) { bits = (bits + (rounding_bits(key, index) & 0xffffu)) & 0xffff0000u; }
+    memcpy(&x, &bits, sizeof(bits));
+    return x;
 }
 
 // The CPU's update of these arrays.
@@ -255,7 +243,10 @@ struct UpdateExpected {
         check_values(t, what + " v", arrays.v.get(), v, 0.0, epsilons);
         if (with_master) {
             check_values(t, what + " master", arrays.master.get(), w, step_error, epsilons);
-            check_neighbours(t, what.c_str(), arrays.params.get(), arrays.master.get());
+            std::vector<float> params = arrays.master.get();
+            uint64_t key = adamw_step(updates).key;
+            for (size_t i = 0; i < params.size(); i++) { params[i] = rounded_by(params[i], key, i); }
+            check_equal(t, what + " params", arrays.params.get(), params);
         } else { // rounded once, up or down
             check_values(t, what + " params", arrays.params.get(), w, step_error, epsilons + FLOATX_EPSILON);
         }
@@ -296,27 +287,6 @@ TEST(test_adamw_matches_cpu) {
     }
 }
 
-// Where the parameters hold all that the master copy holds, it makes no difference to the bits.
-TEST(test_adamw_master_or_not) {
-    UpdateArrays with(515), without(515);
-    with.master.set(with.params.get());
-    for (int64_t number = 1; number <= (sizeof(floatX) == sizeof(float) ? 3 : 1); number++) {
-        with.update(number, true);
-        without.update(number, false);
-    }
-    CHECK(t, with.params.hash() == without.params.hash(), "other parameters without a master copy");
-    CHECK(t, with.m.hash() == without.m.hash() && with.v.hash() == without.v.hash(), "other moments");
-}
-
-// x rounded at random, by the definition.
-static float rounded_by(float x, uint64_t key, uint64_t index) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    if (sizeof(floatX) < sizeof(float)) { bits = (bits + (rounding_bits(key, index) & 0xffffu)) & 0xffff0000u; }
-    memcpy(&x, &bits, sizeof(bits));
-    return x;
-}
-
 // Moments in bf16 are those of fp32, rounded at random with keys of their own. The weights do not notice.
 TEST(test_adamw_narrow_moments) {
     const int64_t n = 1027, index = 5001;
@@ -342,19 +312,6 @@ TEST(test_adamw_narrow_moments) {
     }
 }
 
-// The first update from m = v = 0: bias correction makes it a step of lr against the sign of the gradient, however
-// large or small that is.
-TEST(test_adamw_bias_correction) {
-    UpdateArrays arrays(8);
-    arrays.m.clear();
-    arrays.v.clear();
-    arrays.master.clear();
-    arrays.grads.set({1e-3f, -1e-3f, 1.0f, -1.0f, 1e3f, -1e3f, 1e10f, 0.0f});
-    arrays.update(1);
-    check_values(t, "first step", arrays.master.get(), {-0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.0f}, 0.0,
-                 1e-5 + 16.0 * FLT_EPSILON); // epsilon is 1e-5 of the smallest gradient
-}
-
 TEST(test_adamw_stopped) {
     for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
         UpdateArrays arrays(1027);
@@ -370,17 +327,16 @@ TEST(test_adamw_stopped) {
 
 // Replicas: other memory, other block sizes and schedules, same bits.
 TEST(test_adamw_replicas) {
-    uint64_t hashes[2];
     for (bool with_master : {false, true}) {
+        UpdateArrays replica(2051);
+        replica.update(3, with_master);
         for (int block_size : {32, 96, 256}) {
             for_each_schedule(t, "adamw_update", [&] {
                 UpdateArrays arrays(2051);
                 arrays.update(3, with_master, block_size);
-                return hashes[with_master] = arrays.hash();
+                CHECK(t, arrays.hash() == replica.hash(), "block size %d: other bits", block_size);
+                return arrays.hash();
             });
-            UpdateArrays replica(2051);
-            replica.update(3, with_master);
-            CHECK(t, replica.hash() == hashes[with_master], "block size %d: other bits", block_size);
         }
     }
 }
@@ -432,26 +388,6 @@ TEST(test_adamw_shards) {
     }
 }
 
-// A slice of larger arrays: the elements beside it stay as they are.
-TEST(test_adamw_touches_nothing_else) {
-    for (int64_t begin : {3, 8, 13}) {
-        for (int64_t n : {1, 2, 6, 50, 0, 4 * UPDATE_BLOCK}) {
-            UpdateArrays arrays(4 * UPDATE_BLOCK + 20);
-            UpdateExpected before(arrays);
-            std::vector<float> params = arrays.params.get();
-            update_shard(arrays, begin, begin + n, 0, false);
-            params_from_master(arrays.params.data + begin, arrays.master.data + begin, n, begin, 1, true, 0);
-            std::vector<float> w = arrays.master.get(), m = arrays.m.get(), v = arrays.v.get(), p = arrays.params.get();
-            for (size_t i = 0; i < w.size(); i++) {
-                bool inside = (int64_t)i >= begin && (int64_t)i < begin + n;
-                bool same = w[i] == before.w[i] && m[i] == before.m[i] && v[i] == before.v[i] && p[i] == params[i];
-                CHECK(t, inside ? m[i] != before.m[i] && v[i] != before.v[i] : same, "%lld from %lld: element %zu",
-                      (long long)n, (long long)begin, i);
-            }
-        }
-    }
-}
-
 // ---- Stochastic rounding ----
 
 static std::vector<float> rounded_at_random(const std::vector<float> &values, uint64_t key) {
@@ -461,56 +397,20 @@ static std::vector<float> rounded_at_random(const std::vector<float> &values, ui
     return params.get();
 }
 
-// Values of all sizes go to one of their two neighbours, as often to each as makes the mean exact. In units of the
-// distance between the neighbours, the error of one rounding has mean 0 and a variance of 1/4 at most: the mean of n
-// lies within 5 standard deviations, 2.5 / sqrt(n), but once in a million keys.
-TEST(test_rounding_mean) {
-    const int64_t n = 20000;
-    for (float scale : {1.0f, 1e-30f, 1e30f}) {
-        std::vector<float> values = float_values(n, scale, 41), got = rounded_at_random(values, 4242);
-        double sum = 0.0;
-        for (size_t i = 0; i < got.size(); i++) {
-            float low, high;
-            neighbours(values[i], &low, &high);
-            CHECK(t, got[i] == low || got[i] == high, "%.9g became %.9g", values[i], got[i]);
-            if (high != low) { sum += ((double)got[i] - values[i]) / fabs((double)high - low); }
-        }
-        CHECK(t, fabs(sum / n) <= 2.5 / sqrt((double)n), "scale %g: mean error %g", scale, sum / n);
-    }
-}
-
-// One value between 1 and its neighbour 1 + 2^-7, at a known fraction of the way: over many elements of one update, and
-// over many updates of one element.
-TEST(test_rounding_frequency) {
-    const int n = 4096, updates = 256;
-    for (double fraction : {1.0 / 65536.0, 0.1, 0.5, 0.9}) {
-        float x = (float)(1.0 + fraction / 128.0);
-        double part = sizeof(floatX) == sizeof(float) ? 0.0 : fraction, elements = 0.0, times = 0.0;
-        for (float sign : {1.0f, -1.0f}) {
-            for (float got : rounded_at_random(std::vector<float>(n, sign * x), 99)) {
-                elements += sign * got == 1.0078125f;
-            }
-        }
-        for (int64_t update = 1; update <= updates; update++) {
-            times += rounded_at_random({x}, rounding_key(5, update))[0] == 1.0078125f;
-        }
-        double deviation = 5.0 * sqrt(part * (1.0 - part));
-        CHECK(t, fabs(elements / (2.0 * n) - part) <= deviation / sqrt(2.0 * n) + 1.0 / n,
-              "fraction %g: %g of the elements", fraction, elements / (2.0 * n));
-        CHECK(t, fabs(times / updates - part) <= deviation / sqrt((double)updates) + 1.0 / updates,
-              "fraction %g: %g of the updates", fraction, times / updates);
-    }
-}
-
-// What floatX holds exactly stays, infinities included; a NaN stays one, even if all its bits are in the lower half.
-TEST(test_rounding_exact_values) {
+// Values of all sizes, at all fractions between two neighbours, to the last bit. Infinities stay. A NaN stays one, even
+// if all its bits are in the lower half.
+TEST(test_rounding) {
     std::vector<float> values = random_values(1000, 1.0f, 42);
-    values.insert(values.end(), {0.0f, -0.0f, 1.0f, -1.0f, FLT_MIN, INFINITY, -INFINITY, rounded(3e38f)});
-    for (uint64_t key : {(uint64_t)1, (uint64_t)2, (uint64_t)3}) {
+    for (float scale : {1.0f, 1e-30f, 1e30f}) {
+        for (float x : float_values(20000, scale, 41)) { values.push_back(x); }
+    }
+    values.insert(values.end(), {0.0f, -0.0f, FLT_MIN, INFINITY, -INFINITY, rounded(3e38f)});
+    for (uint64_t key : {(uint64_t)4242, rounding_key(5, 1), rounding_key(5, 2)}) {
         std::vector<float> got = rounded_at_random(values, key);
         for (size_t i = 0; i < got.size(); i++) {
-            CHECK(t, got[i] == values[i] && signbit(got[i]) == signbit(values[i]), "%.9g became %.9g", values[i],
-                  got[i]);
+            float want = rounded_by(values[i], key, i);
+            CHECK(t, got[i] == want && signbit(got[i]) == signbit(want), "%.9g became %.9g, expected %.9g", values[i],
+                  got[i], want);
         }
     }
     uint32_t bits = 0x7f800001u;
@@ -519,57 +419,35 @@ TEST(test_rounding_exact_values) {
     for (float got : rounded_at_random({NAN, -NAN, hidden}, 7)) { CHECK(t, isnan(got), "a NaN became %g", got); }
 }
 
-// The first index whose 16 random bits are these.
-static int64_t index_with_bits(uint64_t key, uint32_t bits) {
-    int64_t index = 0;
-    while ((rounding_bits(key, (uint64_t)index) & 0xffffu) != bits) { index++; }
-    return index;
-}
-
-// To the last bit: a value k/65536 of the way goes up for exactly k of the 65536 possible draws, the largest ones.
-TEST(test_rounding_thresholds) {
-    const uint32_t draws[] = {0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff}, parts[] = {0, 1, 2, 0x7fff, 0x8000, 0xffff};
-    for (uint32_t draw : draws) {
-        int64_t index = index_with_bits(31, draw);
-        for (uint32_t part : parts) {
-            uint32_t bits = 0x3f800000u + part; // 1 and a fraction
-            float x, low, high;
-            memcpy(&x, &bits, sizeof(x));
-            neighbours(x, &low, &high);
-            DeviceArray<float> master(std::vector<float>{x});
-            DeviceArray<floatX> param(1);
-            params_from_master(param.data, master.data, 1, index, 31, true, 0);
-            float got = param.get()[0], want = draw + part >= 0x10000u ? high : low;
-            CHECK(t, got == want, "part %x, draw %x: %.9g, expected %.9g", part, draw, got, want);
-        }
+// The draws are even: over many elements of one update, and over many updates of one element. The mean of n numbers
+// that are even between 0 and 1 has a standard deviation of 1 / sqrt(12 n); 5 times that but once in a million keys.
+TEST(test_rounding_draws) {
+    const int n = 20000;
+    double elements = 0.0, updates = 0.0;
+    for (int i = 0; i < n; i++) {
+        elements += (rounding_bits(99, (uint64_t)i) & 0xffffu) / 65536.0;
+        updates += (rounding_bits(rounding_key(5, i), 0) & 0xffffu) / 65536.0;
     }
+    CHECK(t, fabs(elements / n - 0.5) <= 5.0 / sqrt(12.0 * n), "a mean of %g over the elements", elements / n);
+    CHECK(t, fabs(updates / n - 0.5) <= 5.0 / sqrt(12.0 * n), "a mean of %g over the updates", updates / n);
 }
 
-// From the master copy come the bits that the update left, whole or in shards; or the nearest.
+// In shards, whose elements keep their numbers, or to the nearest. Nothing behind the last element is written.
 TEST(test_params_from_master) {
     for (int64_t n : {1, 5, 1027}) {
-        UpdateArrays arrays(n);
-        arrays.update(6);
-        uint64_t want = arrays.params.hash();
-        DeviceArray<floatX> again(n), shards(n), nearest(n);
-        params_from_master(again.data, arrays.master.data, n, 0, rounding_key(TEST_SEED, 6), true, 0, 64);
-        CHECK(t, again.hash() == want, "%lld elements: other bits than the update's", (long long)n);
-        for (uint64_t key : {rounding_key(TEST_SEED + 1, 6), rounding_key(TEST_SEED, 7)}) { // fp32 is never rounded
-            params_from_master(again.data, arrays.master.data, n, 0, key, true, 0);
-            CHECK(t, n < 1000 || (again.hash() == want) == PRECISION_IS_FP32, "another seed or update, equal bits");
+        std::vector<float> values = float_values(n, 0.5f, 43), at_random = values, to_nearest = values;
+        for (size_t i = 0; i < values.size(); i++) {
+            at_random[i] = rounded_by(values[i], 9, i), to_nearest[i] = rounded(values[i]);
         }
+        DeviceArray<float> master(values);
+        DeviceArray<floatX> shards(n + 9), nearest(n + 9);
         for (int64_t begin = 0, end; begin < n; begin = end) { // 3, then 256: as many as a block's threads do, and 3
             end = min_i64(begin == 0 ? 3 : begin + 256, n);
-            params_from_master(shards.data + begin, arrays.master.data + begin, end - begin, begin,
-                               rounding_key(TEST_SEED, 6), true, 0, 64);
+            params_from_master(shards.data + begin, master.data + begin, end - begin, begin, 9, true, 0, 64);
         }
-        CHECK(t, shards.hash() == want, "%lld elements: other bits in shards", (long long)n);
-        params_from_master(nearest.data, arrays.master.data, n, 0, 0, false, 0);
-        std::vector<float> got = nearest.get(), master = arrays.master.get();
-        for (size_t i = 0; i < got.size(); i++) {
-            CHECK(t, got[i] == rounded(master[i]), "%.9g became %.9g, expected %.9g", master[i], got[i],
-                  rounded(master[i]));
-        }
+        params_from_master(nearest.data, master.data, n, 0, 0, false, 0);
+        check_equal(t, "in shards", shards.first(t, "in shards", n), at_random);
+        check_equal(t, "to the nearest", nearest.first(t, "to the nearest", n), to_nearest);
     }
 }
 
