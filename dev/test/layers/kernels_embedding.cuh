@@ -20,28 +20,6 @@ static const EmbeddingShape embedding_shapes[] = {{1, 1, 8, 1, 1},     {3, 5, 24
                                                   {1, 3, 1280, 3, 3},  {1, 2, 1600, 3, 2}, {1, 3, 1920, 3, 4},
                                                   {1, 2, 2880, 3, 2},  {1, 3, 3456, 3, 5}, {1, 1, 12288, 2, 1}};
 
-static void embedding_check_forward(Test *t, EmbeddingShape s, int block_size) {
-    int64_t N = (int64_t)s.B * s.T, n = N * s.C;
-    std::vector<float> wte = random_values((int64_t)s.V * s.C, 1.0f, 1),
-                       wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
-    std::vector<int32_t> tokens = random_ids(N, s.V, 3);
-    std::vector<float> want((size_t)n);
-    cpu_embedding_forward(want.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, s.C);
-    for (float &x : want) { x = rounded(x); }
-
-    DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + 40 * s.C);
-    DeviceArray<int32_t> d_tokens(tokens);
-    embedding_forward(d_out.data, d_tokens.data, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, NULL, block_size);
-    std::string what = format("out, C %d, block %d", s.C, block_size);
-    // One sum, rounded once: no other bits are right.
-    check_equal(t, what, d_out.first(t, what, n), want);
-}
-
-TEST(test_embedding_forward) {
-    for (const EmbeddingShape &shape : embedding_shapes) { embedding_check_forward(t, shape, 256); }
-    for (int block_size : {32, 96, 1024}) { embedding_check_forward(t, {3, 11, 80, 50, 16}, block_size); }
-}
-
 static void embedding_check_order(Test *t, const std::vector<int32_t> &tokens, int V) {
     std::vector<int32_t> order(tokens.size(), -1), want(tokens.size()), counts((size_t)V + 1);
     for (size_t i = 0; i < want.size(); i++) { want[i] = (int32_t)i; }
@@ -80,35 +58,64 @@ static EmbeddingGradients embedding_run_backward(const EmbeddingShape &s, const 
     return {d_dwte.get(), d_dwpe.get()};
 }
 
-// Rows of dwte whose token does not occur, and rows T .. maxT-1 of dwpe, must keep their bits: they are compared too.
-static void embedding_check_backward(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens,
-                                     int block_size = 256) {
-    std::vector<float> dout = random_eighths((int64_t)s.B * s.T * s.C, 5);
-    EmbeddingGradients want = {random_eighths((int64_t)s.V * s.C, 6), random_eighths((int64_t)s.maxT * s.C, 7)};
-    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, want, block_size);
-    for (int step = 0; step < 2; step++) {
-        cpu_embedding_backward(want.dwte.data(), want.dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C);
-    }
-    std::string shape = format(", N %d, C %d, V %d", s.B * s.T, s.C, s.V);
-    check_equal(t, "dwte" + shape, got.dwte, want.dwte);
-    check_equal(t, "dwpe" + shape, got.dwpe, want.dwpe);
+// The rows of wpe or dwpe at these positions; for the CPU, whose rows begin at position 0.
+static std::vector<float> embedding_rows_at(const std::vector<float> &from, const std::vector<int32_t> &positions,
+                                            int C) {
+    std::vector<float> rows;
+    for (int32_t p : positions) { rows.insert(rows.end(), from.begin() + p * C, from.begin() + (p + 1) * C); }
+    return rows;
 }
 
-TEST(test_embedding_backward) {
+// The forward, with positions and without, and the backward. tokens (N) are in -1 .. V-1: -1 is another rank's. For the
+// CPU it is token V, whose row of wte is 0. place: of a rank that has some of the positions; NULL: of one that has all.
+// Rows of dwte whose token does not occur, and rows of dwpe that have no position here, must keep their bits: they are
+// compared too.
+static void embedding_check(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens, int block_size = 256,
+                            const ContextPlace *place = NULL) {
+    int64_t n = (int64_t)tokens.size() * s.C;
+    size_t own = (size_t)(s.V * s.C), all = own + (size_t)s.C;
+    std::string name = format(", N %d, C %d, V %d, block %d", s.B * s.T, s.C, s.V, block_size);
+    std::vector<int32_t> cpu_tokens = tokens;
+    std::replace(cpu_tokens.begin(), cpu_tokens.end(), -1, s.V);
+    std::vector<float> wte = random_values((int64_t)own, 1.0f, 1), wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
+    DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + 40 * s.C);
+    std::vector<int32_t> positions;
+    for (int i = 0; i < s.T; i++) { positions.push_back(place != NULL ? context_position(place, i) : i); }
+    DeviceArray<int32_t> d_tokens(tokens);
+    wte.resize(all, 0.0f);
+    for (bool with_positions : {true, false}) {
+        std::vector<float> want((size_t)n), rows = embedding_rows_at(wpe, positions, s.C);
+        if (!with_positions) { std::fill(rows.begin(), rows.end(), 0.0f); }
+        cpu_embedding_forward(want.data(), cpu_tokens.data(), wte.data(), rows.data(), s.B, s.T, s.C);
+        for (float &x : want) { x = rounded(x); } // one sum, rounded once: no other bits are right
+        embedding_forward(d_out.data, d_tokens.data, d_wte.data, with_positions ? d_wpe.data : NULL, s.B, s.T, s.C, 0,
+                          place, block_size);
+        check_equal(t, "out" + name, d_out.first(t, "out" + name, n), want);
+    }
+    std::vector<float> dout = random_eighths(n, 5);
+    EmbeddingGradients start = {random_eighths((int64_t)own, 6), random_eighths((int64_t)s.maxT * s.C, 7)};
+    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, start, block_size, place), want = start;
+    want.dwte.resize(all);
+    std::vector<float> rows = embedding_rows_at(want.dwpe, positions, s.C);
+    for (int step = 0; step < 2; step++) {
+        cpu_embedding_backward(want.dwte.data(), rows.data(), dout.data(), cpu_tokens.data(), s.B, s.T, s.C);
+    }
+    want.dwte.resize(own);
+    for (size_t i = 0; i < rows.size(); i++) {
+        want.dwpe[(size_t)positions[i / (size_t)s.C] * (size_t)s.C + i % (size_t)s.C] = rows[i];
+    }
+    check_equal(t, "dwte" + name, got.dwte, want.dwte);
+    check_equal(t, "dwpe" + name, got.dwpe, want.dwpe);
+}
+
+TEST(test_embedding) {
     auto check = [&](const EmbeddingShape &s, int block_size) {
-        embedding_check_backward(t, s, random_ids((int64_t)s.B * s.T, s.V, 8), block_size);
+        embedding_check(t, s, random_ids((int64_t)s.B * s.T, s.V, 8), block_size);
     };
     for (const EmbeddingShape &shape : embedding_shapes) { check(shape, 256); }
     check({7, 75, 72, 40, 80}, 256);
-    for (int block_size : {32, 64, 1024}) { check({3, 11, 80, 5, 16}, block_size); }
-}
-
-// One token in all rows: around the length at which the whole block takes over, and around one tile and two.
-TEST(test_embedding_backward_one_token) {
-    for (int N : {31, 32, 33, 34, 511, 512, 513, 1025}) {
-        embedding_check_backward(t, {1, N, 24, 3, N}, std::vector<int32_t>((size_t)N, 1));
-    }
-    embedding_check_backward(t, {103, 5, 72, 2, 8}, std::vector<int32_t>(515, 0));
+    check({103, 5, 72, 1, 8}, 256); // one token in all rows
+    for (int block_size : {32, 64, 96, 1024}) { check({3, 11, 80, 5, 16}, block_size); }
 }
 
 // Rows in random order whose tokens come in these numbers, token 0 first: where runs begin and end in the sorted order
@@ -124,7 +131,7 @@ static std::vector<int32_t> embedding_runs(const std::vector<int> &lengths) {
 }
 
 // Runs on both sides of a tile's border (512), across it, and as close together as long ones can be.
-TEST(test_embedding_backward_runs) {
+TEST(test_embedding_runs) {
     const std::vector<int> cases[] = {
         {480, 32, 1, 33},           // ends at the border, short
         {479, 33, 31, 32},          // ends at the border, long
@@ -135,16 +142,24 @@ TEST(test_embedding_backward_runs) {
         {0, 33, 33, 33, 0, 33, 33}, // long ones next to each other, tokens that do not occur between them
         {1, 32, 33, 32, 33, 1, 34}, // in turns
         {300, 0, 300, 300, 300, 1}, // several tiles each
+        {0, 31},                    // one token in all rows: around the length at which the whole block takes over,
+        {0, 32},
+        {0, 33},
+        {0, 34},
+        {0, 511}, // and around one tile and two
+        {0, 512},
+        {0, 513},
+        {0, 1025},
     };
     for (const std::vector<int> &lengths : cases) {
         std::vector<int32_t> tokens = embedding_runs(lengths);
         int N = (int)tokens.size();
-        embedding_check_backward(t, {1, N, 8, (int)lengths.size(), N}, tokens);
+        embedding_check(t, {1, N, 8, (int)lengths.size(), N}, tokens);
     }
 }
 
 // Sums that are not exact: within the tolerance of the longest, and equal bits in any order of blocks and warps.
-TEST(test_embedding_backward_rounding) {
+TEST(test_embedding_rounding) {
     EmbeddingShape s = {9, 75, 40, 12, 80};
     int64_t N = (int64_t)s.B * s.T;
     std::vector<int32_t> tokens = random_ids(N, s.V, 13);
@@ -163,54 +178,6 @@ TEST(test_embedding_backward_rounding) {
     check_values(t, "dwpe", got.dwpe, want.dwpe, sum_tolerance(s.B) * largest(want.dwpe), 0.0);
 }
 
-// ---- Tokens and positions of other ranks ----
-
-// The rows of wpe or dwpe at these positions; for the CPU, whose rows begin at position 0.
-static std::vector<float> embedding_rows_at(const std::vector<float> &from, const std::vector<int32_t> &positions,
-                                            int C) {
-    std::vector<float> rows;
-    for (int32_t p : positions) { rows.insert(rows.end(), from.begin() + p * C, from.begin() + (p + 1) * C); }
-    return rows;
-}
-
-// tokens (N) are in -1 .. V-1. For the CPU token -1 is token V, whose row of wte is 0.
-static void embedding_check_shared(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens,
-                                   const ContextPlace &place) {
-    int64_t n = (int64_t)tokens.size() * s.C;
-    size_t own = (size_t)(s.V * s.C), all = own + (size_t)s.C;
-    std::vector<int32_t> cpu_tokens = tokens;
-    std::replace(cpu_tokens.begin(), cpu_tokens.end(), -1, s.V);
-    std::vector<float> wte = random_values((int64_t)own, 1.0f, 1), wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
-    DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + s.C);
-    std::vector<int32_t> positions;
-    for (int i = 0; i < s.T; i++) { positions.push_back(context_position(&place, i)); }
-    DeviceArray<int32_t> d_tokens(tokens);
-    wte.resize(all, 0.0f);
-    for (bool with_positions : {true, false}) {
-        std::vector<float> want((size_t)n), rows = embedding_rows_at(wpe, positions, s.C);
-        if (!with_positions) { std::fill(rows.begin(), rows.end(), 0.0f); }
-        cpu_embedding_forward(want.data(), cpu_tokens.data(), wte.data(), rows.data(), s.B, s.T, s.C);
-        for (float &x : want) { x = rounded(x); }
-        embedding_forward(d_out.data, d_tokens.data, d_wte.data, with_positions ? d_wpe.data : NULL, s.B, s.T, s.C, 0,
-                          &place);
-        check_equal(t, "out of shared tokens", d_out.first(t, "out", n), want);
-    }
-    std::vector<float> dout = random_eighths(n, 5);
-    EmbeddingGradients start = {random_eighths((int64_t)own, 6), random_eighths((int64_t)s.maxT * s.C, 7)};
-    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, start, 256, &place), want = start;
-    want.dwte.resize(all);
-    std::vector<float> rows = embedding_rows_at(want.dwpe, positions, s.C);
-    for (int step = 0; step < 2; step++) {
-        cpu_embedding_backward(want.dwte.data(), rows.data(), dout.data(), cpu_tokens.data(), s.B, s.T, s.C);
-    }
-    want.dwte.resize(own);
-    for (size_t i = 0; i < rows.size(); i++) {
-        want.dwpe[(size_t)positions[i / (size_t)s.C] * (size_t)s.C + i % (size_t)s.C] = rows[i];
-    }
-    check_equal(t, "dwte of shared tokens", got.dwte, want.dwte);
-    check_equal(t, "dwpe of shared positions", got.dwpe, want.dwpe);
-}
-
 // No token, some and all are another rank's. Their run, which comes first, ends beside long and short runs and at the
 // border of a tile. A rank has the second and the seventh eighth of the positions.
 TEST(test_embedding_shared) {
@@ -220,7 +187,8 @@ TEST(test_embedding_shared) {
         std::vector<int32_t> tokens = embedding_runs(lengths);
         for (int32_t &token : tokens) { token--; }
         int N = (int)tokens.size(), B = N % 2 == 0 ? 2 : 1, T = N / B;
-        embedding_check_shared(t, {B, T, 24, 3, 4 * T}, tokens, {4, 1, 4 * T});
+        const ContextPlace place = {4, 1, 4 * T};
+        embedding_check(t, {B, T, 24, 3, 4 * T}, tokens, 256, &place);
     }
 }
 
