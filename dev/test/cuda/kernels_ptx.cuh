@@ -35,8 +35,7 @@ TEST(test_ptx_copies) {
     DeviceArray<int32_t> inp(values), out(3 * COPIES * 4);
     ptx_copies_kernel<<<1, COPIES>>>(reinterpret_cast<int4 *>(out.data), reinterpret_cast<const int4 *>(inp.data));
     cuda_check_launch("ptx_copies_kernel");
-    std::vector<int32_t> got(out.count);
-    cuda_check(cudaMemcpy(got.data(), out.data, got.size() * sizeof(int32_t), cudaMemcpyDeviceToHost));
+    std::vector<int32_t> got = out.raw();
     for (int i = 0; i < COPIES * 4; i++) {
         int32_t partial = i % 4 * 4 < BYTES(i / 4) ? values[COPIES * 4 + i] : 0;
         CHECK(t, got[i] == values[i], "group 0, word %d: got %d, want %d", i, got[i], values[i]);
@@ -66,11 +65,10 @@ static __global__ void ptx_ldmatrix_kernel(uint32_t *out) {
 }
 
 TEST(test_ptx_ldmatrix) {
-    DeviceArray<int32_t> out(8 * 32);
-    ptx_ldmatrix_kernel<<<1, 32>>>(reinterpret_cast<uint32_t *>(out.data));
+    DeviceArray<uint32_t> out(8 * 32);
+    ptx_ldmatrix_kernel<<<1, 32>>>(out.data);
     cuda_check_launch("ptx_ldmatrix_kernel");
-    std::vector<uint32_t> got((size_t)out.count);
-    cuda_check(cudaMemcpy(got.data(), out.data, got.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+    std::vector<uint32_t> got = out.raw();
     for (int kind = 0; kind < 2; kind++) {
         for (int i = 0; i < 4; i++) {
             for (int lane = 0; lane < 32; lane++) {
@@ -140,40 +138,28 @@ TEST(test_ptx_mma) {
     }
 }
 
-// ---- ex2 ----
+// ---- ex2 and rcp ----
 
-static __global__ void ptx_exp2_kernel(float *out, const float *inp, int n) {
+template <bool RECIPROCAL> static __global__ void ptx_function_kernel(float *out, const float *inp, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) { out[i] = exp2_approx(inp[i]); }
+    if (i < n) { out[i] = RECIPROCAL ? reciprocal_approx(inp[i]) : exp2_approx(inp[i]); }
 }
 
-TEST(test_ptx_exp2) {
-    std::vector<float> x = {0.0f, -0.0f, 1.0f, -1.0f, -125.0f, 127.0f, -INFINITY, -200.0f, -1e30f}, want;
+TEST(test_ptx_functions) {
+    std::vector<float> x = {0.0f, -0.0f, 1.0f, -1.0f, -125.0f, 127.0f, -INFINITY, -200.0f, -1e30f}, powers, inverses;
+    std::vector<float> y = {1.0f, -2.0f, INFINITY, -INFINITY, 1e37f, -1e-37f};
     for (int i = 0; i < 500; i++) { x.push_back((float)(i - 250) * 0.493f); }
-    for (float value : x) { want.push_back((float)exp2((double)value)); }
-    DeviceArray<float> inp(x), out((int64_t)x.size());
-    ptx_exp2_kernel<<<blocks_for(inp.count, 64), 64>>>(out.data, inp.data, (int)inp.count);
-    cuda_check_launch("ptx_exp2_kernel");
-    check_values(t, "exp2", out.get(), want, 0.0, 2 * FLT_EPSILON); // 2 units in the last place; exact where it is 0
-    std::vector<float> got = out.get();
+    for (int i = 1; i < 500; i++) { y.push_back((float)i * 0.0371f); }
+    for (float value : x) { powers.push_back((float)exp2((double)value)); }
+    for (float value : y) { inverses.push_back((float)(1.0 / (double)value)); }
+    DeviceArray<float> d_x(x), d_y(y), out(d_x.count), out_y(d_y.count);
+    ptx_function_kernel<false><<<blocks_for(d_x.count, 64), 64>>>(out.data, d_x.data, (int)d_x.count);
+    ptx_function_kernel<true><<<blocks_for(d_y.count, 64), 64>>>(out_y.data, d_y.data, (int)d_y.count);
+    cuda_check_launch("ptx_function_kernel");
+    std::vector<float> got = out.get(); // both are off by units in the last place, and exact where a result is 0
+    check_values(t, "exp2", got, powers, 0.0, 2 * FLT_EPSILON);
+    check_values(t, "rcp", out_y.get(), inverses, 0.0, FLT_EPSILON);
     CHECK(t, got[0] == 1.0f && got[1] == 1.0f, "2^0 is %.9g, 2^-0 is %.9g", (double)got[0], (double)got[1]);
-}
-
-// ---- rcp ----
-
-static __global__ void ptx_reciprocal_kernel(float *out, const float *inp, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) { out[i] = reciprocal_approx(inp[i]); }
-}
-
-TEST(test_ptx_reciprocal) {
-    std::vector<float> x = {1.0f, -2.0f, INFINITY, -INFINITY, 1e37f, -1e-37f}, want;
-    for (int i = 1; i < 500; i++) { x.push_back((float)i * 0.0371f); }
-    for (float value : x) { want.push_back((float)(1.0 / (double)value)); }
-    DeviceArray<float> inp(x), out((int64_t)x.size());
-    ptx_reciprocal_kernel<<<blocks_for(inp.count, 64), 64>>>(out.data, inp.data, (int)inp.count);
-    cuda_check_launch("ptx_reciprocal_kernel");
-    check_values(t, "rcp", out.get(), want, 0.0, FLT_EPSILON); // 1 unit in the last place; exact where it is 0
 }
 
 // A program without machine code for a GPU needs a driver that translates its PTX, and says what to do without one.
