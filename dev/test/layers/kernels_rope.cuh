@@ -54,17 +54,6 @@ TEST(test_rope_against_cpu) {
     check_rope(t, 2, 2, 70, 10, 26);
 }
 
-// The backward undoes the forward, but for two roundings of pairs that keep their length.
-TEST(test_rope_backward_undoes_forward) {
-    const int T = 9, NH = 4, KV = 2, HS = 32, N = 18;
-    std::vector<float> x = random_values(N * (NH + 2 * KV) * HS, 1.0f, 42);
-    DeviceArray<floatX> qkv(x);
-    DeviceArray<float> angles(rope_angles(T, HS));
-    rope_forward(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
-    rope_backward(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
-    check_values(t, "forward and backward", qkv.get(), x, 2.0 * FLOATX_EPSILON * largest(x), 0.0);
-}
-
 TEST(test_rope_schedules) {
     for (int HS : {64, 26}) {
         const int T = 7, NH = 3, KV = 1, N = 14;
