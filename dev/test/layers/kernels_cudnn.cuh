@@ -15,11 +15,10 @@ static void cudnn_environment(const char *value) {
     }
 }
 
-static CudnnShape cudnn_shape(AttentionShape s, bool deterministic = true) { return {s, deterministic}; }
-
 // A forward and a backward by cuDNN with the arrays of an AttentionRun. chunk 0: the usual one. All memory that cuDNN
 // is given to work in holds NaN bytes (0xff) before.
 struct CudnnRun {
+    CudnnShape shape;
     AttentionRun arrays;
     CudnnAttention att;
     DeviceArray<float> forward_workspace, backward_workspace;
@@ -27,10 +26,7 @@ struct CudnnRun {
 
     CudnnRun(AttentionShape s, const std::vector<float> &qkv, const std::vector<float> &dout, int chunk,
              bool deterministic = true)
-        : CudnnRun(s, cudnn_shape(s, deterministic), qkv, dout, chunk) {}
-    CudnnRun(AttentionShape s, CudnnShape shape, const std::vector<float> &qkv, const std::vector<float> &dout,
-             int chunk)
-        : arrays(s, qkv, dout), forward_workspace(CUDNN_ATT_SLACK / 4),
+        : shape({s, deterministic}), arrays(s, qkv, dout), forward_workspace(CUDNN_ATT_SLACK / 4),
           backward_workspace(cudnn_att_backward_bytes(&shape) / 4 + 1) {
         cudnn_att_open(&att, &shape, chunk > 0 ? chunk : cudnn_att_chunk(&shape), &error);
     }
@@ -85,11 +81,7 @@ TEST(test_cudnn_agrees) {
     check_cudnn(t, {{2, 128, 2, 2, 64}, {3, 128, 3, 3, 8}, {1, 256, 1, 1, 80}, {1, 128, 2, 2, 128}}, true);
     check_cudnn(t, {{1, 128, 9, 3, 8}}, true);
     if (!test_is_quick()) { check_cudnn(t, {{2, 128, 4, 2, 64}, {1, 256, 4, 1, 80}, {1, 128, 8, 1, 128}}, true); }
-}
-
-// --deterministic 0: the function is unchanged, but its bits may be any.
-TEST(test_cudnn_atomics) {
-    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    // --deterministic 0: the function is unchanged, but its bits may be any.
     check_cudnn(t, {{2, 256, 1, 1, 64}, {1, 128, 2, 2, 80}, {1, 128, 1, 1, 128}, {1, 128, 4, 2, 8}}, false);
 }
 
@@ -134,7 +126,7 @@ TEST(test_cudnn_chunks) {
 static void expect_no_cudnn(Test *t, AttentionShape s, const char *says) {
     CudnnAttention att;
     Error error = {};
-    CudnnShape shape = cudnn_shape(s);
+    CudnnShape shape = {s, true};
     bool open = cudnn_att_open(&att, &shape, cudnn_att_chunk(&shape), &error);
     CHECK(t, !open && strstr(error.text, says) != NULL, "%s: \"%s\" does not say \"%s\"", attention_name(s).c_str(),
           error.text, says);

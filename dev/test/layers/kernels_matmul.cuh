@@ -11,7 +11,7 @@ struct MatmulContext {
     CublasContext context;
     DeviceArray<uint8_t> workspace;
 
-    explicit MatmulContext(bool tf32 = false) : workspace(1 << 20) {
+    explicit MatmulContext(bool tf32 = false, int64_t bytes = 1 << 20) : workspace(bytes) {
         Error error;
         if (!cublas_open(&context, tf32, &error)) {
             fprintf(stderr, "%s\n", error.text);

@@ -6,7 +6,7 @@
 #define KERNELS_TERMS_CUH
 
 #include "llmc/layers/linear.cuh"
-#include "dev/test/layers/gpu_test.h"
+#include "dev/test/layers/kernels_matmul.cuh"
 
 #ifdef GPT2_EMU
 #define TERMS_SHRINK 16
@@ -93,24 +93,10 @@ static void check_layer_terms(Test *t, CublasContext *context, const Linear &l, 
     check_terms(t, context, linear_backward_input_problem(l, N, false), model);
 }
 
-// A context with the workspace of training.
-struct TermsContext {
-    CublasContext context;
-    DeviceArray<uint8_t> workspace;
-
-    TermsContext() : workspace(CUBLAS_WORKSPACE / TERMS_SHRINK) {
-        Error error;
-        setenv("EMU_CUBLASLT_FAULT", "tail", 1);
-        if (!cublas_open(&context, true, &error)) {
-            fprintf(stderr, "%s\n", error.text);
-            exit(EXIT_FAILURE);
-        }
-        cublas_set_workspace(&context, workspace.data, (size_t)workspace.count);
-    }
-    ~TermsContext() {
-        cublas_close(&context);
-        unsetenv("EMU_CUBLASLT_FAULT");
-    }
+// A context with the workspace of training. The emulator leaves out terms where the real algorithms are said to.
+struct TermsContext : MatmulContext {
+    TermsContext() : MatmulContext(true, CUBLAS_WORKSPACE / TERMS_SHRINK) { setenv("EMU_CUBLASLT_FAULT", "tail", 1); }
+    ~TermsContext() { unsetenv("EMU_CUBLASLT_FAULT"); }
 };
 
 // The batch of each model is one that an H100 has room for. The head takes 8192 rows at a time.
