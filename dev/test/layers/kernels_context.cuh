@@ -215,39 +215,4 @@ TEST(test_context_schedules) {
     }
 }
 
-// ---- Copies ----
-
-TEST(test_context_copies) {
-    for (AttentionShape s : {AttentionShape{2, 30, 3, 1, 8}, AttentionShape{1, 24, 4, 2, 132}}) {
-        int size = 3;
-        AttentionShape own = rank_shape(s, size);
-        int64_t W = 2 * s.KV * s.HS, width = attention_width(s), C = channels_of(s), part = (int64_t)s.B * own.T * W;
-        std::string name = context_name(s, size);
-        std::vector<float> whole = random_values(size * part, 1.0f, 64), by_rank;
-        for (int rank = 0; rank < size; rank++) {
-            std::vector<float> rows = rank_rows(whole, {size, rank, s.T}, W);
-            by_rank.insert(by_rank.end(), rows.begin(), rows.end());
-        }
-        DeviceArray<floatX> positions(whole), ranks(by_rank), ordered(size * part), split(size * part);
-        context_order_kv(ordered.data, ranks.data, own, size, 0);
-        context_split_dkv(split.data, positions.data, own, size, 0);
-        check_equal(t, name + ": context_order_kv", ordered.get(), whole);
-        check_equal(t, name + ": context_split_dkv", split.get(), by_rank);
-
-        std::vector<float> qkv = random_values(inputs_of(own), 1.0f, 65), kv((size_t)part);
-        DeviceArray<floatX> rows(qkv), packed(part), unpacked(inputs_of(own));
-        context_pack_kv(packed.data, rows.data, own, 0);
-        context_unpack_dkv(unpacked.data, packed.data, own, 0);
-        std::vector<float> got = unpacked.get();
-        for (int64_t i = 0; i < part; i++) { kv[(size_t)i] = qkv[(size_t)(i / W * width + C + i % W)]; }
-        check_equal(t, name + ": context_pack_kv", packed.get(), kv);
-        int64_t bad = 0;
-        for (int64_t i = 0; i < inputs_of(own); i++) {
-            bool stays = i % width < C;
-            bad += stays ? !isnan(got[(size_t)i]) : got[(size_t)i] != qkv[(size_t)i];
-        }
-        CHECK(t, bad == 0, "%s: context_unpack_dkv left %lld wrong values", name.c_str(), (long long)bad);
-    }
-}
-
 #endif // KERNELS_CONTEXT_CUH
