@@ -1,5 +1,5 @@
-"""Runs with --auto: what it chooses is what runs, on one rank and several, and a run goes on with another choice.
-./train_gpt2emu (make train_gpt2emu). What --auto says without a GPU: test_gpu_plan.py.
+"""Runs with --auto: what it chooses is what runs, on one rank and several. ./train_gpt2emu (make train_gpt2emu).
+The rule, and that a choice fits to the byte: test_gpu_choices.c. What --auto says without a GPU: test_gpu_plan.py.
 """
 import re
 
@@ -53,38 +53,6 @@ def test_what_it_chooses_is_what_runs():
         assert f"batch       {B} sequences x 16 tokens x {SEQUENCES // B} micro-batches" in out, out
         options = record_of(folder)["options"]
         assert (options["batch-size"], options["recompute"], options["auto"]) == (str(B), str(level), "1"), options
-
-
-def test_goes_on_with_another_choice():
-    """On a GPU with less memory. A step has the same sequences as before, so nothing need be allowed."""
-    whole = cli.new_folder("whole")
-    straight = single(*RUN, "--auto", "-n", 1, "-o", whole)
-    assert chosen(straight) == (SEQUENCES, 0), straight
-    parts = cli.stopped_after(1, whole)
-    out = single(*RUN, "--auto", "--gpu-memory", room_for_4(*RUN), "-n", 1, "-o", parts, "--resume")
-    B, level = chosen(out)
-    assert 1 < B < SEQUENCES, out
-    want, got = cli.losses(straight)[1:], cli.losses(out)
-    assert len(got) == 1 and all(abs(a - b) <= 2**-8 * a for a, b in zip(want, got)), (want, got)
-    found = record_of(parts)
-    assert (found["options"]["batch-size"], found["options"]["recompute"]) == (str(B), str(level)), found
-    assert [start["step"] for start in found["starts"]] == [0, 1], found
-
-
-@pytest.mark.long
-def test_lowest_level_that_fits():
-    """Without --auto and -r, said and recorded. Where none fits, the last one says what is missing."""
-    run, folder = [*RUN, "-b", 4], cli.new_folder("level")
-    for level in (1, 3):
-        memory = repr((planned(*run, "-r", level) + RESERVE) / 2**30)
-        out = single(*run, "--gpu-memory", memory, "-o", folder, "--overwrite")
-        assert re.search(rf"^auto +--recompute {level}: fits into ", out, re.M), out
-        assert record_of(folder)["options"]["recompute"] == str(level), (level, out)
-    assert re.search("^auto +--recompute 0: ", single(*run), re.M)
-    gpu_program.refused(*run, "--gpu-memory", 0.01, says=["--gpu-memory: nothing fits: --batch-size 4 --recompute 3",
-                                                          "lower --batch-size, use more GPUs"])
-    need = f"memory plan: needs {planned(*run, '-r', 3) / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free"
-    gpu_program.refused(*run, says=[need, "--batch-size", "--plan"], out_says=["memory "], EMU_MEMORY="1")
 
 
 @pytest.mark.long

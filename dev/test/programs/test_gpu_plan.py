@@ -1,4 +1,4 @@
-"""What --plan tells about GPUs: the memory of one, what a step sends, whether the run fits, and what --auto chooses.
+"""What --plan tells about GPUs: the memory of one, what a step sends, whether the run fits, and what --auto refuses.
 The documents' tables of memory. No GPU, no NCCL and no MPI are needed."""
 import os
 import re
@@ -83,51 +83,8 @@ def test_plans_for_the_gpu_here():
 # ---- --auto ----
 
 
-def automatic(memory, *arguments):
-    """What --auto chooses for this memory, and its bytes."""
-    out = plan(*arguments, "--auto", "--gpu-memory", gib(memory))
-    found = re.search(r"^auto +(?:--batch-size (\d+) )?--recompute (\d): fits into ", out, re.M)
-    return found[1] and int(found[1]), int(found[2]), planned_bytes(out)
-
-
-def test_auto_fits_to_the_byte():
-    """The lowest level with 8,192 tokens at once; with a byte less another choice. Below that, the most tokens."""
-    totals = {(B, r): planned_bytes(plan(*D12, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
-    for B, level in ((8, 0), (8, 2), (4, 3), (1, 3)):
-        budget = totals[B, level]
-        fits = [max((b for b in (1, 2, 4, 8, 16) if totals[b, r] <= budget), default=0) for r in range(4)]
-        enough = [r for r in range(4) if fits[r] >= 8]
-        want = enough[0] if enough else fits.index(max(fits))
-        assert automatic(budget + RESERVE, *D12) == (fits[want], want, totals[fits[want], want]), (B, level, fits)
-    assert automatic(totals[8, 0] + RESERVE, *D12)[:2] == (8, 0) != automatic(totals[8, 0] - 1 + RESERVE, *D12)[:2]
-
-
-def test_auto_keeps_what_is_given():
-    memory = 8 << 30
-    assert automatic(memory, *D12, "-r", 2)[1] == 2
-    assert automatic(memory, "-e", "d12", "-b", 3)[0] is None
-    assert automatic(1 << 40, *D12, "-np", 2)[:2] == (8, 0)  # 8 sequences on each
-    assert automatic(1 << 40, *D12)[:2] == (16, 0)
-
-
 def test_auto_refuses():
     for arguments, says in ((["--auto", "-b", 4, "-r", 1], "both are given"),
                             (["--auto", "-d", 1000], "is not a multiple of B x T = 1024"),
                             (["--auto", "-b", 4, "--gpu-memory", 1], "nothing fits: --batch-size 4 --recompute 3")):
         refused("--plan", "-e", "d12", *arguments, says=[says])
-
-
-# ---- What a plan depends on ----
-
-
-def test_same_plan_on_any_gpu():
-    """No buffer depends on a GPU's memory: neither cuBLAS's workspace nor the rows of logits."""
-    small, large = (plan(*D12, "-b", 16, "-r", 0, "--gpu-memory", memory) for memory in (8, 139))
-    assert small.split("\na step ")[0] == large.split("\na step ")[0], (small, large)
-    assert re.search(r"^cublas +\(\d+\) +f32 +33554432 ", small, re.M), small
-    assert re.search(r"^logits +\(8192, \d+\) ", small, re.M), small
-
-
-def test_fewer_head_rows_take_less_memory():
-    few, many = (planned_bytes(plan("-e", "d12", "-b", 16, "-r", 3, *more)) for more in (["--head-rows", 1024], []))
-    assert few < many, (few, many)
