@@ -4,7 +4,6 @@
 #
 #   scripts/test.sh                          most tests once, in one configuration
 #   scripts/test.sh --all                    every compiler, precision and sanitizer, and the long runs
-#   scripts/test.sh --changed                what the changes since origin/main touch, for work at the desk
 #   scripts/test.sh dev/test/base -k json    builds, and hands the arguments to pytest
 #
 # Without --all: gcc, the emulated GPU programs in bf16, AddressSanitizer and UndefinedBehaviorSanitizer for the unit
@@ -18,11 +17,10 @@ cd "$(dirname "$0")/.." || exit 1
 readonly LOGS=build/logs
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 cores=$((cores < 8 ? cores : 8))
-all=no changed=""
+all=no
 case ${1:-} in
     -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --all) all=yes; shift ;;
-    --changed) changed=--changed; shift ;;
 esac
 
 # --- what this machine lacks -----------------------------------------------------------------------------------------
@@ -149,4 +147,4 @@ quick=--quick
 # Three processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
 case ${1:--} in -*) set -- dev/test "$@" ;; esac
 # shellcheck disable=SC2086 # empty words are none
-TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick $changed -n $((cores + 3)) -q "$@"
+TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick -n $((cores + 3)) -q "$@"

@@ -26,8 +26,6 @@ import tempfile
 
 import pytest
 
-from changed import changed_files, is_touched
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HERE = os.path.join(ROOT, "dev", "test")
 LIMIT = 600.0  # seconds for one program: many times what it takes, for machines that do much else
@@ -67,7 +65,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 def pytest_addoption(parser):
     parser.addoption("--builds", default="build", help="folders that make built in, with commas between them (build)")
-    parser.addoption("--changed", action="store_true", help="only what the changes since origin/main touch")
     parser.addoption("--quick", action="store_true", help="without the long tests, as scripts/test.sh without --all")
 
 
@@ -273,15 +270,11 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Takes out the long tests of a quick run, but for those of files that its user names, and what a change does not
-    touch, and sorts the rest."""
-    changed = changed_files() if config.getoption("--changed") else None
+    """Takes out the long tests of a quick run, but for those of files that its user names, and sorts the rest."""
     named = [pathlib.Path(word.partition("::")[0]).resolve() for word in config.args]
-    out = [item for item in items
-           if "TEST_QUICK" in os.environ and item.get_closest_marker("long") and item.path not in named
-           or changed is not None and not is_touched(item.path, changed)]
-    config.hook.pytest_deselected(items=out)
-    out = set(out)
+    out = {item for item in items
+           if "TEST_QUICK" in os.environ and item.get_closest_marker("long") and item.path not in named}
+    config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
     seconds = seconds_of_files()
     items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build",

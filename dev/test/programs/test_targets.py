@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from changed import is_touched
 from tools import ROOT, path
 
 
@@ -44,22 +43,6 @@ def test_parts_are_the_whole(request):
 
     parts = [ran("--part", f"{part}/3") for part in (1, 2, 3)]
     assert all(parts) and sorted(sum(parts, [])) == sorted(ran()), parts
-
-
-@pytest.mark.parametrize("changed, touched, others", (
-    ("llmc/base/json_out.h", "base/test_json_out.c programs/test_faults.py programs/test_gpu_ranks.py",
-     "base/test_hash.c layers/kernels_gelu.cuh"),
-    ("llmc/layers/gelu.cuh", "layers/kernels_gelu.cuh programs/test_gpu_trainer.py programs/test_compilers.py",
-     "base/test_json_out.c cpu/test_layers.c programs/test_faults.py"),
-    ("dev/emu/fibers.cpp", "emu/emu_bugs.cu layers/kernels_gelu.cuh programs/test_compilers.py",
-     "base/test_json_out.c programs/test_faults.py"),
-    ("dev/plot.py", "programs/test_plot.py programs/test_house.py", "base/test_json_out.c programs/test_faults.py"),
-    ("dev/test/programs/cli.py", "programs/test_faults.py", "programs/test_build.py base/test_json_out.c"),
-    ("Makefile", "base/test_json_out.c programs/test_plot.py", "")))
-def test_what_a_change_touches(changed, touched, others):
-    path_of = lambda name: os.path.join(ROOT, "dev", "test", name)
-    assert [name for name in touched.split() if not is_touched(path_of(name), {changed})] == []
-    assert [name for name in others.split() if is_touched(path_of(name), {changed})] == []
 
 
 @pytest.mark.skipif("TEST_TARGETS" not in os.environ, reason="only scripts/test.sh knows how it has built")
