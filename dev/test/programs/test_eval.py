@@ -1,7 +1,7 @@
 """HellaSwag and MMLU during a run.
 
 The answers of a straightforward computation, whatever the batches; what is shown and logged, and when; stopping, going
-on, and files that cannot be used.
+on, and files that cannot be used. Sequences that are cut: test_evalloader.c, test_gpu_eval.py.
 """
 import functools
 import re
@@ -41,33 +41,6 @@ def test_answers_of_an_independent_computation(shift, correct, batch, length, se
                       "tokens$", out, re.M)
     assert found and int(found.group(2)) == min(sequences, int(found.group(1))), out
     assert results(out) == [(0, correct, 40)], out
-
-
-def test_contexts_that_are_cut():
-    """Sequences longer than the model lose the beginning of their context, which is said once. No sequence does so
-    because the batches are small."""
-    params = cli.make_params(CONFIG, deviation=0.3)
-    model = cli.model("cut.bin", CONFIG, params)
-    examples = questions(CONFIG, params, 12, 24, longest=40)
-    name = eval_file("cut_val.bin", examples)
-    lengths = [len(context) + len(completion) - 1 for context, completions, _ in examples for completion in completions]
-    longer = [length for length in lengths if length > 24]
-    for batch, length in ((3, 24), (1, 9), (2, 3)):
-        out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length)
-        assert results(out) == [(0, 12, 12)], out
-        assert out.count(f"{len(longer)} of them are longer, up to {max(longer)}, and lose the beginning of their") == 1
-
-
-def test_both_evaluations():
-    """HellaSwag and MMLU, each with its own file and line."""
-    model, examples = right_answers()
-    hellaswag = eval_file("both_h.bin", relabelled(examples, lambda i: i % 2))
-    mmlu = eval_file("both_m.bin", relabelled(examples[:7], lambda i: 0))
-    run = ["--mmlu", mmlu, "-b", 4, "-t", 24]
-    out = evaluate(model, "--hellaswag-data", hellaswag, *run)
-    assert results(out) == [(0, 20, 40)] and results(out, "MMLU") == [(0, 7, 7)], out
-    out = ran("--init", model, "--steps", 0, "--sample-every", 0, *run)
-    assert results(out) == [] and results(out, "MMLU") == [(0, 7, 7)], out
 
 
 # ---- During a run ----
@@ -114,65 +87,17 @@ def test_without_training():
     assert "sample" in ran("--init", folder, "-x", 0, "-g", 3, *toy()[-4:])
 
 
-def test_stop_and_resume():
-    """A run that was interrupted logs each accuracy, as one that was not. Of two lines for a step the later counts."""
-    whole, parts = new_folder("eval_whole"), new_folder("eval_parts")
-    run = [*toy(), "-x", 30, "-v", 5, "-n", 10]
-    ran(*run, "-o", whole)
-    process = cli.start(*run, "-o", parts)
-    while b"step   12/" not in process.stdout.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    cli.finish(process)
-    ran(*run, "-o", parts, "--resume")
-    logs = [re.findall(r"^(s:\d+ [a-z]+):(.*)$", cli.log_of(folder), re.M) for folder in (whole, parts)]
-    assert dict(logs[0]) == dict(logs[1]) and len(logs[0]) == len(dict(logs[0])), logs
-    assert [step for step, _ in evalfiles.logged(parts)] == [0, 5, 10, 15, 20, 25, 30]
-
-
-# ---- On a terminal ----
-
-
-def on_a_terminal(*arguments):
-    return Terminal([PROGRAM, *arguments], env=ENVIRONMENT)
-
-
-def long_evaluation(examples=30000):
-    """Its file, and a model that takes seconds for it."""
-    config = cli.config(C=64, L=2, maxT=24)
-    name = cli.model("long.bin", config)
-    context, completion = list(range(12)), list(range(20, 30))
-    return name, eval_file("long_val.bin", [(context, [completion] * 4, 0)] * examples)
-
-
-PROGRESS = r"\rHellaSwag (\d+) of (\d+) sequences\x1b\[J"
-
-
-def test_progress():
-    """A line redrawn in place, of which nothing is left."""
-    examples = 150
-    model, name = long_evaluation(examples)
-    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24, "--eval-examples"]
-    with on_a_terminal(*run, examples) as terminal:
-        shown = terminal.finish()
-    bars = re.findall(PROGRESS, shown)
-    done = [int(bar[0]) for bar in bars]
-    assert len(done) >= 3 and done == sorted(set(done)) and done[0] > 0, shown
-    assert {bar[1] for bar in bars} == {str(4 * examples)} and done[-1] <= 4 * examples, bars
-    assert re.search(rf"\r\x1b\[Jevaluation \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
-    out = ran(*run, 50)
-    assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2 and "(50/50)" in out, out
-
-
 def test_stopped_in_the_middle():
-    """A signal ends an evaluation within seconds, in order: saved, nothing of it logged; the run goes on with it."""
-    model, name = long_evaluation()
+    """An evaluation that takes seconds shows on a terminal how far it is. A signal ends it in order: saved, nothing of
+    it logged; the run goes on with it. (test_logger.c: the line and its end.)"""
+    model = cli.model("long.bin", cli.config(C=64, L=2, maxT=24))
+    name = eval_file("long_val.bin", [(list(range(12)), [list(range(20, 30))] * 4, 0)] * 30000)
     data = cli.shard("long_train.bin", cli.random_tokens(2000, 257))
     folder = new_folder("middle")
     run = ["--init", model, "-i", data, "-x", 2, "-b", 2, "-t", 24, "-v", 1, "-s", 0, "-o", folder, "-h", 1,
            "--hellaswag-data", name]
-    with on_a_terminal(*run) as terminal:
-        terminal.until(PROGRESS)
+    with Terminal([PROGRAM, *run], env=ENVIRONMENT) as terminal:
+        terminal.until(r"\rHellaSwag [1-9]\d* of 120000 sequences\x1b\[J")
         began = time.monotonic()
         terminal.process.send_signal(signal.SIGINT)
         shown = terminal.finish()

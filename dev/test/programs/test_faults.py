@@ -2,10 +2,10 @@
 
 The rule: it ends with status 1, never a signal, with one line on stderr that names the file or option, what was found
 and expected. Nothing is half-written. The unit tests have every damage of every format (test_checkpoint.c,
-test_model_file.c, test_dataloader.c, test_tokenizer.c), and what a model computes (test_model.c); here a program
-reports one of each kind. Resuming, killing and signals: test_resume.py. Options: test_options.py.
+test_model_file.c, test_dataloader.c, test_tokenizer.c), files that may not grow and folders that cannot be
+(test_files.c), and what a model computes (test_model.c); here a program reports one of each kind. Resuming, killing and
+signals: test_resume.py. Runs that end at a NaN: test_run_folder.py. Options: test_options.py.
 """
-import array
 import glob
 import os
 import re
@@ -14,15 +14,13 @@ import shutil
 import signal
 
 import formats
-from cli import (BATCH, CONFIG, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_line, checkpoints, config,
-                 finish, log_of, logged_steps, losses, make_params, model, model_bytes, model_header,
-                 new_folder, path, ran, random_tokens, read, reference_losses, refused, shard, start,
-                 text_file, tokenizer_bytes, val_losses, weights_hash, write)
-from tools import WORK, limit_files, limit_memory, small_disk
+from cli import (BATCH, CONFIG, MEMORY_LIMITS, QUIET, TINY, check_line, checkpoints, config, finish, log_of,
+                 logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
+                 random_tokens, read, refused, shard, start, text_file, tokenizer_bytes, weights_hash, write)
+from tools import WORK, limit_memory, small_disk
 
 TEXT = text_file()
 SAMPLE = ["--steps", "0", "--sample-tokens", "4"]
-FP32_MAX = 3e38
 
 
 def model_sample(init):
@@ -89,23 +87,6 @@ def test_missing_data():
 # ---- Rows 8 and 9: sizes of a batch ----
 
 
-def test_odd_lengths():
-    """Row 8: a sequence longer than the context is refused; T = 1 and odd B and T give the loss of the reference."""
-    c = config(V=61, Vp=128, maxT=13, L=2)
-    params = make_params(c)
-    name, tokens = model("reference.bin", c, params), random_tokens(200, 61)
-    data = shard("reference_data.bin", tokens)
-    for T, B in ((1, 1), (1, 3), (5, 3), (13, 2)):
-        out = ran("-e", name, "-i", data, "-j", data, "-t", T, "-b", B, "-x", 1, "-m", 1, "-s", 0, "--lr", 0)
-        assert len(losses(out)) == 1 and len(val_losses(out)) == 2
-        rows = [(tokens[i:i + T], tokens[i + 1:i + T + 1]) for i in range(0, B * T, T)]
-        want = sum(sum(reference_losses(c, params, *row)) for row in rows) / (B * T)
-        for loss in losses(out) + val_losses(out):
-            assert abs(loss - want) <= 1e-5, (T, B, loss, want)
-    for data_option, steps in (("-i", 1), ("-j", 0)):
-        refused("-e", name, data_option, data, "-t", 14, "-x", steps, says=["--seq-len (-t)", "14 tokens", "13 posit"])
-
-
 # ---- Row 10: tokenizers ----
 
 BYTES, END = [bytes([i]) for i in range(256)], b"<|endoftext|>"
@@ -132,24 +113,6 @@ def test_tokenizers():
 
 
 # ---- Row 13: sampling ----
-
-
-def test_logits_that_are_no_numbers():
-    """Row 13: said in a line. (test_sampler.c: which token they give.)"""
-    params = make_params(CONFIG)
-    params["lnfw"] = array.array("f", [FP32_MAX] * 16)
-    refused("--init", model("overflow.bin", params=params), "--steps", 0, says=["logits are not numbers"])
-
-
-def test_sampling_costs_no_checkpoint():
-    """Rows 13 and 22: weights grow without limit; a sample fails, but all steps before it are saved."""
-    folder = new_folder("growing")
-    run = [*TINY, "--lr", 100, "--weight-decay", 100, "-n", 1, "-s", 1, "-g", 3, "-v", 0, "-x", 50, "-o", folder]
-    what = re.compile(r"step \d+: the (loss|gradient norm) is (NaN|-?inf)")
-    err = refused("-i", TEXT, *run, says=[what, "first found in", "the last checkpoint in"])
-    failed = int(re.search(r"step (\d+):", err).group(1))
-    assert checkpoints(folder) == list(range(1, failed)), (failed, checkpoints(folder))
-    assert len([line for line in open(os.path.join(folder, "main.log"))]) == failed - 1
 
 
 # ---- Rows 22 and 24: numbers in training ----
@@ -202,25 +165,6 @@ def check_folder_after_full_disk(folder, err):
     assert "space" in err or "large" in err, err
 
 
-def test_files_that_may_not_grow():
-    """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
-    run = ["-i", TEXT, *TINY, "-s", 0, "-o"]
-    least = 1025 if b"libomp." in read(PROGRAM) else 0  # clang's OpenMP writes a file of its own
-    if least == 0:  # not even the lock can be written
-        refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
-    for size, name, steps in ((200, "tokenizer.bin", 40), (1600, "run.jsonl", 40),
-                              (12000, "(main|speed).log", 1000), (20000, "model_00000002.bin", 40),
-                              (20000, "model_best.bin", 39),
-                              (50000, "state_00000002.bin", 40)):
-        if size < least:
-            continue
-        folder = new_folder("limited")
-        often = ["-v", 0] if steps > 40 else ["-n", 2, "-v", 0 if steps == 40 else 1, "-m", 1]
-        err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limit_files(size))
-        check_folder_after_full_disk(folder, err)
-        assert checkpoints(folder) == []
-
-
 def test_full_disk():
     """Row 15: a disk without room for a checkpoint is refused; on a larger one the run warns, ends when it is full, the
     earlier checkpoints stay, and --resume goes on."""
@@ -250,19 +194,6 @@ def test_full_disk():
         assert weights_hash(out) == straight and checkpoints(folder) == [6], out
     out = ran(*run, "-o", path("roomy"), "--resume")
     assert weights_hash(out) == straight and len(losses(out)) < 6, out
-
-
-def test_folders_that_cannot_be():
-    """Row 15 and 25: a file in the way, no permission."""
-    write("in_the_way", b"")
-    for folder in (path("in_the_way"), path("in_the_way/run"), "/dev/null", "/proc/nothing"):
-        refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder.split("/run")[0]])
-    refused("-i", TEXT, *TINY, "-x", 1, "-o", path("in_the_way"),
-            says=["in_the_way: cannot be used as a folder: a file is in"])
-    if os.getuid() != 0:
-        folder = new_folder("forbidden")
-        os.makedirs(folder, mode=0o555)
-        refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder, "Permission denied"])
 
 
 def test_nothing_to_resume():

@@ -69,8 +69,6 @@ def test_a_whole_run():
 ARGUMENT = os.fsdecode(HOSTILE + b"\nforged: line")
 REFUSALS = {
     "option": lambda: [ARGUMENT, 3],
-    "unknown": lambda: ["--" + ARGUMENT, 3],
-    "number": lambda: ["--batch-size", ARGUMENT],
     "choice": lambda: ["--schedule", ARGUMENT],
     "data": lambda: ["-i", ARGUMENT],
     "shard": lambda: ["-i", put("bad", shard_bytes([1, 2, 3], count=9), HOSTILE) and path("bad*.bin")],

@@ -4,13 +4,10 @@ What a reader does with a number by itself: test_checkpoint.c, test_dataloader.c
 The headers of other files: test_faults.py and the readers' own tests.
 """
 import math
-import signal
-import struct
 
 import pytest
 
-from cli import (QUIET, TINY, checkpoints, finish, losses, new_folder, path, random_tokens, ran, refused, shard, start,
-                 stopped_after)
+from cli import QUIET, TINY, losses, new_folder, path, random_tokens, ran, refused, shard, stopped_after
 from formats import read_state, rewrite_state
 
 STATE = "stopped/state_00000002.bin"
@@ -63,36 +60,3 @@ def test_texts():
         goes_on(facts=dict.fromkeys(texts, value))
     for value in NEVER:
         refused(*resume({"model_header": value}), says=["none of its checkpoints can be read"])
-
-
-def test_sections():
-    """The statistics of the losses, and the moments of AdamW: not finite, or as no run has them."""
-    sections = read_state("whole/state_00000002.bin")[1]
-    for count, rejected, value in ((2**64 - 1, 0, 1.0), (128, 2**63 - 1, 1.0), (128, 2**63, 1.0), (128, 0, math.nan),
-                                   (128, 0, math.inf), (128, 0, 1e308)):
-        data = struct.pack("<2Q128d", count, rejected, *[value] * 128)
-        for name in ("loss_outliers", "norm_outliers"):
-            refused(*resume(sections={name: data}), says=[f'{STATE}: section "{name}" holds numbers that no run'])
-    for name, value in (("adam_m", math.nan), ("adam_m", -math.inf), ("adam_v", math.inf), ("adam_v", -1.0)):
-        data = struct.pack("<f", value) + sections[name][4:]
-        refused(*resume(sections={name: data}), says=[f"{STATE}: {name} holds", "at element 0"])
-
-
-def test_signal_far_in_the_data():
-    """A run at the last sequence that there can be, shuffled, ends when it is told to."""
-    process = start(*resume({"next_sequence": MOST // 16})[:-1], 10**6)
-    for line in process.stdout:
-        if line.startswith(b"step "):
-            break
-    process.send_signal(signal.SIGTERM)
-    out, _ = finish(process)
-    assert "stopped by a signal after" in out and len(checkpoints(path("stopped"))) == 2, out
-
-
-def test_names_on_one_line():
-    """A data path with a newline stands on one line of the training state, and the run goes on."""
-    run = ["-i", shard("two\nlines.bin", random_tokens(100, 257)), *TINY, "--vocab", 257, *QUIET, "-x", 2, "-o",
-           new_folder("lines")]
-    ran(*run)
-    assert read_state("lines/state_00000002.bin")[0]["--train-data"].endswith("two\\x0alines.bin")
-    ran(*run, "--resume")

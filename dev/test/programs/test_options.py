@@ -127,7 +127,8 @@ def test_context_of_a_new_model():
 
 
 def test_plan_allocates_nothing():
-    """A model that no machine holds is planned in little memory; to train it is refused by its size."""
+    """A model that no machine holds is planned in little memory; to train it is refused by its size. (test_model.c: a
+    run allocates what is planned.)"""
     if not MEMORY_LIMITS:
         pytest.skip("the memory of this program cannot be limited")
     for size, least in (("d84", 2e11), ("gpt3:c12288", 2.7e12)):
@@ -138,11 +139,6 @@ def test_plan_allocates_nothing():
     refused("-i", TEXT, "-e", "gpt3:c12288", "-x", 1, "-o", folder, says=says, no_files=folder)
     plan_of(*RUN, "-o", path("not_made"))
     assert not os.path.exists(path("not_made")), "a plan made a folder"
-    run = ["-i", TEXT, "--layers", 2, "--heads", 4, "--channels", 512, "--context", 64, "-x", 1, *QUIET, "-b", 8,
-           "--threads", 1]
-    _, total = plan_of(*run)
-    refused(*run, says=["memory plan: cannot allocate", "--batch-size"], preexec_fn=limit_memory(total))
-    ran(*run, preexec_fn=limit_memory(total + (32 << 20)))  # the program itself, its libraries and the text
 
 
 # ---- Screen and log: test_logger.c has their texts, widths and damages ----

@@ -18,8 +18,6 @@ from tools import Terminal, run_closed, wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and pseudo-terminals as Linux has them")
 TEXT = text_file()
 RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 3, "-m", 1, "--lr", 0.0123456789]
-ODD = b'a "quoted" \\ back\\slash,\ttab,\nline, \x01\x7f, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80, \xff\xfe\xc3(, %s %n'
-ODD_SHOWN = ODD.replace(b"\xff\xfe\xc3(", b"\xef\xbf\xbd" * 3 + b"(").decode()  # bytes that are no UTF-8: U+FFFD
 
 
 def trained_steps(folder):
@@ -86,18 +84,6 @@ def test_describes_the_run():
     for _, milliseconds, speed in rows:
         assert abs(speed * 1e-3 * milliseconds / 64 - 1) <= 0.51 / speed + 0.001 / milliseconds, rows
     assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
-
-
-def test_odd_bytes():
-    """Texts of any bytes in options and names: run.jsonl is JSON in UTF-8, a line an event, and holds what can be
-    held."""
-    folder = os.fsdecode(os.path.join(os.fsencode(new_folder("odd")), ODD))
-    words = ["-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", os.fsdecode(ODD), "-g", 1, "--out-dir", folder]
-    ran(*words)
-    start, _ = events_of(folder)
-    shown = re.sub(r"[\0-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", ODD_SHOWN)  # an option's text is a line
-    assert start["options"]["prompt"] == shown, start["options"]["prompt"]
-    assert start["options"]["out-dir"].endswith("/" + shown) and ODD_SHOWN in start["command"], start["command"]
 
 
 def test_closed_standard_files():
