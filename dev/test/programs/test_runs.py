@@ -72,6 +72,12 @@ fp8*          bf16 1 --fp8 1 resumed
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon --recompute 3
 fp8-muon*     bf16 1 --fp8 1 --optimizer muon resumed
+moments*      bf16 1 --moments bf16
+moments*      bf16 1 --moments bf16 --offload all EMU_CHECK=1
+moments*      bf16 1 --moments bf16 resumed
+moments-muon* bf16 1 --moments bf16 --optimizer muon
+moments-muon* bf16 1 --moments bf16 --optimizer muon --offload all EMU_CHECK=1
+moments-muon* bf16 1 --moments bf16 --optimizer muon resumed
 no-master*    bf16 1 --optimizer muon --master-weights 0
 no-master*    bf16 1 --optimizer muon --master-weights 0 --recompute 3
 no-master*    bf16 1 --optimizer muon --master-weights 0 resumed

@@ -33,7 +33,7 @@ def test_parts_are_the_whole(request):
     """Each test of a suite runs in one of its parts."""
     programs = [f"{build}/unit_tests" for build in request.config.builds]
     program = next((name for name in programs if os.path.exists(os.path.join(ROOT, name))
-                    and "json" in suites_of(name)), None)
+                    and "args" in suites_of(name)), None)
     if program is None:
         pytest.skip("no unit tests here (make tests)")
 
