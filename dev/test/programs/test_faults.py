@@ -16,7 +16,8 @@ import signal
 import formats
 from cli import (BATCH, CONFIG, MEMORY_LIMITS, QUIET, TINY, check_line, checkpoints, config, finish, log_of,
                  logged_steps, losses, make_params, model, model_bytes, model_header, new_folder, path, ran,
-                 random_tokens, read, refused, shard, start, text_file, tokenizer_bytes, weights_hash, write)
+                 random_tokens, read, reference_losses, refused, shard, start, text_file, tokenizer_bytes, val_losses,
+                 weights_hash, write)
 from tools import WORK, limit_memory, small_disk
 
 TEXT = text_file()
@@ -87,6 +88,23 @@ def test_missing_data():
 # ---- Rows 8 and 9: sizes of a batch ----
 
 
+def test_odd_lengths():
+    """Row 8: a sequence longer than the context is refused; T = 1 and odd B and T give the loss of the reference."""
+    c = config(V=61, Vp=128, maxT=13, L=2)
+    params = make_params(c)
+    name, tokens = model("reference.bin", c, params), random_tokens(200, 61)
+    data = shard("reference_data.bin", tokens)
+    for T, B in ((1, 1), (1, 3), (5, 3), (13, 2)):
+        out = ran("-e", name, "-i", data, "-j", data, "-t", T, "-b", B, "-x", 1, "-m", 1, "-s", 0, "--lr", 0)
+        assert len(losses(out)) == 1 and len(val_losses(out)) == 2
+        rows = [(tokens[i:i + T], tokens[i + 1:i + T + 1]) for i in range(0, B * T, T)]
+        want = sum(sum(reference_losses(c, params, *row)) for row in rows) / (B * T)
+        for loss in losses(out) + val_losses(out):
+            assert abs(loss - want) <= 1e-5, (T, B, loss, want)
+    for data_option, steps in (("-i", 1), ("-j", 0)):
+        refused("-e", name, data_option, data, "-t", 14, "-x", steps, says=["--seq-len (-t)", "14 tokens", "13 posit"])
+
+
 # ---- Row 10: tokenizers ----
 
 BYTES, END = [bytes([i]) for i in range(256)], b"<|endoftext|>"
@@ -113,6 +131,17 @@ def test_tokenizers():
 
 
 # ---- Row 13: sampling ----
+
+
+def test_sampling_costs_no_checkpoint():
+    """Rows 13 and 22: weights grow without limit; a sample fails, but all steps before it are saved."""
+    folder = new_folder("growing")
+    run = [*TINY, "--lr", 100, "--weight-decay", 100, "-n", 1, "-s", 1, "-g", 3, "-v", 0, "-x", 50, "-o", folder]
+    what = re.compile(r"step \d+: the (loss|gradient norm) is (NaN|-?inf)")
+    err = refused("-i", TEXT, *run, says=[what, "first found in", "the last checkpoint in"])
+    failed = int(re.search(r"step (\d+):", err).group(1))
+    assert checkpoints(folder) == list(range(1, failed)), (failed, checkpoints(folder))
+    assert len([line for line in open(os.path.join(folder, "main.log"))]) == failed - 1
 
 
 # ---- Rows 22 and 24: numbers in training ----

@@ -7,6 +7,7 @@ test_grid.py compares the gradients of ranks with those of one rank; dev/test/ra
 Each fault prints its row of the table in doc/several_gpus.md: pytest -qs dev/test/programs/test_gpu_ranks.py
 """
 import array
+import atexit
 import functools
 import json
 import os
@@ -14,6 +15,8 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import time
 
 import pytest
 
@@ -33,6 +36,7 @@ MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--con
 OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--final-lr-frac", 1, "--weight-decay", 0.1, "--adam-eps", 1e-4]
 MUON = ["--optimizer", "muon", "--muon-warmup", 3]
 T = 4
+SECRET = 2 * "0123456789abcdef0123456789abcdef"  # those that do not only use the loopback address need one
 
 
 def tokens(count, seed):
@@ -322,6 +326,17 @@ def test_killed_in_a_step():
         goes_on(folder, 6)
 
 
+def test_killed_under_mpirun():
+    if has_mpi():
+        pytest.skip(has_mpi())
+    folder = cli.new_folder("killed_mpi")
+    ranks = Ranks(3, *fault_options(folder), how="mpi", EMU_NCCL_FAULT=f"die@1:{collective(8, 3)}")
+    ranks.wait()
+    assert ranks.processes[0].returncode != 0, ranks.outputs()
+    ranks.kill()
+    goes_on(folder, 6)
+
+
 def held(seconds, step=5):
     """An environment in which rank 0 rests in a step: time to do something to a run that is going on."""
     return {"EMU_NCCL_FAULT": f"delay@0:{collective(step, 3)}:{seconds}"}
@@ -517,3 +532,95 @@ def test_unfit_for_the_machine():
 def test_a_batch_that_does_not_fit():
     line, seconds, _ = refused(3, *options(12, 3, 2), says=["--total-batch", "give 36", "3 ranks"])
     record("a total batch that ranks do not divide", seconds, line)
+
+
+# ---- Two hosts ----
+
+
+class TwoHosts:
+    """Two network namespaces joined by a cable, 10.77.0.1 and 10.77.0.2, with host names of their own. Their ports are
+    theirs alone."""
+
+    NUMBER = iter(range(1000))
+    NOT_HERE = re.compile("not permitted|denied|not supported|Unknown device type|Read-only", re.I)
+
+    def __init__(self):
+        if shutil.which("ip") is None or shutil.which("unshare") is None:
+            pytest.skip("no ip (iproute2) or no unshare (util-linux)")
+        own = f"{os.getpid()}{next(self.NUMBER)}"
+        self.names = [f"gpt2c_{own}{letter}" for letter in "ab"]
+        self.made, self.cable = [], [f"v{own}{letter}" for letter in "ab"]
+        atexit.register(self.remove)
+        cable = self.cable
+        try:
+            for name in self.names:
+                self.ip("netns", "add", name)
+                self.made.append(name)
+            self.ip("link", "add", cable[0], "netns", self.names[0], "type", "veth", "peer", "name", cable[1], "netns",
+                    self.names[1])
+            for i, name in enumerate(self.names):
+                self.ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", cable[i])
+                self.ip("-n", name, "link", "set", cable[i], "up")
+                self.ip("-n", name, "link", "set", "lo", "up")
+            subprocess.run(self.on(0, "true"), check=True, capture_output=True)
+        except subprocess.CalledProcessError as problem:
+            self.remove()
+            why = problem.stderr.decode().strip()
+            assert self.NOT_HERE.search(why), why
+            pytest.skip(f"network namespaces are not permitted here: {why}")
+
+    def ip(self, *arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+    def on(self, host, *command):
+        script = f"hostname host{'ab'[host]} && exec \"$@\""
+        return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "sh", "-c", script, "sh", *command]
+
+    def run(self, *arguments, **keywords):
+        """Four ranks, two on each host."""
+        only = {rank: {"before": self.on(rank // 2)} for rank in range(4)}
+        return Ranks(4, *arguments, how="tcp", address="10.77.0.1", only=only, GPT2C_SECRET=SECRET, **keywords)
+
+    def remove(self):
+        for name in self.made:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self.made = []
+
+
+def host_options():
+    return [*options(8, 1, 6), "-z", 1]
+
+
+def test_two_hosts():
+    hosts = TwoHosts()
+    try:
+        out = hosts.run(*host_options(), "-o", cli.new_folder("two_hosts")).finish()
+    finally:
+        hosts.remove()
+    assert "ranks       4 on 2 machines; sharded: optimizer state" in out, out
+    assert weights_hash(out) == weights_hash(ran(4, *host_options()))
+
+
+@pytest.mark.long
+def test_cut_network():
+    """Each side misses the other."""
+    hosts, folder = TwoHosts(), cli.new_folder("cut")
+    # Rank 0 rests in step 5 until the end: a busy machine may take seconds to cut the cable.
+    ranks = hosts.run(*host_options(), "-n", 3, "-o", folder, EMU_NCCL_FAULT="delay@0:50:60")
+    try:
+        ranks.until_printed("saved the checkpoint of step 3")
+        hosts.ip("-n", hosts.names[1], "link", "set", hosts.cable[1], "down")
+        since = time.monotonic()
+        ranks.fail(["has not been heard of for 20 s", REMEDY])
+    finally:
+        hosts.remove()
+    # Of ranks 2 and 3, rank 0 misses first whose last words before the cut are the older ones, and tells rank 1.
+    for rank, far in enumerate((r"rank [23] \(hostb", r"rank [23] \(hostb", r"rank 0 \(hosta", r"rank 0 \(hosta")):
+        assert re.search(far, ranks.err(rank)), ranks.outputs()
+    assert ranks.err(0) == ranks.err(1), ranks.outputs()
+    ranks.kill()
+    record("the network between two machines is cut", ranks.all_ended() - since,
+           ranks.err().split(": ", 1)[1].strip())
+    out = ran(4, *host_options(), "-n", 3, "-o", folder, "--resume")
+    assert steps_of(out) == [4, 5, 6], out
+    assert weights_hash(out) == weights_hash(ran(4, *host_options())), out

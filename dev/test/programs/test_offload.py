@@ -126,6 +126,26 @@ LLAMA_8B = ["-e", "llama:8B", "-t", 2048, "-d", 2**19, "-r", 3]
 LLAMA_PLAN = cli.Trainer(program_of(LLAMA), os.path.basename(program_of(LLAMA)), EMU_NO_GPU="1")
 
 
+def test_plan_of_8B():
+    """By arithmetic: 4 bytes for a number of fp32, 2 of bf16, for each of 8,030,261,248 parameters."""
+    P, table = 8030261248, {}
+    plan = LLAMA_PLAN.ran(*LLAMA_8B, "-b", 2, "--offload", "optimizer,master,gradients,residuals", "--plan", "all",
+                          "--gpu-memory", 23)
+    device, host = plan.split("\nOn the host\n")
+    for place, text in (("gpu", device), ("host", host)):
+        rows = re.findall(r"^(\w+) +\(.*?\) +\w+ +(\d+) ", text, re.M)
+        table.update({(place, name): int(size) for name, size in rows})
+    block, tokens = 218112000, 128256 * 4096
+    want = {("gpu", "params"): 2 * P, ("gpu", "grad_slots"): 4 * (2 * block + tokens + 4096),
+            ("gpu", "master_window"): 2 * 2**24 * 4, ("gpu", "residual"): 2 * 2 * 4096 * 4096,
+            ("host", "master"): 4 * P, ("host", "grads"): 4 * P, ("host", "adam_m"): 4 * P, ("host", "adam_v"): 4 * P,
+            ("host", "residuals"): 31 * 2 * 4096 * 4096}
+    assert {key: table.get(key) for key in want} == want, plan
+    m, residuals = 128, 31 * 2 * 4096 * 4096
+    assert numbers(BUS, plan) == [((m - 1) * 4 * P + m * residuals + 16 * P, m * 4 * P + m * residuals + 12 * P)], plan
+    assert "\nfits        yes, " in plan
+
+
 def test_llama_leaves_to_the_host_what_does_not_fit():
     """In one order, until it fits, and no more than must be."""
     for memory, want in ((79, ",".join(KINDS[:2])), (23, ",".join(KINDS))):
