@@ -325,7 +325,7 @@ TEST(test_shapes) {
     const int shapes[][3] = {{8, 1, 8}, {8, 17, 72}, {104, 3, 264}, {16, 65, 600}, {136, 33, 8}};
     for (const int *shape : shapes) {
         for (int transposed = 0; transposed < 4; transposed++) {
-            check_types(t, words("m %d, transposed %d", shape[0], transposed).c_str(), [=](Problem *p) {
+            check_types(t, format("m %d, transposed %d", shape[0], transposed), [=](Problem *p) {
                 p->m = shape[0], p->n = shape[1], p->k = shape[2];
                 p->trans_a = transposed % 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
                 p->trans_b = transposed / 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
