@@ -616,7 +616,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/trainer/pipeline.cuh", "i->action == PIPE_PUT_GRAD ? backwards - 1 : backwards", "backwards", GRID,
      "gpt2_adamw_4_--cp_2_--pp_2"),
     ("llmc/trainer/pipeline.cuh", "stages > 1 ? backward % 2 : 0", "stages > 1 ? 0 : 0", GRID,
-     "llama_muon_4_--pp_2"),
+     "llama8_muon_4_--pp_2"),
     ("llmc/trainer/pipeline.cuh", "all[b * (int64_t)place.T + context_position(&place, i)]",
      "all[b * (int64_t)place.T + i]", GRID, "gpt2_adamw_2_--cp_2"),
     ("llmc/trainer/pipeline.cuh", "i < 3 - in_order", "i < 1", GRID, "gpt2_adamw_2_--cp_2"),

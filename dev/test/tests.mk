@@ -10,7 +10,7 @@ FUZZERS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
 ORACLE    = $(BUILD)/oracle.o $(BUILD)/oracle_llama3.o
 
 # QUICK=1 is for scripts/test.sh: each suite is in one of its two builds. Sanitizers look at the rooms that handle text,
-# files and processes, but for three suites that take long and whose files fuzzers read. Without QUICK=1 a build has all.
+# files and processes, but for suites that take long and whose files fuzzers read. Without QUICK=1 a build has all.
 MEMORY_ROOMS = base data files ranks run
 MEMORY_UNITS = $(filter-out comm kill pieces tokenizer,$(patsubst test_%.c,%,$(notdir \
                  $(wildcard $(MEMORY_ROOMS:%=dev/test/%/test_*.c)))))
@@ -131,7 +131,7 @@ $(BUILD)/test_comm $(BUILD)/test_trainer $(BUILD)/test_llama3: $(BUILD)/%: %.c $
 # What gcc fuses depends on the optimisation, and the bits of the matrix multiply must not. Vectors are slow without it.
 $(BUILD)/unit/test_gemm.o $(BUILD)/unit/test_simd.o: COMPILE_TEST = $(COMPILE)
 # These take five seconds longer with -O0.
-$(addprefix $(BUILD)/unit/test_,rand.o zero.o): COMPILE_TEST = $(subst $(CFLAGS),$(subst -O0,-Og,$(TEST_CFLAGS)),$(COMPILE))
+$(BUILD)/unit/test_rand.o $(BUILD)/unit/test_zero.o: TEST_CFLAGS := $(subst -O0,-Og,$(TEST_CFLAGS))
 
 $(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
 	@mkdir -p $(@D)

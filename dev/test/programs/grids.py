@@ -8,7 +8,13 @@ GPT2 = ["--layers", 3, "--heads", 4, "--channels", 32, "--context", 16]
 LLAMA = ["--layers", 3, "--heads", 8, "--channels", 64, "--kv-heads", 4, "--context", 16, "--init", "llama:d2"]
 UNTIED = ["--layers", 5, "--heads", 4, "--channels", 32, "--kv-heads", 2, "--context", 16, "--init", "llama:8B"]
 MUON = ["--optimizer", "muon", "--muon-warmup", 3]
+NAMES = {id(GPT2): "gpt2", id(LLAMA): "llama", id(UNTIED): "llama8"}
 CLIP = 0.5  # less than the first step's norm
+
+
+def name_of(case):
+    """(model, whether Muon trains it, ranks, options): a name for pytest."""
+    return "_".join([NAMES[id(case[0])], "muon" if case[1] else "adamw", *map(str, case[2:])])
 
 
 def options(model, *more):

@@ -14,7 +14,7 @@ import formats
 import grids
 from cli import logged_losses, steps_of, stopped_after, weights_hash
 from evalfiles import eval_file, questions
-from grids import GPT2, LLAMA, MUON, T, UNTIED, VOCAB
+from grids import GPT2, LLAMA, MUON, T, UNTIED, VOCAB, name_of
 from ranks import Ranks, ran
 from tools import read
 
@@ -112,10 +112,6 @@ MORE = [(GPT2, True, 4, "-z", 3), (GPT2, True, 4, "-z", 1), (GPT2, True, 2, "-z"
         (UNTIED, True, 8, "--tp", 2, "--pp", 2, *INTERLEAVED, "--sp", 0, "-z", 2),
         (UNTIED, False, 8, "--cp", 2, "--tp", 2, "--recompute", 3),
         (GPT2, False, 4, "--tp", 2, "--recompute", 2, "--gelu-fusion", 2)]
-
-
-def name_of(case):
-    return "_".join([("gpt2" if case[0] is GPT2 else "llama"), ("muon" if case[1] else "adamw"), *map(str, case[2:])])
 
 
 @pytest.mark.parametrize("case", GRIDS, ids=name_of)

@@ -8,13 +8,12 @@ import pytest
 import cli
 from cli import steps_of, stopped_after, weights_hash
 from gpu_program import GPU, PROGRAM
-from grids import GPT2, LLAMA, MUON, UNTIED, T, options
+from grids import GPT2, LLAMA, MUON, NAMES, UNTIED, T, name_of, options
 from ranks import ran
 
 QUICK = "TEST_QUICK" in os.environ
 KINDS = ["optimizer", "master", "gradients", "residuals", "parameters"]
 STAGE = dict(zip(KINDS, (1, 1, 2, 0, 3)))  # the least on several ranks
-NAMES = {id(GPT2): "gpt2", id(LLAMA): "llama", id(UNTIED): "llama8"}
 STEPS = 3
 
 
@@ -65,10 +64,6 @@ MORE = [*ALL, (UNTIED, False, 1, 0, "all", "--recompute", 3), (GPT2, False, 2, 1
         (GPT2, False, 2, 0, "all", "--tp", 2), (LLAMA, True, 4, 3, "all", "--tp", 2, "--cp", 2),
         (UNTIED, False, 4, 1, "optimizer,master", "--pp", 2),
         (GPT2, True, 1, 0, "all", "-w", 0), (GPT2, False, 1, 0, "all", "--recompute", 2)]
-
-
-def name_of(case):
-    return "_".join([NAMES[id(case[0])], "muon" if case[1] else "adamw", *map(str, case[2:])])
 
 
 @pytest.mark.parametrize("case", SOME, ids=name_of)
