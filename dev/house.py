@@ -35,7 +35,7 @@ ROOMS = {
 FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175,
          "README.md": 200}
 # The rest: most lines and the goal of all files under a path and under no longer one, fixtures apart.
-BUDGETS = {"dev/test": (32255, 28500), "dev/emu": (11148, 10500), "dev": (14915, 13000), "scripts": (1200, 1000),
+BUDGETS = {"dev/test": (32268, 28500), "dev/emu": (11143, 10500), "dev": (14919, 13000), "scripts": (1202, 1000),
            "Makefile": (185, 200)}
 RECIPE, RECIPE_LINES = r"scripts/(run|finetune)_\w+\.sh", 80
 SHARED_LINES = 40  # that two main files may have in common

@@ -103,9 +103,11 @@ build() { # the trainer, unless TRAINER is a path of its own
 plan() {
     local text options=() command=("$@")
     while [ $# -gt 0 ]; do
-        case $1 in
+        case ${1%%=*} in
             "$TRAINER") options=(--plan --num-processes "$GPUS") ;; # what was before it is the launcher's
-            --train-data | -i | --val-data | -j | --tokenizer | --hella* | -h | --mmlu | --eval-* | --prompt*) shift ;;
+            --hellaswag | -h) [[ $1 = *=* || ${2:-} != [01] ]] || shift ;; # it may stand without a value
+            --train-data | -i | --val-data | -j | --tokenizer | --hellaswag-* | --mmlu | --eval-* | --prompt*)
+                [[ $1 = *=* ]] || shift ;;
             *) options+=("$1") ;;
         esac
         shift

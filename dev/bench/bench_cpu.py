@@ -119,6 +119,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="runs of each, of which the median counts (default 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of both (default: one per core)")
     o = parser.parse_args()
+    if min(o.rounds, o.threads) < 1:
+        parser.error("--rounds and --threads: expected at least 1")
     for shape in o.shapes.split(","):
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*|sample", shape):
             parser.error(f"--shapes {shape}: expected sequences x tokens, such as 4x64, or sample")

@@ -144,7 +144,7 @@ static double measure(Bench *b, const std::string &name, double bytes, double fl
         copies.push_back(copy);
     }
     if (copies.empty()) {
-        printf("%-28s needs more memory than this GPU has free; give a smaller --batch-size\n", name.c_str());
+        printf("%-28s needs more memory than this GPU has free; give a smaller B\n", name.c_str());
         return 0.0;
     }
     double seconds = time_launches(b, copies);

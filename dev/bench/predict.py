@@ -322,6 +322,8 @@ def options(words):
     run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
     micro_batch = run.batch_size * run.seq_len * (run.num_processes // (run.tp * run.cp * run.pp))
     run.total_batch = run.total_batch or micro_batch
+    if run.num_processes % (run.tp * run.cp * run.pp):
+        parser.error("--tp, --cp and --pp: their product must divide --num-processes")
     if not micro_batch or run.total_batch % micro_batch or run.fp8 > gpus()[run.gpu].fp8_flops:
         parser.error("a step must be whole micro-batches of all GPUs, and --fp8 needs a GPU that has 8 bits")
     if set(run.offload) - set(OFFLOADS) or (run.offload and run.num_processes > 1):

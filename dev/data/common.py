@@ -125,6 +125,7 @@ def fetch_url(url, path, size, sha256):
     """Fetches a file that no API describes, unless it is there. Its checksum stands in the program."""
     if os.path.exists(path) and file_sha256(path) == sha256:
         return
+    check_room(os.path.dirname(path), size)
     note(f"fetching {url} ({size / 1e6:.1f} MB)")
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:

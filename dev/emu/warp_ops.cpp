@@ -1,6 +1,7 @@
 // Implements what the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
 #include "access.h"
-#include "include/emu_float.h"
+#include "include/cuda_bf16.h"
+#include "include/cuda_fp16.h"
 
 #include <math.h>
 #include <string.h>
@@ -191,23 +192,12 @@ struct MmaLane {
     const float *c;
 };
 
-static float bf16_to_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 static float tf32_to_float(uint32_t bits) {
     return bit_cast<float>(bits & 0xffffe000u);
 } // the hardware ignores the other bits
 
-static const Format HALF = {5, 10, 0x7c00};
-float float_of_half(uint16_t bits) {
-    unsigned code = bits & 0x7fffu;
-    float magnitude = code > HALF.overflow    ? NAN
-                      : code == HALF.overflow ? INFINITY
-                                              : static_cast<float>(decode(code, HALF));
-    return bits & 0x8000 ? -magnitude : magnitude;
-}
-uint16_t half_of_float(float x) {
-    unsigned code = isnan(x) ? 0x7fff : std::min(encode(x, HALF, NEAREST_EVEN), HALF.overflow);
-    return static_cast<uint16_t>(code | (signbit(x) ? 0x8000u : 0u));
-}
+float float_of_half(uint16_t bits) { return Half::value(bits); }
+uint16_t half_of_float(float x) { return Half::round(x, NEAREST_EVEN); }
 
 // K products are added to c in the order of k.
 template <int K> static void multiply(MmaLane **lanes, const float (&A)[16][K], const float (&B)[K][8]) {
@@ -258,7 +248,7 @@ static void do_mma_tf32(void **deposits, unsigned) {
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
                        const char *file, int line) {
     MmaLane lane = {d, a, b, c};
-    gather("mma.m16n8k16.bf16", ~0u, &lane, do_mma_16_bit<bf16_to_float>, {file, line});
+    gather("mma.m16n8k16.bf16", ~0u, &lane, do_mma_16_bit<Bf16::value>, {file, line});
 }
 void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
                       const char *file, int line) {

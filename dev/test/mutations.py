@@ -786,6 +786,7 @@ MISTAKES = [Mistake(*row) for row in (
      "return t != NULL || fail(error, \"\");", EMU, "test_gpu_ranks.py -k know_no_ranks"),
     ("llmc/trainer/evaluate.cuh", "t >= begin && t < end", "t >= begin && t <= end", EMU,
      "test_gpu_eval.py -k independent"),
+    ("llmc/trainer/step.cuh", "*skip = run_skips_update(run, &step->info);", "", EMU, "test_runs.py -k bf16-outliers"),
     ("llmc/trainer/step.cuh", "run->updates + 1", "run->updates", EMU,
      "test_gpu_trainer.py::test_like_the_cpu_trainer[gpt2]"),
     ("llmc/cuda/cublas_common.h", "b->ldb, b->stride_b", "b->ldb, b->stride_a", KERNELS, "muon"),

@@ -24,7 +24,8 @@ fuzzers: $(FUZZERS)
 
 PYTEST = python3 -m pytest --builds=$(BUILD) dev/test
 test: all $(PREFIX)test_gpt2 tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
-	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*' -k 'not emucc'
+	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/test/emu/*' \
+	    --ignore-glob='*/test_emu_*.py' -k 'not emucc and not headers_of_cuda and not two_objects'
 
 test-emu: $(patsubst %.cu,$(BUILD)/emu/%,gpu_tests.cu $(notdir $(wildcard dev/test/emu/emu_*.cu)))
 test-emu: $(addprefix $(PREFIX),train_gpt2 train_gpt2emu) ## build and run the tests of the emulator and the GPU trainer

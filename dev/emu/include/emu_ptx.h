@@ -155,7 +155,10 @@ EMU_PTX_PRMT(rc16, n % 2 * 2 + i % 2)
 #undef EMU_PTX_PRMT
 
 #define EMU_PTX_FUNCTION(name, result)                                                                                 \
-    template <class T, class R> __forceinline__ void name(R &d, T x) { put(d, static_cast<T>(result)); }
+    template <class T, class R> __forceinline__ void name(R &d, T x) {                                                 \
+        static_assert(sizeof(T) >= 4, "this PTX instruction of 16 bits is not part of the emulator");                  \
+        put(d, static_cast<T>(result));                                                                                \
+    }
 EMU_PTX_FUNCTION(ex2, exp2f(x))
 EMU_PTX_FUNCTION(lg2, log2f(x))
 EMU_PTX_FUNCTION(rcp, 1 / x)

@@ -620,6 +620,17 @@ BUG(other_count_received, 2, 1) {
     }
 }
 
+//! emu: a receive differs from the send of its peer, at @R
+//!   rank 0 calls ncclRecv of 8 int32 from rank 1, at @R
+//!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
+BUG(other_type_received, 2, 0) {
+    if (w->rank == 1) {
+        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @C
+    } else {
+        ncclRecv(w->data, 8, w->bug ? ncclInt32 : ncclFloat32, 1, w->comm, w->stream); // @R
+    }
+}
+
 //! emu: the buffer of ncclRecv overlaps the buffer of ncclSend in one group, at @R
 //!   at @C
 BUG(received_over_sent, 2, 1) {

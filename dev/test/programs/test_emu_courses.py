@@ -2,17 +2,17 @@
 of blocks and threads, and nvcc accepts them. Programs that need more than the emulator has end in one line."""
 import glob
 import os
-import shutil
 import subprocess
 
 import pytest
 
+from test_compilers import NVCC
 from tools import ROOT, path, write
 
 COURSES = os.path.join(ROOT, "dev", "test", "emu", "courses")
 NAMES = sorted(os.path.basename(name)[:-len(".cu")] for name in glob.glob(f"{COURSES}/*.cu"))
 QUICK = ("compact", "heat_grid_sync", "launches", "ptx_bits")
-NVCC = shutil.which("nvcc", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
+assert set(QUICK) <= set(NAMES)
 
 
 def emucc(source, program):
