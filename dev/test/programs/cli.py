@@ -57,8 +57,9 @@ def evaluates(arguments):
 class Trainer:
     """A trainer as a user runs it. A keyword in capitals is a variable of its environment."""
 
-    def __init__(self, program, name, **environment):
-        self.program, self.name, self.environment = program, name, dict(ENVIRONMENT, **environment)
+    def __init__(self, program, **environment):
+        self.program, self.name = program, os.path.basename(program)  # what it calls itself, too
+        self.environment = dict(ENVIRONMENT, **environment)
 
     def start(self, *arguments, **keywords):
         variables = {name: keywords.pop(name) for name in list(keywords) if name.isupper()}
@@ -90,14 +91,13 @@ class Trainer:
         return err
 
 
-CPU = Trainer(PROGRAM, "train_gpt2")
+CPU = Trainer(PROGRAM)
 start, ran, refused = CPU.start, CPU.ran, CPU.refused
 
 
 def of_llama(trainer):
     """The trainer for Llama that is built beside one for GPT-2."""
-    program, name = (text.replace("train_gpt2", "train_llama3") for text in (trainer.program, trainer.name))
-    return Trainer(program, name, **trainer.environment)
+    return Trainer(trainer.program.replace("train_gpt2", "train_llama3"), **trainer.environment)
 
 
 LLAMA = of_llama(CPU)

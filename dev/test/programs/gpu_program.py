@@ -11,8 +11,7 @@ if not os.path.exists(PROGRAM):
     pytest.skip(f"no {PROGRAM} here (make train_gpt2emu)", allow_module_level=True)
 with open(PROGRAM, "rb") as file:
     EMULATED = b"EMU_NO_GPU" in file.read()
-NAME = os.path.basename(PROGRAM)  # what it calls itself, too
-GPU = Trainer(PROGRAM, NAME, EMU_CHECK="0", EMU_THREADS="1")
+GPU = Trainer(PROGRAM, EMU_CHECK="0", EMU_THREADS="1")
 start, ran, refused = GPU.start, GPU.ran, GPU.refused
 
 

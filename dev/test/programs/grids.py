@@ -1,7 +1,8 @@
-"""Small models, and the options of runs of them, for tests that compare such runs bit for bit."""
+"""Small models, their trainers, and the options of their runs, for tests that compare these bit for bit."""
 import os
 
 import cli
+import ranks
 
 T, VOCAB = 8, 61
 GPT2 = ["--layers", 3, "--heads", 4, "--channels", 32, "--context", 16]
@@ -24,3 +25,17 @@ def options(model, *more):
     return ["--train-data", cli.path("g_train.bin"), "--val-data", cli.path("g_val.bin"), *model, "--vocab", VOCAB,
             "--seq-len", T, "--total-batch", 4 * T, "--batch-size", 1, "--lr", 3e-3, "--warmup", 2, "--adam-eps", 1e-4,
             "--weight-decay", 0.1, "--grad-clip", CLIP, "--val-every", 5, "--sample-every", 0, *more]
+
+
+def program_of(model, program):
+    """The trainer of a model that is built beside one for GPT-2."""
+    return program if model is GPT2 else program.replace("train_gpt2", "train_llama3")
+
+
+def ran(program, model, count, *words, **environment):
+    return ranks.ran(count, *words, program=program_of(model, program), **environment)
+
+
+def planner(program, model=GPT2):
+    """A trainer that finds no GPU and only plans."""
+    return cli.Trainer(program_of(model, program), EMU_NO_GPU="1")

@@ -7,12 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
-import time
 
 import cli
 from gpu_program import GPU, PROGRAM
-from tools import LIMIT, free_port
+from tools import free_port, wait_until
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 COUNT = itertools.count(1)
@@ -30,17 +28,16 @@ def has_mpi():
 class Ranks:
     """The processes of one run. how: "fs", "tcp", or "mpi", which is one process, mpirun. address: for TCP, a free port
     of this machine if not given. only: {rank: what it alone has: arguments, environment, folder (where it works),
-    program, before (a command that starts it), rank and count (what it is told)}; a rank whose value is None is not
-    started."""
+    program, before (a command that starts it)}."""
 
-    def __init__(self, count, *arguments, how="fs", address=None, only=None, folder=None, **environment):
+    def __init__(self, count, *arguments, how="fs", address=None, only=None, folder=None, program=PROGRAM,
+                 **environment):
         self.how, self.evaluates = how, cli.evaluates(arguments)
         self.name = cli.path(f"ranks_{next(COUNT)}")
-        self.processes, self.ended = {}, {}
-        self.began, self.wall = time.monotonic(), time.time()
+        self.processes = {}
         atexit.register(self.kill)
         if how == "mpi":
-            self.start(0, [*MPIRUN, "-np", str(count), PROGRAM], arguments, {"environment": environment}, folder)
+            self.start(0, [*MPIRUN, "-np", str(count), program], arguments, {"environment": environment}, folder)
             return
         if how == "tcp":
             start = ["-pi", "tcp", "-ps", address or f"127.0.0.1:{free_port()}"]
@@ -49,23 +46,16 @@ class Ranks:
             os.mkdir(start[-1])
         for rank in range(count):
             own = (only or {}).get(rank, {})
-            if own is not None:
-                program = [*own.get("before", []), own.get("program", PROGRAM)]
-                own = dict(own, environment=dict(environment, **own.get("environment", {})))
-                place = ["-pn", own.get("count", count), "-pr", own.get("rank", rank)]
-                self.start(rank, program, [*arguments, *start, *place], own, folder)
+            command = [*own.get("before", []), own.get("program", program)]
+            own = dict(own, environment=dict(environment, **own.get("environment", {})))
+            self.start(rank, command, [*arguments, *start, "-pn", count, "-pr", rank], own, folder)
 
-    def start(self, rank, program, arguments, own, folder):
+    def start(self, rank, command, arguments, own, folder):
         with open(self.file(rank, "out"), "wb") as out, open(self.file(rank, "err"), "wb") as err:
-            self.processes[rank] = subprocess.Popen([*program, *map(str, [*arguments, *own.get("arguments", [])])],
+            self.processes[rank] = subprocess.Popen([*command, *map(str, [*arguments, *own.get("arguments", [])])],
                                                     stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                                     cwd=own.get("folder", folder), start_new_session=True,
                                                     env=dict(GPU.environment, **own["environment"]))
-        threading.Thread(target=self.note_end, args=(rank, ), daemon=True).start()
-
-    def note_end(self, rank):
-        self.processes[rank].wait()
-        self.ended[rank] = time.monotonic()
 
     def file(self, rank, kind):
         return f"{self.name}.{rank}.{kind}"
@@ -84,44 +74,24 @@ class Ranks:
         return "\n".join(f"--- rank {rank}, status {process.poll()}\n{self.read(rank, 'out')}{self.read(rank, 'err')}"
                          for rank, process in self.processes.items())
 
-    def first_word(self):
-        """When a rank wrote first on stderr."""
-        written = [os.stat(self.file(rank, "err")) for rank in self.processes]
-        return min(file.st_mtime for file in written if file.st_size > 0) - self.wall + self.began
-
-    def all_ended(self):
-        return max(self.ended.values())
-
-    def until(self, condition, what):
-        deadline = time.monotonic() + LIMIT
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}\n{self.outputs()}"
-            time.sleep(0.005)
-
     def until_printed(self, text):
         """Waits until rank 0 has printed something that matches."""
-        def found():
-            assert 0 not in self.ended or re.search(text, self.out(), re.M), f"ended before {text}\n{self.outputs()}"
-            return re.search(text, self.out(), re.M)
-        self.until(found, text)
+        wait_until(lambda: re.search(text, self.out(), re.M), self.processes[0], text)
 
     def until_caught(self, rank, number):
         """Waits until this rank would not be ended by a signal, but takes it."""
         def caught():
-            assert rank not in self.ended, f"ended before it caught signals\n{self.outputs()}"
             with open(f"/proc/{self.processes[rank].pid}/status") as file:
                 mask = re.search(r"^SigCgt:\s*([0-9a-f]+)$", file.read(), re.M).group(1)
             return int(mask, 16) >> (number - 1) & 1
-        self.until(caught, f"rank {rank} catches signal {number}")
+        wait_until(caught, self.processes[rank], f"rank {rank} catches signal {number}")
 
-    def wait(self, ranks=None):
-        """Waits for these ranks, or all, to end."""
-        expected = set(self.processes if ranks is None else ranks)
-        self.until(lambda: expected <= set(self.ended), f"the end of ranks {sorted(expected)}")
+    def wait(self):
+        wait_until(lambda: all(process.poll() is not None for process in self.processes.values()), None,
+                   "all ranks have ended")
 
     def send(self, rank, number):
         os.kill(self.processes[rank].pid, number)
-        return time.monotonic()
 
     def kill(self):
         """The end of all, however they are: mpirun is given time to end its own."""
@@ -145,17 +115,15 @@ class Ranks:
         samples = f"sample:\n{self.out()}" if self.out() else ""
         return self.err() + samples if self.evaluates else self.out()
 
-    def fail(self, says=(), lost=(), killed=-signal.SIGKILL):
-        """Waits for a run that must fail: all ranks with status 1 and one line, in which all of `says` are; those in
-        `lost` with status `killed`, or, where that is None, later. Returns the line."""
-        others = [rank for rank in self.processes if rank not in lost]
-        self.wait(others if killed is None else None)
-        for rank in others:
-            assert self.processes[rank].returncode == 1, self.outputs()
-            cli.check_line(GPU.name, self.err(rank), says)
-        for rank in lost if killed is not None else ():
-            assert self.processes[rank].returncode == killed, self.outputs()
-        return self.err(others[0]).split(": ", 1)[1].strip()
+    def fail(self, says=(), lost=None):
+        """Waits for a run that must fail: all ranks with status 1 and one line, in which all of `says` are, but for the
+        one that is lost."""
+        self.wait()
+        for rank, process in self.processes.items():
+            assert process.returncode == (-signal.SIGKILL if rank == lost else 1), self.outputs()
+            if rank != lost:
+                cli.check_line(GPU.name, self.err(rank), says)
+        self.kill()
 
 
 def ran(count, *arguments, **keywords):
@@ -164,9 +132,4 @@ def ran(count, *arguments, **keywords):
 
 
 def refused(count, *arguments, says=(), **keywords):
-    """The message of a run that must fail, how long after its start all ranks have ended, and how long after the first
-    of them has said why."""
-    ranks = Ranks(count, *arguments, **keywords)
-    line = ranks.fail(says)
-    ranks.kill()
-    return line, ranks.all_ended() - ranks.began, ranks.all_ended() - ranks.first_word()
+    Ranks(count, *arguments, **keywords).fail(says)

@@ -38,7 +38,7 @@ def trainer(build):
     if build == "native":
         return cli.CPU
     revision = write("revision.c", 'const char *gpt2c_revision(void) { return ""; }')
-    return cli.Trainer(compile_program("any", ["train_gpt2.c", revision], "-O0", "-Wno-unknown-pragmas"), "train_gpt2")
+    return cli.Trainer(compile_program("any", ["train_gpt2.c", revision], "-O0", "-Wno-unknown-pragmas"))
 
 
 def words(folder, *more):

@@ -1,7 +1,7 @@
 """HellaSwag and MMLU during a run.
 
 The answers of a straightforward computation, whatever the batches; what is shown and logged, and when; stopping, going
-on, and files that cannot be used. Sequences that are cut: test_evalloader.c, test_gpu_eval.py.
+on, and files that cannot be used. Sequences that are cut: test_evalloader.c, test_gpu_trainer.py.
 """
 import functools
 import re

@@ -1,5 +1,7 @@
-"""What --plan tells about GPUs: the memory of one, what a step sends, whether the run fits, and what --auto refuses.
-The documents' tables of memory. No GPU, no NCCL and no MPI are needed."""
+"""What --plan tells about GPUs: the memory of one, what a step sends, whether the run fits. The documents' tables of
+memory. No GPU, no NCCL and no MPI are needed. And --auto: what it chooses is what runs, on one rank and several. Its
+rule, and that a choice fits to the byte: test_gpu_choices.c.
+"""
 import os
 import re
 import sys
@@ -7,13 +9,17 @@ import sys
 import pytest
 
 import cli
-from cli import planned_bytes
+import evalfiles
+import ranks
+from cli import planned_bytes, weights_hash
 from gpu_program import only_emulated, ran, refused
+from run_folder import record_of
 from tools import ROOT, text_of
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import plan_table  # noqa: E402 (its folder had to be named first)
 
+only_emulated()
 D12 = ["-e", "d12", "-d", 16 * 1024]
 RESERVE = 3 << 29  # of one GPU: a GiB, and half of one for CUDA's context
 
@@ -39,9 +45,9 @@ def test_documents_have_these_tables():
 
 def test_what_a_step_takes():
     """Of each GPU: its share of the FLOPs, and what it sends. One GPU shards nothing."""
-    for ranks in (2, 8):
+    for count in (2, 8):
         for stage in range(4):
-            out = plan("-e", "d12", "-b", 4, "-np", ranks, "-z", stage)
+            out = plan("-e", "d12", "-b", 4, "-np", count, "-z", stage)
             assert f"\na step      {797815296 * 4 * 1024:.4g} FLOPs on each GPU\n" in out, out
             sent = re.search(r"^ +(\d+) bytes of gradients, (\d+) of parameters, sent by each GPU$", out, re.M)
             assert (int(sent[2]) == 0) == (stage == 0) and int(sent[1]) > 0, (stage, out)
@@ -51,28 +57,17 @@ def test_what_a_step_takes():
     assert "FLOPs" not in plan("-e", "d12", "-x", 0)
 
 
-def test_short_plan():
-    """Without "all" it has no buffers."""
-    short = ran("--plan", *D12, "-b", 4, CUDA_VISIBLE_DEVICES="")
-    assert not re.search(r"^(buffer|params|total|residual) ", short, re.M) and len(short.splitlines()) <= 15, short
-    assert short.splitlines()[-1].startswith("fits        yes, "), short
-    assert short.splitlines()[-2:] == plan(*D12, "-b", 4).splitlines()[-2:], short
-
-
 def test_fits_to_the_byte():
-    taken = planned_bytes(plan(*D12, "-b", 4, "-r", 1))
-    for less, says in ((0, "yes, "), (1, "no, 1 B are missing: "), (3 << 20, "no, 3.00 MiB are missing: ")):
-        out = plan(*D12, "-b", 4, "-r", 1, "--gpu-memory", gib(taken + RESERVE - less))
-        assert f"\nfits        {says}" in out, (less, out)
-    ranks = planned_bytes(plan("-e", "d12", "-b", 4, "-r", 1, "-np", 2))  # two GiB more for NCCL
-    for less, says in ((0, "yes, "), (1, "no, 1 B are missing: ")):
-        out = plan("-e", "d12", "-b", 4, "-r", 1, "-np", 2, "--gpu-memory", gib(ranks + RESERVE + (2 << 30) - less))
-        assert f"\nfits        {says}" in out, (less, out)
+    one = [*D12, "-b", 4, "-r", 1]
+    for run, nccl in ((one, 0), ([*one, "-np", 2], 2 << 30)):
+        taken = planned_bytes(plan(*run))
+        for less, says in ((0, "yes, "), (1, "no, 1 B are missing: "), (3 << 20, "no, 3.00 MiB are missing: ")):
+            out = plan(*run, "--gpu-memory", gib(taken + RESERVE + nccl - less))
+            assert f"\nfits        {says}" in out, (less, out)
 
 
 def test_plans_for_the_gpu_here():
     """If its name is known: for its memory, but for what --gpu-memory says; else for a card of 80 GB."""
-    only_emulated()
     l4 = {"EMU_NAME": "NVIDIA L4", "EMU_MEMORY": "23034"}
     for more, environment, memory in (([], l4, "22.49 GiB"), (["--gpu-memory", 8], l4, "8.00 GiB"),
                                       ([], {}, "79.00 GiB"), ([], dict(l4, EMU_NO_GPU="1"), "79.00 GiB")):
@@ -82,9 +77,58 @@ def test_plans_for_the_gpu_here():
 
 # ---- --auto ----
 
+SEQUENCES = 8  # of a step
+RUN = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 16,
+       "-d", SEQUENCES * 16, "-x", 2, "-l", "1e-2", *cli.QUIET]
+
 
 def test_auto_refuses():
-    for arguments, says in ((["--auto", "-b", 4, "-r", 1], "both are given"),
-                            (["--auto", "-d", 1000], "is not a multiple of B x T = 1024"),
-                            (["--auto", "-b", 4, "--gpu-memory", 1], "nothing fits: --batch-size 4 --recompute 3")):
-        refused("--plan", "-e", "d12", *arguments, says=[says])
+    for arguments, says in ((["-b", 4, "-r", 1], "both are given"),
+                            (["-b", 4, "--gpu-memory", 1], "nothing fits: --batch-size 4 --recompute 3")):
+        refused("--plan", "-e", "d12", "--auto", *arguments, says=[says])
+
+
+def chosen(out):
+    return tuple(map(int, re.search(r"^auto +--batch-size (\d+) --recompute (\d): ", out, re.M).groups()))
+
+
+def planned(*arguments):
+    """For a GPU as small as the emulator's."""
+    return planned_bytes(ran(*arguments, "--plan", "all", "--gpu-memory", 4))
+
+
+@pytest.mark.long
+def test_what_auto_chooses_is_what_runs():
+    """The same bits as with the options written out, the questions of an evaluation in the same batches; run.jsonl has
+    the options that were used."""
+    folder = cli.new_folder("auto")
+    questions = [([1, 2, 3 + i], [[4] * (1 + i % 7), [5, 6]], 0) for i in range(3)]
+    run = [*RUN[:-4], "-v", 2, "-s", 0, "--hellaswag", "--hellaswag-data",
+           evalfiles.eval_file("auto_val.bin", questions)]
+    small = ["--gpu-memory", gib(planned(*run, "-b", 4, "-r", 3) + (1 << 30))]  # for 4 sequences at any level
+    for more in ([], small, [*small, "-r", 3]):
+        out = ran(*run, "--auto", *more, "-o", folder, "--overwrite")
+        B, level = chosen(out)
+        want = ran(*run, "-b", B, "-r", level)
+        assert (B, level) == ((4, 3) if more else (SEQUENCES, 0)), out
+        assert weights_hash(want) == weights_hash(out), (want, out)
+        for line in ("batch", "memory", "HellaSwag", "step .*HellaSwag"):
+            assert re.findall(rf"^{line} .*$", out, re.M) == re.findall(rf"^{line} .*$", want, re.M), (line, want, out)
+        options = record_of(folder)["options"]
+        assert (options["batch-size"], options["recompute"], options["auto"]) == (str(B), str(level), "1"), options
+
+
+@pytest.mark.long
+def test_ranks_choose_alike():
+    """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
+    run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
+    most, least = (planned(*run, "-b", b, "-r", r, "-np", 2) for b, r in ((4, 0), (1, 3)))
+
+    def memory(bytes_):  # of the GPU of rank 1, in MiB, so that fewer are left for the plan
+        return {1: {"environment": {"EMU_MEMORY": str(3072 + (bytes_ - 1 >> 20))}}}
+
+    out = ranks.ran(2, *run, "--auto", only=memory(most))
+    B, level = chosen(out)
+    assert planned(*run, "-b", B, "-r", level, "-np", 2) <= (most - 1 >> 20) << 20, (most, out)
+    assert weights_hash(ranks.ran(2, *run, "-b", B, "-r", level)) == weights_hash(out), out
+    ranks.refused(2, *run, "--auto", only=memory(least), says=["nothing fits: --batch-size 1 --recompute 3"])

@@ -3,6 +3,7 @@
 AdamW forgives a wrong factor, so gradients are compared, not only losses. After one step the first moment is a tenth of
 the gradient, and a checkpoint holds it tensor by tensor. Its norm is --grad-clip, if the run's own norm is right.
 """
+import functools
 import os
 import re
 
@@ -12,10 +13,10 @@ import pytest
 import cli
 import formats
 import grids
+import ranks
 from cli import logged_losses, steps_of, stopped_after, weights_hash
 from evalfiles import eval_file, questions
 from grids import GPT2, LLAMA, MUON, T, UNTIED, VOCAB, name_of
-from ranks import Ranks, ran
 from tools import read
 
 QUICK = "TEST_QUICK" in os.environ
@@ -30,6 +31,9 @@ TOLERANCE = {False: 1e-5, True: 1e-3}  # of losses; with Muon, which amplifies r
 
 def options(model, *more):
     return grids.options(model, "--tf32", 0, "--steps", STEPS, *more)
+
+
+ran_grid = functools.partial(grids.ran, FP32)
 
 
 def moments(folder):
@@ -57,15 +61,6 @@ def tensor_sizes(fields):
     return [("wte", Vp * C), *((name, L * size) for name, size in block), ("lnfw", C), *head]
 
 
-def program_of(model):
-    return FP32 if model is GPT2 else FP32.replace("train_gpt2", "train_llama3")
-
-
-def ran_grid(model, count, *arguments, **environment):
-    programs = {rank: {"program": program_of(model)} for rank in range(count)}
-    return ran(count, *arguments, only=programs, **environment)
-
-
 class Run:
 
     def __init__(self, model, count, *more):
@@ -75,15 +70,15 @@ class Run:
         self.moments = moments(self.folder)
 
 
-REFERENCES = {}
+@functools.lru_cache(None)
+def one_rank(name, muon):
+    model = {"gpt2": GPT2, "llama": LLAMA, "llama8": UNTIED}[name]
+    return Run(model, 1, *(MUON if muon else []))
 
 
-def like_one_rank(model, muon, count, *grid):
+def check_like_one_rank(model, muon, count, *grid):
     """Runs a grid, and compares it with one rank."""
-    more = MUON if muon else []
-    if (id(model), muon) not in REFERENCES:
-        REFERENCES[id(model), muon] = Run(model, 1, *more)
-    one, run = REFERENCES[id(model), muon], Run(model, count, *more, *grid)
+    one, run = one_rank(grids.NAMES[id(model)], muon), Run(model, count, *(MUON if muon else []), *grid)
     for name, want in one.moments.items():
         off = np.linalg.norm(run.moments[name] - want) / np.linalg.norm(want)
         assert off <= 1e-5, f"{count} ranks {grid}: the gradient of {name} is off by {off:.1e} of its norm"
@@ -93,7 +88,6 @@ def like_one_rank(model, muon, count, *grid):
     for step, (a, b) in enumerate(zip(one.losses, run.losses)):
         assert abs(a - b) <= TOLERANCE[muon] * a, f"{count} ranks {grid}: the loss of step {step}: {b}, expected {a}"
     assert len(run.losses) == len(one.losses) == STEPS
-    return run
 
 
 INTERLEAVED = ["--pp-schedule", "interleaved"]
@@ -103,26 +97,19 @@ GRIDS = [(GPT2, False, 2, "--tp", 2), (GPT2, True, 4, "--tp", 2, "-z", 1), (LLAM
          (UNTIED, False, 4, "--pp", 2, *INTERLEAVED), (LLAMA, False, 6, "--pp", 3, "-z", 2),
          (GPT2, False, 8, "--pp", 2, "--tp", 2, "-z", 3), (LLAMA, False, 4, "--cp", 2, "-z", 2),
          (GPT2, False, 4, "--cp", 2, "--pp", 2, "--recompute", 3)]
-MORE = [(GPT2, True, 4, "-z", 3), (GPT2, True, 4, "-z", 1), (GPT2, True, 2, "-z", 2), (GPT2, False, 2, "-z", 0),
+MORE = [(GPT2, True, 4, "-z", 3), (GPT2, True, 4, "-z", 1), (GPT2, False, 2, "-z", 0),
         (LLAMA, False, 8, "--cp", 2, "--pp", 2, "--tp", 2), (UNTIED, True, 4, "--pp", 2, *INTERLEAVED),
-        (LLAMA, True, 4, "--tp", 4), (LLAMA, True, 4, "--cp", 2, "-z", 2), (LLAMA, False, 4, "--cp", 4, "-z", 1),
-        (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
-        (GPT2, True, 8, "--cp", 2, "--tp", 2, "-z", 1), (GPT2, False, 6, "--pp", 3, "-z", 0, "--pp-schedule", "afab"),
-        (GPT2, False, 4, "--tp", 4, "--sp", 0), (GPT2, False, 2, "--cp", 2), (GPT2, True, 8, "--cp", 4, "-z", 3),
+        (LLAMA, True, 4, "--cp", 2, "-z", 2), (LLAMA, True, 8, "--pp", 2, "--tp", 2, "-z", 0),
+        (GPT2, False, 6, "--pp", 3, "-z", 0, "--pp-schedule", "afab"), (GPT2, False, 4, "--tp", 4, "--sp", 0),
+        (GPT2, False, 2, "--cp", 2), (GPT2, True, 8, "--cp", 4, "-z", 3),
         (UNTIED, True, 8, "--tp", 2, "--pp", 2, *INTERLEAVED, "--sp", 0, "-z", 2),
         (UNTIED, False, 8, "--cp", 2, "--tp", 2, "--recompute", 3),
         (GPT2, False, 4, "--tp", 2, "--recompute", 2, "--gelu-fusion", 2)]
 
 
-@pytest.mark.parametrize("case", GRIDS, ids=name_of)
+@pytest.mark.parametrize("case", [*GRIDS, *(pytest.param(case, marks=pytest.mark.long) for case in MORE)], ids=name_of)
 def test_like_one_rank(case):
-    like_one_rank(*case)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", MORE, ids=name_of)
-def test_more_like_one_rank(case):
-    like_one_rank(*case)
+    check_like_one_rank(*case)
 
 
 LONG_MUON = pytest.mark.parametrize("muon", (False, pytest.param(True, marks=pytest.mark.long)), ids=("adamw", "muon"))
@@ -132,11 +119,11 @@ LONG_MUON = pytest.mark.parametrize("muon", (False, pytest.param(True, marks=pyt
 def test_pipeline_has_equal_bits(muon):
     """Without a tied head, whose gradient has two parts: whatever the schedule."""
     more = MUON if muon else []
-    for ranks in (1, ) if QUICK else (1, 2):
-        want = Run(UNTIED, ranks, *more, "-z", 1)
+    for copies in (1, ) if QUICK else (1, 2):
+        want = Run(UNTIED, copies, *more, "-z", 1)
         for stages, schedule in ((2, []), (3, ["--pp-schedule", "afab"]), (2, INTERLEAVED)):
-            run = Run(UNTIED, ranks * stages, *more, "--pp", stages, *schedule)
-            assert run.hash == want.hash and run.losses == want.losses, (ranks, stages, schedule, run.out)
+            run = Run(UNTIED, copies * stages, *more, "--pp", stages, *schedule)
+            assert run.hash == want.hash and run.losses == want.losses, (copies, stages, schedule, run.out)
 
 
 # ---- Memory and traffic ----
@@ -163,8 +150,7 @@ def test_plan_is_what_happens(case):
     run = options(model, *more)
     run[run.index("--val-every") + 1] = 0
     out = ran_grid(model, count, *run)
-    trainer = cli.Trainer(program_of(model), os.path.basename(program_of(model)), EMU_NO_GPU="1")
-    plan = trainer.ran(*run, "--plan", "--num-processes", count, "--gpu-memory", 8)
+    plan = grids.planner(FP32, model).ran(*run, "--plan", "--num-processes", count, "--gpu-memory", 8)
     stages = 2 if "--pp" in more else 1
     said = sent(plan, r"^stage .*\n" if stages > 1 else r"^a step .*\n")
     found = sent(out[out.index("\nsent "):].replace("\nby stage", "\nsent"), r"^sent")
@@ -188,12 +174,11 @@ def test_evaluation():
     run = ["--init", model, "--steps", 0, "--val-data", data, "--seq-len", 16, "--batch-size", 3,
            "--sample-tokens", 3 if QUICK else 12, "--tf32", 0, "-h", 1, "--hellaswag-data",
            eval_file("grid_questions.bin", questions(config, params, 9, 24))]
-    trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_NO_GPU="1")
-    trainer.refused(*run, "--cp", 8, "-np", 8, "--plan", says=["--hellaswag: the ranks of --cp 8", "of 24 tokens"])
+    grids.planner(FP32).refused(*run, "--cp", 8, "-np", 8, "--plan", says=["--hellaswag: the ranks of --cp 8", "of 24"])
     results = []
-    grids = [(1, ), (2, "--tp", 2), (4, "--pp", 2, "-z", 3), (4, "--pp", 2, *INTERLEAVED), (2, "--cp", 2),
-             (8, "--pp", 2, "--cp", 2, "--tp", 2, "--sp", 0)]
-    for count, *grid in grids[:3] if QUICK else grids:
+    places = [(1, ), (2, "--tp", 2), (4, "--pp", 2, "-z", 3), (4, "--pp", 2, *INTERLEAVED), (2, "--cp", 2),
+              (8, "--pp", 2, "--cp", 2, "--tp", 2, "--sp", 0)]
+    for count, *grid in places[:3] if QUICK else places:
         out = ran_grid(GPT2, count, *run, *grid)
         results.append((cli.val_losses(out), re.search(r"^.*HellaSwag.*9.*$", out, re.M).group(), cli.sample_of(out)))
     for grid in results[1:]:
@@ -226,39 +211,28 @@ def test_resumed_in_bf16(muon):
     run, folder = options(GPT2, *(MUON if muon else []), "--pp", 2, "--tp", 2), cli.new_folder("grid_bf16")
     at = run.index("--tf32")
     del run[at:at + 2]  # it is for fp32
-    saved = ran(4, *run, "--out-dir", folder, "--checkpoint-every", 1)
-    out = ran(4, *run, "--out-dir", stopped_after(2, folder, "grid_stopped"), "--resume")
+    saved = ranks.ran(4, *run, "--out-dir", folder, "--checkpoint-every", 1)
+    out = ranks.ran(4, *run, "--out-dir", stopped_after(2, folder, "grid_stopped"), "--resume")
     assert steps_of(out) == [*range(3, STEPS + 1)] and weights_hash(out) == weights_hash(saved)
 
 
 # ---- Faults ----
 
 
-def grid_fault(fault, says, lost=()):
-    """A run of 8 ranks, each axis of 2, in which one rank has a fault."""
-    run = options(GPT2, "--pp", 2, "--cp", 2, "--tp", 2, "--watchdog", 8, "--out-dir", cli.new_folder("grid_fault"))
-    ranks = Ranks(8, *run, only={rank: {"program": FP32} for rank in range(8)}, EMU_NCCL_FAULT=fault)
-    ranks.fail(says, lost=list(lost))
-    ranks.kill()
-
-
 def test_a_rank_is_killed():
-    """Whatever its place: the others end, and one line says which it was, and where in the grid."""
+    """Whatever its place: the others end, and one line says which it was, and where in the grid of 8 ranks."""
     places = [(5, "pp 1, cp 0, tp 1"), (2, "pp 0, cp 1, tp 0")]
+    run = options(GPT2, "--pp", 2, "--cp", 2, "--tp", 2, "--watchdog", 8, "--out-dir")
     for rank, place in places[:1] if QUICK else places:
-        grid_fault(f"die@{rank}:80", [f"rank {rank} (", f"at dp 0, {place} ended without a word"], lost=[rank])
+        ranks.Ranks(8, *run, cli.new_folder("grid_fault"), program=FP32, EMU_NCCL_FAULT=f"die@{rank}:80").fail(
+            [f"rank {rank} (", f"at dp 0, {place} ended without a word"], lost=rank)
 
 
 def test_impossible_grids():
-    """Each is refused in words that name what is possible. (test_grid.c has each axis.)"""
-    trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_NO_GPU="1")
-    llama = cli.Trainer(program_of(LLAMA), os.path.basename(program_of(LLAMA)), EMU_NO_GPU="1")
-    for program, ranks, run, says in (
-            (llama, 8, ["--init", "smollm2:135M", "--tp", 2], ["share 3 KV heads", "give --tp 1"]),
-            (trainer, 8, ["--pp", 4, *INTERLEAVED, "-d", 4 * 2 * 3 * 1024],
-             ["interleaved: 3 micro-batches are no multiple of 4 stages"]),
-            (trainer, 4, ["--cp", 4, "-t", 1004], ["--seq-len: the ranks of --cp 4", "of 1004 tokens", "of 8"]),
-            (trainer, 4, ["--cp", 2, "--tp", 2, "-t", 6], ["--cp 2 and --tp 2 (--sp 1) cannot", "multiple of 4"]),
-            (trainer, 4, ["--pp", 2, "--pp-chunks", 3], ["--pp-chunks: needs --pp-schedule interleaved"]),
-            (trainer, 4, ["--sp", 0], ["--sp: needs no --tp 1"])):
-        program.refused(*run, "--plan", "-np", ranks, says=says)
+    """What of a run does not fit its grid is refused. (test_grid.c: what of a model does not.)"""
+    for count, run, says in (
+            (8, ["--pp", 4, *INTERLEAVED, "-d", 4 * 2 * 3 * 1024], "interleaved: 3 micro-batches are no multiple of 4"),
+            (4, ["--cp", 4, "-t", 1004], "--seq-len: the ranks of --cp 4"),
+            (4, ["--cp", 2, "--tp", 2, "-t", 6], "--cp 2 and --tp 2 (--sp 1) cannot"),
+            (4, ["--pp", 2, "--pp-chunks", 3], "--pp-chunks: needs --pp-schedule interleaved")):
+        grids.planner(FP32).refused(*run, "--plan", "-np", count, says=[says])

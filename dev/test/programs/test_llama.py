@@ -1,8 +1,6 @@
-"""The trainers for Llama: sizes, plans, refusals, files that they save as they were, questions.
-
-Equal weights of equal runs: test_runs.py. On several ranks: test_grid.py. Beside each other, and with the
-checkpoints of each other: test_gpu_trainer.py. Numbers of transformers: test_llama3.c, test_llama3.cu.
-"""
+"""The trainers for Llama: refusals, files that they save as they were, questions. Beside each other, and with the
+checkpoints of each other: test_gpu_trainer.py. Numbers of transformers: test_llama3.c, test_llama3.cu."""
+import functools
 import os
 
 import pytest
@@ -23,19 +21,6 @@ RUN = [*TEXT, *SIZE, "-t", 16, "-b", 2, "-x", 6, *cli.QUIET]
 
 def fixture(name):
     return os.path.join(FIXTURES, "llama", f"{name}.bin")
-
-
-@pytest.mark.parametrize("size, parameters", (("1B", 1235814400), ("3B", 3212749824), ("8B", 8030261248),
-                                              ("smollm2:135M", 134515008), ("360M", 361821120)))
-def test_sizes(size, parameters):
-    assert f"\nparameters  {parameters}, from the seed\n" in LLAMA.ran("-e", size, "--plan")
-
-
-@pytest.mark.parametrize("gpus, answer", ((1, "no, "), (2, "yes, "), (8, "yes, ")))
-def test_gpus_for_8B(gpus, answer):
-    """Of 80 GB, with all that stage 3 shards: two GPUs, a sequence of 1,024 tokens on each."""
-    out = GPU.ran("-e", "llama:8B", "-b", 1, "-np", gpus, "-z", 3, "-r", 3, "--plan", EMU_NO_GPU="1")
-    assert f"\nfits        {answer}" in out and ", 32 heads (8 of keys), " in out, out
 
 
 def changed(option, value):
@@ -73,13 +58,6 @@ def test_models_of_the_other_program():
     cli.CPU.refused(*run, "-o", llama, "--resume", says=["variant 3"])
 
 
-def test_data_of_another_vocabulary():
-    """A token that the model lacks, and a tokenizer of another size."""
-    shard = cli.shard("large_train.bin", [*range(60), 67] * 9)
-    LLAMA.refused("-i", shard, "-e", fixture("g1_untied"), "-t", 16, "-x", 1, says=[shard, "67"])
-    LLAMA.refused(*TEXT, "-e", fixture("g1_untied"), "-t", 16, "-x", 1, says=["257 tokens, the model 67", "llama:d12"])
-
-
 def test_help_is_of_this_program():
     for trainer, help_text in ((LLAMA, LLAMA.ran("--help", "all")), (GPU, GPU.ran("--help", "all"))):
         assert f"Usage: {trainer.name} " in help_text and "Trains a Llama 3 model" in help_text, help_text
@@ -93,10 +71,10 @@ def test_help_is_of_this_program():
 def test_saves_what_it_has_read(name):
     """With a learning rate of 0: the header, but for the tokenizer's hash, and each tensor, from the parts of two ranks
     too."""
-    shard, only = cli.shard("few_train.bin", cli.random_tokens(200, 67)), {r: {"program": GPU.program} for r in (0, 1)}
+    shard = cli.shard("few_train.bin", cli.random_tokens(200, 67))
     run = ["-e", fixture(name), "-i", shard, "-t", 16, "-b", 1, "-d", 32, "-x", 1, "--lr", 0, *cli.QUIET, "-o"]
     LLAMA.ran(*run, new_folder("saved_cpu"))
-    ranks.ran(2, *run, new_folder("saved_gpu"), "-z", 3, only=only)
+    ranks.ran(2, *run, new_folder("saved_gpu"), "-z", 3, program=GPU.program)
     want = cli.read(fixture(name))
     for folder in ("saved_cpu", "saved_gpu"):
         got = cli.read(os.path.join(folder, "model_00000001.bin"))
@@ -109,8 +87,8 @@ def test_questions_longer_than_a_sequence():
     shard, name = cli.shard("chain_train.bin", evalfiles.chain(2000, 1)), evalfiles.eval_file(
         "chain_val.bin", evalfiles.chain_questions(4))
     run = ["-i", shard, "--vocab", 61, *SIZE[:-1], 32, "-t", 8, "-b", 1, "-x", 4, "-v", 3, "-s", 0]
-    only = {rank: {"program": GPU.program} for rank in range(2)}
-    for ran in (LLAMA.ran, GPU.ran, lambda *words, **keywords: ranks.ran(2, *words, "-z", 3, only=only, **keywords)):
+    two = functools.partial(ranks.ran, 2, "-z", 3, program=GPU.program)
+    for ran in (LLAMA.ran, GPU.ran, two):
         out = ran(*run, "-h", 1, "--hellaswag-data", name, EMU_CHECK="1")
         assert [step for step, _, _ in evalfiles.results(out)] == [0, 3, 4], out
         assert weights_hash(out) == weights_hash(ran(*run)), out

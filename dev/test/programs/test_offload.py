@@ -1,4 +1,5 @@
 """--offload: what waits in the host's memory changes no bit of a run."""
+import functools
 import itertools
 import os
 import re
@@ -6,28 +7,22 @@ import re
 import pytest
 
 import cli
+import grids
 from cli import steps_of, stopped_after, weights_hash
 from gpu_program import GPU, PROGRAM
 from grids import GPT2, LLAMA, MUON, NAMES, UNTIED, T, name_of, options
-from ranks import ran
 
-QUICK = "TEST_QUICK" in os.environ
 KINDS = ["optimizer", "master", "gradients", "residuals", "parameters"]
 STAGE = dict(zip(KINDS, (1, 1, 2, 0, 3)))  # the least on several ranks
 STEPS = 3
 
 
-def program_of(model):
-    return PROGRAM if model is GPT2 else PROGRAM.replace("train_gpt2", "train_llama3")
+ran_offload = functools.partial(grids.ran, PROGRAM)
 
 
 def run_of(model, muon, *more):
     """Two micro-batches or more on each rank, and a validation between two steps."""
     return options(model, *(MUON if muon else []), "--total-batch", 8 * T, "--val-every", 2, "--steps", STEPS, *more)
-
-
-def ran_offload(model, count, *run, **environment):
-    return ran(count, *run, only={rank: {"program": program_of(model)} for rank in range(count)}, **environment)
 
 
 REFERENCES = {}
@@ -62,26 +57,16 @@ SOME = [(GPT2, True, 1, 0, "all"), (UNTIED, True, 2, 3, "all"), (LLAMA, False, 2
 MORE = [*ALL, (UNTIED, False, 1, 0, "all", "--recompute", 3), (GPT2, False, 2, 1, "optimizer,master"),
         (GPT2, False, 1, 0, "all", "--fp8", 1, "--channels", 64), (GPT2, False, 4, 2, "all", "--tp", 2),
         (GPT2, False, 2, 0, "all", "--tp", 2), (LLAMA, True, 4, 3, "all", "--tp", 2, "--cp", 2),
-        (UNTIED, False, 4, 1, "optimizer,master", "--pp", 2),
-        (GPT2, True, 1, 0, "all", "-w", 0), (GPT2, False, 1, 0, "all", "--recompute", 2)]
+        (UNTIED, False, 4, 1, "optimizer,master", "--pp", 2), (GPT2, True, 1, 0, "all", "-w", 0),
+        (GPT2, False, 1, 0, "all", "--recompute", 2)]
 
 
-@pytest.mark.parametrize("case", SOME, ids=name_of)
+@pytest.mark.parametrize("case", [*SOME, *(pytest.param(case, marks=pytest.mark.long) for case in MORE)], ids=name_of)
 def test_equal_bits(case):
     has_equal_bits(*case)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", MORE, ids=name_of)
-def test_more_equal_bits(case):
-    has_equal_bits(*case)
-
-
 # ---- Memory and the bus ----
-
-
-def planned(trainer, *run):
-    return trainer.ran(*run, "--plan", "--gpu-memory", 8)
 
 
 def numbers(pattern, out):
@@ -89,27 +74,23 @@ def numbers(pattern, out):
 
 
 BUS = r"^bus +(\d+) bytes to each GPU, (\d+) from it$"
-PLANS = [(GPT2, 1, "--offload", "all"),
-         pytest.param((UNTIED, 1, "--offload", "all", *MUON, "--moments", "bf16"), marks=pytest.mark.long),
-         pytest.param((UNTIED, 2, "--offload", "all", "-z", 3), marks=pytest.mark.long),
-         pytest.param((LLAMA, 2, "--offload", "optimizer,gradients", "-z", 2, *MUON), marks=pytest.mark.long),
-         pytest.param((GPT2, 4, "--offload", "all", "-z", 3, "--tp", 2), marks=pytest.mark.long),
-         pytest.param((GPT2, 2, "--offload", "all", "--tp", 2), marks=pytest.mark.long),
-         pytest.param((GPT2, 1, "--offload", "master,parameters"), marks=pytest.mark.long)]
+PLANS = [(GPT2, 1, "--offload", "all"), (UNTIED, 1, "--offload", "all", *MUON, "--moments", "bf16"),
+         (UNTIED, 2, "--offload", "all", "-z", 3), (LLAMA, 2, "--offload", "optimizer,gradients", "-z", 2, *MUON),
+         (GPT2, 4, "--offload", "all", "-z", 3, "--tp", 2), (GPT2, 1, "--offload", "master,parameters")]
+LONG_PLANS = [pytest.param(case, marks=pytest.mark.long) for case in PLANS[1:]]
 
 
 def name_of_plan(case):
     return "_".join([NAMES[id(case[0])], *map(str, case[1:]), "happens"])
 
 
-@pytest.mark.parametrize("case", PLANS, ids=name_of_plan)
+@pytest.mark.parametrize("case", PLANS[:1] + LONG_PLANS, ids=name_of_plan)
 def test_plan_is_what_happens(case):
     """Memory, and what passes between a GPU and its host, and between GPUs. A validation would move more."""
     model, count, *more = case
     run = run_of(model, False, *more, "--val-every", 0)
     out = ran_offload(model, count, *run)
-    trainer = cli.Trainer(program_of(model), os.path.basename(program_of(model)), EMU_NO_GPU="1")
-    plan = planned(trainer, *run, "--num-processes", count)
+    plan = grids.planner(PROGRAM, model).ran(*run, "--num-processes", count, "--plan", "--gpu-memory", 8)
     for pattern in (BUS, r"^(?:sent| ) +(\d+) bytes of gradients, (\d+) of parameters", r"(\d+) bytes for (tensor)"):
         want = [tuple(STEPS * number for number in row) for row in numbers(pattern, plan)]
         assert numbers(pattern, out) == want and (want or pattern != BUS), (pattern, plan, out)
@@ -118,7 +99,7 @@ def test_plan_is_what_happens(case):
 
 
 LLAMA_8B = ["-e", "llama:8B", "-t", 2048, "-d", 2**19, "-r", 3]
-LLAMA_PLAN = cli.Trainer(program_of(LLAMA), os.path.basename(program_of(LLAMA)), EMU_NO_GPU="1")
+LLAMA_PLAN = grids.planner(PROGRAM, LLAMA)
 
 
 def test_plan_of_8B():
@@ -157,7 +138,6 @@ def test_llama_leaves_to_the_host_what_does_not_fit():
 
 
 def test_refusals():
-    trainer = cli.Trainer(PROGRAM, os.path.basename(PROGRAM), EMU_NO_GPU="1")
     gradients = ["--offload", "gradients", "-np", 2, "-z", 1]
     for more, says in ((["--offload", ","], ["--offload: names nothing"]),
                        (["--offload", "moments"], ["'moments' is none of optimizer,master,gradients"]),
@@ -165,9 +145,8 @@ def test_refusals():
                        (["--offload", "optimizer", "-np", 2], ["--offload optimizer: needs", "--zero-stage 1 or more"]),
                        (["--offload", "residuals", "-np", 2, "--pp", 2], ["--offload residuals: needs a run", "--pp"]),
                        (["--offload", "master", "-w", 0], ["--offload master: needs fp32 master weights"]),
-                       (["--offload", "optimizer", "--steps", 0], ["--offload optimizer: needs a run that trains"]),
-                       (["--moments", "bf17"], ["--moments"])):
-        trainer.refused("--plan", *more, says=says)
+                       (["--offload", "optimizer", "--steps", 0], ["--offload optimizer: needs a run that trains"])):
+        grids.planner(PROGRAM).refused("--plan", *more, says=says)
 
 
 def test_host_memory_is_short():
@@ -176,8 +155,7 @@ def test_host_memory_is_short():
     run = run_of(GPT2, False, "--layers", 1000, "--channels", 1600, "--heads", 25, "--offload", "all", "--head-rows", 8)
     if installed > 500 << 30:
         pytest.skip("this machine has the memory")
-    cli.Trainer(PROGRAM, os.path.basename(PROGRAM)).refused(
-        *run, says=["needs 5", "GiB of pinned host memory for each of 1 GPUs", "--moments bf16"])
+    cli.Trainer(PROGRAM).refused(*run, says=["needs 5", "GiB of pinned host memory for each of 1 GPUs"])
 
 
 # ---- Resumed ----

@@ -1,9 +1,9 @@
 """The table of runs: runs that must end with equal weights, bit for bit.
 
-A row: group, program, ranks, and options that replace or follow those of BASE. All rows of a group have one hash.
-Programs: cpu, and the GPU trainer in bf16 and fp32; after "llama-" the trainers for Llama. NAME=VALUE is for the
-environment, and the value - leaves an option out. "resumed" removes the last checkpoint and goes on from the middle. A
-group with a star runs with --all only.
+A row: group, program, ranks, options that replace or follow those of BASE, and after each bar what a further run has
+beside them. All runs of a row have one hash. Programs: cpu, and the GPU trainer in bf16 and fp32; after "llama-" the
+trainers for Llama. NAME=VALUE is for the environment, and the value - leaves an option out. "resumed" removes the last
+checkpoint and goes on from the middle. A group with a star runs with --all only.
 """
 import collections
 import glob
@@ -24,157 +24,77 @@ BIASES = ("--layers - --heads - --kv-heads - --channels - --context - --vocab - 
           "dev/test/fixtures/llama/g2_tied_bias.bin")
 CUDNN = "--context 128 --seq-len 128 --batch-size 1 --steps 2 --attention cudnn EMU_CUDNN=1"
 UNTIED = "--init llama:8B"
+TESTS = "--val-every 2 --val-batches 3 --sample-every 3 --sample-tokens 9"
 TABLE = f"""
-plain         cpu  1
-plain         cpu  1 --threads 2
-plain         cpu  1 --recompute 1
-plain         cpu  1 --recompute 2
-plain         cpu  1 --recompute 3 --threads 3
-plain         cpu  1 --val-every 2 --val-batches 3 --sample-every 3 --sample-tokens 9
-plain         cpu  1 resumed
-accumulation  cpu  1 --total-batch 144
-accumulation  cpu  1 --total-batch 144 --recompute 3 --threads 2
-accumulation  cpu  1 --total-batch 144 resumed
-all           cpu  1 {ALL}
-all           cpu  1 {ALL} resumed
-all           cpu  1 {ALL} --recompute 2 --threads 2
-outliers      cpu  1 --steps 200 --skip-loss-z 1 --skip-grad-z 1
-outliers      cpu  1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 resumed
-muon          cpu  1 --optimizer muon
-muon          cpu  1 --optimizer muon --threads 2
-muon          cpu  1 --optimizer muon --recompute 3
-muon          cpu  1 --optimizer muon resumed
-plain         bf16 1
-plain         bf16 1 --threads 2 EMU_THREADS=2
-plain         bf16 1 --recompute 0 EMU_CHECK=1
-plain         bf16 1 --recompute 2 EMU_CHECK=1
-plain         bf16 1 --recompute 3 EMU_CHECK=1
-plain         bf16 1 EMU_SCHEDULE=random:3
-plain         bf16 1 EMU_MEMORY=1200 EMU_CAPABILITY=8.0
-plain         bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
-plain         bf16 1 resumed
-outliers*     bf16 1 --steps 200 --skip-loss-z 1 --skip-grad-z 1
-outliers*     bf16 1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 resumed
-accumulation* bf16 1 --total-batch 144
-accumulation* bf16 1 --total-batch 144 --recompute 3
-gelu-fusion*  bf16 1 -ge 1 --recompute 1
-gelu-fusion*  bf16 1 -ge 1 --recompute 0
-gelu-backward* bf16 1 -ge 2 --recompute 0
-gelu-backward* bf16 1 -ge 2 --recompute 2
-cudnn*        bf16 1 {CUDNN}
-cudnn*        bf16 1 {CUDNN} --recompute 3
-cudnn*        bf16 1 {CUDNN} resumed
-fp8*          bf16 1 --fp8 1
-fp8*          bf16 1 --fp8 1 --recompute 0 EMU_CHECK=1
-fp8*          bf16 1 --fp8 1 --recompute 2 EMU_CHECK=1
-fp8*          bf16 1 --fp8 1 --recompute 3 EMU_SCHEDULE=random:3
-fp8*          bf16 1 --fp8 1 resumed
-fp8-muon*     bf16 1 --fp8 1 --optimizer muon
-fp8-muon*     bf16 1 --fp8 1 --optimizer muon --recompute 3
-fp8-muon*     bf16 1 --fp8 1 --optimizer muon resumed
-moments*      bf16 1 --moments bf16
-moments*      bf16 1 --moments bf16 --offload all EMU_CHECK=1
-moments*      bf16 1 --moments bf16 resumed
-moments-muon* bf16 1 --moments bf16 --optimizer muon
-moments-muon* bf16 1 --moments bf16 --optimizer muon --offload all EMU_CHECK=1
-moments-muon* bf16 1 --moments bf16 --optimizer muon resumed
-no-master*    bf16 1 --optimizer muon --master-weights 0
-no-master*    bf16 1 --optimizer muon --master-weights 0 --recompute 3
-no-master*    bf16 1 --optimizer muon --master-weights 0 resumed
-muon*         bf16 1 --optimizer muon
-muon*         bf16 1 --optimizer muon --recompute 3
-muon*         bf16 1 --optimizer muon EMU_SCHEDULE=reversed
-muon*         bf16 1 --optimizer muon resumed
-ranks         bf16 2 --total-batch 96
-ranks         bf16 2 --total-batch 96 --zero-stage 1
-ranks         bf16 2 --total-batch 96 --zero-stage 2
-ranks         bf16 2 --total-batch 96 --zero-stage 3
-ranks         bf16 2 --total-batch 96 --zero-stage 3 resumed
-ranks-sum*    bf16 2 --layers 3 --total-batch 192
-ranks-sum*    bf16 2 --layers 3 --total-batch 192 --zero-stage 1
-ranks-parts*  bf16 2 --layers 3 --total-batch 192 --zero-stage 2
-ranks-parts*  bf16 2 --layers 3 --total-batch 192 --zero-stage 3 --recompute 3
-ranks-fp8*    bf16 2 --fp8 1
-ranks-fp8*    bf16 2 --fp8 1 --zero-stage 1
-ranks-fp8*    bf16 2 --fp8 1 --zero-stage 3 --recompute 3
-ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4
-ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 1
-ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 3
-ranks-muon*   bf16 2 --optimizer muon --layers 3 --total-batch 96 --steps 4 --zero-stage 3 resumed
-ranks-4*      bf16 4 --batch-size 1
-ranks-4*      bf16 4 --batch-size 1 --zero-stage 1
-ranks-4*      bf16 4 --batch-size 1 --zero-stage 3
-plain*        fp32 1
-plain*        fp32 1 --recompute 3
-plain*        fp32 1 resumed
-plain         llama-cpu  1
-plain         llama-cpu  1 --threads 2
-plain         llama-cpu  1 --recompute 1
-plain         llama-cpu  1 --recompute 2
-plain         llama-cpu  1 --recompute 3 --threads 3
-plain         llama-cpu  1 --val-every 2 --val-batches 3 --sample-every 3 --sample-tokens 9
-plain         llama-cpu  1 resumed
-untied        llama-cpu  1 {UNTIED} {ALL}
-untied        llama-cpu  1 {UNTIED} {ALL} resumed
-untied        llama-cpu  1 {UNTIED} {ALL} --recompute 3 --threads 2
-biases        llama-cpu  1 {BIASES} --total-batch 144
-biases        llama-cpu  1 {BIASES} --total-batch 144 --recompute 3 --threads 2
-biases        llama-cpu  1 {BIASES} --total-batch 144 resumed
-muon          llama-cpu  1 {UNTIED} --optimizer muon
-muon          llama-cpu  1 {UNTIED} --optimizer muon --threads 2 --recompute 3
-muon          llama-cpu  1 {UNTIED} --optimizer muon resumed
-plain         llama-bf16 1
-plain         llama-bf16 1 --recompute 0
-plain         llama-bf16 1 --recompute 2
-plain         llama-bf16 1 --recompute 3 EMU_SCHEDULE=random:3
-plain         llama-bf16 1 --val-every 2 --val-batches 2 --sample-every 3 --sample-tokens 5
-plain         llama-bf16 1 resumed
-untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4
-untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4 --recompute 3 EMU_CHECK=1
-untied        llama-bf16 1 {UNTIED} --total-batch 96 --steps 4 resumed
-biases        llama-bf16 1 {BIASES}
-biases        llama-bf16 1 {BIASES} --recompute 3 EMU_CHECK=1
-biases        llama-bf16 1 {BIASES} resumed
-fp8*          llama-bf16 1 {UNTIED} --fp8 1
-fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 0 EMU_CHECK=1
-fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 2 EMU_CHECK=1
-fp8*          llama-bf16 1 {UNTIED} --fp8 1 --recompute 3 EMU_CHECK=1
-fp8-biases*   llama-bf16 1 {BIASES} --fp8 1
-fp8-biases*   llama-bf16 1 {BIASES} --fp8 1 --recompute 3 EMU_CHECK=1
-cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4
-cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 --recompute 3
-cudnn*        llama-bf16 1 {CUDNN} --kv-heads 4 resumed
-muon*         llama-bf16 1 --optimizer muon
-muon*         llama-bf16 1 --optimizer muon --recompute 3 EMU_CHECK=1
-muon*         llama-bf16 1 --optimizer muon resumed
-muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1
-muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1 --recompute 3 EMU_SCHEDULE=reversed
-muon-untied*  llama-bf16 1 {UNTIED} --optimizer muon --fp8 1 resumed
-ranks         llama-bf16 2 --total-batch 96
-ranks         llama-bf16 2 --total-batch 96 --zero-stage 1
-ranks         llama-bf16 2 --total-batch 96 --zero-stage 2
-ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 --recompute 3
-ranks         llama-bf16 2 --total-batch 96 --zero-stage 3 resumed
-ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2
-ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 2
-ranks-untied* llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 --zero-stage 3 --recompute 3
-ranks-biases* llama-bf16 2 {BIASES} --total-batch 96
-ranks-biases* llama-bf16 2 {BIASES} --total-batch 96 --zero-stage 3 --recompute 3 EMU_CHECK=1
-ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 2
-ranks-parts*  llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 3 --recompute 3
-ranks-4*      llama-bf16 4 --batch-size 1
-ranks-4*      llama-bf16 4 --batch-size 1 --zero-stage 3 --recompute 3
-ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon
-ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 1
-ranks-muon-4* llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon --zero-stage 3 --recompute 3
-plain*        llama-fp32 1 {UNTIED}
-plain*        llama-fp32 1 {UNTIED} --recompute 3
-plain*        llama-fp32 1 {UNTIED} resumed
-ranks*        llama-fp32 2 --total-batch 96 --optimizer muon
-ranks*        llama-fp32 2 --total-batch 96 --optimizer muon --zero-stage 3 --recompute 3
+plain          cpu        1 | --threads 2 | --recompute 1 | --recompute 2 | --recompute 3 --threads 3 | {TESTS} \\
+                            | resumed
+accumulation   cpu        1 --total-batch 144 | --recompute 3 --threads 2 | resumed
+all            cpu        1 {ALL} | resumed | --recompute 2 --threads 2
+outliers       cpu        1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 | resumed
+muon           cpu        1 --optimizer muon | --threads 2 | --recompute 3 | resumed
+plain          bf16       1 | --threads 2 EMU_THREADS=2 | --recompute 0 EMU_CHECK=1 | --recompute 2 EMU_CHECK=1 \\
+                            | --recompute 3 EMU_CHECK=1 | EMU_SCHEDULE=random:3 \\
+                            | EMU_MEMORY=1200 EMU_CAPABILITY=8.0 | {TESTS} | resumed
+outliers*      bf16       1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 | resumed
+accumulation*  bf16       1 --total-batch 144 | --recompute 3
+gelu-fusion*   bf16       1 -ge 1 | --recompute 0
+gelu-backward* bf16       1 -ge 2 --recompute 0 | --recompute 2
+cudnn*         bf16       1 {CUDNN} | --recompute 3 | resumed
+fp8*           bf16       1 --fp8 1 | --recompute 0 EMU_CHECK=1 | --recompute 2 EMU_CHECK=1 \\
+                            | --recompute 3 EMU_SCHEDULE=random:3 | resumed
+fp8-muon*      bf16       1 --fp8 1 --optimizer muon | --recompute 3 | resumed
+moments*       bf16       1 --moments bf16 | --offload all EMU_CHECK=1 | resumed
+moments-muon*  bf16       1 --moments bf16 --optimizer muon | --offload all EMU_CHECK=1 | resumed
+no-master*     bf16       1 --optimizer muon --master-weights 0 | --recompute 3 | resumed
+muon*          bf16       1 --optimizer muon | --recompute 3 | EMU_SCHEDULE=reversed | resumed
+ranks          bf16       2 --total-batch 96 | --zero-stage 1 | --zero-stage 2 | --zero-stage 3 \\
+                            | --zero-stage 3 resumed
+ranks-sum*     bf16       2 --layers 3 --total-batch 192 | --zero-stage 1
+ranks-parts*   bf16       2 --layers 3 --total-batch 192 --zero-stage 2 | --zero-stage 3 --recompute 3
+ranks-fp8*     bf16       2 --fp8 1 | --zero-stage 1 | --zero-stage 3 --recompute 3
+ranks-muon*    bf16       2 --optimizer muon --layers 3 --total-batch 96 --steps 4 | --zero-stage 1 \\
+                            | --zero-stage 3 | --zero-stage 3 resumed
+ranks-4*       bf16       4 --batch-size 1 | --zero-stage 1 | --zero-stage 3
+plain*         fp32       1 | --recompute 3 | resumed
+plain          llama-cpu  1 | --threads 2 | --recompute 1 | --recompute 2 | --recompute 3 --threads 3 | {TESTS} \\
+                            | resumed
+untied         llama-cpu  1 {UNTIED} {ALL} | resumed | --recompute 3 --threads 2
+biases         llama-cpu  1 {BIASES} --total-batch 144 | --recompute 3 --threads 2 | resumed
+muon           llama-cpu  1 {UNTIED} --optimizer muon | --threads 2 --recompute 3 | resumed
+plain          llama-bf16 1 | --recompute 0 | --recompute 2 | --recompute 3 EMU_SCHEDULE=random:3 | {TESTS} | resumed
+untied         llama-bf16 1 {UNTIED} --total-batch 96 --steps 4 | --recompute 3 EMU_CHECK=1 | resumed
+biases         llama-bf16 1 {BIASES} | --recompute 3 EMU_CHECK=1 | resumed
+fp8*           llama-bf16 1 {UNTIED} --fp8 1 | --recompute 0 EMU_CHECK=1 | --recompute 2 EMU_CHECK=1 \\
+                            | --recompute 3 EMU_CHECK=1
+fp8-biases*    llama-bf16 1 {BIASES} --fp8 1 | --recompute 3 EMU_CHECK=1
+cudnn*         llama-bf16 1 {CUDNN} --kv-heads 4 | --recompute 3 | resumed
+muon*          llama-bf16 1 --optimizer muon | --recompute 3 EMU_CHECK=1 | resumed
+muon-untied*   llama-bf16 1 {UNTIED} --optimizer muon --fp8 1 | --recompute 3 EMU_SCHEDULE=reversed | resumed
+ranks          llama-bf16 2 --total-batch 96 | --zero-stage 1 | --zero-stage 2 | --zero-stage 3 --recompute 3 \\
+                            | --zero-stage 3 resumed
+ranks-untied*  llama-bf16 2 {UNTIED} --total-batch 96 --optimizer muon --steps 2 | --zero-stage 2 \\
+                            | --zero-stage 3 --recompute 3
+ranks-biases*  llama-bf16 2 {BIASES} --total-batch 96 | --zero-stage 3 --recompute 3 EMU_CHECK=1
+ranks-parts*   llama-bf16 2 {UNTIED} --total-batch 192 --zero-stage 2 | --zero-stage 3 --recompute 3
+ranks-4*       llama-bf16 4 --batch-size 1 | --zero-stage 3 --recompute 3
+ranks-muon-4*  llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon | --zero-stage 1 \\
+                            | --zero-stage 3 --recompute 3
+plain*         llama-fp32 1 {UNTIED} | --recompute 3 | resumed
+ranks*         llama-fp32 2 --total-batch 96 --optimizer muon | --zero-stage 3 --recompute 3
 """
 Row = collections.namedtuple("Row", "group program ranks words")
-ROWS = [Row(*line.split(maxsplit=3)[:3], line.split()[3:]) for line in TABLE.strip().splitlines()]
+
+
+def rows():
+    """For each line of the table its runs."""
+    for line in TABLE.replace("\\\n", "").strip().splitlines():
+        first, *others = line.split("|")
+        for more in ("", *others):
+            group, program, ranks, *words = f"{first} {more}".split()
+            yield Row(group, program, ranks, words)
+
+
+ROWS = list(rows())
 GROUPS = list(dict.fromkeys((row.program, row.group) for row in ROWS))
 
 
@@ -198,7 +118,7 @@ def trainer_of(program):
     if program.endswith("bf16"):
         trainer = importlib.import_module("gpu_program").GPU
     elif program.endswith("fp32"):
-        trainer = cli.Trainer(FP32, os.path.basename(FP32), EMU_CHECK="0", EMU_THREADS="1")
+        trainer = cli.Trainer(FP32, EMU_CHECK="0", EMU_THREADS="1")
     if program.startswith("llama"):
         trainer = cli.of_llama(trainer)
     if not os.path.exists(trainer.program):
@@ -218,9 +138,7 @@ def run(row):
         arguments = [*sum(options.items(), ()), *more]
         if row.ranks == "1":
             return trainer.ran(*arguments, **environment)
-        ranks, count = importlib.import_module("ranks"), int(row.ranks)
-        return ranks.ran(count, *arguments, only={rank: {"program": trainer.program} for rank in range(count)},
-                         **environment)
+        return importlib.import_module("ranks").ran(int(row.ranks), *arguments, program=trainer.program, **environment)
 
     if "resumed" not in row.words:
         out = train()

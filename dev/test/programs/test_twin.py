@@ -165,7 +165,7 @@ def quiet(arguments):
 
 def run_c(*arguments, program=cli.PROGRAM):
     """What a C trainer prints."""
-    return cli.Trainer(program, "", **ENVIRONMENT).ran(*quiet(arguments), "--sample-every", "0")
+    return cli.Trainer(program, **ENVIRONMENT).ran(*quiet(arguments), "--sample-every", "0")
 
 
 def run_twin(*arguments):
