@@ -1,12 +1,10 @@
-"""What the files of a run folder must look like, whichever trainer wrote them: for test_run_folder.py and
-test_gpu_run_folder.py. Standard library only."""
+"""What the files of a run folder must look like, whichever trainer wrote them. Standard library only."""
 import json
 import os
 import re
 import socket
 import time
 
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+)\n")
 
 
@@ -61,11 +59,9 @@ def check_options(record, given, help_text):
 def check_times(texts, since):
     """All within the run, and in order; a second of rounding."""
     for text in texts:
-        assert TIME.fullmatch(text), text
-    assert sorted(texts) == list(texts), texts
-    for text in texts:
         seconds = time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
         assert since - 2 <= seconds <= time.time() + 2, (text, since)
+    assert sorted(texts) == list(texts), texts
 
 
 def speed_of(folder):
@@ -75,7 +71,6 @@ def speed_of(folder):
         lines = file.readlines()
     matches = [SPEED_LINE.fullmatch(line) for line in lines]
     assert all(matches), lines
-    rows = [(int(m[1]), float(m[2]), int(m[3])) for m in matches]
-    rows = sorted({row[0]: row for row in rows}.values())
+    rows = sorted({int(m[1]): (int(m[1]), float(m[2]), int(m[3])) for m in matches}.values())
     assert [row[0] for row in rows] == list(range(1, len(rows) + 1)), rows
     return rows

@@ -12,7 +12,7 @@ import pytest
 
 import shell
 from shell import end, until
-from tools import ROOT, Terminal, new_folder, path, read, text_of, wait_until, write
+from tools import ROOT, Terminal, new_folder, path, read, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves
@@ -167,10 +167,9 @@ def test_until_it_succeeds():
 
 
 @pytest.mark.parametrize("statuses, saves, starts, more", (
-    ("7", "no", 2, {}),  # without progress
     ("7 7 7 7 7 8", "yes no yes no yes no", 7, {}),  # forgiven when the next start has a new checkpoint
     ("7", "again again again no", 5, {}),  # a checkpoint that replaces another is new
-    ("7", "yes", 4, {"MAX_STARTS": "4", "PAUSE": "100"})), ids=("none", "some", "replaced", "most"))
+    ("7", "yes", 4, {"MAX_STARTS": "4", "PAUSE": "100"})), ids=("some", "replaced", "most"))
 def test_gives_up(statuses, saves, starts, more):
     out = ran(1, RECIPE, FAKE_STATUS=statuses, FAKE_SAVES=saves, **more)
     assert len(started()[0]) == starts, started()
@@ -198,33 +197,15 @@ def test_first_signal(number):
 
 
 def test_second_signal():
-    """The first one finds a trainer that does not mind it. A closing terminal may send SIGHUP twice: that is one."""
+    """The first one finds a trainer that does not mind it."""
     process = begin(RECIPE, FAKE_WAITS="deaf")
     wait_for_ranks(1, process)
-    process.send_signal(signal.SIGHUP)
-    until(process, "SIGHUP: saving")
-    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGINT)
+    until(process, "SIGINT: saving")
     process.send_signal(signal.SIGTERM)
-    assert "SIGHUP: ending" not in until(process, "SIGTERM: ending at once")
+    until(process, "SIGTERM: ending at once")
     end(process, 3)
     assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
-
-
-def test_signal_in_the_pause():
-    write("fake/bin/train_gpt2cu", TRAINER.replace('[ -n "$FAKE_WAITS" ]', "false"), 0o755)
-    process = begin(RECIPE, FAKE_STATUS="7", FAKE_SAVES="yes", FAKE_WAITS="1", PAUSE="999")
-    wait_until(lambda: noted("slept"), process)
-    process.send_signal(signal.SIGTERM)
-    out = end(process, 128 + signal.SIGUSR1)  # how sleep ends
-    assert len(started()[0]) == 1 and "stopped by SIGTERM at step 10" in out, out
-
-
-def test_data_that_do_not_come():
-    """What fetches them fails."""
-    os.remove(os.path.join(DATA, "gpt2_tokenizer.bin"))
-    out = ran(1, RECIPE)
-    assert out.endswith("the data did not come; what has come stays, and the same command goes on with it\n"), out
-    assert started() == {}, started()
 
 
 def test_ctrl_c():
@@ -255,11 +236,6 @@ def test_two_at_once():
 # ---- The scripts for several nodes ----
 
 
-def words_of(line, option):
-    """The last value of an option of the trainer."""
-    return re.findall(rf" --{option} (\S+)", " " + line)[-1]
-
-
 def test_mpi():
     write("fake/bin/id", "#!/bin/sh\necho 1000\n", 0o755)
     ran(0, MULTI_NODE + "run_mpi.sh", "--prompt", "it's", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
@@ -275,7 +251,7 @@ def test_as_root():
     """Open MPI refuses root without this option."""
     write("fake/bin/id", "#!/bin/sh\necho 0\n", 0o755)
     ran(0, RECIPE, GPUS="4")
-    assert noted("mpirun")[:2] == ["-np", "4"] and "--allow-run-as-root" in noted("mpirun")
+    assert "--allow-run-as-root" in noted("mpirun")
 
 
 def check_ranks(ranks, times=1):
@@ -288,19 +264,18 @@ def check_ranks(ranks, times=1):
     return line
 
 
-@pytest.mark.parametrize("given", (None, "of my own, \"it's\" long"))
-def test_tcp_over_ssh(given):
+def test_tcp_over_ssh():
     """All nodes start again when one process failed, here each process once. All have one secret at all starts, which
     is no word of a command."""
     out = ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO",
-              FAKE_STATUS="5 0", FAKE_SAVES="yes", GPT2C_SECRET=given)
+              FAKE_STATUS="5 0", FAKE_SAVES="yes", GPT2C_SECRET=None)
     line = check_ranks(range(8), times=2)
     assert "start 2 of 20, from step 10 of 200" in out and noted("ssh") == ["two"] * 8, out
     assert " --nccl-init tcp --server-ip one:4321 " in line and " --prompt it's --resume" in line, line
     assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
     (secret,) = set(noted("secrets"))
-    assert secret == given if given else re.fullmatch("[0-9a-f]{64}", secret), secret
-    assert len(noted("secrets")) == 16 and not any(secret in words for words in [line, *noted("ssh_lines")]), line
+    assert re.fullmatch("[0-9a-f]{64}", secret) and len(noted("secrets")) == 16, secret
+    assert not any(secret in words for words in [line, *noted("ssh_lines")]), line
 
 
 def test_tcp_signal():
@@ -319,8 +294,6 @@ def test_tcp_on_this_machine():
     line = check_ranks(range(4))
     assert " --server-ip localhost:29500 " in line and noted("ssh") == [] and "status 6 after" in out, (line, out)
     assert " --init d48 --seq-len 1024 --total-batch 1048576 " in line, line
-    out = ran(1, MULTI_NODE + "run_tcp.sh", RECIPE="./nothing")
-    assert out == "run_tcp.sh: RECIPE: ./nothing: no such script; expected scripts/run_gpt2_124M.sh or one beside it\n"
 
 
 # ---- Slurm ----
@@ -344,14 +317,6 @@ def test_slurm_time_limit(number, requeued):
     process.send_signal(number)
     out = end(process, 0 if requeued else 143)
     assert noted("scontrol") == requeued and noted("signals"), (noted("scontrol"), out)
-
-
-def test_slurm_headers():
-    """Slurm reads them up to the first command."""
-    text = text_of(MULTI_NODE + "run.sbatch")
-    headers = re.findall("^#SBATCH .*", text[:re.search(r"^[^#\n]", text, re.M).start()], re.M)
-    assert len(headers) == text.count("#SBATCH"), headers
-    assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@300"} <= set(headers), headers
 
 
 @pytest.mark.long

@@ -1,10 +1,9 @@
-"""Runs with --optimizer muon: changing the optimizer, clipped gradients.
-
-What an update computes: test_gpt2.c and test_model.c. Its checkpoints: test_checkpoint.c, test_pieces.c. Its options:
-test_args.c. Resuming: test_runs.py. Skipped updates: test_faults.py. Its peer in PyTorch: test_twin.py.
+"""Runs with --optimizer muon: changing the optimizer, clipped gradients. What an update computes: test_model.c and
+test_gpt2.cu. Resuming: test_runs.py. Its peer in PyTorch: test_twin.py.
 """
 import os
 
+import numpy as np
 import pytest
 
 from cli import (QUIET, TINY, new_folder, norms, path, ran, read, refused, stopped_after, text_file, weights_hash,
@@ -23,11 +22,7 @@ def setup_module():
 
 
 def tensors_of(folder, step):
-    return read_checkpoint(folder, step)[1]
-
-
-def most_change(a, b):
-    return max(abs(x - y) for x, y in zip(a, b))
+    return read_checkpoint(path(folder), step)[1]
 
 
 @pytest.mark.parametrize("then, now", (("adamw", "muon"), ("muon", "adamw")))
@@ -35,17 +30,15 @@ def test_another_optimizer(then, now):
     """It is refused, or begins anew. From moments of zero, AdamW's first update of an element is as large as the rate,
     unless its gradient is next to nothing."""
     changed, rate = f"--optimizer was {then}, is {now}", 1e-3
-    words = [*RUN[:-2], *OPTIMIZERS[now], "--optimizer", now, "-x", 5, "--lr", rate, "--schedule", "constant",
-             "--resume"]
     folder = stopped_after(4, path(then))
-    refused(*RUN, *OPTIMIZERS[now], "--optimizer", now, "-x", 9, "-o", folder, "--resume",
-            says=[f"{folder}: {changed}; ", "; give these as they were, or --allow-changes to go on\n"])
+    words = [*OPTIMIZERS[now], "--optimizer", now, "--resume", "-o", folder]
+    refused(*RUN, *words, "-x", 9, says=[f"{folder}: {changed}; ", "; give these as they were, or --allow-changes"])
     before = tensors_of(folder, 4)
-    out = ran(*words, "-o", folder, "--allow-changes")
+    out = ran(*RUN[:-2], *words, "-x", 5, "--lr", rate, "--schedule", "constant", "--allow-changes")
     assert changed in out and "\nthe optimizer begins anew, from moments of zero\n" in out, out
     after = tensors_of(folder, 5)
     for name in ("fcb", "ln2w", *(LEFT_OUT if now == "adamw" else ())):
-        changes = sorted(abs(x - y) / rate for x, y in zip(before[name], after[name]))
+        changes = np.sort(abs(before[name] - after[name])) / rate
         assert changes[len(changes) // 4] >= 0.99 and changes[-1] <= 1.01, (name, changes)
 
 
@@ -69,6 +62,5 @@ def test_clipped_gradients():
     assert min(sizes) > 1 and max(sizes) > 1.1 * min(sizes), sizes
     ran(*words, "--grad-clip", 1, "-o", new_folder("clipped"))
     for name in LEFT_OUT:
-        first, last = (most_change(tensors_of(path("free"), step)[name], tensors_of(path("clipped"), step)[name])
-                       for step in (1, 6))
+        first, last = (abs(tensors_of("free", step)[name] - tensors_of("clipped", step)[name]).max() for step in (1, 6))
         assert first <= 1e-5 and last >= 100 * first > 0, (name, first, last)

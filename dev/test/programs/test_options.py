@@ -8,7 +8,7 @@ import re
 import pytest
 
 import cli
-from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
+from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
                  model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file,
                  val_losses, weights_hash)
 from tools import Terminal, limit_memory
@@ -19,26 +19,21 @@ RUN = ["-i", TEXT, *TINY]
 # ---- The command line: test_args.c has every option, value, form and refusal that needs no file ----
 
 
-def test_help_text():
-    """What most runs use, and all options (test_args.c: one screen, each option once)."""
-    common, out = ran("--help"), ran("--help", "all")
-    for text in ("Usage: train_gpt2 ", "\nExample: train_gpt2 --train-data book.txt", "-h, --help, --version"):
-        assert text in out and text in common, text
-    assert "cosine|linear" in out and "--help all: every option" in common, common
-    assert ran("-h", "--seed") == ran(*RUN, "--help") == common and ran(*RUN, "--help", "all") == out
+def test_help_and_version():
+    """At once, whatever else is asked."""
+    common = ran("--help")
+    assert "\nExample: train_gpt2 --train-data book.txt" in common and "--help all: every option" in common, common
+    assert ran("-h", "--seed") == ran(*RUN, "--help") == common and "cosine|linear" in ran(*RUN, "--help", "all")
     assert re.fullmatch(r"train_gpt2 \d+\.\d+\.\d+\n", ran("--version", "--nonsense"))
 
 
 @pytest.mark.parametrize("words, says", (
-    (["--x\n\x1b[31my"], "unknown option"),
     (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels, 7 heads of size 2, "),
-    (["-i", TEXT, "--heads", 7], "keys and values: choose heads that divide channels"),
     ([*RUN, "--vocab", 256], "--vocab: 256 is less than the 257 tokens of byte; leave it out"),
     (["-i", TEXT, "-e", model("made.bin"), "--layers", 16], "--layers: is for new models"),
     (["--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300], "--prompt"),
     ([*RUN, "-j", "x" * 4000], "x" * 200),  # the option allows what the system may not
-    ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc"),
-), ids=map(str, range(8)))
+    ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc")), ids=map(str, range(6)))
 def test_refusals(words, says):
     assert len(refused(*words, cwd=FOLDER, says=[says])) < 5000
 
@@ -48,12 +43,9 @@ def test_copies_under_mpirun():
     def launched(rank, size):
         return dict(OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_SIZE=size, OMPI_COMM_WORLD_LOCAL_RANK=rank)
 
-    words = ["mpirun has started 2 processes", "runs as one", "train_gpt2cu"]
-    refused(*RUN, says=words, **launched("0", "2"))
-    refused(*RUN, "--plan", says=words, **launched("0", "2"))
+    refused(*RUN, says=["mpirun has started 2 processes", "runs as one", "train_gpt2cu"], **launched("0", "2"))
     assert "weights hash" in ran(*RUN, *QUIET, "--steps", 1, **launched("0", "1"))
-    for words in (["--help"], ["--help", "all"], ["--version"]):
-        assert ran(*words, **launched("0", "2")) == ran(*words) and ran(*words, **launched("1", "2")) == "", words
+    assert ran("--help", **launched("0", "2")) == ran("--help") and ran("--help", **launched("1", "2")) == ""
 
 
 def test_sequences_of_a_validation():
@@ -78,8 +70,8 @@ def test_sequences_of_a_validation():
     assert (ten[1], eighty[1], all_99[1]) == ("10 of 99", "80 of 99", "99 of 99")
     for batch in (1, 3, 8):
         assert val_with("-b", batch, "--val-sequences", 10) == ten and val_with("-b", batch) == all_99, batch
-        assert val_with("-b", batch, "-m", 0) == val_with("-b", batch, "--val-sequences", 0) == all_99, batch
-    assert val_with("-b", 2, "-m", 5) == first_ten and val_with() == all_99
+    assert val_with("-m", 0) == val_with("--val-sequences", 0) == val_with() == all_99
+    assert val_with("-b", 2, "-m", 5) == first_ten
     assert "(80 of 99 sequences)" in ran(*run[:4], "-t", 16, "-i", data, "-x", 1, "-s", 0)
 
 
@@ -131,34 +123,27 @@ def test_plan_allocates_nothing():
     run allocates what is planned.)"""
     if not MEMORY_LIMITS:
         pytest.skip("the memory of this program cannot be limited")
-    for size, least in (("d84", 2e11), ("gpt3:c12288", 2.7e12)):
-        _, total = plan_of("-i", TEXT, "-e", size, "-t", 1024, "-b", 64, "-x", 9, preexec_fn=limit_memory(1 << 28))
-        assert total > least, total
-    folder = new_folder("too_large")
-    says = ["memory plan", "TiB", "--batch-size", "--plan"]
-    refused("-i", TEXT, "-e", "gpt3:c12288", "-x", 1, "-o", folder, says=says, no_files=folder)
-    plan_of(*RUN, "-o", path("not_made"))
-    assert not os.path.exists(path("not_made")), "a plan made a folder"
+    run = ["-i", TEXT, "-e", "gpt3:c12288", "-o", path("too_large")]
+    _, total = plan_of(*run, "-t", 1024, "-b", 64, "-x", 9, preexec_fn=limit_memory(1 << 28))
+    assert total > 2.7e12 and not os.path.exists(path("too_large")), total
+    refused(*run, "-x", 1, says=["memory plan", "TiB", "--batch-size", "--plan"], no_files=path("too_large"),
+            out_says=["\nparameters  17", " TiB, planned\n"])
 
 
 # ---- Screen and log: test_logger.c has their texts, widths and damages ----
 
 
-@pytest.mark.parametrize("term, launched, in_place", (
-    ("xterm", {}, True), ("dumb", {}, False),
-    ("xterm", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, False)), ids=("xterm", "dumb", "mpirun"))
-def test_a_terminal(term, launched, in_place):
+def test_a_terminal():
     """A step takes the place of the one before. Other lines and the last step stay. mpirun gives its processes
-    terminals wherever their output goes: there, as on a terminal that cannot do it, each step is a line."""
-    with Terminal([PROGRAM, *RUN, "-x", 50, "-v", 20, "-s", 40, "-g", 5], term=term,
-                  env=dict(ENVIRONMENT, **launched)) as terminal:
-        shown = terminal.finish().replace("\r\n", "\n")
-    steps = re.findall(r"\rstep[^\r\n\x1b]*\x1b\[J", shown)
-    lines = re.findall(r"step +\d+/50 \| loss [^\r\n\x1b]*\n", shown)
-    assert (len(steps), len(lines)) == ((49, 1) if in_place else (0, 50)), shown
-    assert in_place or not re.search(r"[\r\x1b]", shown), shown
-    assert len(re.findall(r"step +\d+/50 \| val loss \d+\.\d{6} \(24 of 24 sequences\)\n", shown)) == 4, shown
-    assert re.search(r"weights hash [0-9a-f]{16}\n\Z", shown)
+    terminals wherever their output goes: there each step is a line."""
+    mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    for launched, counts in (({}, (49, 1)), (mpirun, (0, 50))):
+        with Terminal([PROGRAM, *RUN, "-x", 50, "-v", 20, "-s", 0], env={**ENVIRONMENT, **launched}) as terminal:
+            shown = terminal.finish().replace("\r\n", "\n")
+        steps = re.findall(r"\rstep[^\r\n\x1b]*\x1b\[J", shown)
+        lines = re.findall(r"step +\d+/50 \| loss [^\r\n\x1b]*\n", shown)
+        assert (len(steps), len(lines)) == counts and (steps or not re.search(r"[\r\x1b]", shown)), shown
+        assert len(re.findall(r"step +\d+/50 \| val loss \d+\.\d{6} \(24 of 24 sequences\)\n", shown)) == 4, shown
 
 
 def test_log():
@@ -169,9 +154,6 @@ def test_log():
     assert re.findall(r"sample after (\d+) steps", out) == ["5", "10", "15", "20", "23"]
     assert re.findall(r"^step +(\d+)/23 \| val loss", out, re.M) == ["0", "10", "20", "23"]
     assert checkpoints(folder) == [7, 14, 21, 23] and "cosine to 0.0001 after 5 steps of warm-up" in out, out
-    for row in ("model", "parameters", "tokenizer", "train data", "val data", "batch", "steps", "optimizer", "memory",
-                "machine"):
-        assert re.search(rf"^{row} ", out, re.M), row
     named = re.search(rf"^output      {folder}: checkpoints, (.*)$", out, re.M)[1].split(", ")
     assert sorted(named) == sorted(name for name in os.listdir(folder) if not re.search(r"^\.|\.bin$", name)), named
     log = read("log/main.log").decode()
@@ -179,9 +161,8 @@ def test_log():
         (step, f"{loss:.4f}") for step, loss in zip(("0", "10", "20", "23"), val_losses(out))]
     train = re.findall(r"^s:(\d+) trl:(\S+) lr:(\S+) norm:\d+\.\d\d$", log, re.M)
     assert [line[:2] for line in train] == [(str(step), f"{loss:.4f}") for step, loss in enumerate(losses(out))]
-    rates = [rate for *_, rate in train]
-    assert rates[:6] == ["0.000200", "0.000400", "0.000600", "0.000800", "0.001000", "0.001000"], rates
-    assert rates[6:] == sorted(rates[6:], reverse=True) and 0.0001 <= float(rates[-1]) <= 0.00012, rates
+    rates = [float(rate) for *_, rate in train]
+    assert rates[:6] == [2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 1e-3] and 1e-4 <= rates[-1] <= 1.2e-4, rates
 
 
 # ---- Samples: test_sampler.c has the choice of a token ----
@@ -203,17 +184,10 @@ def test_samples():
             assert text.startswith("the cat") and len(text) == 7 + count or "<|endoftext|>" in text, (count, text)
             assert text == sample("-g", count, *options, "--threads", 2), options
     greedy = sample("--temperature", 0)
-    assert greedy == sample("--temperature", 0, "--seed", 5) == sample("--top-p", 0)
-    assert len({sample("--seed", seed) for seed in range(3)}) == 3
-    assert sample("-g", 20)[:27] == sample("-g", 40)[:27]
-
-
-def test_samples_without_a_prompt():
-    """The model of one text has hardly seen an end-of-text. Its samples begin a line."""
-    folder = new_folder("unprompted")
-    ran("-i", TEXT, *TINY, *QUIET, "-x", 100, "--lr", 0.01, "-q", 1, "-o", folder)
-    base = ["--init", folder, "--steps", 0, "-g", 40]
-    assert "\n" + sample_of(ran(*base)) == sample_of(ran(*base, "--prompt", "\n"))
+    assert greedy == sample("--temperature", 0, "--seed", 5) == sample("--top-p", 0) != sample("--seed", 5)
+    for prompt in ("x" * 65536, "Grüße, 世界 🌍", "line\nbreak", ""):
+        text = sample_of(ran(*base[:-1], prompt, "-g", 3))
+        assert text.encode("latin-1").startswith(prompt.encode()), (prompt, text)
 
 
 def test_samples_in_the_whole_context():
@@ -228,22 +202,6 @@ def test_samples_in_the_whole_context():
     refused("--init", folder, *base, "-t", 32, says=["--seq-len (-t)", "16"])
 
 
-def test_prompts():
-    """Any prompt: longer than the context, no ASCII, no text. (test_hostile_text.py: what steers a terminal.)"""
-    name = model("prompt.bin")
-    for prompt in ("x" * 65536, "Grüße, 世界 🌍", "line\nbreak", "'\"$&;|*"):
-        text = sample_of(ran("--init", name, "-x", 0, "-g", 3, "--prompt", prompt))
-        assert text.encode("latin-1").startswith(prompt.encode()), (prompt, text)
-    empty = ran("--init", name, "-x", 0, "-g", 8, "--prompt", "")
-    assert sample_of(empty) == sample_of(ran("--init", name, "-x", 0, "-g", 8))
-
-
-def test_new_model_without_training():
-    """--steps 0 samples from the seed's weights."""
-    assert len(sample_of(ran("--init", "d6", *MODEL, "--vocab", 257, "-x", 0, "-g", 6))) >= 6
-    assert "sample" not in ran("--init", model("still.bin"), "-x", 0, "-s", 0)
-
-
 # ---- The same result ----
 
 
@@ -252,7 +210,7 @@ def test_what_shapes_the_weights():
     run = [*RUN, *QUIET, "-x", 5]
     want = weights_hash(ran(*run, "--lr", 0.01))
     assert weights_hash(ran(*run, "-l", "1E-2", "-o", new_folder("same"), "-n", 1)) == want
-    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2], ["--shuffle"]):
+    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2]):
         assert weights_hash(ran(*run, "--lr", 0.01, *options)) != want, options
 
 

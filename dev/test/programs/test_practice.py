@@ -7,23 +7,15 @@ import re
 import signal
 import subprocess
 
-import pytest
-
 import cli
 from cli import (ENVIRONMENT, PROGRAM, TINY, checkpoints, finish, log_of, logged_steps, new_folder, path, ran, refused,
                  shard, start, stopped_after, text_file, val_losses, weights_hash, write)
 from run_folder import events_of
-from tools import python, read
+from tools import read
 
 TEXT = text_file()
 SHORT = text_file("short.txt", 700)  # is learned by heart
 LEARNS = ["-i", SHORT, *TINY, "-s", 0, "-v", 20, "--lr", 0.01, "-u", 0, "--schedule", "constant", "-x", 400]
-
-
-def lowest(folder):
-    """(loss, step) of the lowest validation in main.log, the first of equal ones."""
-    found = [(float(loss), int(step)) for step, loss in re.findall(r"^s:(\d+) tel:([\d.]+)", log_of(folder), re.M)]
-    return min(found)
 
 
 # ---- The best model ----
@@ -34,15 +26,12 @@ def test_the_best_model_is_kept():
     removes, and a stopped run that goes on finds it as well."""
     folder = new_folder("overfits")
     out = ran(*LEARNS, "-n", 20, "--keep", 1, "-o", folder)
-    loss, step = lowest(folder)
-    assert 0 < step < 400 and lowest(folder)[0] < val_losses(out)[-1], out
+    loss, step = min((float(loss), int(step)) for step, loss in re.findall(r"^s:(\d+) tel:(.*)", log_of(folder), re.M))
+    assert 0 < step < 400 and loss < val_losses(out)[-1], out
     assert f"\nlowest validation loss {loss:.4f} after step {step} (model_best.bin)\n" in out, out
-    assert checkpoints(folder) == [400]
     best = os.path.join(folder, "model_best.bin")
     again = ran("-i", SHORT, *TINY[-4:], "--init", best, "-x", 0, "-s", 0, "--val-sequences", 80)
     assert abs(val_losses(again)[0] - loss) <= 0.0001, again
-    assert f"tokenizer   {folder}/tokenizer.bin, the model's own" in again, again
-    python("hf.py", "export", best, path("best_hf"))
     parts = new_folder("overfits_parts")
     ran(*LEARNS, "-n", 20, "-o", parts)
     for at in (step - 20, step, step + 20):
@@ -52,8 +41,6 @@ def test_the_best_model_is_kept():
         out = ran(*LEARNS, "-o", copy, "--resume")
         assert f"\nlowest validation loss {loss:.4f} after step {step} (" in out, (at, out)
         assert read(os.path.join(copy, "model_best.bin")) == read(best), at
-    end = events_of(folder)[-1]
-    assert end["lowest_val_loss"]["step"] == step and abs(end["lowest_val_loss"]["loss"] - loss) <= 0.00006, end
 
 
 def test_other_data_begin_anew():
@@ -92,13 +79,11 @@ def test_patience():
     want = 20 * at
     assert checkpoints(folder) == [want] and logged_steps(folder) == [*range(want)], (want, out)
     assert f"stopped by --patience after {want} of 400 steps; --resume --patience 0 goes on from here\n" in out, out
-    end = events_of(folder)[-1]
-    assert (end["status"], end["message"]) == ("stopped", "by --patience"), end
+    assert events_of(folder)[-1]["message"] == "by --patience"
     again = ran("--resume", "-o", folder)  # its patience is still at an end
     assert f"stopped by --patience after {want} of 400 steps" in again and checkpoints(folder) == [want], again
     assert weights_hash(ran("--resume", "-o", folder, "--patience", 0)) == weights_hash(whole)
     refused(*LEARNS, "--val-fraction", 0, "--patience", 3, says=["--patience: there are no data to validate on"])
-    refused(*LEARNS, "-v", 0, "--patience", 3, says=["--patience: needs --val-every (-v)"])
 
 
 # ---- Evaluation ----
@@ -126,14 +111,10 @@ def test_evaluation_is_a_result():
         assert (line["sequences"], line["sequences_in_data"], line["tokens"]) == (28, 28, 28 * 16), line
         assert abs(line["loss"] - want) <= 1e-5 and abs(line["perplexity"] - math.exp(line["loss"])) <= 1e-4, line
         assert abs(line["bits_per_byte"] - line["loss"] / math.log(2)) <= 1e-6, line  # a byte is a token
-    out, _ = finish(start(*run, "--json", "-"))
-    assert json.loads(out)["loss"] == lines[0]["loss"], out
     folder = new_folder("evaluations")
     ran(*run, "-o", folder)
     assert os.listdir(folder) == ["evaluation.jsonl"]
     refused("--init", model, "-x", 0, "--json", results, says=["--json: there is nothing to evaluate", "--val-data"])
-    refused("-i", TEXT, *TINY, "-x", 1, "--json", results, says=["--json: needs --steps 0"])
-    refused(*run, "-o", folder, "--resume", says=["needs --steps (-x) other than 0"])
 
 
 def test_interrupted_evaluation():
@@ -183,29 +164,18 @@ def test_samples_for_programs():
     texts = sampled(*warm).split(b"\n---\n")
     assert len(texts) == len(set(texts)) == 3 and all(text.startswith(b"x") for text in texts), texts
     assert texts[0] + b"\n" == sampled(*warm[:-4], "--prompt", "x")
-    refused(*run, "--prompt", "a", "--prompt-file", name, says=["--prompt", "--prompt-file"])
-    refused("-x", 0, "--prompt", "a", says=["--init (-e): missing"])
     refused(*run, "--prompt-file", path("no_prompt.txt"), says=["no_prompt.txt: cannot open"])
-
-
-def closed_after(line, *arguments):
-    """The status of a run whose reader goes away after a line, and what it then says on stderr."""
-    process = start(*arguments)
-    for shown in process.stdout:
-        if line in shown:
-            break
-    process.stdout.close()
-    err = process.stderr.read().decode()
-    return process.wait(60), err
 
 
 def test_reader_that_goes():
     """`| head`: the run saves, and ends as other programs do whose output nobody reads. Nothing is said."""
     folder = new_folder("reader")
     run = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 1000000, "-o", folder]
-    assert closed_after(b"step       3/", *run) == (-signal.SIGPIPE, "")
+    process = start(*run)
+    next(shown for shown in process.stdout if b"step       3/" in shown)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(60) == -signal.SIGPIPE
     assert checkpoints(folder) and events_of(folder)[-1]["status"] == "stopped"
-    assert closed_after(b"gpt2.c", *run[:-4], "-x", 3, "--plan")[0] in (0, -signal.SIGPIPE)
 
 
 # ---- Going on ----
@@ -249,10 +219,6 @@ def test_more_steps_say_where_the_rate_goes():
     said = re.search(r"--steps was 10, is 20; the learning rate of the next step was 3e-05, is (\S+) \(--schedule "
                      r"constant, or wsd before its last fifth, goes on without a jump\)\n", out)
     assert said and abs(float(said[1]) - 3e-4 * (0.1 + 0.9 * 0.5)) <= 1e-9, out
-    folder = new_folder("constant")
-    ran("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 10, "--schedule", "constant", "-o", folder)
-    out = ran("--resume", "-o", folder, "-x", 20, "--allow-changes")
-    assert "resuming with changes: --steps was 10, is 20\n" in out, out
 
 
 def test_warmup_of_a_new_model():
@@ -260,39 +226,20 @@ def test_warmup_of_a_new_model():
     folder = new_folder("warm")
     run = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-n", 20, "-o", folder]
     assert " after 4 steps of warm-up" in ran(*run, "-x", 40)
-    out = ran("--resume", "-o", stopped_after(20, folder))
-    assert " after 4 steps of warm-up" in out, out
+    assert " after 4 steps of warm-up" in ran("--resume", "-o", stopped_after(20, folder))
     assert "warm-up" not in ran("-i", TEXT, *TINY[-4:], "--init", folder, "-x", 40)
-    assert "warm-up" not in ran("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 9)
-    assert " after 100 steps of warm-up" in ran("-i", TEXT, *TINY, "-x", 9000, "--plan")
 
 
 # ---- Texts ----
 
 
 def test_text_from_a_pipe():
-    """It is the text of a file; one without an end is refused before the machine's memory is full."""
+    """It is the text of a file."""
     run = [*TINY, "-v", 0, "-s", 0, "-x", 3]
-    hashes = []
-    for source, keywords in ((TEXT, {}), ("-", {"stdin": open(TEXT, "rb")})):
-        process = subprocess.run([PROGRAM, "-i", source, *map(str, run)], env=ENVIRONMENT, capture_output=True,
-                                 check=True, **keywords)
-        hashes.append(weights_hash(process.stdout.decode("latin-1")))
-    assert hashes[0] == hashes[1]
-
-
-def test_val_fraction():
-    out = ran("-i", TEXT, *TINY, "-s", 0, "-x", 1, "--val-fraction", 0.25)
-    assert "val data    (the last part of it): 1000 tokens" in out, out
-    for words, says in ((["-i", shard("fraction.bin", [1] * 99)], "--val-data for shards"),
-                        (["-i", TEXT, "-j", TEXT], "--val-fraction: needs no --val-data")):
-        refused(*words, *TINY, "-x", 1, "--val-fraction", 0.2, says=[says])
-
-
-def test_what_does_not_fit_is_shown_first():
-    """The table of a run stands before memory is taken, and before what refuses it."""
-    refused("-i", TEXT, "--init", "gpt3:c12288", "-x", 1, says=["memory plan: needs"],
-            out_says=["\nparameters  17", " TiB, planned\n"])
+    with open(TEXT, "rb") as text:
+        piped = subprocess.run([PROGRAM, "-i", "-", *map(str, run)], env=ENVIRONMENT, stdin=text, check=True,
+                               stdout=subprocess.PIPE)
+    assert weights_hash(piped.stdout.decode("latin-1")) == weights_hash(ran("-i", TEXT, *run))
 
 
 # ---- Models of other programs ----
@@ -304,18 +251,3 @@ def test_models_that_compute_something_else():
     data[32] = 7
     name = write("variant.bin", data)
     refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 7, this program computes 0"])
-
-
-@pytest.mark.long
-def test_an_edited_activation(tmp_path):
-    with open("train_gpt2.c", encoding="utf-8") as file:
-        source = file.read()
-    edited = source.replace("vf_set1(0.5f) * x * (vf_set1(1.0f) + gelu_tanh(x))", "vf_set1(0.5f) * x", 1)
-    assert edited != source
-    place = tmp_path / "edited.c"
-    place.write_text(edited, encoding="utf-8")
-    subprocess.run(["gcc", "-O0", "-march=native", "-DGEMM_UNROLL=", "-I.", str(place), "-o", str(tmp_path / "edited"),
-                    "-lm", "-pthread"], check=True, capture_output=True)
-    trainer = cli.Trainer(str(tmp_path / "edited"), "train_gpt2")
-    trainer.refused("-i", TEXT, *TINY, "-v", 0, "-s", 0, "-x", 2, "-o", new_folder("edited"),
-                    says=["needs another MODEL_VARIANT"])

@@ -104,12 +104,6 @@ def python(program, *arguments, status=0, cwd=WORK, **environment):
     return done.stdout, done.stderr
 
 
-def run_closed(*command, **keywords):
-    """The status of a command without standard input, output and error."""
-    return subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', *map(str, command)], check=False,
-                          **keywords).returncode
-
-
 # ---- The logs of a run ----
 
 
