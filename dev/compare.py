@@ -27,10 +27,6 @@ LEFT_OUT = {"event", "format", "time", "step", "command", "directory", "--out-di
             "--overwrite"}
 
 
-def say(text, file=None):
-    print(guard.printable(text), file=file)
-
-
 def leaves(value, name=""):
     """{"--lr": "0.1", "model.layers": 12}: what the start of a run says."""
     if not isinstance(value, dict):
@@ -78,7 +74,7 @@ def print_column(a, b, title, first, tolerance):
     far = {step: distance(a[step], b[step]) for step in a if step in b}
     if not far:
         return None
-    differ = [first + step for step, apart in far.items() if apart > tolerance + 1e-9]  # decimals are not exact
+    differ = [first + step for step, apart in far.items() if not apart <= tolerance + 1e-9]  # decimals are not exact
     most = max(far, key=far.get)
     where = f"parts at step {differ[0]:,}, {len(differ):,} of" if differ else "alike in all"
     furthest = f"; furthest at step {first + most:,}: {a[most]:g} and {b[most]:g}" if far[most] else ""
@@ -91,7 +87,8 @@ def weights_differ(runs):
     (step, a), (other, b) = ((run.end.get("step"), run.end.get("weights_hash")) for run in runs)
     if None in (step, a, b) or step != other:
         return False
-    say(f"The weights after step {step} " + (f"are the same, hash {a}." if a == b else f"differ, hashes {a} and {b}."))
+    says = f"are the same, hash {a}" if a == b else f"differ, hashes {a} and {b}"
+    print(guard.printable(f"The weights after step {step} {says}."))
     return a != b
 
 
@@ -118,10 +115,10 @@ def compare(paths, tolerance, as_csv):
         except run_logs.LogError as error:
             if len(paths) <= 2:
                 raise
-            say(f"compare.py: left out: {error}", sys.stderr)
+            print(guard.printable(f"compare.py: left out: {error}"), file=sys.stderr)
     runs, labels = list(found.values()), run_logs.labels(found)
     for label in (label for run, label in zip(runs, labels) if not run.start):
-        say(f"compare.py: {label}: has no run.jsonl, so its options are not compared", sys.stderr)
+        print(f"compare.py: {label}: has no run.jsonl, so its options are not compared", file=sys.stderr)
     rows = table(runs, labels)
     if as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(
@@ -137,16 +134,10 @@ def main():
     parser.add_argument("--tolerance", type=float, default=0.0, metavar="T", help="what counts as alike (0)")
     parser.add_argument("--csv", action="store_true", help="the table only, as comma-separated values")
     options = parser.parse_args()
-    if not 0 <= options.tolerance < math.inf:
-        parser.error(f"--tolerance {options.tolerance}: expected 0 or more")
     try:
-        status = compare(options.runs, options.tolerance, options.csv)
-        sys.stdout.flush()
-        return status
-    except (run_logs.LogError, RecursionError) as error:  # RecursionError: objects in objects without end
+        return compare(options.runs, options.tolerance, options.csv)
+    except run_logs.LogError as error:
         parser.error(str(error))
-    except OSError as error:
-        parser.error(f"standard output: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def add_line(run, line):
 def add_event(run, line):
     """Takes a line of run.jsonl. A start without an end was killed, and a later start continues it."""
     try:
-        event = json.loads(line, parse_int=lambda text: int(text) if len(text) < 17 else float(text))
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return
     kind = event.get("event") if isinstance(event, dict) else None

@@ -831,7 +831,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_multi_node.py -k time_limit"),
     ("dev/find_libraries.sh", '"$made_for" = "${major', '"$major" = "${major', CPU, "test_find_libraries.py -k misfit"),
     ("dev/compare.py", "math.isnan(a) and math.isnan(b)", "math.isnan(a) or math.isnan(b)", CPU,
-     "test_compare.py -k number"),
+     "test_compare.py -k column"),
     ("CONTRIBUTING.md", "layernorm.cuh:60", "layernorm.cuh:35", CPU, "test_docs.py -k debugger"),
     ("scripts/quickstart.sh", "(nats per byte, on", "(nats per token, on", CPU, "test_quickstart.py -k own_sources"),
     (".dockerignore", "!dev/data/*.*\n", "", CPU, "test_docker.py"),

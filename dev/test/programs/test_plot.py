@@ -26,12 +26,11 @@ def falling(step):
     return 3.0 + 8.0 * math.exp(-step / 30) + 0.01 * math.sin(7 * step)
 
 
-def make_run(name, steps=200, every=20, size=(12, 768), data="fineweb10B/fineweb", speed=500, record=True,
-             hellaswag=True, **options):
+def make_run(name, steps=200, every=20, size=(12, 768), data="fineweb10B/fineweb", **options):
     """A run's folder."""
     start = {"event": "start", "options": {"val-data": f"dev/data/{data}_val_*.bin", **options},
              "tokens_per_step": 1000, "model": {"layers": size[0], "channels": size[1]}}
-    return logged_run(name, falling, steps, every, hellaswag, speed, [start] if record else None)
+    return logged_run(name, falling, steps, every, record=[start])
 
 
 def read_lines(*lines, torn=""):
@@ -44,16 +43,11 @@ def read_lines(*lines, torn=""):
 def test_lines_of_main_log():
     run = read_lines("s:0 tel:11.0000", "s:0 eval:0.2500", "s:0 mmlu:0.2600", "s:0 trl:10.9 lr:0.000001 norm:15.37",
                      "s:1 trl:9.5000 lr:6e-04 norm:3.00", "s:2 tel:9.0000", "s:2 trl:nan lr:0.1 norm:-inf",
-                     "s:3 trl:5.0")
+                     "s:3 trl:5.0", "s:4 trl:4.0 lr:0.1 norm", "junk", "s:-1 tel:1", "\x00\xff", torn="s:4 tel:3.1")
     assert list(run.loss) == [0, 1, 2, 3] and (run.loss[0], run.loss[1], run.loss[3]) == (10.9, 9.5, 5.0), run.loss
     assert math.isnan(run.loss[2]) and run.norm == {0: 15.37, 1: 3.0, 2: -math.inf}
     assert (run.lr, run.val) == ({0: 1e-6, 1: 6e-4, 2: 0.1}, {0: 11.0, 2: 9.0})
     assert (run.hellaswag, run.mmlu) == ({0: 0.25}, {0: 0.26}) and run.last_step == 4
-    run = read_lines("s:0 trl:5.0 lr:0.1 norm:1.0\r", "", "s:1 trl:4.0 lr:0.1 norm", "junk", "s:-1 tel:1", "s:1 tel:x",
-                     "s:1 trl:4.5 lr:0.1 norm:1.0 ", "\x00\xff\x01", "s:2 tel:4.2500", " s:3 tel:4", "s:3 tel:1_0",
-                     "s:1234567890123456 tel:1", torn="s:4 tel:3.1")
-    assert run.loss == {0: 5.0} and run.val == {2: 4.25}, vars(run)
-    assert run_logs.read_run(write("empty/main.log", "") and path("empty")).last_step == 0
 
 
 def test_steps_twice():
@@ -63,10 +57,6 @@ def test_steps_twice():
                      "s:3 trl:99.0", "s:4 tel:14.0")
     assert run.loss == {0: 10.0, 1: 9.0, 2: 8.0, 3: 99.0} and list(run.norm) == [0, 1, 2], vars(run)
     assert run.val == {0: 20.0, 3: 23.0, 4: 14.0}, run.val
-    write("resumed/main.log", "".join(train_line(step, 5) for step in range(8)))
-    rows = [f"s:{step + 1} ms:1000 tps:1\n" for step in range(10)]
-    write("resumed/speed.log", "".join(rows) + "s:7 ms:20 tps:2\njunk\n")
-    assert run_logs.read_run(path("resumed")).tps == {**dict.fromkeys(range(6), 1.0), 6: 2.0}
 
 
 def test_record():
@@ -75,19 +65,14 @@ def test_record():
     start = '{"event": "start", "n": %s}\n'
     write("record/run.jsonl", start % 1 + end + start % 2 + '{"event": "other"}\n' + (start % 3)[:-1])
     run = run_logs.read_run(folder)
-    assert run.start["n"] == 2 and run.end == {} and len(run.loss) == 200
-    for broken in ("", "{", "[1]", "\xff\xfe", "[" * 100000, '{"n": %s' % ("9" * 5000)):
-        write("record/run.jsonl", start % 4 + broken + "\n" + end)
-        run = run_logs.read_run(folder)
-        assert (run.start["n"], run.end["step"]) == (4, 5), broken[:9]
-    write("record/run.jsonl", '{"event": "start", "model": [1], "tokens_per_step": "x", "options": 3}\n')
+    assert run.start["n"] == 2 and run.end == {} and len(run.loss) == len(run.tps) == 200
+    write("record/run.jsonl", start % 4 + "{\n[1]\n" + "[" * 100000 + "\n" + end)
     run = run_logs.read_run(folder)
-    assert run.part("model") == run.part("options") == {} and run.tokens_per_step is None
+    assert (run.start["n"], run.end["step"], run.part("model"), run.tokens_per_step) == (4, 5, {}, None)
 
 
 def test_labels():
-    assert run_logs.labels(["/a/b", "/a/c/main.log", "/a/c/\x1b/"]) == ["b", "c", "\\x1b"]
-    assert run_logs.labels(["/x/run", "/y/run/main.log", "/z"]) == ["x/run", "y/run", "z"]
+    assert run_logs.labels(["/x/run", "/y/run/main.log", "/z/\x1b/"]) == ["x/run", "y/run", "\\x1b"]
 
 
 # ---- Pictures ----
@@ -99,8 +84,7 @@ HELLASWAG, FINEWEB, EDU = "GPT-2 124M: 29.4 %", "GPT-2 124M, fineweb: 3.42", "GP
 @pytest.mark.parametrize("changes, wanted", (
     ({"size": (2, 64)}, []), ({}, [HELLASWAG, FINEWEB]), ({"data": "edu_fineweb10B/edu_fineweb"}, [HELLASWAG, EDU]),
     ({"size": (24, 1024), "data": "tinyshakespeare/tiny_shakespeare"}, ["GPT-2 350M: 37.5 %"]),
-    ({"eval-examples": "10"}, [FINEWEB]), ({"eval-examples": "0"}, [HELLASWAG, FINEWEB]),
-    ({"hellaswag": False}, [FINEWEB]), ({"record": False}, [])))
+    ({"eval-examples": "10"}, [FINEWEB])))
 def test_references_fit_the_run(changes, wanted):
     """Each line exactly where it should be: by the run's size, the data of its loss, and all of HellaSwag."""
     lines = plot.references(run_logs.read_run(make_run("referenced", **changes)))
@@ -119,17 +103,9 @@ def curves(axes, color=0):
 
 
 @drawn
-def test_panels():
-    assert list(panels_of(make_run("panels"))) == ["Loss", "HellaSwag", "Learning", "Gradient", "Tokens"]
-    assert list(panels_of(write("short.log", "s:0 trl:5.0\ns:1 trl:4.0\n"))) == ["Loss"]
-    panels = panels_of(write("odd.log", "s:5 tel:4.0000\ns:5 mmlu:0.2612\ns:5 trl:nan lr:0.1 norm:inf\n"))
-    assert list(panels) == ["Loss", "MMLU", "Learning", "Gradient"]
-    assert [label.get_text() for label in panels["Loss"].get_legend().get_texts()] == [" odd.log, val 4"]
-
-
-@drawn
 def test_what_is_drawn():
     """The values, their mean and the validation losses of both runs, and OpenAI's lines."""
+    assert list(panels_of(write("short.log", "s:0 trl:5.0\ns:1 trl:4.0\n"))) == ["Loss"]
     one, two = make_run("one"), make_run("two $x_1$ & <b>", steps=100)
     loss = panels_of(one, two)["Loss"]
     values, mean, val = curves(loss)
@@ -139,7 +115,9 @@ def test_what_is_drawn():
     assert list(val.get_xdata()) == list(range(0, 201, 20)) and len(curves(loss, 1)[0].get_ydata()) == 100
     assert [label.get_text() for label in loss.get_legend().get_texts()] == [
         " one, val 3.101", r" two \$x_1\$ & <b>, val 3.391"]
-    panel = panels_of(one, axis="tokens")["HellaSwag"]
+    panels = panels_of(one, axis="tokens")
+    assert list(panels) == ["Loss", "HellaSwag", "Learning", "Gradient", "Tokens"]
+    panel = panels["HellaSwag"]
     assert [text.get_text() for text in panel.texts] == [HELLASWAG, "chance"]
     assert [line.get_ydata()[0] for line in panel.lines[1:]] == [0.294, 0.25]
     assert list(curves(panel)[0].get_xdata()) == list(range(0, 200001, 20000)) and panel.get_xlabel() == "tokens"
@@ -170,17 +148,14 @@ def test_real_run():
 
 
 @pytest.mark.parametrize("arguments, says", (
-    ("", ["RUN", "--help"]), ("user -x hours", ["'hours'", "tokens"]), ("user -o a.txt", ["txt", "png"]),
-    ("nowhere", ["nowhere: No such file", "expected is a run's folder"]), ("text.txt", ["no line of a training log"]),
-    ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]), ("blank", ["nothing to draw"]),
-    ("bare -x tokens", ["no run.jsonl"]), ("user", ["no matplotlib", "apt-get install python3-matplotlib"])))
+    ("nowhere", "nowhere: No such file"), ("text.txt", "no line of a training log"),
+    ("bare.log -x tokens", "no run.jsonl"), ("bare.log", "no matplotlib")))
 def test_refusals(arguments, says):
     """One line on stderr, and no picture. The last row: where there is no matplotlib."""
-    python_path = path("fake") if arguments == "user" else ""
+    python_path = path("fake") if says == "no matplotlib" else ""
     if not python_path and plot.MISSING:
         pytest.skip("this Python has no matplotlib")
-    make_run("user"), make_run("bare", record=False), write("blank/main.log", ""), write("text.txt", "some text\n")
+    write("bare.log", train_line(0, 5.0)), write("text.txt", "some text\n")
     write("fake/matplotlib/__init__.py", "raise ImportError('none here')\n")
     err = python("plot.py", *arguments.split(), status=1, PYTHONPATH=python_path)[1]
-    assert re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
-    assert not os.path.exists(path("curves.png"))
+    assert re.fullmatch(rf"plot\.py: [^\n]*{says}[^\n]*\n", err) and not os.path.exists(path("curves.png")), err
