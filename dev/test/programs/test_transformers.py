@@ -13,19 +13,17 @@ import warnings
 import pytest
 
 import cli
+import formats
 from cli import new_folder, path, ran, write
 from tools import ROOT, text_of
 
 sys.path.insert(0, ROOT)
-from dev import hf_tokenizer  # noqa: E402 (its folder had to be named first)
+from dev import hf, hf_tokenizer  # noqa: E402 (their folder had to be named first)
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
 warnings.filterwarnings("ignore")
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-
-sys.path.insert(0, os.path.join(ROOT, "dev"))
-import hf as our_hf  # noqa: E402
 
 ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 23, "vocab_size": 301}
 AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x", "It's we'll I'D y'all'd've",
@@ -40,54 +38,34 @@ CUTS = ["'s", "'S", "'\u017f", "'Ll", "'lL", "'ve", "'", " ", "  ", "\t", "\n", 
         "\ufeff", "\u017f", "\u200b"]
 
 
-def setup_module():
-    subprocess.run(["cc", "-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I.", "dev/test/files/numbers_tool.c", "-o",
-                    path("numbers_tool"), "-lm"], cwd=ROOT, check=True)
+def our_ids(tokenizer, end, texts):
+    """What ./tokenize makes of these texts, each behind an end-of-text."""
+    write("texts.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+    subprocess.run(["./tokenize", "--tokenizer", tokenizer, "--jsonl", "text", "--output", path("texts"), "--overwrite",
+                    path("texts.jsonl")], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    found = []
+    for token in formats.read_tokens(path("texts_train_000001.bin")):
+        if token == end:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
 
 
-def tool(*arguments):
-    command = [path("numbers_tool"), *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def hf(*arguments):
-    subprocess.run([sys.executable, os.path.join(ROOT, "dev", "hf.py"), *map(str, arguments)], check=True)
-
-
-def our_ids(tokenizer, text):
-    return [int(token) for token in tool("encode", tokenizer, write("text.in", text.encode())).split()]
-
-
-def our_numbers(init, tokens, vocab):
-    """The logits (T, V) after each token, and the loss of each token's successor."""
-    tool("logits", init, path("numbers"), *tokens)
-    numbers = torch.tensor(array.array("f", cli.read("numbers")), dtype=torch.float64)
-    T = len(tokens)
-    return numbers[:T * vocab].view(T, vocab), numbers[T * vocab:]
-
-
-def their_numbers(model, tokens):
-    """The same in double precision."""
-    with torch.no_grad():
-        logits = model.double()(torch.tensor([tokens])).logits[0]
-    targets = torch.tensor(tokens[1:] + [0])
-    return logits, torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-
-
-def check_numbers(init, model, seed=1):
-    """Equal to fp32 rounding: the roundings along the longest way through the model, half a unit in the last place of
-    the largest logit each, add up like a random walk; four standard deviations."""
+def check_loss(init, model):
+    """The mean loss of random tokens is the library's in double precision. Roundings along the longest way through the
+    model, half a unit in the last place of the largest logit each, add up like a random walk; four deviations."""
     c = model.config
-    generator = random.Random(seed)
-    tokens = [generator.randrange(c.vocab_size) for _ in range(c.n_positions)]
-    (logits, losses), (want, want_losses) = our_numbers(init, tokens, c.vocab_size), their_numbers(model, tokens)
+    tokens = cli.random_tokens(20 * c.n_positions + 1, c.vocab_size)
+    found = cli.val_losses(ran("--init", init, "-x", 0, "-s", 0, "-j", cli.shard("random.bin", tokens), "-t",
+                               c.n_positions, "-b", 1))
+    with torch.no_grad():
+        logits = model.double()(torch.tensor(tokens[:-1]).view(20, -1)).logits.flatten(0, 1)
+    want = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:]))
     length = c.n_layer * (7 * c.n_embd + c.n_positions) + c.n_embd
-    tolerance = 4.0 * length**0.5 * 2.0**-24 * float(want.abs().max())
-    assert float(want.std()) > 0.05, "logits that say nothing"
-    for got, expected in ((logits, want), (losses, want_losses)):
-        assert got.shape == expected.shape
-        error = float((got - expected).abs().max())
-        assert error <= tolerance, (init, error, tolerance)
+    tolerance = 5e-7 + 4.0 * length**0.5 * 2.0**-24 * float(logits.abs().max())
+    assert float(logits.std()) > 0.05, "logits that say nothing"
+    assert abs(found[0] - float(want)) <= tolerance, (init, found, want, tolerance)
 
 
 def odd_model(**changes):
@@ -109,8 +87,8 @@ def test_their_models_here():
         folder = new_folder("theirs")
         model = odd_model().to(dtype)
         model.save_pretrained(folder, max_shard_size="50KB" if dtype == torch.float32 else "1GB")
-        hf("import", folder, path("theirs.bin"))
-        check_numbers(path("theirs.bin"), model)
+        hf.import_model(folder, path("theirs.bin"))
+        check_loss(path("theirs.bin"), model)
 
 
 def test_our_models_there():
@@ -118,18 +96,18 @@ def test_our_models_there():
     folder, export = new_folder("ours"), new_folder("ours_hf")
     ran("-i", cli.text_file(), "--layers", 2, "--heads", 3, "--channels", 33, "--context", 40, "--seq-len", 40, "-b", 4,
         "-x", 30, "-l", 0.01, *cli.QUIET, "-o", folder)
-    hf("export", folder, export)
+    hf.export_model(folder, export)
     model, report = transformers.AutoModelForCausalLM.from_pretrained(export, output_loading_info=True)
     assert type(model) is transformers.GPT2LMHeadModel and not any(report.values()), report
     assert model.dtype == torch.float32 and model.lm_head.weight is model.transformer.wte.weight
     c = model.config
     assert (c.n_positions, c.vocab_size, c.eos_token_id, c.bos_token_id) == (40, 257, 256, 256), c
-    check_numbers(os.path.join(folder, "model_00000030.bin"), model.eval())
+    check_loss(os.path.join(folder, "model_00000030.bin"), model.eval())
     tokenizer = transformers.AutoTokenizer.from_pretrained(export)
     assert tokenizer.is_fast and len(tokenizer) == 257 and tokenizer.model_max_length == 40
     for text in AWKWARD:
         ids = tokenizer(text, split_special_tokens=True)["input_ids"]
-        assert ids == our_ids("byte", text) and tokenizer.decode(ids) == text, (text, ids)
+        assert ids == list(text.encode()) and tokenizer.decode(ids) == text, (text, ids)
 
 
 LLAMA = os.path.join(ROOT, "dev", "test", "fixtures", "llama")
@@ -140,8 +118,8 @@ def test_llama(state, monkeypatch):
     """The library loads an export of several files, finds all its tensors, computes the fixture's losses in float32,
     and saves files that come back to the byte."""
     file, export = state.replace("_state", ""), new_folder("llama_hf")
-    monkeypatch.setattr(our_hf, "MOST_PART", 20000)
-    our_hf.export_model(file, export)
+    monkeypatch.setattr(hf, "MOST_PART", 20000)
+    hf.export_model(file, export)
     assert len(glob.glob(os.path.join(export, "model-*.safetensors"))) > 1
     model, report = transformers.AutoModelForCausalLM.from_pretrained(export, output_loading_info=True)
     assert not any(report.values()), report
@@ -156,7 +134,7 @@ def test_llama(state, monkeypatch):
     saved = new_folder("llama_saved")
     model.save_pretrained(saved, max_shard_size="20KB")
     assert os.path.exists(os.path.join(saved, "model.safetensors.index.json"))
-    hf("import", saved, path("llama.bin"))
+    hf.import_model(saved, path("llama.bin"))
     assert cli.read("llama.bin") == cli.read(file)
 
 
@@ -195,21 +173,20 @@ def their_tokenizer(kind, special):
 def test_their_tokenizers(kind, special):
     """Equal ids from the library's file, from ours, and from the library again on what we export."""
     folder, theirs = their_tokenizer(kind, special)
-    hf("import", folder, path("their.bin"))
-    ours, again = path("their_tokenizer.bin"), new_folder("their_again")
-    hf("export", path("their.bin"), again)
+    hf.import_model(folder, path("their.bin"))
+    again = new_folder("their_again")
+    hf.export_model(path("their.bin"), again)
     loaded = transformers.AutoTokenizer.from_pretrained(again)
     assert type(loaded).__name__ in ("PreTrainedTokenizerFast", "TokenizersBackend"), type(loaded)
     assert loaded.bos_token == special[0] and loaded.eos_token == (special[1] if kind == "llama3" else special[0])
-    generator, tokens = random.Random(7), 0
+    generator = random.Random(7)
     texts = AWKWARD + ["".join(generator.choice(CUTS) for _ in range(generator.randrange(60))) for _ in range(200)]
     theirs.encode_special_tokens = True
-    for text in texts:
-        ids = theirs.encode(text, add_special_tokens=False).ids
-        tokens += len(ids)
-        assert ids == our_ids(ours, text), (kind, text)
-        assert ids == loaded(text, split_special_tokens=True, add_special_tokens=False)["input_ids"], (kind, text)
-    first = [loaded.bos_token_id] if kind == "llama3" else []
-    assert tokens > 3000 and loaded("a")["input_ids"] == first + our_ids(ours, "a")
-    hf("import", again, path("again.bin"))
+    ours = our_ids(path("their_tokenizer.bin"), loaded.bos_token_id, texts)
+    assert len(ours) == len(texts) and sum(map(len, ours)) > 3000
+    for text, found in zip(texts, ours):
+        assert theirs.encode(text, add_special_tokens=False).ids == found, (kind, text)
+        assert loaded(text, split_special_tokens=True, add_special_tokens=False)["input_ids"] == found, (kind, text)
+    assert (loaded("a")["input_ids"][0] == loaded.bos_token_id) == (kind == "llama3")
+    hf.import_model(again, path("again.bin"))
     assert cli.read("again_tokenizer.bin") == cli.read("their_tokenizer.bin")
