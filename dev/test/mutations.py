@@ -288,7 +288,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/hf.py", "if end - begin != BYTES[kind] * math.prod(shape):", "if False:", CPU,
      "test_hf.py -k damaged_header"),
     ("dev/hf.py", "self.shape[0] if transposed else max(1, PIECE // max(1, cols))", "self.shape[0]", CPU,
-     "test_hf_llama.py -k memory"),
+     "test_hf_llama.py -k pieces"),
     ("dev/hf.py", "parts[-1] and size + more > MOST_PART", "False", CPU, "test_hf_llama.py -k several"),
     ("dev/hf.py", 'stored in parts.values()} == {"BF16"}', 'stored in parts.values()} >= {"BF16"}', CPU,
      "test_hf_llama.py -k biases"),

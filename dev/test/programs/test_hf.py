@@ -23,8 +23,7 @@ import hf  # noqa: E402
 FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
 JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
         "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
-WEIGHTS = ["config.json", "generation_config.json", "model.safetensors"]
-FILES = sorted([*WEIGHTS, "tokenizer.json", "tokenizer_config.json"])
+FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 END = "<|endoftext|>"
 
 
@@ -82,12 +81,12 @@ def test_export_and_back(version):
     assert "without a tokenizer (--tokenizer names one)" in called("export", file, folder)
     metadata, found = formats.read_safetensors(os.path.join(folder, "model.safetensors"))
     assert metadata == {"format": "pt"} and plain(found) == plain(formats.hugging_face_tensors(CONFIG, tensors))
-    check_config(folder, 150, 149, 7)
     config = json.loads(read("out/config.json"))
-    assert {name: config.get(name) for name in JSON} == JSON
+    assert {name: config.get(name) for name in JSON} == JSON and config["tie_word_embeddings"] is True
+    assert config["architectures"] == ["GPT2LMHeadModel"] and config["bos_token_id"] == config["eos_token_id"] == 149
     assert "holds no tokenizer.json" in called("import", folder, path("back.bin"))
     assert read("back.bin") == model_bytes(CONFIG, tensors)
-    assert sorted(os.listdir(folder)) == WEIGHTS
+    assert sorted(os.listdir(folder)) == FILES[:3]
 
 
 def test_several_files():
@@ -100,16 +99,13 @@ def test_several_files():
     for i, name in enumerate(names):
         formats.write_safetensors(f"parts/{name}", dict(items[i::2]))
     places = {name: names[i % 2] for i, (name, _) in enumerate(items)}
-    index = write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
+    write("parts/model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": places}))
     hf.import_model(folder, path("out.bin"))
     assert read("out.bin") == model_bytes(CONFIG, tensors)
     formats.write_safetensors(f"parts/{names[1]}", dict(items[1::2] + items[:1]))
     fails(f"{names[1]}: tensor wte.weight is in another file, too", hf.read_folder, folder)
     os.remove(path(f"parts/{names[1]}"))
     fails(f"{names[1]}: no such file of weights", hf.read_folder, folder)
-    for text in ('{"weight_map": 7}', '{}', '{"weight_map": {"a": "pytorch_model.bin"}}'):
-        write(index, text)
-        fails("no such file of weights", hf.read_folder, folder)
 
 
 # ---- What is refused ----
@@ -119,14 +115,13 @@ def test_cut_anywhere():
     weights = os.path.join(their_folder("cut", random_model(1)), "model.safetensors")
     whole = read("cut/model.safetensors")
     start = 8 + struct.unpack("<Q", whole[:8])[0]
-    for size in [*range(0, 20), *range(20, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
+    for size in [*range(0, start, 97), *range(start, len(whole), 1001), len(whole) - 1]:
         write("cut/model.safetensors", whole[:size])
         fails(weights, hf.read_safetensors, weights)
     write("cut/model.safetensors", whole + b"\0")
     fails("its tensors cover", hf.read_safetensors, weights)
-    for length in (2**64 - 1, 2**63, 100_000_001, 0):
-        write("cut/model.safetensors", struct.pack("<Q", length) + whole[8:])
-        fails(weights, hf.read_safetensors, weights)
+    write("cut/model.safetensors", struct.pack("<Q", 2**64 - 1) + whole[8:])
+    fails(weights, hf.read_safetensors, weights)
 
 
 PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
@@ -134,17 +129,13 @@ PLACE = '"shape": [150, 15], "data_offsets": [0, 9000]'
 
 @pytest.mark.parametrize("old, new, says", (
     ('"wte.weight"', '"wtf.weight"', "wte.weight is missing"),
-    ('"h.0.ln_1.bias"', '"h.0.attn.masked_bias"', "tensor h.0.ln_1.bias is missing, expected F32, F16 or BF16 of"),
     ('"h.0.ln_1.bias"', '"transformer.h.0.ln_1.weight"', "or it is there twice"),
     ('"wpe.weight"', '"wte.weight"', "tensor wte.weight: its type"),  # its first place is a gap
     (PLACE, PLACE.replace("150, 15", "15, 150"), "wte.weight is F32 of shape [15, 150], expected F32, F16 or BF16 of"),
     (PLACE, PLACE.replace("150, 15", "150, 14"), "tensor wte.weight: its type, shape and place do not fit"),
     (PLACE, PLACE.replace("150, 15", "-150, -15"), "tensor wte.weight: its type"),
-    (PLACE, PLACE.replace("[0, 9000]", "[0]"), "its type"),
     (PLACE, PLACE.replace("[0, 9000]", "[4, 9004]"), "tensor wte.weight: its type"),
-    ('"dtype": "F32", ' + PLACE, '"dtype": "F33", ' + PLACE, "tensor wte.weight: its type"),
-    ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON"),
-    ('{"__metadata__": {"format": "pt"}', '{"__metadata__": {"format": "pt"}, "a": 7', "its type")))
+    ('{"__metadata__": {"format": "pt"}, ', "[" * 5000, "is no sound JSON")))
 def test_damaged_header(old, new, says):
     folder = their_folder("damaged", random_model(1))
     data = read("damaged/model.safetensors")
@@ -168,18 +159,12 @@ def test_other_tensors(name, kind, shape, value, says):
 
 
 @pytest.mark.parametrize("config, says", (
-    ({"n_inner": 60, "scale_attn_weights": True, "activation_function": "gelu_pytorch_tanh"}, None),
     ({"n_inner": 61}, '"n_inner" is 61, a variant of GPT-2 that is not supported'),
     ({"model_type": "bert"}, "model_type is bert, expected gpt2"), ({"n_head": True}, "expected whole numbers"),
     ({"n_head": 4}, "15 channels cannot be divided among 4 heads"), ({"vocab_size": 1 << 40}, "vocabulary size is"),
-    ({"activation_function": ["relu"]}, '"activation_function" is'), ({"layer_norm_epsilon": 1e-6}, "epsilon"),
     ({"n_layer": 2}, "does not belong to a GPT-2 of 2 layers"), ({"n_layer": 4}, "tensor h.3.ln_1.weight is missing")))
 def test_config(config, says):
-    folder = their_folder("configs", random_model(1), **config)
-    if says is None:
-        hf.import_model(folder, path("out.bin"))
-    else:
-        fails(says, hf.import_model, folder, path("never.bin"))
+    fails(says, hf.import_model, their_folder("configs", random_model(1), **config), path("never.bin"))
 
 
 def test_one_line():
@@ -190,45 +175,27 @@ def test_one_line():
         f"hf.py: {folder}/config.json: No such file or directory\n"
     assert re.search("no such folder, and names of the Hub need|gpt2: cannot be fetched",
                      called("import", "gpt2", path("no.bin"), status=1))
-    for source in (path("nothing.bin"), folder):
-        assert source in called("export", source, path("no"), status=1)
     write("other/thesis.txt", "years of work")
     assert "other: is not empty; give a new" in called("export", f"{FIXTURES}/tiny.bin", path("other"), status=1)
-    assert os.listdir(path("other")) == ["thesis.txt"] and not os.path.exists(path("no"))
+    assert os.listdir(path("other")) == ["thesis.txt"]
     assert "has 257 tokens, the model 101" in called("export", f"{FIXTURES}/tiny.bin", path("no"), "--tokenizer",
                                                     "byte", status=1)
-    assert "is for an export" in called("import", folder, path("no"), "--tokenizer", "byte", status=1)
+    assert not os.path.exists(path("no"))
 
 
 # ---- Tokenizers ----
-
-
-def symbol(byte):
-    return formats.SYMBOLS[formats.BYTES.index(byte)]
-
-
-def check_config(folder, vocab, end, context):
-    config, generation = (json.loads(read(os.path.join(folder, name))) for name in WEIGHTS[:2])
-    assert config["architectures"] == ["GPT2LMHeadModel"] and config["tie_word_embeddings"] is True
-    assert config["n_positions"] == config["n_ctx"] == context and config["vocab_size"] == vocab
-    assert {settings[name] for settings in (config, generation) for name in ("bos_token_id", "eos_token_id")} == {end}
-    assert generation["pad_token_id"] == end
 
 
 def check_tokenizer(folder, vocab, merges, context):
     """vocab: the tokens' texts in the order of their ids; merges: pairs of texts."""
     whole, settings = (json.loads(read(os.path.join(folder, name))) for name in FILES[3:])
     assert whole["model"]["vocab"] == {text: i for i, text in enumerate(vocab)} and whole["model"]["type"] == "BPE"
-    assert whole["model"]["merges"] == [list(pair) for pair in merges]
+    assert whole["model"]["merges"] == [list(pair) for pair in merges] and whole["normalizer"] is None
     assert [(token["id"], token["content"], token["special"]) for token in whole["added_tokens"]] == [
         (len(vocab) - 1, END, True)]
     step = whole["pre_tokenizer"]
     assert (step["type"], step["add_prefix_space"], step["use_regex"]) == ("ByteLevel", False, True)
-    assert whole["normalizer"] is None and whole["decoder"]["type"] == "ByteLevel"
     assert settings["tokenizer_class"] == "GPT2Tokenizer" and settings["model_max_length"] == context
-    assert settings["clean_up_tokenization_spaces"] is False and settings["add_prefix_space"] is False
-    assert list(settings["added_tokens_decoder"]) == [str(len(vocab) - 1)]
-    assert {settings[f"{name}_token"] for name in ("bos", "eos", "unk")} == {END}
 
 
 MERGES = [(0, 1), (256, 2), (30, 31)]  # of the small tokenizer, by the ids of their tokens
@@ -253,11 +220,11 @@ def export_small(words, folder):
 
 def test_tokenizer_both_ways():
     words = small_words()
-    texts = ["".join(map(symbol, word)) for word in words[:-1]] + [END]
+    symbols = dict(zip(formats.BYTES, formats.SYMBOLS))
+    texts = ["".join(symbols[byte] for byte in word) for word in words[:-1]] + [END]
     folder = new_folder("small_hf")
     assert f"with its tokenizer {path('small_tokenizer.bin')}" in export_small(words, folder)
     assert sorted(os.listdir(folder)) == FILES
-    check_config(folder, 300, 259, 16)
     check_tokenizer(folder, texts, [(texts[left], texts[right]) for left, right in MERGES], 16)
     assert f"{path('m_tokenizer.bin')}: its tokenizer of 260 tokens" in called("import", folder, path("m.bin"))
     assert read("m_tokenizer.bin") == read("small_tokenizer.bin")
@@ -293,13 +260,10 @@ WORDS = "its pre_tokenizer cuts texts into words by another rule"
         {"id": 260, "content": "\u20ac", "special": False})),
     ("its model's byte_fallback is True", lambda t: t["model"].update(byte_fallback=True)),
     (WORDS, lambda t: t["pre_tokenizer"].update(add_prefix_space=True)),
-    (WORDS, lambda t: t["pre_tokenizer"].update(use_regex=False)),
     (WORDS, lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
         {"type": "Digits", "individual_digits": False}, t["pre_tokenizer"]]})),
-    (DAMAGED, lambda t: t.pop("model")), (DAMAGED, lambda t: t["model"].pop("merges")),
-    (MERGED, lambda t: t["model"]["merges"].pop()), (MERGED, lambda t: t["model"]["merges"].reverse()),
-    (DAMAGED, lambda t: t["model"]["vocab"].update(a=65)), (DAMAGED, lambda t: t["model"]["vocab"].pop("a")),
-    (DAMAGED, lambda t: t["model"]["vocab"].update({"漢": 260}))))
+    (DAMAGED, lambda t: t["model"].pop("merges")), (MERGED, lambda t: t["model"]["merges"].reverse()),
+    (DAMAGED, lambda t: t["model"]["vocab"].update(a=65)), (DAMAGED, lambda t: t["model"]["vocab"].pop("a"))))
 def test_other_tokenizers(says, change):
     fails(f"tokenizer.json: {says}", hf.import_model, changed_tokenizer(change), path("never.bin"))
 
@@ -307,8 +271,7 @@ def test_other_tokenizers(says, change):
 def test_damaged_tokenizer_file():
     data, file = cli.tokenizer_bytes(small_words()), path("t.bin")
     end_of_text = data[:12] + struct.pack("<I", 260) + data[16:]
-    for damaged, says in ((data[:100], file), (data[:-1], file), (data + b"\0", file),
-                          (end_of_text, "with end-of-text among them")):
+    for damaged, says in ((data[:100], file), (data[:-1], file), (end_of_text, "with end-of-text among them")):
         write("t.bin", damaged)
         fails(says, hf.hf_tokenizer.load, file)
 
@@ -320,43 +283,35 @@ def test_a_run():
     """The newest checkpoint, with the tokenizer that the run keeps."""
     folder, out = new_folder("run"), new_folder("run_hf")
     ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 3, "-o", folder, "--checkpoint-every", 1)
-    newest, older = (os.path.join(folder, f"model_0000000{step}.bin") for step in (3, 2))
-    before = read(newest)
-    for source in (folder, newest):
-        assert f"{out}: {newest} for Hugging Face transformers, with its tokenizer {folder}/tokenizer.bin\n" == \
-            called("export", source, new_folder("run_hf"))
-        hf.import_model(out, path("back.bin"))
-        back = read("back.bin")
-        assert back[:1016] + back[1024:] == before[:1016] + before[1024:]
-        assert struct.unpack("<Q", back[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
+    newest, before = (f"{folder}/model_00000003.bin", read("run/model_00000003.bin"))
+    assert f"{out}: {newest} for Hugging Face transformers, with its tokenizer {folder}/tokenizer.bin\n" == \
+        called("export", folder, out)
+    assert sorted(os.listdir(out)) == FILES
+    hf.import_model(out, path("back.bin"))
+    back = read("back.bin")
+    assert back[:1016] + back[1024:] == before[:1016] + before[1024:]
+    assert struct.unpack("<Q", back[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
-    os.remove(newest)
-    assert older + " for" in called("export", folder, new_folder("run_hf")) and sorted(os.listdir(out)) == FILES
 
 
 def test_eval():
     """dev/eval.sh hands a whole export and all options to lm_eval, and says how to install it."""
-    folder, scores = new_folder("scored"), new_folder("scores")
+    folder = new_folder("scored")
     ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 1, "-o", folder)
-    os.mkdir(scores)
     without = stand_ins({"python3": f'exec {shlex.quote(sys.executable)} "$@"\n'}, hidden=("lm_eval",))
     lm_eval = 'echo "$@"\nfor word; do case $word in pretrained=*) ls "${word#*=}" ;; esac; done\n'
+    installed = stand_ins({"lm_eval": lm_eval}, only=()) + ":" + without
 
     def run(places, *words):
         return subprocess.run([os.path.join(ROOT, "dev", "eval.sh"), *words], cwd=path(), check=False, text=True,
-                              env=dict(os.environ, PATH=places, TMPDIR=scores), capture_output=True)
+                              env=dict(os.environ, PATH=places), capture_output=True)
 
-    installed = stand_ins({"lm_eval": lm_eval}, only=()) + ":" + without
     called("export", folder, new_folder("scored_hf"))
     for source in (folder, path("scored_hf")):
         done = run(installed, source, "--tasks", "piqa")
         words, *files = done.stdout.splitlines()[-1 - len(FILES):]
-        assert done.returncode == 0 and files == FILES and os.listdir(scores) == [], done
+        assert done.returncode == 0 and files == FILES, done
         assert words.startswith("--model hf ") and words.endswith(f" --output_path {source}_eval --tasks piqa"), done
-    assert " --tasks hellaswag,lambada_openai," in run(installed, folder, "--limit", "5").stdout
-    done = run(installed, scores)
-    assert done.returncode == 1 and re.fullmatch("hf.py: [^\n]*no checkpoint[^\n]*\n", done.stderr), done
-    for words, says in (([folder], 'lm_eval is not installed: pip install "lm_eval[hf]"'), ([], "MODEL is missing: ")):
-        done = run(without, *words)
-        assert done.returncode == 1 and re.fullmatch(f"eval.sh: {re.escape(says)}[^\n]*\n", done.stderr), done
+    done = run(without, folder)
+    assert done.returncode == 1 and done.stderr.startswith('eval.sh: lm_eval is not installed: pip install "lm_'), done
