@@ -192,7 +192,6 @@ $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
 # In a quick run optimising these would take longer than it saves.
 $(addprefix $(BUILD)/emu/emu_,bugs features meter nccl): COMPILE_EMU += $(if $(filter 1,$(QUICK)),-O0)
-$(BUILD)/emu/emu_features: COMPILE_EMU += -g # test_compilers.py shows its variables in a debugger
 $(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 

@@ -276,11 +276,9 @@ def test_emucc_meter():
 @pytest.mark.long
 def test_emucc_debugger():
     """gdb stops in a kernel and shows its arguments."""
-    features = "build/emu/emu_features"
-    if not os.path.exists(f"{ROOT}/{features}"):
-        pytest.skip("not built: make build/emu/emu_features")
-    words = [word for line in ("break use_config", "run", "bt", "print config.scale") for word in ("-ex", line)]
-    assert "= 2\n" in run("gdb", "-batch", *words, features, EMU_THREADS="1")
+    emucc("-O0", "-g", "dev/test/emu/courses/launches.cu", "-o", path("launches"))
+    words = [word for line in ("break affine", "run", "bt", "print f.a") for word in ("-ex", line)]
+    assert "= 2\n" in run("gdb", "-batch", *words, path("launches"), EMU_THREADS="1")
 
 
 @pytest.mark.long
