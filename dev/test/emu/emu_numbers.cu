@@ -2,8 +2,8 @@
 // million floats (all exponents, ties at each place and their neighbours, subnormals, infinities, NaNs), as a hash of
 // all results. The hashes below are those of NVIDIA's headers, whose conversions run on the host as well, and this file
 // compiles with both:
-//     nvcc -std=c++17 -o emu_numbers dev/test/emu/emu_numbers.cu && ./emu_numbers    NVIDIA's headers give these hashes
-//     ./emu_numbers --reference                                                      prints them, for a new conversion
+//     nvcc -std=c++17 -I. -o emu_numbers dev/test/emu/emu_numbers.cu && ./emu_numbers
+// Then a conversion with a wrong hash here says what NVIDIA's headers give.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -42,24 +42,6 @@ static std::vector<Bits> float_inputs(void) {
     return inputs;
 }
 
-// The floats above as doubles, exact and moved by the last bits that a float does not have.
-static std::vector<Bits> double_inputs(void) {
-    std::vector<Bits> inputs;
-    for (Bits bits : float_inputs()) {
-        uint32_t low = (uint32_t)bits;
-        float x;
-        memcpy(&x, &low, sizeof(x));
-        double wide = x;
-        Bits wide_bits;
-        memcpy(&wide_bits, &wide, sizeof(wide_bits));
-        inputs.push_back(wide_bits);
-        if (inputs.size() % 3 == 0 && x - x == 0.0f) {
-            inputs.push_back(wide_bits + 1), inputs.push_back(wide_bits - 1);
-        }
-    }
-    return inputs;
-}
-
 static std::vector<Bits> patterns(int count) {
     std::vector<Bits> inputs;
     for (int i = 0; i < count; i++) { inputs.push_back((Bits)i); }
@@ -80,21 +62,6 @@ static std::vector<Bits> pair_inputs(void) {
         for (int i = 0; i < 8; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             inputs.push_back(a | (a ^ ((state >> 40) & (i % 2 == 0 ? 0x87ff : 0xffff))) << 16);
-        }
-    }
-    return inputs;
-}
-
-// Integers of 64 bits: all powers of two, three neighbours on both sides, ties at each place, both signs; others.
-static std::vector<Bits> integer_inputs(void) {
-    std::vector<Bits> inputs;
-    for (int power = 0; power < 64; power++) {
-        for (int other = 0; other <= power; other++) {
-            for (int by = -3; by <= 3; by++) {
-                Bits x = ((Bits)1 << power | (Bits)1 << other) + (Bits)(int64_t)by;
-                inputs.push_back(x), inputs.push_back(0 - x),
-                    inputs.push_back(x | (Bits)3 << (power > 0 ? power - 1 : 0));
-            }
         }
     }
     return inputs;
@@ -125,7 +92,6 @@ typedef struct {
 #define BF16(bits) of_bits<__nv_bfloat16>(bits)
 #define HALF(bits) of_bits<__half>(bits)
 #define FLOAT(bits) of_bits<float>(bits)
-#define DOUBLE(bits) of_bits<double>(bits)
 #define CONVERSION(name, inputs, expression, hash)                                                                     \
     {                                                                                                                  \
         name, inputs, [](Bits x) { return to_bits(expression); }, hash                                                 \
@@ -153,16 +119,7 @@ static const Conversion conversions[] = {
     CONVERSION("float to bf16, rz", float_inputs, __float2bfloat16_rz(FLOAT(x)), 0x5be8799de8dd5109),
     CONVERSION("float to bf16, rd", float_inputs, __float2bfloat16_rd(FLOAT(x)), 0x439b06774eae25f8),
     CONVERSION("float to bf16, ru", float_inputs, __float2bfloat16_ru(FLOAT(x)), 0xcf5ad34fc9799dd4),
-    CONVERSION("double to bf16", double_inputs, __double2bfloat16(DOUBLE(x)), 0xdc05e8204e938c19),
-    CONVERSION("int to bf16", integer_inputs, __int2bfloat16_rn((int)(x >> 32)), 0x6f7858e81a1049f3),
-    CONVERSION("unsigned to bf16", integer_inputs, __uint2bfloat16_rn((unsigned)(x >> 32)), 0xbb247b37feb2e857),
-    CONVERSION("long long to bf16", integer_inputs, __ll2bfloat16_rn((long long)x), 0x6dfd13e961ed4c7c),
-    CONVERSION("unsigned long long to bf16", integer_inputs, __ull2bfloat16_rn(x), 0xa4eea8a46b32ac33),
     CONVERSION("bf16 to int", pattern16_inputs, __bfloat162int_rz(BF16(x)), 0xfa28cb87f85f811c),
-    CONVERSION("bf16 to unsigned", pattern16_inputs, __bfloat162uint_rz(BF16(x)), 0xaa0648f541b8c343),
-    CONVERSION("bf16 to long long", pattern16_inputs, __bfloat162ll_rz(BF16(x)), 0x1de2667e317cfb17),
-    CONVERSION("bf16 to unsigned long long", pattern16_inputs, __bfloat162ull_rz(BF16(x)), 0x28db7de1c45b0427),
-    CONVERSION("bf16 to bool", pattern16_inputs, (bool)BF16(x), 0x32dc00a97c63a710),
     CONVERSION("bf16 is NaN, is infinite", pattern16_inputs, 2 * __hisnan(BF16(x)) + __hisinf(BF16(x)),
                0x4b89a68300eecbd4),
     CONVERSION("bf16 negated", pattern16_inputs, __hneg(BF16(x)), 0x9c99f9bdf8200966),
@@ -185,8 +142,6 @@ static const Conversion conversions[] = {
     CONVERSION("float to half, rz", float_inputs, __float2half_rz(FLOAT(x)), 0x6fc939c4cb60e1bc),
     CONVERSION("float to half, rd", float_inputs, __float2half_rd(FLOAT(x)), 0x99c2530515d82517),
     CONVERSION("float to half, ru", float_inputs, __float2half_ru(FLOAT(x)), 0xcbf1faa6fc701653),
-    CONVERSION("double to half", double_inputs, __double2half(DOUBLE(x)), 0x7cbc43a3cc69b461),
-    CONVERSION("long long to half", integer_inputs, __ll2half_rn((long long)x), 0x67614c500434000b),
     CONVERSION("half to int", pattern16_inputs, __half2int_rz(HALF(x)), 0xf2a06acf9d0f6cf0),
     HALF_PAIR("half a + b", __hadd(a, b), 0xd03849f28b944123),
     HALF_PAIR("half a * b", __hmul(a, b), 0x743f5e18f1d92ab3),
@@ -207,8 +162,6 @@ static const Conversion conversions[] = {
                0x86cec0c95ec94f34),
     CONVERSION("float to e5m2, limited", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_SATFINITE, __NV_E5M2),
                0x6d119526c7b05d87),
-    CONVERSION("double to e4m3", double_inputs, __nv_cvt_double_to_fp8(DOUBLE(x), __NV_SATFINITE, __NV_E4M3),
-               0x135e8c196cf32def),
     CONVERSION("bf16 to e4m3", pattern16_inputs, __nv_cvt_bfloat16raw_to_fp8(BF16(x), __NV_SATFINITE, __NV_E4M3),
                0x77a4ea6a1d2200a0),
     CONVERSION("half to e5m2", pattern16_inputs, __nv_cvt_halfraw_to_fp8(HALF(x), __NV_NOSAT, __NV_E5M2),
@@ -232,7 +185,7 @@ static uint64_t hash_of(const Conversion *c) {
 TEST(test_conversions) {
     for (const Conversion &c : conversions) {
         uint64_t hash = hash_of(&c);
-        CHECK(t, hash == c.hash, "%s: hash of all results 0x%016llx, NVIDIA's gives 0x%016llx", c.name,
+        CHECK(t, hash == c.hash, "%s: hash of all results 0x%016llx, expected 0x%016llx", c.name,
               (unsigned long long)hash, (unsigned long long)c.hash);
     }
 }
@@ -248,12 +201,4 @@ TEST(test_fused_multiply_add) {
 }
 #endif
 
-int main(int argc, char **argv) {
-    if (argc == 2 && strcmp(argv[1], "--reference") == 0) {
-        for (const Conversion &c : conversions) {
-            printf("%-32s 0x%016llx\n", c.name, (unsigned long long)hash_of(&c));
-        }
-        return 0;
-    }
-    return test_main(argc, argv);
-}
+int main(int argc, char **argv) { return test_main(argc, argv); }
