@@ -99,7 +99,7 @@ choose_builds() {
     local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
     local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features source folder
     local chapters="" sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX"
-    fuzzers=$(names_in @ dev/test/*/fuzz_*.c | sed 's/@fuzz_evaluate //') # test_trainer has it
+    fuzzers=$(names_in @ dev/test/*/fuzz_*.c)
     features="@emu/book $(names_in @emu/ dev/test/emu/emu_*.cu)"
     if [ $all = no ]; then
         features="${features/@emu\/emu_numbers/} @emu/ladder_layernorm" # all conversions of numbers would take 4 s

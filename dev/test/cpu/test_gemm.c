@@ -1,7 +1,6 @@
 // llmc/cpu/gemm.h against a plain loop that follows its definition, over odd sizes, strides, transposes and numbers of
 // threads, with every kernel that runs here, and with AMX in software: bit for bit if the kernel multiplies floats,
 // within the rounding of a sum if an instruction adds up pairs. (Against double precision: test_layers.c.)
-#include "dev/test/test.h"
 #include "llmc/cpu/kernels.h"
 #include "dev/test/cpu/amx_emulated.h"
 #include "llmc/base/rand.h"
@@ -181,12 +180,6 @@ enum { NUM_TESTED = NUM_KERNELS + 1 };
 static const GemmKernel *tested_kernel(int i) {
     if (i == NUM_KERNELS) { return emulated_has_amx() ? &emulated_amx : NULL; }
     return kernel_choices[i].is_here() ? kernel_choices[i].kernel : NULL;
-}
-
-// The emulated processor has refused nothing, and no thread has kept its tiles.
-static void check_emulated(Test *t) {
-    CHECK(t, amx_machine.refusals == 0, "AMX refused %d instructions: %s", amx_machine.refusals, amx_machine.refused);
-    CHECK(t, amx_machine.configured == 0, "%d threads keep the tiles of AMX", amx_machine.configured);
 }
 
 // Runs gemm on these threads and gemm_serial with one kernel; both give the bits of the definition, as one element in

@@ -1,12 +1,5 @@
 // Each layer of train_gpt2.c and of llmc/cpu/layers.h on its own (check_layer.h). The sizes are small and odd;
-// attention is longer than one tile.
-#ifndef TRAIN_GPT2_INCLUDED
-#define TRAIN_GPT2_INCLUDED
-#define main train_gpt2_main
-#include "train_gpt2.c"
-#undef main
-#endif
-
+// attention is longer than one tile. (test_trainer.c includes the trainer.)
 #include "dev/test/cpu/check_layer.h"
 
 // ---- Embedding: inputs wte (V,C), wpe (T,C) ----

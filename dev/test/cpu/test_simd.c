@@ -86,16 +86,6 @@ TEST(test_loads_and_stores) {
     }
 }
 
-TEST(test_lanes_to_one) {
-    float lanes[VF_WIDTH], total = 0.0f;
-    for (int i = 0; i < VF_WIDTH; i++) { lanes[i] = (float)(i * i), total += (float)(i * i); }
-    CHECK(t, vf_sum(vf_load(lanes)) == total, "sum is %g", (double)vf_sum(vf_load(lanes)));
-    for (int i = 0; i < VF_WIDTH; i++) {
-        for (int j = 0; j < VF_WIDTH; j++) { lanes[j] = j == i ? -1.0f : -2.0f - (float)j; }
-        CHECK(t, vf_max_lane(vf_load(lanes)) == -1.0f, "maximum in lane %d not found", i);
-    }
-}
-
 static void check_row(Test *t, const float *x, const float *y, float *out, int n) {
     double sum = 0.0, dot = 0.0, squares = 0.0, exps = 0.0, absolute = 0.0, max = -INFINITY;
     for (int i = 0; i < n; i++) {
