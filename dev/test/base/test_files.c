@@ -23,25 +23,13 @@ TEST(test_paths) {
     REFUSED(t, path_check(longer, "--out-dir", &error), "--out-dir", ": the path has 5000 bytes, expected 1 to 4032");
     OK(t, path_check(longer + 5000 - PATH_LIMIT, "--out-dir", &error));
     FAILS(t, path_join(out, longer, "name", &error), "path longer than 4095 bytes");
-    AtomicFile file;
-    InputFile input;
-    glob_t list;
-    uint8_t *data;
-    int64_t size;
-    DirectoryLock lock;
-    bool any = atomic_open(&file, longer, 0666, &error) || input_open(&input, longer, &error) ||
-               list_glob(longer, "", &list, &error) || read_whole_file(longer, 10, &data, &size, &error) ||
-               directory_lock(&lock, longer, &error) || make_directories(longer, &error);
-    CHECK(t, !any, "a path of 5000 bytes was accepted");
     free(longer);
     static const char *const parents[][2] = {{"a/b", "a"}, {"b", "."}, {"/b", "/"}, {"/a/b/c", "/a/b"}};
     FOR_EACH(i, parents) {
         path_parent(out, parents[i][0]);
         CHECK(t, strcmp(out, parents[i][1]) == 0, "parent of %s: %s", parents[i][0], out);
     }
-    for (int i = 0; i < 2; i++) {
-        CHECK(t, path_join(out, i == 0 ? "a/" : "a", "b", &error) && strcmp(out, "a/b") == 0, "%s", out);
-    }
+    OK(t, path_join(out, "a/", "b", &error) && strcmp(out, "a/b") == 0);
 }
 
 TEST(test_directories) {
@@ -51,7 +39,6 @@ TEST(test_directories) {
     temp_write(test_path(t, "file"), "x", 1);
     REFUSED(t, make_directories(test_path(t, "file"), &error), test_path(t, "file"),
             ": cannot be used as a folder: a file is in the way");
-    CHECK(t, !make_directories(test_path(t, "file/sub"), &error), "nor can it hold one");
 }
 
 TEST(test_glob) {
@@ -180,28 +167,11 @@ TEST(test_size_limit) {
 
 TEST(test_lock) {
     DirectoryLock lock, second;
-    int ready[2];
-    const char *folder = test_folder(t); // before the fork, so that both processes have it
-    temp_must(pipe(ready) == 0, "pipe");
-    pid_t child = fork();
-    if (child == 0) { // holds the lock until it is killed
-        bool held = directory_lock(&lock, folder, &error);
-        if (write(ready[1], held ? "y" : "n", 1) != 1) { _exit(1); }
-        for (;;) { pause(); }
-    }
-    char answer = 0;
-    CHECK(t, read(ready[0], &answer, 1) == 1 && answer == 'y', "the child holds the lock");
-    const char *rest =
-        format(": in use by another process (pid %ld); wait for it to end or choose another folder", (long)child);
-    REFUSED(t, directory_lock(&second, folder, &error), folder, rest);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    CHECK(t, directory_lock(&second, folder, &error), "free after kill -9: %s", error.text);
-    CHECK(t, !directory_lock(&lock, folder, &error), "held by this process");
-    directory_unlock(&second);
-    CHECK(t, directory_lock(&lock, folder, &error), "free after unlock: %s", error.text);
+    OK(t, directory_lock(&lock, test_folder(t), &error));
+    FAILS(t, directory_lock(&second, test_folder(t), &error), ": in use by another process (pid ");
     directory_unlock(&lock);
-    close(ready[0]), close(ready[1]);
+    OK(t, directory_lock(&lock, test_folder(t), &error));
+    directory_unlock(&lock);
     REFUSED(t, directory_lock(&lock, test_path(t, "none"), &error), test_path(t, "none/.lock"),
             ": cannot open: No such file or directory");
 }
@@ -214,9 +184,8 @@ TEST(test_lock_that_lost_its_name) {
     OK(t, directory_lock(&lock, test_folder(t), &error) && directory_check_lock(&lock, &error));
     temp_must(unlink(path) == 0, path);
     REFUSED(t, directory_check_lock(&lock, &error), path, rest);
-    CHECK(t, directory_lock(&second, test_folder(t), &error), "a new file has a new lock: %s", error.text);
+    OK(t, directory_lock(&second, test_folder(t), &error) && directory_check_lock(&second, &error));
     REFUSED(t, directory_check_lock(&lock, &error), path, rest);
-    OK(t, directory_check_lock(&second, &error));
     directory_unlock(&lock), directory_unlock(&second);
     CHECK(t, temp_exists(path), "nobody but that somebody removes it");
 }

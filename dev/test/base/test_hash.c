@@ -17,21 +17,16 @@ TEST(test_sum64_known_values) {
     } values[] = {
         {0, 0, 0},
         {0, 1, 0xe220a8397b1dcdafULL}, // of the word 0 at 0: also the first number of SplitMix64 with seed 0
-        {0, 2, 0x99169c57edeafd00ULL},
-        {0, 3, 0x064deb5eeda81732ULL},
         {0, 7, 0x946f793c89065a36ULL},
         {0, 1000, 0xbd99389aea21f2a9ULL},
         {(1LL << 40) + 5, 100, 0x32ce058c0e675d4aULL},
     };
-    uint32_t words[WORDS] = {0};
-    CHECK(t, sum64(0, words, WORDS) == 0x727aaab3057838ebULL, "1000 zeros");
+    uint32_t words[WORDS];
     fill_words(words, WORDS);
     FOR_EACH(i, values) {
         uint64_t got = sum64(values[i].first, words, values[i].words);
         CHECK(t, got == values[i].want, "%lld words: %016llx", (long long)values[i].words, (unsigned long long)got);
     }
-    const float floats[3] = {1.0f, -2.5f, 0.0f};
-    CHECK(t, sum64(0, floats, 3) == 0x6349edd9e43e2df5ULL, "floats");
 }
 
 // Long enough for several threads, at an address that is no multiple of 4; summed in pieces from both ends.

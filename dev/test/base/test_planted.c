@@ -1,10 +1,10 @@
 // What another user may put into a folder that we write to or read from: links, second names, pipes and folders under
-// our names. Nothing outside the folder changes, and nothing waits.
+// our names. Nothing outside the folder changes, and nothing waits. (Pipes to read: test_planted.py. Our own folders:
+// test_comm.c.)
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include "llmc/base/files.h"
-#include "llmc/base/input_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
 
@@ -83,52 +83,14 @@ static int mode_of(const char *path) {
     return info.st_mode & 0777;
 }
 
-// Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too. So
-// is a file that holds a secret.
+// Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too.
 TEST(test_private_files) {
     DirectoryLock lock;
-    const char *path = test_path(t, ".lock"), *secret = test_path(t, "secret");
+    const char *path = test_path(t, ".lock");
     for (int old = 0; old < 2; old++) {
         if (old) { temp_must(chmod(path, 0644) == 0, path); }
         OK(t, directory_lock(&lock, test_folder(t), &error));
         CHECK(t, mode_of(path) == 0600, "%s: mode %o", path, (unsigned)mode_of(path));
         directory_unlock(&lock);
     }
-    temp_write(secret, "old", 3);
-    OK(t, write_whole_file(secret, "new", 3, 0600, &error));
-    CHECK(t, mode_of(secret) == 0600, "%s: mode %o", secret, (unsigned)mode_of(secret));
-}
-
-// A folder of ours: made, found, and refused if it is something else.
-TEST(test_own_folder) {
-    char own[1024];
-    keep(own, test_path(t, "above/own"));
-    for (int i = 0; i < 2; i++) { OK(t, make_own_directory(own, &error)); }
-    temp_remove_tree(own);
-    for (int what = 0; what < FOLDER; what++) {
-        plant(t, (Planted)what, own);
-        REFUSED(t, make_own_directory(own, &error), own, ": cannot be used as a folder: a file is in the way");
-        check_outside(t, (Planted)what);
-    }
-    temp_remove_tree(own);
-    temp_must(mkdir(test_path(t, "elsewhere"), 0777) == 0 && symlink("../elsewhere", own) == 0, own);
-    REFUSED(t, make_own_directory(own, &error), own, ": cannot be used as a folder: a link is in the way");
-}
-
-// The pipe has a writer and a byte, so a reader that would take it is seen by its message, and does not wait.
-TEST(test_pipe_as_input) {
-    InputFile file;
-    uint8_t *data;
-    int64_t size;
-    const char *path = test_path(t, "pipe");
-    temp_must(mkfifo(path, 0666) == 0, path);
-    int fd = open(path, O_RDWR | O_NONBLOCK);
-    temp_must(fd >= 0 && write(fd, "x", 1) == 1, path);
-    const char *says = ": is a device or pipe, expected an ordinary file";
-    REFUSED(t, read_whole_file(path, 0, &data, &size, &error), path, says);
-    REFUSED(t, input_open(&file, path, &error), path, says);
-    CHECK(t, data == NULL && file.fd < 0, "something is open after a failure");
-    REFUSED(t, read_whole_stream(path, 0, &data, &size, &error), path,
-            ": larger than 0 bytes, the most that makes sense here");
-    close(fd);
 }

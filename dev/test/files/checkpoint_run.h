@@ -10,7 +10,7 @@ static inline ModelConfig tiny_config(void) {
     return config;
 }
 
-enum { RUN_GENERATIONS = 100, RUN_READERS = 3 };
+enum { RUN_GENERATIONS = 100, RUN_PIECES = 11, RUN_READERS = 3, RUN_WRITERS = 5 };
 
 typedef struct {
     ModelConfig config;
@@ -92,51 +92,46 @@ static inline bool run_write_begin(const Run *run, CheckpointWriter *w, const ch
     return checkpoint_write_begin(w, dir, step, &run->config, &run->header, &run->section, 1, is_leader, error);
 }
 
-// Writes the elements of parameters first .. last - 1 that an array has.
-static inline bool run_write_piece(const Run *run, CheckpointWriter *w, int array, int64_t first, int64_t last,
-                                   Error *error) {
-    for (int64_t end; (first = run_next(run, array, first, last, &end)) < last; first = end) {
-        if (!checkpoint_write(w, array, first, run->arrays[array] + first, end - first, error)) { return false; }
+// Writes a writer's pieces of all arrays, dealt out like cards. One writer alone writes whole arrays.
+static inline bool run_write_arrays(const Run *run, CheckpointWriter *w, int rank, int size, Error *error) {
+    int pieces = 4 * size - 3;
+    int64_t n = model_num_params(&run->config), piece = n / pieces + 1; // which divides nothing
+    for (int j = rank; j < CHECKPOINT_ARRAYS * pieces; j += size) {
+        int array = j / pieces;
+        int64_t first = j % pieces * piece, last = min_i64(first + piece, n);
+        for (int64_t end; (first = run_next(run, array, first, last, &end)) < last; first = end) {
+            if (!checkpoint_write(w, array, first, run->arrays[array] + first, end - first, error)) { return false; }
+        }
     }
     return true;
 }
 
-static inline bool run_write_arrays(const Run *run, CheckpointWriter *w, Error *error) {
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        if (!run_write_piece(run, w, a, 0, model_num_params(&run->config), error)) { return false; }
+// Saves what is in memory, by several writers. The first one leads.
+static inline bool run_write(const Run *run, const char *dir, int size, int64_t step, Error *error) {
+    static CheckpointWriter writers[RUN_WRITERS];
+    CheckpointSums all = {{0, 0, 0}};
+    bool ok = true;
+    for (int i = 0; ok && i < size; i++) { ok = run_write_begin(run, &writers[i], dir, step, i == 0, error); }
+    for (int i = size - 1; ok && i >= 0; i--) {
+        ok = run_write_arrays(run, &writers[i], i, size, error) && checkpoint_write_flush(&writers[i], error);
+        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += writers[i].sums.sums[a]; }
+        if (i > 0) { checkpoint_write_close(&writers[i]); }
     }
-    return true;
-}
-
-static inline bool run_write_end(CheckpointWriter *w, Error *error) {
-    return checkpoint_write_flush(w, error) && checkpoint_write_commit(w, &w->sums, error);
-}
-
-// Saves what is in memory from one process.
-static inline bool run_write(const Run *run, const char *dir, int64_t step, Error *error) {
-    static CheckpointWriter w;
-    return run_write_begin(run, &w, dir, step, true, error) && run_write_arrays(run, &w, error) &&
-           run_write_end(&w, error);
+    ok = ok && checkpoint_write_commit(&writers[0], &all, error);
+    if (!ok) { checkpoint_write_close(&writers[0]); }
+    return ok;
 }
 
 // Saves a checkpoint all of whose values tell its generation.
 static inline bool run_save(Run *run, const char *dir, int64_t step, int64_t generation, Error *error) {
     run_fill(run, generation);
-    return run_write(run, dir, step, error);
+    return run_write(run, dir, 1, step, error);
 }
 
 // ---- Loading ----
 
 static inline bool run_read_begin(Run *run, CheckpointReader *r, const char *dir, int64_t step, Error *error) {
     return checkpoint_read_begin(r, dir, step, &run->config, &run->header, error);
-}
-
-// Reads the elements of parameters first .. last - 1 that an array has.
-static inline bool run_read_piece(Run *run, CheckpointReader *r, int array, int64_t first, int64_t last, Error *error) {
-    for (int64_t end; (first = run_next(run, array, first, last, &end)) < last; first = end) {
-        if (!checkpoint_read(r, array, first, run->arrays[array] + first, end - first, error)) { return false; }
-    }
-    return true;
 }
 
 // Adds the sums of several readers, and ends their reading.
@@ -154,14 +149,16 @@ static inline bool run_read_end(Run *run, CheckpointReader *readers, int count, 
 // its parts disagree.
 static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *error) {
     static CheckpointReader readers[RUN_READERS];
-    int64_t n = model_num_params(&run->config), piece = n / 11 + 1;
+    int64_t n = model_num_params(&run->config), piece = n / RUN_PIECES + 1;
     bool ok = true;
     for (int i = 0; i < RUN_READERS; i++) { readers[i].model.fd = readers[i].state.file.fd = -1; }
     for (int i = 0; ok && i < RUN_READERS; i++) { ok = run_read_begin(run, &readers[i], dir, step, error); }
-    for (int64_t at = 0, j = 0; at < n; at += piece, j++) {
-        for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-            CheckpointReader *r = &readers[(j + a) % RUN_READERS];
-            ok = run_read_piece(run, r, a, at, min_i64(at + piece, n), error);
+    for (int j = 0; ok && j < CHECKPOINT_ARRAYS * RUN_PIECES; j++) {
+        int array = j / RUN_PIECES;
+        int64_t first = j % RUN_PIECES * piece, last = min_i64(first + piece, n);
+        for (int64_t end; ok && (first = run_next(run, array, first, last, &end)) < last; first = end) {
+            float *data = run->arrays[array] + first;
+            ok = checkpoint_read(&readers[j % RUN_READERS], array, first, data, end - first, error);
         }
     }
     if (ok) { return run_read_end(run, readers, RUN_READERS, error) ? run_generation(run) : -1; }

@@ -21,8 +21,6 @@ TEST(test_model_header_fields) {
         {0, 0, ": is not a model: magic 0, expected 20240326; --init takes a size, a model's file or a run's folder"},
         {1, 4, ": model of version 4, expected 3 or 5"},
         {1, 5, ": header asks for 1204 bytes, file has 1384 (damaged?)"},
-        {2, 0, ": context length is 0, expected 1 to 1048576"},
-        {3, 0, ": vocabulary size is 0, expected 1 to 1048576"},
         {3, 5, ": padded vocabulary is 4, expected 5 to 1048576"},
         {5, 3, ": 2 channels, 3 heads of size 0, 3 heads of keys and values: choose heads that divide channels"},
         {6, -2, ": channels is -2, expected 1 to 65536"},
@@ -39,12 +37,6 @@ TEST(test_model_header_fields) {
         temp_write(path, copy, TINY_BYTES);
         REFUSED(t, model_bin_read_config(path, &config, &error), path, cases[i].message);
     }
-    // The largest values that pass one by one: the product must not overflow into a size that fits.
-    static const int32_t largest[8] = {20240326, 3, 1 << 20, 1 << 20, 1000, 1024, 1 << 16, 1 << 20};
-    memcpy(bytes, largest, sizeof(largest));
-    temp_write(path, bytes, TINY_BYTES);
-    REFUSED(t, model_bin_read_config(path, &config, &error), path,
-            ": header asks for 206711594419200 bytes, file has 1384 (truncated? fetch it again)");
     free(bytes);
 }
 
@@ -61,18 +53,10 @@ TEST(test_facts) {
     CHECK(t, state_get_text(&header, "empty", text, sizeof(text)) && text[0] == '\0', "empty text");
     CHECK(t, !state_get_text(&header, "data", text, 10), "a text that does not fit");
     CHECK(t, !state_get_text(&header, "ste", text, 64) && !state_get_text(&header, "step2", text, 64), "no such key");
-    static const char *const numbers[] = {"9007199254740993", "data", ""};
-    FOR_EACH(j, numbers) {
-        static StateHeader one;
-        state_init(&one);
-        state_add(&one, "number %s\n", numbers[j]);
-        CHECK(t, !state_get_number(&one, "s", "number", 0, LARGEST_WHOLE, &i, &error), "%s is a number", numbers[j]);
-    }
     for (int j = 0; j < 10000; j++) { state_add(&header, "key%d 0123456789\n", j); }
-    CHECK(t, header.length == -1, "more than fits");
-    CHECK(t, strlen(header.text) > 65500 && ends_with(header.text, "789\n"), "whole lines");
     state_add(&header, "a 1\n");
-    CHECK(t, header.length == -1, "and is not forgotten");
+    CHECK(t, header.length == -1, "more than fits, and is not forgotten");
+    CHECK(t, strlen(header.text) > 65500 && ends_with(header.text, "789\n"), "whole lines");
 }
 
 // ---- Checkpoints ----
@@ -87,13 +71,8 @@ static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
 // The section behind the arrays has another size or name than it is asked for, or nobody asks.
 TEST(test_other_sections) {
     static CheckpointReader r;
-    uint64_t sum = 0;
-    size_t bytes;
     save_tiny(t, &run, OPTIMIZER_ADAMW);
     const char *state = test_path(t, "state_00000001.bin");
-    uint8_t *all = temp_read(state, &bytes);
-    CHECK(t, file_checksum(state, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
-    free(all);
     const StateSection sections[] = {{"generation", run.generation, 799, NULL}, {"flags", run.generation, 800, NULL}};
     static const char *const messages[] = {
         ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"generation\" (kind 0, 799 bytes)",
@@ -154,13 +133,13 @@ TEST(test_damage_is_named) {
 // A reader that skips the moments accepts what they hold, reads the other parts, and finds damage there.
 TEST(test_skipped_moments) {
     static CheckpointReader r;
-    save_tiny(t, &run, OPTIMIZER_MUON);
     size_t bytes;
-    const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
+    save_tiny(t, &run, OPTIMIZER_MUON);
+    const char *state = test_path(t, "state_00000001.bin");
     free(temp_read(state, &bytes));
     temp_flip(state, (long)(bytes - sizeof(run.generation)) - 1); // the end of adam_v
     for (int damaged = 0; damaged < 2; damaged++) {
-        if (damaged) { temp_flip(model, 1024); }
+        if (damaged) { temp_flip(test_path(t, "model_00000001.bin"), 1024); }
         memset(run.arrays[CHECKPOINT_PARAMS], 0, 4 * TINY_PARAMS);
         memset(run.generation, 0, sizeof(run.generation));
         run.arrays[CHECKPOINT_ADAM_M][0] = run.arrays[CHECKPOINT_ADAM_V][0] = -7.0f;
@@ -168,9 +147,8 @@ TEST(test_skipped_moments) {
         r.skips_moments = true;
         OK(t, checkpoint_read_whole(&r, run.arrays, &error));
         CHECK(t, run_read_end(&run, &r, 1, &error) == !damaged, "%d: %s", damaged, error.text);
-        bool read =
-            run.generation[0] == 5 &&
-            run.arrays[CHECKPOINT_PARAMS][param_place(&run.config, PARAM_qkvw, 0) + 4] == run_value(&run, 0, 20, 5);
+        float found = run.arrays[CHECKPOINT_PARAMS][param_place(&run.config, PARAM_qkvw, 0) + 4];
+        bool read = run.generation[0] == 5 && found == run_value(&run, 0, 20, 5);
         CHECK(t, damaged || read, "the parameters and the section");
         CHECK(t, run.arrays[CHECKPOINT_ADAM_M][0] == -7.0f && run.arrays[CHECKPOINT_ADAM_V][0] == -7.0f, "moments");
     }
@@ -186,14 +164,14 @@ static void check_value(Test *t, Run *run, int array, float value, const char *s
     int64_t offset = 4 * at;
     run_fill(run, 8);
     OK(t, run_write_begin(run, &w, test_folder(t), 3, true, &error));
-    OK(t, run_write_arrays(run, &w, &error));
+    OK(t, run_write_arrays(run, &w, 0, 1, &error));
     CHECK(t, checkpoint_write(&w, array, bad, &value, 1, &error) == (says == NULL), "%g is saved", (double)value);
     OK(t, says == NULL || strstr(error.text, says) != NULL);
     w.sums.sums[array] -= sum64(at, &run->arrays[array][bad], 1); // checkpoint_write has not counted what it refuses
     if (says != NULL) { w.sums.sums[array] += sum64(at, &value, 1); }
     offset += is_model ? DATA_HEADER_BYTES : state_offset(&w.table, array);
     OK(t, atomic_write_at(is_model ? &w.model : &w.state, offset, &value, 4, &error));
-    OK(t, run_write_end(&w, &error));
+    OK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error));
     OK(t, checkpoint_verify(test_folder(t), 3, &error));
     error.text[0] = '\0';
     run_load(run, test_folder(t), 3, &error);
@@ -225,19 +203,12 @@ TEST(test_not_finite) {
 TEST(test_names) {
     int64_t steps[2] = {0, 0};
     run_init(&run, tiny_config());
-    CHECK(t, list_steps(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
     for (int64_t s = 5; s <= 15; s += 5) { OK(t, run_save(&run, test_folder(t), s, s, &error)); }
     OK(t, run_save(&run, test_folder(t), 123456789012, 7, &error));
-    CHECK(t, temp_exists(test_path(t, "model_00000005.bin")) && temp_exists(test_path(t, "state_00000005.bin")),
-          "names");
-    temp_write(test_path(t, "state_0000001.bin"), "", 0);          // 7 digits: not ours
-    temp_write(test_path(t, "state_00000001_0.bin"), "", 0);       // llm.c's
-    temp_write(test_path(t, "state_000000001.bin"), "", 0);        // a zero too many
-    temp_write(test_path(t, "state_9007199254740993.bin"), "", 0); // beyond LARGEST_WHOLE
-    temp_write(test_path(t, "state_9223372036854775807.bin"), "", 0);
+    static const char *const foreign[] = {"0000001", "00000001_0", "000000001", "9007199254740993"}; // not our form
+    FOR_EACH(i, foreign) { temp_write(test_path(t, format("state_%s.bin", foreign[i])), "", 0); }
     CHECK(t, list_steps(test_folder(t), steps, 2) == 2 && steps[0] == 123456789012 && steps[1] == 15, "newest first");
     OK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7);
-    OK(t, run_load(&run, test_folder(t), 10, &error) == 10);
     rename(test_path(t, "state_123456789012.bin"), test_path(t, "state_00000020.bin"));
     REFUSED(t, run_load(&run, test_folder(t), 20, &error) != -1, test_path(t, "state_00000020.bin"),
             ": the training state says step 123456789012, expected a whole number from 20 to 20");
@@ -248,10 +219,10 @@ TEST(test_prune) {
         int keep;
         int64_t major, newest;
         const char *left;
-    } cases[] = {
-        {0, 0, 60, "60 50 40 30 20 10 0"}, {2, 0, 60, "60 50"},       {1, 30, 60, "60 30 0"},
-        {3, 20, 60, "60 50 40 20 0"},      {1, 0, 30, "60 50 40 30"}, {9, 7, 60, "60 50 40 30 20 10 0"},
-    };
+    } cases[] = {{0, 0, 60, "60 50 40 30 20 10 0"},
+                 {3, 20, 60, "60 50 40 20 0"},
+                 {1, 0, 30, "60 50 40 30"},
+                 {9, 7, 60, "60 50 40 30 20 10 0"}};
     run_init(&run, tiny_config());
     FOR_EACH(i, cases) {
         const char *dir = test_new_folder(t);
@@ -284,41 +255,6 @@ TEST(test_clean_keeps_what_is_not_ours) {
     FOR_EACH(i, stay) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
     FOR_EACH(i, go) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
     OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
-    REFUSED(t, checkpoint_clean(test_path(t, "notes.tmp"), &error), test_path(t, "notes.tmp"),
-            ": cannot read folder: Not a directory");
-}
-
-// Begins to save generation 2 as step 1, with a limit on the size of files, which stands for the full disk. begun: the
-// limit comes when space has been reserved, as a lowered quota does, or where none can be.
-static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Error *error) {
-    static CheckpointWriter w;
-    run_fill(run, 2);
-    rlim_t old = temp_limit_files(begun ? RLIM_INFINITY : limit);
-    bool ok = run_write_begin(run, &w, dir, 1, true, error);
-    temp_limit_files(limit);
-    ok = ok && run_write_arrays(run, &w, error);
-    temp_limit_files(old);
-    checkpoint_write_close(&w);
-    return ok;
-}
-
-TEST(test_full_disk) {
-    static const struct {
-        rlim_t limit;
-        bool begun;
-        const char *message;
-    } cases[] = {{4000, false, "/model_00000001.bin: could not extend it to 12952 bytes"},
-                 {13000, false, "/state_00000001.bin: could not extend it to 24965 bytes"},
-                 {4000, true, "/model_00000001.bin: could not write it"},
-                 {13000, true, "/state_00000001.bin: could not write it"}};
-    const ModelConfig config = GPT2_CONFIG(5, 11, 128, 3, 1, 7); // the model and each moment: 12 kB
-    run_init(&run, config);
-    OK(t, run_save(&run, test_folder(t), 1, 1, &error));
-    FOR_EACH(i, cases) {
-        FAILS(t, save_limited(&run, test_folder(t), cases[i].limit, cases[i].begun, &error), cases[i].message);
-        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
-        CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
-    }
 }
 
 // A state that cannot get its name leaves nothing. A model that cannot get its name when its state has one stays under
@@ -327,18 +263,32 @@ TEST(test_file_without_its_name) {
     static CheckpointWriter w;
     run_init(&run, tiny_config());
     for (int model = 0; model < 2; model++) {
-        CheckpointPaths paths;
+        const char *path = test_path(t, model ? "model_00000001.bin" : "state_00000001.bin");
         run_fill(&run, 1);
-        bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
-                  run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
-        const char *path = model ? paths.model : paths.state;
-        OK(t, ok && mkdir(path, 0755) == 0);
-        FAILS(t, run_write_end(&w, &error), "could not rename it"); // not in place of a folder
+        OK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, 0, 1, &error));
+        OK(t, mkdir(path, 0755) == 0);
+        FAILS(t, checkpoint_write_commit(&w, &w.sums, &error), "could not rename it"); // not in place of a folder
         checkpoint_write_close(&w);
         if (model) {
             OK(t, run_load(&run, test_folder(t), 1, &error) == 1);
         } else {
             CHECK(t, count_files(test_folder(t)) == 1 && rmdir(path) == 0, "a file stays");
         }
+    }
+}
+
+// A limit on the size of files stands for the full disk: the model does not fit, or its state does not.
+TEST(test_full_disk) {
+    static const char *const says[] = {"/model_00000001.bin: could not ", "/state_00000001.bin: could not "};
+    const ModelConfig config = GPT2_CONFIG(5, 11, 128, 3, 1, 7); // the model and each moment: 12 kB
+    run_init(&run, config);
+    OK(t, run_save(&run, test_folder(t), 1, 1, &error));
+    FOR_EACH(i, says) {
+        rlim_t old = temp_limit_files(i == 0 ? 4000 : 13000);
+        bool ok = run_save(&run, test_folder(t), 1, 2, &error);
+        temp_limit_files(old);
+        FAILS(t, ok, says[i]);
+        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
+        CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
     }
 }

@@ -23,13 +23,10 @@ TEST(test_init_files) {
 }
 
 TEST(test_init_refused) {
-    const char *safetensors = test_path(t, "hf/model.safetensors"), *folder = test_path(t, "hf");
+    const char *folder = test_path(t, "hf");
     REFUSED(t, model_file_open(&file, "d13", &error), "--init d13",
             ": neither a size (one of" MODEL_SIZE_NAMES ") nor a model's file nor the folder of a run; "
             "`python3 dev/hf.py import NAME model.bin` makes a file of a model of the Hub");
-    REFUSED(t, model_file_open(&file, "", &error), "--init", ": the path has 0 bytes, expected 1 to 4032");
-    REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), test_path(t, "none.bin"),
-            ": cannot open: No such file or directory");
     OK(t, make_directories(folder, &error));
     FAILS(t, model_file_open(&file, folder, &error), "/hf: this folder holds no checkpoint; give a model's .bin file");
     const char *rest =
@@ -40,9 +37,9 @@ TEST(test_init_refused) {
         const char *path = test_path(t, names[i]);
         temp_write(path, "x", 1);
         FAILS(t, model_file_open(&file, folder, &error), rest);
+        if (i == 2) { FAILS(t, model_file_open(&file, path, &error), rest); }
         unlink(path);
     }
-    FAILS(t, model_file_open(&file, safetensors, &error), rest);
 }
 
 static void check_opens(Test *t, ModelFile *file, const char *name) {
