@@ -67,7 +67,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/train_loop.h", "run_check_stack(&error) &&", "", CPU, "test_faults.py -k small_stack"),
     ("llmc/base/files.h", "flags | O_NOFOLLOW | O_NONBLOCK", "flags | O_NONBLOCK", UNIT, "planted"),
     ("llmc/base/files.h", "if (info.st_nlink <= 1)", "if (true)", UNIT, "planted"),
-    ("llmc/base/files.h", "(lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) ||", "true ||", UNIT, "planted"),
+    ("llmc/base/files.h", "(lstat(path, &info) == 0 && S_ISDIR(info.st_mode)) ||", "true ||", UNIT, "comm"),
     ("llmc/base/files.h", "held.st_ino == named.st_ino) ||", "true) ||", UNIT, "files"),
     ("llmc/base/files.h", "bytes -= n, *written += n;", "bytes = 0;", UNIT, "files"),
     ("llmc/run/run_state.h", "directory_check_lock(&run->folder.lock, error)", "true", CPU, "test_hostile.py -k lock"),

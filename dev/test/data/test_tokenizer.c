@@ -1,5 +1,6 @@
 // The tokenizer against the definition of merging on random vocabularies, against the ids of a small vocabulary, and
 // against OpenAI's where vocab.bpe is present. Every kind of damaged file with its message.
+#include "dev/test/data/fuzz_round_trip.h"
 #include "dev/test/data/small_bpe.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
@@ -90,19 +91,6 @@ static int64_t naive_merge(const Tokenizer *t, const uint8_t *word, int64_t n, u
     }
 }
 
-static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const uint32_t *tokens, int64_t count) {
-    size_t at = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int bytes = 0;
-        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
-        if (piece == NULL || bytes < 1 || (size_t)bytes > n - at || memcmp(piece, text + at, (size_t)bytes) != 0) {
-            return false;
-        }
-        at += (size_t)bytes;
-    }
-    return at == n;
-}
-
 // ---- Encoding, against the definitions ----
 
 // A word in windows, as a text's, and all at once. By bytes, a word that is a token is taken whole.
@@ -172,42 +160,33 @@ TEST(test_long_reach) {
 // Where a text may be cut. (That a cut changes nothing: fuzz_encode.c.)
 TEST(test_places_to_cut) {
     const uint8_t *text = (const uint8_t *)"ab cd ef";
-    for (int words = 0; words < WORDS_RULES; words++) {
-        Tokenizer tok;
-        if (!load_bpe(t, &tok, "ab", words)) { return; }
-        CHECK(t, tokenizer_last_split(&tok, text, 8) == 2, "the last characters may be incomplete");
-        CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"abcdefgh", 8) == 0, "nowhere");
-        CHECK(t, tokenizer_next_split(&tok, text, 3, 8) == 5, "the next place");
-        CHECK(t, tokenizer_next_split(&tok, text, 6, 8) == 8, "none is left");
-        tokenizer_free(&tok);
-    }
-}
-
-// A text that several threads encode has the tokens that one gives it, also where one word goes over several parts.
-static void check_parallel(Test *t, int words) {
-    enum { N = 600000 };
-    Random r = {14, 0};
     Tokenizer tok;
-    uint8_t *text = (uint8_t *)malloc(N);
-    uint32_t *serial = (uint32_t *)malloc(4 * N), *parallel = (uint32_t *)malloc(4 * N);
-    int64_t a = 0, b = 0;
-    size_t n = 0;
-    if (!load_bpe(t, &tok, "ab|abc", words)) { return; }
-    while (n < N) { text[n++] = (uint8_t) "abc'sl 1\n\r!\xc3\xa9"[draw(&r, 13)]; }
-    for (int round = 0; round < 2; round++) {
-        OK(t, tokenizer_encode(&tok, text, n, serial, &a, &error));
-        OK(t, tokenizer_encode_parallel(&tok, text, n, parallel, &b, &error));
-        CHECK(t, a == b && memcmp(serial, parallel, (size_t)a * 4) == 0, "%lld and %lld ids", (long long)a,
-              (long long)b);
-        memset(text + 100000, 'a', 300000);
-    }
-    CHECK(t, tokenizer_encode_parallel(&tok, text, 0, parallel, &b, &error) && b == 0, "an empty text has no tokens");
-    free(text), free(serial), free(parallel);
+    if (!load_bpe(t, &tok, "ab", WORDS_GPT2)) { return; }
+    CHECK(t, tokenizer_last_split(&tok, text, 8) == 2, "the last characters may be incomplete");
+    CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"abcdefgh", 8) == 0, "nowhere");
+    CHECK(t, tokenizer_next_split(&tok, text, 3, 8) == 5, "the next place");
+    CHECK(t, tokenizer_next_split(&tok, text, 6, 8) == 8, "none is left");
     tokenizer_free(&tok);
 }
 
+// A text that several threads encode has the tokens that one gives it, also where one word goes over several parts.
 TEST(test_parallel) {
-    for (int words = 0; words < WORDS_RULES; words++) { check_parallel(t, words); }
+    enum { N = 600000 };
+    Random r = {14, 0};
+    uint8_t *text = (uint8_t *)malloc(N);
+    uint32_t *serial = (uint32_t *)malloc(4 * N), *parallel = (uint32_t *)malloc(4 * N);
+    for (int k = 0; k < 2 * WORDS_RULES; k++) {
+        Tokenizer tok;
+        int64_t a = 0, b = 0;
+        if (!load_bpe(t, &tok, "ab|abc", k / 2)) { return; }
+        for (int i = 0; i < N && k % 2 == 0; i++) { text[i] = (uint8_t) "abc'sl 1\n\r!\xc3\xa9"[draw(&r, 13)]; }
+        if (k % 2 == 1) { memset(text + 100000, 'a', 300000); }
+        OK(t, tokenizer_encode(&tok, text, N, serial, &a, &error));
+        OK(t, tokenizer_encode_parallel(&tok, text, N, parallel, &b, &error));
+        CHECK(t, a == b && memcmp(serial, parallel, (size_t)a * 4) == 0, "%d and %d ids", (int)a, (int)b);
+        tokenizer_free(&tok);
+    }
+    free(text), free(serial), free(parallel);
 }
 
 // A method whose time grows with the square of the length would need hours.
@@ -217,22 +196,19 @@ TEST(test_hostile) {
                                         "\xf0", "'s", "=",  "=-", "1",    "\xc3", "aA",       " \n"};
     static uint8_t text[N];
     static uint32_t tokens[N];
-    const size_t count_of_units = COUNT_OF(units);
-    Tokenizer tok[WORDS_RULES];
     for (int words = 0; words < WORDS_RULES; words++) {
-        if (!load_bpe(t, &tok[words], "aa|aaaa|aaaaaaaa|ba", words)) { return; }
+        Tokenizer tok;
+        if (!load_bpe(t, &tok, "aa|aaaa|aaaaaaaa|ba", words)) { return; }
+        FOR_EACH(i, units) {
+            int64_t count = 0;
+            clock_t start = clock();
+            for (size_t at = 0; at < N; at++) { text[at] = (uint8_t)units[i][at % strlen(units[i])]; }
+            OK(t, tokenizer_encode(&tok, text, N, tokens, &count, &error));
+            CHECK(t, clock() - start < 10 * CLOCKS_PER_SEC, "unit %zu takes long", i);
+            CHECK(t, comes_back(&tok, text, N, tokens, count), "unit %zu does not come back", i);
+        }
+        tokenizer_free(&tok);
     }
-    for (size_t k = 0; k < WORDS_RULES * count_of_units; k++) {
-        const Tokenizer *rule = &tok[k / count_of_units];
-        size_t i = k % count_of_units;
-        int64_t count = 0;
-        clock_t start = clock();
-        for (size_t at = 0; at < N; at++) { text[at] = (uint8_t)units[i][at % strlen(units[i])]; }
-        OK(t, tokenizer_encode(rule, text, N, tokens, &count, &error));
-        CHECK(t, clock() - start < 10 * CLOCKS_PER_SEC, "unit %zu takes long", i);
-        CHECK(t, round_trips(rule, text, N, tokens, count), "unit %zu does not come back", i);
-    }
-    for (int words = 0; words < WORDS_RULES; words++) { tokenizer_free(&tok[words]); }
 }
 
 // A chain makes encoding slow, and a signal must end it within a word.
@@ -318,14 +294,11 @@ TEST(test_refused) {
         int more; // bytes behind the tokens; fewer than 0: so many are missing
         const char *message;
     } cases[] = {{2, 20, 19, -60, ": 1023 bytes, less than the header of a tokenizer, 1024 " AGAIN},
-                 {2, 20, 19, -59, ": ends inside token 0 of 20 " AGAIN},
-                 {2, 20, 19, -3, ": ends inside token 19 of 20 " AGAIN}, // at its border, and inside
                  {2, 20, 19, -1, ": ends inside token 19 of 20 " AGAIN},
                  {2, 20, 19, 3, ": 3 bytes follow the last of 20 tokens"},
                  {4, 20, 19, 0, ": tokenizer of version 4, expected 1, 2 or 3"},
                  {2, 20, 20, 0, ": end-of-text id 20 is outside the vocabulary of 20 tokens"},
                  {1, 20, 0, 0, ": end-of-text id 50256 is outside the vocabulary of 20 tokens"},
-                 {2, 0, 0, 0, ": header says 0 tokens, expected 1 to 1048576"},
                  {2, 0xffffffffu, 0, 0, ": header says -1 tokens, expected 1 to 1048576"}};
     Tokenizer tok;
     FOR_EACH(i, cases) {
@@ -345,23 +318,7 @@ TEST(test_refused) {
                        ": is a list of merges, expected a tokenizer; "
                        "`python3 dev/data/vocab.py --merges FILE` makes a tokenizer of it");
     check_load_refused(t, "a b\n", 4, ": is not a tokenizer: magic 174202977, expected 20240328; " MAKE_TOKENIZER);
-    REFUSED(t, tokenizer_open(&tok, "llmc", &error), "llmc", ": is a folder, expected a file");
     REFUSED(t, tokenizer_open(&tok, "no/such", &error), "no/such", ": no such file; " MAKE_TOKENIZER);
-}
-
-TEST(test_name_of_a_copy) {
-    static const char *const names[][2] = {{"shards/a_b_train_000001.bin", "shards/a_b.tokenizer"},
-                                           {"val_val_000000.bin", "val.tokenizer"},
-                                           {"x_test_000001.bin", NULL},
-                                           {"_train_000001.bin", NULL},
-                                           {".bin", NULL},
-                                           {"x_train_000001", NULL}};
-    char path[MAX_PATH_BYTES];
-    FOR_EACH(i, names) {
-        bool found = tokenizer_beside_shard(path, names[i][0]);
-        CHECK(t, found == (names[i][1] != NULL) && (!found || strcmp(path, names[i][1]) == 0), "%s: %s", names[i][0],
-              path);
-    }
 }
 
 // ---- Known ids ----
@@ -387,8 +344,7 @@ static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
             same = strtol(at, &at, 10) == tokens[i] && i < count && same;
         }
         CHECK(t, same && i == count, "%s: line %d: other ids", path, (int)lines + 1);
-        n = tokenizer_keep_bytes(tok, text, n, text); // those without a token leave no trace
-        CHECK(t, round_trips(tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
+        CHECK(t, comes_back(tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
     }
     CHECK(t, lines > 150, "%d lines", (int)lines);
     free(data);
@@ -439,17 +395,13 @@ TEST(test_version_3_refused) {
         int at, value;
         const char *message;
     } cases[] = {{4, 3, ": cuts words by rule 3 and merges by rule 1, known are 0 to 2 and 0 to 1 (damaged?)"},
-                 {4, -1, ": cuts words by rule -1 and merges by rule 1, known are 0 to 2 and 0 to 1 (damaged?)"},
                  {5, 2, ": cuts words by rule 1 and merges by rule 2, known are 0 to 2 and 0 to 1 (damaged?)"},
                  {5, 0, MISFIT}, // some tokens have no merge
-                 {6, -1, RANKS("561", "-1", "561")},
                  {6, INT32_MAX, RANKS("561", "2147483647", "561")},
                  {6, 1, RANKS("561", "1", "561")}, // end-of-text is ranked
-                 {7, 0, RANKS("0", "0", "561")},
                  {7, 564, RANKS("564", "0", "561")},
                  {7, 255, MISFIT}, // a byte has no token
-                 {3, 7, RANKS("561", "0", "7")},
-                 {3, 563, ": end-of-text id 563 is outside the vocabulary of 563 tokens"}};
+                 {3, 7, RANKS("561", "0", "7")}};
     uint8_t *data;
     int64_t size;
     OK(t, read_whole_file(FIXTURES "llama3_tokenizer.bin", 1 << 20, &data, &size, &error));
