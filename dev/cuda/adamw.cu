@@ -160,7 +160,9 @@ static void update5(Update &p) {
     adamw_update(part, p.f, p.result.data, 0);
 }
 
-static void update_ladder(Ladder &ladder, Update &p) {
+int main(int argc, char **argv) {
+    Ladder ladder(argc, argv);
+    Update p;
     double bytes = (double)p.n * (7.0 * sizeof(float) + (double)sizeof(floatX));
     ladder.layer({format("AdamW, %lld parameters", (long long)p.n), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
@@ -169,11 +171,5 @@ static void update_ladder(Ladder &ladder, Update &p) {
     ladder.version("8 elements a thread", [&p] { update3(p); });
     ladder.version("4 elements a thread", [&p] { update4(p); });
     ladder.version("llmc", [&p] { update5(p); });
-}
-
-int main(int argc, char **argv) {
-    Ladder ladder(argc, argv);
-    Update update;
-    update_ladder(ladder, update);
     return ladder.end();
 }

@@ -93,22 +93,18 @@ static __global__ void scores_kernel2(float *scores, const floatX *qkv, int T, i
     scores[(head.row + first + row) * T + key + lane] = key + lane <= first + row ? SCALE * sum : -INFINITY;
 }
 
-// Turns a row of scores into p. A warp calls it. keys: a multiple of 32. Returns the row's lse.
-__device__ __forceinline__ float softmax_of_row(float *row, int keys) {
-    float largest = -INFINITY, sum = 0.0f;
+// Each warp takes a row. scores become p.
+static __global__ void softmax_kernel2(float *scores, float *lse, int64_t rows, int T) {
+    int64_t i = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    if (i >= rows) { return; }
+    float *row = scores + i * T, largest = -INFINITY, sum = 0.0f;
+    int keys = ((int)(i % T) / TILE + 1) * TILE;
     for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { largest = fmaxf(largest, row[j]); }
     largest = warp_max(largest);
     for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { sum += expf(row[j] - largest); }
     sum = warp_sum(sum);
     for (int j = threadIdx.x; j < keys; j += WARP_SIZE) { row[j] = expf(row[j] - largest) / sum; }
-    return largest + logf(sum);
-}
-
-static __global__ void softmax_kernel2(float *scores, float *lse, int64_t rows, int T) {
-    int64_t i = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
-    if (i >= rows) { return; }
-    float result = softmax_of_row(scores + i * T, ((int)(i % T) / TILE + 1) * TILE);
-    if (threadIdx.x == 0) { lse[i] = result; }
+    if (threadIdx.x == 0) { lse[i] = largest + logf(sum); }
 }
 
 // A warp takes a query. A lane takes the channels lane and lane + 32.
@@ -140,58 +136,15 @@ static void forward2(Forward &p) {
     values_kernel2<<<dim3(tiles, heads), block>>>(p.out.data, p.scores.data, p.qkv.data, p.T, p.C, p.NH);
 }
 
-// ---- Version 3: one kernel ----
+// ---- Version 3: one kernel, online softmax ----
 //
-// A block keeps all scores of its queries in shared memory, so no T x T matrix is in memory. For 1,024 keys that are
-// 4 KiB a query. So a block takes only 16 queries, and keys and values are read for 16 queries at a time. Many more
-// keys do not fit.
-constexpr int ROWS3 = 16; // queries of a block
-
+// No T x T matrix is in memory. A block could keep all scores of its queries in shared memory, 4 KiB a query for 1,024
+// keys, so few queries would share a tile, and T would have a limit. Instead a query keeps the largest score so far and
+// the sum of exp(score - largest). When a larger score comes, this sum and the sum of the values are scaled down. So
+// shared memory holds 32 scores of a query, and T may be any size. A block takes 64 queries, two a warp: each tile of
+// keys and values is read for twice as many. The bound is that of shared memory: each multiplication of a score waits
+// for two numbers from there.
 static __global__ void forward_kernel3(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
-    extern __shared__ float scores[]; // (ROWS3,T)
-    __shared__ float queries[ROWS3][HS];
-    __shared__ float columns[TILE][HS + 1]; // keys, then values
-    int first = blockIdx.x * ROWS3, query = first + threadIdx.y, lane = threadIdx.x;
-    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
-    float *row = scores + threadIdx.y * T, low = 0.0f, high = 0.0f;
-    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
-    for (int key = 0; key <= first; key += TILE) {
-        __syncthreads(); // all warps have read the previous tile
-        load_tile(columns, k + key * (int64_t)(3 * C), 3 * C);
-        __syncthreads();
-        float sum = 0.0f;
-        for (int d = 0; d < HS; d++) { sum += queries[threadIdx.y][d] * columns[lane][d]; }
-        row[key + lane] = key + lane <= query ? SCALE * sum : -INFINITY;
-    }
-    float lse_of_row = softmax_of_row(row, (first / TILE + 1) * TILE);
-    for (int key = 0; key <= first; key += TILE) {
-        __syncthreads();
-        load_tile(columns, v + key * (int64_t)(3 * C), 3 * C);
-        __syncthreads();
-        for (int j = 0; j < TILE; j++) {
-            low += row[key + j] * columns[j][lane], high += row[key + j] * columns[j][lane + WARP_SIZE];
-        }
-    }
-    floatX *result = out + head.out + query * (int64_t)C;
-    result[lane] = from_float<floatX>(low), result[lane + WARP_SIZE] = from_float<floatX>(high);
-    if (lane == 0) { lse[head.row + query] = lse_of_row; }
-}
-
-static void forward3(Forward &p) {
-    size_t bytes = ROWS3 * (size_t)p.T * sizeof(float);
-    allow_dynamic_shared(forward_kernel3, bytes);
-    forward_kernel3<<<dim3((unsigned)p.T / ROWS3, (unsigned)p.heads), dim3(WARP_SIZE, ROWS3), bytes>>>(
-        p.out.data, p.lse.data, p.qkv.data, p.T, p.C, p.NH);
-}
-
-// ---- Version 4: online softmax ----
-//
-// A query keeps the largest score so far and the sum of exp(score - largest). When a larger score comes, this sum and
-// the sum of the values are scaled down. So shared memory holds 32 scores of a query, and T may be any size. A block
-// takes 64 queries, two a warp: each tile of keys and values is read for four times as many. The bound stays, because
-// it is shared memory: each multiplication of a score waits for two numbers from there.
-static __global__ void forward_kernel4(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
     constexpr int R = 2, ROWS = TILE * R;
     __shared__ float queries[ROWS][HS];
     __shared__ float keys[TILE][HS + 1];
@@ -234,19 +187,19 @@ static __global__ void forward_kernel4(floatX *out, float *lse, const floatX *qk
     }
 }
 
-static void forward4(Forward &p) {
-    forward_kernel4<<<dim3((unsigned)p.T / (2 * TILE), (unsigned)p.heads), dim3(WARP_SIZE, TILE)>>>(
+static void forward3(Forward &p) {
+    forward_kernel3<<<dim3((unsigned)p.T / (2 * TILE), (unsigned)p.heads), dim3(WARP_SIZE, TILE)>>>(
         p.out.data, p.lse.data, p.qkv.data, p.T, p.C, p.NH);
 }
 
-// Version 5. The trainer's SIMT kernel. A warp takes four queries and reads 16 bytes at a time from shared memory. A
+// Version 4. The trainer's SIMT kernel. A warp takes four queries and reads 16 bytes at a time from shared memory. A
 // key that a lane has read serves four queries, so there are fewer wavefronts. The kernel takes any head size up to
-// 256. Its block has 16 queries only, so keys and values travel more often than in version 4.
-static void forward5(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0, NULL, true); }
+// 256. Its block has 16 queries only, so keys and values travel more often than in version 3.
+static void forward4(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0, NULL, true); }
 
-// Version 6. The trainer's kernel for bf16. Tensor cores multiply, p never leaves the registers, 128 queries share a
+// Version 5. The trainer's kernel for bf16. Tensor cores multiply, p never leaves the registers, 128 queries share a
 // tile, and the next tile is copied while one is computed.
-static void forward6(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0); }
+static void forward5(Forward &p) { attention_forward(p.out.data, p.lse.data, p.qkv.data, p.shape, 0); }
 
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
@@ -256,11 +209,10 @@ int main(int argc, char **argv) {
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("T x T in memory, naive", [&p] { forward1(p); });
     ladder.version("T x T in memory, tiles", [&p] { forward2(p); });
-    ladder.version("one kernel, rows in shared", [&p] { forward3(p); });
-    ladder.version("online softmax", [&p] { forward4(p); });
-    ladder.version("llmc, SIMT", [&p] { forward5(p); });
+    ladder.version("one kernel, online softmax", [&p] { forward3(p); });
+    ladder.version("llmc, SIMT", [&p] { forward4(p); });
     if (attention_uses_tensor_cores(HS)) {
-        ladder.version("llmc, on tensor cores", [&p] { forward6(p); });
+        ladder.version("llmc, on tensor cores", [&p] { forward5(p); });
     }
     return ladder.end();
 }

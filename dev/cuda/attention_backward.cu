@@ -5,12 +5,12 @@
 struct Backward : AttentionSizes {
     std::vector<float> inp, grad, saved_out, saved_lse, want, sizes;
     DeviceArray<floatX> qkv, dout, out, dqkv;
-    DeviceArray<float> lse, delta, ps, ds, sums; // ps, ds (B,NH,T,T); sums (B,T,3C)
+    DeviceArray<float> lse, delta, ps, ds; // ps, ds (B,NH,T,T)
 
     Backward()
         : inp(random_values(3 * outputs, 1.0f, 1)), grad(random_values(outputs, 1.0f, 2)), saved_out((size_t)outputs),
           saved_lse((size_t)rows), want(inp.size(), 0.0f), sizes(inp.size(), 0.0f), qkv(inp), dout(grad), out(outputs),
-          dqkv(3 * outputs), lse(rows), delta(rows), ps(rows * T), ds(rows * T), sums(3 * outputs) {
+          dqkv(3 * outputs), lse(rows), delta(rows), ps(rows * T), ds(rows * T) {
         cpu_attention_forward(saved_out.data(), saved_lse.data(), inp.data(), B, T, C, NH);
         for (float &x : saved_out) { x = rounded(x); }
         out.set(saved_out);
@@ -23,7 +23,7 @@ struct Backward : AttentionSizes {
             add_bounds_of_head(head, p_error, (float)(2.0 * sum_tolerance(HS) * norms));
         }
     }
-    void clear() { dqkv.poison(), delta.poison(), ps.poison(), ds.poison(), sums.poison(); }
+    void clear() { dqkv.poison(), delta.poison(), ps.poison(), ds.poison(); }
 
     // p_error: relative, of p as an operand and of the sum of T products. slope_error: of dp - delta, which are sums of
     // HS products. So ds is off by p * (p_error * |dp - delta| + slope_error).
@@ -105,10 +105,13 @@ static void backward1(Backward &p) {
     kv_kernel1<<<dim3(T, heads), HS>>>(p.dqkv.data, p.ps.data, p.ds.data, p.dout.data, p.qkv.data, p.T, p.C, p.NH);
 }
 
-// ---- Version 2: the matrices in tiles ----
+// ---- Version 2: p again from lse ----
 //
-// A block takes 32 rows and reads 32 columns once for all of them, into shared memory, as in version 2 of the forward.
-// The lanes of a warp read neighbouring numbers. Most of what still moves is the two matrices.
+// Two kernels compute tiles of p and ds in shared memory and use them at once, so no T x T matrix is in memory. As in
+// the forward, a block reads 32 rows once for all its rows. In one kernel a block takes 32 queries and sums dq. In the
+// other one it takes 32 keys and sums dk and dv. Each sum has one owner and a fixed order, so equal inputs give equal
+// bits. The price is that p and ds are computed twice: seven products in place of five. One kernel could add its parts
+// of dk and dv with atomics, but their order changes from run to run, and so would the last bits.
 
 // A lane's two channels of a row of 64: lane and lane + 32.
 struct Channels {
@@ -122,136 +125,7 @@ __device__ __forceinline__ void store_channels(floatX *row, Channels x) {
     row[threadIdx.x] = from_float<floatX>(x.low), row[threadIdx.x + WARP_SIZE] = from_float<floatX>(x.high);
 }
 
-// A block of 32 x 32 threads has one tile of p and ds. Keys after a query get 0.
-static __global__ void p_kernel2(float *ps, float *ds, const floatX *dout, const floatX *qkv, const float *lse,
-                                 const float *delta, int T, int C, int NH) {
-    __shared__ float queries[TILE][HS];
-    __shared__ float douts[TILE][HS];
-    __shared__ float keys[TILE][HS + 1];
-    __shared__ float values[TILE][HS + 1];
-    int first = blockIdx.y * TILE, key = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
-    if (key > first) { return; }
-    AttentionHead head = attention_head(blockIdx.z, T, C, NH);
-    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
-    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
-    load_tile(douts, dout + head.out + first * (int64_t)C, C);
-    load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
-    load_tile(values, v + key * (int64_t)(3 * C), 3 * C);
-    __syncthreads();
-    float score = 0.0f, dp = 0.0f;
-    for (int d = 0; d < HS; d++) { score += queries[row][d] * keys[lane][d], dp += douts[row][d] * values[lane][d]; }
-    int64_t query = head.row + first + row, at = query * T + key + lane;
-    float p = key + lane <= first + row ? expf(SCALE * score - lse[query]) : 0.0f;
-    ps[at] = p;
-    ds[at] = p * (dp - delta[query]);
-}
-
-// A row of results = factor * sum over columns of weight * column. A warp takes a row: a query, or with ROWS_ARE_KEYS a
-// key. result: dq, dk or dv of the first head. columns: k, q or dout of the first head; stride: from column to column.
-template <bool ROWS_ARE_KEYS>
-static __global__ void sums_kernel2(floatX *result, const float *weights, const floatX *columns, int stride,
-                                    float factor, int T, int C, int NH) {
-    __shared__ float tile[TILE][HS];
-    __shared__ float w[TILE][TILE + 1]; // by query and key
-    int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
-    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    columns += stride == C ? head.out : head.q;
-    Channels sum = {0.0f, 0.0f};
-    for (int column = ROWS_ARE_KEYS ? first : 0; column < (ROWS_ARE_KEYS ? T : first + TILE); column += TILE) {
-        int query = ROWS_ARE_KEYS ? column : first, key = ROWS_ARE_KEYS ? first : column;
-        __syncthreads(); // all warps have read the previous tile
-        load_tile(tile, columns + column * (int64_t)stride, stride);
-        w[row][lane] = weights[(head.row + query + row) * T + key + lane];
-        __syncthreads();
-        for (int i = 0; i < TILE; i++) {
-            add_channels(&sum, factor * (ROWS_ARE_KEYS ? w[i][row] : w[row][i]), tile[i]);
-        }
-    }
-    store_channels(result + head.q + (first + row) * (int64_t)(3 * C), sum);
-}
-
-static void backward2(Backward &p) {
-    unsigned tiles = (unsigned)p.T / TILE, heads = (unsigned)p.heads;
-    dim3 block(WARP_SIZE, TILE), grid(tiles, heads);
-    floatX *dq = p.dqkv.data, *dk = dq + p.C, *dv = dk + p.C;
-    int C = p.C, stride = 3 * C;
-    compute_delta(p);
-    p_kernel2<<<dim3(tiles, tiles, heads), block>>>(p.ps.data, p.ds.data, p.dout.data, p.qkv.data, p.lse.data,
-                                                    p.delta.data, p.T, C, p.NH);
-    sums_kernel2<false><<<grid, block>>>(dq, p.ds.data, p.qkv.data + C, stride, SCALE, p.T, C, p.NH);
-    sums_kernel2<true><<<grid, block>>>(dk, p.ds.data, p.qkv.data, stride, SCALE, p.T, C, p.NH);
-    sums_kernel2<true><<<grid, block>>>(dv, p.ps.data, p.dout.data, C, 1.0f, p.T, C, p.NH);
-}
-
-// ---- Version 3: p again from lse ----
-//
-// One kernel computes tiles of p and ds in shared memory and uses them at once, so no T x T matrix is in memory. A
-// block takes 32 queries and sums their dq. It has only a part of the sums for a key, and adds this part to floats in
-// memory with atomics. Their order changes from run to run, and so do the last bits of dk and dv: the trainer does not
-// use them. `moved` falls, although the meter does not count the bytes of atomics. The bound does not fall, because it
-// is shared memory, and because the floats must be cleared before and rounded after.
-static __global__ void backward_kernel3(floatX *dqkv, float *sums, const floatX *dout, const floatX *qkv,
-                                        const float *lse, const float *delta, int T, int C, int NH) {
-    __shared__ float queries[TILE][HS];
-    __shared__ float douts[TILE][HS];
-    __shared__ float keys[TILE][HS + 1];
-    __shared__ float values[TILE][HS + 1];
-    __shared__ float ps[TILE][TILE];
-    __shared__ float ds[TILE][TILE];
-    int first = blockIdx.x * TILE, row = threadIdx.y, lane = threadIdx.x;
-    AttentionHead head = attention_head(blockIdx.y, T, C, NH);
-    const floatX *q = qkv + head.q, *k = q + C, *v = k + C;
-    Channels dq = {0.0f, 0.0f};
-    load_tile(queries, q + first * (int64_t)(3 * C), 3 * C);
-    load_tile(douts, dout + head.out + first * (int64_t)C, C);
-    for (int key = 0; key <= first; key += TILE) {
-        __syncthreads(); // all warps have read the previous tile
-        load_tile(keys, k + key * (int64_t)(3 * C), 3 * C);
-        load_tile(values, v + key * (int64_t)(3 * C), 3 * C);
-        __syncthreads();
-        float score = 0.0f, dp = 0.0f;
-        for (int d = 0; d < HS; d++) {
-            score += queries[row][d] * keys[lane][d], dp += douts[row][d] * values[lane][d];
-        }
-        int64_t query = head.row + first + row;
-        float p = key + lane <= first + row ? expf(SCALE * score - lse[query]) : 0.0f;
-        ps[row][lane] = p;
-        ds[row][lane] = SCALE * p * (dp - delta[query]);
-        __syncthreads();
-        Channels dk = {0.0f, 0.0f}, dv = {0.0f, 0.0f}; // of key `key + row`
-        for (int i = 0; i < TILE; i++) {
-            add_channels(&dq, ds[row][i], keys[i]);
-            add_channels(&dk, ds[i][row], queries[i]);
-            add_channels(&dv, ps[i][row], douts[i]);
-        }
-        float *dk_sums = sums + head.q + C + (key + row) * (int64_t)(3 * C) + lane, *dv_sums = dk_sums + C;
-        atomicAdd(dk_sums, dk.low), atomicAdd(dk_sums + WARP_SIZE, dk.high);
-        atomicAdd(dv_sums, dv.low), atomicAdd(dv_sums + WARP_SIZE, dv.high);
-    }
-    store_channels(dqkv + head.q + (first + row) * (int64_t)(3 * C), dq);
-}
-
-// dk and dv of dqkv (B*T,3C) = sums (B*T,3C), which are floats. A block takes a row.
-static __global__ void store_kernel3(floatX *dqkv, const float *sums, int C) {
-    int64_t row = blockIdx.x * (int64_t)(3 * C);
-    for (int c = C + threadIdx.x; c < 3 * C; c += blockDim.x) { dqkv[row + c] = from_float<floatX>(sums[row + c]); }
-}
-
-static void backward3(Backward &p) {
-    compute_delta(p);
-    p.sums.clear();
-    backward_kernel3<<<dim3((unsigned)p.T / TILE, (unsigned)p.heads), dim3(WARP_SIZE, TILE)>>>(
-        p.dqkv.data, p.sums.data, p.dout.data, p.qkv.data, p.lse.data, p.delta.data, p.T, p.C, p.NH);
-    store_kernel3<<<(unsigned)(p.B * p.T), 128>>>(p.dqkv.data, p.sums.data, p.C);
-}
-
-// ---- Version 4: two kernels ----
-//
-// In one kernel a block takes 32 queries and sums dq. In the other one it takes 32 keys and sums dk and dv. Each sum
-// has one owner and a fixed order, so equal inputs give equal bits. The price is that p and ds are computed twice:
-// seven products in place of five, so the bound is worse.
-
-static __global__ void q_kernel4(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
+static __global__ void q_kernel2(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
                                  const float *delta, int T, int C, int NH) {
     __shared__ float queries[TILE][HS];
     __shared__ float douts[TILE][HS];
@@ -282,7 +156,7 @@ static __global__ void q_kernel4(floatX *dqkv, const floatX *dout, const floatX 
     store_channels(dqkv + head.q + (first + row) * (int64_t)(3 * C), dq);
 }
 
-static __global__ void kv_kernel4(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
+static __global__ void kv_kernel2(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
                                   const float *delta, int T, int C, int NH) {
     __shared__ float keys[TILE][HS];
     __shared__ float values[TILE][HS];
@@ -320,22 +194,22 @@ static __global__ void kv_kernel4(floatX *dqkv, const floatX *dout, const floatX
     store_channels(result + C, dv);
 }
 
-static void backward4(Backward &p) {
+static void backward2(Backward &p) {
     dim3 grid((unsigned)p.T / TILE, (unsigned)p.heads), block(WARP_SIZE, TILE);
     compute_delta(p);
-    kv_kernel4<<<grid, block>>>(p.dqkv.data, p.dout.data, p.qkv.data, p.lse.data, p.delta.data, p.T, p.C, p.NH);
-    q_kernel4<<<grid, block>>>(p.dqkv.data, p.dout.data, p.qkv.data, p.lse.data, p.delta.data, p.T, p.C, p.NH);
+    kv_kernel2<<<grid, block>>>(p.dqkv.data, p.dout.data, p.qkv.data, p.lse.data, p.delta.data, p.T, p.C, p.NH);
+    q_kernel2<<<grid, block>>>(p.dqkv.data, p.dout.data, p.qkv.data, p.lse.data, p.delta.data, p.T, p.C, p.NH);
 }
 
-// Version 5. The trainer's SIMT kernels. A warp takes four rows and reads 16 bytes at a time from shared memory. A
+// Version 3. The trainer's SIMT kernels. A warp takes four rows and reads 16 bytes at a time from shared memory. A
 // column that a lane has read serves four rows, so there are fewer wavefronts. They take any head size up to 256.
-static void backward5(Backward &p) {
+static void backward3(Backward &p) {
     attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.shape, 0, true);
 }
 
-// Version 6. The trainer's kernels for bf16. Tensor cores multiply, p and ds never leave the registers, 128 rows share
+// Version 4. The trainer's kernels for bf16. Tensor cores multiply, p and ds never leave the registers, 128 rows share
 // a tile, and the next tile is copied while one is computed.
-static void backward6(Backward &p) {
+static void backward4(Backward &p) {
     attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.shape, 0);
 }
 
@@ -346,12 +220,10 @@ int main(int argc, char **argv) {
     ladder.layer({format("attention backward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 10.0 * HS * p.pairs,
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
     ladder.version("T x T in memory, naive", [&p] { backward1(p); });
-    ladder.version("T x T in memory, tiles", [&p] { backward2(p); });
-    ladder.version("p again, dk dv by atomics", [&p] { backward3(p); });
-    ladder.version("two kernels, no atomics", [&p] { backward4(p); });
-    ladder.version("llmc, SIMT", [&p] { backward5(p); });
+    ladder.version("p again, two kernels", [&p] { backward2(p); });
+    ladder.version("llmc, SIMT", [&p] { backward3(p); });
     if (attention_uses_tensor_cores(HS)) {
-        ladder.version("llmc, on tensor cores", [&p] { backward6(p); });
+        ladder.version("llmc, on tensor cores", [&p] { backward4(p); });
     }
     return ladder.end();
 }

@@ -40,8 +40,6 @@ void Classifier::check(Test *t) const {
     check_values(t, "gradient at targets", got_targets, want_targets, dloss * softmax_error, 0.51 * FLOATX_EPSILON);
 }
 
-// ---- Version 1 ----
-
 // Version 1. Three kernels, as the formulas stand: the probabilities, the losses, the gradient. The probabilities go to
 // memory in fp32 and come back, 8 bytes for each logit of 2, and the first kernel reads the logits three times. The
 // loss is the logarithm of a rounded probability: it is infinite where the probability has become 0.
@@ -80,8 +78,6 @@ static void classifier1(Classifier &p) {
     gradient_kernel1<<<p.N, BLOCK>>>(p.logits.data, p.probabilities.data, p.targets.data, p.V, p.Vp, p.dloss);
 }
 
-// ---- Version 2 ----
-
 // Returns the gradient of logit number v of a row.
 __device__ __forceinline__ float logit_gradient(float logit, int v, int V, int target, float max, float sum,
                                                 float dloss) {
@@ -112,8 +108,6 @@ static void classifier2(Classifier &p) {
     classifier_kernel2<<<p.N, BLOCK>>>(p.losses.data, p.logits.data, p.targets.data, p.V, p.Vp, p.dloss);
 }
 
-// ---- Version 3 ----
-
 // Version 3. Maximum and sum in one pass: when the maximum grows from a to b, the sum so far is multiplied by
 // exp(a - b). At the end each thread's sum is brought to the block's maximum. The row is read twice, so `moved` is 1.5.
 // The price is an exponential more for each logit.
@@ -139,8 +133,6 @@ static __global__ void classifier_kernel3(float *losses, floatX *logits, const i
 static void classifier3(Classifier &p) {
     classifier_kernel3<<<p.N, BLOCK>>>(p.losses.data, p.logits.data, p.targets.data, p.V, p.Vp, p.dloss);
 }
-
-// ---- Version 4 ----
 
 // Version 4. A lane takes 16 bytes at a time: an eighth of the accesses in bf16. It corrects the sum once for 8 logits,
 // not for each logit, so nearly all further exponentials of version 3 are gone. Vp is a multiple of 8.
@@ -174,8 +166,6 @@ static void classifier4(Classifier &p) {
     classifier_kernel4<<<p.N, BLOCK>>>(p.losses.data, p.logits.data, p.targets.data, p.V, p.Vp, p.dloss);
 }
 
-// ---- Version 5 ----
-
 // Version 5. The trainer's: version 4 with the row in shared memory, where both passes read it. `moved` is 1 but for
 // the targets, and no version can need fewer bytes. A row has 1,024 threads, because only two rows of GPT-2's
 // vocabulary in bf16 fit into shared memory, and their threads must keep memory busy. Where two rows do not fit, the
@@ -184,7 +174,9 @@ static void classifier5(Classifier &p) {
     cross_entropy(p.losses.data, p.logits.data, p.targets.data, p.N, p.V, p.Vp, p.dloss, true, 0);
 }
 
-static void classifier_ladder(Ladder &ladder, Classifier &p) {
+int main(int argc, char **argv) {
+    Ladder ladder(argc, argv);
+    Classifier p;
     double bytes = 2.0 * (double)sizeof(floatX) * (double)p.N * p.Vp + 8.0 * p.N;
     ladder.layer({format("loss and its gradient, %d x %d", p.N, p.V), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
@@ -193,11 +185,5 @@ static void classifier_ladder(Ladder &ladder, Classifier &p) {
     ladder.version("online maximum and sum", [&p] { classifier3(p); });
     ladder.version("16 bytes a lane", [&p] { classifier4(p); });
     ladder.version("llmc, row in shared memory", [&p] { classifier5(p); });
-}
-
-int main(int argc, char **argv) {
-    Ladder ladder(argc, argv);
-    Classifier classifier;
-    classifier_ladder(ladder, classifier);
     return ladder.end();
 }

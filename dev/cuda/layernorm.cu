@@ -177,11 +177,11 @@ struct BackwardInput {
     int N, C;
 };
 
-#define BACKWARD_WARPS 4 // of a block of version 4
-#define BACKWARD_ROWS 16 // of a block of version 4
+#define BACKWARD_WARPS 4 // of a block of version 3
+#define BACKWARD_ROWS 16 // of a block of version 3
 
 struct Backward {
-    int N, C, blocks4;
+    int N, C, blocks3;
     std::vector<float> before_dinp, before_dweight, before_dbias, want_dinp, want_dweight, want_dbias;
     DeviceArray<floatX> dout, dinp;
     DeviceArray<float> mean, rstd, dweight, dbias, scratch;
@@ -189,11 +189,11 @@ struct Backward {
 
     // dout and dbias hold eighths, so that the sums in dbias are exact.
     explicit Backward(const Forward &f)
-        : N(f.N), C(f.C), blocks4((int)blocks_for(N, BACKWARD_ROWS)),
+        : N(f.N), C(f.C), blocks3((int)blocks_for(N, BACKWARD_ROWS)),
           before_dinp(random_values((int64_t)N * C, 1.0f, 4)), before_dweight(random_values(C, 1.0f, 5)),
           before_dbias(random_eighths(C, 6)), want_dinp(before_dinp), want_dweight(before_dweight),
           want_dbias(before_dbias), dout((int64_t)N * C), dinp((int64_t)N * C), mean(f.want_mean), rstd(f.want_rstd),
-          dweight(C), dbias(C), scratch(max_i64(2 * blocks4 * C, layernorm_backward_scratch_floats(N, C))),
+          dweight(C), dbias(C), scratch(max_i64(2 * blocks3 * C, layernorm_backward_scratch_floats(N, C))),
           in({dout.data, f.x.data, f.w.data, mean.data, rstd.data, N, C}) {
         std::vector<float> eighths = random_eighths((int64_t)N * C, 7);
         dout.set(eighths);
@@ -277,22 +277,16 @@ static __global__ void backward_columns_kernel2(float *dweight, float *dbias, Ba
     dbias[c] += sum_d;
 }
 
-static void backward_columns2(Backward &p) {
+static void backward2(Backward &p) {
+    backward_kernel2<<<blocks_for(p.N, 4), dim3(WARP_SIZE, 4)>>>(p.dinp.data, p.in);
     backward_columns_kernel2<<<blocks_for(p.C, 64), 64>>>(p.dweight.data, p.dbias.data, p.in);
 }
 
-static void backward2(Backward &p) {
-    backward_kernel2<<<blocks_for(p.N, 4), dim3(WARP_SIZE, 4)>>>(p.dinp.data, p.in);
-    backward_columns2(p);
-}
-
-// Version 3. The first kernel keeps its row in registers, as version 4 of the forward does, and moves 16 bytes a lane.
-// So it reads dout and inp once instead of twice.
-//
-// Completes this lane's part of a row of dinp. n becomes the lane's normalised inputs, d its part of dout.
+// Completes this lane's part of a row of dinp. n becomes the lane's normalised inputs, d its part of dout. Both stay in
+// registers, as in version 4 of the forward, and travel 16 bytes a lane.
 template <int VECTORS>
-__device__ __forceinline__ void backward_row3(floatX *dinp, float (&n)[VECTORS][x128::size],
-                                              float (&d)[VECTORS][x128::size], const BackwardInput &in, int row) {
+__device__ __forceinline__ void backward_row(floatX *dinp, float (&n)[VECTORS][x128::size],
+                                             float (&d)[VECTORS][x128::size], const BackwardInput &in, int row) {
     constexpr int C = VECTORS * WARP_SIZE * x128::size;
     float m = in.mean[row], r = in.rstd[row], sum_g = 0.0f, sum_gn = 0.0f;
     x128 w[VECTORS];
@@ -321,30 +315,18 @@ __device__ __forceinline__ void backward_row3(floatX *dinp, float (&n)[VECTORS][
     }
 }
 
-template <int VECTORS> static __global__ void backward_kernel3(floatX *dinp, BackwardInput in) {
-    float n[VECTORS][x128::size], d[VECTORS][x128::size];
-    int row = blockIdx.x * blockDim.y + threadIdx.y;
-    if (row < in.N) { backward_row3<VECTORS>(dinp, n, d, in, row); }
-}
-
-static void backward3(Backward &p) {
-    constexpr int VECTORS = 768 / WARP_SIZE / x128::size;
-    backward_kernel3<VECTORS><<<blocks_for(p.N, 4), dim3(WARP_SIZE, 4)>>>(p.dinp.data, p.in);
-    backward_columns2(p);
-}
-
-// Version 4. What the second kernel read again is already in registers. So a warp takes several rows in turn and keeps
-// the sums of its columns. At the end the block adds the sums of its 4 warps in shared memory and stores them in
+// Version 3. One pass: what the second kernel read again is already in registers. A warp takes several rows in turn and
+// keeps the sums of its columns. At the end the block adds the sums of its 4 warps in shared memory and stores them in
 // scratch, 2 C floats for 16 rows. A small kernel adds the blocks' sums, in their order. The lanes' sums lie 32 bytes
 // apart in shared memory, so a store takes twice the wavefronts that it needs (`waves`).
-template <int VECTORS> static __global__ void backward_kernel4(floatX *dinp, float *scratch, BackwardInput in) {
+template <int VECTORS> static __global__ void backward_kernel3(floatX *dinp, float *scratch, BackwardInput in) {
     constexpr int C = VECTORS * WARP_SIZE * x128::size;
     __shared__ alignas(16) float partial[BACKWARD_WARPS * 2 * C];
     float n[VECTORS][x128::size], d[VECTORS][x128::size];
     float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {};
     int first = blockIdx.x * BACKWARD_ROWS, end = min(first + BACKWARD_ROWS, in.N);
     for (int row = first + threadIdx.y; row < end; row += BACKWARD_WARPS) {
-        backward_row3<VECTORS>(dinp, n, d, in, row);
+        backward_row<VECTORS>(dinp, n, d, in, row);
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             for (int k = 0; k < x128::size; k++) { dweight[i][k] += d[i][k] * n[i][k], dbias[i][k] += d[i][k]; }
@@ -365,7 +347,7 @@ template <int VECTORS> static __global__ void backward_kernel4(floatX *dinp, flo
 }
 
 // scratch (blocks,2,C)
-static __global__ void backward_join_kernel4(float *dweight, float *dbias, const float *scratch, int blocks, int C) {
+static __global__ void backward_join_kernel3(float *dweight, float *dbias, const float *scratch, int blocks, int C) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= 2 * C) { return; }
     float sum = 0.0f;
@@ -374,18 +356,18 @@ static __global__ void backward_join_kernel4(float *dweight, float *dbias, const
     *gradient += sum;
 }
 
-static void backward4(Backward &p) {
+static void backward3(Backward &p) {
     constexpr int VECTORS = 768 / WARP_SIZE / x128::size;
-    backward_kernel4<VECTORS><<<p.blocks4, dim3(WARP_SIZE, BACKWARD_WARPS)>>>(p.dinp.data, p.scratch.data, p.in);
-    backward_join_kernel4<<<blocks_for(2 * p.C, 64), 64>>>(p.dweight.data, p.dbias.data, p.scratch.data, p.blocks4,
+    backward_kernel3<VECTORS><<<p.blocks3, dim3(WARP_SIZE, BACKWARD_WARPS)>>>(p.dinp.data, p.scratch.data, p.in);
+    backward_join_kernel3<<<blocks_for(2 * p.C, 64), 64>>>(p.dweight.data, p.dbias.data, p.scratch.data, p.blocks3,
                                                            p.C);
 }
 
-// Version 5. The trainer's: three warps share a row of 768 numbers. So a thread needs fewer registers, and more warps
+// Version 4. The trainer's: three warps share a row of 768 numbers. So a thread needs fewer registers, and more warps
 // fit. A block loads its next row while it sums the current row. The bound sees neither. The kernel reads weight twice
 // for each row, from the caches, which also saves registers (`moved`). The trainer can ask for a third sum, that of
 // dinp's columns, which another layer needs.
-static void backward5(Backward &p) {
+static void backward4(Backward &p) {
     LayerNorm ln = {p.C,  LAYERNORM_EPSILON, p.in.weight, NULL, p.dweight.data, p.dbias.data,
                     NULL, p.mean.data,       p.rstd.data, NULL};
     layernorm_backward_with_column_sums({p.dinp.data, false, NULL, NULL}, ln, p.dout.data, p.in.inp, p.scratch.data,
@@ -398,9 +380,8 @@ static void backward_ladder(Ladder &ladder, Backward &p) {
                   [&p](Test *t) { p.check(t); }});
     ladder.version("a thread a row, atomics", [&p] { backward1(p); });
     ladder.version("a warp a row, then columns", [&p] { backward2(p); });
-    ladder.version("row in registers", [&p] { backward3(p); });
-    ladder.version("one pass, sums of a block", [&p] { backward4(p); });
-    ladder.version("llmc", [&p] { backward5(p); });
+    ladder.version("one pass, sums of a block", [&p] { backward3(p); });
+    ladder.version("llmc", [&p] { backward4(p); });
 }
 
 int main(int argc, char **argv) {

@@ -324,7 +324,9 @@ static void forward_llmc(Forward &p) {
     linear_forward(&p.cublas, {p.C, p.OC, p.w.data, p.b.data}, p.out.data, NULL, p.x.data, p.N, 0);
 }
 
-static void forward_ladder(Ladder &ladder, Forward &p) {
+int main(int argc, char **argv) {
+    Ladder ladder(argc, argv);
+    Forward p;
     double values = (double)p.N * p.C + (double)p.OC * p.C + p.OC + (double)p.N * p.OC;
     ladder.layer({format("matmul forward, %d x %d x %d", p.N, p.OC, p.C), (double)sizeof(floatX) * values,
                   2.0 * p.N * p.OC * p.C, [&p] { p.out.poison(); }, [&p](Test *t) { p.check(t); }});
@@ -341,11 +343,5 @@ static void forward_ladder(Ladder &ladder, Forward &p) {
     ladder.version("out through shared", [&p] { forward9<true>(p); });
 #endif
     ladder.version("llmc", [&p] { forward_llmc(p); });
-}
-
-int main(int argc, char **argv) {
-    Ladder ladder(argc, argv);
-    Forward forward;
-    forward_ladder(ladder, forward);
     return ladder.end();
 }

@@ -4,21 +4,21 @@
 //   dinp = dout weight;  dweight += dout^T inp      a ladder of two products
 //   dbias += sums of the columns of dout            a ladder of sums
 //
-// Read the forward's ladder (matmul.cu) first. Numbers in the comments are those of bf16.
+// Read the forward's ladder (matmul.cu) first. Its tiles in shared memory and sums in registers serve here, too. This
+// ladder has what differs: in which direction the factors lie, and how long the sums are. Numbers in the comments are
+// those of bf16.
 #include "dev/cuda/ladder.cuh"
 #include "llmc/layers/attention_mma.cuh"
 #include "llmc/layers/linear.cuh"
 
-#define SMALL 32                           // length of the sums that a block takes from shared memory, versions 3 and 4
-#define TILE 128                           // rows and columns of a product that a block computes, from version 4 on
-#define TILE_K 64                          // length of the sums that a block takes from shared memory, on tensor cores
-#define ONE_BANK (4 / (int)sizeof(floatX)) // values in the 4 bytes of a bank
+#define TILE 128  // rows and columns of a product that a block computes, on tensor cores
+#define TILE_K 64 // length of the sums that a block takes from shared memory
 
 // ---- dinp and dweight ----
 
 struct Backward {
     int N = ladder_size(128, 16384), C = ladder_size(128, 768), OC = ladder_size(128, 3072);
-    int splits = ladder_size(2, 8); // of the sum over N, in version 6
+    int splits = ladder_size(2, 8); // of the sum over N, in version 3
     std::vector<float> want_dinp, want_dweight, ones;
     DeviceArray<floatX> inp, weight, dout, dinp;
     DeviceArray<float> dweight, parts;
@@ -74,11 +74,11 @@ struct ToDweight {
     __device__ __forceinline__ void put(int64_t i, float sum) const { dweight[i] += sum; }
 };
 
-// Version 1. Each thread computes a value. The lanes of a warp take 32 rows of a product. For dinp these are rows of
-// dout and dinp, 2 OC and 2 C bytes apart, so each lane needs a sector of its own (`used`). For dweight they are
-// columns of dout, which are neighbours, but the rows of dweight are 4 C bytes apart.
+// Version 1. Each thread computes a value, and the lanes of a warp take 32 columns. In both products right and the
+// result lie along C, so a request has 64 or 128 neighbouring bytes, and all lanes read one value of dout. Lanes along
+// rows would need a sector each for dinp, whose rows of dout lie 2 OC bytes apart.
 template <bool TRANSPOSED, class Output> static __global__ void backward_kernel1(Output output, Product<TRANSPOSED> p) {
-    int64_t m = blockIdx.x * WARP_SIZE + threadIdx.x, c = blockIdx.y * blockDim.y + threadIdx.y;
+    int64_t m = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * WARP_SIZE + threadIdx.x;
     float sum = 0.0f;
     for (int64_t k = 0; k < p.K; k++) { sum += p.left(m, k) * to_float(p.right[k * p.C + c]); }
     output.put(m * p.C + c, sum);
@@ -86,100 +86,9 @@ template <bool TRANSPOSED, class Output> static __global__ void backward_kernel1
 
 static void backward1(Backward &p) {
     dim3 block(WARP_SIZE, 8);
-    backward_kernel1<false, ToDinp><<<dim3(p.N / WARP_SIZE, p.C / 8), block>>>(ToDinp{p.dinp.data}, dinp_product(p));
+    backward_kernel1<false, ToDinp><<<dim3(p.C / WARP_SIZE, p.N / 8), block>>>(ToDinp{p.dinp.data}, dinp_product(p));
     backward_kernel1<true, ToDweight>
-        <<<dim3(p.OC / WARP_SIZE, p.C / 8), block>>>(ToDweight{p.dweight.data}, dweight_product(p));
-}
-
-// Version 2. The lanes take 32 columns. In both products right and the result lie along C, so a request has 64 or 128
-// neighbouring bytes, and all lanes read one value of dout. Only the indices have changed.
-template <bool TRANSPOSED, class Output> static __global__ void backward_kernel2(Output output, Product<TRANSPOSED> p) {
-    int64_t m = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * WARP_SIZE + threadIdx.x;
-    float sum = 0.0f;
-    for (int64_t k = 0; k < p.K; k++) { sum += p.left(m, k) * to_float(p.right[k * p.C + c]); }
-    output.put(m * p.C + c, sum);
-}
-
-static void backward2(Backward &p) {
-    dim3 block(WARP_SIZE, 8);
-    backward_kernel2<false, ToDinp><<<dim3(p.C / WARP_SIZE, p.N / 8), block>>>(ToDinp{p.dinp.data}, dinp_product(p));
-    backward_kernel2<true, ToDweight>
         <<<dim3(p.C / WARP_SIZE, p.OC / 8), block>>>(ToDweight{p.dweight.data}, dweight_product(p));
-}
-
-// The block copies ROWS x WIDTH values to shared memory as they lie in memory, so that neighbouring lanes read
-// neighbouring values.
-template <int ROWS, int WIDTH, int STRIDE>
-__device__ __forceinline__ void load_tile(floatX (*tile)[STRIDE], const floatX *source, int source_width) {
-    for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < ROWS * WIDTH; i += blockDim.x * blockDim.y) {
-        tile[i / WIDTH][i % WIDTH] = source[(int64_t)(i / WIDTH) * source_width + i % WIDTH];
-    }
-}
-
-// Version 3. A block computes 32 x 32 values from tiles in shared memory, so each value that it reads serves 32 sums
-// (`moved`). The lanes read neighbouring values of right's tile and one value of dout's tile. So there are no bank
-// conflicts here, while the forward, whose lanes read 32 rows, needs padding.
-template <bool TRANSPOSED, class Output> static __global__ void backward_kernel3(Output output, Product<TRANSPOSED> p) {
-    __shared__ floatX dout_tile[SMALL][SMALL]; // (m,k), or TRANSPOSED (k,m)
-    __shared__ floatX right_tile[SMALL][SMALL];
-    int x = threadIdx.x, y = threadIdx.y;
-    int64_t m = blockIdx.y * SMALL, c = blockIdx.x * SMALL;
-    float sum = 0.0f;
-    for (int64_t k = 0; k < p.K; k += SMALL) {
-        load_tile<SMALL, SMALL>(dout_tile, p.dout + (TRANSPOSED ? k * p.OC + m : m * p.OC + k), p.OC);
-        load_tile<SMALL, SMALL>(right_tile, p.right + k * p.C + c, p.C);
-        __syncthreads();
-        for (int i = 0; i < SMALL; i++) {
-            sum += to_float(TRANSPOSED ? dout_tile[i][y] : dout_tile[y][i]) * to_float(right_tile[i][x]);
-        }
-        __syncthreads();
-    }
-    output.put((m + y) * p.C + c + x, sum);
-}
-
-static void backward3(Backward &p) {
-    dim3 block(SMALL, SMALL);
-    backward_kernel3<false, ToDinp><<<dim3(p.C / SMALL, p.N / SMALL), block>>>(ToDinp{p.dinp.data}, dinp_product(p));
-    backward_kernel3<true, ToDweight>
-        <<<dim3(p.C / SMALL, p.OC / SMALL), block>>>(ToDweight{p.dweight.data}, dweight_product(p));
-}
-
-// Version 4. A thread computes 8 x 8 values and holds their sums in registers: 16 reads of shared memory for 64
-// multiplications. A block of 16 x 16 threads computes 128 x 128 values.
-template <bool TRANSPOSED, class Output>
-static __global__ void __launch_bounds__(256) backward_kernel4(Output output, Product<TRANSPOSED> p) {
-    constexpr int ROWS = TRANSPOSED ? SMALL : TILE, WIDTH = TRANSPOSED ? TILE : SMALL;
-    __shared__ floatX dout_tile[ROWS][WIDTH + ONE_BANK]; // (m,k), or TRANSPOSED (k,m)
-    __shared__ floatX right_tile[SMALL][TILE];
-    int x = threadIdx.x, y = threadIdx.y;
-    int64_t m = blockIdx.y * TILE, c = blockIdx.x * TILE;
-    float sums[8][8] = {};
-    for (int64_t k = 0; k < p.K; k += SMALL) {
-        load_tile<ROWS, WIDTH>(dout_tile, p.dout + (TRANSPOSED ? k * p.OC + m : m * p.OC + k), p.OC);
-        load_tile<SMALL, TILE>(right_tile, p.right + k * p.C + c, p.C);
-        __syncthreads();
-        for (int n = 0; n < SMALL; n++) {
-            float a[8], b[8];
-            for (int i = 0; i < 8; i++) {
-                a[i] = to_float(TRANSPOSED ? dout_tile[n][y + 16 * i] : dout_tile[y + 16 * i][n]);
-            }
-            for (int j = 0; j < 8; j++) { b[j] = to_float(right_tile[n][x + 16 * j]); }
-            for (int i = 0; i < 8; i++) {
-                for (int j = 0; j < 8; j++) { sums[i][j] += a[i] * b[j]; }
-            }
-        }
-        __syncthreads();
-    }
-    for (int i = 0; i < 8; i++) {
-        for (int j = 0; j < 8; j++) { output.put((m + y + 16 * i) * p.C + c + x + 16 * j, sums[i][j]); }
-    }
-}
-
-static void backward4(Backward &p) {
-    dim3 block(16, 16);
-    backward_kernel4<false, ToDinp><<<dim3(p.C / TILE, p.N / TILE), block>>>(ToDinp{p.dinp.data}, dinp_product(p));
-    backward_kernel4<true, ToDweight>
-        <<<dim3(p.C / TILE, p.OC / TILE), block>>>(ToDweight{p.dweight.data}, dweight_product(p));
 }
 
 // sums[i] += parts (count,size) at i, part by part. Fixed order, so that the bits do not depend on the order of blocks.
@@ -209,7 +118,7 @@ __device__ __forceinline__ void put_pair(const ToPart &to, int64_t i, float a, f
     *reinterpret_cast<float2 *>(to.parts + blockIdx.z * to.size + i) = make_float2(a, b);
 }
 
-// The tiles of version 5 in shared memory, as they lie in memory. Rows are 16 bytes longer than their values, so that
+// The tiles of version 2 in shared memory, as they lie in memory. Rows are 16 bytes longer than their values, so that
 // ldmatrix finds 8 rows in different banks.
 template <bool TRANSPOSED> struct MmaTiles {
     static constexpr int dout_rows = TRANSPOSED ? TILE_K : TILE, dout_width = TRANSPOSED ? TILE : TILE_K;
@@ -258,11 +167,11 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[4][8][4], const Mma
     }
 }
 
-// Version 5. Tensor cores, with copies in the background, as in the forward's versions 8 and 9. An mma wants its
+// Version 2. Tensor cores, with copies in the background, as in the forward's versions 8 and 9. An mma wants its
 // factors along k. Only dout lies so, and only for dinp. ldmatrix transposes the rest on its way to the registers
 // (.trans), as fast as without, so no matrix is transposed in memory.
 template <bool TRANSPOSED, class Output>
-static __global__ void __launch_bounds__(128) backward_kernel5(Output output, Product<TRANSPOSED> p) {
+static __global__ void __launch_bounds__(128) backward_kernel2(Output output, Product<TRANSPOSED> p) {
     extern __shared__ int4 backward_shared[];
     MmaTiles<TRANSPOSED> *stages = reinterpret_cast<MmaTiles<TRANSPOSED> *>(backward_shared);
     int warp = threadIdx.x / WARP_SIZE, y = warp / 2 * 64, x = warp % 2 * 64;
@@ -288,26 +197,26 @@ static __global__ void __launch_bounds__(128) backward_kernel5(Output output, Pr
 }
 
 template <bool TRANSPOSED, class Output>
-static void launch5(const Output &output, const Product<TRANSPOSED> &p, int rows, int splits) {
+static void launch2(const Output &output, const Product<TRANSPOSED> &p, int rows, int splits) {
     size_t bytes = 2 * sizeof(MmaTiles<TRANSPOSED>);
-    allow_dynamic_shared(backward_kernel5<TRANSPOSED, Output>, bytes);
-    backward_kernel5<TRANSPOSED, Output><<<dim3(p.C / TILE, rows / TILE, splits), 128, bytes>>>(output, p);
+    allow_dynamic_shared(backward_kernel2<TRANSPOSED, Output>, bytes);
+    backward_kernel2<TRANSPOSED, Output><<<dim3(p.C / TILE, rows / TILE, splits), 128, bytes>>>(output, p);
 }
 
-static void backward5(Backward &p) {
-    launch5(ToDinp{p.dinp.data}, dinp_product(p), p.N, 1);
-    launch5(ToDweight{p.dweight.data}, dweight_product(p), p.OC, 1);
+static void backward2(Backward &p) {
+    launch2(ToDinp{p.dinp.data}, dinp_product(p), p.N, 1);
+    launch2(ToDweight{p.dweight.data}, dweight_product(p), p.OC, 1);
 }
 
-// Version 6. dweight (3072,768) has 144 tiles for the 132 multiprocessors of an H100: 12 of them compute two tiles
+// Version 3. dweight (3072,768) has 144 tiles for the 132 multiprocessors of an H100: 12 of them compute two tiles
 // while 120 wait. Now 8 blocks share the sum over N of each tile. A multiprocessor gets 8 or 9 of these smaller blocks,
 // where two tiles would be 16. A second kernel adds the 8 parts in a fixed order. The parts are stored and loaded
 // (`moved`), which is little beside a sum of 16,384 terms and much in a small problem. The bound does not see what they
 // gain.
-static void backward6(Backward &p) {
+static void backward3(Backward &p) {
     int64_t size = (int64_t)p.OC * p.C;
-    launch5(ToDinp{p.dinp.data}, dinp_product(p), p.N, 1);
-    launch5(ToPart{p.parts.data, size}, dweight_product(p), p.OC, p.splits);
+    launch2(ToDinp{p.dinp.data}, dinp_product(p), p.N, 1);
+    launch2(ToPart{p.parts.data, size}, dweight_product(p), p.OC, p.splits);
     add_parts_kernel<<<blocks_for(size, 256), 256>>>(p.dweight.data, p.parts.data, p.splits, size);
 }
 
@@ -324,20 +233,17 @@ static void backward_ladder(Ladder &ladder, Backward &p) {
                    2.0 * sizeof(float) * p.OC * p.C; // += reads dweight and writes it
     ladder.layer({format("matmul backward, %d x %d x %d", p.N, p.OC, p.C), bytes, 4.0 * p.N * p.OC * p.C,
                   [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
-    ladder.version("lanes along rows", [&p] { backward1(p); });
-    ladder.version("lanes along columns", [&p] { backward2(p); });
-    ladder.version("tile in shared memory", [&p] { backward3(p); });
-    ladder.version("8 x 8 values a thread", [&p] { backward4(p); });
+    ladder.version("lanes along columns", [&p] { backward1(p); });
 #ifndef PRECISION_FP32
-    ladder.version("tensor cores", [&p] { backward5(p); });
-    ladder.version("sum over N in parts", [&p] { backward6(p); });
+    ladder.version("tensor cores", [&p] { backward2(p); });
+    ladder.version("sum over N in parts", [&p] { backward3(p); });
 #endif
     ladder.version("llmc", [&p] { backward_llmc(p); });
 }
 
 // ---- dbias ----
 
-#define CHUNK 128 // rows of dout whose sums are a part, from version 3 on
+#define CHUNK 128 // rows of dout whose sums are a part, from version 2 on
 
 struct Bias {
     int N = ladder_size(1024, 16384), OC = ladder_size(256, 3072), chunks = N / CHUNK;
@@ -361,29 +267,17 @@ struct Bias {
     }
 };
 
-// Version 1. A block adds a column. Its lanes take 32 rows, so each lane needs a sector of its own (`used`).
-static __global__ void bias_kernel1(float *dbias, const floatX *dout, int N, int OC) {
-    __shared__ float partial[WARP_SIZE];
-    int column = blockIdx.x;
-    float sum = 0.0f;
-    for (int64_t row = threadIdx.x; row < N; row += blockDim.x) { sum += to_float(dout[row * OC + column]); }
-    sum = block_sum(sum, partial);
-    if (threadIdx.x == 0) { dbias[column] += sum; }
-}
-
-static void bias1(Bias &p) { bias_kernel1<<<p.OC, 256>>>(p.dbias.data, p.dout.data, p.N, p.OC); }
-
-// Version 2. A thread adds a column, so neighbouring lanes read neighbouring values, and each byte moves once. But
+// Version 1. A thread adds a column, so neighbouring lanes read neighbouring values, and each byte moves once. But
 // 3,072 columns are 96 warps for 132 multiprocessors, and each warp waits for one load after the other. The bound does
 // not see this: it assumes that memory is always busy.
-static __global__ void bias_kernel2(float *dbias, const floatX *dout, int N, int OC) {
+static __global__ void bias_kernel1(float *dbias, const floatX *dout, int N, int OC) {
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0.0f;
     for (int64_t row = 0; row < N; row++) { sum += to_float(dout[row * OC + column]); }
     dbias[column] += sum;
 }
 
-static void bias2(Bias &p) { bias_kernel2<<<p.OC / 64, 64>>>(p.dbias.data, p.dout.data, p.N, p.OC); }
+static void bias1(Bias &p) { bias_kernel1<<<p.OC / 64, 64>>>(p.dbias.data, p.dout.data, p.N, p.OC); }
 
 // The sum of a column over the rows of chunk blockIdx.y.
 __device__ __forceinline__ float chunk_sum(const floatX *dout, int OC, int column) {
@@ -393,46 +287,30 @@ __device__ __forceinline__ float chunk_sum(const floatX *dout, int OC, int colum
     return sum;
 }
 
-// Version 3. A thread adds a column of a chunk of rows: 128 times as many warps in a training step. All chunks add to
+// Version 2. A thread adds a column of a chunk of rows: 128 times as many warps in a training step. All chunks add to
 // dbias by atomics. Then the order of the sum, and with it the last bits, differs from run to run. So the trainer does
 // not do this.
-static __global__ void bias_kernel3(float *dbias, const floatX *dout, int OC) {
+static __global__ void bias_kernel2(float *dbias, const floatX *dout, int OC) {
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     atomicAdd(dbias + column, chunk_sum(dout, OC, column));
 }
 
-static void bias3(Bias &p) { bias_kernel3<<<dim3(p.OC / 64, p.chunks), 64>>>(p.dbias.data, p.dout.data, p.OC); }
+static void bias2(Bias &p) { bias_kernel2<<<dim3(p.OC / 64, p.chunks), 64>>>(p.dbias.data, p.dout.data, p.OC); }
 
-// Version 4. Each chunk leaves its sums in scratch memory, and a second kernel adds them in a fixed order. For 128 rows
+// Version 3. Each chunk leaves its sums in scratch memory, and a second kernel adds them in a fixed order. For 128 rows
 // of 2 bytes a row of 4 bytes is written and read: 3 % more (`moved`).
-static __global__ void bias_kernel4(float *parts, const floatX *dout, int OC) {
+static __global__ void bias_kernel3(float *parts, const floatX *dout, int OC) {
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     parts[(int64_t)blockIdx.y * OC + column] = chunk_sum(dout, OC, column);
 }
 
-static void bias4(Bias &p) {
-    bias_kernel4<<<dim3(p.OC / 64, p.chunks), 64>>>(p.scratch.data, p.dout.data, p.OC);
+static void bias3(Bias &p) {
+    bias_kernel3<<<dim3(p.OC / 64, p.chunks), 64>>>(p.scratch.data, p.dout.data, p.OC);
     add_parts_kernel<<<blocks_for(p.OC, 64), 64>>>(p.dbias.data, p.scratch.data, p.chunks, p.OC);
 }
 
-// Version 5. A lane reads 16 bytes of columns (`sectors`: 16 for a load), an eighth of the requests. That leaves an
-// eighth of the threads, so the 8 warps of a block share the rows of a chunk, and add their sums in shared memory.
-static __global__ void __launch_bounds__(256) bias_kernel5(float *parts, const floatX *dout, int64_t N, int OC) {
-    ColumnChunk c = column_chunk(N, OC, CHUNK);
-    float sums[x128::size] = {};
-    for (int64_t row = c.first + threadIdx.x / WARP_SIZE; row < c.end; row += 8) {
-        x128 values = load128(dout + row * OC + c.column);
-        for (int i = 0; i < x128::size; i++) { sums[i] += to_float(values[i]); }
-    }
-    column_sums_store<8>(parts + c.chunk * OC, sums, c.first_column, OC);
-}
-
-static void bias5(Bias &p) {
-    bias_kernel5<<<p.chunks * p.OC / COLUMN_CHUNK_COLUMNS, 256>>>(p.scratch.data, p.dout.data, p.N, p.OC);
-    add_parts_kernel<<<blocks_for(p.OC, 64), 64>>>(p.dbias.data, p.scratch.data, p.chunks, p.OC);
-}
-
-// Version 6. The trainer's: a lane starts 8 loads before it adds the first, so that memory is always busy, and the
+// Version 4. The trainer's: a lane reads 16 bytes of columns (`sectors`), and 8 warps share the rows of a chunk and add
+// their sums in shared memory. A lane starts 8 loads before it adds the first, so that memory is always busy. The
 // second kernel has 64 threads for a column.
 static void bias_llmc(Bias &p) {
     linear_backward_bias({8, p.OC, NULL, NULL, NULL, p.dbias.data}, p.dout.data, p.scratch.data, p.N, 0);
@@ -442,11 +320,9 @@ static void bias_ladder(Ladder &ladder, Bias &p) {
     double bytes = (double)sizeof(floatX) * p.N * p.OC + 2.0 * sizeof(float) * p.OC;
     ladder.layer({format("matmul backward, bias, %d x %d", p.N, p.OC), bytes, 0.0, [&p] { p.clear(); },
                   [&p](Test *t) { p.check(t); }});
-    ladder.version("a block a column", [&p] { bias1(p); });
-    ladder.version("a thread a column", [&p] { bias2(p); });
-    ladder.version("chunks of rows, atomics", [&p] { bias3(p); });
-    ladder.version("chunks in a fixed order", [&p] { bias4(p); });
-    ladder.version("16 bytes a lane", [&p] { bias5(p); });
+    ladder.version("a thread a column", [&p] { bias1(p); });
+    ladder.version("chunks of rows, atomics", [&p] { bias2(p); });
+    ladder.version("chunks in a fixed order", [&p] { bias3(p); });
     ladder.version("llmc", [&p] { bias_llmc(p); });
 }
 

@@ -38,7 +38,7 @@ ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s 
 	$(BUILD)/ladder
 
 LADDERS = embedding layernorm matmul matmul_backward gelu attention attention_backward classifier adamw
-# $(call run,PROGRAMS): builds them on all cores, 3 minutes the first time for the ladders, and runs them in order.
+# $(call run,PROGRAMS): builds them on all cores, 2 minutes the first time for the ladders, and runs them in order.
 define run
 @echo "Building $(words $(1)) programs ..." >&2
 @$(MAKE) --no-print-directory -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$$(getconf _NPROCESSORS_ONLN || echo 2)) $(1)
