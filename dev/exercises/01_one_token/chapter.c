@@ -190,11 +190,8 @@ static void check_utilisation(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/01_one_token/exercises.h\n");
-    exercise("1.1 write the likeliest tokens", check_greedy);
-    exercise("1.2 the gradient of a step", check_gradient_of_step);
-    exercise("1.3 the utilisation of a machine", check_utilisation);
-    return 0;
-}
+static const Exercise exercises[] = {{"1.1 write the likeliest tokens", check_greedy},
+                                     {"1.2 the gradient of a step", check_gradient_of_step},
+                                     {"1.3 the utilisation of a machine", check_utilisation}};
+
+int main(void) { return run_chapter("01_one_token", example, exercises); }

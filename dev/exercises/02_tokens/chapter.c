@@ -58,12 +58,6 @@ static int64_t print_tokens(const char *text, int count, uint32_t *tokens) {
     return n;
 }
 
-static void print_named_row(const char *name, int number, const float *x) {
-    char text[24];
-    snprintf(text, sizeof(text), "%s[%d]", name, number);
-    print_row(text, x, C);
-}
-
 static void example(void) {
     const int shown[] = {0, 1, 3, 5, 7, 8};
     uint32_t ids[32];
@@ -78,12 +72,10 @@ static void example(void) {
     float out[N * C], dwpe[T * C] = {0};
     cpu_embedding_forward(out, tokens, wte, wpe, B, T, C);
     cpu_embedding_backward(dwte, dwpe, dout, tokens, B, T, C);
-    for (int i = 0; i < 5; i++) { print_named_row("wte", used[i], wte + used[i] * C); }
-    for (int t = 0; t < T; t++) { print_named_row("wpe", t, wpe + t * C); }
-    for (int row = 0; row < N; row++) { print_named_row("out", row, out + row * C); }
-    for (int row = 0; row < N; row++) { print_named_row("dout", row, dout + row * C); }
-    for (int i = 0; i < 5; i++) { print_named_row("dwte", used[i], dwte + used[i] * C); }
-    for (int t = 0; t < T; t++) { print_named_row("dwpe", t, dwpe + t * C); }
+    for (int i = 0; i < 5; i++) { print_numbered("wte", used[i], wte + used[i] * C, C); }
+    print_rows("wpe", wpe, T, C, C), print_rows("out", out, N, C, C), print_rows("dout", dout, N, C, C);
+    for (int i = 0; i < 5; i++) { print_numbered("dwte", used[i], dwte + used[i] * C, C); }
+    print_rows("dwpe", dwpe, T, C, C);
 }
 
 // ---- The checks ----
@@ -146,11 +138,8 @@ static void check_order_rows(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/02_tokens/exercises.h\n");
-    exercise("2.1 encode a word", check_encode);
-    exercise("2.2 the next merge", check_most_frequent_pair);
-    exercise("2.3 sort the rows by token", check_order_rows);
-    return 0;
-}
+static const Exercise exercises[] = {{"2.1 encode a word", check_encode},
+                                     {"2.2 the next merge", check_most_frequent_pair},
+                                     {"2.3 sort the rows by token", check_order_rows}};
+
+int main(void) { return run_chapter("02_tokens", example, exercises); }

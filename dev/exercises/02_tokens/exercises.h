@@ -1,5 +1,4 @@
 // Exercises of chapter 2, tokens and embeddings. Write the bodies; `make chapter-2` says which are right.
-#include <stdint.h>
 
 // 2.1 Byte-pair encoding of one word, in place. tokens (n) holds the ids of the word's bytes. Merge m of `count` joins
 // the neighbours pairs[m][0] and pairs[m][1] to the token 256 + m. Lower merges go first, and of overlapping pairs the

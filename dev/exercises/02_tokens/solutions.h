@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 2.
-#include <stdint.h>
 
 static int encode(int *tokens, int n, const int pairs[][2], int count) {
     for (int m = 0; m < count; m++) {

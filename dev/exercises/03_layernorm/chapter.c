@@ -12,23 +12,14 @@ static void example(void) {
     for (int c = 0; c < C; c++) { n[c] = (x[c] - mean) * rstd, g[c] = weight[c] * dout[c]; }
     print_row("x", x, C);
     printf("mean %.4f, rstd %.4f\n", (double)mean, (double)rstd);
-    print_row("n", n, C);
-    print_row("weight", weight, C);
-    print_row("bias", bias, C);
-    print_row("out", out, C);
-    print_row("dout", dout, C);
-    print_row("g", g, C);
-    print_row("dx", dx, C);
-    print_row("dweight", dweight, C);
-    print_row("dbias", dbias, C);
+    print_row("n", n, C), print_row("weight", weight, C), print_row("bias", bias, C), print_row("out", out, C);
+    print_row("dout", dout, C), print_row("g", g, C), print_row("dx", dx, C);
+    print_row("dweight", dweight, C), print_row("dbias", dbias, C);
 }
 
 static void random_row(float *x, float mean, uint64_t stream) {
-    for (int c = 0; c < WIDE; c += 2) {
-        float pair[2];
-        rand_normal_pair(3, stream, (uint64_t)c, pair);
-        x[c] = mean + pair[0], x[c + 1] = mean + pair[1];
-    }
+    random_floats(x, WIDE, 3, stream);
+    for (int c = 0; c < WIDE; c++) { x[c] += mean; }
 }
 
 // Tolerances: float sums of WIDE terms are off by at most WIDE half epsilons of the sum of their magnitudes.
@@ -70,11 +61,8 @@ static void check_mean_and_variance(Test *t) {
     check_close(t, "variance", &variance, &want_variance, 1, 4.0 * sqrt((double)WIDE) * 2.4e-4, 0.0);
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/03_layernorm/exercises.h\n");
-    exercise("3.1 RMSNorm", check_rms_norm);
-    exercise("3.2 the gradient of a row", check_row_gradient);
-    exercise("3.3 mean and variance in one pass", check_mean_and_variance);
-    return 0;
-}
+static const Exercise exercises[] = {{"3.1 RMSNorm", check_rms_norm},
+                                     {"3.2 the gradient of a row", check_row_gradient},
+                                     {"3.3 mean and variance in one pass", check_mean_and_variance}};
+
+int main(void) { return run_chapter("03_layernorm", example, exercises); }

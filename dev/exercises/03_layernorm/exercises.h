@@ -1,5 +1,4 @@
 // Exercises of chapter 3, LayerNorm. Write the bodies; `make chapter-3` says which are right.
-#include <math.h>
 
 // 3.1 RMSNorm (Zhang, Sennrich 2019) leaves out the mean: out = x / sqrt(sum(x^2) / C + epsilon) * weight.
 // x, weight, out (C).

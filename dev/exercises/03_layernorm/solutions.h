@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 3.
-#include <math.h>
 
 static void rms_norm(float *out, const float *x, const float *weight, int C, float epsilon) {
     float squares = 0.0f;

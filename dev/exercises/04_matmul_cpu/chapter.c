@@ -4,23 +4,14 @@
 
 enum { N = 2, C = 3, OC = 2 };
 
-static void print_rows(const char *name, const float *x, int rows, int cols) {
-    for (int i = 0; i < rows; i++) { print_row(i == 0 ? name : "", x + i * cols, cols); }
-}
-
 static void example(void) {
     float inp[N * C] = {1, 2, 3, 0, 1, -1}, weight[OC * C] = {1, 0, 2, -1, 1, 0}, bias[OC] = {1, 2};
     float dout[N * OC] = {1, 0, 2, 1}, out[N * OC], dinp[N * C], dweight[OC * C] = {0}, dbias[OC] = {0};
     cpu_matmul_forward(out, NULL, inp, weight, bias, N, C, OC);
     cpu_matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC);
-    print_rows("inp", inp, N, C);
-    print_rows("weight", weight, OC, C);
-    print_rows("bias", bias, 1, OC);
-    print_rows("out", out, N, OC);
-    print_rows("dout", dout, N, OC);
-    print_rows("dinp", dinp, N, C);
-    print_rows("dweight", dweight, OC, C);
-    print_rows("dbias", dbias, 1, OC);
+    print_rows("inp", inp, N, C, C), print_rows("weight", weight, OC, C, C), print_row("bias", bias, OC);
+    print_rows("out", out, N, OC, OC), print_rows("dout", dout, N, OC, OC), print_rows("dinp", dinp, N, C, C);
+    print_rows("dweight", dweight, OC, C, C), print_row("dbias", dbias, OC);
 }
 
 // Whole numbers from -8 to 8. Sums of fewer than 2^17 products of two of them are exact, in any order: the checks need
@@ -80,11 +71,8 @@ static void check_best_tile(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/04_matmul_cpu/exercises.h\n");
-    exercise("4.1 the backward of a linear layer", check_linear_backward);
-    exercise("4.2 packing a panel", check_pack_rows);
-    exercise("4.3 the best tile", check_best_tile);
-    return 0;
-}
+static const Exercise exercises[] = {{"4.1 the backward of a linear layer", check_linear_backward},
+                                     {"4.2 packing a panel", check_pack_rows},
+                                     {"4.3 the best tile", check_best_tile}};
+
+int main(void) { return run_chapter("04_matmul_cpu", example, exercises); }

@@ -1,5 +1,4 @@
 // Exercises of chapter 4, matrix multiply on the CPU. Write the bodies; `make chapter-4` says which are right.
-#include <stdint.h>
 
 // 4.1 The backward of out = inp weight^T + bias in plain loops: dinp = dout weight, dweight += dout^T inp, and dbias +=
 // the sum of the rows of dout. inp, dinp (N, C); weight, dweight (OC, C); dout (N, OC); dbias (OC).

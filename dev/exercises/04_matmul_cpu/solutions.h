@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 4.
-#include <stdint.h>
 
 static void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                             const float *weight, int N, int C, int OC) {

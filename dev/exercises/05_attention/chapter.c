@@ -18,14 +18,6 @@ static void join(float *qkv, const float *q, const float *k, const float *v, int
     }
 }
 
-static void print_rows(const char *name, const float *x, int stride, int columns) {
-    for (int i = 0; i < T; i++) {
-        char text[24];
-        snprintf(text, sizeof(text), "%s[%d]", name, i);
-        print_row(text, x + i * stride, columns);
-    }
-}
-
 static float dot(const float *x, const float *y, int n) {
     float sum = 0.0f;
     for (int i = 0; i < n; i++) { sum += x[i] * y[i]; }
@@ -64,15 +56,15 @@ static void example(void) {
             ds[i * T + j] = p[i * T + j] * (dot(dout + i * HS, v + j * HS, HS) - delta[i]);
         }
     }
-    print_rows("q", q, HS, HS), print_rows("k", k, HS, HS), print_rows("v", v, HS, HS);
+    print_rows("q", q, T, HS, HS), print_rows("k", k, T, HS, HS), print_rows("v", v, T, HS, HS);
     print_row("lse", lse, T);
-    print_rows("p", p, T, T), print_rows("out", out, HS, HS);
+    print_rows("p", p, T, T, T), print_rows("out", out, T, HS, HS);
     print_online(q, k, v);
-    print_rows("dout", dout, HS, HS);
+    print_rows("dout", dout, T, HS, HS);
     print_row("delta", delta, T);
-    print_rows("ds", ds, T, T);
-    print_rows("dq", dqkv, 3 * HS, HS), print_rows("dk", dqkv + HS, 3 * HS, HS);
-    print_rows("dv", dqkv + 2 * HS, 3 * HS, HS);
+    print_rows("ds", ds, T, T, T);
+    print_rows("dq", dqkv, T, HS, 3 * HS), print_rows("dk", dqkv + HS, T, HS, 3 * HS);
+    print_rows("dv", dqkv + 2 * HS, T, HS, 3 * HS);
     int64_t rows = 4 * 12 * 1024; // B NH T of GPT-2 124M
     printf("a layer of GPT-2 124M, B = 4, T = 1024: p has %lld bytes in bf16, lse has %lld bytes in fp32\n",
            (long long)(rows * 1024 * 2), (long long)(rows * 4));
@@ -142,11 +134,8 @@ static void check_key_value_bytes(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/05_attention/exercises.h\n");
-    exercise("5.1 attention in one pass over the keys", check_online_attention);
-    exercise("5.2 the gradient of a key and its value", check_key_gradient);
-    exercise("5.3 the bytes that the tiles read", check_key_value_bytes);
-    return 0;
-}
+static const Exercise exercises[] = {{"5.1 attention in one pass over the keys", check_online_attention},
+                                     {"5.2 the gradient of a key and its value", check_key_gradient},
+                                     {"5.3 the bytes that the tiles read", check_key_value_bytes}};
+
+int main(void) { return run_chapter("05_attention", example, exercises); }

@@ -1,6 +1,4 @@
 // Exercises of chapter 5, attention. Write the bodies; `make chapter-5` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 5.1 Attention of one query over n keys, in one pass: out = sum over j of p[j] v[j], and lse. q, out (HS), k, v
 // (n,HS). The body below has two faults to remove: exp of a large score is infinite, and a row of n numbers needs

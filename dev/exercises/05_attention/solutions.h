@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 5.
-#include <math.h>
-#include <stdint.h>
 
 static void online_attention(float *out, float *lse, const float *q, const float *k, const float *v, int n, int HS) {
     float largest = -INFINITY, sum = 0.0f;

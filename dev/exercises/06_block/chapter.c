@@ -75,11 +75,8 @@ static void print_counts(void) {
 // ---- The checks ----
 
 static void random_numbers(float *x, int n, float scale, uint64_t stream) {
-    for (int i = 0; i < n; i++) {
-        float pair[2];
-        rand_normal_pair(6, stream, (uint64_t)i, pair);
-        x[i] = scale * pair[0];
-    }
+    random_floats(x, n, 6, stream);
+    for (int i = 0; i < n; i++) { x[i] *= scale; }
 }
 
 static double exact_gelu(double x) { return 0.5 * x * (1.0 + erf(x / sqrt(2.0))); }
@@ -114,35 +111,24 @@ static void check_parameters(Test *t) {
 
 enum { ROWS = 5, CHANNELS = 6, HIDDEN = 24 };
 
-// The half's output in double precision, for one row.
-static void half_of_row(double *out, const double *mid, const Mlp *m) {
-    double mean = 0.0, variance = 0.0;
-    for (int c = 0; c < CHANNELS; c++) { mean += mid[c] / CHANNELS, out[c] = mid[c]; }
+static Mlp mlp;
+static const float *half_dout;
+
+// The loss of a row: the half's outputs in double precision, each with a weight of its own.
+static double half_loss(const double *mid) {
+    double mean = 0.0, variance = 0.0, loss = 0.0;
+    for (int c = 0; c < CHANNELS; c++) { mean += mid[c] / CHANNELS, loss += mid[c] * (double)half_dout[c]; }
     for (int c = 0; c < CHANNELS; c++) { variance += (mid[c] - mean) * (mid[c] - mean) / CHANNELS; }
     for (int h = 0; h < HIDDEN; h++) {
         double x = 0.0;
         for (int c = 0; c < CHANNELS; c++) {
             double normal = (mid[c] - mean) / sqrt(variance + (double)GPT2_LAYERNORM_EPSILON);
-            x += normal * (double)m->ln2w[c] * (double)m->fcw[h * CHANNELS + c];
+            x += normal * (double)mlp.ln2w[c] * (double)mlp.fcw[h * CHANNELS + c];
         }
         x = 0.5 * x * (1.0 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
-        for (int c = 0; c < CHANNELS; c++) { out[c] += x * (double)m->fcprojw[c * HIDDEN + h]; }
+        for (int c = 0; c < CHANNELS; c++) { loss += x * (double)mlp.fcprojw[c * HIDDEN + h] * (double)half_dout[c]; }
     }
-}
-
-// The gradient of mid by central differences.
-static void difference_row(float *dmid, const float *dout, const float *mid, const Mlp *m) {
-    const double step = 1e-4;
-    double x[CHANNELS], above[CHANNELS], below[CHANNELS];
-    for (int c = 0; c < CHANNELS; c++) { x[c] = (double)mid[c]; }
-    for (int c = 0; c < CHANNELS; c++) {
-        double sum = 0.0;
-        x[c] = (double)mid[c] + step, half_of_row(above, x, m);
-        x[c] = (double)mid[c] - step, half_of_row(below, x, m);
-        x[c] = (double)mid[c];
-        for (int i = 0; i < CHANNELS; i++) { sum += (double)dout[i] * (above[i] - below[i]); }
-        dmid[c] = (float)(sum / (2.0 * step));
-    }
+    return loss;
 }
 
 // dmid passes through three sums of at most HIDDEN float products, and dfcprojw has one sum of N. The values stay below
@@ -158,26 +144,32 @@ static void check_mlp_backward(Test *t) {
     cpu_layernorm_forward(ln2, mean, rstd, mid, ln2w, zeros, N, C);
     cpu_matmul_forward(fc, NULL, ln2, fcw, NULL, N, C, H);
     cpu_gelu_forward(gelu, fc, N * H);
-    const Mlp m = {N,   C,       H,     mid,   mean, rstd,     ln2,   fc,  gelu, ln2w,
-                   fcw, fcprojw, dln2w, dln2b, dfcw, dfcprojw, dgelu, dfc, dln};
-    for (int row = 0; row < N; row++) { difference_row(want + row * C, dresidual + row * C, mid + row * C, &m); }
+    mlp = (Mlp){N,   C,       H,     mid,   mean, rstd,     ln2,   fc,  gelu, ln2w,
+                 fcw, fcprojw, dln2w, dln2b, dfcw, dfcprojw, dgelu, dfc, dln};
+    for (int row = 0; row < N; row++) {
+        double numbers[C];
+        as_doubles(numbers, mid + row * C, C);
+        half_dout = dresidual + row * C;
+        slopes_of(want + row * C, numbers, C, 1e-4, half_loss);
+    }
     for (int i = 0; i < C * H; i++) {
         float sum = 0.0f;
         for (int row = 0; row < N; row++) { sum += dresidual[row * C + i / H] * gelu[row * H + i % H]; }
         want_dfcprojw[i] = sum;
     }
-    mlp_backward(dresidual, &m);
+    mlp_backward(dresidual, &mlp);
     check_close(t, "dresidual", dresidual, want, N * C, 3.0 * HIDDEN * 16.0 * FLT_EPSILON, 0.0);
     check_close(t, "dfcprojw", dfcprojw, want_dfcprojw, C * H, N * 16.0 * FLT_EPSILON, 0.0);
 }
 
-int main(void) {
+static void example(void) {
     print_gelu();
     print_half();
     print_counts();
-    printf("\nExercises, in dev/exercises/06_block/exercises.h\n");
-    exercise("6.1 the backward of the exact GELU", check_exact_gelu_backward);
-    exercise("6.2 the parameters of a GPT-2", check_parameters);
-    exercise("6.3 the backward of the second half of a block", check_mlp_backward);
-    return 0;
 }
+
+static const Exercise exercises[] = {{"6.1 the backward of the exact GELU", check_exact_gelu_backward},
+                                     {"6.2 the parameters of a GPT-2", check_parameters},
+                                     {"6.3 the backward of the second half of a block", check_mlp_backward}};
+
+int main(void) { return run_chapter("06_block", example, exercises); }

@@ -1,6 +1,4 @@
 // Exercises of chapter 6, the block. Write the bodies; `make chapter-6` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 6.1 The exact GELU, as BERT has it: gelu(x) = x/2 (1 + erf(x / sqrt(2))). The derivative of erf(y) is
 // 2 / sqrt(pi) exp(-y^2). Write dinp (n) = gelu'(inp) dout. erff is in math.h. sqrt(2 pi) is 2.50662827.

@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 6.
-#include <math.h>
-#include <stdint.h>
 
 static void exact_gelu_backward(float *dinp, const float *inp, const float *dout, int n) {
     for (int i = 0; i < n; i++) {

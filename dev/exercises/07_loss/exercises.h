@@ -1,6 +1,4 @@
 // Exercises of chapter 7, the loss and the head. Write the bodies; `make chapter-7` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 7.1 The cross entropy does not care if all logits of a row drift up together, but bf16 does: it has 8 bits. The
 // z-loss (PaLM, 2022) holds their lse near 0: loss = lse - logits[target] + a lse^2, where lse is the logarithm of the

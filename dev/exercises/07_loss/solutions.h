@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 7.
-#include <math.h>
-#include <stdint.h>
 
 static void z_loss(float *loss, float *gradient, const float *logits, int target, int V, float a) {
     float max = logits[0], sum = 0.0f;

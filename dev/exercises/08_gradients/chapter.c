@@ -143,11 +143,8 @@ static void check_partial_sums(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/08_gradients/exercises.h\n");
-    exercise("8.1 a gradient by differences", check_numeric_gradient);
-    exercise("8.2 a comparison that can fail", check_is_close);
-    exercise("8.3 a sum that knows no threads", check_partial_sums);
-    return 0;
-}
+static const Exercise exercises[] = {{"8.1 a gradient by differences", check_numeric_gradient},
+                                     {"8.2 a comparison that can fail", check_is_close},
+                                     {"8.3 a sum that knows no threads", check_partial_sums}};
+
+int main(void) { return run_chapter("08_gradients", example, exercises); }

@@ -1,7 +1,4 @@
 // Exercises of chapter 8, checking gradients. Write the bodies; `make chapter-8` says which are right.
-#include <float.h>
-#include <math.h>
-#include <stdbool.h>
 
 // 8.1 The gradient (n) of a function f of n numbers x, by central differences. You choose the step. x must be at the
 // end what it was at the beginning, to the bit. The values of f are near 100, and its third derivatives near 1.

@@ -1,7 +1,4 @@
 // Solutions of the exercises of chapter 8.
-#include <float.h>
-#include <math.h>
-#include <stdbool.h>
 
 // A step of 1e-5 is near the best: the cube root of 3 * 1.1e-16 * 100 / 1 is 3.2e-5.
 static void numeric_gradient(double *gradient, double (*f)(const double *x, int n), double *x, int n) {

@@ -73,17 +73,13 @@ static void example(void) {
 
 enum { N = 200, UPDATES = 3 };
 
-static void random_pairs(float *x, uint64_t stream) {
-    for (int i = 0; i < N; i += 2) { rand_normal_pair(9, stream, (uint64_t)i, x + i); }
-}
-
 // epsilon is large here, so that its place counts. An update rounds a weight about eight times, at the size of the
 // weight or of the step, which are both below 8.
 static void check_adamw_update(Test *t) {
     float w[N], m[N] = {0}, v[N] = {0}, want_w[N], want_m[N] = {0}, want_v[N] = {0}, grad[N];
-    random_pairs(w, 1), memcpy(want_w, w, sizeof(w));
+    random_floats(w, N, 9, 1), memcpy(want_w, w, sizeof(w));
     for (int update = 1; update <= UPDATES; update++) {
-        random_pairs(grad, 1 + (uint64_t)update);
+        random_floats(grad, N, 9, 1 + (uint64_t)update);
         adamw_update(w, m, v, grad, N, 0.05f, 0.9f, 0.95f, 0.1f, 0.25f, update);
         cpu_adamw(want_w, want_m, want_v, grad, N, 0.05f, 0.9f, 0.95f, 0.1f, 0.25f, 1.0f, update);
     }
@@ -101,7 +97,7 @@ static void check_clip(Test *t) {
     for (int round = 0; round < 2; round++) {
         double squares = 0.0, size = round == 0 ? 1.0 : 0.01;
         for (int i = 0; i < 2; i++) {
-            random_pairs(tensors[i], 10 + (uint64_t)i);
+            random_floats(tensors[i], N, 9, 10 + (uint64_t)i);
             for (int j = 0; j < N; j++) { tensors[i][j] *= (float)(size * (1.0 + 3.0 * i)); }
             for (int j = 0; j < sizes[i]; j++) { squares += (double)tensors[i][j] * (double)tensors[i][j]; }
         }
@@ -121,11 +117,7 @@ static void check_inverse_sqrt(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/09_adamw/exercises.h\n");
-    exercise("9.1 the update", check_adamw_update);
-    exercise("9.2 clipping", check_clip);
-    exercise("9.3 another schedule", check_inverse_sqrt);
-    return 0;
-}
+static const Exercise exercises[] = {
+    {"9.1 the update", check_adamw_update}, {"9.2 clipping", check_clip}, {"9.3 another schedule", check_inverse_sqrt}};
+
+int main(void) { return run_chapter("09_adamw", example, exercises); }

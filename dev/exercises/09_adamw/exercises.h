@@ -1,6 +1,4 @@
 // Exercises of chapter 9, AdamW. Write the bodies; `make chapter-9` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 9.1 One AdamW update of n weights w, by the formula of the chapter. m and v are the moments, grad the gradients.
 // update is t, the number of this update, from 1. All n weights decay.

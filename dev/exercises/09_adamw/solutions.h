@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 9.
-#include <math.h>
-#include <stdint.h>
 
 static void adamw_update(float *w, float *m, float *v, const float *grad, int n, float lr, float beta1, float beta2,
                          float epsilon, float decay, int update) {

@@ -152,11 +152,8 @@ static void check_factor(Test *t) {
     CHECK(t, factor_exponent(0.0f) == 0, "amax 0: the exponent is %d, want 0", factor_exponent(0.0f));
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/10_bf16/exercises.h\n");
-    exercise("10.1 to bf16", check_nearest);
-    exercise("10.2 to bf16 at random", check_stochastic);
-    exercise("10.3 a factor for 8 bits", check_factor);
-    return 0;
-}
+static const Exercise exercises[] = {{"10.1 to bf16", check_nearest},
+                                     {"10.2 to bf16 at random", check_stochastic},
+                                     {"10.3 a factor for 8 bits", check_factor}};
+
+int main(void) { return run_chapter("10_bf16", example, exercises); }

@@ -1,7 +1,4 @@
 // Exercises of chapter 10, bf16. Write the bodies; `make chapter-10` says which are right.
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 // 10.1 Rounds a float to the nearest bf16, and returns its 16 bits. In a tie the number whose last bit is 0 is taken.
 // A number beyond the largest bf16 becomes infinity, and a NaN stays a NaN, also one whose upper 7 bits of mantissa are

@@ -1,7 +1,4 @@
 // Solutions of the exercises of chapter 10.
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 // Adding 0x7fff carries into the upper half if the lower half is above 0x8000. The last bit that stays, added, makes a
 // tie carry if that bit is 1.

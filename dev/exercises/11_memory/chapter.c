@@ -107,11 +107,8 @@ static void check_best_segment(Test *t) {
     }
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/11_memory/exercises.h\n");
-    exercise("11.1 the bytes of a layer", check_layer_bytes);
-    exercise("11.2 the peak", check_live_peak);
-    exercise("11.3 recompute in segments", check_best_segment);
-    return 0;
-}
+static const Exercise exercises[] = {{"11.1 the bytes of a layer", check_layer_bytes},
+                                     {"11.2 the peak", check_live_peak},
+                                     {"11.3 recompute in segments", check_best_segment}};
+
+int main(void) { return run_chapter("11_memory", example, exercises); }

@@ -1,5 +1,4 @@
 // Exercises of chapter 11, memory. Write the bodies; `make chapter-11` says which are right.
-#include <stdint.h>
 
 // 11.1 The bytes that a further layer takes for each token, by the formulas of the chapter: C channels, NH heads,
 // `width` bytes for a number of type floatX (4 or 2), level 0 to 3 of --recompute. The row `residual` counts: each

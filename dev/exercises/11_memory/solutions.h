@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 11.
-#include <stdint.h>
 
 // residual, ln1, qkv, att, residual_mid, ln2, fc, gelu; and att_lse and four statistics, which are always floats.
 static int64_t layer_bytes(int C, int NH, int width, int level) {

@@ -133,11 +133,8 @@ static void check_histogram(Test *t) {
           (int)m.atomics.lanes, blocks * BINS);
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/12_gpu_kernels/exercises.h\n");
-    exercise("12.1 the sums of rows", check_sum_rows);
-    exercise("12.2 a tile without conflicts", check_place_in_tile);
-    exercise("12.3 a histogram", check_histogram);
-    return 0;
-}
+static const Exercise exercises[] = {{"12.1 the sums of rows", check_sum_rows},
+                                     {"12.2 a tile without conflicts", check_place_in_tile},
+                                     {"12.3 a histogram", check_histogram}};
+
+int main(void) { return run_chapter("12_gpu_kernels", example, exercises); }

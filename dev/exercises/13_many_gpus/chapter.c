@@ -180,12 +180,13 @@ static void check_wait(Test *t) {
     }
 }
 
-int main(void) {
+static void example(void) {
     ring_example();
     zero_example();
-    printf("\nExercises, in dev/exercises/13_many_gpus/exercises.h\n");
-    exercise("13.1 recursive halving", check_halving);
-    exercise("13.2 the smallest stage that fits", check_smallest_stage);
-    exercise("13.3 what the backward pass does not hide", check_wait);
-    return 0;
 }
+
+static const Exercise exercises[] = {{"13.1 recursive halving", check_halving},
+                                     {"13.2 the smallest stage that fits", check_smallest_stage},
+                                     {"13.3 what the backward pass does not hide", check_wait}};
+
+int main(void) { return run_chapter("13_many_gpus", example, exercises); }

@@ -1,6 +1,4 @@
 // Exercises of chapter 13, many GPUs. Write the bodies; `make chapter-13` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 13.1 Recursive halving: a reduce-scatter of R ranks, a power of two, in log2(R) turns instead of R - 1. Each rank has
 // R parts, as in the ring. In turn 0 the ranks are one group. A rank's partner is R / 2 away, in the other half of the

@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 13.
-#include <math.h>
-#include <stdint.h>
 
 static void halving_turn(int rank, int turn, int R, int *partner, int *first, int *count) {
     *count = R >> (turn + 1);

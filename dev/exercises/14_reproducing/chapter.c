@@ -140,16 +140,17 @@ static void check_find_text(Test *t) {
     dataloader_close(&loader);
 }
 
-int main(void) {
+static void example(void) {
     ModelConfig config = model_124M();
     print_flops(&config);
     print_time(&config, 1);
     print_time(&config, 8);
     print_rates();
     print_first_loss(&config);
-    printf("\nExercises, in dev/exercises/14_reproducing/exercises.h\n");
-    exercise("14.1 the model for a budget", check_compute_optimal);
-    exercise("14.2 bits for each byte", check_bits_per_byte);
-    exercise("14.3 the text of a step", check_find_text);
-    return 0;
 }
+
+static const Exercise exercises[] = {{"14.1 the model for a budget", check_compute_optimal},
+                                     {"14.2 bits for each byte", check_bits_per_byte},
+                                     {"14.3 the text of a step", check_find_text}};
+
+int main(void) { return run_chapter("14_reproducing", example, exercises); }

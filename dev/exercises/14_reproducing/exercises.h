@@ -1,6 +1,4 @@
 // Exercises of chapter 14, reproducing GPT-2. Write the bodies; `make chapter-14` says which are right.
-#include <math.h>
-#include <stdint.h>
 
 // 14.1 A cluster is yours for some hours. Hoffmann et al. 2022 ("Chinchilla") found that a budget of FLOPs gives the
 // lowest loss with about 20 tokens for each parameter. Count 6 FLOPs for each parameter and token. Each GPU reaches the

@@ -20,10 +20,7 @@ static void example_experts(void) {
     for (int e = 1; e < 3; e++) { out += p[e] * outs[e], dp[e] = outs[e], sum += p[e] * dp[e]; } // dout is 1
     for (int e = 0; e < E; e++) { dlogits[e] = p[e] * (dp[e] - sum); }
     printf("\nexperts 1 and 2 of 0 to 3 are chosen: out %.4f\n", (double)out);
-    print_row("p", p, E);
-    print_row("outs", outs, E);
-    print_row("dp", dp, E);
-    print_row("dlogits", dlogits, E);
+    print_row("p", p, E), print_row("outs", outs, E), print_row("dp", dp, E), print_row("dlogits", dlogits, E);
 }
 
 // The last query of a sequence of one head, with the keys first .. end-1, as the trainer's attention computes it. The
@@ -69,18 +66,6 @@ static void example(void) {
 
 enum { EXPERTS = 6, WIDTH = 5, KEYS = 23, HEAD = 16, ROWS = 4, C = 7, RANK = 2, OC = 6 };
 
-// Central differences in double of a loss of numbers[n]: slopes[i] for each. They are right to 1e-8 here.
-static void slopes_of(float *slopes, double *numbers, int n, double (*loss)(const double *)) {
-    for (int i = 0; i < n; i++) {
-        const double h = 1e-5, before = numbers[i];
-        numbers[i] = before + h;
-        double above = loss(numbers);
-        numbers[i] = before - h;
-        slopes[i] = (float)((above - loss(numbers)) / (2.0 * h));
-        numbers[i] = before;
-    }
-}
-
 static const int is_chosen[EXPERTS] = {0, 1, 0, 1, 1, 0};
 static float experts_dout[WIDTH];
 
@@ -104,10 +89,10 @@ static void check_experts(Test *t) {
     float x[N], p[EXPERTS], slopes[N], got[N];
     double numbers[N], sum = 0.0;
     random_floats(x, N, 15, 1), random_floats(experts_dout, WIDTH, 15, 2);
-    for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
+    as_doubles(numbers, x, N);
     for (int e = 0; e < EXPERTS; e++) { sum += exp(numbers[e]); }
     for (int e = 0; e < EXPERTS; e++) { p[e] = (float)(exp(numbers[e]) / sum); }
-    slopes_of(slopes, numbers, N, experts_loss);
+    slopes_of(slopes, numbers, N, 1e-5, experts_loss); // right to 1e-8
     experts_backward(got, got + EXPERTS, experts_dout, p, is_chosen, x + EXPERTS, EXPERTS, WIDTH);
     check_close(t, "dlogits", got, slopes, EXPERTS, SHORT_SUM_ERROR, 0.0);
     check_close(t, "douts", got + EXPERTS, slopes + EXPERTS, EXPERTS * WIDTH, SHORT_SUM_ERROR, 0.0);
@@ -152,17 +137,14 @@ static void check_lora(Test *t) {
     float x[N], slopes[N], got[N];
     double numbers[N];
     random_floats(x, N, 15, 6), random_floats(lora_x, ROWS * C, 15, 7), random_floats(lora_dy, ROWS * OC, 15, 8);
-    for (int i = 0; i < N; i++) { numbers[i] = (double)x[i]; }
-    slopes_of(slopes, numbers, N, lora_loss);
+    as_doubles(numbers, x, N);
+    slopes_of(slopes, numbers, N, 1e-5, lora_loss);
     lora_backward(got, got + RANK * C, lora_dy, lora_x, x, x + RANK * C, ROWS, C, RANK, OC);
     check_close(t, "dA and dB", got, slopes, N, 4.0 * SHORT_SUM_ERROR, 0.0); // sums of sums, up to 28 products of three
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/15_next/exercises.h\n");
-    exercise("15.1 the gradient of a router", check_experts);
-    exercise("15.2 attention in two parts", check_parts);
-    exercise("15.3 the gradients of LoRA", check_lora);
-    return 0;
-}
+static const Exercise exercises[] = {{"15.1 the gradient of a router", check_experts},
+                                     {"15.2 attention in two parts", check_parts},
+                                     {"15.3 the gradients of LoRA", check_lora}};
+
+int main(void) { return run_chapter("15_next", example, exercises); }

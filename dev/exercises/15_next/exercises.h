@@ -1,5 +1,4 @@
 // Exercises of chapter 15, what would come next. Write the bodies; `make chapter-15` says which are right.
-#include <math.h>
 
 // 15.1 The backward of a mixture of experts for one token: out = sum over chosen e of p[e] outs[e], p = softmax(logits)
 // over all E experts. Writes dlogits (E) and douts (E,C), of experts that were not chosen 0. is_chosen (E), dout (C),

@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 15.
-#include <math.h>
 
 // dp[e] is a dot product for a chosen expert and 0 for the others; then the softmax's gradient, p (dp - sum of p dp).
 static void experts_backward(float *dlogits, float *douts, const float *dout, const float *p, const int *is_chosen,

@@ -14,13 +14,8 @@ static void example_rmsnorm(void) {
     cpu_rmsnorm_backward(dx, dweight, dout, x, &rstd, weight, 1, C);
     for (int c = 0; c < C; c++) { n[c] = x[c] * rstd; }
     printf("RMSNorm: rstd %.4f\n", (double)rstd);
-    print_row("x", x, C);
-    print_row("n", n, C);
-    print_row("weight", weight, C);
-    print_row("out", out, C);
-    print_row("dout", dout, C);
-    print_row("dx", dx, C);
-    print_row("dweight", dweight, C);
+    print_row("x", x, C), print_row("n", n, C), print_row("weight", weight, C), print_row("out", out, C);
+    print_row("dout", dout, C), print_row("dx", dx, C), print_row("dweight", dweight, C);
 }
 
 // What is 0 but for rounding becomes 0.
@@ -47,9 +42,7 @@ static void example_rope(int first) {
             for (int c = 0; c < HS; c++) { sum += (double)qkv[i][c] * (double)qkv[j][HS + c]; }
             shown[HS + j] = tidy(sum);
         }
-        char name[12];
-        snprintf(name, sizeof(name), "q[%d]", i);
-        print_row(name, shown, HS + i + 1);
+        print_numbered("q", i, shown, HS + i + 1);
     }
 }
 
@@ -104,10 +97,7 @@ static void example_swiglu(void) {
     cpu_swiglu_forward(out, fc, 1, F);
     cpu_swiglu_backward(dfc, fc, dout, 1, F);
     printf("\nSwiGLU: up = 4, dout = 1\n");
-    print_row("gate", fc, F);
-    print_row("out", out, F);
-    print_row("dgate", dfc, F);
-    print_row("dup", dfc + F, F);
+    print_row("gate", fc, F), print_row("out", out, F), print_row("dgate", dfc, F), print_row("dup", dfc + F, F);
 }
 
 // Prints what a model is made of, the KiB of its cache for a token in bf16, with KV heads and with NH, and the
@@ -138,107 +128,90 @@ static void example(void) {
 
 enum { HEAD = 64, WIDE = 96, ROWS = 5, NH = 6, KV = 2, HS = 4, C = NH * HS, GROUPED = C + 2 * KV * HS };
 
+static float head_angles[HEAD], head_dout[HEAD];
+
 // A loss: the rotated head's numbers, each with a weight of its own. The head of keys is not looked at.
-static double rope_loss(const float *x, const float *angles, const float *dout) {
+static double rope_loss(const double *x) {
     float qkv[3 * HEAD] = {0};
     double loss = 0.0;
-    memcpy(qkv, x, HEAD * sizeof(float));
-    cpu_rope_forward(qkv, angles, 1, 1, 1, 1, HEAD);
-    for (int i = 0; i < HEAD; i++) { loss += (double)qkv[i] * (double)dout[i]; }
+    for (int i = 0; i < HEAD; i++) { qkv[i] = (float)x[i]; }
+    cpu_rope_forward(qkv, head_angles, 1, 1, 1, 1, HEAD);
+    for (int i = 0; i < HEAD; i++) { loss += (double)qkv[i] * (double)head_dout[i]; }
     return loss;
 }
 
 // The loss is linear, so that a central difference with h = 1 is exact, but for the roundings: a step changes two
 // numbers below 6 in the forward, each off by 1.5 half epsilons of their parts, twice, times a weight below 4.
 static void check_rope(Test *t) {
-    float angles[HEAD], x[HEAD], dx[HEAD], slopes[HEAD];
+    float x[HEAD], dx[HEAD], slopes[HEAD];
+    double numbers[HEAD];
     random_floats(x, HEAD, 16, 1), random_floats(dx, HEAD, 16, 2);
+    memcpy(head_dout, dx, sizeof(dx));
     for (int j = 0; j < HEAD / 2; j++) {
         double angle = 100.0 * pow(5e5, -2.0 * j / HEAD);
-        angles[2 * j] = (float)cos(angle), angles[2 * j + 1] = (float)sin(angle);
+        head_angles[2 * j] = (float)cos(angle), head_angles[2 * j + 1] = (float)sin(angle);
     }
-    for (int i = 0; i < HEAD; i++) {
-        float before = x[i];
-        x[i] = before + 1.0f;
-        double above = rope_loss(x, angles, dx);
-        x[i] = before - 1.0f;
-        slopes[i] = (float)((above - rope_loss(x, angles, dx)) / 2.0);
-        x[i] = before;
-    }
-    rope_head_backward(dx, angles, HEAD);
+    as_doubles(numbers, x, HEAD);
+    slopes_of(slopes, numbers, HEAD, 1.0, rope_loss);
+    rope_head_backward(dx, head_angles, HEAD);
     check_close(t, "dx", dx, slopes, HEAD, 2 * 6 * 4 * 1.5 * (double)FLT_EPSILON, 0.0);
 }
 
 #define EPSILON 0.1 // so large that leaving it out shows
 
-static double rmsnorm_loss(const double *x, const double *weight, const float *dout) {
+static float row_dout[WIDE];
+
+// numbers: x, then the weight.
+static double rmsnorm_loss(const double *numbers) {
+    const double *x = numbers, *weight = numbers + WIDE;
     double squares = 0.0, loss = 0.0;
     for (int c = 0; c < WIDE; c++) { squares += x[c] * x[c]; }
-    for (int c = 0; c < WIDE; c++) { loss += x[c] / sqrt(squares / WIDE + EPSILON) * weight[c] * (double)dout[c]; }
+    for (int c = 0; c < WIDE; c++) { loss += x[c] / sqrt(squares / WIDE + EPSILON) * weight[c] * (double)row_dout[c]; }
     return loss;
-}
-
-// (f(x + h) - f(x - h)) / 2h with respect to one of its numbers.
-static float rmsnorm_slope(double *number, const double *x, const double *weight, const float *dout) {
-    const double h = 1e-5, before = *number;
-    *number = before + h;
-    double above = rmsnorm_loss(x, weight, dout);
-    *number = before - h;
-    double slope = (above - rmsnorm_loss(x, weight, dout)) / (2.0 * h);
-    *number = before;
-    return (float)slope;
 }
 
 // Central differences in double are right to 1e-9 here. A float sum of WIDE terms is off by WIDE half epsilons.
 static void check_rmsnorm(Test *t) {
-    float x[WIDE], weight[WIDE], dout[WIDE], out[WIDE], rstd, dx[WIDE], dweight[WIDE], want_x[WIDE], want_weight[WIDE];
-    double x64[WIDE], weight64[WIDE];
-    random_floats(x, WIDE, 16, 3), random_floats(weight, WIDE, 16, 4), random_floats(dout, WIDE, 16, 5);
-    for (int c = 0; c < WIDE; c++) { x64[c] = (double)x[c], weight64[c] = (double)weight[c]; }
-    for (int c = 0; c < WIDE; c++) {
-        want_x[c] = rmsnorm_slope(&x64[c], x64, weight64, dout);
-        want_weight[c] = rmsnorm_slope(&weight64[c], x64, weight64, dout);
-    }
+    float x[2 * WIDE], *weight = x + WIDE, out[WIDE], rstd, got[2 * WIDE], slopes[2 * WIDE];
+    double numbers[2 * WIDE];
+    random_floats(x, 2 * WIDE, 16, 3), random_floats(row_dout, WIDE, 16, 5);
+    as_doubles(numbers, x, 2 * WIDE);
+    slopes_of(slopes, numbers, 2 * WIDE, 1e-5, rmsnorm_loss);
     cpu_rmsnorm_forward(out, &rstd, x, weight, 1, WIDE, (float)EPSILON);
-    rmsnorm_row_backward(dx, dweight, dout, x, rstd, weight, WIDE);
-    check_close(t, "dx", dx, want_x, WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0); // the values stay below 8
-    check_close(t, "dweight", dweight, want_weight, WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0);
+    rmsnorm_row_backward(got, got + WIDE, row_dout, x, rstd, weight, WIDE);
+    // The values stay below 8.
+    check_close(t, "dx and dweight", got, slopes, 2 * WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0);
 }
 
+static float grouped_dout[ROWS * C];
+
 // A loss: attention's outputs, each with a weight of its own.
-static float grouped_loss(const float *grouped, const float *dout) {
-    float out[ROWS * C], lse[NH * ROWS];
+static double grouped_loss(const double *numbers) {
+    float grouped[ROWS * GROUPED], out[ROWS * C], lse[NH * ROWS];
     double loss = 0.0;
+    for (int i = 0; i < ROWS * GROUPED; i++) { grouped[i] = (float)numbers[i]; }
     cpu_grouped_attention_forward(out, lse, grouped, 1, ROWS, NH, KV, HS);
-    for (int i = 0; i < ROWS * C; i++) { loss += (double)out[i] * (double)dout[i]; }
-    return (float)loss;
+    for (int i = 0; i < ROWS * C; i++) { loss += (double)out[i] * (double)grouped_dout[i]; }
+    return loss;
 }
 
 static void check_groups(Test *t) {
     float grouped[ROWS * GROUPED], dgrouped[ROWS * GROUPED] = {0}, qkv[ROWS * 3 * C], dqkv[ROWS * 3 * C] = {0};
-    float out[ROWS * C], lse[NH * ROWS], dout[ROWS * C], slopes[ROWS * GROUPED];
+    float out[ROWS * C], lse[NH * ROWS], *dout = grouped_dout, slopes[ROWS * GROUPED];
+    double numbers[ROWS * GROUPED];
     random_floats(grouped, ROWS * GROUPED, 16, 6), random_floats(dout, ROWS * C, 16, 7);
     copy_heads(qkv, grouped, ROWS, NH, KV, HS);
     cpu_attention_forward(out, lse, qkv, 1, ROWS, C, NH);
     cpu_attention_backward(dqkv, dout, qkv, out, lse, 1, ROWS, C, NH);
     copy_heads_backward(dgrouped, dqkv, ROWS, NH, KV, HS);
-    for (int i = 0; i < ROWS * GROUPED; i++) {
-        const float h = 1.0f / 64, before = grouped[i];
-        grouped[i] = before + h;
-        float above = grouped_loss(grouped, dout);
-        grouped[i] = before - h;
-        slopes[i] = (above - grouped_loss(grouped, dout)) / (2.0f * h);
-        grouped[i] = before;
-    }
-    // h^2/6 = 4e-5 times third derivatives of up to 20; losses near 30 are rounded by 2e-6, over 2 h = 1/32.
+    as_doubles(numbers, grouped, ROWS * GROUPED);
+    slopes_of(slopes, numbers, ROWS * GROUPED, 1.0 / 64, grouped_loss);
+    // h^2/6 = 4e-5 times third derivatives of up to 20; the outputs' float errors make 2e-6, over 2 h = 1/32.
     check_close(t, "dgrouped", dgrouped, slopes, ROWS * GROUPED, 1e-3, 0.0);
 }
 
-int main(void) {
-    example();
-    printf("\nExercises, in dev/exercises/16_llama3/exercises.h\n");
-    exercise("16.1 the backward of RoPE", check_rope);
-    exercise("16.2 the backward of RMSNorm", check_rmsnorm);
-    exercise("16.3 the sum over a group", check_groups);
-    return 0;
-}
+static const Exercise exercises[] = {{"16.1 the backward of RoPE", check_rope},
+                                     {"16.2 the backward of RMSNorm", check_rmsnorm},
+                                     {"16.3 the sum over a group", check_groups}};
+
+int main(void) { return run_chapter("16_llama3", example, exercises); }

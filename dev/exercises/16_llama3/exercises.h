@@ -1,5 +1,4 @@
 // Exercises of chapter 16, Llama 3. Write the bodies; `make chapter-16` says which are right.
-#include <string.h>
 
 // 16.1 The backward of RoPE for one head at one position, in place: dx (HS) holds the gradient of the rotated numbers
 // and becomes the gradient of the numbers before. angles (HS/2,2): cosine and sine of each pair j and j + HS/2.

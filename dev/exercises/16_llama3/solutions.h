@@ -1,5 +1,4 @@
 // Solutions of the exercises of chapter 16.
-#include <string.h>
 
 // The matrix of a rotation, transposed, rotates back.
 static void rope_head_backward(float *dx, const float *angles, int HS) {

@@ -283,15 +283,16 @@ static void check_merge(Test *t) {
     }
 }
 
-int main(void) {
+static void example(void) {
     multiply_example();
     vocabulary_example();
     pipeline_example();
     context_example();
     bytes_example();
-    printf("\nExercises, in dev/exercises/17_grid/exercises.h\n");
-    exercise("17.1 one forward, one backward", check_order);
-    exercise("17.2 a split MLP", check_split);
-    exercise("17.3 two parts of a softmax", check_merge);
-    return 0;
 }
+
+static const Exercise exercises[] = {{"17.1 one forward, one backward", check_order},
+                                     {"17.2 a split MLP", check_split},
+                                     {"17.3 two parts of a softmax", check_merge}};
+
+int main(void) { return run_chapter("17_grid", example, exercises); }

@@ -1,6 +1,4 @@
 // Exercises of chapter 17, the grid. Write the bodies; `make chapter-17` says which are right.
-#include <math.h>
-#include <stdbool.h>
 
 // What a stage of a pipeline computes: the forward or the backward of a micro-batch.
 typedef struct {

@@ -1,6 +1,4 @@
 // Solutions of the exercises of chapter 17.
-#include <math.h>
-#include <stdbool.h>
 
 typedef struct {
     bool backward;
