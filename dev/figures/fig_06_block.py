@@ -1,7 +1,7 @@
 """Figure of chapter 6: the two halves of a block beside the residual stream, and GELU with its slope."""
 import math
 
-from svg import arrow, document, line, lines, rect, text
+from svg import arrow, document, line, lines, path, rect, text
 
 STREAM, TOP, WIDTH, GAP = 190, 84, 58, 6
 HALVES = (("ln1 C", "qkv 3C", "attention C", "attproj C"), ("ln2 C", "fc 4C", "gelu 4C", "fcproj C"))
@@ -22,9 +22,7 @@ def half(x, names, weights):
 
 
 def curve(function, dashes=""):
-    points = [(X0 + SCALE * x / 10, Y0 - SCALE * function(x / 10)) for x in range(-30, 31)]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    return f'<path class="line" d="M{path}"{dashes}/>'
+    return path([(X0 + SCALE * x / 10, Y0 - SCALE * function(x / 10)) for x in range(-30, 31)], dashes)
 
 
 def gelu(x):

@@ -1,7 +1,7 @@
 """Figure of chapter 8: the error of a finite difference over its step, for x^3 at 1.7, by the chapter's formulas."""
 import math
 
-from svg import curve, document, line, lines, text
+from svg import axes, curve, document, lines, text
 
 X = 1.7
 VALUE, SLOPE2, SLOPE3 = X ** 3, 6 * X, 6.0  # the function, its second and third derivative
@@ -28,18 +28,12 @@ def drawn(error, colour):
 
 
 def picture():
-    bottom = TOP + HEIGHT
-    parts = [text(24, 28, "How wrong is a finite difference?", "title"), line(LEFT, TOP - 8, LEFT, bottom),
-             line(LEFT, bottom, LEFT + WIDTH, bottom)]
-    parts += [text(LEFT - 6, TOP + 5 + HEIGHT * power / SMALLEST, f"1e{power}" if power else "1", "end")
-              for power in range(0, SMALLEST - 1, -3)]
-    parts += [text(LEFT + WIDTH * bits / BITS, bottom + 20, f"2^-{bits}" if bits else "h = 1", "middle")
-              for bits in range(0, BITS + 1, 6)]
-    parts += [drawn(lambda h: central(h, FLOAT), "a"), drawn(one_sided, "c"),
-              drawn(lambda h: central(h, DOUBLE), "b")]
-    parts += [text(LEFT + 352, TOP + 12, "central, float"),
-              text(LEFT + 340, TOP + 74, "one-sided, double"),
-              text(LEFT + 120, TOP + 190, "central, double")]
-    parts += lines(LEFT + WIDTH + 24, TOP + 40, "From the left: the curve", "of the function counts", "less and less.",
-                   "", "To the right: rounding,", "divided by an ever", "smaller step, grows.")
+    steps = [(bits / BITS, f"2^-{bits}" if bits else "h = 1") for bits in range(0, BITS + 1, 6)]
+    errors = [(1 - power / SMALLEST, f"1e{power}" if power else "1") for power in range(0, SMALLEST - 1, -3)]
+    parts = [text(24, 28, "How wrong is a finite difference?", "title"), *axes(LEFT, TOP, WIDTH, HEIGHT, steps, errors),
+             drawn(lambda h: central(h, FLOAT), "a"), drawn(one_sided, "c"), drawn(lambda h: central(h, DOUBLE), "b"),
+             text(LEFT + 352, TOP + 12, "central, float"), text(LEFT + 340, TOP + 74, "one-sided, double"),
+             text(LEFT + 120, TOP + 190, "central, double"),
+             *lines(LEFT + WIDTH + 24, TOP + 40, "From the left: the curve", "of the function counts", "less and less.",
+                    "", "To the right: rounding,", "divided by an ever", "smaller step, grows.")]
     return document("The error of a finite difference", 760, 296, parts)

@@ -4,7 +4,7 @@ The right panel has the numbers of the chapter's example: gradients of 1, with o
 """
 import math
 
-from svg import curve, document, line, lines, text
+from svg import axes, curve, document, lines, text
 
 WARMUP, TOTAL = 10, 100
 SHAPES = (("cosine", "a", lambda x: 0.5 * (1 + math.cos(math.pi * x)), 1),
@@ -31,10 +31,8 @@ def moves(spike):
 
 
 def panel(x, title, y_label, x_labels):
-    right, bottom = x + WIDTH, TOP + HEIGHT
-    parts = [text(x, 28, title, "title"), line(x, TOP - 8, x, bottom), line(x, bottom, right, bottom),
-             text(x - 6, TOP + 12, y_label, "end"), text(x - 6, bottom, "0", "end")]
-    return parts + [text(x + at * WIDTH, bottom + 20, label, "middle") for at, label in x_labels]
+    return [text(x, 28, title, "title"),
+            *axes(x, TOP, WIDTH, HEIGHT, x_labels, ((0, "0"), (1 - 8 / HEIGHT, y_label)))]
 
 
 def schedules(x):
@@ -46,7 +44,7 @@ def schedules(x):
 
 
 def spike(x):
-    parts = panel(x, "A spike of 100 among gradients of 1", "lr", ((0, "update 90"), (11 / 130, ""), (1, "220")))
+    parts = panel(x, "A spike of 100 among gradients of 1", "lr", ((0, "update 90"), (1, "220")))
     for height, colour in ((1.0, "b"), (100.0, "a")):
         steps = list(moves(height))[89:]
         parts.append(curve([(x + WIDTH * i / (len(steps) - 1), TOP + 8 + (HEIGHT - 8) * (1 - step))

@@ -1,5 +1,5 @@
 """Figure of chapter 10: the bits of the formats, what they reach, and how far apart their numbers are at 1."""
-from svg import document, rect, text
+from svg import document, key, rect, text
 
 BIT, LEFT, TOP, APART = 14, 80, 62, 44
 FORMATS = (  # name, bits of exponent and mantissa, the largest number, the smallest normal one, where it is used
@@ -24,5 +24,5 @@ def picture():
     y = TOP + APART * len(FORMATS) + 2
     for x, colour, words in ((LEFT, "c", "sign"), (LEFT + 84, "a", "exponent: how far the numbers reach"),
                              (LEFT + 376, "b", "mantissa: how close they lie")):
-        parts += [rect(x, y, 12, 12, colour), text(x + 18, y + 11, words)]
+        parts += key(x, y, colour, words)
     return document("The bits of fp32, bf16, e5m2 and e4m3", 790, TOP + APART * len(FORMATS) + 30, parts)

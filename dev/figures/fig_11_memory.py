@@ -2,7 +2,7 @@
 
 The right panel: 8 x 1,024 tokens on a GPU, 18 bytes a parameter, and what the backward pass needs of the activations.
 """
-from svg import document, line, rect, text
+from svg import bar, document, key, line, rect, text
 
 C, NH, L, N = 768, 12, 12, 8 * 1024
 PARAMETERS = 124475904
@@ -37,13 +37,11 @@ def levels(x):
     parts = [text(x, 28, "GPT-2 124M, 8 x 1,024 tokens, bf16", "title")]
     weights, scale = 18 * PARAMETERS / 2 ** 30, 74
     for level in range(4):
-        y, most = TOP + 48 * level, weights + kept(level)
-        parts += [text(x + 14, y + 22, f"-r {level}", "middle"), rect(x + 36, y, round(scale * weights, 1), 32, "a"),
-                  rect(round(x + 36 + scale * weights, 1), y, round(scale * kept(level), 1), 32, "b"),
-                  text(round(x + 42 + scale * most), y + 21, f"{most:.1f} GiB")]
+        y, sizes = TOP + 6 + 48 * level, ((weights, "a"), (kept(level), "b"))
+        parts += [text(x + 14, y + 15, f"-r {level}", "middle"),
+                  *bar(x + 36, y, scale, sizes, f"{weights + kept(level):.1f} GiB")]
     y = TOP + HEIGHT + 10
-    return parts + [rect(x + 36, y, 12, 12, "a"), text(x + 54, y + 11, "18 bytes a parameter"),
-                    rect(x + 216, y, 12, 12, "b"), text(x + 234, y + 11, "activations kept")]
+    return [*parts, *key(x + 36, y, "a", "18 bytes a parameter"), *key(x + 216, y, "b", "activations kept")]
 
 
 def picture():

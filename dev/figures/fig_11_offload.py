@@ -1,5 +1,5 @@
 """Figure of chapter 11: three streams of an update whose arrays wait on the host; where the bytes of an 8B lie."""
-from svg import document, lines, rect, text
+from svg import bar, document, key, lines, rect, text
 
 LEFT, TOP, WIDTH = 150, 74, 84  # where the streams begin, and the width of a chunk
 CHUNKS = 6
@@ -10,7 +10,8 @@ PLACES = (("all on the GPU", (16.1, 32.1, 32.1, 64.2), (0, 0, 0, 0)),
           ("gradients, too", (16.1, 3.8, 0, 0), (0, 32.1, 32.1, 64.2)),
           ("moments in bf16", (16.1, 3.8, 0, 0), (0, 32.1, 32.1, 32.1)),
           ("parameters, too", (1.9, 3.8, 0, 0), (16.1, 32.1, 32.1, 32.1)))
-KINDS = (("parameters, or slots for them", "a"), ("gradients", "b"), ("master copy", "c"), ("m and v", "matrix"))
+KINDS = ("parameters, or slots for them", "gradients", "master copy", "m and v")
+COLOURS_OF_KINDS = ("a", "b", "c", "matrix")
 SCALE = 1.9  # pixels of a GB
 LIMIT = 24
 
@@ -38,12 +39,9 @@ def memory():
         y = 296 + 30 * row
         parts.append(text(24, y + 15, name))
         for x, sizes in zip((LEFT, host), places):
-            for size, (_, colour) in zip(sizes, KINDS):
-                parts += [rect(round(x, 1), y, round(size * SCALE, 1), 20, colour)] if size else []
-                x += size * SCALE
-            parts.append(text(round(x + 6), y + 15, f"{sum(sizes):.0f}"))
-    for (words, colour), x in zip(KINDS, (0, 226, 322, 436)):
-        parts += [rect(LEFT + x, 468, 14, 14, colour), text(LEFT + x + 20, 480, words)]
+            parts += bar(x, y, SCALE, zip(sizes, COLOURS_OF_KINDS), f"{sum(sizes):.0f}")
+    for words, colour, x in zip(KINDS, COLOURS_OF_KINDS, (0, 226, 322, 436)):
+        parts += key(LEFT + x, 468, colour, words)
     return parts
 
 

@@ -1,5 +1,5 @@
 """Figure of chapter 13: how buckets travel behind the computation, and what each stage keeps on a rank."""
-from svg import document, lines, rect, text
+from svg import bar, document, key, lines, rect, text
 
 LEFT, COMPUTE, SEND = 150, 84, 138  # where the two streams are drawn
 BACKWARD, GRADIENT, REST, UPDATE, GATHER, FORWARD = 76, 50, 70, 12, 25, 38  # widths, which stand for times
@@ -53,15 +53,11 @@ def streams():
 def memory():
     parts = [text(24, 226, "GPT-2 124M on 8 ranks: MB on each", "title")]
     for stage, sizes in enumerate(STAGES):
-        x, y = LEFT, 246 + 30 * stage
-        parts.append(text(24, y + 15, f"stage {stage}"))
-        for size, name in zip(sizes, NAMES):
-            parts += [rect(round(x, 1), y, round(size / 4, 1), 20, name)] if size else []
-            x += size / 4
-        parts.append(text(round(x + 8), y + 15, f"{sum(sizes):.0f}"))
+        y = 246 + 30 * stage
+        parts += [text(24, y + 15, f"stage {stage}"), *bar(LEFT, y, 1 / 4, zip(sizes, NAMES), f"{sum(sizes):.0f}")]
     keys = (("parameters", 0), ("gradients", 120), ("moments, master copy", 230), ("room for buckets", 424))
     for (words, x), name in zip(keys, NAMES):
-        parts += [rect(LEFT + x, 372, 14, 14, name), text(LEFT + x + 20, 384, words)]
+        parts += key(LEFT + x, 372, name, words)
     return parts
 
 

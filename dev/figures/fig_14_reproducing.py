@@ -1,7 +1,7 @@
 """Figure of chapter 14: the learning rate of the recipe, and what a loss says."""
 import math
 
-from svg import arrow, document, line, lines, text
+from svg import axes, document, line, lines, path, text
 
 STEPS, WARMUP, PEAK = 18865, 700, 6e-4
 LEFT, BOTTOM, WIDTH, HEIGHT = 70, 330, 330, 240  # of the curve
@@ -19,14 +19,11 @@ def rate(step):
 def schedule():
     steps = [0, WARMUP - 1, *range(1000, STEPS, 400), STEPS]
     points = [(LEFT + WIDTH * step / STEPS, BOTTOM - HEIGHT * rate(step) / PEAK) for step in steps]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    middle = round(LEFT + WIDTH * 9782 / STEPS, 1)  # half of the decay
-    return [text(24, 32, "Learning rate", "title"), arrow(LEFT, BOTTOM, LEFT + WIDTH + 24, BOTTOM),
-            arrow(LEFT, BOTTOM, LEFT, BOTTOM - HEIGHT - 24), f'<path class="line" d="M{path}"/>',
-            text(LEFT - 8, BOTTOM - HEIGHT + 4, "6e-4", "end"), text(LEFT - 8, BOTTOM - HEIGHT / 2 + 4, "3e-4", "end"),
-            text(LEFT - 8, BOTTOM + 4, "0", "end"), text(middle, BOTTOM + 20, "9,782", "middle"),
-            line(middle, BOTTOM, middle, BOTTOM - 5), text(LEFT + WIDTH, BOTTOM + 20, "18,865 steps", "middle"),
-            *lines(LEFT + 24, BOTTOM - 60, "700 steps", "of warm-up")]
+    half_of_decay = 9782
+    return [text(24, 32, "Learning rate", "title"), path(points),
+            *lines(LEFT + 24, BOTTOM - 60, "700 steps", "of warm-up"),
+            *axes(LEFT, BOTTOM - HEIGHT, WIDTH, HEIGHT, ((half_of_decay / STEPS, "9,782"), (1, "18,865 steps")),
+                  ((0, "0"), (0.5, "3e-4"), (1, "6e-4")))]
 
 
 # Loss, what it means, and how many pixels the words are moved so that they do not meet.

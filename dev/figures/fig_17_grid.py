@@ -2,7 +2,7 @@
 import os
 import re
 
-from svg import document, rect, text
+from svg import bar, document, key, rect, text
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CUTS, SIDE = 4, 76                         # ranks of the small pictures, and the side of a square there
@@ -57,17 +57,14 @@ def bars():
     table = rows()
     end = TOP + ROW * len(table)
     for i, (words, cells) in enumerate(table):
-        x, y = LEFT, TOP + ROW * i
-        parts.append(text(24, y + 15, NAMES[words]))
-        for size, (_, name) in zip(cells, KINDS):
-            parts.append(rect(round(x, 1), y, round(size * SCALE, 1), 20, name))
-            x += size * SCALE
-        parts += [text(round(x + 8), y + 15, f"{cells[4]:.1f}"), text(816, y + 15, f"{cells[5]:.1f}", "end")]
+        y, sizes = TOP + ROW * i, [(size, name) for size, (_, name) in zip(cells, KINDS)]
+        parts += [text(24, y + 15, NAMES[words]), *bar(LEFT, y, SCALE, sizes, f"{cells[4]:.1f}"),
+                  text(816, y + 15, f"{cells[5]:.1f}", "end")]
     x = round(LEFT + CARD * SCALE, 1)
     parts += [f'<path class="line" stroke-dasharray="5 4" d="M{x} {TOP - 8}V{end}"/>',
               text(x + 6, end - 2, f"an H100 has {CARD} GiB", "small")]
     for i, (words, name) in enumerate(KINDS):
-        parts += [rect(LEFT + 110 * i, end + 16, 14, 14, name), text(LEFT + 110 * i + 20, end + 28, words)]
+        parts += key(LEFT + 110 * i, end + 16, name, words)
     return parts
 
 

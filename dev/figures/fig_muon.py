@@ -4,7 +4,7 @@
 """
 import math
 
-from svg import curve, document, line, text
+from svg import axes, curve, document, text
 
 A, B, C = 3.4445, -4.7750, 2.0315  # of llmc/model/muon.h
 ROUNDS = 5
@@ -28,11 +28,9 @@ def after(s, rounds, one_round=round_of_muon):
 
 def panel(x, title, labels):
     """Axes: a singular value before, to the right, and after some rounds, upwards. labels: (0 to 1, words)."""
-    bottom, one = TOP + HEIGHT, TOP + HEIGHT * (1 - 1 / HIGHEST)
-    parts = [text(x, 28, title, "title"), line(x, TOP - 8, x, bottom), line(x, bottom, x + WIDTH, bottom),
-             text(x - 6, bottom, "0", "end"), text(x - 6, round(one + 4), "1", "end"),
-             f'<path class="grid" d="M{x} {one:.1f}H{x + WIDTH}"/>']
-    return parts + [text(x + at * WIDTH, bottom + 20, words, "middle") for at, words in labels]
+    one = TOP + HEIGHT * (1 - 1 / HIGHEST)
+    return [text(x, 28, title, "title"), *axes(x, TOP, WIDTH, HEIGHT, labels, ((0, "0"), (1 / HIGHEST, "1"))),
+            f'<path class="grid" d="M{x} {one:.1f}H{x + WIDTH}"/>']
 
 
 def plot(x, function, argument, name):

@@ -40,6 +40,33 @@ def arrow(x1, y1, x2, y2):
     return line(x1, y1, back_x, back_y) + f'<path class="head" d="{head}"/>'
 
 
+def key(x, y, name, words):
+    """What a colour means."""
+    return [rect(x, y, 14, 14, name), text(x + 20, y + 12, words)]
+
+
+def bar(x, y, scale, sizes, words):
+    """Pieces side by side, and words after the last one. sizes: (number, class); scale: pixels of 1."""
+    parts = []
+    for size, name in sizes:
+        parts += [rect(round(x, 1), y, round(size * scale, 1), 20, name)] if size else []
+        x += size * scale
+    return [*parts, text(round(x + 8), y + 15, words)]
+
+
+def axes(x, y, width, height, across, up):
+    """Two axes from (x, y + height) on, with labels: (place from 0 to 1, words)."""
+    bottom = y + height
+    return [line(x, y - 8, x, bottom), line(x, bottom, x + width, bottom),
+            *[text(round(x + at * width, 1), bottom + 20, words, "middle") for at, words in across],
+            *[text(x - 6, round(bottom + 4 - at * height, 1), words, "end") for at, words in up]]
+
+
+def path(points, dashes=""):
+    """A thin line through points (x, y)."""
+    return f'<path class="line" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in points)}"{dashes}/>'
+
+
 def curve(points, name, width=2):
     """A line through points (x, y), as a filled shape, because the colours are fills. x grows from point to point."""
     sides = []

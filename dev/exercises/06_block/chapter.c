@@ -145,7 +145,7 @@ static void check_mlp_backward(Test *t) {
     cpu_matmul_forward(fc, NULL, ln2, fcw, NULL, N, C, H);
     cpu_gelu_forward(gelu, fc, N * H);
     mlp = (Mlp){N,   C,       H,     mid,   mean, rstd,     ln2,   fc,  gelu, ln2w,
-                 fcw, fcprojw, dln2w, dln2b, dfcw, dfcprojw, dgelu, dfc, dln};
+                fcw, fcprojw, dln2w, dln2b, dfcw, dfcprojw, dgelu, dfc, dln};
     for (int row = 0; row < N; row++) {
         double numbers[C];
         as_doubles(numbers, mid + row * C, C);

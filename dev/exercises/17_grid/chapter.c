@@ -2,8 +2,8 @@
 #include "dev/exercises/chapter.h"
 #include ANSWERS
 
+#include "dev/exercises/pipeline.h"
 #include "llmc/model/context.h"
-#include "llmc/ranks/schedule.h"
 
 // ---- A multiply, split by columns, then by rows ----
 
@@ -52,16 +52,6 @@ static void vocabulary_example(void) {
 
 // ---- Pipelines ----
 
-enum { MOST_STAGES = 8, MOST_MICRO_BATCHES = 32, MOST_CHUNKS = 4 };
-enum { MOST_INSTRUCTIONS = 6 * MOST_MICRO_BATCHES * MOST_CHUNKS };
-
-// Writes the list of a stage, and returns its length.
-static int list_of_stage(PipeInstruction *list, Pipeline p, int stage) {
-    p.stage = stage;
-    pipe_write(&p, list);
-    return pipe_length(&p);
-}
-
 static void print_passes(const Pipeline *p, int stage) {
     PipeInstruction list[MOST_INSTRUCTIONS];
     Pipeline of_stage = *p;
@@ -75,53 +65,8 @@ static void print_passes(const Pipeline *p, int stage) {
     printf("   slots %d\n", pipe_num_slots(&of_stage));
 }
 
-// Holds the time at which the output of a piece, and its gradient, is there for a micro-batch; < 0: not yet.
-typedef struct {
-    double output[MOST_STAGES * MOST_CHUNKS + 1][MOST_MICRO_BATCHES];
-    double grad[MOST_STAGES * MOST_CHUNKS + 1][MOST_MICRO_BATCHES];
-} Arrivals;
-
-// Does one instruction of a stage at time *now. Returns false if it has to wait for another stage. A chunk's forward
-// takes 1, its backward 2, a transfer nothing.
-static bool play_instruction(Arrivals *at, const PipeInstruction *i, int piece, double *now) {
-    double *output = at->output[piece], *grad = at->grad[piece];
-    if (i->action == PIPE_GET_INPUT || i->action == PIPE_GET_GRAD) {
-        bool input = i->action == PIPE_GET_INPUT;
-        double there = input ? at->output[piece - 1][i->micro_batch] : at->grad[piece + 1][i->micro_batch];
-        *now = fmax(*now, there);
-        return there >= 0.0;
-    }
-    if (i->action == PIPE_FORWARD) { *now += 1.0; }
-    if (i->action == PIPE_BACKWARD) { *now += 2.0; }
-    if (i->action == PIPE_PUT_OUTPUT) { output[i->micro_batch] = *now; }
-    if (i->action == PIPE_PUT_GRAD) { grad[i->micro_batch] = *now; }
-    return true;
-}
-
-// Plays the lists of all stages. Returns the part of a step for which a stage is idle.
-static double idle_part(const Pipeline *p) {
-    static PipeInstruction lists[MOST_STAGES][MOST_INSTRUCTIONS];
-    static Arrivals at;
-    int length[MOST_STAGES], done[MOST_STAGES] = {0}, left = 0;
-    double now[MOST_STAGES] = {0}, end = 0.0, work = 3.0 * pipe_num_forwards(p);
-    memset(&at, 0, sizeof(at));
-    for (int piece = 0; piece <= p->stages * p->chunks; piece++) {
-        for (int m = 0; m < p->micro_batches; m++) { at.output[piece][m] = at.grad[piece][m] = -1.0; }
-    }
-    for (int s = 0; s < p->stages; s++) { left += length[s] = list_of_stage(lists[s], *p, s); }
-    for (int before = left + 1; left > 0 && left < before;) {
-        before = left;
-        for (int s = 0; s < p->stages; s++) {
-            for (bool goes_on = true; goes_on && done[s] < length[s];) {
-                const PipeInstruction *i = &lists[s][done[s]];
-                goes_on = play_instruction(&at, i, i->chunk * p->stages + s, &now[s]);
-                if (goes_on) { done[s]++, left--; }
-            }
-            end = fmax(end, now[s]);
-        }
-    }
-    return left > 0 ? NAN : 1.0 - work / end;
-}
+// The part of a step for which a stage is idle.
+static double idle_part(const Pipeline *p) { return 1.0 - 3.0 * pipe_num_forwards(p) / play_pipeline(p, NULL); }
 
 static void pipeline_example(void) {
     const Pipeline small = {PIPE_1F1B, 3, 0, 1, 4};
