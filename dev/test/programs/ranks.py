@@ -90,9 +90,6 @@ class Ranks:
         wait_until(lambda: all(process.poll() is not None for process in self.processes.values()), None,
                    "all ranks have ended")
 
-    def send(self, rank, number):
-        os.kill(self.processes[rank].pid, number)
-
     def kill(self):
         """The end of all, however they are: mpirun is given time to end its own."""
         if self.how == "mpi" and self.processes[0].poll() is None:

@@ -1,4 +1,4 @@
-"""Checkpoints of the CPU trainer, read by the independent readers of formats.py. test_muon.py reads more of them."""
+"""Checkpoints of the CPU trainer, read by the independent readers of formats.py. More: test_practice.py"""
 import numpy as np
 import pytest
 

@@ -29,7 +29,6 @@ def plant(name):
 
 
 def check_outside():
-    """All is as it was."""
     assert {read(os.path.join(OUTSIDE, name)) for name in os.listdir(OUTSIDE)} == {b"precious"}, os.listdir(OUTSIDE)
 
 

@@ -31,7 +31,6 @@ def changed(option, value):
 
 def test_refusals():
     for option, value, says in (("--kv-heads", 3, "3 heads of keys and values: choose --kv-heads that divide heads"),
-                                ("--kv-heads", 8, "8 heads of keys and values: choose --kv-heads"),
                                 ("--channels", 36, "4 heads of size 9, 2 heads of keys and values: rotary"),
                                 ("--channels", 34, "34 channels cannot be divided among 4 heads")):
         for trainer in (LLAMA, GPU):
@@ -56,15 +55,6 @@ def test_models_of_the_other_program():
             trainer.refused(*TEXT, "-e", model, says=["of variant 3, this program computes 0", "3: Llama 3, for t"])
     LLAMA.refused(*run, "-o", gpt2, "--resume", says=["variant 0"])
     cli.CPU.refused(*run, "-o", llama, "--resume", says=["variant 3"])
-
-
-def test_help_is_of_this_program():
-    for trainer, help_text in ((LLAMA, LLAMA.ran("--help", "all")), (GPU, GPU.ran("--help", "all"))):
-        assert f"Usage: {trainer.name} " in help_text and "Trains a Llama 3 model" in help_text, help_text
-        assert "train_gpt2" not in help_text and "recomputes 1: SwiGLU, 2: RMSNorm too" in help_text, help_text
-
-
-# ---- Evaluating and training ----
 
 
 @pytest.mark.parametrize("name", ("g4_untied_bias_hs16", "g3_tied_scaled"))

@@ -10,7 +10,7 @@ import cli
 import grids
 from cli import steps_of, stopped_after, weights_hash
 from gpu_program import GPU, PROGRAM
-from grids import GPT2, LLAMA, MUON, NAMES, UNTIED, T, name_of, options
+from grids import GPT2, LLAMA, MUON, UNTIED, T, name_of, options
 
 KINDS = ["optimizer", "master", "gradients", "residuals", "parameters"]
 STAGE = dict(zip(KINDS, (1, 1, 2, 0, 3)))  # the least on several ranks
@@ -80,11 +80,7 @@ PLANS = [(GPT2, 1, "--offload", "all"), (UNTIED, 1, "--offload", "all", *MUON, "
 LONG_PLANS = [pytest.param(case, marks=pytest.mark.long) for case in PLANS[1:]]
 
 
-def name_of_plan(case):
-    return "_".join([NAMES[id(case[0])], *map(str, case[1:]), "happens"])
-
-
-@pytest.mark.parametrize("case", PLANS[:1] + LONG_PLANS, ids=name_of_plan)
+@pytest.mark.parametrize("case", PLANS[:1] + LONG_PLANS)
 def test_plan_is_what_happens(case):
     """Memory, and what passes between a GPU and its host, and between GPUs. A validation would move more."""
     model, count, *more = case
@@ -98,40 +94,13 @@ def test_plan_is_what_happens(case):
         assert re.search(line, out, re.M).group() == re.search(line, plan, re.M).group(), (plan, out)
 
 
-LLAMA_8B = ["-e", "llama:8B", "-t", 2048, "-d", 2**19, "-r", 3]
-LLAMA_PLAN = grids.planner(PROGRAM, LLAMA)
-
-
-def test_plan_of_8B():
-    """By arithmetic: 4 bytes for a number of fp32, 2 of bf16, for each of 8,030,261,248 parameters."""
-    P, table = 8030261248, {}
-    plan = LLAMA_PLAN.ran(*LLAMA_8B, "-b", 2, "--offload", "optimizer,master,gradients,residuals", "--plan", "all",
-                          "--gpu-memory", 23)
-    device, host = plan.split("\nOn the host\n")
-    for place, text in (("gpu", device), ("host", host)):
-        rows = re.findall(r"^(\w+) +\(.*?\) +\w+ +(\d+) ", text, re.M)
-        table.update({(place, name): int(size) for name, size in rows})
-    block, tokens = 218112000, 128256 * 4096
-    want = {("gpu", "params"): 2 * P, ("gpu", "grad_slots"): 4 * (2 * block + tokens + 4096),
-            ("gpu", "master_window"): 2 * 2**24 * 4, ("gpu", "residual"): 2 * 2 * 4096 * 4096,
-            ("host", "master"): 4 * P, ("host", "grads"): 4 * P, ("host", "adam_m"): 4 * P, ("host", "adam_v"): 4 * P,
-            ("host", "residuals"): 31 * 2 * 4096 * 4096}
-    assert {key: table.get(key) for key in want} == want, plan
-    m, residuals = 128, 31 * 2 * 4096 * 4096
-    assert numbers(BUS, plan) == [((m - 1) * 4 * P + m * residuals + 16 * P, m * 4 * P + m * residuals + 12 * P)], plan
-    assert "\nfits        yes, " in plan
-
-
 def test_llama_leaves_to_the_host_what_does_not_fit():
     """In one order, until it fits, and no more than must be."""
     for memory, want in ((79, ",".join(KINDS[:2])), (23, ",".join(KINDS))):
-        plan = LLAMA_PLAN.ran(*LLAMA_8B, "--auto", "--plan", "--gpu-memory", memory)
+        plan = grids.planner(PROGRAM, LLAMA).ran("-e", "llama:8B", "-t", 2048, "-d", 2**19, "-r", 3, "--auto", "--plan",
+                                                 "--gpu-memory", memory)
         assert re.search(rf"^auto +--batch-size \d+ --recompute 3 --offload {want}: fits into", plan, re.M), plan
         assert f"\noffload     {want}: " in plan and "\nfits        yes, " in plan, plan
-    plan = LLAMA_PLAN.ran(*LLAMA_8B[:2], "-t", 1024, "-d", 8192, "--auto", "--plan", "--gpu-memory", 300)
-    assert "offload" not in plan, plan
-    plan = LLAMA_PLAN.ran(*LLAMA_8B, "--auto", "--plan", "--gpu-memory", 79, "-np", 2, "-z", 2)
-    assert re.search(r"--offload optimizer(,master)?: fits into", plan), plan
 
 
 # ---- Refusals ----
@@ -139,8 +108,7 @@ def test_llama_leaves_to_the_host_what_does_not_fit():
 
 def test_refusals():
     gradients = ["--offload", "gradients", "-np", 2, "-z", 1]
-    for more, says in ((["--offload", ","], ["--offload: names nothing"]),
-                       (["--offload", "moments"], ["'moments' is none of optimizer,master,gradients"]),
+    for more, says in ((["--offload", "moments"], ["'moments' is none of optimizer,master,gradients"]),
                        (gradients, ["--offload gradients: needs", "--zero-stage 2 or 3"]),
                        (["--offload", "optimizer", "-np", 2], ["--offload optimizer: needs", "--zero-stage 1 or more"]),
                        (["--offload", "residuals", "-np", 2, "--pp", 2], ["--offload residuals: needs a run", "--pp"]),

@@ -1,7 +1,5 @@
-"""The command line as a user meets it, and what a run shows.
-
-Help, refusals, the memory plan, the screen, the log, samples, and weights that depend on none of these.
-"""
+"""The command line as a user meets it, and what a run shows: help, refusals, the memory plan, the screen, the log,
+samples."""
 import os
 import re
 
@@ -10,7 +8,7 @@ import pytest
 import cli
 from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, PROGRAM, QUIET, TINY, check_memory_sum, checkpoints, losses,
                  model, new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file,
-                 val_losses, weights_hash)
+                 val_losses)
 from tools import Terminal, limit_memory
 
 TEXT = text_file()
@@ -21,9 +19,8 @@ RUN = ["-i", TEXT, *TINY]
 
 def test_help_and_version():
     """At once, whatever else is asked."""
-    common = ran("--help")
-    assert "\nExample: train_gpt2 --train-data book.txt" in common and "--help all: every option" in common, common
-    assert ran("-h", "--seed") == ran(*RUN, "--help") == common and "cosine|linear" in ran(*RUN, "--help", "all")
+    assert "\nExample: train_gpt2 --train-data book.txt" in ran("--help") == ran("-h", "--seed") == ran(*RUN, "--help")
+    assert "cosine|linear" in ran(*RUN, "--help", "all")
     assert re.fullmatch(r"train_gpt2 \d+\.\d+\.\d+\n", ran("--version", "--nonsense"))
 
 
@@ -31,9 +28,8 @@ def test_help_and_version():
     (["-i", TEXT, "--heads", 7, "--channels", 16], "--channels and --heads: 16 channels, 7 heads of size 2, "),
     ([*RUN, "--vocab", 256], "--vocab: 256 is less than the 257 tokens of byte; leave it out"),
     (["-i", TEXT, "-e", model("made.bin"), "--layers", 16], "--layers: is for new models"),
-    (["--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300], "--prompt"),
     ([*RUN, "-j", "x" * 4000], "x" * 200),  # the option allows what the system may not
-    ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc")), ids=map(str, range(6)))
+    ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc")), ids=map(str, range(5)))
 def test_refusals(words, says):
     assert len(refused(*words, cwd=FOLDER, says=[says])) < 5000
 
@@ -77,36 +73,19 @@ def test_sequences_of_a_validation():
 
 # ---- The plan ----
 
-def plan_of(*arguments, **keywords):
-    """The rows of a plan (name, bytes, offset), and its total."""
-    out = ran(*arguments, "--plan", "all", **keywords)
-    table, total, shown = re.search(r"^buffer .*?\n(.*?)^total (\d+) bytes \((.*?)\) in one allocation; ", out,
-                                    re.M | re.S).groups()
-    assert f"memory      {shown}, planned" in out, shown
-    check_memory_sum(out)
-    rows = re.findall(r"^(\w+) +\([\d, ]+\) +\w+ +(\d+) +\S+ \w+ +(\d+)  \w", table, re.M)
-    assert len(rows) == len(table.splitlines()), table
-    return [(name, int(size), int(offset)) for name, size, offset in rows], int(total)
-
-
 def test_plan_is_consistent():
-    """The total is the end. (test_model.c: the rows, and that nothing overlaps that meets.)"""
-    name = model("planned.bin")
-    text, still = f"-i {TEXT} ", f"-e {name} -x 0 "
+    """The total is the end, and what memory says. (test_model.c: the rows, and that nothing overlaps that meets.)"""
+    text, still = f"-i {TEXT} ", f"-e {model('planned.bin')} -x 0 "
     for arguments in ("-e gpt3:c768 -b 1 -t 2048 -x 9", text, still, still + f"-j {TEXT}",
                       text + " ".join(TINY) + " -d 320", text + "-b 3 -t 7 -r 2 --vocab 999"):
-        rows, total = plan_of(*arguments.split())
-        assert total == max(offset + -(-size // 256) * 256 for _, size, offset in rows), arguments
-        assert len({name for name, *_ in rows}) == len(rows), "a name stands for two buffers"
-
-
-def test_plan_says_whether_this_machine_fits():
-    """And which program plans for GPUs."""
-    for size, says in (([*TINY], "yes"), (["-e", "gpt3:c12288", "-x", 9], "no")):
-        out = ran("-i", TEXT, *size, "--plan")
-        shown = re.search(r"^memory +(\S+ \w+), planned$", out, re.M)[1]
-        assert re.search(rf"^a step      \S+ FLOPs\nfits        {says}, {shown} of .*", out, re.M), out
-        assert "train_gpt2emu, which needs no GPU" in out and "\nbuffer " not in out, out
+        out = ran(*arguments.split(), "--plan", "all")
+        table, total, shown = re.search(r"^buffer .*?\n(.*?)^total (\d+) bytes \((.*?)\) in one allocation; ", out,
+                                        re.M | re.S).groups()
+        assert f"memory      {shown}, planned" in out, shown
+        check_memory_sum(out)
+        rows = re.findall(r"^(\w+) +\([\d, ]+\) +\w+ +(\d+) +\S+ \w+ +(\d+)  \w", table, re.M)
+        assert len(dict(row[:2] for row in rows)) == len(table.splitlines()), "a name stands for two buffers"
+        assert int(total) == max(int(offset) + -(-int(size) // 256) * 256 for _, size, offset in rows), arguments
 
 
 def test_context_of_a_new_model():
@@ -124,8 +103,8 @@ def test_plan_allocates_nothing():
     if not MEMORY_LIMITS:
         pytest.skip("the memory of this program cannot be limited")
     run = ["-i", TEXT, "-e", "gpt3:c12288", "-o", path("too_large")]
-    _, total = plan_of(*run, "-t", 1024, "-b", 64, "-x", 9, preexec_fn=limit_memory(1 << 28))
-    assert total > 2.7e12 and not os.path.exists(path("too_large")), total
+    assert "\nfits        no, " in ran(*run, "-x", 9, "--plan", preexec_fn=limit_memory(1 << 28))
+    assert not os.path.exists(path("too_large"))
     refused(*run, "-x", 1, says=["memory plan", "TiB", "--batch-size", "--plan"], no_files=path("too_large"),
             out_says=["\nparameters  17", " TiB, planned\n"])
 
@@ -178,11 +157,10 @@ def test_samples():
     def sample(*options):
         return sample_of(ran(*base, *options))
 
-    for count in (1, 17, 100):
-        for options in ([], ["--top-p", 0.5, "--seed", 7]):
-            text = sample("-g", count, *options)
-            assert text.startswith("the cat") and len(text) == 7 + count or "<|endoftext|>" in text, (count, text)
-            assert text == sample("-g", count, *options, "--threads", 2), options
+    for options in (["-g", 1], ["-g", 17], ["-g", 100], ["-g", 100, "--top-p", 0.5, "--seed", 7]):
+        text = sample(*options)
+        assert text.startswith("the cat") and len(text) == 7 + options[1] or "<|endoftext|>" in text, (options, text)
+        assert text == sample(*options, "--threads", 2), options
     greedy = sample("--temperature", 0)
     assert greedy == sample("--temperature", 0, "--seed", 5) == sample("--top-p", 0) != sample("--seed", 5)
     for prompt in ("x" * 65536, "Grüße, 世界 🌍", "line\nbreak", ""):
@@ -202,20 +180,7 @@ def test_samples_in_the_whole_context():
     refused("--init", folder, *base, "-t", 32, says=["--seq-len (-t)", "16"])
 
 
-# ---- The same result ----
-
-
-def test_what_shapes_the_weights():
-    """What shapes a run changes its weights; the form of a number does not. (test_runs.py has what changes no bit.)"""
-    run = [*RUN, *QUIET, "-x", 5]
-    want = weights_hash(ran(*run, "--lr", 0.01))
-    assert weights_hash(ran(*run, "-l", "1E-2", "-o", new_folder("same"), "-n", 1)) == want
-    for options in (["--seed", 1], ["--adam-eps", 1e-4], ["--grad-clip", 0.01], ["--warmup", 2]):
-        assert weights_hash(ran(*run, "--lr", 0.01, *options)) != want, options
-
-
 def test_overfitting():
     """One batch again and again: its loss comes near 0."""
     out = ran("-i", TEXT, *TINY, *QUIET, "--overfit", "-x", 300, "--lr", 0.03, "--schedule", "linear", "-q", 0)
     assert losses(out)[0] > 5 and losses(out)[-1] < 0.01, losses(out)[-1]
-    assert "warning" not in out, out

@@ -1,5 +1,6 @@
 """What a run is used for: the best model and --patience, evaluation as a result, samples for programs, going on by the
-folder alone, texts from pipes, models of another program."""
+folder alone, another optimizer."""
+import functools
 import json
 import math
 import os
@@ -7,9 +8,13 @@ import re
 import signal
 import subprocess
 
+import numpy as np
+import pytest
+
 import cli
-from cli import (ENVIRONMENT, PROGRAM, TINY, checkpoints, finish, log_of, logged_steps, new_folder, path, ran, refused,
-                 shard, start, stopped_after, text_file, val_losses, weights_hash, write)
+from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of, logged_steps, new_folder, norms, path,
+                 ran, refused, shard, start, stopped_after, text_file, val_losses, weights_hash, write)
+from formats import read_checkpoint
 from run_folder import events_of
 from tools import read
 
@@ -97,10 +102,10 @@ def test_evaluation_is_a_result():
     text = write("evaluated.txt", bytes(range(32, 122)) * 5)
     run = ["--init", model, "-j", text, "-t", 16, "-x", 0, "-s", 0]
     results = path("results.jsonl")
-    for batch in ([], ["-b", 1]):
-        out = ran(*run, *batch, "--json", results)
-        assert re.search(r"^evaluation \| val loss [\d.]+ \(28 of 28 sequences\) \| perplexity [\d.]+ \| [\d.]+ bits "
-                         r"per byte$", out, re.M), out
+    out = ran(*run, "--json", results)
+    assert re.search(r"^evaluation \| val loss [\d.]+ \(28 of 28 sequences\) \| perplexity [\d.]+ \| [\d.]+ bits per "
+                     "byte$", out, re.M), out
+    ran(*run, "-b", 1, "--json", results)  # one more line
     tokens = [256, *read("evaluated.txt")]
     want = sum(sum(cli.reference_losses(config, params, tokens[i:i + 16], tokens[i + 1:i + 17]))
                for i in range(0, 28 * 16, 16)) / (28 * 16)
@@ -123,10 +128,7 @@ def test_interrupted_evaluation():
     results = path("interrupted.jsonl")
     model = cli.model("slow.bin", cli.config(C=64, L=2))
     process = start("--init", model, "-j", text, "-t", 16, "-x", 0, "-s", 0, "--json", results)
-    line = b""
-    while line != b"\n":
-        line = process.stderr.readline()
-        assert process.poll() is None
+    next(line for line in process.stderr if line == b"\n")
     process.send_signal(signal.SIGINT)
     out, err = finish(process, 1)
     assert err.endswith("train_gpt2: stopped by a signal, before the end of the evaluation\n"), err
@@ -190,10 +192,10 @@ def test_resume_by_the_folder_alone():
            5]
     folder = new_folder("alone")
     whole = ran(*run, "-o", folder)
-    log = log_of(folder)
     copy = stopped_after(8, folder)
     out = ran("--resume", "-o", copy)
-    assert weights_hash(out) == weights_hash(whole) and log_of(copy) == log and checkpoints(copy) == [8, 12], out
+    assert weights_hash(out) == weights_hash(whole) and log_of(copy) == log_of(folder), out
+    assert checkpoints(copy) == [8, 12], checkpoints(copy)
     assert re.findall(r"^step +(\d+)/12 \| loss", out, re.M) == ["10", "12"], out
     options = events_of(copy)[-2]["options"]
     want = dict(events_of(folder)[0]["options"])
@@ -201,14 +203,9 @@ def test_resume_by_the_folder_alone():
     ran("--resume", "-o", copy, "-x", 16, "--allow-changes")  # what was taken is taken again
     options = events_of(copy)[-2]["options"]
     assert {name for name in want if options[name] != want[name]} == {"out-dir", "resume", "steps", "allow-changes"}
-    out, err = finish(start("--resume", "-o", stopped_after(8, folder), "--lr", 0.1), 1)
-    assert out == "" and "--lr was 0.005, is 0.1; give these as they were, or --allow-changes" in err, (out, err)
     refused("--resume", "-o", copy, "--channels", 32, "--allow-changes", says=["are for new models", copy])
     moved = write("moved_train.bin", read(data))  # the same data under another name are no change
     assert "changes" not in ran("--resume", "-o", stopped_after(8, folder), "-i", moved, "-j", moved)
-    other = shard("other_train.bin", cli.random_tokens(2000, 257, seed=2))
-    refused("--resume", "-o", stopped_after(8, folder), "-i", other,
-            says=["training-data-fingerprint was", f" ({other}); give these as they were"])
     refused("--resume", "-o", new_folder("nothing"), says=["holds no checkpoint; --overwrite, with all options"])
 
 
@@ -221,33 +218,55 @@ def test_more_steps_say_where_the_rate_goes():
     assert said and abs(float(said[1]) - 3e-4 * (0.1 + 0.9 * 0.5)) <= 1e-9, out
 
 
-def test_warmup_of_a_new_model():
-    """A tenth of the steps, for a model that begins from noise only, and a run that goes on keeps it."""
-    folder = new_folder("warm")
-    run = ["-i", TEXT, *TINY, "-v", 0, "-s", 0, "-n", 20, "-o", folder]
-    assert " after 4 steps of warm-up" in ran(*run, "-x", 40)
-    assert " after 4 steps of warm-up" in ran("--resume", "-o", stopped_after(20, folder))
-    assert "warm-up" not in ran("-i", TEXT, *TINY[-4:], "--init", folder, "-x", 40)
+# ---- Another optimizer ----
+
+MUON_RUN = ["-i", TEXT, *TINY, *QUIET, "--weight-decay", 0.1]
+OPTIMIZERS = {"adamw": [], "muon": ["--optimizer", "muon", "--muon-warmup", 6]}
+LEFT_OUT = ("qkvw", "attprojw", "fcw", "fcprojw")  # of the second moment
 
 
-# ---- Texts ----
+@functools.lru_cache(None)
+def trained(optimizer):
+    """The folder of a run with checkpoints after 4, 8 and 9 steps."""
+    folder = new_folder(optimizer)
+    ran(*MUON_RUN, *OPTIMIZERS[optimizer], "-x", 9, "-n", 4, "-o", folder)
+    return folder
 
 
-def test_text_from_a_pipe():
-    """It is the text of a file."""
-    run = [*TINY, "-v", 0, "-s", 0, "-x", 3]
-    with open(TEXT, "rb") as text:
-        piped = subprocess.run([PROGRAM, "-i", "-", *map(str, run)], env=ENVIRONMENT, stdin=text, check=True,
-                               stdout=subprocess.PIPE)
-    assert weights_hash(piped.stdout.decode("latin-1")) == weights_hash(ran("-i", TEXT, *run))
+@pytest.mark.parametrize("then, now", (("adamw", "muon"), ("muon", "adamw")))
+def test_another_optimizer(then, now):
+    """It is refused, or begins anew. From moments of zero, AdamW's first update of an element is as large as the rate,
+    unless its gradient is next to nothing."""
+    changed, rate = f"--optimizer was {then}, is {now}", 1e-3
+    folder = stopped_after(4, trained(then))
+    words = [*OPTIMIZERS[now], "--optimizer", now, "--resume", "-o", folder]
+    refused(*MUON_RUN, *words, "-x", 9, says=[f"{folder}: {changed}; ", "; give these as they were"])
+    before = read_checkpoint(folder, 4)[1]
+    out = ran(*MUON_RUN[:-2], *words, "-x", 5, "--lr", rate, "--schedule", "constant", "--allow-changes")
+    assert changed in out and "\nthe optimizer begins anew, from moments of zero\n" in out, out
+    after = read_checkpoint(folder, 5)[1]
+    for name in ("fcb", "ln2w", *(LEFT_OUT if now == "adamw" else ())):
+        changes = np.sort(abs(before[name] - after[name])) / rate
+        assert changes[len(changes) // 4] >= 0.99 and changes[-1] <= 1.01, (name, changes)
 
 
-# ---- Models of other programs ----
+def test_back_to_another_optimizer():
+    """Moments of a damaged checkpoint, which were read in vain, do not stay."""
+    words = [*MUON_RUN, *OPTIMIZERS["muon"], "-x", 9, "-n", 4, "--resume", "--allow-changes", "-o"]
+    folder = stopped_after(4, trained("adamw"))
+    want = weights_hash(ran(*words, folder))
+    copy = stopped_after(8, folder, "back")
+    state = os.path.join(copy, "state_00000008.bin")
+    whole = read(state)
+    write(state, whole[:-1] + bytes([whole[-1] ^ 1]))
+    out = ran(*words, copy)
+    assert "going back to the checkpoint of step 4" in out and weights_hash(out) == want, out
 
 
-def test_models_that_compute_something_else():
-    """A header's number tells models apart that have the same tensors. An edited activation asks for another number."""
-    data = bytearray(read(cli.model("variant.bin")))
-    data[32] = 7
-    name = write("variant.bin", data)
-    refused("--init", name, "-x", 0, says=[f"{name}: holds a model of variant 7, this program computes 0"])
+def test_clipped_gradients():
+    """Momentum adds up gradients that are clipped, here to a norm of 1."""
+    words = [*MUON_RUN, *OPTIMIZERS["muon"], "--lr", 0, "-x", 1, "-o"]
+    (norm, ) = norms(ran(*words, new_folder("free"), "--grad-clip", 0))
+    ran(*words, new_folder("clipped"), "--grad-clip", 1)
+    free, clipped = (np.frombuffer(read_checkpoint(path(name), 1)[3]["adam_m"], "f") for name in ("free", "clipped"))
+    assert norm > 1.1 and np.allclose(clipped * norm, free, rtol=1e-3, atol=1e-9), norm

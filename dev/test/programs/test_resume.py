@@ -1,13 +1,13 @@
 """Runs that are interrupted, damaged and resumed: the end must be the same, bit for bit.
 
 Each test compares with an uninterrupted run of the same options: the hash of the weights it prints, and main.log. What
-of a checkpoint is damaged or full, and which ones stay: test_checkpoint.c. A killed save: test_kill.c. A second
-signal: test_signals.c. Two runs in a folder: test_faults.py.
+of a checkpoint is damaged or full: test_checkpoint.c. A killed save: test_kill.c. A second signal: test_signals.c.
 """
 import os
 import re
 import signal
 
+import numpy as np
 import pytest
 
 import cli
@@ -34,10 +34,6 @@ def start(*arguments, **changes):
 
 def train(*arguments, **changes):
     return cli.ran(*words(*arguments, **changes))
-
-
-def refused(*arguments, says, **changes):
-    return cli.refused(*words(*arguments, **changes), says=says)
 
 
 REFERENCE = {}  # the uninterrupted run: the hash of its weights, its log
@@ -72,24 +68,19 @@ def test_resume_from_every_step():
         assert ("has done" in out) == (says in out) == (step == STEPS), out
 
 
-def test_resume_with_other_threads_and_memory():
-    """What does not shape the run may change: threads, recompute, micro-batch, which checkpoints stay."""
-    for level in (1, 3):
-        folder = stopped_after_8()
-        check_same_end(train(folder, "--resume", recompute=level, threads=1), folder)
+def test_resume_with_another_micro_batch():
+    """It does not shape the run, but rounds: the last printed digit of a norm may differ."""
     folder = stopped_after_8()
-    train(folder, "--resume", batch_size=4, checkpoint_every=1, keep=2, keep_major=5)
-    assert checkpoints(folder) == [10, 11, 12], checkpoints(folder)
-    got, want = (re.findall(r" (?:trl|tel|norm):([\d.]+)", log) for log in (log_of(folder), REFERENCE["log"]))
-    # the last printed digit of the norm may round
-    assert len(got) == len(want) and all(abs(float(a) - float(b)) <= 2e-2 for a, b in zip(got, want)), (got, want)
+    train(folder, "--resume", batch_size=4)
+    numbers = [np.array(re.findall(r" (?:trl|tel|norm):(\S+)", log), "d") for log in (log_of(folder), REFERENCE["log"])]
+    assert np.allclose(*numbers, rtol=0, atol=2e-2), numbers
 
 
 def test_changed_options_are_named():
     """Other options or data are refused by name, and nothing is touched; they are taken with --allow-changes."""
     folder = stopped_after_8()
     for option, value in (("lr", "1e-4"), ("schedule", "linear"), ("steps", 20), ("total-batch", 128)):
-        refused(folder, "--resume", says=[f"--{option} was ", "--allow-changes"], **{option: value})
+        cli.refused(*words(folder, "--resume", **{option: value}), says=[f"--{option} was ", "--allow-changes"])
     assert log_of(folder) == log_of(path("reference")) and checkpoints(folder) == [4, 8], os.listdir(folder)
     for option, value in (("lr", "1e-4"), ("steps", 20), ("seq-len", 32)):
         out = train(stopped_after_8(), "--resume", "--allow-changes", **{option: value})
@@ -97,7 +88,7 @@ def test_changed_options_are_named():
     folder, content = stopped_after_8(), cli.read(SHARDS[1][0])
     cli.shard(SHARDS[1][0], [7] * SHARDS[1][1])
     try:
-        refused(folder, "--resume", says=["training-data-fingerprint was "])
+        cli.refused(*words(folder, "--resume"), says=["training-data-fingerprint was "])
     finally:
         cli.write(SHARDS[1][0], content)
 
@@ -109,7 +100,7 @@ def test_a_run_of_another_program():
     for facts, says in (({"computed-in": "bf16"}, "computed-in was bf16, is fp32"), ({"--fp8": 1}, "--fp8 was 1, is 0"),
                         ({"--lr": "0.5"}, "--lr was 0.5, is 0.003")):
         rewrite_state(state, {**gpu, "computed-in": "fp32", "--fp8": 0, "--lr": "0.003", **facts})
-        refused(folder, "--resume", says=[f"{folder}: {says}; give these as they were"])
+        cli.refused(*words(folder, "--resume"), says=[f"{folder}: {says}; give these as they were"])
         out = train(stopped_after(8, folder, "allowed"), "--resume", "--allow-changes")
         assert f"resuming with changes: {says}\n" in out and weights_hash(out) == REFERENCE["hash"], out
     rewrite_state(state, {"--lr": "0.003"})
@@ -122,15 +113,14 @@ def test_a_run_of_another_program():
 def test_stop_signals(number, line):
     """SIGTERM and SIGINT save and end with status 0; the resumed run ends like the straight one. Where this process
     gets to run too late, the short run is over before the signal comes: then once more."""
-    folder, attempts = None, 0
-    while folder is None or checkpoints(folder) == [STEPS]:
-        attempts += 1
-        assert attempts <= 20, "20 runs ended without taking notice of a signal"
+    for _ in range(20):
         folder = new_folder("signal")
         process = start(folder)
         next(shown for shown in process.stdout if shown.startswith(line))
         process.send_signal(number)
         out, _ = cli.finish(process)
+        if checkpoints(folder) != [STEPS]:
+            break
     assert "stopped by a signal after" in out and "--resume" in out, out
     assert len(checkpoints(folder)) == 1 and 0 < checkpoints(folder)[0] < STEPS, checkpoints(folder)
     check_same_end(train(folder, "--resume"), folder)
@@ -157,5 +147,5 @@ def test_damaged_checkpoints():
     assert not os.path.exists(os.path.join(folder, "model_00000010.bin.tmp"))
     for step in checkpoints(folder):
         os.truncate(os.path.join(folder, f"state_{step:08}.bin"), 100)
-    refused(folder, "--resume", says=["--out-dir", "state_00000012.bin"])
+    cli.refused(*words(folder, "--resume"), says=["--out-dir", "state_00000012.bin"])
     assert log_of(folder) == REFERENCE["log"], "a refused resume touched the log"

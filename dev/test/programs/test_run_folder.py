@@ -56,14 +56,13 @@ def test_describes_the_run():
     check_options(record, {"train-data": path("t_*.bin"), "tokenizer": "", "vocab": 300, "total-batch": 64,
                            "lr": 0.0123456789, "adam-eps": 1e-10, "muon-warmup": 300, "shuffle": 1, "overfit": 0,
                            "schedule": "cosine", "out-dir": folder, "seed": 4294967295}, ran("--help", "all"))
-    parameters = (300 + 16) * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16  # embeddings, the block, the last layernorm
-    assert record["model"] == {"layers": 1, "heads": 2, "channels": 16, "context": 16, "vocab": 300,
-                               "padded_vocab": 384, "parameters": parameters}, record["model"]
+    assert record["model"] == {
+        "layers": 1, "heads": 2, "channels": 16, "context": 16, "vocab": 300, "padded_vocab": 384,
+        "parameters": (300 + 16) * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16}, record["model"]
     assert (record["tokens_per_step"], record["steps"], record["sequences_per_epoch"]) == (64, 4, 299 // 16 + 499 // 16)
     data = record["data"]
     assert [(data[kind]["files"], data[kind]["tokens"]) for kind in ("train", "val")] == [(2, 800), (1, 100)], data
-    prints = [data[kind]["fingerprint"] for kind in ("train", "val")]
-    assert all(re.fullmatch("[0-9a-f]{16}", text) for text in prints) and prints[0] != prints[1], prints
+    assert data["train"]["fingerprint"] != data["val"]["fingerprint"], data
     check_machine(record, 1)
     assert "gpus" not in record["hardware"] and not {"cuda_runtime", "nccl", "mpi"} & set(record["versions"])
     logged, shown = cli.logged_losses(folder), [float(loss) for loss in re.findall(r"tel:([\d.]+)", cli.log_of(folder))]
@@ -102,7 +101,7 @@ def test_resume_appends():
     assert [start["end"]["step"] for start in starts] == [9, 9, 9, 9]
     check_times([start["time"] for start in starts], since)
     ran(*words, folder, "--overwrite")
-    assert [start["step"] for start in record_of(folder)["starts"]] == [0]
+    assert len(record_of(folder)["starts"]) == 1
 
 
 def test_ends():

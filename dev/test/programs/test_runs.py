@@ -5,7 +5,6 @@ beside them. All runs of a row have one hash. Programs: cpu, and the GPU trainer
 trainers for Llama. NAME=VALUE is for the environment, and the value - leaves an option out. "resumed" removes the last
 checkpoint and goes on from the middle. A group with a star runs with --all only.
 """
-import collections
 import glob
 import importlib
 import os
@@ -32,9 +31,9 @@ accumulation   cpu        1 --total-batch 144 | --recompute 3 --threads 2 | resu
 all            cpu        1 {ALL} | resumed | --recompute 2 --threads 2
 outliers       cpu        1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 | resumed
 muon           cpu        1 --optimizer muon | --threads 2 | --recompute 3 | resumed
-plain          bf16       1 | --threads 2 EMU_THREADS=2 | --recompute 0 EMU_CHECK=1 | --recompute 2 EMU_CHECK=1 \\
-                            | --recompute 3 EMU_CHECK=1 | EMU_SCHEDULE=random:3 \\
-                            | EMU_MEMORY=1200 EMU_CAPABILITY=8.0 | {TESTS} | resumed
+plain          bf16       1 | --threads 2 EMU_THREADS=2 | --num-processes 1 --zero-stage 3 \\
+                            | --recompute 0 EMU_CHECK=1 | --recompute 2 EMU_CHECK=1 | --recompute 3 EMU_CHECK=1 \\
+                            | EMU_SCHEDULE=random:3 | EMU_MEMORY=1200 EMU_CAPABILITY=8.0 | {TESTS} | resumed
 outliers*      bf16       1 --steps 200 --skip-loss-z 1 --skip-grad-z 1 | resumed
 accumulation*  bf16       1 --total-batch 144 | --recompute 3
 gelu-fusion*   bf16       1 -ge 1 | --recompute 0
@@ -82,20 +81,13 @@ ranks-muon-4*  llama-bf16 4 {UNTIED} --batch-size 1 --layers 3 --optimizer muon 
 plain*         llama-fp32 1 {UNTIED} | --recompute 3 | resumed
 ranks*         llama-fp32 2 --total-batch 96 --optimizer muon | --zero-stage 3 --recompute 3
 """
-Row = collections.namedtuple("Row", "group program ranks words")
+LINES = TABLE.replace("\\\n", "").strip().splitlines()
 
 
-def rows():
-    """For each line of the table its runs."""
-    for line in TABLE.replace("\\\n", "").strip().splitlines():
-        first, *others = line.split("|")
-        for more in ("", *others):
-            group, program, ranks, *words = f"{first} {more}".split()
-            yield Row(group, program, ranks, words)
-
-
-ROWS = list(rows())
-GROUPS = list(dict.fromkeys((row.program, row.group) for row in ROWS))
+def runs_of(line):
+    """The words of each run of a row."""
+    first, *others = line.split("|")
+    return [f"{first} {more}".split() for more in ("", *others)]
 
 
 def data():
@@ -106,10 +98,6 @@ def data():
             tokens.append((7 * tokens[-1] + (1, 2, 5)[step]) % 61)
         cli.shard(name, tokens)
     return {"--train-data": cli.path("runs_train_*.bin"), "--val-data": cli.path("runs_val.bin")}
-
-
-def pairs(words):
-    return dict(zip(words[::2], words[1::2]))
 
 
 def trainer_of(program):
@@ -126,21 +114,22 @@ def trainer_of(program):
     return trainer
 
 
-def run(row):
-    """The weights hash of a row."""
-    words = [word for word in row.words if word != "resumed"]
+def run(_, program, ranks, *row):
+    """The weights hash of a run."""
+    words = [word for word in row if word != "resumed"]
     environment = dict(word.split("=") for word in words if "=" in word)
-    trainer, llama = trainer_of(row.program), LLAMA.split() if row.program.startswith("llama") else []
-    options = {**data(), **pairs(BASE.split()), **pairs(llama), **pairs([word for word in words if "=" not in word])}
+    trainer, llama = trainer_of(program), LLAMA if program.startswith("llama") else ""
+    words = [*f"{BASE} {llama}".split(), *(word for word in words if "=" not in word)]
+    options = {**data(), **dict(zip(words[::2], words[1::2]))}
     options = {name: value for name, value in options.items() if value != "-"}
 
     def train(*more):
         arguments = [*sum(options.items(), ()), *more]
-        if row.ranks == "1":
+        if ranks == "1":
             return trainer.ran(*arguments, **environment)
-        return importlib.import_module("ranks").ran(int(row.ranks), *arguments, program=trainer.program, **environment)
+        return importlib.import_module("ranks").ran(int(ranks), *arguments, program=trainer.program, **environment)
 
-    if "resumed" not in row.words:
+    if "resumed" not in row:
         out = train()
         assert ("--skip-loss-z" in words) == ("update skipped" in out), out
         return weights_hash(out)
@@ -153,16 +142,15 @@ def run(row):
     return weights_hash(out)
 
 
-@pytest.mark.parametrize("program, group", [
-    pytest.param(*names, marks=[pytest.mark.long] if names[1][-1] == "*" else [], id="-".join(names).strip("*"))
-    for names in GROUPS])
-def test_equal_weights(program, group):
-    hashes = {" ".join(row.words): run(row) for row in ROWS if (row.program, row.group) == (program, group)}
+@pytest.mark.parametrize("line", [
+    pytest.param(line, marks=[pytest.mark.long] if line.split()[0][-1] == "*" else [],
+                 id="-".join(line.split()[1::-1]).strip("*")) for line in LINES])
+def test_equal_weights(line):
+    hashes = {" ".join(words): run(*words) for words in runs_of(line)}
     assert len(hashes) > 1 and len(set(hashes.values())) == 1, hashes
 
 
 def test_no_two_groups_are_alike():
     """Of the CPU trainers, which are fast: an option that does nothing is found, if the steps are as many."""
-    first = {(row.program, row.group): row for row in reversed(ROWS) if row.program.endswith("cpu")}
-    hashes = {group: run(row) for group, row in first.items()}
+    hashes = {line: run(*runs_of(line)[0]) for line in LINES if line.split()[1].endswith("cpu")}
     assert len(set(hashes.values())) == len(hashes) > 3, hashes

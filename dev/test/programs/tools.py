@@ -71,11 +71,6 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def limit_files(size):
-    """For preexec_fn: no file may become larger."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
 def limit_memory(size):
     """For preexec_fn: the process may not have more."""
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size))
