@@ -114,22 +114,14 @@ def file_sha256(path):
     return digest.hexdigest()
 
 
-def check_room(folder, size):
-    free = shutil.disk_usage(folder).free
-    if free < size:
-        raise Problem(f"{shown(folder)}: {size / 1e9:.1f} GB are to be written, but the disk has {free / 1e9:.1f} GB; "
-                      "make room, or choose another --out folder")
-
-
-def fetch_url(url, path, size, sha256):
+def fetch_url(url, path, sha256):
     """Fetches a file that no API describes, unless it is there. Its checksum stands in the program."""
     if os.path.exists(path) and file_sha256(path) == sha256:
         return
-    check_room(os.path.dirname(path), size)
-    note(f"fetching {url} ({size / 1e6:.1f} MB)")
+    note(f"fetching {url}")
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
-            data = answer.read(size + 1)
+            data = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise Problem(f"{url}: {getattr(error, 'reason', error)}; check the network and the proxy (https_proxy), or "
                       f"put the file at {shown(path)}") from None
@@ -159,16 +151,15 @@ def hub_files(repository, folder=None):
         return {entry.path: entry.lfs for entry in entries if getattr(entry, "lfs", None)}
 
 
-def fetch_hub(repository, files, folder, room=0):
+def fetch_hub(repository, files, folder):
     """Fetches files of a data set of the Hub. files: path -> published size and sha256, and a name in the folder. A
-    file gets this name after its checksum was compared; one with this name and size is taken as it is. room: bytes
-    that will be written besides. Returns how many files were fetched."""
+    file gets this name after its checksum was compared; one with this name and size is taken as it is. Returns how many
+    files were fetched."""
     hub, missing = need("huggingface_hub"), {}
     for path, (published, name) in files.items():
         target = os.path.join(folder, name)
         if not os.path.exists(target) or os.path.getsize(target) != published.size:
             missing[path] = published, target
-    check_room(folder, sum(published.size for published, _ in missing.values()) + room)
     for number, (path, (published, target)) in enumerate(missing.items(), 1):
         note(f"fetching {path} of {repository} ({number} of {len(missing)}, {published.size / 1e6:.1f} MB)")
         with hub_errors(f"{repository}: {path}"):

@@ -32,7 +32,6 @@ SHARDS = {
 PARQUET = {"classic": "HuggingFaceFW/fineweb", "edu": "HuggingFaceFW/fineweb-edu"}
 PREFIX = {"classic": "fineweb", "edu": "edu_fineweb"}
 SHARD_SIZE = 100000000
-TOKEN_BYTES = 75  # of shards, per 100 bytes of parquet: 20.7 GB from 30.6 GB of FineWeb's sample, and some more
 
 
 def parse_options():
@@ -40,7 +39,6 @@ def parse_options():
     parser.add_argument("-t", "--type", choices=["classic", "edu"], default="classic", help="FineWeb or FineWeb-Edu "
                         "(default classic)")
     parser.add_argument("-v", "--version", choices=["10B", "100B"], default="10B", help="tokens (default 10B)")
-    parser.add_argument("-m", "--model_desc", choices=["gpt-2"], default="gpt-2", help="whose tokens (default gpt-2)")
     parser.add_argument("-s", "--shard_size", type=int, default=SHARD_SIZE, metavar="N",
                         help="tokens in a shard; those published have 100000000 (default)")
     parser.add_argument("--source", choices=["shards", "parquet"], default="shards", help="published shards, or the "
@@ -92,7 +90,7 @@ def make_shards(options):
     if not is_there:
         listed = sorted(common.hub_files(repository, folder).items())[:options.limit]
         files = {path: (published, os.path.basename(path)) for path, published in listed}
-        common.fetch_hub(repository, files, options.out, TOKEN_BYTES * sum(each.size for _, each in listed) // 100)
+        common.fetch_hub(repository, files, options.out)
         texts = [os.path.join(options.out, name) for _, name in files.values()]
         with tempfile.TemporaryDirectory(prefix=".work", dir=options.out) as work:
             text.tokenize(tokenizer, os.path.join(work, options.prefix),

@@ -14,7 +14,7 @@ import text
 from common import Problem
 
 URL = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
-BYTES, SHA256, EXAMPLES = 12246618, "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588", 10042
+SHA256, EXAMPLES = "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588", 10042
 SOURCE, OUTPUT = "hellaswag_val.jsonl", "hellaswag_val.bin"
 
 
@@ -22,7 +22,7 @@ def main():
     options = common.parser(__doc__, "dev/data/hellaswag").parse_args()
     common.open_folder(options.out)
     source = os.path.join(options.out, SOURCE)
-    common.fetch_url(URL, source, BYTES, SHA256)
+    common.fetch_url(URL, source, SHA256)
     with open(source, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     if len(lines) != EXAMPLES:

@@ -19,7 +19,7 @@ import text
 from common import Problem
 
 URL = "https://people.eecs.berkeley.edu/~hendrycks/data.tar"
-BYTES, SHA256 = 166184960, "bec563ba4bac1d6aaf04141cd7d1605d7a5ca833e38f994051e818489592989b"
+SHA256 = "bec563ba4bac1d6aaf04141cd7d1605d7a5ca833e38f994051e818489592989b"
 EXAMPLES, SUBJECTS = 14042, 57
 SOURCE, OUTPUT = "data.tar", "mmlu_val.bin"
 
@@ -39,7 +39,7 @@ def main():
     options = common.parser(__doc__, "dev/data/mmlu").parse_args()
     common.open_folder(options.out)
     source = os.path.join(options.out, SOURCE)
-    common.fetch_url(URL, source, BYTES, SHA256)
+    common.fetch_url(URL, source, SHA256)
     questions, subjects = read_questions(source)
     if (len(questions), subjects) != (EXAMPLES, SUBJECTS):
         raise Problem(f"{SOURCE}: {len(questions)} questions on {subjects} subjects, expected {EXAMPLES} on {SUBJECTS}")

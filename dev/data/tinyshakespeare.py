@@ -15,7 +15,7 @@ import vocab
 from common import Problem
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-BYTES, SHA256 = 1115394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SOURCE, TRAIN, VAL = "tiny_shakespeare.txt", "tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin"
 VAL_TOKENS, TOKENS = 32768, 338028  # TOKENS: with GPT-2's vocabulary
 
@@ -24,7 +24,7 @@ def main():
     options = common.parser(__doc__, "dev/data/tinyshakespeare").parse_args()
     common.open_folder(options.out)
     source = os.path.join(options.out, SOURCE)
-    common.fetch_url(URL, source, BYTES, SHA256)
+    common.fetch_url(URL, source, SHA256)
     tokenizer = vocab.find(options)
     with open(source, encoding="utf-8", newline="") as file:
         pieces = file.read().split("\n\n")

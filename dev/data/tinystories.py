@@ -20,7 +20,6 @@ from common import Problem
 REPOSITORY, ARCHIVE = "roneneldan/TinyStories", "TinyStories_all_data.tar.gz"
 TRAIN, VAL = "TinyStories_train.bin", "TinyStories_val.bin"
 FILES = 50
-MADE_BYTES = 400  # per 100 bytes of the archive: the stories as JSON lines, and their tokens
 
 
 def unpack(archive, work):
@@ -47,7 +46,7 @@ def main():
     here = all(os.path.exists(os.path.join(options.out, name)) for name in (TRAIN, VAL))
     if not here:
         published = common.hub_files(REPOSITORY)[ARCHIVE]
-        common.fetch_hub(REPOSITORY, {ARCHIVE: (published, ARCHIVE)}, options.out, MADE_BYTES * published.size // 100)
+        common.fetch_hub(REPOSITORY, {ARCHIVE: (published, ARCHIVE)}, options.out)
         with tempfile.TemporaryDirectory(prefix=".work", dir=options.out) as work:
             paths, prefix = unpack(os.path.join(options.out, ARCHIVE), work), os.path.join(work, "part")
             for part, name in ((paths[:1], VAL), (paths[1:], TRAIN)):
