@@ -22,27 +22,24 @@ namespace {
 
 struct Layout {
     uint32_t type;
-    int32_t order;
-    uint64_t rows, cols;
-    int64_t ld;
     int32_t batch;
-    int64_t batch_stride;
+    uint64_t rows, cols;
+    int64_t ld, batch_stride;
 };
 
 struct Desc {
-    int32_t compute, scale, pointer_mode, trans_a, trans_b;
-    uint32_t epilogue;
-    void *bias, *aux;
-    int64_t bias_stride, aux_ld, aux_stride;
-    int32_t bias_type, aux_type;
-    const float *a_scale, *b_scale; // in device memory; null: 1
-    int8_t fast_sums;
+    int32_t compute, scale, trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    void *bias = nullptr, *aux = nullptr;
+    int64_t aux_ld = 0;
+    const float *a_scale = nullptr, *b_scale = nullptr; // in device memory; null: 1
+    int8_t fast_sums = 0;
 };
 
 struct Preference {
-    uint32_t search, reductions;
-    uint64_t workspace;
-    uint32_t alignment[4]; // of A, B, C, D
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    uint64_t workspace = 0;
+    uint32_t alignment[4] = {256, 256, 256, 256}; // of A, B, C, D
 };
 
 // The caller of the heuristic promised these values and must keep to them.
@@ -50,7 +47,6 @@ struct Algo {
     uint64_t problem; // hash of the descriptors
     uint64_t workspace;
     uint32_t alignment[4];
-    uint32_t bias_alignment, aux_alignment;
     bool drops_tail; // the last k % 64 terms of the sum, with EMU_CUBLASLT_FAULT=tail
 };
 
@@ -69,9 +65,11 @@ template <class T, class Opaque> T view(const Opaque *opaque) {
     memcpy(&object, opaque->data, sizeof(object));
     return object;
 }
-template <class T, class Opaque> void store(Opaque *opaque, const T &object) {
+template <class T, class Opaque> cublasStatus_t store(Opaque *opaque, const T &object) {
+    if (opaque == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
     memset(opaque->data, 0, sizeof(opaque->data));
     memcpy(opaque->data, &object, sizeof(object));
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 struct Attribute {
@@ -82,34 +80,21 @@ struct Attribute {
     { id, offsetof(T, member), sizeof(((T *)nullptr)->member) }
 
 const Attribute LAYOUT_ATTRIBUTES[] = {
-    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_TYPE, Layout, type),
-    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_ORDER, Layout, order),
-    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_ROWS, Layout, rows),
-    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_COLS, Layout, cols),
-    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_LD, Layout, ld),
     ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, Layout, batch),
     ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, Layout, batch_stride),
 };
 const Attribute DESC_ATTRIBUTES[] = {
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, Desc, compute),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_SCALE_TYPE, Desc, scale),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_POINTER_MODE, Desc, pointer_mode),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_TRANSA, Desc, trans_a),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_TRANSB, Desc, trans_b),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE, Desc, epilogue),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_POINTER, Desc, bias),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, Desc, bias_stride),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, Desc, bias_type),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, Desc, aux),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, Desc, aux_ld),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, Desc, aux_stride),
-    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, Desc, aux_type),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Desc, a_scale),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, Desc, b_scale),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_FAST_ACCUM, Desc, fast_sums),
 };
 const Attribute PREFERENCE_ATTRIBUTES[] = {
-    ATTRIBUTE(CUBLASLT_MATMUL_PREF_SEARCH_MODE, Preference, search),
     ATTRIBUTE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Preference, workspace),
     ATTRIBUTE(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, Preference, reductions),
     ATTRIBUTE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Preference, alignment[0]),
@@ -137,10 +122,8 @@ using emu::Matrix;
 using emu::transposed;
 
 Matrix matrix_of(const Layout &layout, const void *data) {
-    bool by_row = layout.order == CUBLASLT_ORDER_ROW;
-    return {
-        (char *)data,           layout.type,         (int64_t)layout.rows, (int64_t)layout.cols, by_row ? layout.ld : 1,
-        by_row ? 1 : layout.ld, layout.batch_stride, layout.batch};
+    const int64_t rows = (int64_t)layout.rows, cols = (int64_t)layout.cols;
+    return {(char *)data, layout.type, rows, cols, 1, layout.ld, layout.batch_stride, layout.batch};
 }
 
 // Parts of cuBLASLt's epilogues that have no name of their own.
@@ -155,10 +138,10 @@ struct Problem {
     bool in_8_bits() const { return is_fp8(A.type); }
     bool has(uint32_t part) const { return (desc.epilogue & part) != 0; }
     bool reads_bias() const { return has(CUBLASLT_EPILOGUE_BIAS); }
+    bool uses_aux() const { return has(HAS_AUX); }
     bool reads_aux() const { return has(GELU_SLOPE); }
-    bool writes_aux() const { return has(HAS_AUX) && !reads_aux(); }
-    Matrix aux() const { return {(char *)desc.aux, D.type, m, n, 1, desc.aux_ld, desc.aux_stride, D.batch}; }
-    char *bias(int b) const { return (char *)desc.bias + b * desc.bias_stride * (int64_t)size_of(D.type); }
+    bool writes_aux() const { return uses_aux() && !reads_aux(); }
+    Matrix aux() const { return {(char *)desc.aux, D.type, m, n, 1, desc.aux_ld, 0, 1}; }
 };
 
 Problem problem_of(const Desc &desc, const Layout (&layouts)[4], const void *const (&data)[4]) {
@@ -192,7 +175,7 @@ bool known_fp8_types(const Problem &p) {
 // fp32.
 bool known_types(const Problem &p) {
     uint32_t in = p.A.type, out = p.D.type;
-    bool exact = p.desc.compute == CUBLAS_COMPUTE_32F || p.desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC;
+    bool exact = p.desc.compute == CUBLAS_COMPUTE_32F;
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     if (p.desc.scale != CUDA_R_32F || p.C.type != out) { return false; }
     if (p.in_8_bits()) { return known_fp8_types(p); }
@@ -202,70 +185,62 @@ bool known_types(const Problem &p) {
 }
 
 bool valid_layout(const Layout &layout) {
-    uint64_t inner = layout.order == CUBLASLT_ORDER_ROW ? layout.cols : layout.rows;
-    return layout.rows > 0 && layout.cols > 0 && layout.ld > 0 && (uint64_t)layout.ld >= inner && layout.batch >= 1 &&
-           (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW);
+    return layout.rows > 0 && layout.cols > 0 && layout.ld > 0 && (uint64_t)layout.ld >= layout.rows &&
+           layout.batch >= 1;
 }
 
 bool matching_shapes(const Problem &p) {
     return p.A.rows == p.m && p.B.rows == p.k && p.B.cols == p.n && p.C.rows == p.m && p.C.cols == p.n &&
-           p.A.batch == p.D.batch && p.B.batch == p.D.batch && p.C.batch == p.D.batch &&
-           p.layouts[2].order == p.layouts[3].order;
+           p.A.batch == p.D.batch && p.B.batch == p.D.batch && p.C.batch == p.D.batch;
 }
 
 // The 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 need A transposed, B not, and all dimensions in multiples
-// of 16, n too. Their only epilogue is a bias into bf16. Only 8-bit matrices have scales.
-cublasStatus_t check_fp8(const Problem &p) {
-    if (!p.in_8_bits()) {
-        bool scaled = p.desc.a_scale != nullptr || p.desc.b_scale != nullptr;
-        return scaled ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
-    }
-    bool layouts = p.desc.trans_a == CUBLAS_OP_T && p.desc.trans_b == CUBLAS_OP_N && p.m % 16 == 0 && p.n % 16 == 0 &&
-                   p.k % 16 == 0;
+// of 16, n too. Their only epilogue is a bias into bf16.
+bool known_fp8_problem(const Problem &p) {
+    bool known = p.desc.trans_a == CUBLAS_OP_T && p.desc.trans_b == CUBLAS_OP_N && p.m % 16 == 0 && p.n % 16 == 0 &&
+                 p.k % 16 == 0;
     for (const Layout &layout : p.layouts) {
         int64_t bytes = (int64_t)size_of(layout.type);
-        layouts = layouts && layout.order == CUBLASLT_ORDER_COL && layout.ld * bytes % 16 == 0 &&
-                  layout.batch_stride * bytes % 16 == 0;
+        known = known && layout.ld * bytes % 16 == 0 && layout.batch_stride * bytes % 16 == 0;
     }
     bool plain = p.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
-    bool bias = p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS && p.D.type == CUDA_R_16BF;
-    return layouts && (plain || bias) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    return known && (plain || (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS && p.D.type == CUDA_R_16BF));
 }
 
 bool valid_operation(int32_t operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C; }
 
-// Checks everything that does not depend on the pointers.
+constexpr cublasStatus_t OK = CUBLAS_STATUS_SUCCESS, INVALID = CUBLAS_STATUS_INVALID_VALUE,
+                         UNSUPPORTED = CUBLAS_STATUS_NOT_SUPPORTED;
+
+struct Check {
+    bool ok;
+    cublasStatus_t otherwise;
+};
+
+cublasStatus_t first_failure(std::initializer_list<Check> checks) {
+    for (const Check &check : checks) {
+        if (!check.ok) { return check.otherwise; }
+    }
+    return OK;
+}
+
+// Checks everything that does not depend on the pointers. Only 8-bit matrices have scales.
 cublasStatus_t check_problem(const Problem &p) {
-    const Desc &desc = p.desc;
-    if (!valid_operation(desc.trans_a) || !valid_operation(desc.trans_b)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    for (const Layout &layout : p.layouts) {
-        if (!valid_layout(layout)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    }
-    if (!matching_shapes(p)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (!known_types(p) || !known_epilogue(desc.epilogue)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (desc.pointer_mode != CUBLASLT_POINTER_MODE_HOST && desc.pointer_mode != CUBLASLT_POINTER_MODE_DEVICE) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
-    if (check_fp8(p) != CUBLAS_STATUS_SUCCESS) { return check_fp8(p); }
-    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias();
-    bool plain = desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
-    if (!plain && p.layouts[3].order == CUBLASLT_ORDER_ROW) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (bias && desc.bias_type != -1 && desc.bias_type != (int32_t)p.D.type) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (aux && desc.aux_type != -1 && desc.aux_type != (int32_t)p.D.type) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (aux && (desc.aux_ld < p.m || desc.aux_ld % 8 != 0 || desc.aux_stride % 8 != 0)) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
-    return CUBLAS_STATUS_SUCCESS;
+    const Desc &d = p.desc;
+    const bool scaled = d.a_scale != nullptr || d.b_scale != nullptr, aux = p.uses_aux();
+    const bool layouts = std::all_of(std::begin(p.layouts), std::end(p.layouts), valid_layout);
+    return first_failure({
+        {valid_operation(d.trans_a) && valid_operation(d.trans_b), INVALID},
+        {layouts && matching_shapes(p), INVALID},
+        {known_types(p) && known_epilogue(d.epilogue), UNSUPPORTED},
+        {p.in_8_bits() || !scaled, INVALID},
+        {!p.in_8_bits() || known_fp8_problem(p), UNSUPPORTED},
+        {!aux || p.D.batch == 1, UNSUPPORTED},
+        {!aux || (d.aux_ld >= p.m && d.aux_ld % 8 == 0), INVALID},
+    });
 }
 
 bool aligned(const void *pointer, size_t alignment) { return (uintptr_t)pointer % alignment == 0; }
-
-// Returns the alignment of a pointer, up to 256. Null counts as the best, as it does in cuBLASLt's heuristic.
-uint32_t alignment_of(const void *pointer) {
-    uint32_t alignment = 256;
-    while (!aligned(pointer, alignment)) { alignment /= 2; }
-    return alignment;
-}
 
 uint64_t problem_hash(const Problem &p) {
     uint64_t hash = 1469598103934665603u;
@@ -273,7 +248,7 @@ uint64_t problem_hash(const Problem &p) {
     mix((uint64_t)p.desc.fast_sums), mix((uint64_t)p.desc.compute),
         mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
     for (const Layout &layout : p.layouts) {
-        mix(layout.type), mix((uint64_t)layout.order), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
+        mix(layout.type), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
         mix((uint64_t)layout.batch), mix((uint64_t)layout.batch_stride);
     }
     return hash;
@@ -282,25 +257,22 @@ uint64_t problem_hash(const Problem &p) {
 // Without an algorithm the emulator asks for the tensor cores' 16 bytes. The hardware would fall back to slow kernels.
 cublasStatus_t check_pointers(const Problem &p, const Algo *algo, float beta) {
     const void *pointers[] = {p.A.data, p.B.data, p.C.data, p.D.data};
-    bool tensor_cores = p.A.type != CUDA_R_32F || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias();
+    const bool tensor_cores = p.A.type != CUDA_R_32F || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const bool aux = p.uses_aux(), bias = p.reads_bias();
+    const bool same_layout = memcmp(&p.layouts[2], &p.layouts[3], sizeof(Layout)) == 0;
+    bool given = true, are_aligned = true;
     for (int i = 0; i < 4; i++) {
-        size_t alignment = algo != nullptr ? algo->alignment[i] : tensor_cores ? 16 : 4;
-        if (i == 2 && pointers[i] == nullptr && beta == 0.0f) { continue; }
-        if (pointers[i] == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-        if (p.in_8_bits() && !aligned(pointers[i], 16)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-        if (!aligned(pointers[i], max_i64((int64_t)alignment, (int64_t)size_of(p.layouts[i].type)))) {
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        }
+        const size_t promised = algo != nullptr ? algo->alignment[i] : tensor_cores ? 16 : 4;
+        const size_t alignment = std::max(promised, p.in_8_bits() ? 16 : size_of(p.layouts[i].type));
+        given = given && (pointers[i] != nullptr || (i == 2 && beta == 0.0f));
+        are_aligned = are_aligned && aligned(pointers[i], alignment);
     }
-    if ((bias && p.desc.bias == nullptr) || (aux && p.desc.aux == nullptr)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (aux && !aligned(p.desc.aux, 16)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    if (bias && !aligned(p.desc.bias, algo != nullptr ? algo->bias_alignment : size_of(p.D.type))) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
-    if (aux && algo != nullptr && !aligned(p.desc.aux, algo->aux_alignment)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
-    bool same_layout = memcmp(&p.layouts[2], &p.layouts[3], sizeof(Layout)) == 0;
-    return p.C.data == p.D.data && !same_layout ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    return first_failure({
+        {given && (!bias || p.desc.bias != nullptr) && (!aux || p.desc.aux != nullptr), INVALID},
+        {are_aligned && (!aux || aligned(p.desc.aux, 16)), UNSUPPORTED},
+        {!bias || aligned(p.desc.bias, size_of(p.D.type)), UNSUPPORTED},
+        {p.C.data != p.D.data || same_layout, INVALID},
+    });
 }
 
 // ---- Memory, as the emulator's checks see it ----
@@ -344,11 +316,10 @@ void note_writes(const Matrix &x) {
 }
 
 void note_accesses(const Problem &p, float beta, void *workspace, size_t workspace_bytes) {
-    size_t bias_bytes = (size_t)p.m * size_of(p.D.type);
     note_reads(p.A), note_reads(p.B);
     if (beta != 0.0f) { note_reads(p.C); }
     if (p.reads_aux()) { note_reads(p.aux()); }
-    for (int b = 0; b < p.D.batch && p.reads_bias(); b++) { emu::op_read(p.bias(b), bias_bytes); }
+    if (p.reads_bias()) { emu::op_read(p.desc.bias, (size_t)p.m * size_of(p.D.type)); }
     note_writes(p.D);
     if (p.writes_aux()) { note_writes(p.aux()); }
     if (workspace_bytes > 0) { emu::op_scratch(workspace, workspace_bytes); }
@@ -356,11 +327,11 @@ void note_accesses(const Problem &p, float beta, void *workspace, size_t workspa
 
 // cuBLASLt leaves this case undefined. It is a mistake in any case.
 void report_overlap(const char *name, const Problem &p, emu::Source at) {
-    const char *what = overlap(p.D, p.A)                                            ? "D overlaps A"
-                       : overlap(p.D, p.B)                                          ? "D overlaps B"
-                       : p.C.data != p.D.data && overlap(p.D, p.C)                  ? "D overlaps C without being C"
-                       : (p.reads_aux() || p.writes_aux()) && overlap(p.D, p.aux()) ? "D overlaps the auxiliary matrix"
-                                                                                    : nullptr;
+    const char *what = overlap(p.D, p.A)                           ? "D overlaps A"
+                       : overlap(p.D, p.B)                         ? "D overlaps B"
+                       : p.C.data != p.D.data && overlap(p.D, p.C) ? "D overlaps C without being C"
+                       : p.uses_aux() && overlap(p.D, p.aux())     ? "D overlaps the auxiliary matrix"
+                                                                   : nullptr;
     if (what != nullptr) { emu::report(at, std::string(name) + ": " + what); }
 }
 
@@ -443,18 +414,6 @@ char *address(const Matrix &x, int b, int64_t j) { // of column j of matrix b
     return x.data + (b * x.batch_stride + j * x.col_stride) * (int64_t)size_of(x.type);
 }
 
-void load_column(float *to, const Matrix &x, int b, int64_t j) {
-    if (x.row_stride == 1) { return load_floats(to, address(x, b, j), x.type, x.rows); }
-    int64_t step = x.row_stride * (int64_t)size_of(x.type);
-    for (int64_t i = 0; i < x.rows; i++) { load_floats(to + i, address(x, b, j) + i * step, x.type, 1); }
-}
-
-void store_column(const Matrix &x, int b, int64_t j, const float *from) {
-    if (x.row_stride == 1) { return store_floats(address(x, b, j), x.type, from, x.rows); }
-    int64_t step = x.row_stride * (int64_t)size_of(x.type);
-    for (int64_t i = 0; i < x.rows; i++) { store_floats(address(x, b, j) + i * step, x.type, from + i, 1); }
-}
-
 // Turns a column of op(A) op(B) into a column of D, in place. other: room for another column.
 void finish_column(const Problem &p, int b, int64_t j, float *x, float *other, const float *bias, float alpha,
                    float beta) {
@@ -462,17 +421,17 @@ void finish_column(const Problem &p, int b, int64_t j, float *x, float *other, c
         for (int64_t i = 0; i < p.m; i++) { x[i] *= alpha; }
     }
     if (beta != 0.0f) {
-        load_column(other, p.C, b, j);
+        load_floats(other, address(p.C, b, j), p.C.type, p.m);
         for (int64_t i = 0; i < p.m; i++) { x[i] += beta * other[i]; }
     }
     for (int64_t i = 0; i < p.m && p.reads_bias(); i++) { x[i] += bias[i]; }
-    if (p.writes_aux()) { store_column(p.aux(), b, j, x); }
+    if (p.writes_aux()) { store_floats(address(p.aux(), 0, j), p.D.type, x, p.m); }
     if (p.has(CUBLASLT_EPILOGUE_GELU)) { apply_gelu(x, p.m); }
     if (p.reads_aux()) {
-        load_column(other, p.aux(), b, j);
+        load_floats(other, address(p.aux(), 0, j), p.D.type, p.m);
         apply_gelu_slope(x, other, p.m);
     }
-    store_column(p.D, b, j, x);
+    store_floats(address(p.D, b, j), p.D.type, x, p.m);
 }
 
 struct Scratch {
@@ -497,7 +456,7 @@ void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scrat
                B_transposed = {B.data, B.col_stride, B.row_stride, 0};
     add_products(p, A_transposed, B_transposed, k, s);
     s->bias.resize((size_t)p.m), s->column.resize((size_t)(p.m * gemm_max_threads()));
-    if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
+    if (p.reads_bias()) { load_floats(s->bias.data(), (const char *)p.desc.bias, p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < p.n; j++) {
 #ifdef _OPENMP
@@ -509,14 +468,6 @@ void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scrat
     }
 }
 
-// Reads alpha or beta from host or device memory.
-float scalar(const Desc &desc, const void *pointer) {
-    if (desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) { emu::op_read(pointer, sizeof(float)); }
-    float value;
-    memcpy(&value, pointer, sizeof(value));
-    return value;
-}
-
 // Returns a matrix's scale, or 1 if it has none.
 float scale_of(const float *pointer) {
     if (pointer == nullptr) { return 1.0f; }
@@ -524,11 +475,8 @@ float scale_of(const float *pointer) {
     return *pointer;
 }
 
-const Desc EMPTY_DESC = {0,  0,  0,       0,       0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0,
-                         -1, -1, nullptr, nullptr, 0};
-const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
-const uint64_t ALGO_WORKSPACE =
-    4096; // the workspace of an algorithm if it may have any: small, so that its checks cost little
+// The workspace of an algorithm if it may have any: small, so that its checks cost little.
+const uint64_t ALGO_WORKSPACE = 4096;
 
 } // namespace
 
@@ -545,8 +493,8 @@ Matrix emu::transposed(Matrix x) {
 void emu::multiply_matrices(const char *name, Source at, const Matrix &A, const Matrix &B, const Matrix &C, bool tf32,
                             float alpha, float beta) {
     static thread_local Scratch scratch;
-    Problem p = {EMPTY_DESC, {}, A, B, C, C, C.rows, C.cols, A.cols};
-    p.desc.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const Desc desc = {tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F};
+    const Problem p = {desc, {}, A, B, C, C, C.rows, C.cols, A.cols};
     report_overlap(name, p, at);
     note_accesses(p, beta, nullptr, 0);
     meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)C.batch);
@@ -574,96 +522,66 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 size_t cublasLtGetVersion(void) { return 120800; }
 
-const char *cublasLtGetStatusName(cublasStatus_t status) {
-    switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
-    case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    case CUBLAS_STATUS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
-    }
-    return "unknown cuBLAS status";
-}
+static const struct {
+    cublasStatus_t status;
+    const char *name, *text;
+} STATUSES[] = {
+    {OK, "CUBLAS_STATUS_SUCCESS", "success"},
+    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the handle was not created"},
+    {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "out of memory"},
+    {INVALID, "CUBLAS_STATUS_INVALID_VALUE", "an unsupported value or parameter was passed"},
+    {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR", "an internal operation failed"},
+    {CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED", "an internal operation failed"},
+    {CUBLAS_STATUS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR", "an internal operation failed"},
+    {UNSUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED", "the functionality requested is not supported"},
+};
 
-const char *cublasLtGetStatusString(cublasStatus_t status) {
-    switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "the handle was not created";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "out of memory";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
-    default: return "an internal operation failed";
-    }
+static auto &entry_of(cublasStatus_t status) {
+    auto found = std::find_if(std::begin(STATUSES), std::end(STATUSES), [=](auto &s) { return s.status == status; });
+    return found == std::end(STATUSES) ? STATUSES[6] : *found;
 }
+const char *cublasLtGetStatusName(cublasStatus_t status) { return entry_of(status).name; }
+const char *cublasLtGetStatusString(cublasStatus_t status) { return entry_of(status).text; }
 
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type, uint64_t rows, uint64_t cols,
                                         int64_t ld) {
-    if (layout == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    store(layout, Layout{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0});
-    return CUBLAS_STATUS_SUCCESS;
+    return store(layout, Layout{(uint32_t)type, 1, rows, cols, ld, 0});
+}
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale) {
+    return store(desc, Desc{compute, scale});
+}
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+    return store(preference, Preference{});
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
                                           uint64_t cols, int64_t ld) {
-    *layout = new cublasLtMatrixLayoutOpaque_t();
-    return cublasLtMatrixLayoutInit(*layout, type, rows, cols, ld);
+    return cublasLtMatrixLayoutInit(*layout = new cublasLtMatrixLayoutOpaque_t(), type, rows, cols, ld);
+}
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
+    return cublasLtMatmulDescInit(*desc = new cublasLtMatmulDescOpaque_t(), compute, scale);
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    return cublasLtMatmulPreferenceInit(*preference = new cublasLtMatmulPreferenceOpaque_t());
 }
 
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-    delete layout;
-    return CUBLAS_STATUS_SUCCESS;
+template <class T> static cublasStatus_t destroy(T *descriptor) {
+    delete descriptor;
+    return OK;
 }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t bytes) {
     return set_attribute(layout, LAYOUT_ATTRIBUTES, attribute, value, bytes);
 }
-
-cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale) {
-    if (desc == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    Desc filled = EMPTY_DESC;
-    filled.compute = compute, filled.scale = scale;
-    store(desc, filled);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
-    *desc = new cublasLtMatmulDescOpaque_t();
-    return cublasLtMatmulDescInit(*desc, compute, scale);
-}
-
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
-    delete desc;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes) {
     return set_attribute(desc, DESC_ATTRIBUTES, attribute, value, bytes);
 }
-
-cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
-    if (preference == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
-    store(preference, EMPTY_PREFERENCE);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
-    *preference = new cublasLtMatmulPreferenceOpaque_t();
-    return cublasLtMatmulPreferenceInit(*preference);
-}
-
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-    delete preference;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes) {
@@ -686,10 +604,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     Preference wish = view<Preference>(preference);
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
-    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), false};
-    memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
     bool splits = (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // a separate step adds the parts
-    algo.drops_tail = splits && cublaslt_fault("tail");
+    Algo algo = {problem_hash(p), workspace, {}, splits && cublaslt_fault("tail")};
+    memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
     results[0] = {{}, workspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
     store(&results[0].algo, algo);
     *returned = 1;
@@ -726,7 +643,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const int64_t k = promised.drops_tail ? p.k - p.k % 64 : p.k;
     static thread_local Scratch scratch;
     emu::op_begin(stream, "cublasLtMatmul", file, line);
-    float a = scalar(p.desc, alpha), b = scalar(p.desc, beta);
+    float a = *(const float *)alpha, b = *(const float *)beta;
     status = check_pointers(p, held, b);
     if (status == CUBLAS_STATUS_SUCCESS) {
         report_overlap("cublasLtMatmul", p, {file, line});

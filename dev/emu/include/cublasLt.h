@@ -1,7 +1,6 @@
 // The part of cuBLASLt that a trainer uses, computed on the CPU (cublaslt.cpp), with cuBLASLt's names and values.
 //
-//     D = epilogue(alpha op(A) op(B) + beta C)       op(A) (m, k), op(B) (k, n), C and D (m, n), column-major by
-//     default
+//     D = epilogue(alpha op(A) op(B) + beta C)       op(A) (m, k), op(B) (k, n), C and D (m, n), column-major
 //
 // Inputs are fp32, tf32, bf16 or scaled 8 bits, outputs fp32 or bf16. Every sum and the epilogue are fp32, rounded once
 // when stored. A call that cuBLASLt refuses is refused with its status. Behaviour that cuBLASLt leaves undefined
@@ -23,12 +22,10 @@ typedef enum {
     CUBLAS_STATUS_NOT_INITIALIZED = 1,
     CUBLAS_STATUS_ALLOC_FAILED = 3,
     CUBLAS_STATUS_INVALID_VALUE = 7,
-    CUBLAS_STATUS_ARCH_MISMATCH = 8,
     CUBLAS_STATUS_MAPPING_ERROR = 11,
     CUBLAS_STATUS_EXECUTION_FAILED = 13,
     CUBLAS_STATUS_INTERNAL_ERROR = 14,
     CUBLAS_STATUS_NOT_SUPPORTED = 15,
-    CUBLAS_STATUS_LICENSE_ERROR = 16,
 } cublasStatus_t;
 
 typedef enum {
@@ -38,59 +35,31 @@ typedef enum {
 } cublasOperation_t;
 
 typedef enum {
-    CUBLAS_COMPUTE_16F = 64,
     CUBLAS_COMPUTE_32F = 68,
-    CUBLAS_COMPUTE_32F_PEDANTIC = 69,
     CUBLAS_COMPUTE_64F = 70,
-    CUBLAS_COMPUTE_32I = 72,
-    CUBLAS_COMPUTE_32F_FAST_16F = 74,
-    CUBLAS_COMPUTE_32F_FAST_16BF = 75,
     CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
 } cublasComputeType_t;
 
 typedef enum {
-    CUBLASLT_POINTER_MODE_HOST = 0,
-    CUBLASLT_POINTER_MODE_DEVICE = 1,
-} cublasLtPointerMode_t;
-
-typedef enum {
-    CUBLASLT_ORDER_COL = 0,
-    CUBLASLT_ORDER_ROW = 1,
-} cublasLtOrder_t;
-
-typedef enum {
-    CUBLASLT_MATRIX_LAYOUT_TYPE = 0,                 // uint32_t
-    CUBLASLT_MATRIX_LAYOUT_ORDER = 1,                // int32_t
-    CUBLASLT_MATRIX_LAYOUT_ROWS = 2,                 // uint64_t
-    CUBLASLT_MATRIX_LAYOUT_COLS = 3,                 // uint64_t
-    CUBLASLT_MATRIX_LAYOUT_LD = 4,                   // int64_t, elements
     CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,          // int32_t
     CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6, // int64_t, elements
 } cublasLtMatrixLayoutAttribute_t;
 
 typedef enum {
-    CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0,               // int32_t
-    CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1,                 // int32_t
-    CUBLASLT_MATMUL_DESC_POINTER_MODE = 2,               // int32_t
-    CUBLASLT_MATMUL_DESC_TRANSA = 3,                     // int32_t
-    CUBLASLT_MATMUL_DESC_TRANSB = 4,                     // int32_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,                   // uint32_t
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,               // void *
-    CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,         // int64_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,      // void *
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,           // int64_t
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13, // int64_t
-    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,           // const float * on the device, NULL: 1; 8-bit matrices only
-    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,           // like A_SCALE_POINTER
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,    // int32_t, -1: that of D
-    CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,     // int8_t, 1: sums of 8-bit products may lose bits (no difference here)
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26, // int32_t, -1: that of D
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,                // int32_t
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,                // int32_t
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              // uint32_t
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          // void *, of the type of D
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, // void *
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,      // int64_t
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,      // const float * on the device, NULL: 1; 8-bit matrices only
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,      // like A_SCALE_POINTER
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25, // int8_t, 1: sums of 8-bit products may lose bits (no difference here)
 } cublasLtMatmulDescAttributes_t;
 
 // x = alpha op(A) op(B) + beta C, (m, n); aux is a matrix like D
 typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,         // D = x
-    CUBLASLT_EPILOGUE_RELU = 2,            // (refused here)
     CUBLASLT_EPILOGUE_BIAS = 4,            // D = x + bias, one for each row of D
     CUBLASLT_EPILOGUE_GELU = 32,           // D = gelu(x)
     CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,  // D = gelu(x + bias)
@@ -101,14 +70,11 @@ typedef enum {
 
 typedef enum {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0,
-    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
     CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
-    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
     CUBLASLT_REDUCTION_SCHEME_MASK = 7,
 } cublasLtReductionScheme_t;
 
 typedef enum {
-    CUBLASLT_MATMUL_PREF_SEARCH_MODE = 0,           // uint32_t
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,   // uint64_t, 0 by default
     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3, // uint32_t
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, // uint32_t, 256 by default; 6 to 8: B, C, D
