@@ -19,34 +19,27 @@ namespace {
 
 // ---- Errors and handles ----
 
-std::mutex handles_mutex, error_mutex;
 std::vector<ncclComm *> &handles = *new std::vector<ncclComm *>;
-char last_error[1024];
+std::string last_error;
 
-// The library prints only if it is asked to, and so does this.
 ncclResult_t fail(ncclResult_t result, const std::string &text) {
-    const char *wish = getenv("NCCL_DEBUG");
-    std::lock_guard<std::mutex> guard(error_mutex);
-    snprintf(last_error, sizeof(last_error), "%s", text.c_str());
-    if (wish && strcmp(wish, "VERSION") != 0) { fprintf(stderr, "emu: %s\n", text.c_str()); }
+    last_error = text;
     return result;
 }
 
-void warn_of_live_comms(int status, void *) {
-    for (ncclComm *comm : handles) {
-        if (status != 0 || comm->destroyed.file || comm->has_failed) { continue; }
-        fprintf(stderr, "emu: warning: rank %d ends without ncclCommDestroy\n", comm->rank);
-    }
+// A process makes all its calls in one thread. So a rank that waits makes no other call.
+void check_thread(const char *function, Source at) {
+    static const std::thread::id first = std::this_thread::get_id();
+    host_only(function, at);
+    if (std::this_thread::get_id() == first) { return; }
+    report(at, format("%s in another thread than the first call of NCCL: the emulator knows one", function));
 }
 
 void check_handle(const ncclComm *comm, const char *function, Source at) {
-    host_only(function, at);
-    std::lock_guard<std::mutex> guard(handles_mutex);
+    check_thread(function, at);
     if (std::count(handles.begin(), handles.end(), comm) == 0) {
-        report(at, format("%s with a communicator that does not exist", function));
+        report(at, format("%s with a communicator that does not exist, or was destroyed", function));
     }
-    if (comm->destroyed.file == nullptr) { return; }
-    report(at, format("%s with a communicator that was destroyed", function), "  at " + to_text(comm->destroyed));
 }
 
 // ---- Mistakes that are planted on purpose: EMU_NCCL_FAULT="kind@rank:n[:seconds]" ----
@@ -54,7 +47,7 @@ void check_handle(const ncclComm *comm, const char *function, Source at) {
 // Injects the fault of the n-th collective. rank: in the first communicator. Returns true if a bit must be flipped.
 bool inject_fault(int rank) {
     static const char *const text = getenv("EMU_NCCL_FAULT");
-    static std::atomic<int> calls;
+    static int calls;
     char kind[16] = "";
     int victim = -1, n = 0, seconds = 1, end = 0;
     if (text == nullptr) { return false; }
@@ -101,11 +94,6 @@ bool overlap(const Piece &a, const Piece &b) {
 
 void check_buffers(const Call &c) {
     const char *name = name_of(c.kind);
-    const size_t size = TYPES[c.type].bytes;
-    for (const Piece &piece : {c.from, c.to}) {
-        if (piece.bytes == 0 || reinterpret_cast<uintptr_t>(piece.begin) % size == 0) { continue; }
-        report(c.source, format("misaligned buffer of %s: %p, expected a multiple of %zu", name, piece.begin, size));
-    }
     if (!overlap(c.from, c.to) || c.is_in_place()) { return; }
     report(c.source, format("%s: recvbuff overlaps sendbuff, and not as in place", name),
            format("  recvbuff lies %td bytes behind sendbuff, and in place on rank %d of %d it lies %td bytes behind",
@@ -136,32 +124,16 @@ void begin_operation(const Call &c, char *data) {
 
 // Puts what a peer has sent in its place, or adds it to what the ranks before it have sent.
 void store(const Call &c, int peer, const std::vector<char> &data) {
-    const Type &type = TYPES[c.type];
     char *to = c.to.begin + (c.kind == ALL_GATHER ? static_cast<size_t>(peer) * c.part : 0);
     if (data.empty()) { return; }
-    if (c.reduces() && peer > 0) { type.reduce(c.reduction, to, data.data(), c.count); }
-    if (!c.reduces() || peer == 0) { memcpy(to, data.data(), data.size()); }
-    if (c.reduction == ncclAvg && peer + 1 == c.comm->ranks) { type.divide(to, c.count, c.comm->ranks); }
-}
-
-// After a failure the contents are unknown, so the memory counts as uninitialised.
-void spoil(const Call &c) {
-    for (const Piece &piece : written(c)) {
-        if (piece.bytes == 0) { continue; }
-        memset(piece.begin, 0xff, piece.bytes);
-        set_initialised(piece.begin, piece.bytes, false);
+    if (c.reduces() && peer > 0) {
+        TYPES[c.type].add(to, data.data(), c.count);
+    } else {
+        memcpy(to, data.data(), data.size());
     }
 }
 
 // ---- Between the ranks ----
-
-// If several threads of a process make calls, one may come while another waits.
-bool several_threads() {
-    static const std::thread::id first = std::this_thread::get_id();
-    static std::atomic<bool> several;
-    if (first != std::this_thread::get_id()) { several = true; }
-    return several;
-}
 
 // Has all come that a rank waits for?
 bool is_served(Shared *shared, const Member &m) {
@@ -186,9 +158,8 @@ void post(const std::vector<Call> &group) {
         if (c.kind != INIT && c.kind != DESTROY) { begin_operation(c, shared->data(slot) + begin); }
         begin += c.from.bytes;
     }
-    SharedGuard guard(shared->mutex);
+    SharedGuard guard(comm.file);
     own.count = count;
-    own.several_threads = several_threads();
     for (size_t i = 0; i < count; i++) {
         Member &peer = shared->member[own.transfers[i].peer];
         if (group[0].is_transfer() || is_served(shared, peer)) { ring(&peer); }
@@ -197,7 +168,7 @@ void post(const std::vector<Call> &group) {
 
 bool belong_together(const Call &a, const Call &b) {
     const bool same = a.type == b.type && a.count == b.count;
-    return same && (a.is_transfer() || (a.kind == b.kind && a.reduction == b.reduction && a.root == b.root));
+    return same && (a.is_transfer() || (a.kind == b.kind && a.root == b.root));
 }
 
 // Of a collective, the rank that differs from rank 0 reports.
@@ -252,15 +223,12 @@ bool exchange(const ncclComm &comm, Received *received, bool *misses) {
 // Runs the calls. Returns false, and sets the error, if a rank has ended.
 bool meet(const std::vector<Call> &group, Received *received) {
     ncclComm *comm = group[0].comm;
-    if (comm->in_call.exchange(true)) {
-        report(group[0].source, format("%s on a communicator that another thread is using", name_of(group[0].kind)));
-    }
     comm->collectives += group[0].kind != INIT && !group[0].is_transfer();
     post(group);
     std::string problem;
     for (bool done = false, rung = true; !done && problem.empty();) {
         bool misses = false;
-        std::unique_lock<Mutex> lock(comm->file.shared->mutex);
+        SharedGuard lock(comm->file);
         const uint32_t heard = comm->own().bell;
         if (!rung) { find_ended(*comm); }
         done = exchange(*comm, received, &misses);
@@ -270,7 +238,6 @@ bool meet(const std::vector<Call> &group, Received *received) {
         lock.unlock();
         rung = done || !problem.empty() || sleep_at(&comm->own(), heard);
     }
-    comm->in_call = false;
     comm->has_failed = !problem.empty();
     if (comm->has_failed) {
         fail(ncclRemoteError, words("rank %d in ", comm->rank) + to_text(group[0]) + ": " + problem);
@@ -304,52 +271,42 @@ ncclResult_t run(const std::vector<Call> &group) {
         const Transfer &t = comm->own().transfers[i];
         store(t.call, t.peer - comm->group->first, received[i]);
     }
-    for (const Call &c : group) {
-        if (!ok) { spoil(c); }
-    }
     lock_device_memory();
     return ok ? ncclSuccess : ncclRemoteError;
 }
 
-// ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done by the latter ----
+// ---- Groups: sends and receives between ncclGroupStart and ncclGroupEnd are done by the latter ----
 
-thread_local int group_depth;
-thread_local std::vector<Call> group;
+bool in_group;
+std::vector<Call> group;
 
-// Runs the transfers first, those of a communicator at once, because they may wait for each other; then each
-// collective. All ranks take the communicators in one order.
 ncclResult_t run_group() {
     std::vector<Call> calls;
-    ncclResult_t result = ncclSuccess;
-    auto key = [](const Call &c) { return std::make_tuple(!c.is_transfer(), c.comm->file.inode, c.comm->group); };
     calls.swap(group);
-    std::stable_sort(calls.begin(), calls.end(), [&](const Call &a, const Call &b) { return key(a) < key(b); });
-    for (auto begin = calls.begin(), end = begin; begin != calls.end() && result == ncclSuccess; begin = end) {
-        auto is_behind = [&](const Call &c) { return !c.is_transfer() || c.comm != begin->comm; };
-        end = std::find_if(begin + 1, calls.end(), is_behind);
-        result = run(std::vector<Call>(begin, end));
-    }
-    return result;
+    return calls.empty() ? ncclSuccess : run(calls);
 }
 
 ncclResult_t call(const Call &c, const void *send, void *receive, ncclComm *comm, cudaStream_t stream, Source at) {
     const char *name = name_of(c.kind);
     check_handle(comm, name, at);
-    if (c.type >= ncclNumTypes || c.reduction >= ncclNumOps) {
-        return fail(ncclInvalidArgument, words("%s: type %u, reduction %u", name, c.type, c.reduction));
+    if (c.type >= ncclNumTypes || TYPES[c.type].bytes == 0) {
+        return fail(ncclInvalidArgument, words("%s: the emulator has no type %u", name, c.type));
     }
     if (c.root < 0 || c.root >= comm->ranks) {
         return fail(ncclInvalidArgument, words("%s: rank %d of %d ranks", name, c.root, comm->ranks));
     }
     if (group.size() == CALLS_MOST) { return fail(ncclInvalidUsage, words("%s: call 2049 of a group", name)); }
+    if (in_group && (!c.is_transfer() || (!group.empty() && group[0].comm != comm))) {
+        report(at, format("%s in a group: the emulator has groups of sends and receives of one communicator", name));
+    }
     group.push_back(new_call(c, send, receive, comm, stream, at));
-    return group_depth > 0 ? ncclSuccess : run_group();
+    return in_group ? ncclSuccess : run_group();
 }
 
 // ---- Into the communicator ----
 
 struct Id { // the contents of an ncclUniqueId
-    char magic[8], host[64];
+    char magic[8];
     File file;
     int group;
 };
@@ -357,19 +314,18 @@ static_assert(sizeof(Id) <= sizeof(ncclUniqueId), "fits");
 const char ID_MAGIC[8] = "emunccl";
 
 // Returns what keeps a newcomer out beside a member, or "".
-std::string conflict(const Group &group, const ncclComm &comm, const std::string &host, const Member &m) {
+std::string conflict(const Group &group, const ncclComm &comm, const Member &m) {
     if (!m.joined) { return ""; }
     if (comm.ranks != group.ranks) { return words(", and another rank says %d ranks", group.ranks); }
     if (m.rank == comm.rank) { return ", and there is such a rank already"; }
-    if (m.device != comm.device || host != m.host) { return ""; }
-    return words(" on device %d, which rank %d uses", m.device, m.rank);
+    return m.device != comm.device ? "" : words(" on device %d, which rank %d uses", m.device, m.rank);
 }
 
 // The first rank makes room for all.
-void enter(const ncclComm &comm, const std::string &host, Source at) {
+void enter(const ncclComm &comm, Source at) {
     Shared *shared = comm.file.shared;
     Group *group = comm.group;
-    SharedGuard guard(shared->mutex);
+    SharedGuard guard(comm.file);
     if (group->ranks == 0) {
         group->ranks = comm.ranks, group->first = shared->members, shared->members += comm.ranks;
         if (shared->members > MEMBERS_MOST) { report(at, "too many communicators"); }
@@ -377,7 +333,7 @@ void enter(const ncclComm &comm, const std::string &host, Source at) {
     const Member *all = shared->member, *end = all + shared->members;
     const std::string me = words("ncclCommInitRank of rank %d of %d", comm.rank, comm.ranks);
     for (const Member *m = all + group->first; m < all + group->first + group->ranks; m++) {
-        const std::string problem = conflict(*group, comm, host, *m);
+        const std::string problem = conflict(*group, comm, *m);
         if (problem.empty()) { continue; }
         blame(comm, me + problem + words(", at %s:%d", at.file, at.line));
         report(at, me + problem, "  " + who(*m) + " called it at " + m->at);
@@ -387,16 +343,9 @@ void enter(const ncclComm &comm, const std::string &host, Source at) {
     own.rank = comm.rank, own.pid = getpid(), own.device = comm.device;
     own.process = static_cast<int>(first == end ? &own - all : first->process);
     own.group = static_cast<int>(group - shared->group);
-    snprintf(own.host, sizeof(own.host), "%s", host.c_str());
     snprintf(own.at, sizeof(own.at), "%s:%d", at.file, at.line);
     hold(comm.file, static_cast<int>(&own - all));
     own.joined = true;
-}
-
-std::string host_name() {
-    char name[64] = "";
-    gethostname(name, sizeof(name) - 1);
-    return name;
 }
 
 } // namespace
@@ -404,14 +353,17 @@ std::string host_name() {
 // ---- The interface ----
 
 const char *ncclGetErrorString(ncclResult_t result) {
-    static const char REMOTE[] = "remote process exited or there was a network error";
-    static const char *const TEXTS[] = {"no error",       "unhandled cuda error", "unhandled system error",
-                                        "internal error", "invalid argument",     "invalid usage",
-                                        REMOTE,           "operation in progress"};
+    static const char *const TEXTS[] = {"no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error"};
     return result < ncclNumResults ? TEXTS[result] : "unknown result code";
 }
 
-const char *ncclGetLastError(ncclComm_t) { return last_error; }
+const char *ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 
 ncclResult_t ncclGetVersion(int *version) {
     *version = NCCL_VERSION_CODE;
@@ -419,18 +371,15 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
-    host_only("ncclGetUniqueId", {file, line});
+    check_thread("ncclGetUniqueId", {file, line});
     if (id == nullptr) { return fail(ncclInvalidArgument, "ncclGetUniqueId: null"); }
-    Id made = {"", "", own_file(), 0};
+    Id made = {"", own_file(), 0};
     Shared *shared = made.file.shared;
     if (!shared) { return fail(ncclSystemError, words("ncclGetUniqueId: no shared memory: %s", strerror(errno))); }
-    SharedGuard guard(shared->mutex);
+    SharedGuard guard(made.file);
     if (shared->groups == GROUPS_MOST) { return fail(ncclSystemError, "ncclGetUniqueId: too many communicators"); }
     memcpy(made.magic, ID_MAGIC, sizeof(made.magic));
-    snprintf(made.host, sizeof(made.host), "%s", host_name().c_str());
     made.group = shared->groups++;
-    shared->group[made.group].maker = getpid();
-    hold(made.file, MEMBERS_MOST + made.group);
     memset(id, 0, sizeof(*id));
     memcpy(id, &made, sizeof(made));
     return ncclSuccess;
@@ -441,7 +390,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     int device = 0;
     Received nothing;
     memcpy(&where, &id, sizeof(where));
-    host_only("ncclCommInitRank", {file, line});
+    check_thread("ncclCommInitRank", {file, line});
     if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
         return fail(ncclInvalidArgument, words("ncclCommInitRank: rank %d of %d", rank, ranks));
     }
@@ -456,17 +405,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     *comm = nullptr;
     const File found = open_file(where.file);
     if (found.shared == nullptr) {
-        return fail(ncclSystemError, words("no memory is shared with process %d on %s, which made the id (%s); all "
-                                           "ranks must run on one machine",
-                                           where.file.pid, where.host, strerror(errno)));
+        return fail(ncclSystemError, words("no memory is shared with process %d, which made the id (%s): all ranks "
+                                           "must run on one machine",
+                                           where.file.pid, strerror(errno)));
     }
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, found, found.shared->group + where.group});
-    const Call init = new_call({INIT, 0, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, {file, line});
-    enter(*made, host_name(), {file, line});
+    const Call init = new_call({INIT, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, {file, line});
+    enter(*made, {file, line});
     if (!meet({init}, &nothing)) { return ncclRemoteError; }
-    std::lock_guard<std::mutex> guard(handles_mutex);
-    if (handles.empty()) { on_exit(warn_of_live_comms, nullptr); }
     handles.push_back(*comm = made.release());
     return ncclSuccess;
 }
@@ -476,46 +423,47 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     Received nothing;
     comm->own().left = true;
     if (!comm->has_failed) {
-        meet({new_call({DESTROY, 0, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}, &nothing);
+        meet({new_call({DESTROY, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}, &nothing);
     }
-    comm->destroyed = {file, line};
+    handles.erase(std::find(handles.begin(), handles.end(), comm));
     return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+// ncclSum is the only reduction.
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
-    return call({ALL_REDUCE, type, reduction, 0, count}, send, receive, comm, stream, {file, line});
+    return call({ALL_REDUCE, type, 0, count}, send, receive, comm, stream, {file, line});
 }
-ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
-                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream, const char *file,
-                               int line) {
-    return call({REDUCE_SCATTER, type, reduction, 0, count}, send, receive, comm, stream, {file, line});
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
+    return call({REDUCE_SCATTER, type, 0, count}, send, receive, comm, stream, {file, line});
 }
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream, const char *file, int line) {
-    return call({ALL_GATHER, type, 0, 0, count}, send, receive, comm, stream, {file, line});
+    return call({ALL_GATHER, type, 0, count}, send, receive, comm, stream, {file, line});
 }
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
-    return call({BROADCAST, type, 0, root, count}, send, receive, comm, stream, {file, line});
+    return call({BROADCAST, type, root, count}, send, receive, comm, stream, {file, line});
 }
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream, const char *file, int line) {
-    return call({SEND, type, 0, peer, count}, send, nullptr, comm, stream, {file, line});
+    return call({SEND, type, peer, count}, send, nullptr, comm, stream, {file, line});
 }
 ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream,
                       const char *file, int line) {
-    return call({RECEIVE, type, 0, peer, count}, nullptr, receive, comm, stream, {file, line});
+    return call({RECEIVE, type, peer, count}, nullptr, receive, comm, stream, {file, line});
 }
 
 ncclResult_t ncclGroupStart(const char *file, int line) {
-    host_only("ncclGroupStart", {file, line});
-    group_depth++;
+    check_thread("ncclGroupStart", {file, line});
+    if (in_group) { return fail(ncclInvalidUsage, "ncclGroupStart in a group"); }
+    in_group = true;
     return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd(const char *file, int line) {
-    host_only("ncclGroupEnd", {file, line});
-    if (group_depth == 0) { return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"); }
-    if (--group_depth > 0) { return ncclSuccess; }
+    check_thread("ncclGroupEnd", {file, line});
+    if (!in_group) { return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"); }
+    in_group = false;
     return run_group();
 }

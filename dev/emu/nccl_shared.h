@@ -7,8 +7,6 @@
 #include "runtime.h"
 #include "include/nccl.h"
 
-#include <pthread.h>
-#include <mutex>
 #include <thread>
 
 namespace emu {
@@ -27,7 +25,7 @@ struct Piece { // of device memory
 
 struct Call { // what a rank calls. Other ranks do not follow the pointers
     Kind kind;
-    uint32_t type, reduction;
+    uint32_t type;
     int root; // of a send or a receive: the peer
     size_t count;
     Piece from = {}, to = {}; // the buffers
@@ -49,33 +47,22 @@ struct Transfer { // to a peer, or from a peer. A collective is one to each rank
     size_t begin; // of what it sends, in the rank's data
 };
 
-struct Member {                                // a rank of a communicator
-    bool joined, left, ended, several_threads; // several_threads of its process make calls
-    int rank, device, group, process;          // process: the first member of its process
+struct Member { // a rank of a communicator
+    bool joined, left, ended;
+    int rank, device, group, process; // process: the first member of its process
     pid_t pid;
     uint32_t bell; // a futex; it changes when the rank may go on
-    char host[64], at[192];
+    char at[192];
     size_t count; // transfers of its call
     Transfer transfers[CALLS_MOST];
 };
 
 struct Group {          // a communicator
-    pid_t maker;        // of the id
     int ranks, first;   // first: of its members
     char problem[1024]; // why it has failed
 };
 
-struct Mutex { // if a process is killed that holds it, the next one goes on
-    pthread_mutex_t mutex;
-    void lock() {
-        if (pthread_mutex_lock(&mutex) == EOWNERDEAD) { pthread_mutex_consistent(&mutex); }
-    }
-    void unlock() { pthread_mutex_unlock(&mutex); }
-};
-typedef std::lock_guard<Mutex> SharedGuard;
-
 struct alignas(4096) Shared { // the beginning of the file; the data of each member follow
-    Mutex mutex;
     int groups, members;
     Group group[GROUPS_MOST];
     Member member[MEMBERS_MOST];
@@ -97,9 +84,7 @@ struct ncclComm { // never freed, so that a stale handle is recognised
     int rank, ranks, device;
     emu::nccl::File file;
     emu::nccl::Group *group;
-    emu::Source destroyed = {nullptr, 0};
     bool has_failed = false; // then every call fails
-    std::atomic<bool> in_call{false};
     size_t collectives = 0;
     emu::nccl::Member &member(int r) const { return file.shared->member[group->first + r]; }
     emu::nccl::Member &own() const { return member(rank); }
@@ -110,13 +95,22 @@ namespace nccl {
 
 std::string words(const char *text, ...) __attribute__((format(printf, 1, 2))); // formats what is no report
 const char *name_of(Kind kind);                                                 // "ncclAllReduce"
-std::string to_text(const Call &call); // "ncclAllReduce of 8 float32 (sum), at a.cu:3"
+std::string to_text(const Call &call); // "ncclAllReduce of 8 float32, at a.cu:3"
 std::string who(const Member &member);
 
 // If shared is null, errno says why.
 File own_file();                       // of this process's first communicator; a new one if there is none
 File open_file(const File &file);      // of another process
 void hold(const File &file, int byte); // until the process ends
+
+// One rank at a time has it. If its process is killed, the kernel unlocks it.
+struct SharedGuard {
+    const File &file;
+    bool locked = true;
+    explicit SharedGuard(const File &file);
+    void unlock();
+    ~SharedGuard() { unlock(); }
+};
 
 Transfer *partner_of(Shared *shared, const Transfer &transfer); // null: the peer has not called it
 void ring(Member *member);
@@ -127,10 +121,8 @@ void find_cycle(const ncclComm &comm);                        // reports it if r
 
 struct Type {
     const char *name;
-    size_t bytes;
-    // sum[i] = sum[i] (reduction) next[i], rounded to the type.
-    void (*reduce)(uint32_t reduction, void *sum, const void *next, size_t count);
-    void (*divide)(void *sum, size_t count, int ranks); // the end of ncclAvg
+    size_t bytes;                                              // 0: no such type
+    void (*add)(void *sum, const void *next, size_t count); // sum[i] += next[i], rounded to the type
 };
 extern const Type TYPES[ncclNumTypes];
 

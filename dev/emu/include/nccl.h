@@ -4,11 +4,9 @@
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 
-#include <limits.h>
 #include <stddef.h>
 
 #include "cuda_bf16.h"
-#include "cuda_fp16.h"
 #include "cuda_runtime.h"
 
 #define NCCL_MAJOR 2
@@ -33,36 +31,25 @@ typedef enum {
     ncclInvalidArgument = 4,
     ncclInvalidUsage = 5,
     ncclRemoteError = 6,
-    ncclInProgress = 7,
-    ncclNumResults = 8
+    ncclNumResults = 7
 } ncclResult_t;
 
-typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclNumOps = 5 } ncclRedOp_t;
+typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 typedef enum {
-    ncclInt8 = 0,
-    ncclChar = 0,
     ncclUint8 = 1,
-    ncclInt32 = 2,
-    ncclInt = 2,
     ncclUint32 = 3,
-    ncclInt64 = 4,
-    ncclUint64 = 5,
-    ncclFloat16 = 6,
-    ncclHalf = 6,
     ncclFloat32 = 7,
     ncclFloat = 7,
-    ncclFloat64 = 8,
-    ncclDouble = 8,
     ncclBfloat16 = 9,
     ncclNumTypes = 10
 } ncclDataType_t;
 
 const char *ncclGetErrorString(ncclResult_t result);
-const char *ncclGetLastError(ncclComm_t comm); // of the calling thread's last failed call
+const char *ncclGetLastError(ncclComm_t comm); // of the last failed call
 ncclResult_t ncclGetVersion(int *version);
 
-// The process that makes the id must live until all ranks have joined.
+// The process that makes the id must live until all ranks have joined. A process makes all calls in one thread.
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id, EMU_HERE);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, EMU_HERE);
 ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until each rank has called it or has ended
@@ -76,7 +63,7 @@ ncclResult_t ncclAllGather(const void *send, void *receive, size_t send_count, n
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream, EMU_HERE);
 // A send waits for the peer's receive of the same count and type, and a receive for the peer's send. Those of a group
-// wait together, so their order does not matter.
+// wait together, so their order does not matter. A group has sends and receives of one communicator.
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream, EMU_HERE);
 ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream,
