@@ -3,8 +3,8 @@
 // The interpreter computes a graph as it is written, one operation after another. Each operation reads whole tensors
 // and writes a whole tensor, virtual or not, in fp32, rounded once to the tensor's type.
 //
-// The checks are stricter than the real library's. Two tensors of a graph with one id must be equal. The parts of a
-// plan must live as long as the plan. Pointers and attributes that nothing needs are refused.
+// The checks are stricter than the real library's. Two tensors of a graph with one id must be equal. Pointers and
+// attributes that nothing needs are refused.
 //
 // For a graph with more than two products the heuristic offers three plans: one with an engine that is not
 // deterministic, one that wants an enormous workspace, and one that a careful caller takes. A product stored in fp32 is
@@ -16,9 +16,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,7 +32,7 @@ namespace {
 
 // ---- Refusals ----
 
-thread_local std::string last_error;
+std::string last_error;
 
 struct Refusal {
     std::string why;
@@ -57,18 +56,18 @@ template <class Work> cudnnStatus_t status_of(Work work) {
 
 // ---- Descriptors ----
 
+struct Graph;
 struct Descriptor {
     int type;
     bool finalized = false;
     std::map<int, std::vector<char>> values; // bytes, by attribute
+    std::shared_ptr<const Graph> graph;      // that it is, or is for
     int choice = 0;                          // of a configuration and its engine: index among the heuristic's plans
 };
 
-std::mutex descriptors_mutex;
 std::set<const void *> &descriptors = *new std::set<const void *>; // that live
 
 Descriptor *find(const void *pointer, const char *otherwise) {
-    std::lock_guard<std::mutex> guard(descriptors_mutex);
     need(descriptors.count(pointer) > 0, otherwise);
     return static_cast<Descriptor *>(const_cast<void *>(pointer));
 }
@@ -137,7 +136,11 @@ template <class T> T value_of(const Descriptor *descriptor, int name, T otherwis
     const std::vector<T> list = list_of<T>(descriptor, name);
     return list.empty() ? otherwise : list[0];
 }
-Descriptor *part_of(const Descriptor *descriptor, int name) { return value_of<Descriptor *>(descriptor, name); }
+// Null: the descriptor has no such part.
+Descriptor *part_of(const Descriptor *descriptor, int name) {
+    const Descriptor *part = value_of<Descriptor *>(descriptor, name);
+    return part == nullptr ? nullptr : find(part, "a part has been destroyed");
+}
 
 // ---- Tensors ----
 
@@ -165,18 +168,16 @@ Sizes sizes_of(const Descriptor *descriptor, int name) {
 }
 
 Tensor tensor_of(const Descriptor *descriptor) {
-    return {value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_UNIQUE_ID),
-            value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
-            sizes_of(descriptor, CUDNN_ATTR_TENSOR_DIMENSIONS),
-            sizes_of(descriptor, CUDNN_ATTR_TENSOR_STRIDES),
-            value_of<int>(descriptor, CUDNN_ATTR_TENSOR_DATA_TYPE),
-            value_of<char>(descriptor, CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0,
-            value_of<char>(descriptor, CUDNN_ATTR_TENSOR_IS_BY_VALUE) != 0};
-}
-
-void check_tensor(const Tensor &t) {
+    const Tensor t = {value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_UNIQUE_ID),
+                      value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+                      sizes_of(descriptor, CUDNN_ATTR_TENSOR_DIMENSIONS),
+                      sizes_of(descriptor, CUDNN_ATTR_TENSOR_STRIDES),
+                      value_of<int>(descriptor, CUDNN_ATTR_TENSOR_DATA_TYPE),
+                      value_of<bool>(descriptor, CUDNN_ATTR_TENSOR_IS_VIRTUAL),
+                      value_of<bool>(descriptor, CUDNN_ATTR_TENSOR_IS_BY_VALUE)};
     need(t.alignment >= t.width() && (t.alignment & (t.alignment - 1)) == 0, "alignment");
     need(!t.by_value || (!t.is_virtual && t.size() == 1), "by value: one real number");
+    return t;
 }
 
 // The offset of element i in the order of the dimensions.
@@ -305,13 +306,13 @@ struct Graph {
     std::vector<Step> steps;
     std::map<int64_t, Tensor> tensors; // by id
     std::set<int64_t> written;
-    int choice = 0; // of the plan
     int64_t products() const {
         return std::count_if(steps.begin(), steps.end(), [](const Step &step) { return step.multiplies(); });
     }
-    // Says the engine that its bits differ from run to run? Every second run then has others.
-    bool is_random() const { return products() > 2 && choice == 0; }
 };
+
+// Says the engine that its bits differ from run to run? Every second run then has others.
+bool is_random(const Descriptor *of) { return of->graph->products() > 2 && of->choice == 0; }
 
 void note_tensor(Graph *graph, const Tensor &t, bool is_output) {
     const std::string name = "tensor " + std::to_string(t.id);
@@ -325,10 +326,9 @@ void note_tensor(Graph *graph, const Tensor &t, bool is_output) {
     graph->written.insert(t.id);
 }
 
-Graph graph_of(const Descriptor *descriptor, int choice = 0) {
+Graph graph_of(const Descriptor *descriptor) {
     Graph graph;
-    graph.choice = choice;
-    for (Descriptor *pointer : list_of<Descriptor *>(descriptor, CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+    for (const Descriptor *pointer : list_of<Descriptor *>(descriptor, CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
         const Descriptor *op = find(pointer, "a graph of an operation that has been destroyed");
         need(is_operation(op->type), "a graph of something that is no operation");
         graph.steps.push_back(step_of(op));
@@ -341,9 +341,10 @@ Graph graph_of(const Descriptor *descriptor, int choice = 0) {
 // Follows the real library's plans for attention. The backward stores an fp32 sum of each row. It also stores a bf16
 // matrix or, if it adds to memory, fp32 sums of its own, the most that the engines of some GPUs need. It stores heads
 // that are summed in bf16, too.
-int64_t workspace_of(const Graph &graph) {
+int64_t workspace_of(const Descriptor *plan) {
+    const Graph &graph = *plan->graph;
     if (graph.products() <= 2) { return 256; }
-    if (graph.choice == 1) { return (int64_t)1 << 40; }
+    if (plan->choice == 1) { return (int64_t)1 << 40; }
     const Tensor &scores = graph.steps[graph.products()].output;
     int64_t heads = scores.dims[0] * scores.dims[1], T = scores.dims[2], padded = (T + 127) / 128 * 128;
     int64_t bytes = heads * T * 4 + 256, sums = 0;
@@ -444,7 +445,9 @@ void transfer(const Tensor &t, char *data, bool writes, Values *values) {
     }
 }
 
-void run(const Graph &graph, const Pointers &pointers, char *workspace, cudaStream_t stream, emu::Source at) {
+void run(const Descriptor *plan, const Pointers &pointers, char *workspace, cudaStream_t stream, emu::Source at) {
+    const Graph &graph = *plan->graph;
+    const size_t workspace_bytes = (size_t)workspace_of(plan);
     Memory memory;
     emu::op_begin(stream, "cudnnBackendExecute", at.file, at.line);
     for (const auto &[id, t] : graph.tensors) {
@@ -452,16 +455,16 @@ void run(const Graph &graph, const Pointers &pointers, char *workspace, cudaStre
         if (t.by_value) { memory[id] = {*(const float *)pointers.at(id)}; }
         if (!t.by_value) { transfer(t, pointers.at(id), false, &memory[id]); }
     }
-    emu::op_scratch(workspace, (size_t)workspace_of(graph));
-    memset(workspace, 0xff, (size_t)workspace_of(graph)); // NaNs: nothing may depend on the workspace's contents
+    emu::op_scratch(workspace, workspace_bytes);
+    memset(workspace, 0xff, workspace_bytes); // NaNs: nothing may depend on the workspace's contents
     for (const Step &step : graph.steps) {
         Values before;
         if (step.adds_to_memory()) { transfer(step.output, pointers.at(step.output.id), false, &before); }
         Values &values = memory[step.output.id] = run_step(step, memory);
         for (size_t i = 0; i < before.size(); i++) { values[i] += before[i]; }
     }
-    static std::atomic<int> random_runs{0};
-    bool rounds_otherwise = graph.is_random() && random_runs++ % 2 == 1;
+    static int random_runs;
+    bool rounds_otherwise = is_random(plan) && random_runs++ % 2 == 1;
     for (int64_t id : graph.written) {
         if (graph.tensors.at(id).is_virtual) { continue; }
         memory.at(id)[0] *= rounds_otherwise ? 1.0f + 1.0f / 128 : 1.0f; // to the next number of bf16
@@ -476,11 +479,10 @@ Pointers pointers_of(const Descriptor *pack, const Graph &graph) {
     Pointers pointers;
     for (size_t i = 0; i < ids.size(); i++) {
         const auto found = graph.tensors.find(ids[i]);
-        const std::string name = "tensor " + std::to_string(ids[i]);
-        need(found != graph.tensors.end() && !found->second.is_virtual, "a pointer for no " + name);
-        need(list[i] != nullptr, "a null pointer for " + name);
-        need((uintptr_t)list[i] % (uintptr_t)found->second.alignment == 0, "misaligned: " + name);
-        need(pointers.emplace(ids[i], list[i]).second, "two pointers for " + name);
+        const bool fits = found != graph.tensors.end() && !found->second.is_virtual && list[i] != nullptr &&
+                          (uintptr_t)list[i] % (uintptr_t)found->second.alignment == 0;
+        need(fits && pointers.emplace(ids[i], list[i]).second,
+             "a pointer for tensor " + std::to_string(ids[i]) + " that is null, misaligned, not needed or the second");
     }
     for (const auto &[id, t] : graph.tensors) {
         need(t.is_virtual || pointers.count(id) != 0, "no pointer for tensor " + std::to_string(id));
@@ -490,60 +492,50 @@ Pointers pointers_of(const Descriptor *pack, const Graph &graph) {
 
 // ---- Descriptors, from outside ----
 
-void check_complete(const Descriptor *descriptor) {
+void finalize(Descriptor *d) {
+    need(!d->finalized, "a finalized descriptor");
     for (const Attribute &a : ATTRIBUTES) {
-        need(a.of != descriptor->type || a.role == OPTIONAL || a.role == OPTIONAL_INPUT ||
-                 descriptor->values.count(a.name) != 0,
+        const bool is_optional = a.role == OPTIONAL || a.role == OPTIONAL_INPUT;
+        need(a.of != d->type || is_optional || d->values.count(a.name) != 0,
              "attribute " + std::to_string(a.name) + " is missing");
     }
-    if (descriptor->type == KIND(TENSOR)) { check_tensor(tensor_of(descriptor)); }
-    if (is_operation(descriptor->type)) { check_step(step_of(descriptor)); }
-    if (descriptor->type == KIND(OPERATIONGRAPH)) { graph_of(descriptor); }
-    if (descriptor->type != KIND(VARIANT_PACK)) { return; }
-    need(descriptor->values.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() ==
-             descriptor->values.at(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size(),
+    if (d->type == KIND(TENSOR)) { tensor_of(d); }
+    if (is_operation(d->type)) { check_step(step_of(d)); }
+    if (d->type == KIND(OPERATIONGRAPH)) { d->graph = std::make_shared<Graph>(graph_of(d)); }
+    for (int name : {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}) {
+        if (const Descriptor *part = part_of(d, name)) { d->graph = part->graph, d->choice = part->choice; }
+    }
+    need(list_of<int64_t>(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() ==
+             list_of<void *>(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size(),
          "not as many pointers as ids");
+    d->finalized = true;
 }
 
-// The attribute under which a configuration and its engine keep their graph.
-constexpr int GRAPH = CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH;
-
 // Fills a descriptor that the caller has made.
-void fill(void *pointer, int type, Descriptor *graph, int choice) {
-    Descriptor *to = find(pointer, "no descriptor was given to fill");
+int64_t fill(void *values, int64_t i, int type, const Descriptor *from, int choice) {
+    Descriptor *to = find(static_cast<void **>(values)[i], "no descriptor was given to fill");
     need(to->type == type, "a descriptor of another kind was given to fill");
-    to->values[GRAPH].assign((const char *)&graph, (const char *)(&graph + 1));
-    to->choice = choice;
-    to->finalized = true;
+    to->graph = from->graph, to->choice = choice, to->finalized = true;
+    return 1;
 }
 
 // What can be asked for. Each returns how many values there are.
 int64_t give_configs(const Descriptor *heuristic, int64_t room, void *values) {
-    Descriptor *described = part_of(heuristic, GRAPH);
     const char *engine = getenv("EMU_CUDNN");
     const bool has_engine = engine != nullptr && strcmp(engine, "none") != 0;
-    const int64_t count = std::min<int64_t>(room, !has_engine ? 0 : graph_of(described).products() > 2 ? 3 : 1);
-    for (int i = 0; i < count; i++) { fill(((void **)values)[i], KIND(ENGINECFG), described, i); }
+    const int64_t count = std::min<int64_t>(room, !has_engine ? 0 : heuristic->graph->products() > 2 ? 3 : 1);
+    for (int i = 0; i < count; i++) { fill(values, i, KIND(ENGINECFG), heuristic, i); }
     return count;
 }
 int64_t give_engine(const Descriptor *config, int64_t, void *values) {
-    fill(*(void **)values, KIND(ENGINE), part_of(config, GRAPH), config->choice);
+    return fill(values, 0, KIND(ENGINE), config, config->choice);
+}
+int64_t give_notes(const Descriptor *engine, int64_t, void *values) {
+    *(int *)values = is_random(engine) ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     return 1;
 }
-int64_t give_notes(const Descriptor *engine, int64_t room, void *values) {
-    const cudnnBackendNumericalNote_t notes[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
-                                                 CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
-    const int64_t count = std::min<int64_t>(room, graph_of(part_of(engine, GRAPH), engine->choice).is_random() ? 2 : 1);
-    memcpy(values, notes, (size_t)count * sizeof(notes[0]));
-    return count;
-}
-Graph graph_of_plan(const Descriptor *plan) {
-    const Descriptor *config =
-        find(part_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), "the plan's configuration has been destroyed");
-    return graph_of(find(part_of(config, GRAPH), "the plan's graph has been destroyed"), config->choice);
-}
 int64_t give_workspace(const Descriptor *plan, int64_t, void *values) {
-    *(int64_t *)values = workspace_of(graph_of_plan(plan));
+    *(int64_t *)values = workspace_of(plan);
     return 1;
 }
 
@@ -587,14 +579,10 @@ size_t cudnnGetVersion(void) {
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status) {
-    switch (status) {
-    case CUDNN_STATUS_SUCCESS: return "CUDNN_STATUS_SUCCESS";
-    case CUDNN_STATUS_NOT_INITIALIZED: return "CUDNN_STATUS_NOT_INITIALIZED";
-    case CUDNN_STATUS_BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
-    case CUDNN_STATUS_NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
-    case CUDNN_STATUS_EXECUTION_FAILED: return "CUDNN_STATUS_EXECUTION_FAILED";
-    }
-    return "unknown cuDNN status";
+    return status == CUDNN_STATUS_SUCCESS           ? "CUDNN_STATUS_SUCCESS"
+           : status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"
+           : status == CUDNN_STATUS_BAD_PARAM       ? "CUDNN_STATUS_BAD_PARAM"
+                                                    : "CUDNN_STATUS_NOT_SUPPORTED";
 }
 
 void cudnnGetLastErrorString(char *message, size_t size) { snprintf(message, size, "%s", last_error.c_str()); }
@@ -624,7 +612,6 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream, const ch
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *descriptor) {
     Descriptor *made = new Descriptor();
     made->type = type;
-    std::lock_guard<std::mutex> guard(descriptors_mutex);
     descriptors.insert(made);
     *descriptor = made;
     return CUDNN_STATUS_SUCCESS;
@@ -633,7 +620,6 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
     return status_of([&] {
         Descriptor *found = find(descriptor, "a descriptor that is none, or was destroyed");
-        std::lock_guard<std::mutex> guard(descriptors_mutex);
         descriptors.erase(found);
         delete found;
     });
@@ -646,12 +632,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-    return status_of([&] {
-        Descriptor *found = find(descriptor, "no descriptor");
-        need(!found->finalized, "a finalized descriptor");
-        check_complete(found);
-        found->finalized = true;
-    });
+    return status_of([&] { finalize(find(descriptor, "no descriptor")); });
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
@@ -674,10 +655,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return status_of([&] {
         const Descriptor *planned = find(plan, "no plan"), *packed = find(pack, "no pack of pointers");
         need(handle != nullptr && planned->finalized && packed->finalized, "no handle, or one is not finalized");
-        const Graph graph = graph_of_plan(planned);
-        const Pointers pointers = pointers_of(packed, graph);
+        const Pointers pointers = pointers_of(packed, *planned->graph);
         char *workspace = value_of<char *>(packed, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
         need(workspace != nullptr, "no workspace");
-        run(graph, pointers, workspace, handle->stream, {file, line});
+        run(planned, pointers, workspace, handle->stream, {file, line});
     });
 }

@@ -1,6 +1,8 @@
 // cuDNN 9's graphs for the emulator (dev/emu/cudnn.cpp): the descriptors that attention needs, with the names and
 // numbers of the real header. A graph is checked and computed as it is written, operation by operation.
 //
+// A process makes all calls in one thread.
+//
 // The environment variable EMU_CUDNN chooses the library: 1 is a library, "none" is a library that has no engine for
 // any graph. Without the variable the version is 0, which means that there is no library.
 #ifndef EMU_CUDNN_H
@@ -20,8 +22,7 @@ typedef enum {
     CUDNN_STATUS_SUCCESS = 0,
     CUDNN_STATUS_NOT_INITIALIZED = 1001,
     CUDNN_STATUS_BAD_PARAM = 2000,
-    CUDNN_STATUS_NOT_SUPPORTED = 3000,
-    CUDNN_STATUS_EXECUTION_FAILED = 5000
+    CUDNN_STATUS_NOT_SUPPORTED = 3000
 } cudnnStatus_t;
 
 typedef enum {
@@ -128,7 +129,7 @@ typedef enum { CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
 
 size_t cudnnGetVersion(void);
 const char *cudnnGetErrorString(cudnnStatus_t status);
-void cudnnGetLastErrorString(char *message, size_t size); // the last failed call of the calling thread
+void cudnnGetLastErrorString(char *message, size_t size); // the last failed call
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle, EMU_HERE);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle, EMU_HERE);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream, EMU_HERE);

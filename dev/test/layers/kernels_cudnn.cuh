@@ -174,10 +174,9 @@ TEST(test_cudnn_versions) {
     const struct {
         const char *version, *capability;
         bool opens, opens_with_atomics;
-    } cases[] = {{"80900", "9.0", false, false}, {"90000", "9.0", true, true},   {"90999", "9.0", true, true},
-                 {"91000", "9.0", false, false}, {"91001", "9.0", false, false}, {"91002", "9.0", true, true},
-                 {"91800", "9.0", true, true},   {"91800", "10.0", false, true}, {"91801", "10.0", true, true},
-                 {"91800", "10.3", false, true}, {"91900", "10.3", true, true},  {"91800", "12.0", true, true}};
+    } cases[] = {{"80900", "9.0", false, false}, {"90000", "9.0", true, true},   {"91001", "9.0", false, false},
+                 {"91002", "9.0", true, true},   {"91800", "10.3", false, true}, {"91801", "10.0", true, true},
+                 {"91800", "12.0", true, true}};
     for (auto c : cases) {
         CHECK(t, cudnn_opens(c.version, c.capability, true) == c.opens, "%s on %s", c.version, c.capability);
         CHECK(t, cudnn_opens(c.version, c.capability, false) == c.opens_with_atomics, "%s on %s, with atomics",
@@ -202,26 +201,21 @@ static void check_chunk(Test *t, CudnnShape shape, int want) {
           "B %d: %lld bytes", shape.B, (long long)bytes);
 }
 
-// What the workspace takes is known from the shape: 124M's, 1558M's, prime batches, and sequences so long that one
-// alone takes more than the limit of several.
+// What the workspace takes is known from the shape: 124M's, 1558M's, a prime batch, and sequences so long that one
+// takes more than the limit of several.
 TEST(test_cudnn_workspace) {
     check_chunk(t, {{64, 1024, 12, 12, 64}, true}, 8);
     check_chunk(t, {{16, 1024, 25, 25, 64}, true}, 4);
     check_chunk(t, {{7, 1024, 25, 25, 64}, true}, 1);
-    check_chunk(t, {{60, 1024, 12, 12, 64}, true}, 10);
-    check_chunk(t, {{4, 4096, 8, 8, 64}, true}, 1);
     check_chunk(t, {{3, 2048, 32, 32, 64}, true}, 1);
     check_chunk(t, {{64, 1024, 12, 12, 64}, false}, 32);
     check_chunk(t, {{64, 1024, 12, 4, 64}, true}, 8);
-    CudnnShape small = {{64, 1024, 12, 12, 64}, true}, large = {{4, 4096, 8, 8, 64}, true},
-               sums = {{2, 1024, 12, 12, 64}, false};
+    CudnnShape small = {{64, 1024, 12, 12, 64}, true}, sums = {{2, 1024, 12, 12, 64}, false};
     int64_t bytes = cudnn_att_backward_bytes(&small), dS = (int64_t)8 * 12 * 1024 * 1024 * 2;
     CHECK(t, bytes == dS + 8 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
     small.KV = 4; // dk and dv of 12 heads in bf16
     bytes = cudnn_att_backward_bytes(&small);
     CHECK(t, bytes == dS + 8 * 12 * 1024 * (4 + 2 * 64 * 2) + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
-    bytes = cudnn_att_backward_bytes(&large), dS = (int64_t)8 * 4096 * 4096 * 2;
-    CHECK(t, bytes == dS + 8 * 4096 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
     bytes = cudnn_att_backward_bytes(&sums);
     CHECK(t, bytes == 2 * (2 * 1024 * 768 * 4) + 2 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
 }
