@@ -260,14 +260,12 @@ def test_emucc_takes_a_header_named_as_cudas():
 
 @pytest.mark.long
 def test_emucc_meter():
-    """The tables of dev/emu/README.md are what the meter prints, and its variables are checked."""
+    """The lines of doc/12_gpu_kernels.md are what the meter prints, and its variables are checked."""
     emucc("--meter", "-g", "-O1" if "clang" not in CXX else "-O0", "dev/emu/transpose.cu", "-o", path("transpose"))
     table = run(path("transpose"), EMU_METER="lines").splitlines()
-    with open(f"{ROOT}/dev/emu/README.md", encoding="utf-8") as file:
-        text = file.read()
-    parts = re.findall(r"^emu: what the kernels did.*?^\.\.\.|^  shared load  .*?^```", text, re.M | re.S)
-    shown = [line for part in parts for line in part.splitlines()[:-1]]
-    assert len(shown) == 10 and [line for line in shown if line not in table] == []
+    with open(f"{ROOT}/doc/12_gpu_kernels.md", encoding="utf-8") as file:
+        shown = re.findall(r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$", file.read(), re.M)
+    assert len(shown) == 4 and [line for line in shown if line not in table] == []
     assert 'emu: EMU_METER is "yes", expected 0, 1 or lines' in run(path("transpose"), status=1, EMU_METER="yes")
     assert 'unknown GPU "tpu" for the meter, expected a short name' in run(
         path("transpose"), status=1, EMU_METER="1", EMU_METER_GPU="tpu")
