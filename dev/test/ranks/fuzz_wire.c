@@ -2,7 +2,9 @@
 // connection says. Nothing waits: all bytes are there, in a pair of sockets, and then the connection ends.
 //
 //   byte 0   who reads: see Reader
-//   byte 1   flags: the run has a token; the other end knows it; this process is rank 1 and not 0; the kind of exchange
+//   byte 1   flags: the run has a token; the other end knows it; this process is rank 1 and not 0; the kind of
+//   exchange;
+//            a caller has gone
 //   then     what is said
 //
 // A token cannot be guessed, so the target puts the right half into a greeting or an answer, if the flag says so.
@@ -12,7 +14,7 @@
 #include "llmc/ranks/meet.h"
 
 typedef enum { READER_JOIN, READER_ANSWER, READER_TALK, READER_WATCH, READER_TEXT, NUM_READERS } Reader;
-enum { FLAG_TOKEN = 1, FLAG_KNOWS = 2, FLAG_ONE = 4, FLAG_TEXTS = 8, FLAG_FACTS = 16, RANKS = 4 };
+enum { FLAG_TOKEN = 1, FLAG_KNOWS = 2, FLAG_ONE = 4, FLAG_TEXTS = 8, FLAG_FACTS = 16, FLAG_GONE = 32, RANKS = 4 };
 
 static void require_text(const char *text, size_t size) {
     require(memchr(text, '\0', size) != NULL && text[0] != '\0');
@@ -25,7 +27,8 @@ static void require_process(const CommWho *who) {
 
 // ---- Before joining ----
 
-// A caller at rank 0. What it says ends the run only if it knows the token.
+// A caller at rank 0. What it says ends the run only if it knows the token. One that has gone, as while rank 0 was
+// stopped, is not admitted, and may come again.
 static void read_join(Start *s, int fd, int flags, bool belongs) {
     Comm *comm = s->comm;
     s->num_missing = 2 * (RANKS - 1);
@@ -149,10 +152,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (s.token.known) { memset(s.token.caller, 5, TOKEN_HALF), memset(s.token.zero, 6, TOKEN_HALF); }
     const char *half = one ? s.token.zero : s.token.caller;
     if ((flags & FLAG_KNOWS) && size >= TOKEN_HALF) { memcpy(said, half, TOKEN_HALF); }
-    bool belongs = size >= TOKEN_HALF && memcmp(said, half, TOKEN_HALF) == 0;
+    bool gone = (flags & FLAG_GONE) && size <= sizeof(StarJoin); // all that it said has been read
+    bool belongs = size >= TOKEN_HALF && memcmp(said, half, TOKEN_HALF) == 0 && !(reader == READER_JOIN && gone);
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
     require(send(fds[1], said, size, MSG_NOSIGNAL) == (ssize_t)size);
-    if (reader != READER_JOIN) { shutdown(fds[1], SHUT_WR); } // one that has gone is not admitted
+    if (reader != READER_JOIN || (flags & FLAG_GONE)) { shutdown(fds[1], SHUT_WR); }
     socket_prepare(fds[0]);
     if (reader == READER_JOIN) { read_join(&s, fds[0], flags, belongs); }
     if (reader == READER_ANSWER) { read_answer(&s, fds[0], belongs); }
@@ -240,7 +244,8 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     case 14: return put_text(buffer, contact, sizeof(contact) - 1);
     case 15: return put_text(buffer, contact + 6, TOKEN_DIGITS);
     case 16: return put_text(buffer, "[2001:db8::1]:29500", 19);
-    case 17: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
+    case 17: return put_join(buffer, knows | FLAG_GONE, 1, RANKS, STAR_PROTOCOL);
+    case 18: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
     default: return 0;
     }
 }

@@ -14,8 +14,6 @@
 #define MAX_TEST_RANKS 8
 #define LIMIT 40.0 // seconds for anything that must end
 #define SECRET "0123456789abcdef0123456789ABCDEFfedcba9876543210fedcba9876543210"
-#define NO_ANSWER "no answer of this run's rank 0: another program, or a rank 0 with another secret?"
-#define FIREWALL "; is rank 0 started, and does no firewall come between?"
 
 static const char *self; // this program
 
@@ -340,18 +338,14 @@ static void free_comm(Comm *comm) {
 TEST(test_addresses) {
     // The last word says whether the address means this machine on each machine.
     static const char *const taken[][2] = {{"node1", "node1 29500 no"},
-                                           {"node1:80", "node1 80 no"},
                                            {"10.0.0.1:65535", "10.0.0.1 65535 no"},
-                                           {"0.0.0.0", "0.0.0.0 29500 no"},
-                                           {"[::]:29", ":: 29 no"},
                                            {"[2001:db8::1]:29", "2001:db8::1 29 no"},
                                            {"127.evil.com", "127.evil.com 29500 no"},
                                            {"127.0.0.2:80", "127.0.0.2 80 yes"},
                                            {"localhost", "localhost 29500 yes"},
                                            {"[::1]:29", "::1 29 yes"}};
-    static const char *const refused[] = {
-        "[fe80::1]", "fe80::1:2", "",      ":80",       "node1:",  "node1:0", "node1:65536",       "node1:8x",
-        "node1:-1",  "[::1",      "[]:80", "node1:80x", "[::1]80", "[",       "node1:999999999999"};
+    static const char *const refused[] = {"fe80::1:2",   "",         ":80",  "node1:", "node1:0",
+                                          "node1:65536", "node1:8x", "[::1", "[]:80",  "[::1]80"};
     static Start s;
     FOR_EACH(i, taken) {
         OK(t, meet_parse_address(&s, taken[i][0], &error));
@@ -374,34 +368,28 @@ static void clean_environment(void) {
 TEST(test_places) {
     int listener = meet_listen(0, true);
     const char *secret = test_path(t, "secret");
-    const char *taken = format("127.0.0.1:%d", meet_port(listener)), *free = format("127.0.0.1:%d", free_port());
+    const char *taken = format("127.0.0.1:%d", meet_port(listener));
     temp_write(secret, SECRET, strlen(SECRET)), chmod(secret, 0600);
 #define PLACE(how, of, place) .start = COMM_##how, .num_ranks = (of), .rank = (place)
     const struct {
         CommOptions o;
         const char *size, *expected; // size: the launcher's, NULL: there is none
     } cases[] = {
-        {{PLACE(MPI, 0, -1)}, NULL, "one process"},
         {{PLACE(MPI, 0, -1)}, "1", "one process"},
 #ifndef USE_MPI
         {{PLACE(MPI, 0, -1)}, "8", "mpirun has started several processes, but this program was built without MPI"},
 #endif
         {{PLACE(MPI, 4, -1)}, "8", "--num-processes is 4, but mpirun has started 8"},
-        {{PLACE(MPI, 4, -1)}, NULL, "neither mpirun nor srun has started several"},
         {{PLACE(TCP, 0, -1)}, NULL, "--num-processes is missing"},
         {{PLACE(TCP, 1, -1)}, NULL, "one process"},
         {{PLACE(TCP, 3, -1)}, NULL, "--process-rank is missing"},
         {{PLACE(TCP, 3, 3)}, NULL, "--process-rank is 3, but must be from 0 to 2"},
         {{PLACE(TCP, 3, 1)}, NULL, "--server-ip is missing"},
-        {{PLACE(TCP, 3, 1), .address = "node:0"}, NULL, "a port from 1 to 65535"},
-        {{PLACE(TCP, 3, 0), .address = "192.0.2.1"}, NULL, "--server-ip 192.0.2.1" ONE_MACHINE},
         {{PLACE(TCP, 3, 1), .address = "192.0.2.1"}, NULL, "--server-ip 192.0.2.1" ONE_MACHINE},
         {{PLACE(TCP, 3, 0), .address = taken}, NULL, "cannot listen at this port: Address already in use; choose an"},
-        {{PLACE(TCP, 3, 1), .address = free}, NULL, ": Connection refused;"},
         {{PLACE(TCP, 3, 1), .address = "192.0.2.1", .secret = secret}, NULL, "cannot reach rank 0 within 0.3 s"},
         {{PLACE(TCP, 3, 1), .address = "no-such..host", .secret = secret}, NULL, ": no-such..host: no such address: "},
-        {{PLACE(FOLDER, 3, 1)}, NULL, "--nccl-fs-path is missing"},
-        {{PLACE(FOLDER, 3, 0), .folder = "/dev/null/x"}, NULL, "/dev/null"}};
+        {{PLACE(FOLDER, 3, 1)}, NULL, "--nccl-fs-path is missing"}};
     FOR_EACH(i, cases) {
         Comm comm;
         CommOptions o = cases[i].o;
@@ -473,34 +461,24 @@ TEST(test_folder_address) {
     }
 }
 
-// Rank 1 reads a file that an earlier run left, and waits. In one, nobody answers at many addresses: --start-timeout
-// holds for all of them together. At the other address nothing is: the rank finds the new file in the end.
+// Rank 1 reads a file that an earlier run left, and waits until it finds the new one.
 TEST(test_folder_stale) {
-    static Run runs[2];
-    char text[1000], files[2][1024];
-    int listener = meet_listen(0, true); // nobody answers there
-    for (int silent = 0; silent < 2; silent++) {
-        Run *run = &runs[silent];
-        run_prepare(run, 2, "");
-        int port = silent ? meet_port(listener) : run->port;
-        int n = snprintf(text, sizeof(text), STALE "port %d\naddresses no-such..host [ 999.1.2.3", port);
-        for (int i = 0; i < (silent ? 40 : 1); i++) { n += snprintf(text + n, sizeof(text) - (size_t)n, " 127.0.0.1"); }
-        snprintf(run->at, sizeof(run->at), "%s/%d", test_folder(t), silent);
-        snprintf(files[silent], sizeof(files[silent]), "%s/" MEET_FOLDER, run->at);
-        temp_must(make_directories(files[silent], &error), error.text);
-        strcat(files[silent], "/" MEET_FILE);
-        temp_write(files[silent], text, (size_t)n), chmod(files[silent], 0600);
-        start_rank(run, 1, silent ? "start=fs timeout=1" : "start=fs");
-    }
-    rank_sleep(0.5); // they have read the files
-    process_look(&runs[0].p[1]);
-    CHECK(t, !runs[0].p[1].ended, "rank 1 does not wait: %s", runs[0].p[1].err.text);
-    start_rank(&runs[0], 0, "start=fs");
-    check_all_well(t, &runs[0], 0);
-    CHECK(t, !path_exists(files[0]), "%s is left behind", files[0]);
-    CHECK(t, process_wait_all(runs[1].p, 2, STAR_ANSWER_SECONDS / 2), "rank 1 tries on after its --start-timeout");
-    check_message(t, &runs[1].p[1], "rank 1", "rank 1 (host1) cannot reach", FIREWALL, 0);
-    close(listener);
+    Run run;
+    char file[1024];
+    run_prepare(&run, 2, "");
+    snprintf(run.at, sizeof(run.at), "%s/0", test_folder(t));
+    snprintf(file, sizeof(file), "%s/" MEET_FOLDER, run.at);
+    temp_must(make_directories(file, &error), error.text);
+    strcat(file, "/" MEET_FILE);
+    const char *text = format(STALE "port %d\naddresses no-such..host [ 999.1.2.3 127.0.0.1", run.port);
+    temp_write(file, text, strlen(text)), chmod(file, 0600);
+    start_rank(&run, 1, "start=fs");
+    rank_sleep(0.5); // it has read the file
+    process_look(&run.p[1]);
+    CHECK(t, !run.p[1].ended, "rank 1 does not wait: %s", run.p[1].err.text);
+    start_rank(&run, 0, "start=fs");
+    check_all_well(t, &run, 0);
+    CHECK(t, !path_exists(file), "%s is left behind", file);
 }
 
 // ---- Refusals at the start ----
@@ -521,11 +499,9 @@ static int connect_to_rank_zero(const Run *run) {
     return fd;
 }
 
-// This token, or none.
-static StarToken token_of(bool ours) {
+static StarToken our_token(void) {
     StarToken token;
-    memset(&token, 0, sizeof(token));
-    if (ours) { temp_must(token_take(&token, "", SECRET, &error), error.text); }
+    temp_must(token_take(&token, "", SECRET, &error), error.text);
     return token;
 }
 
@@ -554,29 +530,29 @@ typedef struct {
     const char *words; // "": welcome
 } Answer;
 
-static StarJoin join_of(const StarToken *token, Caller caller) {
+static StarJoin join_of(Caller caller) {
     StarJoin join;
     memset(&join, 0, sizeof(join));
-    memcpy(join.token, token->caller, sizeof(join.token));
+    memcpy(join.token, our_token().caller, sizeof(join.token));
     join.protocol = caller.protocol, join.rank = caller.rank, join.num_ranks = caller.num_ranks;
     join.watches = caller.watches, join.who = comm_who_am_i("greeter");
     return join;
 }
 
 // Greets rank 0 as a rank would.
-static Answer greet(const Run *run, StarToken token, Caller caller) {
+static Answer greet(const Run *run, Caller caller) {
     Answer got = {connect_to_rank_zero(run), "no answer"};
-    StarJoin join = join_of(&token, caller);
+    StarJoin join = join_of(caller);
     char half[TOKEN_HALF];
     must_write(got.fd, &join, sizeof(join));
-    bool knows = socket_read(got.fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, token.zero);
+    bool knows = socket_read(got.fd, half, sizeof(half), seconds_now() + LIMIT) && token_equal(half, our_token().zero);
     if (knows) { got.words = read_message(got.fd); }
     return got;
 }
 
 // Greets as rank 1, which is welcome: first to talk, then to watch. Returns the socket.
-static int greet_well(Test *t, const Run *run, bool secret, bool watches) {
-    Answer got = greet(run, token_of(secret), (Caller){1, run->n, STAR_PROTOCOL, watches});
+static int greet_well(Test *t, const Run *run, bool watches) {
+    Answer got = greet(run, (Caller){1, run->n, STAR_PROTOCOL, watches});
     CHECK(t, got.words[0] == '\0', "rank 1 is not welcome: %s", got.words);
     return got.fd;
 }
@@ -585,12 +561,12 @@ static int greet_well(Test *t, const Run *run, bool secret, bool watches) {
 // rank is told too, and one that comes a moment later. If the refused caller watches, the first rank has come with both
 // sockets.
 static void check_turned_away(Test *t, const Run *run, Caller caller, const char *expected) {
-    int talk = greet_well(t, run, true, false), watch = caller.watches ? greet_well(t, run, true, true) : -1;
-    Answer other = greet(run, token_of(true), caller);
+    int talk = greet_well(t, run, false), watch = caller.watches ? greet_well(t, run, true) : -1;
+    Answer other = greet(run, caller);
     CHECK(t, strstr(other.words, expected) != NULL, "not refused: %s", other.words);
     const char *words = read_message(talk);
     CHECK(t, strstr(words, expected) != NULL, "told: %s", words);
-    Answer late = greet(run, token_of(true), (Caller){2, 3, STAR_PROTOCOL, false});
+    Answer late = greet(run, (Caller){2, 3, STAR_PROTOCOL, false});
     CHECK(t, strstr(late.words, expected) != NULL, "told the late one: %s", late.words);
     socket_close(&talk), socket_close(&watch), socket_close(&other.fd), socket_close(&late.fd);
 }
@@ -601,10 +577,8 @@ TEST(test_refused) {
         const char *expected;
     } cases[] = {{{1, 3, STAR_PROTOCOL, false}, "has that rank already: each process needs its own --process-rank"},
                  {{1, 3, STAR_PROTOCOL, true}, "has that rank already: each process needs its own --process-rank"},
-                 {{2, 3, STAR_PROTOCOL, true}, "has that rank already"}, // a watch without a talk
                  {{0, 3, STAR_PROTOCOL, false}, "came, but rank 0 (host0, pid "},
                  {{3, 3, STAR_PROTOCOL, false}, "each a --process-rank below it"},
-                 {{-1, 3, STAR_PROTOCOL, false}, "each a --process-rank below it"},
                  {{2, 3, STAR_PROTOCOL + 1, false}, "runs another version of the program"},
                  {{2, 8, STAR_PROTOCOL, false}, "was started as one of 8 processes, rank 0 (host0, pid "}};
     enum { CASES = COUNT_OF(cases) };
@@ -622,8 +596,9 @@ TEST(test_refused) {
 TEST(test_missing) {
     Run run;
     start_rank_zero(&run, 4, "secret=1 timeout=2");
-    int talk = greet_well(t, &run, true, false), watch = greet_well(t, &run, true, true);
-    Answer stranger = greet(&run, token_of(false), (Caller){2, 4, STAR_PROTOCOL, false});
+    int talk = greet_well(t, &run, false), watch = greet_well(t, &run, true);
+    int stranger = connect_to_rank_zero(&run);
+    must_write(stranger, "GET / HTTP/1.1\r\n\r\n", 18);
     char *words = read_message(talk);
     wait_end(t, &run);
     const char *expected =
@@ -632,87 +607,60 @@ TEST(test_missing) {
                1);
     CHECK(t, strcmp(without_pids(words), expected) == 0, "told: %s", words);
     check_message(t, &run.p[0], "rank 0", expected, NULL, run.p[0].pid);
-    socket_close(&talk), socket_close(&watch), socket_close(&stranger.fd);
+    socket_close(&talk), socket_close(&watch), socket_close(&stranger);
 }
 
-// What is at rank 0's address: something that hangs up, a rank 0 of another run, or one that does not begin this run.
-typedef enum { HANGS_UP, ALMOST_OURS, REFUSES, LEAVES, RESTS, NUM_ZEROS } Zero;
+// What is at rank 0's address: one that refuses rank 1, or that welcomes it and then leaves or rests. (One that does
+// not know the token: fuzz_wire.c.)
+typedef enum { REFUSES, LEAVES, RESTS, NUM_ZEROS } Zero;
 
-// Does for a new caller what such a rank 0 does; false: it hangs up, on all.
-static bool zero_answers(Test *t, Zero zero, int fd, int count) {
-    StarToken token = token_of(zero == ALMOST_OURS);
+// Answers the next caller as such a rank 0. Returns the socket.
+static int zero_answers(Test *t, Zero zero, int listener) {
+    StarToken token = our_token();
     StarHead head = {.kind = 0};
     CommWho who = comm_who_am_i("a");
     StarJoin join;
-    if (zero == HANGS_UP) { return false; }
-    if (!CHECK(t, socket_read(fd, &join, sizeof(join), seconds_now() + LIMIT), "no greeting")) { return false; }
-    CHECK(t, token_equal(join.token, token.caller), "the caller shows something else");
-    if (zero == ALMOST_OURS) { token.zero[TOKEN_HALF - 1] ^= 1; }
+    socket_wait(listener, POLLIN, seconds_now() + LIMIT);
+    int fd = accept(listener, NULL, NULL);
+    bool greets = socket_read(fd, &join, sizeof(join), seconds_now() + LIMIT);
+    CHECK(t, greets && token_equal(join.token, token.caller), "no greeting");
     socket_write(fd, token.zero, TOKEN_HALF, 0.0);
-    if (zero >= LEAVES) { star_say(fd, head, TALK_RESULT, &who, sizeof(who)); }
-    if (zero < LEAVES) { star_say(fd, head, TALK_FAILURE, "go away", 7); }
-    return zero != LEAVES || count < 2;
+    if (zero == REFUSES) { star_say(fd, head, TALK_FAILURE, "go away", 7); }
+    if (zero != REFUSES) { star_say(fd, head, TALK_RESULT, &who, sizeof(who)); }
+    return fd;
 }
 
-// Rank 1 says in time what is wrong. A rank 0 that knows all but one bit of the token is not believed, whatever it says
-// then. One that leaves or rests has welcomed rank 1 before.
 TEST(test_other_zeros) {
-#define UNREACHED "rank 1 (host1) cannot reach rank 0 within 1 s (--start-timeout), last attempt: "
-#define RESTING "rank 0 (a) has come, but does not begin the run within the time (--start-timeout), while the others "
     static const char *const cases[NUM_ZEROS][3] = {
-        {"timeout=1", UNREACHED, NO_ANSWER FIREWALL},
-        {"timeout=1 secret=1", UNREACHED, NO_ANSWER FIREWALL},
-        {"", "go away", NULL},
-        {"", "rank 0 (a) has ended (in order, killed, or crashed?)", "for it in names"},
-        {"timeout=1", RESTING, "wait for it in names"}};
-    static Run runs[NUM_ZEROS];
-    int listeners[NUM_ZEROS], callers[NUM_ZEROS][2], count[NUM_ZEROS] = {0}, alive = NUM_ZEROS;
+        {"secret=1", "go away", NULL},
+        {"secret=1", "rank 0 (a) has ended (in order, killed, or crashed?)", "for it in names"},
+        {"secret=1 timeout=1", "rank 0 (a) has come, but does not begin the run within the time (--start-timeout), ",
+         "wait for it in names"}};
     for (int i = 0; i < NUM_ZEROS; i++) {
-        run_prepare(&runs[i], 2, "127.0.0.1");
-        listeners[i] = meet_listen(runs[i].port, true), callers[i][0] = callers[i][1] = -1;
-        start_rank(&runs[i], 1, cases[i][0]);
+        Run run;
+        run_prepare(&run, 2, "127.0.0.1");
+        int listener = meet_listen(run.port, true);
+        start_rank(&run, 1, cases[i][0]);
+        int talk = zero_answers(t, (Zero)i, listener), watch = i == REFUSES ? -1 : zero_answers(t, (Zero)i, listener);
+        if (i == LEAVES) { socket_close(&talk), socket_close(&watch); }
+        wait_end(t, &run);
+        check_message(t, &run.p[1], cases[i][0], cases[i][1], cases[i][2], i >= LEAVES ? getpid() : 0);
+        socket_close(&talk), socket_close(&watch), close(listener);
     }
-    for (double end = seconds_now() + LIMIT; alive > 0 && seconds_now() < end; process_pause()) {
-        alive = 0;
-        for (int i = 0; i < NUM_ZEROS; i++) {
-            process_look(&runs[i].p[1]);
-            alive += !runs[i].p[1].ended;
-            int fd = accept(listeners[i], NULL, NULL);
-            if (fd < 0) { continue; }
-            int *place = &callers[i][count[i]++ % 2]; // of the last two
-            socket_close(place);
-            *place = fd;
-            if (!zero_answers(t, (Zero)i, fd, count[i])) { socket_close(&callers[i][0]), socket_close(&callers[i][1]); }
-        }
-    }
-    for (int i = 0; i < NUM_ZEROS; i++) {
-        wait_end(t, &runs[i]);
-        check_message(t, &runs[i].p[1], cases[i][0], cases[i][1], cases[i][2], i >= LEAVES ? getpid() : 0);
-        socket_close(&callers[i][0]), socket_close(&callers[i][1]), close(listeners[i]);
-    }
-    CHECK(t, runs[REFUSES].p[1].end_time < runs[RESTS].p[1].end_time, "a rank goes on after its refusal");
 }
 
-// Rank 0 listens at all addresses of its machine with a secret, and at 127.0.0.1 alone without one. The other ranks
-// come to any name of the machine.
+// Rank 0 listens at all addresses of its machine with a secret, and at 127.0.0.1 alone without one.
 TEST(test_listens) {
-    static const char *const hosts[] = {"127.0.0.2", "localhost", "[::1]"};
-    for (int i = 0; i < 3; i++) {
-        Run run;
-        bool secret = i > 0;
-        const char *options = secret ? "secret=1" : "";
-        run_prepare(&run, 2, hosts[i]);
-        start_rank(&run, 0, options);
-        int here = connect_to_rank_zero(&run), third = connect_to("127.0.0.3", run.port);
-        int six = connect_to("::1", run.port);
-        CHECK(t, (third >= 0) == secret && (six < 0 || secret), "%s: %d %d", run.at, third, six);
-        if (i == 2 && six < 0) { // this machine has no IPv6
-            process_signal(&run.p[0], SIGKILL);
-            break;
-        }
-        start_other_ranks(&run, options);
-        check_all_well(t, &run, 0); // the silent ones are held back
-        socket_close(&here), socket_close(&third), socket_close(&six);
+    for (int secret = 0; secret < 2; secret++) {
+        static Start s;
+        start_begin(&s, comm_of_two(0));
+        s.comm->options.start = COMM_TCP, s.comm->options.address = format("127.0.0.1:%d", free_port());
+        if (secret) { setenv(TOKEN_VARIABLE, SECRET, 1); }
+        OK(t, meet_by_tcp(&s, &error));
+        int third = connect_to("127.0.0.3", s.port);
+        CHECK(t, (third >= 0) == (secret == 1), "a secret: %d, a connection: %d", secret, third);
+        socket_close(&third), socket_close(&s.listener);
+        free_comm(s.comm);
     }
 }
 
@@ -725,21 +673,17 @@ TEST(test_secrets) {
     } cases[] = {{SECRET "\n", 0600, NULL},
                  {SECRET "\r\n", 0400, NULL},
                  {SECRET, 0640, "others may use it (mode 640), expected 600: chmod 600"},
-                 {SECRET, 0602, "others may use it (mode 602)"},
                  {SECRET "0", 0600, "expected 64 hexadecimal digits"},
-                 {SECRET "\nx", 0600, "expected 64 hexadecimal digits"},
-                 {"g" SECRET, 0600, "expected 64 hexadecimal digits"},
                  {"too short\n", 0600, "expected 64 hexadecimal digits"}};
     const char *file = test_path(t, "secret");
-    StarToken token, ours = token_of(true), other = ours;
+    StarToken token, ours = our_token(), other = ours;
     CHECK(t, memcmp(ours.caller, SECRET, TOKEN_HALF) == 0 && memcmp(ours.zero, &SECRET[TOKEN_HALF], TOKEN_HALF) == 0,
           "the digits are read wrongly");
-    for (int i = 0; i < TOKEN_HALF; i++) {
-        other.caller[i] ^= (char)(1 << i % 7);
-        CHECK(t, !token_equal(other.caller, ours.caller), "byte %d does not count", i);
-        other.caller[i] = ours.caller[i];
-    }
     CHECK(t, token_equal(other.caller, ours.caller), "equal tokens are not");
+    for (int i = 0; i < TOKEN_HALF; i++) {
+        other = ours, other.caller[i] ^= (char)(1 << i % 7);
+        CHECK(t, !token_equal(other.caller, ours.caller), "byte %d does not count", i);
+    }
     FOR_EACH(i, cases) {
         temp_write(file, cases[i].text, strlen(cases[i].text));
         chmod(file, (mode_t)cases[i].mode);
@@ -759,8 +703,6 @@ TEST(test_secrets) {
     OK(t, token_find(&token, NULL, &error) && memcmp(&token, &ours, sizeof(ours)) == 0);
     CHECK(t, getenv(TOKEN_VARIABLE) == NULL, "the environment still has it");
     CHECK(t, token_find(&token, "", &error) && !token.known, "a token without one");
-    setenv(TOKEN_VARIABLE, "short", 1);
-    FAILS(t, token_find(&token, NULL, &error), TOKEN_VARIABLE ": expected 64");
 }
 
 // A port that the network can see gets garbage, half a greeting, a wrong token, and many silent connections. The run
@@ -770,15 +712,14 @@ TEST(test_strangers) {
     Run run;
     int fds[STRANGERS];
     char whole[300], byte;
-    StarToken token = token_of(true);
-    StarJoin join = join_of(&token, (Caller){1, 3, STAR_PROTOCOL, false});
+    StarJoin join = join_of((Caller){1, 3, STAR_PROTOCOL, false});
     join.token[TOKEN_HALF - 1] ^= 1;
     memset(whole, 1, sizeof(whole));
     start_rank_zero(&run, 3, "secret=1");
     for (int i = 0; i < LOUD; i++) { fds[i] = connect_to_rank_zero(&run); }
     must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
-    must_write(fds[1], token.caller, TOKEN_HALF); // no more than the token
-    must_write(fds[2], whole, sizeof(whole));     // more than any greeting
+    must_write(fds[1], our_token().caller, TOKEN_HALF); // no more than the token
+    must_write(fds[2], whole, sizeof(whole));           // more than any greeting
     must_write(fds[3], &join, sizeof(join));
     must_write(fds[4], &join, sizeof(join) / 2), shutdown(fds[4], SHUT_WR);
     for (int i = 0; i < LOUD; i++) {
@@ -798,10 +739,9 @@ TEST(test_strangers) {
 TEST(test_death_while_starting) {
     static Run runs[2];
     for (int both = 0; both < 2; both++) {
-        start_rank_zero(&runs[both], 4, "");
-        int talk = greet_well(t, &runs[both], false, false),
-            watch = both ? greet_well(t, &runs[both], false, true) : -1;
-        start_rank(&runs[both], 2, "timeout=5");
+        start_rank_zero(&runs[both], 4, "secret=1");
+        int talk = greet_well(t, &runs[both], false), watch = both ? greet_well(t, &runs[both], true) : -1;
+        start_rank(&runs[both], 2, "secret=1 timeout=5");
         rank_sleep(0.2);
         socket_close(&talk), socket_close(&watch);
     }
@@ -813,38 +753,10 @@ TEST(test_death_while_starting) {
     }
 }
 
-// A caller that has given up, as while rank 0 was stopped, and comes again is no dead rank.
-TEST(test_given_up) {
-    Run run;
-    StarToken none = token_of(false);
-    StarJoin join = join_of(&none, (Caller){1, 2, STAR_PROTOCOL, false});
-    start_rank_zero(&run, 2, "");
-    int fd = connect_to_rank_zero(&run);
-    process_signal(&run.p[0], SIGSTOP);
-    socket_close(&fd);
-    fd = connect_to_rank_zero(&run);
-    must_write(fd, &join, sizeof(join));
-    socket_close(&fd);
-    process_signal(&run.p[0], SIGCONT);
-    start_other_ranks(&run, "");
-    check_all_well(t, &run, 1); // the first one, which said nothing
-}
-
 // ---- Parts of the star and the watch, in this process ----
 
-// A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
-// whose own rank has got no further for as long.
-static Watch watch_at(int rank, double silent, double ago) {
-    Watch w;
-    Comm *comm = comm_of_two(rank);
-    watch_begin(&w, comm);
-    comm->options.silence = comm->options.watchdog = 3.0;
-    w.round = seconds_now() - ago;
-    comm->peers[1 - rank].watch = open("/dev/null", O_RDWR);
-    comm->since = comm->peers[1 - rank].heard = w.round - silent;
-    return w;
-}
-
+// A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
+// its beginning and its judgement, or while it waits for the next.
 static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict progress) {
     if (begins) { watch_begin_round(w); }
     w->verdict = VERDICT_NONE;
@@ -855,21 +767,26 @@ static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict
     CHECK(t, w->verdict == progress, "progress: verdict %d, expected %d: %s", w->verdict, progress, w->words.text);
 }
 
-// A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
-// its beginning and its judgement, or while it waits for the next.
 TEST(test_stopped_in_a_round) {
     for (int rank = 0; rank < 2; rank++) {
-        Watch w = watch_at(rank, 0.2, 4.0), silent = watch_at(rank, 3.1, 0.0);
-        CommPeer *peer = &w.comm->peers[1 - rank];
+        Watch w;
+        Comm *comm = comm_of_two(rank);
+        CommPeer *peer = &comm->peers[1 - rank];
+        watch_begin(&w, comm);
+        comm->options.silence = comm->options.watchdog = 3.0;
+        peer->watch = open("/dev/null", O_RDWR);
+        w.round = seconds_now() - 4.0; // the last round; heard before it
+        comm->since = peer->heard = w.round - 0.2;
         check_round(t, &w, false, VERDICT_NONE, VERDICT_NONE);
         check_round(t, &w, true, VERDICT_NONE, VERDICT_NONE);
-        w.round -= 3.5, w.comm->since -= 3.5, peer->heard -= 3.5; // again
+        w.round -= 3.5, comm->since -= 3.5, peer->heard -= 3.5; // again
         check_round(t, &w, true, VERDICT_NONE, VERDICT_NONE);
         w.round -= 3.5; // both since the stop: a later silence must not be excused as well
         watch_begin_round(&w);
-        CHECK(t, peer->heard <= w.round && w.comm->since <= w.round, "rank %d: the future is excused", rank);
-        check_round(t, &silent, true, VERDICT_SILENT, VERDICT_HANGS);
-        free_comm(w.comm), free_comm(silent.comm);
+        CHECK(t, peer->heard <= w.round && comm->since <= w.round, "rank %d: the future is excused", rank);
+        comm->since = peer->heard = w.round - 3.1;
+        check_round(t, &w, true, VERDICT_SILENT, VERDICT_HANGS);
+        free_comm(comm);
     }
 }
 
@@ -905,13 +822,10 @@ typedef struct {
 } Outcome;
 
 static const Outcome outcomes[] = {
-    {"", .n = 1},
     {"", .n = 8},
-    {"count=0", .n = 2},
     {"do=nothing", .n = 8}, // nobody takes another's end for a death
     {"count=200000", .n = 3},
     {"do=agree who=1", 4, .says = "rank 1 (host1): disk full on 1"},
-    {"do=facts", .n = 3},
     {"do=facts who=2 facts=model,,-t,32", 3, .says = "rank 2 (host2): -t is 32, but 64 on rank 0 (host0)"},
     {"do=facts who=1 facts=model,,-t,64,--new,1", 2,
      .says = "rank 1 (host1): runs another program than rank 0 (host0): ", .end = "'--new'"},
@@ -932,7 +846,6 @@ static const Outcome outcomes[] = {
 
     {"do=wait who=2 mine=hang resumable=1", 4, .killed = RANK(2), .says = "rank 2 (host2) " DEAD COMM_REMEDY},
     {"do=compute", 4, .killed = RANK(0), .says = "rank 0 (host0) " DEAD},
-    {"do=compute", 4, .killed = RANK(0) | RANK(2), .says = "rank ", .end = DEAD}, // one of them is named
     {"do=consequence", 3, .killed = RANK(1), .says = "rank 1 (host1) " DEAD},
     {"do=compute silence=3 resumable=1", 3, .stopped = RANK(0), .says = "rank 0 (host0) " SILENCE COMM_REMEDY},
     {"do=compute silence=3", 3, .stopped = RANK(1), .says = "rank 1 (host1) " SILENCE},
@@ -1002,24 +915,11 @@ TEST(test_outcomes) {
 
 // ---- MPI ----
 
-static int count_text(const char *text, const char *part) {
-    int count = 0;
-    for (const char *at = text; (at = strstr(at, part)) != NULL; at++) { count++; }
-    return count;
-}
-
-// The ranks of a launcher share one output: an error that all know is printed once. When one rank fails, the other
-// ranks are told, and one of them says so.
+// The ranks of a launcher share one output: an error is printed once, whether all know it or one of them tells it.
 TEST(test_mpi) {
-    static const struct {
-        const char *options, *says; // says: once, and ends with an error; NULL: ends well
-        int n;
-    } cases[] = {{"do=exchanges", NULL, 4},
-                 {"do=agree who=1", "disk full on 1", 3},
-                 {"do=wait who=2 mine=fail", "): no more paper", 3},
-                 {"do=wait who=1 mine=hang watchdog=1.5", "hangs: no progress for ", 2}};
-    enum { CASES = COUNT_OF(cases) };
-    static Process p[CASES];
+    static const char *const cases[][2] = {{"do=agree who=1", "disk full on 1"},
+                                           {"do=wait who=2 mine=fail", "): no more paper"}};
+    static Process p[COUNT_OF(cases)];
     bool runs = false;
 #ifdef USE_MPI
     runs = system("mpirun --version >/dev/null 2>&1") == 0;
@@ -1029,22 +929,16 @@ TEST(test_mpi) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores: Open MPI 4; MPICH just does it
     setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1); // Open MPI 5
-    for (int i = 0; i < CASES; i++) {
-        const char *command =
-            format("exec mpirun -n %d %s rank start=mpi host=host %s", cases[i].n, self, cases[i].options);
+    FOR_EACH(i, cases) {
+        const char *command = format("exec mpirun -n 3 %s rank start=mpi host=host %s", self, cases[i][0]);
         const char *const argv[] = {"sh", "-c", command, NULL};
         process_start(&p[i], argv);
     }
-    CHECK(t, process_wait_all(p, CASES, LIMIT), "they do not end");
-    for (int i = 0; i < CASES; i++) {
-        const char *out = p[i].out.text, *err = p[i].err.text, *says = cases[i].says;
-        CHECK(t, (p[i].status == 0) == (says == NULL), "case %d: status %d: %s%s", i, p[i].status, out, err);
-        if (says != NULL) { CHECK(t, count_text(err, says) == 1, "case %d: %s", i, err); }
-    }
-    CHECK(t, count_text(p[0].out.text, "done") == 4, "%s", p[0].out.text);
-    for (int i = 0; i < 4; i++) {
-        const char *open = format("open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
-        CHECK(t, strstr(p[0].out.text, open) != NULL, "rank %d: %s", i, p[0].out.text);
+    CHECK(t, process_wait_all(p, COUNT_OF(cases), LIMIT), "they do not end");
+    FOR_EACH(i, cases) {
+        const char *said = strstr(p[i].err.text, cases[i][1]);
+        bool once = said != NULL && strstr(said + 1, cases[i][1]) == NULL;
+        CHECK(t, p[i].status != 0 && once, "%s: status %d: %s", cases[i][0], p[i].status, p[i].err.text);
     }
 }
 
