@@ -37,39 +37,24 @@ static Words random_words(int64_t n, int stream) {
     return words;
 }
 
-// Sizes around a warp, a block, and all threads of the largest grid, some of which then take two words.
-TEST(test_checksum_formula) {
-    const int64_t grid = 1024 * CHECKSUM_BLOCK,
-                  sizes[] = {0,   1,       2,          31,       32,       33,       255,      256,
-                             257, 1000003, grid - 255, grid - 1, grid + 0, grid + 1, 2 * grid, 2 * grid + 77};
-    for (int64_t n : sizes) {
+// Sizes around a warp, a block, and all threads of the largest grid, some of which then take two words. Where the words
+// lie does not count, nor what lies before them. The sum is added to the number before it, however large that is.
+TEST(test_checksum) {
+    const int64_t grid = 1024 * CHECKSUM_BLOCK;
+    for (int64_t n : {(int64_t)0, (int64_t)1, (int64_t)33, (int64_t)255, (int64_t)257, grid - 1, grid, grid + 1}) {
         Words words = random_words(n, 1);
-        uint64_t got = gpu_checksum(words), want = host_checksum(words);
-        CHECK(t, got == want, "%lld words: %016llx, expected %016llx", (long long)n, (unsigned long long)got,
-              (unsigned long long)want);
-    }
-    const Words special[] = {Words(1000, 0), Words(1000, 0xffffffffu), Words(1000, 0x7fc00000u)};
-    for (const Words &words : special) {
-        CHECK(t, gpu_checksum(words) == host_checksum(words), "another sum of 1000 words 0x%08x", words[0]);
-    }
-}
-
-// Where the words lie does not count, nor what lies before them. The sum is added to the number before it, however
-// large that is.
-TEST(test_checksum_is_added) {
-    Words words = random_words(5 * CHECKSUM_BLOCK + 7, 3);
-    for (uint64_t before : {(uint64_t)0, (uint64_t)1, ~(uint64_t)0, (uint64_t)0x123456789abcdef0ULL}) {
-        for (size_t skipped : {0, 1, 2, 3, 5, 31, 64, 100}) {
-            uint64_t got = gpu_checksum(words, skipped, before), want = before + host_checksum(words);
-            CHECK(t, got == want, "%zu words further, added to %llx: %016llx, expected %016llx", skipped,
-                  (unsigned long long)before, (unsigned long long)got, (unsigned long long)want);
+        uint64_t sum = host_checksum(words);
+        for (size_t skipped : {0, 1, 2, 31}) {
+            uint64_t before = ~(uint64_t)0 - skipped, got = gpu_checksum(words, skipped, before), want = before + sum;
+            CHECK(t, got == want, "%lld words, %zu further: %016llx, expected %016llx", (long long)n, skipped,
+                  (unsigned long long)got, (unsigned long long)want);
         }
     }
-}
-
-// Nor in which order the GPU takes them.
-TEST(test_checksum_schedules) {
-    Words words = random_words(1024 * CHECKSUM_BLOCK + 5000, 4);
+    for (uint32_t word : {0u, 0xffffffffu, 0x7fc00000u}) {
+        Words words(1000, word);
+        CHECK(t, gpu_checksum(words) == host_checksum(words), "another sum of 1000 words 0x%08x", word);
+    }
+    Words words = random_words(grid + 5000, 4);
     for_each_schedule(t, "checksum", [&] { return gpu_checksum(words); });
 }
 

@@ -110,15 +110,6 @@ template <class T> struct DeviceArray {
         std::vector<T> stored = raw();
         return hash64(stored.data(), stored.size() * sizeof(T));
     }
-    // The first n values. What lies behind them must be as it was: NaN.
-    std::vector<float> first(Test *t, const std::string &what, int64_t n) const {
-        std::vector<float> values = get();
-        int64_t written = 0;
-        for (int64_t i = n; i < count; i++) { written += !isnan(values[(size_t)i]); }
-        CHECK(t, written == 0, "%s: %lld values behind the last one are written", what.c_str(), (long long)written);
-        values.resize((size_t)n);
-        return values;
-    }
 };
 
 // Does this GPU multiply 8-bit numbers? It quantises to them in any case.
@@ -162,6 +153,31 @@ static inline bool check_values(Test *t, const std::string &what, const std::vec
 static inline bool check_equal(Test *t, const std::string &what, const std::vector<float> &got,
                                const std::vector<float> &want) {
     return check_values(t, what, got, want, 0.0, 0.0);
+}
+
+// Columns [first, first + width) of a matrix whose rows have `stride` values.
+static inline std::vector<float> columns_of(const std::vector<float> &matrix, int64_t first, int64_t width,
+                                            int64_t stride) {
+    std::vector<float> strip;
+    for (auto row = matrix.begin(); row < matrix.end(); row += stride) {
+        strip.insert(strip.end(), row + first, row + first + width);
+    }
+    return strip;
+}
+
+// Each value within its bound + relative * |want|, and what may as well be 0; a NaN fails.
+static inline void check_within(Test *t, const std::string &what, const std::vector<float> &got,
+                                const std::vector<float> &want, const std::vector<float> &bounds, double relative) {
+    size_t bad = 0, first = 0;
+    CHECK(t, got.size() == want.size() && got.size() == bounds.size(), "%s: %zu values", what.c_str(), got.size());
+    for (size_t i = 0; i < got.size(); i++) {
+        double error = fabs((double)got[i] - (double)want[i]);
+        bool ok = error <= (double)bounds[i] + relative * fabs((double)want[i]) + FLT_MIN;
+        if (!ok && bad++ == 0) { first = i; }
+    }
+    CHECK(t, bad == 0, "%s: %zu of %zu values differ; the first is %zu: got %.9g, want %.9g +- %.3g", what.c_str(), bad,
+          got.size(), first, (double)got[first], (double)want[first],
+          (double)bounds[first] + relative * fabs((double)want[first]));
 }
 
 // What a float32 sum of K terms of random sign may be off by, relative to the size of the result's largest values:

@@ -53,7 +53,7 @@ template <class T> struct Fp8Tensor {
     DeviceArray<Fp8Scale> scale;
 
     Fp8Tensor(const std::vector<float> &values, int64_t r, int c)
-        : rows(r), cols(c), x(values), q(fp8_padded_rows(r) * c), q_t(fp8_padded_rows(r) * c), scale(1) {
+        : rows(r), cols(c), x(values), q(fp8_padded_rows(r) * c), q_t(q.count), scale(1) {
         scale.clear();
     }
     T *codes() { return (T *)q.data; }
@@ -88,22 +88,21 @@ template <class T> static inline void check_codes(Test *t, const std::string &wh
     std::vector<uint8_t> q = tensor.q.raw(), q_t = tensor.q_t.raw();
     Fp8Scale scale = tensor.scale.raw()[0];
     double factor = fp8_factor(largest(x), fp8_rules<T>());
-    int64_t wrong = 0, moved = 0, behind = 0, padded = fp8_padded_rows(tensor.rows);
+    int wrong = 0, moved = 0, behind = 0;
+    int64_t padded = fp8_padded_rows(tensor.rows);
     for (size_t i = 0; i < x.size(); i++) {
-        wrong += fp8_decoded(q[i], fp8_rules<T>()) != fp8_nearest(factor * (double)x[i], fp8_rules<T>()) ? 1 : 0;
+        wrong += fp8_decoded(q[i], fp8_rules<T>()) != fp8_nearest(factor * (double)x[i], fp8_rules<T>());
     }
     for (int64_t c = 0; c < tensor.cols; c++) {
         for (int64_t r = 0; r < padded; r++) {
             uint8_t want = q[(size_t)(r * tensor.cols + c)];
-            moved += q_t[(size_t)(c * padded + r)] != want ? 1 : 0;
-            behind += r >= tensor.rows && want != 0 ? 1 : 0;
+            moved += q_t[(size_t)(c * padded + r)] != want;
+            behind += r >= tensor.rows && want != 0;
         }
     }
-    CHECK(t, (double)scale.inverse == 1.0 / factor, "%s: inverse %g, expected %g", what.c_str(), scale.inverse,
-          1.0 / factor);
-    CHECK(t, wrong == 0, "%s: %lld wrong codes", what.c_str(), (long long)wrong);
-    CHECK(t, moved == 0, "%s: %lld wrong places of the transpose", what.c_str(), (long long)moved);
-    CHECK(t, behind == 0, "%s: %lld values behind the last row are not zero", what.c_str(), (long long)behind);
+    CHECK(t, (double)scale.inverse == 1.0 / factor && wrong + moved + behind == 0,
+          "%s: inverse %g, expected %g; %d wrong codes, %d of the transpose, %d behind the last row that are not zero",
+          what.c_str(), scale.inverse, 1.0 / factor, wrong, moved, behind);
 }
 
 // ---- Quantising ----
@@ -116,17 +115,20 @@ struct Fp8Shape {
 static const Fp8Shape fp8_shapes[] = {{1, 16},    {15, 48},   {16, 64},  {17, 112}, {127, 128},
                                       {128, 144}, {129, 240}, {260, 16}, {33, 272}};
 
-template <class T> static inline void check_quantize_shapes(Test *t, const char *name) {
-    for (const Fp8Shape &s : fp8_shapes) {
-        Fp8Tensor<T> tensor(fp8_inputs(s.rows * s.cols, 1.0f, 31), s.rows, s.cols);
-        tensor.quantize();
-        check_codes(t, std::string(name) + " " + std::to_string(s.rows) + " x " + std::to_string(s.cols), tensor);
-    }
+// Quantises x (rows, cols) to both formats.
+static void check_quantize(Test *t, const std::string &what, const std::vector<float> &x, int64_t rows, int cols) {
+    Fp8Tensor<fp8e4> weights(x, rows, cols);
+    Fp8Tensor<fp8e5> gradients(x, rows, cols);
+    weights.quantize(), gradients.quantize();
+    check_codes(t, "e4m3, " + what, weights);
+    check_codes(t, "e5m2, " + what, gradients);
 }
 
 TEST(test_fp8_quantize) {
-    check_quantize_shapes<fp8e4>(t, "e4m3");
-    check_quantize_shapes<fp8e5>(t, "e5m2");
+    for (const Fp8Shape &s : fp8_shapes) {
+        std::string what = format("%d x %d", (int)s.rows, s.cols);
+        check_quantize(t, what, fp8_inputs(s.rows * s.cols, 1.0f, 31), s.rows, s.cols);
+    }
 }
 
 // amax just below, at and above what the largest number of the format is to a power of two, and far away from 1, to
@@ -138,28 +140,20 @@ TEST(test_fp8_factors) {
         for (float &value : x) { value = rounded(value * size); }
         x[77] = rounded(-size);
         for (float &value : x) { value = fabsf(value) > fabsf(x[77]) ? 0.0f : value; }
-        Fp8Tensor<fp8e4> weights(x, 16, 16);
-        Fp8Tensor<fp8e5> gradients(x, 16, 16);
-        weights.quantize(), gradients.quantize();
-        check_codes(t, "e4m3, amax " + std::to_string(size), weights);
-        check_codes(t, "e5m2, amax " + std::to_string(size), gradients);
+        check_quantize(t, format("amax %g", size), x, 16, 16);
     }
-    Fp8Tensor<fp8e4> zeros(std::vector<float>(16 * 16, 0.0f), 16, 16);
-    zeros.quantize();
-    check_codes(t, "zeros", zeros);
+    check_quantize(t, "zeros", std::vector<float>(16 * 16, 0.0f), 16, 16);
 }
 
 // A NaN or an infinity anywhere is in the inverse, and so in everything that is computed from the tensor.
 TEST(test_fp8_not_finite) {
-    const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (float value : bad) {
+    for (float value : {NAN, INFINITY, -INFINITY}) {
         std::vector<float> x = random_values(40 * 32, 1.0f, 33);
         x[700] = value;
         Fp8Tensor<fp8e4> tensor(x, 40, 32);
         tensor.quantize();
-        Fp8Scale scale = tensor.scale.raw()[0];
-        CHECK(t, scale.amax >= 0x7f800000u, "amax %08x of a tensor with %g", scale.amax, value);
-        CHECK(t, isnan(scale.inverse), "inverse %g of a tensor with %g", scale.inverse, value);
+        float inverse = tensor.scale.raw()[0].inverse;
+        CHECK(t, isnan(inverse), "inverse %g of a tensor with %g", inverse, value);
     }
 }
 
@@ -184,16 +178,13 @@ TEST(test_fp8_amax_of_many) {
     const int64_t n = ((int64_t)3 * FP8_AMAX_LOADS + 1) * FP8_AMAX_BLOCK * x128::size + 8;
     DeviceArray<floatX> x(n);
     DeviceArray<Fp8Scale> scale(1);
-    const int64_t places[] = {0, n - 1, n / 2 + 5};
     x.clear();
-    float size = 1.0f;
-    for (int64_t place : places) {
+    float size = 1.0f, amax;
+    for (int64_t place : {(int64_t)0, n - 1, n / 2 + 5}) {
         floatX value;
         floatX_from_host(&value, -(size *= 2.0f));
-        x.put(value, place);
-        scale.clear();
+        x.put(value, place), scale.clear();
         fp8_amax(scale.data, x.data, n, 0);
-        float amax;
         memcpy(&amax, &scale.raw()[0].amax, sizeof(amax));
         CHECK(t, amax == size, "amax %g with %g at %lld", amax, -size, (long long)place);
     }
@@ -209,16 +200,8 @@ TEST(test_fp8_gelu) {
                                         s.cols, 0);
         gelu_forward(plain.x.data, plain.x.data, s.rows * s.cols, 0);
         plain.quantize();
-        CHECK(t, fused.scale.hash() == plain.scale.hash(), "%lld x %d: other scales", (long long)s.rows, s.cols);
-        CHECK(t, fused.q.hash() == plain.q.hash(), "%lld x %d: other codes", (long long)s.rows, s.cols);
-        CHECK(t, fused.q_t.hash() == plain.q_t.hash(), "%lld x %d: other transpose", (long long)s.rows, s.cols);
+        CHECK(t, fused.hash() == plain.hash(), "%d x %d: other bits", (int)s.rows, s.cols);
     }
-}
-
-TEST(test_fp8_supported_gpus) {
-    CHECK(t, !fp8_is_supported(8, 0) && !fp8_is_supported(8, 6), "before Ada");
-    CHECK(t, fp8_is_supported(8, 9) && fp8_is_supported(9, 0) && fp8_is_supported(10, 0) && fp8_is_supported(12, 0),
-          "from Ada on");
 }
 
 // ---- The linear layer ----
@@ -228,8 +211,8 @@ TEST(test_fp8_supported_gpus) {
 #define NEEDS_FP8(t)                                                                                                   \
     if (!gpu_has_fp8()) { SKIP(t, "this GPU does not multiply 8-bit numbers"); }
 
-static const MatmulShape fp8_matmul_shapes[] = {{1, 64, 192},  {7, 16, 48},    {35, 48, 16},   {65, 80, 144},
-                                                {129, 48, 64}, {33, 192, 320}, {130, 272, 48}, {64, 320, 64}};
+static const MatmulShape fp8_matmul_shapes[] = {
+    {1, 64, 192}, {35, 48, 16}, {65, 80, 144}, {33, 192, 320}, {64, 320, 64}};
 
 // A layer of quantised tensors with its results. The gradient is small, as a training step's is.
 struct Fp8Layer {
@@ -239,16 +222,13 @@ struct Fp8Layer {
     DeviceArray<floatX> bias, out, dinp;
     DeviceArray<float> dweight;
 
-    Fp8Layer(MatmulShape s, const std::vector<float> &inp_values, const std::vector<float> &weight_values,
-             const std::vector<float> &dout_values)
-        : shape(s), inp(inp_values, s.N, s.C), weight(weight_values, s.OC, s.C), dout(dout_values, s.N, s.OC),
-          bias(random_values(s.OC, 1.0f, 3)), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C),
-          dweight((int64_t)s.OC * s.C) {
+    explicit Fp8Layer(MatmulShape s, float size = 1.0f)
+        : shape(s), inp(fp8_inputs(s.N * s.C, size, 37), s.N, s.C),
+          weight(fp8_inputs((int64_t)s.OC * s.C, 0.02f, 38), s.OC, s.C),
+          dout(fp8_inputs(s.N * s.OC, 1e-6f, 39), s.N, s.OC), bias(random_values(s.OC, 1.0f, 3)),
+          out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C), dweight((int64_t)s.OC * s.C) {
         inp.quantize(), weight.quantize(), dout.quantize();
     }
-    explicit Fp8Layer(MatmulShape s, float size = 1.0f)
-        : Fp8Layer(s, fp8_inputs(s.N * s.C, size, 37), fp8_inputs((int64_t)s.OC * s.C, 0.02f, 38),
-                   fp8_inputs(s.N * s.OC, 1e-6f, 39)) {}
 
     std::string name(const char *what) const {
         return format("%s of %d, %d, %d", what, (int)shape.N, shape.C, shape.OC);
@@ -313,31 +293,24 @@ static inline std::vector<float> fp8_products(const std::vector<double> &a, int6
     return sums;
 }
 
-TEST(test_fp8_forward) {
+// out with and without the bias, dinp and dweight.
+TEST(test_fp8_products) {
     NEEDS_FP8(t);
     MatmulContext m;
     for (const MatmulShape &s : fp8_matmul_shapes) {
         Fp8Layer l(s);
         std::vector<float> bias = l.bias.get();
-        std::vector<float> want = fp8_products(l.inp.values(), s.N, s.C, 1, l.weight.values(), s.OC, s.C, 1, s.C);
+        std::vector<double> inp = l.inp.values(), weight = l.weight.values(), dout = l.dout.values();
+        std::vector<float> want = fp8_products(inp, s.N, s.C, 1, weight, s.OC, s.C, 1, s.C);
         double tolerance = fp8_tolerance(s.C, want);
         check_values(t, l.name("out without bias"), l.forward(&m.context, false), want, tolerance, matmul_rounding);
         for (size_t i = 0; i < want.size(); i++) { want[i] += bias[i % (size_t)s.OC]; }
-        check_values(t, l.name("out"), l.forward(&m.context, true), want, tolerance + FLT_EPSILON * largest(bias),
-                     matmul_rounding);
-    }
-}
-
-TEST(test_fp8_backward) {
-    NEEDS_FP8(t);
-    MatmulContext m;
-    for (const MatmulShape &s : fp8_matmul_shapes) {
-        Fp8Layer l(s);
-        std::vector<double> dout = l.dout.values();
-        std::vector<float> want = fp8_products(dout, s.N, s.OC, 1, l.weight.values(), s.C, 1, s.C, s.OC);
+        tolerance += FLT_EPSILON * largest(bias);
+        check_values(t, l.name("out"), l.forward(&m.context, true), want, tolerance, matmul_rounding);
+        want = fp8_products(dout, s.N, s.OC, 1, weight, s.C, 1, s.C, s.OC);
         check_values(t, l.name("dinp"), l.backward_input(&m.context), want, fp8_tolerance(s.OC, want), matmul_rounding);
-        want = fp8_products(dout, s.OC, 1, s.OC, l.inp.values(), s.C, 1, s.C, s.N);
-        double tolerance = fp8_tolerance(s.N, want) + FLT_EPSILON * (largest(want) + 1e-5);
+        want = fp8_products(dout, s.OC, 1, s.OC, inp, s.C, 1, s.C, s.N);
+        tolerance = fp8_tolerance(s.N, want) + FLT_EPSILON * (largest(want) + 1e-5);
         for (float &value : want) { value += 1e-5f; }
         check_values(t, l.name("dweight"), l.backward_weight(&m.context, 1e-5f), want, tolerance, FLT_EPSILON);
     }
@@ -359,19 +332,6 @@ TEST(test_fp8_plans) {
         CHECK(t, m.context.plan_count == 3, "3 problems, the heuristic was asked %lld times",
               (long long)m.context.plan_count);
     }
-}
-
-// What was not finite before quantising is NaN behind the product, even of zeros.
-TEST(test_fp8_nan_arrives) {
-    NEEDS_FP8(t);
-    const MatmulShape s = {20, 32, 16};
-    MatmulContext m;
-    std::vector<float> x(20 * 32, 0.0f);
-    x[5] = INFINITY;
-    Fp8Layer l(s, x, random_values(16 * 32, 1.0f, 38), random_values(20 * 16, 1.0f, 39));
-    int finite = 0;
-    for (float value : l.forward(&m.context, false)) { finite += isnan(value) ? 0 : 1; }
-    CHECK(t, finite == 0, "%d values are not NaN", finite);
 }
 
 TEST(test_fp8_matmul_schedules) {

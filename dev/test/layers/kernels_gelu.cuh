@@ -29,8 +29,8 @@ static inline void check_gelu(Test *t, int64_t n, int block_size) {
 }
 
 TEST(test_gelu_against_cpu) {
-    for (int64_t n : {8, 16, 264, 2048, 2056, 3 * 1600, 7 * 3456}) { check_gelu(t, n, 256); }
-    for (int block_size : {32, 96, 128, 512, 1024}) { check_gelu(t, 5 * 248, block_size); }
+    for (int64_t n : {8, 264, 2048, 2056, 7 * 3456}) { check_gelu(t, n, 256); }
+    for (int block_size : {32, 96, 1024}) { check_gelu(t, 5 * 248, block_size); }
 }
 
 static inline void check_gelu_backward(Test *t, int64_t N, int width) {
@@ -57,21 +57,6 @@ TEST(test_gelu_backward) {
     check_gelu_backward(t, 64 * GELU_BACKWARD_ROWS + 1, 8); // more blocks than the second stage adds at a time
 }
 
-// A layer's memory may be shared: out may be inp, dinp may be dout; and the sums may be left out.
-TEST(test_gelu_in_place) {
-    const int64_t N = 70;
-    const int width = 264;
-    std::vector<float> x = gelu_inputs(N * width), dy = random_values(N * width, 1.0f, 22);
-    DeviceArray<floatX> inp(x), same(x), dout(dy), same_gradient(dy), out(N * width), dinp(N * width);
-    DeviceArray<float> dbias(random_values(width, 1.0f, 23)), scratch(gelu_backward_scratch_floats(N, width));
-    gelu_forward(out.data, inp.data, N * width, 0);
-    gelu_forward(same.data, same.data, N * width, 0);
-    gelu_backward(dinp.data, inp.data, dout.data, NULL, NULL, N, width, 0);
-    gelu_backward(same_gradient.data, inp.data, same_gradient.data, dbias.data, scratch.data, N, width, 0);
-    CHECK(t, out.hash() == same.hash(), "the forward in place gives other bits");
-    CHECK(t, dinp.hash() == same_gradient.hash(), "the backward in place gives other bits");
-}
-
 // A NaN is the largest of all, and an infinity of all numbers; what was there before stays where it is larger.
 TEST(test_amax) {
     std::vector<float> x = random_values(1000, 1.0f, 24);
@@ -87,9 +72,10 @@ TEST(test_amax) {
     CHECK(t, isnan(amax.value.raw()[0]), "a NaN: amax is %g", (double)amax.value.raw()[0]);
 }
 
+// A layer's memory may be shared: out may be inp, dinp may be dout. The sums may be left out.
 TEST(test_gelu_schedules) {
     const int64_t N = 130;
-    const int width = 80;
+    const int width = 264;
     DeviceArray<floatX> inp(gelu_inputs(N * width)), dout(random_values(N * width, 1.0f, 22)), out(N * width),
         dinp(N * width);
     DeviceArray<float> dbias(width), scratch(gelu_backward_scratch_floats(N, width));
@@ -100,6 +86,10 @@ TEST(test_gelu_schedules) {
         gelu_backward(dinp.data, inp.data, dout.data, dbias.data, scratch.data, N, width, 0, amax.data());
         return out.hash() ^ 3 * dinp.hash() ^ 5 * dbias.hash() ^ 7 * amax.value.hash();
     });
+    gelu_backward(dout.data, inp.data, dout.data, NULL, NULL, N, width, 0);
+    gelu_forward(inp.data, inp.data, N * width, 0);
+    CHECK(t, out.hash() == inp.hash(), "the forward in place gives other bits");
+    CHECK(t, dinp.hash() == dout.hash(), "the backward in place and without sums gives other bits");
 }
 
 #endif // KERNELS_GELU_CUH

@@ -24,15 +24,13 @@ static void check_rope(Test *t, int64_t N, int T, int NH, int KV, int HS) {
     std::vector<float> x = random_values(n, 1.0f, 41), table = rope_angles(T, HS);
     DeviceArray<float> angles(table);
     for (bool forward : {true, false}) {
-        DeviceArray<floatX> qkv(n + width); // NaN behind the last row stays
-        cuda_check(
-            cudaMemcpy(qkv.data, DeviceArray<floatX>(x).data, (size_t)n * sizeof(floatX), cudaMemcpyDeviceToDevice));
+        DeviceArray<floatX> qkv(x);
         (forward ? rope_forward : rope_backward)(qkv.data, angles.data, N, {1, 0, T}, NH, KV, HS, 0);
         std::vector<float> want = x;
         (forward ? cpu_rope_forward : cpu_rope_backward)(want.data(), table.data(), N, T, NH, KV, HS);
         std::string what =
             format("%s, N %d, T %d, NH %d, KV %d, HS %d", forward ? "forward" : "backward", (int)N, T, NH, KV, HS);
-        std::vector<float> got = qkv.first(t, what, n);
+        std::vector<float> got = qkv.get();
         check_values(t, what, got, want, 4.0 * FLT_EPSILON * largest(x), 0.5 * FLOATX_EPSILON);
         for (int64_t i = 0; i < n; i++) { // of q and k nothing is left to compare
             if (i % width < (NH + KV) * HS) { got[(size_t)i] = x[(size_t)i]; }
@@ -55,8 +53,8 @@ TEST(test_rope_against_cpu) {
 }
 
 TEST(test_rope_schedules) {
+    const int T = 7, NH = 3, KV = 1, N = 14;
     for (int HS : {64, 26}) {
-        const int T = 7, NH = 3, KV = 1, N = 14;
         std::vector<float> x = random_values(N * (NH + 2 * KV) * HS, 1.0f, 43);
         DeviceArray<floatX> qkv(x), dqkv(x);
         DeviceArray<float> angles(rope_angles(T, HS));
