@@ -621,7 +621,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/files/checkpoint.h",
      "CHECKPOINT_BEST_NAME TEMPORARY_SUFFIX, error) &&\n           files_remove(paths.model, error);",
      "CHECKPOINT_BEST_NAME TEMPORARY_SUFFIX, error);", CPU, "test_practice.py -k removes"),
-    ("llmc/files/model_bin.h", "if (variant != MODEL_VARIANT) {", "if (false) {", EMU, "test_llama.py -k other_program"),
+    ("llmc/files/model_bin.h", "variant != MODEL_VARIANT", "false", EMU, "test_llama.py -k other_program"),
     ("llmc/run/run_state.h", "bool stays = o->given[i] ||", "bool stays =", CPU, "test_practice.py -k alone"),
     ("llmc/run/run_state.h", "o->given[i] = is_taken && train_shapes_run[i] == FREE;", "", CPU,
      "test_practice.py -k alone"),
