@@ -63,8 +63,9 @@ class Trainer:
 
     def start(self, *arguments, **keywords):
         variables = {name: keywords.pop(name) for name in list(keywords) if name.isupper()}
-        return subprocess.Popen([self.program, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, env={**self.environment, **variables}, **keywords)
+        keywords.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen([self.program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env={**self.environment, **variables}, **keywords)
 
     def ran(self, *arguments, **keywords):
         """What a run that must succeed prints; nothing on stderr. A run of 0 steps leaves stdout to its samples: it

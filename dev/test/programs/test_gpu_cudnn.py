@@ -20,12 +20,6 @@ CUDNN = dict(EMU_CUDNN="1")
 NO_ENGINE = dict(EMU_CUDNN="none")
 
 
-def changed(name, value):
-    run = list(RUN)
-    run[run.index(name) + 1] = value
-    return run
-
-
 def check_close(out, want):
     assert all(abs(a - b) <= ROUNDING * b for a, b in zip(losses(out), losses(want), strict=True)), (out, want)
 
@@ -46,13 +40,12 @@ def test_without_a_plan():
     for options in ([], cudnn):
         refused(*RUN, *options, says=says, **NO_ENGINE)
     refused(*RUN, *cudnn, says=["--attention cudnn: ", NO_CUDNN])
-    refused(*changed("--channels", 24), *cudnn, says=["heads of 12 channels, cuDNN takes multiples of 8"], **CUDNN)
+    refused(*RUN, "--channels", 24, *cudnn, says=["heads of 12 channels, cuDNN takes multiples of 8"], **CUDNN)
 
 
 def test_odd_lengths_are_ours():
     """A T that is no multiple of 128 is left to our own kernels, and the run says so."""
-    run = changed("-t", 100)
-    run[run.index("-d") + 1] = 300
+    run = [*RUN, "-t", 100, "-d", 300]
     reason = "sequences of 100 tokens, cuDNN is asked for multiples of 128 only"
     out = ran(*run, **CUDNN)
     assert re.search(rf"^ +not by cuDNN: {reason}$", out, re.M) and "attention on plain cores" in out, out
@@ -95,7 +88,7 @@ def test_resumed_with_the_same():
 
 def test_all_ranks_alike():
     """Ranks with another cuDNN, or with one that has no plan, end together, in one line."""
-    run = changed("-d", 768)
+    run = [*RUN, "-d", 768]
     ranks.refused(2, *run, only={0: {"environment": CUDNN}}, says=["attention (alike with --attention own)"])
     ranks.refused(2, *run, only={1: {"environment": NO_ENGINE}}, **CUDNN,
                   says=["rank 1 (", "has no plan for attention", "--attention own goes without cuDNN"])

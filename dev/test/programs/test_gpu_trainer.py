@@ -39,17 +39,6 @@ RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, 
        "--sample-every", 3, "--sample-tokens", 4]  # an ordinary run
 
 
-def run_with(*changes):
-    """RUN with other values for some of its options."""
-    options = list(map(str, RUN))
-    for name, value in zip(changes[::2], changes[1::2]):
-        if name in options:
-            options[options.index(name) + 1] = str(value)
-        else:
-            options += [name, str(value)]
-    return options
-
-
 @functools.lru_cache(None)
 def precision():
     return re.search(r"^precision +(\w+)", ran(*RUN, "--plan"), re.M).group(1)
@@ -98,18 +87,18 @@ def test_files_are_exchanged(model):
     evaluate = ["--steps", 0, "-b", 2, "-t", 16, "-m", 0, "-s", 0, "-j", cli.path("a_val.bin")]
     folders = {cpu: cli.new_folder("from_cpu"), gpu: cli.new_folder("from_gpu")}
     for trainer, folder in folders.items():
-        trainer.ran(*run_with("--steps", 2), *MORE[model], "-o", folder)
+        trainer.ran(*RUN, "--steps", 2, *MORE[model], "-o", folder)
         want, got = (val_losses(reader.ran("--init", folder, *evaluate)) for reader in (cpu, gpu))
         check_close(got, want, 1e-4 if precision() == "fp32" else 1e-2)
     for maker, trainer in ((cpu, gpu), (gpu, cpu)):
-        more = [*run_with("--steps", 4), "-o", folders[maker], "--resume"]
+        more = [*RUN, "--steps", 4, "-o", folders[maker], "--resume"]
         err = trainer.refused(*more, says=["--steps was 2, is 4", "--allow-changes"])
         assert ("computed-in was" in err) == (precision() == "bf16"), err
         trainer.ran(*more, "--allow-changes")
         assert logged_steps(folders[maker]) == [0, 1, 2, 3]
 
 
-MUON_RUN = run_with("--optimizer", "muon", "--muon-warmup", 3, "--steps", 3, "--val-every", 0, "--sample-every", 0)
+MUON_RUN = [*RUN, "--optimizer", "muon", "--muon-warmup", 3, "--steps", 3, "--val-every", 0, "--sample-every", 0]
 
 
 @pytest.mark.long
@@ -142,7 +131,7 @@ def test_models_it_cannot_compute():
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),
                           (["-pn", 2], ["--num-processes is 2", "mpirun -np 2"]),
                           (["-w", 0] if precision() == "fp32" else ["-f", 0], ["PRECISION="])):
-        refused(*run_with(*changes), says=says)
+        refused(*RUN, *changes, says=says)
 
 
 @only_emulated

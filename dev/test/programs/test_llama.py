@@ -23,18 +23,12 @@ def fixture(name):
     return os.path.join(FIXTURES, "llama", f"{name}.bin")
 
 
-def changed(option, value):
-    """RUN with another value of this option."""
-    at = RUN.index(option) + 1
-    return [*RUN[:at], value, *RUN[at + 1:]]
-
-
 def test_refusals():
     for option, value, says in (("--kv-heads", 3, "3 heads of keys and values: choose --kv-heads that divide heads"),
                                 ("--channels", 36, "4 heads of size 9, 2 heads of keys and values: rotary"),
                                 ("--channels", 34, "34 channels cannot be divided among 4 heads")):
         for trainer in (LLAMA, GPU):
-            trainer.refused(*changed(option, value), says=[says])
+            trainer.refused(*RUN, option, value, says=[says])
     GPU.refused(*RUN, "--gelu-fusion", 1, says=["--gelu-fusion (-ge): got '1'"])
     for trainer in (cli.CPU, gpu_program.GPU):
         trainer.refused(*RUN, says=["2 heads of keys and values: GPT-2 has as many of each (no --kv-heads)"])

@@ -4,7 +4,9 @@ wait for signals."""
 import glob
 import os
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -297,3 +299,11 @@ def test_slurm_time_limit(number, requeued):
     process.send_signal(number)
     out = end(process, 0 if requeued else 143)
     assert noted("scontrol") == requeued and noted("signals"), (noted("scontrol"), out)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck here")
+def test_shellcheck():
+    scripts = [name for pattern in ("scripts/*.sh", MULTI_NODE + "*", "dev/*.sh", "dev/test/*/*.sh")
+               for name in glob.glob(os.path.join(ROOT, pattern))]
+    assert subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, check=False).returncode == 0

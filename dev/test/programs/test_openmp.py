@@ -87,8 +87,9 @@ def test_what_cannot_start_again_goes_on():
 
 @pytest.mark.parametrize("program", ("train_gpt2", "tokenize"))
 def test_too_many_threads(program):
-    """The runtime would keep something for each of them on the stack."""
+    """Refused: the runtime would keep something for each of them on the stack. It has been told to wait briefly."""
     done = subprocess.run([os.path.join(os.path.dirname(cli.PROGRAM), program), *TOO_MANY[program]],
                           capture_output=True, text=True, env={**CLEAN, "OMP_NUM_THREADS": "1025"})
     assert done.returncode == 1 and done.stdout == "", done.stdout
     assert "OMP_NUM_THREADS: 1025 threads, expected at most 1024" in done.stderr, done.stderr
+    assert re.search("GOMP_SPINCOUNT = '2000'|KMP_BLOCKTIME ?= ?'1", done.stderr), done.stderr

@@ -218,6 +218,16 @@ def test_more_steps_say_where_the_rate_goes():
     assert said and abs(float(said[1]) - 3e-4 * (0.1 + 0.9 * 0.5)) <= 1e-9, out
 
 
+# ---- Texts ----
+
+
+def test_text_from_a_pipe():
+    """It is the text of a file."""
+    run = [*TINY, "-v", 0, "-s", 0, "-x", 3]
+    with open(TEXT, "rb") as text:
+        assert weights_hash(ran("-i", "-", *run, stdin=text)) == weights_hash(ran("-i", TEXT, *run))
+
+
 # ---- Another optimizer ----
 
 MUON_RUN = ["-i", TEXT, *TINY, *QUIET, "--weight-decay", 0.1]
