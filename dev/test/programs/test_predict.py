@@ -94,3 +94,9 @@ def test_documents_have_these_figures():
     assert {f"scripts/{name}" for name in recipes} <= {document for document, _ in figures}, recipes
     mfu = float(re.search(r"#define PREDICTED_MFU (\S+)", text_of("dev/exercises/14_reproducing/chapter.c"))[1])
     assert round(step("-e d12 -b 64 -d 524288").mfu, 2) == mfu
+
+
+def test_between_machines():
+    """A network makes GPUs without NVLink no faster, and not much slower."""
+    waits = [step(f"-e d12 -d 4194304 -b 64 -np {ranks} -z 1 --gpu 4090").waits() for ranks in (8, 64)]
+    assert waits[0] < waits[1] < 1.2 * waits[0], waits

@@ -126,7 +126,11 @@ def test_documents():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
 def test_streaming():
-    """36 MiB through a pipe: chunks join without a seam, and memory stays bounded."""
+    """36 MiB through a pipe: chunks join without a seam, and memory stays bounded. A text without a place to cut needs
+    a larger buffer, not another result."""
+    accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
+    assert read("long_train_000001.bin")[1024:] == struct.pack("<H", EOT) + struct.pack("<H", WORDS.index(b"aa")) * (
+        10 << 20)
     block = b"x" + mixed_text(2, 700001).strip() + b"\n"  # a letter behind a newline begins a word
     accepted("--output", "block", "-", stdin=block)
     times = (36 << 20) // len(block)
@@ -144,25 +148,16 @@ def test_streaming():
     assert kilobytes < 100 * 1024, f"{kilobytes} KiB"
 
 
-def test_one_long_word():
-    """A text without a place to cut needs a larger buffer, not another result."""
-    accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
-    data = read("long_train_000001.bin")
-    os.remove(path("long_train_000001.bin"))
-    assert data[1024:] == struct.pack("<H", EOT) + struct.pack("<H", WORDS.index(b"aa")) * (10 << 20)
-
-
 def test_shard_sizes():
     text = write("sizes.txt", mixed_text(3, 20000))
     accepted("--output", "whole", text)
     tokens = read_all("whole")
-    for size in (1000, len(tokens), len(tokens) - 1, len(tokens) + 1):
+    for size in (1000, len(tokens), len(tokens) - 1):
         accepted("--output", "cut", "--shard-size", str(size), text, "--overwrite")
         lengths = [len(read_shard(name)) for name in shards("cut")]
         full, rest = divmod(len(tokens), size)
         assert lengths == [size] * full + ([rest] if rest else []), lengths
-        assert shards("cut")[0] == "cut_train_000001.bin"
-        assert read_all("cut") == tokens
+        assert shards("cut")[0] == "cut_train_000001.bin" and read_all("cut") == tokens
     accepted("--output", "cut", "--shard-size", "1000", "--val-tokens", "2500", text, "--overwrite")
     assert shards("cut")[-3:] == ["cut_val_000000.bin", "cut_val_000001.bin", "cut_val_000002.bin"], shards("cut")
     assert len(read_shard("cut_val_000002.bin")) == 500 and shards("cut")[0] == "cut_train_000003.bin"
@@ -174,7 +169,7 @@ def test_shard_sizes():
 
 
 def test_json_lines():
-    """Blank lines do not count, nor does the number of threads."""
+    """Blank lines do not count, nor does the number of threads. The first bad line is named."""
     texts = [mixed_text(seed, seed).decode() for seed in range(1500)] + ["", "a\u0000b", "\U0001f600 \\ \" \n"]
     lines = [json.dumps({"id": i, "text": text, "x": [{"text": 1}]}, ensure_ascii=i % 2 == 0)
              for i, text in enumerate(texts)]
@@ -184,15 +179,9 @@ def test_json_lines():
     assert documents(read_all("lines")) == [text.encode() for text in texts]
     assert read_all("lines") == read_all("lines1")
     assert f" from {len(texts)} documents (" in summary, summary
-
-
-def test_bad_json_lines():
-    """The first bad line is named."""
-    for message, text in (('standard input: line 2: JSON line: no field "text"',
-                           b'{"text": "ok"}\n' + b'{"txt": "a"}\n' * 3),
-                          ("no documents in the input: nothing was written", b"\n \n"),
-                          (re.compile("standard input: line 2: .*"), b'{"text": "a"}\n{"text": "b')):
-        refused(message, "--jsonl", "text", "-", stdin=text)
+    refused('standard input: line 2: JSON line: no field "text"', "--jsonl", "text", "-",
+            stdin=b'{"text": "ok"}\n' + b'{"txt": "a"}\n' * 3)
+    refused("no documents in the input: nothing was written", "--jsonl", "text", "-", stdin=b"\n \n")
 
 
 # ---- Multiple-choice questions ----
@@ -242,12 +231,8 @@ def test_questions():
 def test_bad_questions():
     good = json.dumps(question("c", ["w", "x", "y", "z"], 3)) + "\n"
     for line, message in (
-            ({"context": "c", "label": 0}, 'no field "completions"'),
-            (question("c", "w", 0), "byte 32: expected a list ([...])"),
             (question("c", ["w", "x", "y"], 0), "3 completions, expected 4"),
-            (question("", ["w", "x", "y", "z"], 0), "byte 12: the text is empty, so it has no loss"),
             (question("c", ["w", "x", "", "z"], 0), "byte 43: the text is empty, so it has no loss"),
-            (question("c", ["w", "x", "y", "z"], 4), "byte 63: expected a whole number from 0 to 3"),
             (question("ab" * 32754, ["w", "x", "y", "z"], 0), "32758 tokens, at most 32757 fit")):
         refused(f"standard input: line 3: JSON line: {message}", "--eval", "-",
                 stdin=(good * 2 + json.dumps(line) + "\n" + good).encode())
@@ -257,11 +242,7 @@ def test_bad_questions():
     refused("full_val.bin: exists already; --overwrite replaces it", "--eval", "-", output="full", stdin=good.encode())
     accepted("--eval", "--output", "full", "--overwrite", "-", stdin=good.encode())
     assert len(read_questions("full_val.bin")) == 1
-    refused("no questions in the input: nothing was written", "--eval", "-", stdin=b"\n \n")
-    refused("standard input: more than 65536 questions", "--eval", "-", stdin=good.encode() * 65537)
-    for option, value in (("--jsonl", "text"), ("--val-tokens", "5"), ("--val-fraction", "0.1"),
-                          ("--shard-size", "1000")):
-        refused(f"{option}: needs no --eval", "--eval", option, value, "-", stdin=good.encode())
+    refused("--jsonl: needs no --eval", "--eval", "--jsonl", "text", "-", stdin=good.encode())
 
 
 def test_ids_of_32_bits():
@@ -304,22 +285,10 @@ def test_old_shards():
 
 # ---- Bad options, bad files ----
 
-def test_help():
-    result = tokenize("-h", vocab=None)
-    assert result.returncode == 0 and result.stderr == b""
-    for word in (b"Usage: tokenize", b"--jsonl FIELD", b"--val-fraction F", b"\nExample: tokenize --output"):
-        assert word in result.stdout, word
-    assert max(map(len, result.stdout.decode().split("\n"))) <= 120
-    assert tokenize("--version", vocab=None).stdout.startswith(b"tokenize ")
-
-
 HINT = "give --tokenizer gpt2_tokenizer.bin (python3 dev/data/vocab.py makes it)"
 REFUSED = (  # the tokenizer, the words, what is said
     (VOCAB, "", "no input: name text files, or - for standard input (see --help)"),
-    (VOCAB, "t.txt --val-tokens 5 --val-fraction 0.1", "--val-fraction: needs no --val-tokens"),
     (VOCAB, "--val-fraction 0.1 -", "--val-fraction: the size of a pipe is not known; use --val-tokens"),
-    (VOCAB, "t.txt --shard-size 0",
-     "--shard-size: got '0', expected a whole number from 1 to 2147483647 (default 100000000)"),
     (VOCAB, "t.txt none.txt", "none.txt: cannot open: No such file or directory"),
     (VOCAB, "t.txt empty.txt", "empty.txt: is empty"), (VOCAB, "-", "standard input: is empty"),
     ("cut.bin", "t.txt", "cut.bin: ends inside token 50256 of 50257 (truncated? fetch it again)"),
@@ -334,8 +303,6 @@ def test_refused():
     write("cut.bin", pair_tokenizer()[:-1])
     for vocab, words, message in REFUSED:
         refused(message, *words.split(), stdin=b"", vocab=vocab)
-    refused("--output (-o): 'folder/' ends with /, add a name", text, output="folder/")
-    refused("t.txt: cannot be used as a folder: a file is in the way", text, output="t.txt/x")
     assert tokenize(text).stderr == b"tokenize: --output (-o): missing, expected the beginning of shard names\n"
 
 
@@ -348,19 +315,14 @@ def test_full_disk():
         assert os.listdir(disk) == []
 
 
-def start_waiting():
-    """A process that has written shards and waits for more input."""
-    process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", "stopped", "--shard-size", "1000000", "-"],
-                               cwd=WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdin.write(b"some words, " * (20 << 20 >> 3))
-    process.stdin.flush()
-    wait_until(lambda: len(shards("stopped")) >= 3 and ".tmp" in "".join(shards("stopped")), process)
-    return process
-
-
 def test_signals():
     for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")):
-        process = start_waiting()
+        command = [TOKENIZE, "--tokenizer", VOCAB, "--output", "stopped", "--shard-size", "1000000", "-"]
+        process = subprocess.Popen(command, cwd=WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        process.stdin.write(b"some words, " * (20 << 20 >> 3))
+        process.stdin.flush()
+        wait_until(lambda: len(shards("stopped")) >= 3 and ".tmp" in "".join(shards("stopped")), process)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 1, process.returncode
