@@ -116,17 +116,13 @@ def set_parameters(model, flat):
 # The update
 
 
-def make_adamw(model, muon, beta1, beta2, eps, weight_decay, shards=False, **how):
-    """AdamW for the parameters that Muon (or None) leaves. It decays matrices and embeddings, no biases and LayerNorms.
-    shards: each process keeps the moments of its part of the parameters (ZeRO stage 1)."""
+def make_adamw(model, muon, beta1, beta2, eps, weight_decay, **how):
+    """AdamW for the parameters that Muon (or None) leaves. It decays matrices and embeddings, no biases and
+    LayerNorms."""
     rest = [p for p in model.parameters() if muon is None or p not in muon.state]
     groups = [{"params": [p for p in rest if p.dim() >= 2], "weight_decay": weight_decay},
               {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0}]
-    settings = {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, **how}
-    if not shards:
-        return torch.optim.AdamW(groups, **settings)
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-    return ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
+    return torch.optim.AdamW(groups, lr=0.0, betas=(beta1, beta2), eps=eps, **how)
 
 
 def orthogonalize(N, dtype):
@@ -205,10 +201,6 @@ class Run:
             torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
         if self.size > 1:
             distributed.init_process_group("nccl" if self.on_gpu else "gloo")
-        if options.threads:
-            torch.set_num_threads(options.threads)
-        for kernel in ("flash", "mem_efficient", "cudnn", "math") if options.attention != "auto" else ():
-            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel.endswith(options.attention))
         if options.out_dir and self.rank == 0:
             os.makedirs(options.out_dir, exist_ok=True)
             if os.path.exists(f"{options.out_dir}/main.log"):
@@ -296,8 +288,7 @@ class Run:
         self.loss_of = torch.compile(self.parallel) if o.compile else self.parallel
         rounds = torch.float32 if o.precision == "fp32" else torch.bfloat16
         self.muon = Muon(self.model, o.muon_scale, o.weight_decay, rounds) if o.optimizer == "muon" else None
-        self.adamw = make_adamw(self.model, self.muon, 0.9, 0.95, o.adam_eps, o.weight_decay, fused=self.on_gpu,
-                                shards=bool(o.zero_stage) and self.size > 1)
+        self.adamw = make_adamw(self.model, self.muon, 0.9, 0.95, o.adam_eps, o.weight_decay, fused=self.on_gpu)
 
     # -- Computing --
 
@@ -311,8 +302,8 @@ class Run:
 
     def batch(self, micro_batch):
         """This rank's part of a micro-batch of the current step: the ranks' sequences follow one another."""
-        first, B = 0 if self.options.overfit else self.step * self.sequences_per_step, self.options.batch_size
-        first += (micro_batch * self.size + self.rank) * B
+        B = self.options.batch_size
+        first = self.step * self.sequences_per_step + (micro_batch * self.size + self.rank) * B
         return self.train.read(range(first, first + B))
 
     def queue_step(self):
@@ -347,8 +338,7 @@ class Run:
         held_out = self.val.num_sequences
         count = min(o.val_sequences or held_out, held_out)
         for first in range(self.rank * B, count, self.size * B):
-            numbers = range(first, min(first + B, count))  # with --val-batches, as in llm.c, the first ones
-            rows = self.val.read(numbers if o.val_batches >= 0 else [i * held_out // count for i in numbers])
+            rows = self.val.read([i * held_out // count for i in range(first, min(first + B, count))])
             total += len(rows) * self.loss(rows).double().cpu()
         mean = self.sum(total.to(self.device)).item() / count
         self.say(f"{self.number(self.step)} | val loss {mean:.6f} ({count} of {held_out} sequences)")
@@ -407,7 +397,7 @@ class Run:
         size = {"layers": c.L, "heads": c.heads, "channels": c.C, "context": c.context, "vocab": c.V,
                 "padded_vocab": c.Vp, "parameters": weights.num_parameters(c)}
         self.say(f"gpt2.c {version()}, the PyTorch twin: PyTorch {torch.__version__} on {self.device}, "
-                 f"{'torch.compile' if o.compile else 'eager'}, {o.precision}, attention {o.attention}\n"
+                 f"{'torch.compile' if o.compile else 'eager'}, {o.precision}\n"
                  f"model       {', '.join(f'{name} {n}' for name, n in size.items())}, from "
                  f"{self.model_file or 'the seed'}")
         for what, data in (("train data ", self.train), ("val data   ", self.val)):

@@ -105,7 +105,7 @@ part "kernels' times by nsys" 50 nsys profile --trace cuda --stats true --output
 # PyTorch with its own largest batch.
 torch() {
     part "PyTorch $1, batch $2" 90 python3 train_gpt2.py --device cuda --precision autocast --compile 1 \
-        --attention flash "${data[@]}" --init "$1" --batch-size "$2" --val-every 0 --steps 23
+        "${data[@]}" --init "$1" --batch-size "$2" --val-every 0 --steps 23
 }
 if part "PyTorch" 20 python3 -c 'import torch; print(torch.__version__, "on", torch.cuda.get_device_name())'; then
     torch d12 128 || torch d12 64 || torch d12 32 || torch d12 16

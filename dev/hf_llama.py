@@ -8,23 +8,23 @@ import numpy as np
 from dev.twin import Problem
 from dev.twin.weights import check_numbers, pad_vocab
 
-# The tensors in file order, as PARAMETERS has GPT-2's. Tensors that a configuration lacks have no elements: biases, and
-# the head of a tied model.
+# The tensors in file order, as PARAMETERS has GPT-2's, and the trainers' names. Tensors that a configuration lacks have
+# no elements: biases, and the head of a tied model.
 LLAMA = [
-    ("wte", "model.embed_tokens.weight", ("Vp", "C"), "normal"),
-    ("ln1w", "model.layers.{}.input_layernorm.weight", ("C",), "one"),
-    ("qw", "model.layers.{}.self_attn.q_proj.weight", ("NH*HS", "C"), "normal"),
-    ("kw", "model.layers.{}.self_attn.k_proj.weight", ("KV*HS", "C"), "normal"),
-    ("vw", "model.layers.{}.self_attn.v_proj.weight", ("KV*HS", "C"), "normal"),
-    ("qb", "model.layers.{}.self_attn.q_proj.bias", ("q biases",), "zero"),
-    ("kb", "model.layers.{}.self_attn.k_proj.bias", ("kv biases",), "zero"),
-    ("vb", "model.layers.{}.self_attn.v_proj.bias", ("kv biases",), "zero"),
-    ("attprojw", "model.layers.{}.self_attn.o_proj.weight", ("C", "NH*HS"), "residual"),
-    ("ln2w", "model.layers.{}.post_attention_layernorm.weight", ("C",), "one"),
-    ("gatew", "model.layers.{}.mlp.gate_proj.weight", ("F", "C"), "normal"),
-    ("upw", "model.layers.{}.mlp.up_proj.weight", ("F", "C"), "normal"),
-    ("fcprojw", "model.layers.{}.mlp.down_proj.weight", ("C", "F"), "residual"),
-    ("lnfw", "model.norm.weight", ("C",), "one"), ("headw", "lm_head.weight", ("head", "C"), "normal")]
+    ("model.embed_tokens.weight", ("Vp", "C"), "wte"),
+    ("model.layers.{}.input_layernorm.weight", ("C",), "ln1w"),
+    ("model.layers.{}.self_attn.q_proj.weight", ("NH*HS", "C"), "qw"),
+    ("model.layers.{}.self_attn.k_proj.weight", ("KV*HS", "C"), "kw"),
+    ("model.layers.{}.self_attn.v_proj.weight", ("KV*HS", "C"), "vw"),
+    ("model.layers.{}.self_attn.q_proj.bias", ("q biases",), "qb"),
+    ("model.layers.{}.self_attn.k_proj.bias", ("kv biases",), "kb"),
+    ("model.layers.{}.self_attn.v_proj.bias", ("kv biases",), "vb"),
+    ("model.layers.{}.self_attn.o_proj.weight", ("C", "NH*HS"), "attprojw"),
+    ("model.layers.{}.post_attention_layernorm.weight", ("C",), "ln2w"),
+    ("model.layers.{}.mlp.gate_proj.weight", ("F", "C"), "gatew"),
+    ("model.layers.{}.mlp.up_proj.weight", ("F", "C"), "upw"),
+    ("model.layers.{}.mlp.down_proj.weight", ("C", "F"), "fcprojw"),
+    ("model.norm.weight", ("C",), "lnfw"), ("lm_head.weight", ("head", "C"), "headw")]
 
 
 class Llama(collections.namedtuple("Llama", "context V Vp L heads C kv_heads head_size width tied qkv_bias epsilon "

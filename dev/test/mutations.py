@@ -274,7 +274,7 @@ MISTAKES = [Mistake(*row) for row in (
      "test_hf_llama.py -k refused"),
     ("dev/hf.py", "not in (UNKNOWN, tokenizer_hash(tokens)):", "is None:", CPU, "test_hf_llama.py -k tokenizer"),
     ("dev/hf_llama.py", 'given.get("type", "default")', '"default"', CPU, "test_hf_llama.py -k config"),
-    ("dev/hf_llama.py", '("vw", "model.layers.{}.self_attn.v_proj', '("vw", "model.layers.{}.self_attn.k_proj', CPU,
+    ("dev/hf_llama.py", '"model.layers.{}.self_attn.v_proj', '"model.layers.{}.self_attn.k_proj', CPU,
      "test_hf_llama.py -k import"),
     ("dev/hf_llama.py", "or c.head_size % 2 != 0", "", CPU, "test_hf_llama.py -k refused"),
     ("dev/hf.py", "shape[::-1] if TRANSPOSED.search(name) else shape", "shape", CPU, "test_hf.py -k transformers"),

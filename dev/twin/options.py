@@ -52,7 +52,6 @@ def make_parser():
     add("-i", "--train-data", metavar="FILES", default="", help="a text, or token shards (.bin); also a quoted pattern")
     add("-j", "--val-data", metavar="FILES", default="", help="validation data; without it, the last tenth of a text")
     flag("--shuffle", help="visit shards and their windows in a random order")
-    flag("-a", "--overfit", help="train on the first batch again and again")
     add("-e", "--init", metavar="MODEL", default=None, help="a new model's size, or a model's .bin (default d6, d12)")
     whole("--layers", high=1000, help="of a new model; 0: as --init says")
     whole("--heads", high=1024, help="of a new model; 0: as --init says")
@@ -76,18 +75,13 @@ def make_parser():
     real("--grad-clip", high=1e9, default=1, help="shorten gradients to this norm; 0: never")
     whole("-v", "--val-every", default=None, help="steps between validations; 0: none (default 100, 250)")
     whole("--val-sequences", default=80, help="in a validation; 0: all")
-    whole("-m", "--val-batches", low=-1, default=-1, help="the first N batches, as in llm.c; 0: all")
     add("-o", "--out-dir", metavar="DIR", default="", help="for main.log, speed.log, run.jsonl and the model's .bin")
     whole("--seed", high=2**32 - 1, default=42, help="of the initial weights and the order of the data")
-    whole("--threads", high=1024, help="CPU threads; 0: as many as PyTorch likes")
     flag("-f", "--tf32", default=1, help="let fp32 matrix multiplies on a GPU use TF32")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where PyTorch sees a GPU")
     add("--precision", choices=("fp32", "bf16", "autocast"), default=None, help="bf16 (the default on a GPU): as "
         "train_gpt2cu, all activations in bf16; autocast: only matrix multiplies, PyTorch's usual way")
     flag("--compile", default=None, help="torch.compile forward and backward (default 0, on a GPU 1)")
-    add("--attention", choices=("auto", "flash", "efficient", "cudnn", "math"), default="auto",
-        help="the kernel of scaled_dot_product_attention")
-    whole("-z", "--zero-stage", high=1, help="1: each process keeps a part of AdamW's state")
     return parser
 
 
@@ -108,12 +102,9 @@ def parse(arguments, sees_gpu):
             (not o.train_data and not o.val_data, "--val-data (-j): missing; a run of 0 steps only validates"),
             (o.schedule == "constant" and "final_lr_frac" in given, "--final-lr-frac: needs no --schedule constant"),
             (muon and o.optimizer != "muon", f"--{''.join(muon[:1]).replace('_', '-')}: needs --optimizer muon"),
-            ("tf32" in given and o.device == "cpu", "--tf32 (-f): is an option of a run on a GPU"),
-            (o.val_batches >= 0 and "val_sequences" in given, "--val-batches (-m): contradicts --val-sequences")):
+            ("tf32" in given and o.device == "cpu", "--tf32 (-f): is an option of a run on a GPU")):
         if bad:
             raise Problem(message)
-    if o.val_batches >= 0:
-        o.val_sequences = o.val_batches * o.batch_size
     if o.schedule == "constant":
         o.final_lr_frac = 1.0
     if o.optimizer == "muon" and o.muon_lr == 0:

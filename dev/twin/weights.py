@@ -13,18 +13,16 @@ import numpy as np
 from dev import guard
 from dev.twin import ROOT, Problem, header
 
-# GPT-2's 16 tensors in file order: name in the files, name in the module (Hugging Face's), shape, initialisation.
+# GPT-2's 16 tensors in file order: name in the module (Hugging Face's), shape, initialisation.
 PARAMETERS = [
-    ("wte", "wte.weight", ("Vp", "C"), "normal"), ("wpe", "wpe.weight", ("context", "C"), "normal"),
-    ("ln1w", "h.{}.ln_1.weight", ("C",), "one"), ("ln1b", "h.{}.ln_1.bias", ("C",), "zero"),
-    ("qkvw", "h.{}.attn.c_attn.weight", ("3C", "C"), "normal"), ("qkvb", "h.{}.attn.c_attn.bias", ("3C",), "zero"),
-    ("attprojw", "h.{}.attn.c_proj.weight", ("C", "C"), "residual"),
-    ("attprojb", "h.{}.attn.c_proj.bias", ("C",), "zero"),
-    ("ln2w", "h.{}.ln_2.weight", ("C",), "one"), ("ln2b", "h.{}.ln_2.bias", ("C",), "zero"),
-    ("fcw", "h.{}.mlp.c_fc.weight", ("4C", "C"), "normal"), ("fcb", "h.{}.mlp.c_fc.bias", ("4C",), "zero"),
-    ("fcprojw", "h.{}.mlp.c_proj.weight", ("C", "4C"), "residual"),
-    ("fcprojb", "h.{}.mlp.c_proj.bias", ("C",), "zero"),
-    ("lnfw", "ln_f.weight", ("C",), "one"), ("lnfb", "ln_f.bias", ("C",), "zero")]
+    ("wte.weight", ("Vp", "C"), "normal"), ("wpe.weight", ("context", "C"), "normal"),
+    ("h.{}.ln_1.weight", ("C",), "one"), ("h.{}.ln_1.bias", ("C",), "zero"),
+    ("h.{}.attn.c_attn.weight", ("3C", "C"), "normal"), ("h.{}.attn.c_attn.bias", ("3C",), "zero"),
+    ("h.{}.attn.c_proj.weight", ("C", "C"), "residual"), ("h.{}.attn.c_proj.bias", ("C",), "zero"),
+    ("h.{}.ln_2.weight", ("C",), "one"), ("h.{}.ln_2.bias", ("C",), "zero"),
+    ("h.{}.mlp.c_fc.weight", ("4C", "C"), "normal"), ("h.{}.mlp.c_fc.bias", ("4C",), "zero"),
+    ("h.{}.mlp.c_proj.weight", ("C", "4C"), "residual"), ("h.{}.mlp.c_proj.bias", ("C",), "zero"),
+    ("ln_f.weight", ("C",), "one"), ("ln_f.bias", ("C",), "zero")]
 
 
 class Config(collections.namedtuple("Config", "context V Vp L heads C")):
@@ -72,7 +70,7 @@ def sizes():
 def tensors(config):
     """(name in the module, first element, shape) of every tensor, in file order: layer after layer of each row."""
     at, known = 0, config.dims()
-    for _, pattern, dims, _ in config.table:
+    for pattern, dims, *_ in config.table:
         shape = tuple(known[dim] for dim in dims)
         for layer in range((config.L if "{}" in pattern else 1) * (math.prod(shape) > 0)):
             yield pattern.format(layer), at, shape

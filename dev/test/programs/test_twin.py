@@ -79,16 +79,6 @@ def test_schedules(folder):
             assert len(rates) == total and all(abs(a - b) <= 1e-6 for a, b in zip(rates, want)), (name, rates, want)
 
 
-def test_a_header_that_asks_for_too_much(folder):
-    """10^18 parameters before nothing ask for no memory."""
-    from dev.twin import Problem, weights
-    config = weights.Config(1 << 20, 1 << 20, 1 << 20, 1 << 10, 1, 1 << 20)
-    with open(f"{folder}/m.bin", "wb") as file:
-        file.write(weights.model_header(config, weights.FP32))
-    with pytest.raises(Problem, match="header asks for"):
-        weights.read_model(f"{folder}/m.bin")
-
-
 def parse(*words, sees_gpu=False):
     from dev.twin import options
     return options.parse(["-i", "x", *map(str, words)], sees_gpu)
@@ -101,7 +91,7 @@ def test_options_of_the_c_trainers(program):
         pytest.skip(f"{os.path.basename(program)} is not built")
     from dev.twin import options
     o, compared = {**vars(parse(sees_gpu=program == EMULATED)), "train_data": ""}, 0
-    own = {"--help", "--device", "--precision", "--compile", "--attention", "--zero-stage"}
+    own = {"--help", "--device", "--precision", "--compile"}
     own |= {"--tf32"} if program == cli.PROGRAM else set()
     for action in options.make_parser()._actions:
         name, alias = action.option_strings[-1], action.option_strings[0]
@@ -124,27 +114,23 @@ def test_options_of_the_c_trainers(program):
         elif action.choices:
             assert expected == ("0 or 1" if action.type else f"one of {'|'.join(action.choices)}"), (name, expected)
         compared += 1
-    assert compared >= 31, compared
+    assert compared >= 28, compared
 
 
 def test_command_line(capsys):
     """What follows from several options, and what is refused."""
     from dev.twin import Problem
-    o = parse("-b=8", "-k", "wsd", "-m", "3")
-    assert (o.batch_size, o.schedule, o.val_sequences, o.init) == (8, "wsd", 24, "d6"), o
     o = parse("--optimizer", "muon", "-f", 0, sees_gpu=True)
     assert (o.init, o.precision, o.compile, o.tf32, o.val_every, o.muon_lr) == ("d12", "bf16", 1, 0, 250, 0.02), o
     for words, message in (("-k constant -q 0.1", "--final-lr-frac: needs no --schedule constant"),
                            ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"),
-                           ("-m 1 --val-sequences 3", "--val-batches (-m): contradicts --val-sequences"),
                            ("-f 0", "--tf32 (-f): is an option of a run on a GPU")):
         with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
             parse(*words.split())
-    for words, message in (("--lr nan", "argument -l/--lr: got 'nan', expected a number from 0 to 100"),
-                           ("--stpes 1", "'--stpes': unknown option; the nearest is --steps (--help lists all)")):
-        with pytest.raises(SystemExit):
-            parse(*words.split())
-        assert capsys.readouterr().err == f"train_gpt2.py: {message}\n"
+    with pytest.raises(SystemExit):
+        parse("--lr", "nan")
+    said = capsys.readouterr().err
+    assert said == "train_gpt2.py: argument -l/--lr: got 'nan', expected a number from 0 to 100\n"
 
 
 # ---- Running both programs ----
@@ -245,8 +231,7 @@ def test_same_losses_as_c(folder):
              f"--shuffle {batch} --val-data {folder}/part_1.bin --val-every 5 --val-sequences 0 --steps 9"),
             ("several shards in order, once, wsd, a large epsilon, no clipping", 10, LOSS_FP32, f"{model} -i {shards} "
              "--vocab 300 --batch-size 4 -k wsd -q 0.2 --adam-eps 1e-5 --grad-clip 0"),
-            ("a given model, one batch again and again", 4, LOSS_FP32, f"-i {tokens} --init {FIXTURES}/tiny.bin "
-             "--seq-len 13 --overfit --steps 4"),
+            ("a given model", 4, LOSS_FP32, f"-i {tokens} --init {FIXTURES}/tiny.bin --seq-len 13 --steps 4"),
             ("Muon, Jordan's scale, own rate, a batch in two parts", 50, LOSS_MUON, f"{muon} --muon-lr 0.005 -k linear "
              "--total-batch 256"),
             ("Muon, AdamW's scale, decay, clipping, a warm-up that ends", 50, LOSS_MUON, f"{muon} --muon-scale rms "
@@ -306,24 +291,17 @@ def test_bf16_as_in_the_gpu_trainer(folder):
 
 
 def test_several_processes(folder):
-    """Two processes train like one; with a part of the optimizer's state each, too."""
+    """Two processes train like one."""
     pytest.importorskip("torch")
     options = ["-i", write_text(folder), *MODEL, "--total-batch", "396", "--steps", "4", "--val-every", "2",
                "--val-sequences", "4", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
-    alone = run_twin(*options)
-    muon = ["--optimizer", "muon"]
-    cases = [(0, [], alone), (1, [], alone), (1, muon, run_twin(*options, *muon))]
-    processes = [start_twin(*options, *more, "--device", "cpu", "--zero-stage", stage, "--out-dir",
-                            f"{folder}/{stage}{''.join(more)}",
-                            module=["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
-                 for stage, more, _ in cases]
-    for process, (_, more, want) in zip(processes, cases):
+    cases = [options, [*options, "--optimizer", "muon"]]
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    processes = [start_twin(*words, "--device", "cpu", module=two) for words in cases]
+    for process, words in zip(processes, cases):
         out, err, status = finish(process)
-        assert status == 0, err
-        compare(want, out, 4, LOSS_FP32, NORM_FP32, f"two processes {more}")
-        assert " x 2 processes x " in out, out
-    models = [cli.read(f"{folder}/{stage}/model_00000004.bin") for stage in (0, 1)]
-    assert models[0] == models[1], "sharding the optimizer's state changed the weights"
+        assert status == 0 and " x 2 processes x " in out, (out, err)
+        compare(run_twin(*words), out, 4, LOSS_FP32, NORM_FP32, f"two processes {words[-1]}")
 
 
 def test_files_of_a_run(folder):
@@ -341,8 +319,6 @@ def test_files_of_a_run(folder):
         2, "train_gpt2.py", 3, "0.002"), record
     end = record["end"]
     assert (end["step"], end["status"], end["weights_hash"]) == (3, "done", weights_hash(out)), end
-    with pytest.raises(Exception, match="holds an earlier run; remove it"):
-        run_twin(*options)
     model = run_c("--init", f"{run}/model_00000003.bin", "-i", text, "-t", 33, "--steps", 1, "--lr", 0)
     assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
@@ -350,11 +326,7 @@ def test_files_of_a_run(folder):
 def test_as_a_user(folder):
     """One line for an error; Ctrl-C ends with status 130."""
     pytest.importorskip("torch")
-    from dev.twin import Problem
     text = write_text(folder)
-    message = "--total-batch (-d): 100 tokens is not a multiple of B x T x processes = 256; give 256"
-    with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
-        run_twin("-i", text, "--total-batch", "100")
     out, err, status = finish(start_twin("-i", f"{folder}/none*", "--device", "cpu"))
     assert (out, err, status) == ("", f"train_gpt2.py: {folder}/none*: no such file\n", 1)
     process = start_twin("-i", text, *MODEL, "--steps", "1000000", "--device", "cpu")
