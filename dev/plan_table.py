@@ -1,5 +1,4 @@
-"""Computes the documents' tables of memory anew. A row begins with the options that --plan gets, or with a size. No GPU
-is needed. dev/bench/predict.py predicts the steps of the grids.
+"""Computes the last cells of the documents' rows of memory anew, from --plan. No GPU is needed.
 
     make train_gpt2emu train_llama3emu && python3 dev/plan_table.py     writes the rows into the documents
 """
@@ -13,28 +12,28 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
 import predict  # noqa: E402 (its folder had to be named first)
 
-CPU, GPU = "-b 4 -t 64 --threads 1", "-b 8 -t 1024 -r 0"
-GRID = "{kinds[0]:.1f} | {kinds[1]:.1f} | {kinds[2]:.1f} | {rest:.1f} | {memory:.1f} | {sent:.1f} | {at_360:.2f}"
-SIZE = "{parameters:,} | {model.L} | {model.heads} | {model.C:,} | {model.context:,} | "
-# Document, what the first cell of a row holds, and for the other cells: a program, its options, and what is shown.
+CPU, GPU, LLAMA = "-b 4 -t 64 --threads 1", "-b 8 -t 1024 -r 0", "-e llama:8B --attention own -b 1"
+KINDS = "{kinds[0]:.1f} | {kinds[1]:.1f} | {kinds[2]:.1f} | {rest:.1f} | {memory:.1f} | {sent:.1f} | {at_360:.2f}"
+# Document, the first cell of a row, and for its last cells: a program, its options, and what is shown. {0}: what the
+# first cell says, {1} and so on: the cells that follow it.
 TABLES = [
-    ("several_gpus", "`(-e .*)`", [("train_gpt2emu", f"{{}} -r 0 -z {stage}", "{memory:.1f} GiB, {sent:.1f} GB")
+    ("several_gpus", "`(-e .*)`", [("train_gpt2emu", f"{{0}} -r 0 -z {stage}", "{memory:.1f} GiB, {sent:.1f} GB")
                                    for stage in range(4)]),
-    ("several_gpus", "`(-np .*)`", [("train_llama3emu", "-e llama:8B -b 1 -d 4194304 -r 0 {}",
+    ("several_gpus", "`(-np .*)`", [("train_llama3emu", "-e llama:8B -b 1 -d 4194304 -r 0 {0}",
                                      "{first:.1f} GiB | {last:.1f} GiB | {sent:,.1f} GB | {seconds:.1f} s")]),
-    ("speed", "([0-3])", [("train_gpt2emu", "-e d12 -b 64 -t 1024 -r {}", "{memory:.1f} GiB")]),
+    ("speed", "([0-3])", [("train_gpt2emu", "-e d12 -b 64 -t 1024 -r {0}", "{memory:.1f} GiB")]),
     ("usage", r"(?:`\d+M`, )?`((?:d|gpt3:c)\d+)`", [
-        ("train_gpt2", f"-e {{0}} --context {{1.context}} {CPU}", SIZE + "{room} GiB"),
-        ("train_gpt2emu", f"-e {{0}} --context {{1.context}} {GPU}", "{room} GiB")]),
-    ("usage", r"`((?:llama|smollm2):\d+[MB])`", [
-        ("train_llama3", f"-e {{}} {CPU}", SIZE + "{model.vocab:,} | {model.KV} | {model.F:,} | {room} GiB"),
-        ("train_llama3emu", f"-e {{}} {GPU}", "{room} GiB")])] + [
-    ("17_grid", row, [("train_llama3emu", f"-e llama:8B --attention own -b 1 {run} {{}}", GRID)]) for row, run in (
-        ("`(-np .*)`", "-t 8192 -d 131072 -r 0"), ("`(-.* -np 8)`", "--context 131072 -t 131072 -d 1048576 -r 3"))]
+        ("train_gpt2", f"-e {{0}} --context {{5}} {CPU}", "{room} GiB"),
+        ("train_gpt2emu", f"-e {{0}} --context {{5}} {GPU}", "{room} GiB")]),
+    ("usage", r"`((?:llama|smollm2):\d+[MB])`", [("train_llama3", f"-e {{0}} {CPU}", "{room} GiB"),
+                                                 ("train_llama3emu", f"-e {{0}} {GPU}", "{room} GiB")]),
+    ("17_grid", "`(-np .*)`", [("train_llama3emu", f"{LLAMA} -t 8192 -d 131072 -r 0 {{0}}", KINDS)]),
+    ("17_grid", "`(-.* -np 8)`", [("train_llama3emu", f"{LLAMA} --context 131072 -t 131072 -d 1048576 -r 3 {{0}}",
+                                   KINDS)])]
 
 
-def plan(program, words):
-    """What --plan says. EMU_CUDNN: the emulated program plans with cuDNN, too, as a build for a GPU does."""
+def plan(program, words, show):
+    """Cells of what --plan says. EMU_CUDNN: the emulated program plans with cuDNN, too, as a build for a GPU does."""
     out = subprocess.run([f"./{program}", "--plan", "all", *words.split()], cwd=ROOT, stdout=subprocess.PIPE, text=True,
                          check=True, env={**os.environ, "EMU_CUDNN": "1", "CUDA_VISIBLE_DEVICES": ""}).stdout
     memory = int(re.search(r"^total (\d+) bytes", out, re.M)[1]) / 2**30
@@ -42,20 +41,12 @@ def plan(program, words):
     ends = [float(size) for size in re.findall(r"^stage \d+ +(\S+) GiB", out, re.M)] or [memory]
     stages = re.split("^stage", out.partition("\na step")[2], flags=re.M)
     sent = max(sum(map(int, re.findall(r" (\d+) (?:bytes )?(?:of|for|to) ", stage))) for stage in stages) / 1e9
+    run = f"{words} --attention own" if "--cp" in words else words  # of predict, which does not choose it
+    seconds = predict.Step(predict.options(run.split())).seconds if "{seconds" in show else None
     # From 10 GiB on room is rounded up to whole ones: a machine's SIMD width moves some MiB.
-    return {"memory": memory, "kinds": kinds, "rest": memory - sum(kinds), "first": ends[0], "last": ends[-1],
-            "sent": sent, "at_360": sent / 360, "parameters": int(re.search(r"^parameters +(\d+)", out, re.M)[1]),
-            "room": f"{math.ceil(memory):,}" if memory > 10 else math.ceil(10 * memory) / 10}
-
-
-def cells(row, columns):
-    """The cells of a row after the first one."""
-    model = predict.models().get(row)
-    for program, words, show in columns:
-        words = words.format(row, model)
-        run = f"{words} --attention own" if "--cp" in words else words  # of predict, which does not choose it
-        seconds = predict.Step(predict.options(run.split())).seconds if "{seconds" in show else None
-        yield show.format(**plan(program, words), model=model, seconds=seconds)
+    room = f"{math.ceil(memory):,}" if memory > 10 else math.ceil(10 * memory) / 10
+    return show.format(memory=memory, kinds=kinds, rest=memory - sum(kinds), first=ends[0], last=ends[-1], sent=sent,
+                       at_360=sent / 360, seconds=seconds, room=room).split(" | ")
 
 
 def computed(name):
@@ -63,9 +54,11 @@ def computed(name):
     lines = predict.text_of(f"doc/{name}.md").split("\n")
     for _, first, columns in (table for table in TABLES if table[0] == name):
         for i, line in enumerate(lines if os.path.exists(os.path.join(ROOT, columns[-1][0])) else ()):
-            found = re.match(rf"\| ({first}) \| [^-]", line)
+            found, cells = re.match(rf"\| {first} \| [^-]", line), line[2:-2].split(" | ")
             if found:
-                lines[i] = f"| {' | '.join([found[1], *cells(found[2], columns)])} |"
+                words = [found[1], *(cell.replace(",", "") for cell in cells[1:])]
+                last = sum((plan(program, run.format(*words), show) for program, run, show in columns), [])
+                lines[i] = f"| {' | '.join(cells[:-len(last)] + last)} |"
     return "\n".join(lines)
 
 
