@@ -184,10 +184,10 @@ def mix(x):
     return x ^ x >> np.uint64(31)
 
 
-def sum64(data, first=0):
-    """SUM64 of an array of 4-byte words that begins at word number `first` of a larger one."""
+def sum64(data):
+    """SUM64 of an array of 4-byte words."""
     words = np.frombuffer(data, "u4").astype("u8")
-    at = np.arange(first + 1, first + 1 + len(words), dtype="u8")
+    at = np.arange(1, 1 + len(words), dtype="u8")
     return int(mix(at * np.uint64(0x9E3779B97F4A7C15) + words).sum(dtype="u8"))
 
 
