@@ -1,5 +1,5 @@
 """The command line of train_gpt2.py, and the rates that follow from it. Names, ranges and defaults are those of the C
-trainers (llmc/run/train_options.h), whose options it takes in part; test_twin.py compares them."""
+trainers (llmc/run/train_options.h), whose options it takes in part."""
 import argparse
 import math
 

@@ -9,7 +9,6 @@ import inspect
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import tarfile
@@ -19,7 +18,7 @@ import pytest
 from cli import shard_bytes as shard
 from cli import tokenizer_bytes
 from formats import BYTES, SYMBOLS, read_tokens
-from tools import ROOT, WORK, read, wait_until, write
+from tools import ROOT, WORK, read, write
 from tools import path as in_work
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -214,23 +213,6 @@ def test_the_library():
     for function, names in ((library.HfApi.list_repo_tree, {"recursive", "repo_type"}),
                             (library.hf_hub_download, {"repo_type", "local_dir"})):
         assert names <= set(inspect.signature(function).parameters)
-
-
-@pytest.mark.long
-def test_stopped_while_encoding():
-    """Ctrl-C also ends the tokenize that is fed, and leaves no unfinished file."""
-    pid = in_work("pid")
-    wrapper = write("endless", f'#!/bin/sh\nread line; echo $$ >"{pid}.new"; mv "{pid}.new" "{pid}"; exec sleep 300\n',
-                    0o755)
-    change = {**pinned("one.jsonl", hellaswag_file([("a", [" b"] * 4, 0)]), "hellaswag"), "hellaswag.EXAMPLES": 1}
-    process = start("hellaswag.py", "--out", in_work("stopped"), "--vocab", TOKENIZER, change=change,
-                    env={**ENVIRONMENT, "TOKENIZE": wrapper})
-    wait_until(lambda: os.path.exists(pid), process)
-    process.send_signal(signal.SIGINT)
-    assert finish(process, 130)[1].splitlines()[-1] == "hellaswag.py: stopped by Ctrl-C; the same command goes on"
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(read(pid)), 0)
-    assert sorted(os.listdir(in_work("stopped"))) == [".source", "hellaswag_val.jsonl"]
 
 
 # ---- Data sets of the Hub ----

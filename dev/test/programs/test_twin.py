@@ -1,5 +1,5 @@
-"""train_gpt2.py against ./train_gpt2: data order, initial weights, options (these need no PyTorch), then whole runs in
-fp32 and bf16, several processes, the files of a run; and PyTorch's fixtures, which are made again."""
+"""train_gpt2.py against ./train_gpt2: data order, initial weights, rates (these need no PyTorch), then whole runs in
+fp32 and bf16, several processes, the files of a run."""
 import contextlib
 import io
 import os
@@ -77,60 +77,6 @@ def test_schedules(folder):
             rates = [float(rate) for rate in re.findall(r" lr:([\d.]+)", cli.log_of(folder))]
             want = [options.learning_rate(step, 1, warmup, total, final if words else 1, name) for step in range(total)]
             assert len(rates) == total and all(abs(a - b) <= 1e-6 for a, b in zip(rates, want)), (name, rates, want)
-
-
-def parse(*words, sees_gpu=False):
-    from dev.twin import options
-    return options.parse(["-i", "x", *map(str, words)], sees_gpu)
-
-
-@pytest.mark.parametrize("program", (cli.PROGRAM, EMULATED))
-def test_options_of_the_c_trainers(program):
-    """Names, aliases, ranges and defaults are those that the C trainer prints when a value is wrong."""
-    if not os.path.exists(program):
-        pytest.skip(f"{os.path.basename(program)} is not built")
-    from dev.twin import options
-    o, compared = {**vars(parse(sees_gpu=program == EMULATED)), "train_data": ""}, 0
-    own = {"--help", "--device", "--precision", "--compile"}
-    own |= {"--tf32"} if program == cli.PROGRAM else set()
-    for action in options.make_parser()._actions:
-        name, alias = action.option_strings[-1], action.option_strings[0]
-        if name in own:
-            continue
-        result = subprocess.run([program, alias, "" if action.default == "" or name == "--init" else "?"],
-                                stderr=subprocess.PIPE, check=False, timeout=LIMIT)
-        found = re.fullmatch(r"\w+: (.*?): got (?:'.*'|0 bytes), expected (.*?)(?: \(default (.*)\))?\n",
-                             result.stderr.decode())
-        assert found, (name, result.stderr)
-        label, expected, default = found.groups()
-        assert label == (name if alias == name else f"{name} ({alias})"), (name, label)
-        value = o[action.dest]
-        assert (default or "") == value if isinstance(value, str) else float(default) == value, (name, default, value)
-        if isinstance(action.type, options.Number):
-            form, low, high = re.fullmatch(r"(a (?:whole )?number) from (\S+) to (\S+)", expected).groups()
-            assert action.type.text.startswith(f"{form} from"), (name, expected)
-            for theirs, ours in ((low, action.type.low), (high, action.type.high)):
-                assert abs(float(theirs) - ours) <= 1e-12 * abs(ours), (name, expected, action.type.text)
-        elif action.choices:
-            assert expected == ("0 or 1" if action.type else f"one of {'|'.join(action.choices)}"), (name, expected)
-        compared += 1
-    assert compared >= 28, compared
-
-
-def test_command_line(capsys):
-    """What follows from several options, and what is refused."""
-    from dev.twin import Problem
-    o = parse("--optimizer", "muon", "-f", 0, sees_gpu=True)
-    assert (o.init, o.precision, o.compile, o.tf32, o.val_every, o.muon_lr) == ("d12", "bf16", 1, 0, 250, 0.02), o
-    for words, message in (("-k constant -q 0.1", "--final-lr-frac: needs no --schedule constant"),
-                           ("--muon-lr 0.1", "--muon-lr: needs --optimizer muon"),
-                           ("-f 0", "--tf32 (-f): is an option of a run on a GPU")):
-        with pytest.raises(Problem, match=f"^{re.escape(message)}$"):
-            parse(*words.split())
-    with pytest.raises(SystemExit):
-        parse("--lr", "nan")
-    said = capsys.readouterr().err
-    assert said == "train_gpt2.py: argument -l/--lr: got 'nan', expected a number from 0 to 100\n"
 
 
 # ---- Running both programs ----
@@ -335,23 +281,3 @@ def test_as_a_user(folder):
     process.send_signal(signal.SIGINT)
     out, err, status = finish(process)
     assert (status, err) == (130, "train_gpt2.py: stopped\n"), (status, err)
-
-
-# ---- The fixtures ----
-
-
-def test_fixtures_are_reproducible(folder):
-    """Another version of PyTorch may round a last bit differently, no more."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("torch")
-    result = subprocess.run([sys.executable, f"{ROOT}/dev/test/fixtures/make_fixtures.py", "--output", folder],
-                            capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
-    assert result.returncode == 0, result.stderr
-    for name in ("tiny.bin", "tiny_bf16.bin", "tiny_debug_state.bin", "tiny_steps.bin", "tiny_after_10.bin",
-                 "init.bin", "hf_tiny/model.safetensors", "tiny_muon_steps.bin", "tiny_muon_after_10.bin", "ns5.bin"):
-        got, want = (np.fromfile(f"{place}/{name}", "f") for place in (folder, FIXTURES))
-        assert len(got) == len(want), f"{name}: {4 * len(got)} bytes, committed {4 * len(want)}"
-        # Most of the bytes are floats or whole numbers, which must be equal.
-        near = np.abs(got - want) <= 4 * FLT_EPSILON * np.maximum(np.abs(want), 1e-3)
-        bad = np.flatnonzero(~near & (got.view("i4") != want.view("i4")))
-        assert len(bad) == 0, f"{name}: number {bad[0]} is {got[bad[0]]}, committed {want[bad[0]]}"
