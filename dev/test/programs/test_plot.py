@@ -78,13 +78,13 @@ def test_labels():
 # ---- Pictures ----
 
 
-HELLASWAG, FINEWEB, EDU = "GPT-2 124M: 29.4 %", "GPT-2 124M, fineweb: 3.42", "GPT-2 124M, edu_fineweb: 3.29"
+HELLASWAG = "GPT-2 124M: 29.4 %"
 
 
 @pytest.mark.parametrize("changes, wanted", (
-    ({"size": (2, 64)}, []), ({}, [HELLASWAG, FINEWEB]), ({"data": "edu_fineweb10B/edu_fineweb"}, [HELLASWAG, EDU]),
+    ({"size": (2, 64)}, []), ({"data": "edu_fineweb10B/edu_fineweb"}, [HELLASWAG, "GPT-2 124M, edu_fineweb: 3.29"]),
     ({"size": (24, 1024), "data": "tinyshakespeare/tiny_shakespeare"}, ["GPT-2 350M: 37.5 %"]),
-    ({"eval-examples": "10"}, [FINEWEB])))
+    ({"eval-examples": "10"}, ["GPT-2 124M, fineweb: 3.42"])))
 def test_references_fit_the_run(changes, wanted):
     """Each line exactly where it should be: by the run's size, the data of its loss, and all of HellaSwag."""
     lines = plot.references(run_logs.read_run(make_run("referenced", **changes)))
@@ -121,16 +121,6 @@ def test_what_is_drawn():
     assert [text.get_text() for text in panel.texts] == [HELLASWAG, "chance"]
     assert [line.get_ydata()[0] for line in panel.lines[1:]] == [0.294, 0.25]
     assert list(curves(panel)[0].get_xdata()) == list(range(0, 200001, 20000)) and panel.get_xlabel() == "tokens"
-
-
-@drawn
-def test_limits_of_the_loss():
-    """A steep start does not flatten the rest, and what goes up and stays there is no spike that may be cut off."""
-    low, high = panels_of(make_run("steep", steps=2000, every=100))["Loss"].get_ylim()
-    assert 2.5 < low < 3.0 and 3.05 < high < 5.0, (low, high)
-    folder = make_run("diverged", steps=1000, every=100)
-    write("diverged/main.log", "".join(train_line(step, falling(step) if step < 800 else 7.5) for step in range(1000)))
-    assert panels_of(folder)["Loss"].get_ylim()[1] > 7.5
 
 
 @pytest.mark.long
