@@ -33,7 +33,6 @@ TRANSPOSED = re.compile(r"\.c_\w+\.weight$")  # GPT-2's linear weights are (in, 
 BUFFER = re.compile(r"h\.\d+\.attn\.(masked_)?bias$|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
 MOST_HEADER, MOST_JSON = 100_000_000, 1 << 26
 PIECE = 1 << 22  # elements in memory at a time
-MOST_PART = 5_000_000_000  # bytes of an exported file, as transformers splits a model
 HASH_AT, UNKNOWN = 4 * 254, bytes(8)  # the tokenizer's hash in a model's header
 
 
@@ -252,39 +251,21 @@ def check_room(tokens, tokenizer, config):
 # ---- Weights out ----
 
 
-def write_safetensors(path, stored, keeps):
-    """stored: name -> Stored in a .bin file, of what this file is to hold."""
-    entries, at, kind = {"__metadata__": {"format": "pt"}}, 0, "BF16" if keeps else "F32"
-    for name, tensor in stored.items():
-        end = at + BYTES[kind] * math.prod(tensor.shape)
-        entries[name] = {"dtype": kind, "shape": shape_there(name, tensor.shape), "data_offsets": [at, end]}
+def write_weights(folder, path, config, form):
+    """The weights of a .bin file as model.safetensors."""
+    keeps = form == BF16 and isinstance(config, Llama)
+    there, here = "BF16" if keeps else "F32", "BF16" if form == BF16 else "F32"
+    entries, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, _, shape in unpadded(config):
+        end = at + BYTES[there] * math.prod(shape)
+        entries[name] = {"dtype": there, "shape": shape_there(name, shape), "data_offsets": [at, end]}
         at = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    with guard.new_file(path) as file:
+    with open(path, "rb") as source, guard.new_file(os.path.join(folder, "model.safetensors")) as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for name, tensor in stored.items():
-            write_pieces(file, name, tensor, keeps, path)
-
-
-def write_weights(folder, path, config, form):
-    """The weights of a .bin file: model.safetensors, or several files and their index for a large Llama. The last file
-    makes the folder whole."""
-    kind, keeps = ("BF16" if form == BF16 else "F32"), form == BF16 and isinstance(config, Llama)
-    parts, size, total = [{}], 0, 0
-    with open(path, "rb") as file:
         for name, first, shape in unpadded(config):
-            more = BYTES[kind] * math.prod(shape)
-            if isinstance(config, Llama) and parts[-1] and size + more > MOST_PART:
-                parts, size = [*parts, {}], 0
-            parts[-1][name] = Stored(kind, shape, file, 1024 + BYTES[kind] * first)
-            size, total = size + more, total + more
-        names = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
-        for name, part in zip(names, parts):
-            write_safetensors(os.path.join(folder, name if parts[1:] else "model.safetensors"), part, keeps)
-    if parts[1:]:
-        write_json(folder, "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": {
-            tensor: name for name, part in zip(names, parts) for tensor in part}})
+            write_pieces(file, name, Stored(here, shape, source, 1024 + BYTES[here] * first), keeps, path)
 
 
 def write_json(folder, name, content):

@@ -1,7 +1,6 @@
 """dev/hf.py on Llama-style models: what it makes of Hugging Face's files and of ours, and what it refuses. The layouts
 are written down here once more. It needs numpy. What Hugging Face's own library makes of it: test_transformers.py."""
 import json
-import math
 import os
 import re
 import struct
@@ -165,25 +164,6 @@ def test_exported_files():
     assert metadata == {"format": "pt"} and plain(tensors) == {
         key: ("BF16", values.shape, values.tobytes()) for key, values in model.items()}
     hf.import_model(folder, path("back.bin"))
-    assert read("back.bin") == read("model.bin")
-
-
-def test_several_files(monkeypatch):
-    """A large model is split between tensors, as transformers expects it."""
-    monkeypatch.setattr(hf, "MOST_PART", 6000)
-    model = random_model(4)
-    write("model.bin", expected_bin(model, header_of()))
-    hf.export_model(path("model.bin"), new_folder("out"))
-    index = json.loads(read("out/model.safetensors.index.json"))
-    assert index["metadata"] == {"total_size": sum(values.nbytes for values in model.values())}
-    files = sorted(set(index["weight_map"].values()))
-    assert files == [f"model-{i:05}-of-{len(files):05}.safetensors" for i in range(1, len(files) + 1)]
-    assert len(files) > 1 and index["weight_map"].keys() == model.keys()
-    for name in files:
-        tensors = formats.read_safetensors(path("out", name))[1]
-        assert {key for key, file in index["weight_map"].items() if file == name} == tensors.keys()
-        assert sum(4 * math.prod(size) for _, size, _ in tensors.values()) <= 6000
-    hf.import_model(path("out"), path("back.bin"))
     assert read("back.bin") == read("model.bin")
 
 
