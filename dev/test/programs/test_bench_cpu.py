@@ -21,9 +21,3 @@ def test_table():
     assert all(re.fullmatch(r"[\d.]+", row[2]) and float(row[2]) > 0.0 for row in rows), done.stdout
     assert all(re.search(r"\d+% of \d+ GFLOP/s$", " ".join(row)) for row in rows), done.stdout
     assert ("no PyTorch" in done.stdout) != bool(re.fullmatch(r"[\d.]+", rows[0][6])), done.stdout
-
-
-def test_refused():
-    """A shape that is none is refused in one line, before anything runs."""
-    done = subprocess.run([*BENCH, "--shapes", "4x"], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "--shapes 4x" in done.stderr, done.stderr
