@@ -6,8 +6,6 @@
 #   PLAN=1 scripts/finetune_llama_8B.sh book.txt           the trainer's plan and the whole command; no run
 #   STEPS=50 scripts/finetune_llama_8B.sh book.txt --lr 5e-6
 #
-# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
-#
 # To expect of steps of 131,072 tokens, in micro-batches of 4,096 (doc/usage.md, "A model that is too large"):
 #
 #                                   PCIe 4, 25 GB/s   PCIe 5, 50 GB/s
@@ -23,15 +21,11 @@
 # With more of the host's memory, leave out --moments bf16: m and v take 30 GiB more.
 set -eu
 cd "$(dirname "$0")/.."
-# shellcheck disable=SC2034 # common.sh builds it
-program=train_llama3 GPUS=${GPUS:-1}
+GPUS=${GPUS:-1}
 . scripts/common.sh
 [ "$GPUS" = 1 ] || stop "GPUS is '$GPUS': this script is for one"
 
-# ---- Settings, which the environment overrides ----
-: "${OUT_DIR:=finetune_llama_8B}" # the run's folder: the model, checkpoints, logs, curves (360 GB)
-: "${STEPS:=100}"                 # of 131,072 tokens
-: "${TRAINER:=./train_llama3cu}"  # built with make; another path is taken as it is
+: "${STEPS:=100}" # of 131,072 tokens. OUT_DIR takes 360 GB
 [[ ${1:--} != -* ]] || stop "give a text: $name book.txt [options of the trainer]"
 text=$1 && shift
 compgen -G "$text" >/dev/null || stop "$text: there is no such file"
@@ -64,7 +58,5 @@ fi
 # ---- Train, with --resume and again after a failure; export the best model for Hugging Face, draw the curves ----
 keep_training "${command[@]}"
 best=$OUT_DIR/model_best.bin
-[ -e "$best" ] || best=$OUT_DIR/model_$(printf %08d "$STEPS").bin
-try once "$OUT_DIR/hf" python3 dev/hf.py export "$best"
-try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-say "$OUT_DIR: step $STEPS: validation loss $(last tel); for Hugging Face: $OUT_DIR/hf"
+[ -e "$best" ] || best=""
+finish "for Hugging Face: $OUT_DIR/hf"

@@ -1,6 +1,5 @@
 # shellcheck shell=bash
-# Installing what is missing, for the other scripts to source. Only Debian and Ubuntu (apt-get); elsewhere it says what
-# is needed. Nothing is installed that the caller did not name.
+# Installing what is missing on Debian and Ubuntu, for the other scripts to source. Elsewhere it says what is needed.
 
 have() { # COMMAND...: true if every one of them is there
     local name
@@ -17,30 +16,23 @@ links() { # COMPILER FLAGS...: true if the compiler builds an empty program with
 }
 
 # install_packages WHY PACKAGE...: returns non-zero, having said what to do, when it cannot.
+# shellcheck disable=SC2086 # sudo and its option are words, or none
 install_packages() {
-    local why=$1 root=() log
+    local why=$1 sudo="" log
     shift
-    if ! have apt-get; then
-        echo "Missing: $* ($why). There is no apt-get here; please install them with this system's package manager."
-        return 1
+    [ "$(id -u)" -eq 0 ] || sudo="sudo -n" # without a terminal nobody can type a password: it fails, and does not wait
+    [ ! -t 0 ] || sudo=${sudo% -n}
+    if have apt-get ${sudo% -n}; then
+        echo "Installing $* ($why) ..."
+        log=$(mktemp "${TMPDIR:-/tmp}/gpt2c_apt.XXXXXX")
+        if { $sudo apt-get update && $sudo env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
+            rm -f "$log"
+            return 0
+        fi
+        tail -n 5 "$log"
     fi
-    if [ "$(id -u)" -ne 0 ]; then
-        root=(sudo)
-        [ -t 0 ] || root=(sudo -n) # without a terminal nobody can type a password: fail at once instead of waiting
-    fi
-    if ! have "${root[@]:0:1}"; then
-        echo "Missing: $* ($why). Please install them as root and start again:"
-        echo "    apt-get update && apt-get install $*"
-        return 1
-    fi
-    echo "Installing $* ($why) ..."
-    log=$(mktemp "${TMPDIR:-/tmp}/gpt2c_apt.XXXXXX")
-    if { "${root[@]+"${root[@]}"}" apt-get update && "${root[@]+"${root[@]}"}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1; then
-        rm -f "$log"
-        return 0
-    fi
-    tail -n 5 "$log"
-    echo "Could not install $* (the whole output: $log). Please try as root: apt-get update && apt-get install $*"
+    echo "Missing: $* ($why). Please install them and start again; on Debian and Ubuntu, as root:"
+    echo "    apt-get update && apt-get install $*"
     return 1
 }

@@ -19,31 +19,16 @@ MIN_BYTES=4096 # less text leaves nothing to validate with
 stop() { echo "quickstart.sh: $*" >&2 && exit 1; }
 
 # A trainer that a signal has stopped ends with status 0, on which this script would go on.
-halt() { echo "quickstart.sh: stopped; the same command begins anew" >&2 && exit "$1"; }
-trap 'halt 130' INT
-trap 'halt 143' TERM
+trap 'stop "stopped; the same command begins anew"' INT TERM
 
 # --- the text: checked before anything is built ----------------------------------------------------------------------
-for word in "$@"; do
-    case $word in
-        -h | --help) sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0" && exit 0 ;;
-        -?*) stop "unknown option $word; give the name of a text file, or nothing (--help)" ;;
-    esac
-done
+case ${1:-} in -h | --help) sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0" && exit 0 ;; esac
 [ $# -le 1 ] || stop "one text file at a time, $# words given (a name with spaces needs quotes)"
 train_seconds=${TRAIN_SECONDS:-60}
 [[ $train_seconds =~ ^[1-9][0-9]{0,3}$ ]] ||
     stop "TRAIN_SECONDS is '$train_seconds', expected whole seconds, 1 to 9999"
-text=${1-none}
-if [ $# -eq 1 ]; then
-    [ -n "$text" ] || stop "the name of the text file is empty"
-    [ -e "$text" ] || stop "$text: no such file; give a plain text file"
-    [ ! -d "$text" ] || stop "$text: is a folder; give a plain text file"
-    [ -r "$text" ] || stop "$text: cannot be read; check its permissions"
-    text=$(cd "$(dirname "$text")" && pwd)/$(basename "$text")
-fi
 
-cd "$(dirname "$0")/.."
+from=$PWD && cd "$(dirname "$0")/.."
 . scripts/packages.sh
 [ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
@@ -64,24 +49,22 @@ own_files() {
 }
 
 if [ $# -eq 1 ]; then
-    cat "$text" >"$corpus" || stop "$text: could not be copied to $corpus (disk full?)"
     source_name=$1
+    (cd "$from" && cat -- "$1") 2>/dev/null >"$corpus" ||
+        stop "$1: cannot be copied to $PWD/$corpus; give a plain text file, or nothing (--help)"
 else
     # Without the blanks that push the \ of long macros to the right: a model of bytes would learn to write blanks.
     own_files | tr '\n' '\0' | xargs -0 sed 's/ *\\$/ \\/' >"$corpus"
     source_name="the sources and documentation of this repository"
 fi
 bytes=$(($(wc -c <"$corpus")))
-[ "$bytes" -gt 0 ] || stop "$source_name: is empty; give a text of at least $MIN_BYTES bytes"
 [ "$bytes" -ge "$MIN_BYTES" ] || stop "$source_name: has $bytes bytes; give a text of at least $MIN_BYTES"
 
 # --- the program -----------------------------------------------------------------------------------------------------
 need=()
 links gcc || links clang || links cc || need=(gcc libc6-dev)
 have make || need+=(make)
-if [ ${#need[@]} -gt 0 ]; then
-    install_packages "a C compiler and make build the trainer" "${need[@]}" || exit 1
-fi
+[ ${#need[@]} = 0 ] || install_packages "a C compiler and make build the trainer" "${need[@]}" || exit 1
 
 # try LOG COMMAND...: what it says goes to the log, whose end is shown if it fails.
 try() {
@@ -100,9 +83,8 @@ steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" 'BEGIN { print int(1000 
 steps=$((steps < 100 ? 100 : steps > 6000 ? 6000 : steps)) # more only repeats a small text
 echo "Training on $source_name ($bytes bytes): $steps steps of $milliseconds ms"
 echo
-interrupted=no
+status=0 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
-status=0
 "${train[@]}" --steps "$steps" --warmup $((steps / 8)) --shuffle --val-every $(((steps + 3) / 4)) --val-sequences 400 \
     --log-every $((steps / 20)) --out-dir "$run" </dev/null || status=$?
 if [ $interrupted = yes ]; then
@@ -127,11 +109,8 @@ awk -F '[: ]' '
             printf "    step %5d  loss %.3f  %s\n", end, sum / n, bar
         }
     }' "$run/main.log"
-if ! python3 -c 'import matplotlib' 2>/dev/null; then
+python3 dev/plot.py "$run" -o "$run/loss.png" >build/quickstart_plot.log 2>&1 ||
     echo "With matplotlib (python3 -m pip install matplotlib), python3 dev/plot.py $run -o $run/loss.png draws it."
-elif ! python3 dev/plot.py "$run" -o "$run/loss.png" >build/quickstart_plot.log 2>&1; then
-    echo "The curve was not drawn: $(tail -n 1 build/quickstart_plot.log)"
-fi
 printf '\nWhat it writes now:\n\n'
 sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 800 --temperature 0.7)
 "${sample[@]}" </dev/null 2>build/quickstart_sample.log || stop "no sample: $(tail -n 1 build/quickstart_sample.log)"

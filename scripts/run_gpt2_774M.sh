@@ -4,9 +4,8 @@
 #   scripts/run_gpt2_774M.sh                     on all GPUs of this machine
 #   SMOKE=1 scripts/run_gpt2_774M.sh             all of it in small, on the CPU, in about a minute
 #
-# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings.
-#
-# To expect of 286,102 steps of 524,288 (150 billion tokens, 7.4e+20 FLOPs):
+# To expect of 286,102 steps of 524,288 (150 billion tokens, 7.4e+20 FLOPs). The times are predicted
+# for 32 sequences at once on each GPU; validation and saving come on top.
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                  1,192.4 hours      149.3 hours      431.8 hours       54.2 hours   predicted
@@ -15,19 +14,13 @@
 #   validation loss      unknown          nothing published was found for these settings, which are llm.c's
 #   HellaSwag            unknown          (discussion 580: some 6 days on 8 A100)
 #   OpenAI's model       3.0006, 43.2 %   published: llm.c's figures, on the same validation data
-#
-# dev/bench/predict.py --figures predicts, for 32 sequences at once on each GPU; --auto chooses how many. Validation and
-# saving come on top. The cost assumes 1.50 dollars for an hour of an A100 and 2.50 for one of an H100.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-# ---- Settings, which the environment overrides ----
-: "${OUT_DIR:=run_gpt2_774M}"       # the run's folder: checkpoints, logs, curves
-: "${DATA_DIR:=dev/data}"           # the folder of the data (200 GB)
-: "${STEPS:=286102}"                # of 524,288 tokens
-: "${TRAINER:=./train_gpt2cu}"      # built with make; another path is taken as it is
+: "${STEPS:=286102}" # of 524,288 tokens
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
+: "${SHARDS:=1000}" # of 100 million tokens each, for training (200 GB of disk)
 
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
 command=("${launch[@]}" "$TRAINER"
@@ -41,17 +34,8 @@ command=("${launch[@]}" "$TRAINER"
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- Build, and refuse what does not fit, before hours go into the data ----
+# ---- All of it: what does not fit is refused before hours go into the data ----
 build && plan "${command[@]}"
-
-# ---- Data: programs of dev/data, unless so many files are there ----
-: "${SHARDS:=1000}" # of 100 million tokens each
-fetch 1 "$DATA_DIR/gpt2_tokenizer.bin" vocab.py --out "$DATA_DIR"
-fetch 1 "$DATA_DIR/hellaswag/hellaswag_val.bin" \
-    hellaswag.py --out "$DATA_DIR/hellaswag" --vocab "$DATA_DIR/gpt2_tokenizer.bin"
-fetch $((SHARDS + 1)) "$DATA_DIR/fineweb100B/fineweb_*.bin" \
-    fineweb.py --version 100B --out "$DATA_DIR/fineweb100B" --limit "$SHARDS"
-
-# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
-keep_training "${command[@]}"
+gpt2_data fineweb100B/fineweb --version 100B # by the programs of dev/data; what is there stays
+keep_training "${command[@]}" # with --resume, and again after a failure
 finish "OpenAI's model: 3.0006 and 0.432"

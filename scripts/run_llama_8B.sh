@@ -5,10 +5,10 @@
 #   SMOKE=1 scripts/run_llama_8B.sh             all of it in small, on the CPU, in about a minute
 #   GPUS=64 PLAN=1 scripts/run_llama_8B.sh      the trainer's plan for 64 GPUs and the whole command; no run
 #
-# Ctrl-C saves and ends. The same command goes on, whatever stopped it. --help lists the settings. scripts/multi_node/
-# starts it on eight machines, for example by HOSTS="node1 ..." RECIPE=scripts/run_llama_8B.sh run_mpi.sh.
+# scripts/multi_node/ starts it on eight machines: HOSTS="node1 ..." RECIPE=scripts/run_llama_8B.sh run_mpi.sh
 #
-# To expect of 20,000 steps of 4,194,304 (83.9 billion tokens, 4.3e+21 FLOPs):
+# To expect of 20,000 steps of 4,194,304 (83.9 billion tokens, 4.3e+21 FLOPs). The times are predicted
+# for 1 sequence at once on each GPU; validation and saving come on top.
 #
 #                        8 x A100 80 GB  64 x A100 80 GB   8 x H100 80 GB  64 x H100 80 GB
 #   time                    906.7 hours      116.0 hours      309.4 hours       38.5 hours   predicted
@@ -20,22 +20,16 @@
 # warm-up of 8,000 of 1,200,000 steps, and 4 million tokens in the first ones. Ours: a warm-up of 500 steps; decay 0.1;
 # sequences of 8,192 tokens from the start, with attention across their documents; FineWeb-Edu alone.
 #
-# dev/bench/predict.py --figures predicts, for 1 sequence at once. Validation and saving come on top. An hour of an A100
-# costs 1.50 dollars, one of an H100 2.50.
+# Disk: 360 GB of data, 290 GB more while they are made, and 113 GB for each checkpoint.
 set -eu
 cd "$(dirname "$0")/.."
-# shellcheck disable=SC2034 # common.sh builds it
-program=train_llama3
 [ "${SMOKE:-0}" = 0 ] || : "${GPUS:=4}" # a grid of 2 x 2
 . scripts/common.sh
 
-# ---- Settings, which the environment overrides ----
-: "${OUT_DIR:=run_llama_8B}"     # the run's folder: checkpoints, logs, curves (a checkpoint has 113 GB)
-: "${DATA_DIR:=dev/data}"        # the folder of the data (360 GB, and 290 GB more while they are made)
-: "${STEPS:=20000}"              # of 4,194,304 tokens
-: "${TRAINER:=./train_llama3cu}" # built with make; another path is taken as it is
+: "${STEPS:=20000}" # of 4,194,304 tokens
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
-TOKENIZER=$DATA_DIR/llama3_tokenizer.bin SHARD_DIR=$DATA_DIR/llama3_edu100B
+: "${SHARDS:=$((STEPS / 150 + 1))}" # files of text, of about 0.7 billion tokens each; there are 140
+
 # ---- The grid. What it leaves is data parallel. doc/several_gpus.md compares grids ----
 grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says whether it fits another number of GPUs
 [ "$GPUS" != 64 ] || grid="--pp 2 --pp-schedule interleaved --pp-chunks 4" # 64: two stages send each other little
@@ -45,29 +39,18 @@ if [ "$SMOKE" = 1 ]; then SMALL+=(--layers 2 --heads 2 --kv-heads 2 --channels 3
 # ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
 # shellcheck disable=SC2206 # grid is words
 command=("${launch[@]}" "$TRAINER"
-    --train-data "$SHARD_DIR/edu_fineweb_train_*.bin"
-    --val-data "$SHARD_DIR/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 1280
+    --train-data "$DATA_DIR/llama3_edu100B/edu_fineweb_train_*.bin"
+    --val-data "$DATA_DIR/llama3_edu100B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 1280
     --hellaswag 1 --hellaswag-data "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin"
-    --tokenizer "$TOKENIZER" --sample-every 1000
+    --tokenizer "$DATA_DIR/llama3_tokenizer.bin" --sample-every 1000
     --init llama:8B --seq-len 8192 --total-batch 4194304 --batch-size 1 $grid
     --steps "$STEPS" --lr 3e-4 --schedule cosine --warmup 500 --final-lr-frac 0.01 --weight-decay 0.1
     --out-dir "$OUT_DIR" --checkpoint-every 250 --keep 2 --keep-major 10000 --patience 10
     --zero-stage 1 --start-timeout 600 # ranks with equal parts of the model share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- Build, and refuse what does not fit, before hours go into the data ----
+# ---- All of it: what does not fit is refused before hours go into the data ----
 build && plan "${command[@]}"
-
-# ---- Data: Llama 3's tokenizer (1B has it, too; the Hub asks for its licence), and shards made with it ----
-: "${SHARDS:=$((STEPS / 150 + 1))}" # files of text, of about 0.7 billion tokens each; there are 140
-model=meta-llama/Llama-3.2-1B && mkdir -p "$SHARD_DIR"
-[ "$SMOKE" = 0 ] || fetch 1 "$TOKENIZER" vocab.py
-[ -e "$TOKENIZER" ] || python3 dev/hf.py import "$model" "$DATA_DIR/llama3.bin" || stop "the tokenizer did not come"
-fetch 1 "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin" \
-    hellaswag.py --out "$DATA_DIR/llama3_hellaswag" --vocab "$TOKENIZER"
-fetch 2 "$SHARD_DIR/edu_fineweb_*.bin" \
-    fineweb.py --type edu --version 100B --source parquet --limit "$SHARDS" --out "$SHARD_DIR" --vocab "$TOKENIZER"
-
-# ---- Train, with --resume and again after a failure; export for Hugging Face, draw the curves, say the result ----
-keep_training "${command[@]}"
+llama_data meta-llama/Llama-3.2-1B llama3 llama3_edu100B --version 100B # 1B has its tokenizer
+keep_training "${command[@]}" # with --resume, and again after a failure
 finish "expected: HellaSwag above 0.489"

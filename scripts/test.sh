@@ -25,51 +25,42 @@ esac
 
 # --- what this machine lacks -----------------------------------------------------------------------------------------
 readonly NEEDED="pytest, xdist, pytest_timeout, numpy" LIBRARIES="huggingface_hub, pyarrow" # dev/data needs these
+readonly VENV=build/venv/bin/python3
 
 imports() { "$1" -c "import $2" >/dev/null 2>&1; } # PYTHON MODULES
 
-find_python() { # sets python: one that has pytest, its plugins and numpy; one that has more comes first
-    local modules
-    for modules in "$NEEDED, matplotlib, $LIBRARIES" "$NEEDED, matplotlib" "$NEEDED"; do
-        for python in python3 /usr/bin/python3 build/venv/bin/python3; do
-            ! imports "$python" "$modules" || return 0
-        done
+find_python() { # sets python: one that has what is needed, with matplotlib before one without
+    for modules in "$NEEDED, matplotlib" "$NEEDED"; do
+        for python in $VENV python3 /usr/bin/python3; do ! imports "$python" "$modules" || return 0; done
     done
     python=""
 }
 
 install_missing() {
     local packages=()
-    have gcc && links gcc || packages+=(gcc libc6-dev)
-    have g++ && links g++ || packages+=(g++)
+    links gcc || packages+=(gcc libc6-dev)
+    links g++ || packages+=(g++)
     have make || packages+=(make)
-    [ $all = no ] || { have clang && links clang -fopenmp; } || packages+=(clang libomp-dev)
+    [ $all = no ] || links clang -fopenmp || packages+=(clang libomp-dev)
     have mpicc mpirun || packages+=(openmpi-bin libopenmpi-dev)
-    have python3 || packages+=(python3)
     find_python
     [ -n "$python" ] || packages+=(python3-pytest python3-pytest-xdist python3-pytest-timeout python3-numpy)
     imports "${python:-python3}" matplotlib || packages+=(python3-matplotlib)
-    if [ ${#packages[@]} -gt 0 ]; then
-        install_packages "to build and test" "${packages[@]}" || echo "Going on with what there is."
-        find_python
-    fi
-    # On newer systems clang's sanitizers are a package of their own, named after the version.
-    if [ $all = yes ] && have clang && ! links clang -fsanitize=address; then
-        packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")
-        apt-cache show "${packages[0]}" >/dev/null 2>&1 && install_packages "for clang's sanitizers" "${packages[0]}"
-    fi
+    [ ${#packages[@]} = 0 ] || install_packages "to build and test" "${packages[@]}" || echo "Going on without."
+    # On newer systems these are a package of their own.
+    [ $all = no ] || links clang -fsanitize=address || install_packages "clang's sanitizers" libclang-rt-dev
+    find_python
     [ -n "$python" ] || install_with_pip pytest pytest-xdist pytest-timeout numpy
     # Without them the tests of dev/data say "skipped". From 21 on pyarrow needs NumPy 2, which a system may not have.
-    [ $all = no ] || [ -z "$python" ] || imports "$python" "$LIBRARIES" ||
+    [ $all = no ] || imports "$python" "$LIBRARIES" ||
         install_with_pip huggingface_hub pyarrow || install_with_pip huggingface_hub "pyarrow<21"
+    find_python
 }
 
 install_with_pip() { # PACKAGE...: into a folder of its own
     echo "Installing $* into build/venv ..."
-    "${python:-python3}" -m venv --system-site-packages build/venv &&
-        build/venv/bin/python3 -m pip install --quiet --retries 1 "$@"
-    find_python
-    [ "$python" = build/venv/bin/python3 ]
+    [ -x $VENV ] || "${python:-python3}" -m venv --system-site-packages build/venv
+    $VENV -m pip install --quiet --retries 1 "$@" && imports $VENV "$NEEDED"
 }
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -97,7 +88,7 @@ names_in() { printf '%s\n' "${@:2}" | sed "s#.*/##; s#\.[^.]*\$##; s#^#$1#" | pa
 
 choose_builds() {
     local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
-    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features source folder
+    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features source folder place
     local chapters="" sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX"
     fuzzers=$(names_in @ dev/test/*/fuzz_*.c)
     features="@emu/book $(names_in @emu/ dev/test/emu/emu_*.cu)"
@@ -111,10 +102,9 @@ choose_builds() {
     ! links clang -fsanitize=address || sanitizer="CC=clang CXX=clang++"
     ! have clang++ || fp32="CXX=clang++"
     for source in dev/exercises/*/chapter.c*; do # each as its reader builds it
-        folder=${source%/*}
-        folder=${folder##*/}
-        case $source in *.cu) chapters+=" @emu/chapter_$folder @emu/solved_$folder" ;;
-            *) chapters+=" @chapter_$folder @solved_$folder" ;; esac
+        folder=${source#dev/exercises/} place=@
+        [[ $source != *.cu ]] || place=@emu/
+        chapters+=" ${place}chapter_${folder%/*} ${place}solved_${folder%/*}"
     done
     features+=" $(names_in @emu/ladder_ dev/cuda/*.cu)$chapters test_gpt2 @ladder"
     add_build build "" "$emulated $features train_llama3 tokenize $units"
@@ -127,8 +117,7 @@ install_missing
 export WERROR=1 CC=gcc CXX=g++ # also for what tests call make for, so that it finds what is built here
 have gcc || export CC=clang CXX=clang++
 if [ -z "$python" ] || ! have make $CC; then
-    echo "scripts/test.sh needs make, gcc or clang, and pytest with two plugins. Please install pytest and start again:"
-    echo "    apt-get install python3-pytest python3-pytest-xdist python3-pytest-timeout"
+    echo "scripts/test.sh needs make, gcc or clang, and numpy and pytest with pytest-xdist and pytest-timeout."
     echo "0 passed, 1 failed, 0 skipped"
     exit 1
 fi
@@ -142,9 +131,7 @@ make -k -j"$((cores < 2 ? 2 : cores))" -f "$LOGS/builds.mk" all ||
 wait
 echo "== built after $SECONDS s"
 
-quick=--quick
-[ $all = no ] || quick=""
-# Three processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
 case ${1:--} in -*) set -- dev/test "$@" ;; esac
-# shellcheck disable=SC2086 # empty words are none
-TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick -n $((cores + 3)) -q "$@"
+[ $all = yes ] || set -- --quick "$@"
+# Three processes more than cores, because many tests mostly wait: for a time limit, or for programs that start.
+TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" --durations=5 -n $((cores + 3)) -q "$@"
