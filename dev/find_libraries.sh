@@ -2,13 +2,11 @@
 # Finds what the Makefile builds with, and prints it as words for make, each one NAME=value or NAME+=value. If something
 # that the build needs is not here, it prints a message and ends with status 1. dev/doctor.sh uses its functions.
 #
-#   CC=gcc dev/find_libraries.sh arch openmp mpi     ARCH, the flag for this machine's processor, and OPENMP_FLAGS,
-#                                                    OPENMP_LIBS, MPI_FLAGS, MPI_LIBS: what CC needs, if it can
-#   CXX=g++ dev/find_libraries.sh cxx_openmp cuda    CXX_OPENMP; CUDA_RELEASE, NVCC, GPU_ARCHS, CUDA_FLAGS, CUDA_LIBS
+#   CC=gcc dev/find_libraries.sh arch openmp mpi     what CC needs, if it can
+#   CXX=g++ dev/find_libraries.sh cxx_openmp cuda    what nvcc and CXX need
 #
-# NCCL_HOME and CUDNN_HOME name the only place of that library. NCCL=0 and CUDNN=0 skip it. NCCL=1, CUDNN=1 and MPI=1
-# refuse to go without. NVCC, CUDA_HOME, MPI_HOME, GPU_ARCH and PRECISION: see the Makefile. With QUIET=1 it does not
-# say what the build goes without. For the tests: /usr and /opt are looked for in SYSTEM_ROOT.
+# The settings are those of the Makefile. With QUIET=1 it does not say what the build goes without. For the tests: /usr
+# and /opt are looked for in SYSTEM_ROOT.
 # shellcheck shell=dash disable=SC2086 # words: paths with blanks are refused
 set -u
 export LC_ALL=C
@@ -18,13 +16,16 @@ trap 'rm -rf "$scratch"' EXIT
 empty='int main(void) { return 0; }'
 
 # ---- The places ----
-list_places() { # sets places: the toolkit, what environment modules set, conda's, and the system's
-    local IFS=: folder all="$toolkit:${CUDA_HOME:-}:${CUDA_PATH:-}:${CPATH:-}:${LIBRARY_PATH:-}:${LD_LIBRARY_PATH:-}"
-    all="$all:${CONDA_PREFIX:-}:$system/usr/local/cuda:$system/opt/cuda:$system/usr:$system/usr/local" places=""
-    for folder in $all; do
+# Sets places: the toolkit, what environment modules set, conda's, the system's, and pip's packages nvidia/*.
+list_places() {
+    local IFS=: folder all="$toolkit:${CUDA_HOME:-}:${CUDA_PATH:-}:${CPATH:-}:${LIBRARY_PATH:-}"
+    all="$all:${LD_LIBRARY_PATH:-}:${CONDA_PREFIX:-}:$system/usr/local/cuda:$system/opt/cuda:$system/usr"
+    places=""
+    for folder in $all $system/usr/local $(python3 -c 'import glob, sys
+print(*(name for path in sys.path if path for name in sorted(glob.glob(path + "/nvidia/*"))), sep=":")' 2>/dev/null); do
         folder=${folder%/}
-        case $folder in */include | */lib | */lib64) folder=${folder%/*} ;; esac
-        [ ! -d "$folder" ] || is_odd "$folder" || places="$places $folder"
+        case $folder in */include | */lib | */lib64) folder=${folder%/*} ;; *" "*) continue ;; esac
+        [ ! -d "$folder" ] || places="$places $folder"
     done
 }
 
@@ -32,13 +33,12 @@ list_places() { # sets places: the toolkit, what environment modules set, conda'
 include_folders="include include/$machine-linux-gnu targets/$machine-linux/include targets/sbsa-linux/include"
 library_folders="lib64 lib lib/$machine-linux-gnu targets/$machine-linux/lib targets/sbsa-linux/lib"
 
-describe() { # NAME: a library's header, its file, and its folders in pip's nvidia/
-    name=$1
+describe() { # NAME: a library's header and its file
+    name=$1 header="" file=libnvrtc.so.$major
     case $1 in
-        cuBLASLt) header=cublasLt.h file=libcublasLt.so.$major pip="cublas cu$major" ;;
-        NCCL) header=nccl.h file=libnccl.so.2 pip=nccl ;;
-        cuDNN) header=cudnn.h file=libcudnn.so.9 pip=cudnn ;;
-        NVRTC) header="" file=libnvrtc.so.$major pip="cuda_nvrtc cu$major" ;;
+        cuBLASLt) header=cublasLt.h file=libcublasLt.so.$major ;;
+        NCCL) header=nccl.h file=libnccl.so.2 ;;
+        cuDNN) header=cudnn.h file=libcudnn.so.9 ;;
     esac
 }
 
@@ -48,10 +48,6 @@ builds() { # LANGUAGE SOURCE COMPILER FLAG...: true if it makes $scratch/program
     printf '%s\n' "$2" >"$scratch/source"
     shift 3
     $compiler -x "$language" "$scratch/source" -x none -o "$scratch/program" "$@" >"$scratch/log" 2>&1
-}
-
-is_odd() { # paths become words of make, of a shell and of two compilers
-    case $1 in *[!A-Za-z0-9_./+@,:~%-]*) ;; *) false ;; esac
 }
 
 first_file() { # PLACE FOLDERS FILE: prints the file in the first folder of the place that has it
@@ -76,48 +72,36 @@ fits() { # PLACE: sets library and include, its header, if the place has both an
     [ -n "$include$library" ] || return
     if [ -z "$library" ] || { [ -n "$header" ] && [ -z "$include" ]; }; then
         why="$header and $file are not both in this place"
-    else
-        case $name in NCCL | cuDNN)
-            made_for=$(release_of "$library") || why="$cxx builds no program with it that runs" ;;
-        esac
-        [ "$made_for" = "${major:-$made_for}" ] || why=${why:-made for CUDA $made_for, but nvcc is of CUDA $major}
+    elif [ "$name" = NCCL ] || [ "$name" = cuDNN ]; then
+        made_for=$(release_of "$library") || why="$cxx builds no program with it that runs"
     fi
+    [ "$made_for" = "${major:-$made_for}" ] || why=${why:-made for CUDA $made_for, but nvcc is of CUDA $major}
     [ -n "$why" ] || return 0
     reasons="$reasons (${library:-$include}: $why)" library=""
     return 1
 }
 
 find_library() { # NAME HOME: sets library and include, and reasons; library to nothing if none fits
-    local place folder
+    local place
     describe "$1"
     reasons="" library=""
     for place in ${2:-$places}; do ! fits "${place%/}" || return 0; done
-    [ -z "$2" ] || return
-    for place in $(python3 -c 'import sys; print(*(path + "/nvidia" for path in sys.path if path))' 2>/dev/null); do
-        for folder in $pip; do ! fits "$place/$folder" || return 0; done
-    done
     return 1
 }
 
-find_nvcc() { # sets nvcc, release, major and toolkit (its folder); else problem
+find_nvcc() { # sets nvcc, its release and major, and toolkit, its folder; else problem, and nvcc to nothing
     local more="${CUDA_PATH:+:$CUDA_PATH/bin}${CONDA_PREFIX:+:$CONDA_PREFIX/bin}:$system/usr/local/cuda/bin"
-    nvcc=${NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/nvcc}} problem="" release="" toolkit=""
+    nvcc=${NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/nvcc}} release=""
     nvcc=${nvcc:-$(PATH=$PATH$more:$system/opt/cuda/bin && command -v nvcc)}
-    if [ -z "$nvcc" ]; then
-        problem="No nvcc, which builds the GPU programs: install the CUDA toolkit, 12 or later \
-(https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder. Without it, \
+    release=$(${nvcc:-:} --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p') # NVCC may be two words
+    toolkit=$(readlink -f "$(command -v "${nvcc##* }")")                                  # it may be a link
+    toolkit=${toolkit%/bin/nvcc} major=${release%%.*}
+    [ "${major:-0}" -lt 12 ] || return 0
+    problem="No nvcc of CUDA 12 or later that runs (${nvcc:-none here}, release ${release:-unknown}): install the CUDA \
+toolkit (https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder. Without it, \
 \`make train_gpt2emu\` builds the same source for the CPU"
-    elif [ -z "${NVCC:-}" ] && is_odd "$nvcc"; then # NVCC may be a wrapper and nvcc
-        problem="$nvcc: make takes no path with a blank or another special character"
-    else
-        release=$($nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-        toolkit=$(readlink -f "$(command -v "${nvcc##* }")") # it may be a link into the toolkit
-        toolkit=${toolkit%/bin/nvcc}
-    fi
-    major=${release%%.*}
-    [ -n "$problem" ] || [ "${major:-0}" -ge 12 ] || problem="$nvcc is of CUDA release ${release:-none (it does not \
-run)}, expected 12 or later (https://developer.nvidia.com/cuda-downloads); CUDA_HOME=/folder takes another"
-    [ -z "$problem" ] || { nvcc="" && return 1; }
+    nvcc=""
+    return 1
 }
 
 # ---- Words for make ----
@@ -138,31 +122,28 @@ take() { # what was found goes into the program
     words CUDA_LIBS "-L${library%/*}" -Xlinker -rpath -Xlinker "${library%/*}" "-l:${library##*/}"
 }
 
-# optional NAME VARIABLE HOME WISH WITHOUT: takes a library, unless the user skips it. Refuses to go without what was
-# asked for.
+# optional NAME VARIABLE WITHOUT: takes a library, unless the user skips it. Refuses to go without what was asked for.
 optional() {
+    local home wish
+    eval "home=\${$2_HOME:-} wish=\${$2:-}"
     library=""
-    if [ "$4" = 0 ]; then
+    if [ "$wish" = 0 ]; then
         return
-    elif find_library "$1" "$3"; then
+    elif find_library "$1" "$home"; then
         words CUDA_FLAGS "-DUSE_$2"
         take
-    elif [ -n "$3$4" ]; then
-        refuse "No $1 ${3:+in $2_HOME=$3 }that $cxx builds with$reasons: expected include/$header and $file in lib or \
-lib64; \`make doctor\` says how to get it. $2_HOME=/folder says where it is; $2=0 leaves it out"
+    elif [ -n "$home$wish" ]; then
+        refuse "No $1 ${home:+in $2_HOME=$home }that $cxx builds with$reasons: expected include/$header and $file in \
+lib or lib64; \`make doctor\` says how to get it. $2=0 leaves it out"
     else
-        note "No $1 here$reasons: $5; \`make doctor\` says how to get it. $2=0 silences this"
+        note "No $1 here$reasons: $3; \`make doctor\` says how to get it. $2=0 silences this"
     fi
 }
 
 # cuDNN opens NVRTC by its name, and searches neither our rpath nor CUDA's folder. So the program loads both of NVRTC's
 # libraries at its start, and cuDNN gets these.
 take_nvrtc() {
-    if ! find_library NVRTC ""; then
-        note "No NVRTC for CUDA $major here: cuDNN needs it when the program runs, and has no engine for attention \
-without it (it comes with the CUDA toolkit). CUDNN=0 leaves cuDNN out"
-        return
-    fi
+    find_library NVRTC "" || { note "No NVRTC for CUDA $major here: cuDNN needs it when the program runs" && return; }
     words CUDA_LIBS -Xlinker --no-as-needed
     for library in "$library" "${library%/*}/libnvrtc-builtins.so.$major."*; do [ ! -f "$library" ] || take; done
 }
@@ -170,15 +151,11 @@ without it (it comes with the CUDA toolkit). CUDNN=0 leaves cuDNN out"
 # Prints the compute capabilities of GPU_ARCH, else those of the GPUs that are here. On a login node or in a container
 # no GPU is visible: then the three generations of GPUs that the trainer is written for.
 choose_archs() {
-    local known arch archs=""
+    local known arch archs="${GPU_ARCH:-}"
     known=" $($nvcc --list-gpu-code | tr ' ' '\n' | sed -n 's/^sm_//p' | grep -v '^[567]' | tr '\n' ' ')"
-    for arch in ${GPU_ARCH:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u)}; do
-        case $arch in *.*) arch=${arch%.*}${arch#*.} ;; esac # 9.0 is 90
-        case $known in
-            *" ${arch%[af]} "*) archs="$archs $arch" ;;
-            *) [ -z "${GPU_ARCH:-}" ] || refuse "GPU_ARCH=$GPU_ARCH: expected a compute capability without its point, \
-80 or later, that CUDA $release knows:${known% }" ;;
-        esac
+    [ -n "$archs" ] || for arch in $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        tr -d . | sort -u); do # 9.0 is 90
+        case $known in *" $arch "*) archs="$archs $arch" ;; esac
     done
     if [ -z "$archs" ]; then
         for arch in 80 90 100; do case $known in *" $arch "*) archs="$archs $arch" ;; esac; done
@@ -192,9 +169,9 @@ print_cuda() {
     find_nvcc || refuse "$problem"
     list_places
     printf '%s\n' "CUDA_RELEASE=$release" "NVCC=$nvcc"
-    optional NCCL NCCL "${NCCL_HOME:-}" "${NCCL:-}" "building for one GPU"
+    optional NCCL NCCL "building for one GPU"
     if [ "${PRECISION:-}" != FP32 ]; then # cuDNN has no attention in fp32
-        optional cuDNN CUDNN "${CUDNN_HOME:-}" "${CUDNN:-}" "attention by our own kernels"
+        optional cuDNN CUDNN "attention by our own kernels"
         [ -z "$library" ] || take_nvrtc
     fi
     find_library cuBLASLt "" || refuse "No cuBLASLt that fits CUDA $release$reasons: expected include/$header and \
