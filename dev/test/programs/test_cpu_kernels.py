@@ -59,13 +59,10 @@ def lacks(build, name, precision):
 def trained(build, name, precision, threads=1):
     """The losses and the hash of the weights of a short run, whose outputs name its kernel."""
     folder = new_folder("_".join((build, name, precision)))
-    threads = () if threads == 1 else ("--threads", threads)
-    out = trainer(build).ran(*words(folder, "--cpu-kernels", name, "--precision", precision, "-x", STEPS, *threads))
-    line, record = re.search(r"^machine .*", out, re.M).group(), record_of(folder)
-    assert f"matrix multiply in {precision} by " in line, line
-    used = re.search(r" by (\w+),", line).group(1)
-    options = record["options"]
-    assert name in ("auto", used) and options["arithmetic"].startswith(f"{used} and vectors of "), (line, options)
+    out = trainer(build).ran(*words(folder, "--cpu-kernels", name, "--precision", precision, "-x", STEPS,
+                                    "--threads", threads))
+    used, options = re.search(rf"^machine .* in {precision} by (\w+),", out, re.M)[1], record_of(folder)["options"]
+    assert name in ("auto", used) and options["arithmetic"].startswith(f"{used} and vectors of "), (used, options)
     assert options["precision"] == precision and len(losses(out)) == STEPS
     return losses(out), weights_hash(out), used
 
@@ -98,19 +95,7 @@ def test_each_kernel(build):
             limit = 1e-5 if precision == "fp32" else 1e-2
             assert all(abs(a - b) <= limit * b for a, b in zip(values, exact)), (name, precision, values, exact)
         assert trained(build, "auto", precision)[2] == fastest(build, precision)
-
-
-def test_a_sample_takes_the_first():
-    """It waits for the bytes of the weights, not for arithmetic: bf16 has half of them, on Intel's processors, too."""
-    folder = new_folder("sampled")
-    cli.ran(*words(folder, "-x", 1))
-    out = cli.ran("-e", folder, "-x", 0, "--tokenizer", "byte", "--prompt", "a", "-g", 2, "--precision", "bf16")
-    assert re.search(r"^machine .* by (\w+),", out, re.M).group(1) == here("native", "bf16")[0], out
-
-
-def test_precision_does_something():
-    weights = {precision: trained("native", "portable", precision)[1] for precision in ("fp32", "bf16")}
-    assert weights["fp32"] != weights["bf16"]
+    assert trained(build, "portable", "fp32")[1] != trained(build, "portable", "bf16")[1]
 
 
 def test_what_cannot_run_says_why():
@@ -121,18 +106,17 @@ def test_what_cannot_run_says_why():
 
 
 def test_resume_with_other_arithmetic():
-    """Refused with both names, and possible. Where two kernels give equal bits the last check has nothing to see."""
+    """Refused with both names, and possible."""
     first, other = "portable", next((name for name in here("native", "bf16") if name != "portable"), None)
     if other is None:
         pytest.skip("one kernel here")
     whole = new_folder("whole")
     run = ["--precision", "bf16", "--checkpoint-every", 2, "-x", STEPS, "--cpu-kernels"]
-    out = cli.ran(*words(whole, *run, first))
+    cli.ran(*words(whole, *run, first))
     again = words(stopped_after(2, whole), *run)
     cli.refused(*again, other, "--resume", says=[f"arithmetic was {first} and ", f"is {other} and ",
                                                 "--allow-changes"])
-    changed = weights_hash(cli.ran(*again, other, "--resume", "--allow-changes")) != weights_hash(out)
-    assert changed or trained("native", other, "bf16")[1] == trained("native", first, "bf16")[1]
+    cli.ran(*again, other, "--resume", "--allow-changes")
 
 
 # ---- Processors that lack what a program was built for ----

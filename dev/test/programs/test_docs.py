@@ -42,13 +42,6 @@ def code_spans(document):
     return [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", text)]
 
 
-def python_lines(document):
-    """The commands `python3 dev/...` of all blocks."""
-    for block in re.findall(r"^```\w+\n(.*?)^```", text_of(document), re.M | re.S):
-        for line in re.findall(r"^python3 ((?:dev/|train_gpt2).*)", block, re.M):
-            yield shlex.split(re.split(r"   ", line)[0])  # behind three blanks: what it is good for
-
-
 def help_from(*command):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, (command, result)
@@ -59,29 +52,22 @@ def options_in(text):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
 
 
-def test_paths_exist():
+def test_paths_and_links_exist():
     missing = []
     for document in DOCUMENTS:
-        for span in code_spans(document):
-            for word in span.split():
-                word = re.sub(r"^\./", "", word.strip("'\"(")).rstrip("'\").,:;")
-                looks_like_a_path = re.fullmatch(r"\.?[\w.*/-]+(/|\.(c|h|py|sh|md|yml|cu|cuh|cpp|bin|txt))", word)
-                if not looks_like_a_path or OF_THE_USER.match(word) or word in (".bin", ".h", ".c", ".py"):
-                    continue
-                if not glob.glob(os.path.join(ROOT, word)):
-                    missing.append(f"{document}: {word}")
+        for word in " ".join(code_spans(document)).split():
+            word = re.sub(r"^\./", "", word.strip("'\"(")).rstrip("'\").,:;")
+            looks_like_a_path = re.fullmatch(r"\.?[\w.*/-]+(/|\.(c|h|py|sh|md|yml|cu|cuh|cpp|bin|txt))", word)
+            if looks_like_a_path and not OF_THE_USER.match(word) and word not in (".bin", ".h", ".c", ".py"):
+                missing += [f"{document}: {word}"] * (not glob.glob(os.path.join(ROOT, word)))
+        links = re.findall(r"\]\((?!http)([^)#]+)\)", text_of(document))
+        missing += [f"{document}: {link}" for link in links
+                    if not os.path.exists(os.path.join(ROOT, os.path.dirname(document), link))]
     assert not missing, missing
 
 
-def test_links_exist():
-    for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#]+)\)", text_of(document)):
-            if not target.startswith("http"):
-                assert os.path.exists(os.path.join(ROOT, os.path.dirname(document), target)), f"{document}: {target}"
-
-
 def test_make_targets_exist():
-    """make knows the targets, and names the switches."""
+    """make knows the targets."""
     targets = {}
     for document in DOCUMENTS:
         spans = [shlex.split(span) for span in code_spans(document) if span.startswith("make ")]
@@ -89,9 +75,7 @@ def test_make_targets_exist():
             switches = tuple(word for word in words if "=" in word)
             targets.setdefault(switches, set()).update(set(words) - set(switches))
     assert sum(map(len, targets.values())) >= 8, targets
-    makefile = text_of("Makefile") + text_of("dev/test/tests.mk")
     for switches, names in targets.items():
-        assert all(re.search(rf"\b{switch.partition('=')[0]}\b", makefile) for switch in switches), switches
         # make notes its flags in the build folder, and other flags would build everything anew.
         build = dict(switch.split("=", 1) for switch in switches).get("BUILD", "build")
         words = [re.sub(rf"(^|=){build}(?=/|$)", rf"\1{path('make')}", word) for word in (*switches, *names)]
@@ -99,24 +83,16 @@ def test_make_targets_exist():
 
 
 def test_options_exist():
-    """Those of train_gpt2's and tokenize's commands are tried by test_commands_run."""
-    helps = help_from(PROGRAMS["train_gpt2"], "--help", "all") + help_from("bash", "scripts/test.sh", "--help")
+    """Those of commands are tried by test_commands_run and test_python_commands."""
+    helps = help_from("bash", "scripts/test.sh", "--help") + help_from(PROGRAMS["tokenize"], "--help")
     rows = re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", text_of("llmc/run/train_options.h"), re.M)
     of_launchers = {"--allow-run-as-root", "--bind-to", "--mpi", "--nproc-per-node", "--oversubscribe", "--rm"}
-    known = options_in(helps + help_from(PROGRAMS["tokenize"], "--help")) | {f"--{name}" for name in rows}
-    known |= of_launchers | python_options()
-    for document in DOCUMENTS:
-        for text in (*code_spans(document), *map(" ".join, shell_lines(document))):
-            assert options_in(text) <= known, f"{document}: no program has {options_in(text) - known}"
-
-
-def python_options():
-    """The options that the Python programs declare."""
-    found = set()
+    known = options_in(helps + help_from(PROGRAMS["train_gpt2"], "--help", "all")) | {f"--{name}" for name in rows}
     for name in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
-        text = text_of(name)
-        found |= set(re.findall(r"[(\[]\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
-    return found
+        known |= set(re.findall(r"[(\[]\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text_of(name)))
+    for document in DOCUMENTS:
+        named = options_in("\n".join(code_spans(document)))
+        assert named <= known | of_launchers, f"{document}: no program has {named - known}"
 
 
 TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
@@ -227,41 +203,19 @@ def test_gpu_commands_run():
     assert ran >= 4, ran
 
 
-def test_python_commands(monkeypatch):
-    """Their options exist, also where no GPU trainer is built."""
-    monkeypatch.setenv("TRAIN_GPT2CU", "not_built")
-    checked, helps = 0, {}
-    for words in (words for document in DOCUMENTS for words in python_lines(document)):
-        program = os.path.join(ROOT, words[0])
-        if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
+def test_python_commands():
+    """The commands `python3 dev/...` of all blocks: their options exist."""
+    blocks = "".join(re.findall(r"^```\w+\n(.*?)^```", "\n".join(map(text_of, DOCUMENTS)), re.M | re.S))
+    lines, helps = re.findall(r"^python3 (dev/\S+\.py)(.*?)(?:   .*)?$", blocks, re.M), {}  # ...: what it is good for
+    assert len(lines) >= 10, lines
+    for program, words in lines:
+        if program not in helps:
             helps[program] = help_from(sys.executable, program, "--help")
-        for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
-            known = re.escape(option) + r"\b"
-            assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
-        checked += 1
-    assert checked >= 10, checked
+        for option in re.findall(r" (--?[a-z][a-z_-]*)", words):
+            assert re.search(rf"(?<![\w-]){re.escape(option)}\b", helps[program]), (program, words, option)
 
 
 # ---- What the documents show of a program's output ----
-
-
-def debugger_session():
-    """The lines that gdb prints in the example of CONTRIBUTING.md."""
-    block = re.search(r"^\$ make \S+ CFLAGS=\"-O0 -g\"\n\$ (EMU_.*?)```", text_of("CONTRIBUTING.md"), re.M | re.S)[1]
-    return [line for line in block.splitlines()[1:] if not line.startswith("(gdb) ")]
-
-
-def test_lines_of_the_debugger():
-    """Every place that the example shows is there: the quoted lines, and the functions around the lines of a frame."""
-    places = re.findall(r"(\w+)(?:<[\w, ]+>)? \(.*\) at \.\.\./(\S+):(\d+)", "\n".join(debugger_session()))
-    assert len(places) == 4, places
-    for name, file, number in places:
-        lines = text_of(file).splitlines()
-        head = max(i for i in range(int(number)) if re.match(r"\w.*\(", lines[i]))
-        assert re.search(rf"\b{name}\(", lines[head]), (name, file, number, lines[head])
-    source = text_of(places[0][1]).splitlines()
-    quoted = [line.split("\t") for line in debugger_session() if "\t" in line]
-    assert len(quoted) == 2 and all(source[int(number) - 1] == text for number, text in quoted), quoted
 
 
 @pytest.mark.long

@@ -1,5 +1,4 @@
 """dev/guard.py: what reaches a terminal, the errors of options, and files that are whole or not there."""
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,10 +8,8 @@ import pytest
 
 from tools import ROOT, WORK, path, read, write
 
-SPEC = importlib.util.spec_from_file_location("guard", os.path.join(ROOT, "dev", "guard.py"))
-guard = importlib.util.module_from_spec(SPEC)
-sys.dont_write_bytecode = True
-SPEC.loader.exec_module(guard)
+sys.path.insert(0, f"{ROOT}/dev")
+import guard  # noqa: E402 (its folder had to be named first)
 
 BIDI = [*range(0x2028, 0x202f), *range(0x2066, 0x206a), 0x200e, 0x200f, 0x61c]
 
@@ -35,10 +32,9 @@ SHOWN = "\\x1b]0;title\\x07\\u009b31m\\u202e\\x0aspoof"
 
 
 @pytest.mark.parametrize("program, arguments", (
-    ("compare.py", [f"no{EVIL}", "run"]), ("compare.py", ["run", "other"]),
-    ("compare.py", ["run", "other", "--csv"]), ("plot.py", ["run", "-o", f"no{EVIL}"]),
-    ("hf.py", ["export", f"no{EVIL}", "hf"])),
-    ids=["compare_path", "compare_record", "compare_csv", "plot", "hf"])
+    ("compare.py", ["run", "other"]), ("compare.py", ["run", "other", "--csv"]),
+    ("plot.py", ["run", "-o", f"no{EVIL}"]), ("hf.py", ["export", f"no{EVIL}", "hf"])),
+    ids=["compare", "compare_csv", "plot", "hf"])
 def test_programs(program, arguments):
     """Of paths and run.jsonl, whatever the program prints."""
     pytest.importorskip({"hf.py": "numpy", "plot.py": "matplotlib"}.get(program, "json"))
@@ -56,20 +52,17 @@ def test_programs(program, arguments):
 
 @pytest.mark.parametrize("words, says", (
     (["--limt", "3", "a"], "'--limt': unknown option; the nearest is --limit (--help lists all)"),
-    (["--lim=3", "a"], "'--lim': unknown option; the nearest is --limit (--help lists all)"),
     (["--news", "a"], "'--news': unknown option; --help lists all"),
     (["a", "\x1bb"], "'\\x1bb': unexpected (--help lists all)"),
-    (["--limit", "x", "a"], "argument --limit: invalid int value: 'x'"),
     ([], "the following arguments are required: RUN; see --help")))
 def test_options(words, says, capsys):
     """One line and the program's status."""
-    for status in (1, 2):
-        parser = guard.Parser("A program.", status=status, prog="program.py")
-        parser.add_argument("run", metavar="RUN")
-        parser.add_argument("--limit", type=int)
-        with pytest.raises(SystemExit) as ended:
-            parser.parse_args(words)
-        assert (ended.value.code, capsys.readouterr().err) == (status, f"program.py: {says}\n")
+    parser = guard.Parser("A program.", status=3, prog="program.py")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--limit", type=int)
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(words)
+    assert (ended.value.code, capsys.readouterr().err) == (3, f"program.py: {says}\n")
 
 
 # ---- Files ----

