@@ -11,9 +11,7 @@ each Python test, and one for each line of a program that begins with ok, FAIL o
 """
 import atexit
 import collections
-import contextlib
 import functools
-import glob
 import importlib
 import os
 import pathlib
@@ -27,11 +25,9 @@ import tempfile
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HERE = os.path.join(ROOT, "dev", "test")
 LIMIT = 600.0  # seconds for one program: many times what it takes, for machines that do much else
-FUZZ_RUNS = "2000"
 CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
-PROGRAMS = os.path.join(HERE, "programs")
+PROGRAMS = os.path.join(ROOT, "dev", "test", "programs")
 # Their programs and folders belong to one test file.
 HELPERS = [name[:-3] for name in os.listdir(PROGRAMS) if name.endswith(".py") and not name.startswith("test_")]
 PROGRAMS_OF = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
@@ -39,15 +35,10 @@ PROGRAMS_OF = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU
 # Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
 # quick run has no sanitized trainer.
 SANITIZED = ("test_faults", "test_numbers", "test_resume")
-# Seconds of each test in the last run, and of each file that takes one and more, for a fresh clone: the longest start
-# first, so that none is left over at the end, alone with all the cores.
-DURATIONS = os.path.join(ROOT, "build", "logs", "durations.txt")
-ORDER = os.path.join(HERE, "order.txt")
 KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
-PARTS = {"comm": 4}  # suites that mostly wait: their parts run side by side
 SHORT = ("gemm", "kill", "tokenizer")  # suites that leave out their long parts where they are sanitized
-UNCHECKED = ("emu_features", "emu_nccl")  # these also run without the emulator's checks
-# The tests of a file share what its first ones build, and run one after another, except those of these files.
+# The tests of a file share what its first ones build, and run one after another, except those of these files. Those
+# come last, one by one, so that no file is left over at the end, alone with all the cores.
 APART = ("test_targets", "test_gpu_ranks", "test_grid", "test_gpu_fp8", "test_plot", "test_faults", "test_runs",
          "test_compilers")
 
@@ -78,19 +69,8 @@ def temporary_base():
     return "/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else None
 
 
-def remove_openmp_files():
-    """clang's OpenMP leaves a file in shared memory for each process that is killed. If that was before it had written
-    there, a later process with its number dies by SIGBUS."""
-    for name in glob.glob("/dev/shm/__KMP_REGISTERED_LIB_*"):
-        if not os.path.exists(f"/proc/{name.split('_')[-2]}"):
-            with contextlib.suppress(OSError):  # another user's
-                os.remove(name)
-
-
 def pytest_configure(config):
     os.chdir(ROOT)
-    if not hasattr(config, "workerinput"):
-        remove_openmp_files()
     # All that tests leave behind. A test becomes another user, who must come through.
     folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
     os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -169,14 +149,10 @@ class ProgramFile(pytest.File):
 def commands_of(path, build):
     """The label and the command of each item that a source file has in a build."""
     name, suite = path.stem, path.stem.partition("_")[2]
-    is_quick = "TEST_QUICK" in os.environ
     if name.startswith("fuzz_"):
-        return [(build, [f"{build}/{name}", "500" if is_quick else FUZZ_RUNS])]
+        return [(build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else "2000"])]
     if name.startswith("emu_"):
-        commands = [(build, [f"{build}/emu/{name}"])]
-        if name in UNCHECKED and not is_quick:
-            commands.append((build + "-unchecked", ["env", "EMU_CHECK=0", f"{build}/emu/{name}"]))
-        return commands
+        return [(build, [f"{build}/emu/{name}"])]
     found = suite_commands(name, suite, build)
     if path.parent.name == "cpu" and is_sanitized(build):
         # clang 14 looks for leaks when a program ends, and dies itself where OpenMP's threads wait (4 of 12 runs).
@@ -186,16 +162,13 @@ def commands_of(path, build):
 
 
 def suite_commands(name, suite, build):
-    """The first program of a build that has a suite runs it, in as many parts as PARTS says."""
+    """The first program of a build that has a suite runs it."""
     both = {} if "TEST_QUICK" in os.environ else {"llama3": "model llama3"}  # test_model.c for Llama, too
     for program in (f"{build}/{program}" for program in
                     ("unit_tests", "test_trainer", "test_llama3", name, *KERNEL_PROGRAMS)):
         if suite in suites_of(program):
             short = ["env", "TEST_QUICK=1"] if suite in SHORT and is_sanitized(build) else []
-            n, suite = PARTS.get(suite, 1), both.get(suite, suite)
-            parts = [(f"{build}-{part}", [program, "--part", f"{part}/{n}", *suite.split()])
-                     for part in range(1, n + 1)]
-            return parts if n > 1 else [(build, [*short, program, *suite.split()])]
+            return [(build, [*short, program, *both.get(suite, suite).split()])]
     return []
 
 
@@ -270,31 +243,13 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Takes out the long tests of a quick run, but for those of files that its user names, and sorts the rest."""
+    """Takes out the long tests of a quick run, but for those of files that its user names. Sorts the rest."""
     named = [pathlib.Path(word.partition("::")[0]).resolve() for word in config.args]
     out = {item for item in items
            if "TEST_QUICK" in os.environ and item.get_closest_marker("long") and item.path not in named}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
-    seconds = seconds_of_files()
-    items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build",
-                                 -seconds.get(file_of(item.nodeid), 0.0)))
-
-
-def file_of(nodeid):
-    """The file of a test, with its build where the file runs in several."""
-    return nodeid.partition("::")[0]
-
-
-def seconds_of_files():
-    seconds = {}
-    for path in filter(os.path.exists, (ORDER, DURATIONS)):
-        times = collections.Counter()
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                times[file_of(line.split(None, 1)[1].strip())] += float(line.split()[0])
-        seconds.update(times)
-    return seconds
+    items.sort(key=lambda item: (item.name == "test_nothing_is_left_to_build", item.path.stem in APART))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -304,7 +259,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class FileScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = file_of(nodeid)
+            file = nodeid.partition("::")[0]
             return nodeid if os.path.basename(file).partition(".")[0] in APART else file
 
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
@@ -325,18 +280,9 @@ def pytest_unconfigure(config):
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    """What the programs left out, and which tests took longest."""
+def pytest_terminal_summary(terminalreporter):
+    """What the programs left out."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
     lines = {value for report in reports for name, value in report.user_properties if name == "skip"}
     for line in sorted(lines):
         terminalreporter.write_line(line)
-    if "TEST_TARGETS" in os.environ and not hasattr(config, "workerinput"):
-        seconds = collections.Counter()
-        for report in sum(terminalreporter.stats.values(), []):
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid] += report.duration
-        with open(DURATIONS, "w", encoding="utf-8") as file:
-            file.writelines(f"{wall:8.2f} {name}\n" for name, wall in seconds.most_common())
-        for name, wall in seconds.most_common(5):
-            terminalreporter.write_line(f"slowest: {wall:.1f} s: {name}")

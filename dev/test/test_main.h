@@ -3,7 +3,6 @@
 //   unit_tests                       all tests
 //   unit_tests hash test_big_seeds   the tests of test_hash.c, and one more
 //   unit_tests --list                the files' names: hash for test_hash.c
-//   unit_tests --part 2/4 comm       every fourth of these tests, from the second on
 #ifndef TEST_MAIN_H
 #define TEST_MAIN_H
 
@@ -67,18 +66,6 @@ static bool test_is_wanted(const TestCase *test, int num_words, char **words) {
     return num_words == 0;
 }
 
-// Takes "--part 2/4" from the words, if they begin with it: part 2 of 4. Without it: part 1 of 1.
-static bool test_take_part(int *num_words, char ***words, int *part, int *parts) {
-    *part = *parts = 1;
-    if (*num_words == 0 || strcmp((*words)[0], "--part") != 0) { return true; }
-    if (*num_words < 2 || sscanf((*words)[1], "%d/%d", part, parts) != 2 || *part < 1 || *part > *parts) {
-        return false;
-    }
-    *num_words -= 2;
-    *words += 2;
-    return true;
-}
-
 // Runs a test and prints its line. Adds to the number of tests that passed, failed or were skipped.
 static void test_run(const TestCase *test, int *passed, int *failed, int *skipped) {
     Test t;
@@ -97,13 +84,7 @@ static void test_run(const TestCase *test, int *passed, int *failed, int *skippe
 static int test_main(int argc, char **argv) {
     openmp_wait_briefly(argv);
     int passed = 0, failed = 0, skipped = 0;
-    int num_words = argc - 1, part, parts, wanted = 0;
-    char **words = argv + 1;
-    if (!test_take_part(&num_words, &words, &part, &parts)) {
-        fprintf(stderr, "%s: --part: expected a part of parts, such as 2/4\n", argv[0]);
-        return EXIT_FAILURE;
-    }
-    const char *slash = strrchr(argv[0], '/'), *unknown = test_unknown(num_words, words);
+    const char *slash = strrchr(argv[0], '/'), *unknown = test_unknown(argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
         test_list(stdout);
         return EXIT_SUCCESS;
@@ -115,8 +96,7 @@ static int test_main(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const TestCase *test = tests; test != NULL; test = test->next) {
-        if (!test_is_wanted(test, num_words, words)) { continue; }
-        if (wanted++ % parts == part - 1) { test_run(test, &passed, &failed, &skipped); }
+        if (test_is_wanted(test, argc - 1, argv + 1)) { test_run(test, &passed, &failed, &skipped); }
     }
     printf("%s: %d passed, %d failed, %d skipped\n", slash != NULL ? slash + 1 : argv[0], passed, failed, skipped);
     return failed > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
