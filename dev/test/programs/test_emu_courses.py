@@ -51,9 +51,14 @@ def test_nvcc_accepts(name):
     ('__device__ void f() {\n asm volatile("{ .reg .pred p; }");\n}', "{}:2: error: the PTX instruction .reg"),
     ('__device__ int f() { int r; asm("mov.u32 %0, %%smid;" : "=r"(r)); return r; }',
      "{}:1: error: the PTX register %smid"),
-], ids=["header", "texture", "graph", "property", "cluster", "instruction", "declaration", "register"])
+    ("extern __shared__ int a[];", "{}:1: error: __shared__ outside of a function: declare it inside\n"),
+    ("void f() { k<<<1, 2>>(3); }", "{}:1: error: no >>> ends the launch\n"),
+], ids=["header", "texture", "graph", "property", "cluster", "instruction", "declaration", "register", "outside",
+        "launch"])
 def test_missing(text, line):
+    """One line, which mostly says where the emulator's parts are listed."""
     source = write("missing.cu", text + "\nint main() { return 0; }\n")
-    built = emucc(source, path("missing"))
-    what = line.format(source) + " is not part of the emulator (dev/emu/README.md lists what is)\n"
+    built, what = emucc(source, path("missing")), line.format(source)
+    if not what.endswith("\n"):
+        what += " is not part of the emulator (dev/emu/README.md lists what is)\n"
     assert (built.returncode, built.stderr) == (1, what)
