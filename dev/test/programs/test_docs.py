@@ -22,6 +22,7 @@ PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name))
 # The GPU trainer is run emulated, where that was built.
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
+needs_emulator = pytest.mark.skipif(not os.path.exists(EMULATED), reason="no emulated trainer (make train_gpt2emu)")
 # Names that stand for a user's own files, or for what a run writes.
 OF_THE_USER = re.compile(r"^(run|build/|shards/|(?:gpt2|smollm2)\.bin|book|(main|speed|console)\.log$|state_"
                          r"|model_(best|[\d*])"
@@ -99,19 +100,15 @@ TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
 
 
 def prepare():
-    """A folder of small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary, a
-    model."""
+    """A folder of small stand-ins for the files that the documents' commands name: a book, vocabularies, two models."""
     folder = new_folder("docs")
     write("docs/book.txt", " ".join(f"This is sentence {i} of a book." for i in range(2000)))
-    write("docs/gpt2_tokenizer.bin", pair_tokenizer())
     os.mkdir(path("docs", "shards"))
-    train = ["--train-data", "book.txt", "--tokenizer", "gpt2_tokenizer.bin", "--steps", "1", "--out-dir", "made"]
-    subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
-    os.rename(path("docs", "made", "model_00000001.bin"), path("docs", "gpt2.bin"))
-    train.append("--overwrite")
-    subprocess.run([PROGRAMS["train_llama3"], *TINY, *train], cwd=folder, check=True, capture_output=True)
-    os.rename(path("docs", "made", "model_00000001.bin"), path("docs", "smollm2.bin"))
-    shutil.copy(path("docs", "gpt2_tokenizer.bin"), path("docs", "smollm2_tokenizer.bin"))
+    for program, name in (("train_gpt2", "gpt2"), ("train_llama3", "smollm2")):
+        write(f"docs/{name}_tokenizer.bin", pair_tokenizer())
+        subprocess.run([PROGRAMS[program], *TINY, "--train-data", "book.txt", "--tokenizer", f"{name}_tokenizer.bin",
+                        "--steps", "1", "--out-dir", name], cwd=folder, check=True, capture_output=True)
+        os.rename(path("docs", name, "model_00000001.bin"), path("docs", f"{name}.bin"))
     return folder
 
 
@@ -196,9 +193,8 @@ def test_commands_run():
 
 
 @pytest.mark.long
+@needs_emulator
 def test_gpu_commands_run():
-    if not os.path.exists(EMULATED):
-        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
     ran = run_commands(dict(tokenize=PROGRAMS["tokenize"], **{name: EMULATED for name in GPU_PROGRAMS}))
     assert ran >= 4, ran
 
@@ -219,10 +215,9 @@ def test_python_commands():
 
 
 @pytest.mark.long
+@needs_emulator
 def test_meter_table():
     """The emulator's meter prints the table of doc/kernels.md."""
-    if not os.path.exists(EMULATED):
-        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
     page = text_of("doc/kernels.md")
     build, command, table = re.search(r"```sh\n(make METER=1 .*?)\n(EMU_METER=1 .*?)\n```\n\n```text\n(.*?)```", page,
                                       re.S).groups()

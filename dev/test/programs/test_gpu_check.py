@@ -18,8 +18,7 @@ TRAINER = """
             --process-rank) rank=$2 ;; esac
         shift
     done
-    [ "$(od -An -N12 -tu4 "$data" | tr -s ' ')" = " 20240520 1 8388608" ] || { echo "no tokens"; exit 1; }
-    [ "$(wc -c <"$data")" = 16778240 ] || { echo "no tokens"; exit 1; }
+    [ "$(od -An -N12 -tu4 "$data" | tr -s ' ') $(wc -c <"$data")" = " 20240520 1 8388608 16778240" ] || exit 1
     is hangs && [ "$stage" = 2 ] && sleep 60
     is old && [ "$bits" = 1 ] && { echo "train_gpt2cu: --fp8: 8-bit matrix multiplies need 8.9" >&2; exit 1; }
     is small && [ $B = 16 ] && { echo "train_gpt2cu: memory plan: needs 70 GiB of GPU memory" >&2; exit 1; }
@@ -95,42 +94,25 @@ def verdicts(parts, wanted):
     return {name for name, (verdict, _) in parts.items() if verdict == wanted}
 
 
-def test_all_is_well():
-    result, parts, folder = check()
-    assert result.returncode == 0 and not verdicts(parts, "FAIL"), result.stdout
-    assert "release 13.0, V13.0.88, 20" in result.stdout, result.stdout
-    names = list(parts)
-    assert names[:6] == ["build the trainers", "build the tests", "test_gpt2cu", "test_llama3cu", "all terms of sums",
-                         "kernels"], names
-    ranks = [f"d12 on {count}, stage {stage}" for count in (1, 2, 3) for stage in range(4 if count > 1 else 1)]
-    ranks.insert(1, "d12 on 1, --offload all")
-    assert names[6:16] == ranks and names[16] == "Muon on 3, --fp8 0", names
+CARD = "on NVIDIA H100 80GB HBM3, 580.1, 81559 MiB\n\n3 GPUs, Cuda compilation tools, release 13.0, V13.0.88, 20"
+CASES = (  # what goes wrong, the head, the parts that fail, the parts that are skipped
+    ("", CARD, set(), {"PyTorch d12, batch 128", "PyTorch d48, batch 32"}),
+    ("terms other host breaks no-torch", CARD, {"all terms of sums", "weights on 1", "weights on 2", "weights on 3",
+                                                "Muon on 3, --fp8 0", "Muon on 3, --fp8 1"}, {"PyTorch"}),
+    # One GPU has no other stages.
+    ("old other small mig no-torch", "on a MIG slice of H100, [N/A], [N/A]\n\n1 GPUs", set(), {
+        "Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0", "d48, batch 16, --fp8 1",
+        "llama:1B, batch 16, --fp8 0", "llama:1B, batch 16, --fp8 1", "PyTorch"}))
+
+
+@pytest.mark.parametrize("fault, head, failed, skipped", CASES)
+def test_what_fails_or_is_missing_does_not_stop_the_rest(fault, head, failed, skipped):
+    result, parts, folder = check(fault)
+    assert (verdicts(parts, "FAIL"), verdicts(parts, "skip")) == (failed, skipped), result.stdout
+    assert result.returncode == (len(failed) > 0) and head in result.stdout, result.stdout
     assert parts["d12, batch 64, --fp8 0"] == ("ok", "6400.25 ms, 55 tok/s, 41% of peak"), parts
-    assert parts["d48, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
-    assert parts["llama:1B, batch 16, --fp8 1"][1].startswith("1600.25 ms"), parts
-    torch = {name: parts[name][0] for name in names if name.startswith("PyTorch d")}
-    assert torch == {"PyTorch d12, batch 128": "skip", "PyTorch d12, batch 64": "ok", "PyTorch d48, batch 32": "skip",
-                     "PyTorch d48, batch 16": "ok"} and parts["PyTorch"] == ("ok", "2.9.0 on H100"), parts
     with open(os.path.join(folder, "kernels.txt"), encoding="utf-8") as file:
         assert "gelu_forward_kernel" in file.read()
-
-
-CARD = "on NVIDIA H100 80GB HBM3, 580.1, 81559 MiB\n\n3 GPUs"
-FAULTS = (  # what goes wrong, the head, the parts that fail, the parts that are skipped
-    ("terms other host breaks", CARD, {"all terms of sums", "weights on 1", "weights on 2", "weights on 3",
-                                       "Muon on 3, --fp8 0", "Muon on 3, --fp8 1"}, set()),
-    # One GPU has no other stages.
-    ("old other small mig", "on a MIG slice of H100, [N/A], [N/A]\n\n1 GPUs", set(), {
-        "Muon on 1, --fp8 1", "d12, batch 64, --fp8 1", "d48, batch 16, --fp8 0", "d48, batch 16, --fp8 1",
-        "llama:1B, batch 16, --fp8 0", "llama:1B, batch 16, --fp8 1"}))
-
-
-@pytest.mark.parametrize("fault, head, failed, skipped", FAULTS)
-def test_what_fails_or_is_missing_does_not_stop_the_rest(fault, head, failed, skipped):
-    result, parts, _ = check(fault + " no-torch")
-    assert (verdicts(parts, "FAIL"), verdicts(parts, "skip")) == (failed, skipped | {"PyTorch"}), result.stdout
-    assert result.returncode == (len(failed) > 0) and "kernels' times by nsys" in parts, result.stdout
-    assert head in result.stdout, result.stdout
 
 
 def test_time_limits():
@@ -145,4 +127,6 @@ def test_emulated():
         pytest.skip("not built: train_gpt2emu, build/emu/gpu_tests")
     result, parts, _ = check(scripts=EMULATED)
     assert result.returncode == 0 and verdicts(parts, "skip") <= {"kernels' times by nsys", "PyTorch"}, result.stdout
-    assert {"all terms of sums", "d12 on 2, stage 3", "Muon on 2, --fp8 1"} <= verdicts(parts, "ok"), result.stdout
+    ranks = [f"d12 on {count}, stage {stage}" for count in (1, 2) for stage in range(4 if count > 1 else 1)]
+    ranks += ["all terms of sums", "d12 on 1, --offload all", "Muon on 2, --fp8 1", "llama:1B, batch 16, --fp8 1"]
+    assert set(ranks) <= verdicts(parts, "ok"), result.stdout

@@ -1,7 +1,6 @@
 """scripts/run_gpt*.sh and scripts/multi_node/ with SMOKE=1, in a copy of the repository: with the emulated trainer,
 finished before, planned only; and what they refuse. nvidia-smi is a stand-in where a test needs it. How they are
 interrupted and go on: test_multi_node.py."""
-import glob
 import os
 import re
 import shlex
