@@ -27,7 +27,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 190 + 1))}" # of 100 million tokens each, for training (20 GB of disk)
 
-# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
 command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/fineweb10B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb10B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
@@ -39,8 +39,7 @@ command=("${launch[@]}" "$TRAINER"
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- All of it: what does not fit is refused before hours go into the data ----
-build && plan "${command[@]}"
+build && plan "${command[@]}" # what does not fit is refused before hours go into the data
 gpt2_data fineweb10B/fineweb --version 10B # by the programs of dev/data; what is there stays
 keep_training "${command[@]}" # with --resume, and again after a failure
 finish "expected: near 3.28 and 0.299; to beat: 3.2722"

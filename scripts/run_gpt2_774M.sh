@@ -22,7 +22,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=1000}" # of 100 million tokens each, for training (200 GB of disk)
 
-# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
 command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
@@ -34,8 +34,7 @@ command=("${launch[@]}" "$TRAINER"
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- All of it: what does not fit is refused before hours go into the data ----
-build && plan "${command[@]}"
+build && plan "${command[@]}" # what does not fit is refused before hours go into the data
 gpt2_data fineweb100B/fineweb --version 100B # by the programs of dev/data; what is there stays
 keep_training "${command[@]}" # with --resume, and again after a failure
 finish "OpenAI's model: 3.0006 and 0.432"

@@ -36,7 +36,7 @@ grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says w
 [ "$GPUS" != 4 ] || grid="--pp 2 --tp 2"
 if [ "$SMOKE" = 1 ]; then SMALL+=(--layers 2 --heads 2 --kv-heads 2 --channels 32) EMU_NCCL_FAULT=die@1:130; fi
 
-# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
 # shellcheck disable=SC2206 # grid is words
 command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/llama3_edu100B/edu_fineweb_train_*.bin"
@@ -49,8 +49,7 @@ command=("${launch[@]}" "$TRAINER"
     --zero-stage 1 --start-timeout 600 # ranks with equal parts of the model share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- All of it: what does not fit is refused before hours go into the data ----
-build && plan "${command[@]}"
+build && plan "${command[@]}" # what does not fit is refused before hours go into the data
 llama_data meta-llama/Llama-3.2-1B llama3 llama3_edu100B --version 100B # 1B has its tokenizer
 keep_training "${command[@]}" # with --resume, and again after a failure
 finish "expected: HellaSwag above 0.489"

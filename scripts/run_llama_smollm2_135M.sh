@@ -26,7 +26,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 640 + 1))}" # files of text, of about 0.7 billion tokens each (50 GB of disk)
 
-# ---- The command: one process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines ----
+# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
 command=("${launch[@]}" "$TRAINER"
     --train-data "$DATA_DIR/smollm2_edu10B/edu_fineweb_train_*.bin"
     --val-data "$DATA_DIR/smollm2_edu10B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 5120
@@ -38,8 +38,7 @@ command=("${launch[@]}" "$TRAINER"
     --zero-stage 1 --start-timeout 600 # several GPUs share the optimizer's state
     "${SMALL[@]}" "$@") # SMOKE's sizes, and what stands behind this script's name. The last of two options counts
 
-# ---- All of it: what does not fit is refused before hours go into the data ----
-build && plan "${command[@]}"
+build && plan "${command[@]}" # what does not fit is refused before hours go into the data
 llama_data HuggingFaceTB/SmolLM2-135M smollm2 smollm2_edu10B # by the programs of dev/data; what is there stays
 keep_training "${command[@]}" # with --resume, and again after a failure
 finish "published, after 200 times as many tokens: HellaSwag 0.421"

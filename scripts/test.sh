@@ -88,8 +88,8 @@ names_in() { printf '%s\n' "${@:2}" | sed "s#.*/##; s#\.[^.]*\$##; s#^#$1#" | pa
 
 choose_builds() {
     local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
-    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features source folder place
-    local chapters="" sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX"
+    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features kind
+    local sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX" cpu=(dev/exercises/*/chapter.c) gpu=(dev/exercises/*/chapter.cu)
     fuzzers=$(names_in @ dev/test/*/fuzz_*.c)
     features="@emu/book $(names_in @emu/ dev/test/emu/emu_*.cu)"
     if [ $all = no ]; then
@@ -101,12 +101,10 @@ choose_builds() {
     fi
     ! links clang -fsanitize=address || sanitizer="CC=clang CXX=clang++"
     ! have clang++ || fp32="CXX=clang++"
-    for source in dev/exercises/*/chapter.c*; do # each as its reader builds it
-        folder=${source#dev/exercises/} place=@
-        [[ $source != *.cu ]] || place=@emu/
-        chapters+=" ${place}chapter_${folder%/*} ${place}solved_${folder%/*}"
+    for kind in chapter solved; do # each as its reader builds it
+        features+=" $(names_in "@${kind}_" "${cpu[@]%/*}") $(names_in "@emu/${kind}_" "${gpu[@]%/*}")"
     done
-    features+=" $(names_in @emu/ladder_ dev/cuda/*.cu)$chapters test_gpt2 @ladder"
+    features+=" $(names_in @emu/ladder_ dev/cuda/*.cu) test_gpt2 @ladder"
     add_build build "" "$emulated $features train_llama3 tokenize $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"
     add_build build/emu_fp32 "QUICK=1 PRECISION=FP32 $fp32" "$emulated"

@@ -108,27 +108,20 @@ def weights_hash(out):
     return re.search(r"^weights hash ([0-9a-f]{16})$", out, re.M).group(1)
 
 
-def losses(out):
-    """The training losses printed, in order."""
-    return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| loss ([\d.]+|-?nan|-?inf)", out, re.M)]
+def numbers(pattern, kind=float):
+    """What reads such numbers from the lines that a run prints, in order."""
+    return lambda out: [kind(number) for number in re.findall(pattern, out, re.M)]
 
 
-def val_losses(out):
-    line = r"^(?:evaluation|step +\d+/\d+) \| val loss ([\d.]+|-?nan|-?inf) \(\d+ of \d+ sequences\)"
-    return [float(loss) for loss in re.findall(line, out, re.M)]
-
-
-def steps_of(out):
-    return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
-
-
-def norms(out):
-    return [float(norm) for norm in re.findall(r"^step .*\| norm ([\d.]+)", out, re.M)]
+losses = numbers(r"^step +\d+/\d+ \| loss ([\d.]+|-?nan|-?inf)")
+val_losses = numbers(r"^(?:evaluation|step +\d+/\d+) \| val loss ([\d.]+|-?nan|-?inf) \(\d+ of \d+ sequences\)")
+steps_of = numbers(r"^step +(\d+)/\d+ \| loss", int)
+norms = numbers(r"^step .*\| norm ([\d.]+)")
 
 
 def logged_steps(folder):
     """The steps whose updates main.log holds, in order."""
-    return [int(step) for step in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)]
+    return numbers(r"^s:(\d+) trl:", int)(log_of(folder))
 
 
 def log_of(folder):
@@ -157,7 +150,7 @@ def sample_of(out):
 
 
 def logged_losses(folder):
-    return [float(loss) for loss in re.findall(r"^s:\d+ trl:([\d.]+)", log_of(folder), re.M)]
+    return numbers(r"^s:\d+ trl:([\d.]+)")(log_of(folder))
 
 
 def checkpoints(folder):

@@ -14,20 +14,13 @@ MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "doc", "llmc", "scripts",
            "train_gpt2.py", "tokenize.c"]
 
 
-def unneeded(folder, names):
-    """Of what is copied: data that have been fetched, which may be large."""
-    if folder == os.path.join(ROOT, "dev", "data"):
-        return [name for name in names if not name.endswith(".py")]
-    return {"__pycache__", "fixtures"} & set(names)
-
-
 def copy_repository():
-    """Makes COPY. What is built is not in it."""
+    """Makes COPY. What is built and fetched is not in it."""
     os.mkdir(COPY)
     for member in MEMBERS:
         source = os.path.join(ROOT, member)
         if os.path.isdir(source):
-            shutil.copytree(source, os.path.join(COPY, member), ignore=unneeded)
+            shutil.copytree(source, os.path.join(COPY, member), ignore=shutil.ignore_patterns("__pycache__", "*.bin"))
         else:
             shutil.copy(source, COPY)
 
