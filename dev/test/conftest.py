@@ -28,13 +28,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LIMIT = 600.0  # seconds for one program: many times what it takes, for machines that do much else
 CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 PROGRAMS = os.path.join(ROOT, "dev", "test", "programs")
-# Their programs and folders belong to one test file.
 HELPERS = [name[:-3] for name in os.listdir(PROGRAMS) if name.endswith(".py") and not name.startswith("test_")]
 PROGRAMS_OF = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
 
-# Python tests that run sanitized programs, too: they lead the trainer through its errors, its numbers and its files. A
-# quick run has no sanitized trainer.
-SANITIZED = ("test_faults", "test_numbers", "test_resume")
 KERNEL_PROGRAMS = ("emu/gpu_tests", "emu/test_kernels")
 SHORT = ("gemm", "kill", "tokenizer")  # suites that leave out their long parts where they are sanitized
 # The tests of a file share what its first ones build, and run one after another, except those of these files. Those
@@ -80,6 +76,8 @@ def pytest_configure(config):
         os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
     config.is_there = is_there
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
+    if config.builds[0] != "build":  # the programs of the Python tests
+        os.environ.update((name, f"./{config.builds[0]}/{program}") for name, program in PROGRAMS_OF.items())
     sys.path.insert(0, PROGRAMS)
 
 
@@ -192,51 +190,25 @@ def pytest_collect_file(file_path, parent):
 
 
 class PythonFile(pytest.Module):
-    """A test file with helper modules of its own, since each has its own program and folder. These read the names of
-    the programs when they are imported."""
-
-    def __init__(self, build, **keywords):
-        super().__init__(**keywords)
-        self.build = build
+    """A test file with helper modules of its own, since each has its own folder."""
 
     def _getobj(self):
         for name in (*HELPERS, self.path.stem):
             sys.modules.pop(name, None)
-        names = PROGRAMS_OF if self.build != "build" else {}
-        os.environ.update((name, f"./{self.build}/{program}") for name, program in names.items())
         sys.dont_write_bytecode = False  # keep the rewritten asserts: that takes most of a collection
         try:
             return importlib.import_module(self.path.stem)
         except FileNotFoundError as error:
             raise self.CollectError(f"{error.filename} is not there: make builds it") from error
-        finally:
-            for name in names:
-                del os.environ[name]
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return PythonFile.from_parent(parent, path=module_path)
 
 
 def is_sanitized(build):
     """Does this folder hold the sanitized programs for the CPU? Those of the emulator lie in folders of their own."""
     return "sanitize" in build and "emu" not in build
-
-
-class Builds(pytest.File):
-    """A Python file whose tests run in several builds."""
-
-    def collect(self):
-        return [PythonFile.from_parent(self, path=self.path, nodeid=f"{self.nodeid}[{build}]", build=build)
-                for build in builds_of(self.path, self.config)]
-
-
-def builds_of(path, config):
-    sanitized = path.stem in SANITIZED and not config.getoption("--quick")
-    return [build for build in config.builds if build == "build" or is_sanitized(build) and sanitized]
-
-
-def pytest_pycollect_makemodule(module_path, parent):
-    builds = builds_of(module_path, parent.config)
-    if len(builds) > 1:
-        return Builds.from_parent(parent, path=module_path)
-    return PythonFile.from_parent(parent, path=module_path, build=(builds or parent.config.builds)[0])
 
 
 # ---- Order and counts ----
