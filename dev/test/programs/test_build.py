@@ -10,35 +10,21 @@ import sys
 
 import pytest
 
+from test_find_libraries import CXX, compiled, cublaslt, cudnn, nccl, nvcc, nvrtc
 from tools import ROOT, path, write
 
 CUDA, NCCL, MPI, EMPTY, BUILD = (path(name) for name in ("cuda", "nccl", "mpi", "empty", "build"))
 NVCC = os.path.join(CUDA, "bin", "nvcc")
-COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
-
-
-def write_library(folder, file, name, function, parameters, result="0"):
-    """A header and a shared library with one function."""
-    header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
-    write(os.path.join(folder, "include", f"{name}.h"), header)
-    os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
-    source = path(f"{name}.c")
-    write(source, f"int {function}({parameters}) {{ return {result}; }}\n")
-    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, file), source]
-    subprocess.run(command, check=True)
 
 
 def setup_module():
-    if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":
+    if CXX is None or shutil.which("make") is None or sys.platform != "linux":
         pytest.skip("no compiler, no make, or no Linux")
-    write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo $ARCHS\n", 0o755)
-    for header in "cuda_runtime.h", "cublasLt.h":
-        write(os.path.join(CUDA, "include", header), "")
-    for name in "libcublasLt.so.13", "libnvrtc.so.13":
-        write(os.path.join(CUDA, "lib64", name), "never opened here")
-    write_library(NCCL, "lib/libnccl.so.2", "nccl", "ncclGetVersion", "int *version")
-    write_library(CUDA, "lib64/libcudnn.so.9", "cudnn", "cudnnGetCudartVersion", "void", "13000")
-    write_library(MPI, "lib/libmpi.so", "mpi", "MPI_Init", "void *argc, void *argv")
+    for library in nvcc, cublaslt, cudnn, nvrtc:
+        library(CUDA, lib="lib64")
+    nccl(NCCL)
+    write(os.path.join(MPI, "include", "mpi.h"), "int MPI_Init(void *argc, void *argv);\n")
+    write(os.path.join(MPI, "lib", "libmpi.so"), compiled('extern "C" int MPI_Init(void *, void *) { return 0; }'))
     os.mkdir(EMPTY)
 
 
