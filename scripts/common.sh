@@ -228,7 +228,5 @@ export_model() { # MODEL: for Hugging Face. The folder gets its name when it is 
 finish() { # WHAT TO EXPECT: exports the model, draws the curves, and says the result
     try export_model "${best:-$OUT_DIR/model_$(printf %08d "$STEPS").bin}"
     try python3 dev/plot.py "$OUT_DIR" -o "$OUT_DIR/curves.png"
-    local accuracy
-    accuracy=$(last eval)
-    say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag ${accuracy:-not measured} ($1)"
+    say "$OUT_DIR: step $STEPS: validation loss $(last tel), HellaSwag $(last eval | grep . || echo unknown) ($1)"
 }

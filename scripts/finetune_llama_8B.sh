@@ -31,8 +31,9 @@ text=$1 && shift
 compgen -G "$text" >/dev/null || stop "$text: there is no such file"
 begin "$@" # refuses wrong settings, and a second start in OUT_DIR
 model=meta-llama/Llama-3.1-8B file=$OUT_DIR/llama.bin # a model that is already there is taken
-if [ "$SMOKE" = 1 ]; then
-    SMALL=(--seq-len 16 --total-batch 32 --batch-size 1 --val-sequences 2 --sample-every 0 --checkpoint-every 2)
+if [ "$SMOKE" = 1 ]; then # of a new model
+    SMALL=(--init smollm2:135M --layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 --total-batch 32
+        --batch-size 1 --val-sequences 2 --checkpoint-every 2)
 fi
 
 # ---- The command ----
@@ -48,12 +49,7 @@ command=("$TRAINER"
 build && plan "${command[@]/#"$file"/llama:8B}"
 
 # ---- The model, whose licence the Hub asks for, and its tokenizer ----
-if [ "$SMOKE" = 1 ] && [ ! -e "$file" ]; then # a small one, which has taken a step
-    "$TRAINER" --train-data "$text" --init smollm2:135M --layers 1 --heads 1 --channels 16 --context 16 --seq-len 16 \
-        --total-batch 32 --batch-size 1 --steps 1 --sample-every 0 --out-dir "$OUT_DIR/small" --overwrite &&
-        cp "$OUT_DIR/small/model_00000001.bin" "$file"
-fi
-[ -e "$file" ] || python3 dev/hf.py import "$model" "$file" || stop "the model did not come"
+[ "$SMOKE" = 1 ] || [ -e "$file" ] || python3 dev/hf.py import "$model" "$file" || stop "the model did not come"
 
 # ---- Train, with --resume and again after a failure; export the best model for Hugging Face, draw the curves ----
 keep_training "${command[@]}"

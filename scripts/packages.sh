@@ -7,11 +7,10 @@ have() { # COMMAND...: true if every one of them is there
 }
 
 links() { # COMPILER FLAGS...: true if the compiler builds an empty program with these flags, libraries included
-    local folder status=0
-    folder=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_probe.XXXXXX")
-    echo 'int main(void) { return 0; }' >"$folder/probe.c"
-    "$@" "$folder/probe.c" -o "$folder/probe" >/dev/null 2>&1 || status=1
-    rm -rf "$folder"
+    local program status=0
+    program=$(mktemp "${TMPDIR:-/tmp}/gpt2c_probe.XXXXXX")
+    echo 'int main(void) { return 0; }' | "$@" -x c - -o "$program" >/dev/null 2>&1 || status=1
+    rm -f "$program"
     return $status
 }
 

@@ -30,7 +30,6 @@ train_seconds=${TRAIN_SECONDS:-60}
 
 from=$PWD && cd "$(dirname "$0")/.."
 . scripts/packages.sh
-[ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
 mkdir -p build
 run=run_quickstart
 for ((number = 2; ; number++)); do
@@ -39,13 +38,9 @@ for ((number = 2; ; number++)); do
 done
 corpus=build/$run.txt
 
-# Documentation first, the trainer itself last: the last tenth is kept for validation.
-own_files() {
-    find . -name '*.md' -not -path './build/*' -not -path './run*' | sort
-    find scripts dev llmc \( -name '*.sh' -o -name '*.py' -o -name '*.c' -o -name '*.h' \) \
-        -not -name unicode_tables.h | sort
-    echo Makefile
-    find . -maxdepth 1 \( -name '*.py' -o -name '*.c' \) | sort
+own_files() { # the trainer itself last: the last tenth is kept for validation
+    find . \( -path ./build -o -path './run*' \) -prune -o \( -name '*.md' -o -name '*.sh' -o -name '*.py' \
+        -o -name '*.[ch]' -o -name Makefile \) -not -name unicode_tables.h -print | sort
 }
 
 if [ $# -eq 1 ]; then

@@ -10,11 +10,9 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                     14.0 hours        1.8 hours        5.0 hours        0.6 hours   predicted
 #   cost                     21 dollars       21 dollars       13 dollars       13 dollars   predicted
-#
 #   validation loss      near 3.28        published: 3.2847 by llm.c's trainer (README of modded-nanogpt)
 #   HellaSwag            29.9 %           published: llm.c's discussion 481, 1.5 hours on 8 A100
-#   to beat              3.2722           published: llm.c's later run, 10.26 billion tokens in 45 minutes on 8 H100, a
-#                                         step of 140 ms
+#   to beat              3.2722           published: llm.c's later run, 10.26 billion tokens on 8 H100, 140 ms a step
 #   OpenAI's model       3.4250, 29.4 %   published: llm.c's figures, on the same validation data
 #
 # --optimizer muon --muon-scale rms behind the name trains the matrices with Muon (doc/muon.md), in the same steps with
@@ -27,8 +25,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 190 + 1))}" # of 100 million tokens each, for training (20 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/fineweb10B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb10B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"

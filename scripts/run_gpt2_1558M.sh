@@ -10,10 +10,8 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                    533.3 hours       66.7 hours      181.3 hours       22.7 hours   predicted
 #   cost                    800 dollars      801 dollars      453 dollars      454 dollars   predicted
-#
 #   validation loss      unknown          nothing published was found on FineWeb-Edu, for OpenAI's model neither
-#   HellaSwag            above 48.9 %     published: llm.c's discussion 677, which passed it near step 25,000; 24 hours
-#                                         on 8 H100
+#   HellaSwag            above 48.9 %     published: llm.c's discussion 677, near step 25,000; 24 hours on 8 H100
 #   OpenAI's model       48.9 %           published: llm.c's figure
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,8 +21,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 95 + 1))}" # of 100 million tokens each, for training (67 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/edu_fineweb100B/edu_fineweb_train_*.bin"
     --val-data "$DATA_DIR/edu_fineweb100B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"

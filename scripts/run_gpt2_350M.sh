@@ -10,7 +10,6 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                    121.7 hours       15.2 hours       42.0 hours        5.3 hours   predicted
 #   cost                    182 dollars      183 dollars      105 dollars      105 dollars   predicted
-#
 #   validation loss      unknown          nothing published was found for these settings, which are llm.c's
 #   HellaSwag            unknown
 #   OpenAI's model       3.0831, 37.5 %   published: llm.c's figures, on the same validation data
@@ -22,8 +21,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 190 + 1))}" # of 100 million tokens each, for training (63 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"

@@ -10,7 +10,6 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                  1,192.4 hours      149.3 hours      431.8 hours       54.2 hours   predicted
 #   cost                  1,789 dollars    1,792 dollars    1,079 dollars    1,083 dollars   predicted
-#
 #   validation loss      unknown          nothing published was found for these settings, which are llm.c's
 #   HellaSwag            unknown          (discussion 580: some 6 days on 8 A100)
 #   OpenAI's model       3.0006, 43.2 %   published: llm.c's figures, on the same validation data
@@ -22,8 +21,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=1000}" # of 100 million tokens each, for training (200 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 10240
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"

@@ -10,7 +10,6 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                    511.4 hours       64.1 hours      184.9 hours       23.2 hours   predicted
 #   cost                    767 dollars      770 dollars      462 dollars      465 dollars   predicted
-#
 #   validation loss      unknown          nothing published was found on FineWeb
 #   HellaSwag            33.7 %           published: GPT-3 paper, table H.1, no examples given, on the paper's own data
 #
@@ -24,8 +23,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=1000}" # of 100 million tokens each, for training (200 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/fineweb100B/fineweb_train_*.bin"
     --val-data "$DATA_DIR/fineweb100B/fineweb_val_*.bin" --val-every 250 --val-sequences 5120
     --hellaswag 1 --hellaswag-data "$DATA_DIR/hellaswag/hellaswag_val.bin"

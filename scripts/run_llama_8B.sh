@@ -36,9 +36,8 @@ grid="--tp 2" # 8: NVLink joins the two GPUs that share a layer. The plan says w
 [ "$GPUS" != 4 ] || grid="--pp 2 --tp 2"
 if [ "$SMOKE" = 1 ]; then SMALL+=(--layers 2 --heads 2 --kv-heads 2 --channels 32) EMU_NCCL_FAULT=die@1:130; fi
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
 # shellcheck disable=SC2206 # grid is words
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/llama3_edu100B/edu_fineweb_train_*.bin"
     --val-data "$DATA_DIR/llama3_edu100B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 1280
     --hellaswag 1 --hellaswag-data "$DATA_DIR/llama3_hellaswag/hellaswag_val.bin"

@@ -10,7 +10,6 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                     24.2 hours        3.0 hours        9.1 hours        1.1 hours   predicted
 #   cost                     36 dollars       36 dollars       23 dollars       23 dollars   predicted
-#
 #   validation loss      unknown          nothing published was found for so few tokens
 #   HellaSwag            below 42.1 %     published: SmolLM2-135M's model card, after 2 trillion tokens (ours: 0.5 %)
 #
@@ -26,8 +25,7 @@ cd "$(dirname "$0")/.."
 begin "$@" # counts the GPUs, and refuses wrong settings and a second start in OUT_DIR
 : "${SHARDS:=$((STEPS / 640 + 1))}" # files of text, of about 0.7 billion tokens each (50 GB of disk)
 
-# One process for each GPU. scripts/multi_node/ sets LAUNCH, for several machines.
-command=("${launch[@]}" "$TRAINER"
+command=("${launch[@]}" "$TRAINER" # one process for each GPU; multi_node/ sets LAUNCH for several machines
     --train-data "$DATA_DIR/smollm2_edu10B/edu_fineweb_train_*.bin"
     --val-data "$DATA_DIR/smollm2_edu10B/edu_fineweb_val_*.bin" --val-every 250 --val-sequences 5120
     --hellaswag 1 --hellaswag-data "$DATA_DIR/smollm2_hellaswag/hellaswag_val.bin"

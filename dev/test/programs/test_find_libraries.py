@@ -41,7 +41,8 @@ def compiled(source):
 
 def nvcc(place, cuda=13, include="include", lib=None):
     write(f"{place}/{include}/cuda_runtime.h", "")
-    return write(f"{place}/bin/nvcc", f"#!/bin/sh\necho 'release {cuda}.0, V{cuda}.0.88'\necho ${{ARCHS:-sm_80}}\n", 0o755)
+    says = f"echo 'release {cuda}.0, V{cuda}.0.88'\necho ${{ARCHS:-sm_80}}\n"
+    return write(f"{place}/bin/nvcc", "#!/bin/sh\n" + says, 0o755)
 
 
 def cublaslt(place, cuda=13, include="include", lib="lib"):

@@ -200,7 +200,7 @@ def test_finetune_plan():
 @pytest.mark.long
 def test_finetune():
     out = ran(0, FINETUNE, "README.md", cwd=COPY, OUT_DIR="run_smoke_finetune", TRAINER=LLAMA)
-    assert re.search(r": step 4: validation loss [\d.]+, HellaSwag not measured \(for Hugging Face: ", out), out
+    assert re.search(r": step 4: validation loss [\d.]+, HellaSwag unknown \(for Hugging Face: ", out), out
     assert os.path.getsize(os.path.join(COPY, "run_smoke_finetune/hf/model.safetensors")) > 0
     assert "\noffload     optimizer,master,gradients,residuals: " in out and "moments in bf16" in out, out
     for more, says in (([], "give a text"), (["no_such.txt"], "no_such.txt: there is no such file")):
