@@ -1,7 +1,5 @@
 // Files that appear complete or not at all, the lock on a folder, globs, whole files, and what each says when it
 // cannot.
-#include <sys/wait.h>
-
 #include "llmc/base/files.h"
 #include "llmc/base/input_file.h"
 #include "dev/test/refused.h"
@@ -74,17 +72,6 @@ TEST(test_read_whole_file) {
     CHECK(t, !read_whole_stream("/dev/zero", 1 << 20, &data, &size, &error), "an endless file ends at the limit");
 }
 
-TEST(test_input) {
-    InputFile file;
-    char bytes[8] = "";
-    const char *path = test_path(t, "f");
-    temp_write(path, "0123456789", 10);
-    OK(t, input_open(&file, path, &error) && file.size == 10);
-    OK(t, input_read(&file, 3, bytes, 4, &error) && memcmp(bytes, "3456", 4) == 0);
-    REFUSED(t, input_read(&file, 7, bytes, 4, &error), path, ": ends at byte 10, 1 more expected (truncated?)");
-    input_close(&file);
-}
-
 TEST(test_atomic) {
     AtomicFile file;
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
@@ -128,24 +115,6 @@ TEST(test_joined_writers) {
     CHECK(t, temp_exists(temporary), "the one that joined leaves it");
     atomic_close(&file);
     CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
-}
-
-// A file that shows up late, as on a network file system, and then has its size: it is made under another name.
-TEST(test_join_waits_for_the_name) {
-    AtomicFile file, other;
-    const char *path = test_path(t, "f"), *made = test_path(t, "made");
-    const char *made_name = test_path(t, "made.tmp"), *name = test_path(t, "f.tmp");
-    pid_t child = fork();
-    if (child == 0) {
-        const struct timespec pause = {0, 200000000};
-        nanosleep(&pause, NULL);
-        _exit(atomic_create(&file, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
-    }
-    OK(t, atomic_join(&other, path, 10, &error));
-    atomic_close(&other);
-    int status = 1;
-    waitpid(child, &status, 0);
-    CHECK(t, status == 0, "the file was made");
 }
 
 // A full disk: a limit on the file size stands for it.

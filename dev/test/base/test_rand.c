@@ -98,32 +98,6 @@ TEST(test_permute_is_a_bijection) {
     FOR_EACH(i, sizes) { check_bijection(t, 5, sizes[i]); }
 }
 
-static int compare_u64(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-// Sizes that no table could hold: sampled inputs (both ends and all over) go to different places within range.
-TEST(test_permute_large) {
-    enum { SAMPLES = 1 << 16 };
-    const uint64_t sizes[] = {0xffffffffULL,   1ULL << 32, (1ULL << 32) + 1, (1ULL << 32) + 5,     4294967311ULL,
-                              100000000000ULL, 1ULL << 62, (1ULL << 62) + 1, 0x7fffffffffffffffULL};
-    uint64_t *places = (uint64_t *)malloc(SAMPLES * sizeof(uint64_t));
-    FOR_EACH(s, sizes) {
-        uint64_t n = sizes[s], step = n / SAMPLES / 2;
-        for (uint64_t i = 0; i < SAMPLES; i++) {
-            uint64_t index = i % 3 == 0 ? i : i % 3 == 1 ? n - 1 - i : 2 * SAMPLES + i * step;
-            places[i] = rand_permute(3, RAND_WINDOWS, index, n);
-            CHECK(t, places[i] < n, "n %llu: out of range", (unsigned long long)n);
-        }
-        qsort(places, SAMPLES, sizeof(uint64_t), compare_u64);
-        for (int i = 1; i < SAMPLES; i++) {
-            CHECK(t, places[i] != places[i - 1], "n %llu: a place is hit twice", (unsigned long long)n);
-        }
-    }
-    free(places);
-}
-
 // Over many seeds, where the first index goes, where the last goes, and how far the first and second come apart are
 // spread evenly. Small numbers of shards and windows are where a weak network shows.
 TEST(test_permute_is_fair) {

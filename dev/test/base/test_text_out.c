@@ -2,20 +2,25 @@
 #include "llmc/base/text.h"
 #include "dev/test/test.h"
 
+// What has been written to a file, which this closes, until the next call.
+static const char *read_back(FILE *file) {
+    static char got[2 * SAY_MAX_BYTES];
+    rewind(file);
+    got[fread(got, 1, sizeof(got) - 1, file)] = '\0';
+    fclose(file);
+    return got;
+}
+
 // Sends bytes in pieces of a given size and compares what comes out.
 static void check_output(Test *t, const char *bytes, size_t count, int piece, const char *want) {
-    FILE *file = tmpfile();
-    if (!CHECK(t, file != NULL, "no temporary file")) { return; }
-    TextOut text = {file, {0}, 0};
+    TextOut text = {tmpfile(), {0}, 0};
+    if (!CHECK(t, text.out != NULL, "no temporary file")) { return; }
     for (size_t i = 0; i < count; i += (size_t)piece) {
         text_out_write(&text, (const uint8_t *)bytes + i, (int)min_i64(piece, (int64_t)(count - i)));
     }
     text_out_end(&text);
-    char got[256] = "";
-    rewind(file);
-    size_t n = fread(got, 1, sizeof(got) - 1, file);
-    CHECK(t, n == strlen(want) && memcmp(got, want, n) == 0, "pieces of %d: got '%s', want '%s'", piece, got, want);
-    fclose(file);
+    const char *got = read_back(text.out);
+    CHECK(t, strcmp(got, want) == 0, "pieces of %d: got '%s', want '%s'", piece, got, want);
 }
 
 #define BAD "\xef\xbf\xbd" // U+FFFD
@@ -61,16 +66,11 @@ TEST(test_every_character_is_judged) {
     }
 }
 
-// What say() prints of a text, until the next call.
 static const char *said(Test *t, const char *words, const char *text) {
-    static char got[2 * SAY_MAX_BYTES];
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return ""; }
     say(file, words, text);
-    rewind(file);
-    got[fread(got, 1, sizeof(got) - 1, file)] = '\0';
-    fclose(file);
-    return got;
+    return read_back(file);
 }
 
 TEST(test_arguments_forge_no_line) {

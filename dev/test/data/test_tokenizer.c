@@ -131,32 +131,6 @@ TEST(test_merging) {
     CHECK(t, encode >= 400 / step, "only %d vocabularies encode", encode);
 }
 
-#define CHAIN_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-enum { CHAIN = 60 };
-
-// Every pair of neighbours of a chain of letters, ranked from its end.
-static bool load_chain(Test *t, Tokenizer *tok, int words) {
-    char tokens[4 * CHAIN] = "";
-    for (int i = CHAIN - 1; i > 0; i--) { sprintf(tokens + strlen(tokens), "|%.2s", &CHAIN_LETTERS[i - 1]); }
-    return load_bpe(t, tok, tokens + 1, words);
-}
-
-// A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
-// back many tokens.
-TEST(test_long_reach) {
-    uint8_t word[8 * CHAIN];
-    for (int words = 0; words < 2; words++) {
-        Tokenizer tok;
-        if (!load_chain(t, &tok, words)) { return; }
-        for (int cut = 1; cut <= CHAIN; cut++) { // the merges pair up from the last letter to the first
-            for (int i = 0; i < 8 * CHAIN; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % cut]; }
-            check_word(t, &tok, word, 8 * CHAIN);
-            check_word(t, &tok, word, 8 * CHAIN - cut / 2);
-        }
-        tokenizer_free(&tok);
-    }
-}
-
 // Where a text may be cut. (That a cut changes nothing: fuzz_encode.c.)
 TEST(test_places_to_cut) {
     const uint8_t *text = (const uint8_t *)"ab cd ef";
@@ -211,23 +185,21 @@ TEST(test_hostile) {
     }
 }
 
-// A chain makes encoding slow, and a signal must end it within a word.
+// A signal must end slow encoding within a word.
 TEST(test_stop) {
-    enum { N = 1 << 19 };
+    enum { N = 1000 };
     static volatile sig_atomic_t stop = 0;
-    Tokenizer tok;
-    if (!load_chain(t, &tok, WORDS_GPT2)) { return; }
-    uint8_t *word = (uint8_t *)malloc(N);
-    uint32_t *tokens = (uint32_t *)malloc(N * sizeof(uint32_t));
+    uint8_t word[N];
+    uint32_t tokens[N];
     int64_t count;
-    for (int i = 0; i < N; i++) { word[i] = (uint8_t)CHAIN_LETTERS[i % 52]; } // one word of letters
+    Tokenizer tok;
+    if (!load_bpe(t, &tok, "ab", WORDS_GPT2)) { return; }
+    for (int i = 0; i < N; i++) { word[i] = (uint8_t) "ab"[i % 2]; }
     tok.stop = &stop;
-    OK(t, tokenizer_encode(&tok, word, 1000, tokens, &count, &error));
-    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 500, "not merged");
+    CHECK(t, tokenizer_merge_window(&tok, word, N, tokens) == 500, "not merged");
     stop = 1;
     REFUSED(t, tokenizer_encode_parallel(&tok, word, N, tokens, &count, &error), "encoding was stopped", "");
-    CHECK(t, tokenizer_merge_window(&tok, word, 1000, tokens) == 1000, "merges on after the signal");
-    free(word), free(tokens);
+    CHECK(t, tokenizer_merge_window(&tok, word, N, tokens) == N, "merges on after the signal");
     tokenizer_free(&tok);
 }
 
@@ -354,26 +326,22 @@ static void check_encodings(Test *t, const Tokenizer *tok, const char *path) {
 // file, as dev/hf_tokenizer.py computes it.
 TEST(test_small_encodings) {
     static const struct {
-        const char *name, *special;
+        const char *name;
         int vocab, eot, other; // other: another special id
         uint64_t hash;
-    } kinds[] = {{"small", "<|endoftext|>", 557, 556, 556, 0xda0b5fddfd93f950},
-                 {"llama3", "<|begin_of_text|>", 563, 561, 562, 0x679738af8385cce9},
-                 {"smollm2", "<|endoftext|>", 556, 0, 1, 0xe50724f38313ef10}};
+    } kinds[] = {{"small", 557, 556, 556, 0xda0b5fddfd93f950},
+                 {"llama3", 563, 561, 562, 0x679738af8385cce9},
+                 {"smollm2", 556, 0, 1, 0xe50724f38313ef10}};
     FOR_EACH(i, kinds) {
         Tokenizer tok;
         Text copy = {NULL, 0, 0, false};
         uint8_t *data;
         int64_t size;
         uint64_t hash = 0;
-        int bytes = 0;
         const char *path = format(FIXTURES "%s_tokenizer.bin", kinds[i].name);
         if (!OK(t, tokenizer_load(&tok, path, &error))) { return; }
         CHECK(t, tok.vocab_size == kinds[i].vocab && tok.eot_token == kinds[i].eot, "%d ids, eot %d", tok.vocab_size,
               tok.eot_token);
-        const char *special = (const char *)tokenizer_decode(&tok, kinds[i].eot, &bytes);
-        CHECK(t, bytes == (int)strlen(kinds[i].special) && memcmp(special, kinds[i].special, (size_t)bytes) == 0,
-              "%.*s", bytes, special);
         const int32_t ids[] = {kinds[i].eot, 300, kinds[i].other};
         CHECK(t, tokenizer_count_bytes(&tok, ids, 3) == tokenizer_token_length(&tok, 300), "special ids are no text");
         CHECK(t,
@@ -395,12 +363,10 @@ TEST(test_version_3_refused) {
         int at, value;
         const char *message;
     } cases[] = {{4, 3, ": cuts words by rule 3 and merges by rule 1, known are 0 to 2 and 0 to 1 (damaged?)"},
-                 {5, 2, ": cuts words by rule 1 and merges by rule 2, known are 0 to 2 and 0 to 1 (damaged?)"},
                  {5, 0, MISFIT}, // some tokens have no merge
                  {6, INT32_MAX, RANKS("561", "2147483647", "561")},
                  {6, 1, RANKS("561", "1", "561")}, // end-of-text is ranked
-                 {7, 564, RANKS("564", "0", "561")},
-                 {7, 255, MISFIT}, // a byte has no token
+                 {7, 255, MISFIT},                 // a byte has no token
                  {3, 7, RANKS("561", "0", "7")}};
     uint8_t *data;
     int64_t size;

@@ -68,23 +68,6 @@ static void save_tiny(Test *t, Run *run, OptimizerKind optimizer) {
     OK(t, run_save(run, test_folder(t), 1, 5, &error));
 }
 
-// The section behind the arrays has another size or name than it is asked for, or nobody asks.
-TEST(test_other_sections) {
-    static CheckpointReader r;
-    save_tiny(t, &run, OPTIMIZER_ADAMW);
-    const char *state = test_path(t, "state_00000001.bin");
-    const StateSection sections[] = {{"generation", run.generation, 799, NULL}, {"flags", run.generation, 800, NULL}};
-    static const char *const messages[] = {
-        ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"generation\" (kind 0, 799 bytes)",
-        ": section 3 is \"generation\" (kind 0, 800 bytes), expected \"flags\" (kind 0, 800 bytes)",
-        ": has 4 sections, expected 3"};
-    FOR_EACH(i, messages) {
-        OK(t, run_read_begin(&run, &r, test_folder(t), 1, &error));
-        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], TINY_PARAMS, &error); }
-        REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), state, messages[i]);
-    }
-}
-
 // Damage in each part of the files, and who is named for it.
 TEST(test_damage_is_named) {
     save_tiny(t, &run, OPTIMIZER_ADAMW);

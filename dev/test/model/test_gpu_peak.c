@@ -12,15 +12,11 @@ TEST(test_peaks) {
         {"NVIDIA H100 80GB HBM3", 989.4, 494.7, 66.9, 1978.9},
         {"NVIDIA H100 PCIe", 756.0, 378.0, 51.0, 1513.0},
         {"NVIDIA H200", 989.4, 494.7, 66.9, 1978.9},
-        {"NVIDIA H200 NVL", 835.5, 417.5, 60.0, 1671.0},
         {"NVIDIA L4", 121.0, 60.0, 30.3, 242.0},
-        {"NVIDIA L40S", 362.0, 183.0, 91.6, 733.0},
         {"NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3},
         {"NVIDIA GeForce RTX 4090 Laptop GPU", 0.0, 0.0, 0.0, 0.0},
-        {"NVIDIA GeForce RTX 4080 SUPER", 0.0, 0.0, 0.0, 0.0},
         {"NVIDIA A10G", 0.0, 0.0, 0.0, 0.0},
         {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0, 0.0, 0.0, 0.0},
-        {"emulated GPU", 0.0, 0.0, 0.0, 0.0},
         {"", 0.0, 0.0, 0.0, 0.0},
     };
     FOR_EACH(i, cases) {
@@ -39,12 +35,8 @@ TEST(test_rows) {
         const char *name, *option;
     } cases[] = {{"NVIDIA A100-SXM4-40GB", "a100-40gb"},
                  {"A100-PCIE-40GB", "a100-40gb"},
-                 {"a100-40gb", "a100-40gb"},
                  {"NVIDIA A100 80GB PCIe", "a100"},
-                 {"a100", "a100"},
-                 {"h100", "h100"},
                  {"NVIDIA H100 80GB HBM3", "h100"},
-                 {"NVIDIA RTX A6000", "a6000"},
                  {"NVIDIA A40", ""}};
     FOR_EACH(i, cases) {
         const GpuPeak *peak = gpu_peak_of_device(cases[i].name);

@@ -30,21 +30,12 @@ TEST(test_momentum) {
         float last;
         int64_t warmup, step;
         double want;
-    } cases[] = {{0.95f, 300, 0, 0.85},   {0.95f, 300, 150, 0.90},  {0.95f, 300, 299, 0.85 + 0.1 * 299 / 300},
-                 {0.95f, 300, 300, 0.95}, {0.95f, 300, 9000, 0.95}, {0.95f, 1, 0, 0.85},
-                 {0.95f, 0, 0, 0.95},     {0.5f, 300, 0, 0.5},      {0.5f, 300, 150, 0.5},
-                 {0.0f, 300, 7, 0.0}};
+    } cases[] = {{0.95f, 300, 0, 0.85},   {0.95f, 300, 150, 0.90}, {0.95f, 300, 299, 0.85 + 0.1 * 299 / 300},
+                 {0.95f, 300, 300, 0.95}, {0.95f, 0, 0, 0.95},     {0.5f, 300, 150, 0.5}};
     FOR_EACH(i, cases) {
         float got = muon_momentum_of_step(cases[i].last, cases[i].warmup, cases[i].step);
         check_near(t, "momentum", got, cases[i].want);
     }
-}
-
-// The weight of qkv is three matrices.
-TEST(test_shapes) {
-    const ModelConfig d12 = GPT2_CONFIG(1024, 50257, 50304, 12, 12, 768);
-    CHECK(t, muon_rows(&d12, PARAM_qkvw) == 768 && muon_cols(&d12, PARAM_qkvw) == 768, "q, k, v");
-    CHECK(t, muon_rows(&d12, PARAM_fcprojw) == 768 && muon_cols(&d12, PARAM_fcprojw) == 3072, "fcproj");
 }
 
 // maxT 3, Vp 4, L 2, C 2. Muon takes 2*12 of qkvw, 2*4 of attprojw, 2*16 of fcw and of fcprojw.
@@ -65,6 +56,4 @@ TEST(test_places_in_v) {
     }
     int64_t muon = param_length_of_v(&config, OPTIMIZER_MUON), adamw = param_length_of_v(&config, OPTIMIZER_ADAMW);
     CHECK(t, muon == 70 && adamw == 166, "lengths %lld and %lld", (long long)muon, (long long)adamw);
-    CHECK(t, !muon_takes(OPTIMIZER_ADAMW, PARAM_fcw) && muon_takes(OPTIMIZER_MUON, PARAM_fcw), "fcw");
-    CHECK(t, !muon_takes(OPTIMIZER_MUON, PARAM_wte) && !muon_takes(OPTIMIZER_MUON, PARAM_fcb), "wte, fcb");
 }

@@ -11,20 +11,18 @@ static int64_t parameters_of(const char *name) {
 // The four models of GPT-2's release have two names each. The sums of their parameters are those of the released files.
 TEST(test_released_sizes) {
     static const struct {
-        const char *name, *millions;
+        const char *names[2];
         int64_t parameters;
-    } released[] = {{"d12", "124M", 124439808},
-                    {"d24", "350M", 354823168},
-                    {"d36", "774M", 774030080},
-                    {"d48", "1558M", 1557611200}};
-    FOR_EACH(i, released) {
-        CHECK(t, parameters_of(released[i].name) == released[i].parameters, "%s has %lld parameters", released[i].name,
-              (long long)parameters_of(released[i].name));
-        CHECK(t, parameters_of(released[i].millions) == released[i].parameters, "%s has %lld parameters",
-              released[i].millions, (long long)parameters_of(released[i].millions));
+    } released[] = {{{"d12", "124M"}, 124439808},
+                    {{"d24", "350M"}, 354823168},
+                    {{"d36", "774M"}, 774030080},
+                    {{"d48", "1558M"}, 1557611200}};
+    for (int i = 0; i < 8; i++) {
+        const char *name = released[i / 2].names[i % 2];
+        int64_t parameters = parameters_of(name);
+        CHECK(t, parameters == released[i / 2].parameters, "%s has %lld parameters", name, (long long)parameters);
     }
-    static const char *const none[] = {"",     "d13",         "12",         "124m",   "124M ",
-                                       "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"};
+    static const char *const none[] = {"", "d13", "12", "124m", "124M ", "gpt2"};
     FOR_EACH(i, none) { CHECK(t, model_find_size(none[i]) == NULL, "'%s' names a new model", none[i]); }
 }
 

@@ -13,11 +13,12 @@
 #include <string.h>
 #include <sys/types.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
 #endif
+
+#include "llmc/base/utils.h"
 
 #define PROCESS_OUTPUT_BYTES 16384
 
@@ -30,16 +31,9 @@ typedef struct {
 typedef struct {
     pid_t pid;
     bool ended;
-    int status;      // as exit() has it; 128 + signal, as a shell says it
-    double end_time; // seconds of process_now
+    int status; // as exit() has it; 128 + signal, as a shell says it
     ProcessOutput out, err;
 } Process;
-
-static inline double process_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // Starts a program (argv[0], looked up in PATH, NULL at the end) with an empty standard input.
 static inline void process_start(Process *p, const char *const *argv) {
@@ -88,7 +82,6 @@ static inline void process_look(Process *p) {
     int status;
     if (!p->ended && waitpid(p->pid, &status, WNOHANG) == p->pid) {
         p->ended = true;
-        p->end_time = process_now();
         p->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     }
     process_read(&p->out);
@@ -99,11 +92,11 @@ static inline void process_pause(void) { poll(NULL, 0, 5); }
 
 // Waits until a process has written this on its standard output; false when it ended before, or after some seconds.
 static inline bool process_wait_text(Process *p, const char *text, double seconds) {
-    for (double deadline = process_now() + seconds;;) {
+    for (double deadline = seconds_now() + seconds;;) {
         bool ended = p->ended;
         process_look(p);
         if (strstr(p->out.text, text) != NULL) { return true; }
-        if (ended || process_now() > deadline) { return false; }
+        if (ended || seconds_now() > deadline) { return false; }
         process_pause();
     }
 }
@@ -114,7 +107,7 @@ static inline void process_signal(Process *p, int number) {
 
 // Waits until all have ended. After some seconds those that have not are killed, and the answer is false.
 static inline bool process_wait_all(Process *p, int count, double seconds) {
-    double deadline = process_now() + seconds;
+    double deadline = seconds_now() + seconds;
     bool killed = false;
     for (;;) {
         int alive = 0;
@@ -123,7 +116,7 @@ static inline bool process_wait_all(Process *p, int count, double seconds) {
             alive += !p[i].ended;
         }
         if (alive == 0) { break; }
-        if (!killed && process_now() > deadline) {
+        if (!killed && seconds_now() > deadline) {
             for (int i = 0; i < count; i++) { process_signal(&p[i], SIGKILL); }
             killed = true;
         }

@@ -113,14 +113,11 @@ TEST(test_sound) {
         double value;
         bool sound;
     } cases[] = {{0, 0, 0.0, true},
-                 {5, 15, -1e-308, true},
                  {(uint64_t)LARGEST_WHOLE - 40, 0, 1e100, true},
                  {1000, 0, 2e100, false},
-                 {1000, 0, (double)NAN, false},
                  {1000, 0, HUGE_VAL, false},
                  {(uint64_t)LARGEST_WHOLE + 1, 0, 1.0, false},
                  {1000, 16, 1.0, false},
-                 {1000, -1, 1.0, false},
                  {1000, INT64_MIN, 1.0, false}};
     FOR_EACH(i, cases) {
         OutlierDetector d = filled(3.0);

@@ -25,20 +25,6 @@ TEST(test_names) {
     CHECK(t, strcmp(choices, spec->value) == 0, "--schedule accepts %s", spec->value);
 }
 
-// The summary of a run says where its rate ends.
-TEST(test_text) {
-    const struct {
-        Schedule schedule;
-        const char *text;
-    } cases[] = {{make(SCHEDULE_COSINE, 100, 1000, 0.1f), "0.0003, cosine to 3e-05 after 100 steps of warm-up"},
-                 {make(SCHEDULE_LINEAR, 0, 1000, 0.0f), "0.0003, linear to 0"},
-                 {make(SCHEDULE_CONSTANT, 2, 1000, 1.0f), "0.0003, constant after 2 steps of warm-up"}};
-    FOR_EACH(i, cases) {
-        ShortText text = schedule_text(&cases[i].schedule);
-        CHECK(t, strcmp(text.text, cases[i].text) == 0, "'%s', expected '%s'", text.text, cases[i].text);
-    }
-}
-
 // The rate of a step, as a fraction of the peak.
 TEST(test_known_steps) {
     const Schedule cosine = make(SCHEDULE_COSINE, 20, 120, 0.1f), wsd = make(SCHEDULE_WSD, 5, 100, 0.2f);
