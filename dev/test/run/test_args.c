@@ -142,6 +142,7 @@ TEST(test_refusals) {
         {ON_BOTH, "-i x -o d -nm 2", "--keep-major (-nm): needs --keep (-nk) other than 0"},
         {ON_BOTH, "-i x -h 1 -v 0", "--hellaswag (-h): needs --val-every (-v) other than 0 or --steps 0"},
         {ON_GPU_ONLY, "-i x -pi tcp -pn 2", "--nccl-init tcp: needs --server-ip (-ps)"},
+        {ON_GPU_ONLY, "-i x --deterministic 0 --attention own", "--deterministic 0: needs no --attention own"},
         {ON_GPU_ONLY, "-i x -r 1 --gpu-memory 8", "--gpu-memory: needs --auto or --plan or --recompute -1"},
         // what contradicts itself
         {ON_BOTH, "",
