@@ -3,8 +3,7 @@
 //
 //   byte 0   who reads: see Reader
 //   byte 1   flags: the run has a token; the other end knows it; this process is rank 1 and not 0; the kind of
-//   exchange;
-//            a caller has gone
+//            exchange; a caller has gone
 //   then     what is said
 //
 // A token cannot be guessed, so the target puts the right half into a greeting or an answer, if the flag says so.

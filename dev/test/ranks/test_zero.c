@@ -207,9 +207,9 @@ static void check_lengths(Test *t, const ZeroLayout *z) {
     for (int stage = 0; stage <= 3; stage++) {
         int cut = R == 1 ? 0 : stage;
         int64_t state = cut >= 1 ? part : whole;
-        ZeroLengths n = zero_lengths(z, stage),
-                    want = {cut >= 3 ? part : whole, cut >= 2 ? part : whole, state, state, state,
-                            cut >= 3 ? slots : 0,    cut >= 2 ? slots : 0};
+        ZeroLengths n = zero_lengths(z, stage), want = {.m = state, .v = state, .master = state};
+        want.params = cut >= 3 ? part : whole, want.grads = cut >= 2 ? part : whole;
+        want.param_slots = cut >= 3 ? slots : 0, want.grad_slots = cut >= 2 ? slots : 0;
         CHECK(t, zero_effective_stage(stage, R) == cut && memcmp(&n, &want, sizeof(n)) == 0, "stage %d of %d ranks",
               stage, R);
     }

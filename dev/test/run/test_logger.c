@@ -72,7 +72,10 @@ TEST(test_log_every) {
         int stay = 0, shown = 0;
         Logger logger = open_logger(t, NULL, 0, 8, terminal != 0);
         logger.show_every = 3;
-        for (StepInfo info = example; (info.step = shown) < 8; shown++) { OK(t, logger_step(&logger, &info, &error)); }
+        for (StepInfo info = example; shown < 8; shown++) {
+            info.step = shown;
+            OK(t, logger_step(&logger, &info, &error));
+        }
         const char *text = close_logger(&logger);
         for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) { stay++; }
         CHECK(t, stay == 3 && strstr(text, "step    6/8 | loss 7.123456 | norm") != NULL, "%d: %s", terminal, text);
