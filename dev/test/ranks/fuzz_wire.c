@@ -15,6 +15,8 @@
 typedef enum { READER_JOIN, READER_ANSWER, READER_TALK, READER_WATCH, READER_TEXT, NUM_READERS } Reader;
 enum { FLAG_TOKEN = 1, FLAG_KNOWS = 2, FLAG_ONE = 4, FLAG_TEXTS = 8, FLAG_FACTS = 16, FLAG_GONE = 32, RANKS = 4 };
 
+#define FACTS "model\0d12\0--seq-len\0"
+
 static void require_text(const char *text, size_t size) {
     require(memchr(text, '\0', size) != NULL && text[0] != '\0');
 }
@@ -61,8 +63,7 @@ static void read_answer(Start *s, int fd, bool belongs) {
 
 // What the exchanges make of what has come.
 static void use_result(Comm *comm, const Text *brought, int flags) {
-    static const char facts[] = "model\0d12\0--seq-len\0"
-                                "64";                                                        // with its zero
+    static const char facts[] = FACTS "64";                                                  // with its zero
     Text all = {(char *)malloc(brought->used + 1), brought->used, brought->used + 1, false}; // no byte more
     memcpy(all.data, brought->data, brought->used + 1);
     bool ok = true;
@@ -180,11 +181,11 @@ static void begin(uint8_t *buffer, Reader reader, int flags) {
     buffer[0] = (uint8_t)reader, buffer[1] = (uint8_t)flags;
 }
 
-static size_t put_join(uint8_t *buffer, int flags, int rank, int num_ranks, int protocol) {
+static size_t put_join(uint8_t *buffer, int flags, int rank, int protocol) {
     StarJoin join;
     begin(buffer, READER_JOIN, flags);
     memset(&join, 0, sizeof(join));
-    join.protocol = protocol, join.rank = rank, join.num_ranks = num_ranks, join.who = comm_who_am_i("there");
+    join.protocol = protocol, join.rank = rank, join.num_ranks = RANKS, join.who = comm_who_am_i("there");
     return put(buffer, 2, &join, sizeof(join));
 }
 
@@ -219,32 +220,27 @@ static size_t put_text(uint8_t *buffer, const char *text, size_t bytes) {
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const char contact[] = "token 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\nport 29500\n"
                                   "addresses 192.0.2.1 2001:db8::1\n";
-    static const char facts[] = "model\0d12\0--seq-len\0"
-                                "32";
+    static const char facts[] = FACTS "32";
     const int knows = FLAG_TOKEN | FLAG_KNOWS;
     CommWho names[RANKS];
     (void)capacity; // all of them are small
     for (int i = 0; i < RANKS; i++) { names[i] = comm_who_am_i(i < 2 ? "here" : "there"); }
     switch (which) {
-    case 0: return put_join(buffer, knows, 1, RANKS, STAR_PROTOCOL);
-    case 1: return put_join(buffer, FLAG_KNOWS, 1, RANKS, STAR_PROTOCOL);
-    case 2: return put_join(buffer, FLAG_TOKEN, 1, RANKS, STAR_PROTOCOL);
-    case 3: return put_join(buffer, knows, 2, RANKS + 1, STAR_PROTOCOL);
-    case 4: return put_join(buffer, knows, 3, RANKS, STAR_PROTOCOL + 1);
-    case 5: return put_message(buffer, READER_ANSWER, knows, TALK_RESULT, names, sizeof(names[0]));
-    case 6: return put_message(buffer, READER_ANSWER, knows, TALK_FAILURE, "not you", 7);
-    case 7: return put_message(buffer, READER_ANSWER, FLAG_TOKEN, TALK_RESULT, names, sizeof(names[0]));
-    case 8: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_RESULT, names, sizeof(names));
-    case 9: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0disk full\0\0", 13);
-    case 10: return put_message(buffer, READER_TALK, FLAG_ONE | FLAG_FACTS, TALK_RESULT, facts, sizeof(facts));
-    case 11: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_FAILURE, "it failed", 9);
-    case 12: return put_beats(buffer, FLAG_ONE, BEAT_END);
-    case 13: return put_beats(buffer, 0, BEAT_GOODBYE);
-    case 14: return put_text(buffer, contact, sizeof(contact) - 1);
-    case 15: return put_text(buffer, contact + 6, TOKEN_DIGITS);
-    case 16: return put_text(buffer, "[2001:db8::1]:29500", 19);
-    case 17: return put_join(buffer, knows | FLAG_GONE, 1, RANKS, STAR_PROTOCOL);
-    case 18: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
+    case 0: return put_join(buffer, knows, 1, STAR_PROTOCOL);
+    case 1: return put_join(buffer, FLAG_KNOWS, 1, STAR_PROTOCOL);
+    case 2: return put_join(buffer, knows, 3, STAR_PROTOCOL + 1);
+    case 3: return put_message(buffer, READER_ANSWER, knows, TALK_RESULT, names, sizeof(names[0]));
+    case 4: return put_message(buffer, READER_ANSWER, knows, TALK_FAILURE, "not you", 7);
+    case 5: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_RESULT, names, sizeof(names));
+    case 6: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0disk full\0\0", 13);
+    case 7: return put_message(buffer, READER_TALK, FLAG_ONE | FLAG_FACTS, TALK_RESULT, facts, sizeof(facts));
+    case 8: return put_beats(buffer, FLAG_ONE, BEAT_END);
+    case 9: return put_beats(buffer, 0, BEAT_GOODBYE);
+    case 10: return put_text(buffer, contact, sizeof(contact) - 1);
+    case 11: return put_text(buffer, contact + 6, TOKEN_DIGITS);
+    case 12: return put_text(buffer, "[2001:db8::1]:29500", 19);
+    case 13: return put_join(buffer, knows | FLAG_GONE, 1, STAR_PROTOCOL);
+    case 14: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
     default: return 0;
     }
 }
