@@ -6,14 +6,13 @@ cd "$(dirname "$0")/.." || exit 1
 . dev/find_libraries.sh
 
 # What a command of the table prints was found. $scratch/notes: what else there is to say.
-version() { "$1" --version 2>/dev/null | head -n 1; }
 compilers() { # LANGUAGE FLAG COMPILER...: those that build a program with this flag
     language=$1 flag=$2
     shift 2
     for compiler; do ! builds "$language" "$empty" "$compiler" "$flag" || printf '%s ' "$compiler"; done
 }
-library() { # NAME HOME
-    find_library "$1" "$2" && readlink -f "$library"
+library() { # NAME HEADER FILE HOME
+    find_library "$@" && readlink -f "$library"
     [ -z "$reasons" ] || echo "not taken:$reasons" >"$scratch/notes"
 }
 gpu() { # one that runs the trainer; else a note of what nvidia-smi says
@@ -34,20 +33,17 @@ while IFS='|' read name needed_by command purpose get; do # without -r: \ joins 
     [ -n "$found" ] || lacks="$lacks$needed_by:$name "
 done <<'END'
 compiler|train_gpt2|compilers c -O0 gcc clang cc|gcc or clang builds everything|apt-get install gcc libc6-dev
-make|train_gpt2|version make|GNU make 3.81 or later|apt-get install make
 OpenMP|optional|[ -z "$(print_openmp)" ] \|\| echo $cc|all cores instead of one|for clang: libomp-dev, libomp (brew)
-clang|optional|version clang|scripts/test.sh --all; make fuzz FUZZ_SECONDS=...|apt-get install clang
 nvcc|train_gpt2cu|echo "$nvcc"|CUDA 12 or later; CUDA_HOME=/folder|https://developer.nvidia.com/cuda-downloads
-cuBLASLt|train_gpt2cu|library cuBLASLt ""|matrix multiplies|comes with the CUDA toolkit
-NCCL|optional|library NCCL "${NCCL_HOME:-}"|several GPUs; NCCL_HOME=/folder|libnccl2, https://developer.nvidia.com/nccl
-cuDNN|optional|library cuDNN "${CUDNN_HOME:-}"|version 9: attention in bf16; CUDNN_HOME=/folder|\
+cuBLASLt|train_gpt2cu|library cuBLASLt cublasLt.h libcublasLt.so.$major ""|matrix multiplies|comes with the CUDA toolkit
+NCCL|optional|library NCCL nccl.h libnccl.so.2 "${NCCL_HOME:-}"|several GPUs; NCCL_HOME|https://developer.nvidia.com/nccl
+cuDNN|optional|library cuDNN cudnn.h libcudnn.so.9 "${CUDNN_HOME:-}"|9, attention in bf16; CUDNN_HOME|\
 cudnn9-cuda-12 (or 13), https://developer.nvidia.com/cudnn
-NVRTC|optional|library NVRTC ""|of nvcc's CUDA release: cuDNN has no attention without it|comes with the CUDA toolkit
+NVRTC|optional|library NVRTC "" libnvrtc.so.$major ""|cuDNN has no attention without it|comes with the CUDA toolkit
 MPI|optional|print_mpi \| sed -n "s/^MPI_LIBS+=-L//p"|starts ranks; MPI_HOME=/folder|openmpi-bin, libopenmpi-dev
 GPU|train_gpt2cu|gpu|to run it: compute capability 8.0 (Ampere) or later, and its driver|https://www.nvidia.com/drivers
 Linux|train_gpt2emu|uname -sm \| grep -E "^Linux (x86_64\|aarch64)"|the emulator of dev/emu|another machine
 g++/clang|train_gpt2emu|compilers c++ -std=c++17 g++ clang++|C++17 for the emulator|apt-get install g++
-gdb|optional|version gdb|steps through kernels (CONTRIBUTING.md)|apt-get install gdb
 END
 echo
 for program in train_gpt2 train_gpt2cu train_gpt2emu; do

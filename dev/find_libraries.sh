@@ -24,7 +24,7 @@ list_places() {
     for folder in $all $system/usr/local $(python3 -c 'import glob, sys
 print(*(name for path in sys.path if path for name in sorted(glob.glob(path + "/nvidia/*"))), sep=":")' 2>/dev/null); do
         folder=${folder%/}
-        case $folder in */include | */lib | */lib64) folder=${folder%/*} ;; *" "*) continue ;; esac
+        case $folder in *" "*) continue ;; */include | */lib | */lib64) folder=${folder%/*} ;; esac
         [ ! -d "$folder" ] || places="$places $folder"
     done
 }
@@ -32,15 +32,6 @@ print(*(name for path in sys.path if path for name in sorted(glob.glob(path + "/
 # Debian names folders after the machine, and CUDA's targets/ too, where a server's ARM is sbsa.
 include_folders="include include/$machine-linux-gnu targets/$machine-linux/include targets/sbsa-linux/include"
 library_folders="lib64 lib lib/$machine-linux-gnu targets/$machine-linux/lib targets/sbsa-linux/lib"
-
-describe() { # NAME: a library's header and its file
-    name=$1 header="" file=libnvrtc.so.$major
-    case $1 in
-        cuBLASLt) header=cublasLt.h file=libcublasLt.so.$major ;;
-        NCCL) header=nccl.h file=libnccl.so.2 ;;
-        cuDNN) header=cudnn.h file=libcudnn.so.9 ;;
-    esac
-}
 
 # ---- The search ----
 builds() { # LANGUAGE SOURCE COMPILER FLAG...: true if it makes $scratch/program of the source, libraries included
@@ -81,11 +72,10 @@ fits() { # PLACE: sets library and include, its header, if the place has both an
     return 1
 }
 
-find_library() { # NAME HOME: sets library and include, and reasons; library to nothing if none fits
+find_library() { # NAME HEADER FILE HOME: sets library and include, and reasons; library to nothing if none fits
     local place
-    describe "$1"
-    reasons="" library=""
-    for place in ${2:-$places}; do ! fits "${place%/}" || return 0; done
+    name=$1 header=$2 file=$3 reasons="" library=""
+    for place in ${4:-$places}; do ! fits "${place%/}" || return 0; done
     return 1
 }
 
@@ -122,28 +112,29 @@ take() { # what was found goes into the program
     words CUDA_LIBS "-L${library%/*}" -Xlinker -rpath -Xlinker "${library%/*}" "-l:${library##*/}"
 }
 
-# optional NAME VARIABLE WITHOUT: takes a library, unless the user skips it. Refuses to go without what was asked for.
+# optional NAME VARIABLE HEADER FILE WITHOUT: takes a library, unless the user skips it. Refuses to go without what was
+# asked for.
 optional() {
     local home wish
     eval "home=\${$2_HOME:-} wish=\${$2:-}"
     library=""
     if [ "$wish" = 0 ]; then
         return
-    elif find_library "$1" "$home"; then
+    elif find_library "$1" "$3" "$4" "$home"; then
         words CUDA_FLAGS "-DUSE_$2"
         take
     elif [ -n "$home$wish" ]; then
-        refuse "No $1 ${home:+in $2_HOME=$home }that $cxx builds with$reasons: expected include/$header and $file in \
-lib or lib64; \`make doctor\` says how to get it. $2=0 leaves it out"
+        refuse "No $1 ${home:+in $2_HOME=$home }that $cxx builds with$reasons: expected include/$3 and $4 in lib or \
+lib64; \`make doctor\` says how to get it. $2=0 leaves it out"
     else
-        note "No $1 here$reasons: $3; \`make doctor\` says how to get it. $2=0 silences this"
+        note "No $1 here$reasons: $5; \`make doctor\` says how to get it. $2=0 silences this"
     fi
 }
 
 # cuDNN opens NVRTC by its name, and searches neither our rpath nor CUDA's folder. So the program loads both of NVRTC's
 # libraries at its start, and cuDNN gets these.
 take_nvrtc() {
-    find_library NVRTC "" || { note "No NVRTC for CUDA $major here: cuDNN needs it when the program runs" && return; }
+    find_library NVRTC "" "libnvrtc.so.$major" "" || { note "No NVRTC for CUDA $major here, which cuDNN needs" && return; }
     words CUDA_LIBS -Xlinker --no-as-needed
     for library in "$library" "${library%/*}/libnvrtc-builtins.so.$major."*; do [ ! -f "$library" ] || take; done
 }
@@ -169,13 +160,13 @@ print_cuda() {
     find_nvcc || refuse "$problem"
     list_places
     printf '%s\n' "CUDA_RELEASE=$release" "NVCC=$nvcc"
-    optional NCCL NCCL "building for one GPU"
+    optional NCCL NCCL nccl.h libnccl.so.2 "building for one GPU"
     if [ "${PRECISION:-}" != FP32 ]; then # cuDNN has no attention in fp32
-        optional cuDNN CUDNN "attention by our own kernels"
+        optional cuDNN CUDNN cudnn.h libcudnn.so.9 "attention by our own kernels"
         [ -z "$library" ] || take_nvrtc
     fi
-    find_library cuBLASLt "" || refuse "No cuBLASLt that fits CUDA $release$reasons: expected include/$header and \
-$file in lib or lib64 (Debian/Ubuntu: apt-get install libcublas-dev-${release%.*}-${release#*.})"
+    find_library cuBLASLt cublasLt.h "libcublasLt.so.$major" "" || refuse "No cuBLASLt that fits CUDA \
+$release$reasons: expected include/$header and $file in lib or lib64 (Debian/Ubuntu: libcublas-dev-${release%.*}-${release#*.})"
     take
     choose_archs
 }
