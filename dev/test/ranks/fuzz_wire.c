@@ -241,6 +241,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     case 12: return put_text(buffer, "[2001:db8::1]:29500", 19);
     case 13: return put_join(buffer, knows | FLAG_GONE, 1, STAR_PROTOCOL);
     case 14: return put_message(buffer, READER_TALK, FLAG_TEXTS, TALK_MINE, "\0\0\0", RANKS);
+    case 15: return put_message(buffer, READER_TALK, FLAG_ONE, TALK_MINE, names, sizeof(names)); // not to rank 1
     default: return 0;
     }
 }
