@@ -36,7 +36,7 @@ compiler|train_gpt2|compilers c -O0 gcc clang cc|gcc or clang builds everything|
 OpenMP|optional|[ -z "$(print_openmp)" ] \|\| echo $cc|all cores instead of one|for clang: libomp-dev, libomp (brew)
 nvcc|train_gpt2cu|echo "$nvcc"|CUDA 12 or later; CUDA_HOME=/folder|https://developer.nvidia.com/cuda-downloads
 cuBLASLt|train_gpt2cu|library cuBLASLt cublasLt.h libcublasLt.so.$major ""|matrix multiplies|comes with the CUDA toolkit
-NCCL|optional|library NCCL nccl.h libnccl.so.2 "${NCCL_HOME:-}"|several GPUs; NCCL_HOME|https://developer.nvidia.com/nccl
+NCCL|optional|library NCCL nccl.h libnccl.so.2 "${NCCL_HOME:-}"|many GPUs; NCCL_HOME|https://developer.nvidia.com/nccl
 cuDNN|optional|library cuDNN cudnn.h libcudnn.so.9 "${CUDNN_HOME:-}"|9, attention in bf16; CUDNN_HOME|\
 cudnn9-cuda-12 (or 13), https://developer.nvidia.com/cudnn
 NVRTC|optional|library NVRTC "" libnvrtc.so.$major ""|cuDNN has no attention without it|comes with the CUDA toolkit

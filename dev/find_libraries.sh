@@ -134,7 +134,7 @@ lib64; \`make doctor\` says how to get it. $2=0 leaves it out"
 # cuDNN opens NVRTC by its name, and searches neither our rpath nor CUDA's folder. So the program loads both of NVRTC's
 # libraries at its start, and cuDNN gets these.
 take_nvrtc() {
-    find_library NVRTC "" "libnvrtc.so.$major" "" || { note "No NVRTC for CUDA $major here, which cuDNN needs" && return; }
+    find_library NVRTC "" "libnvrtc.so.$major" "" || { note "No NVRTC of CUDA $major, which cuDNN needs" && return; }
     words CUDA_LIBS -Xlinker --no-as-needed
     for library in "$library" "${library%/*}/libnvrtc-builtins.so.$major."*; do [ ! -f "$library" ] || take; done
 }
@@ -166,7 +166,7 @@ print_cuda() {
         [ -z "$library" ] || take_nvrtc
     fi
     find_library cuBLASLt cublasLt.h "libcublasLt.so.$major" "" || refuse "No cuBLASLt that fits CUDA \
-$release$reasons: expected include/$header and $file in lib or lib64 (Debian/Ubuntu: libcublas-dev-${release%.*}-${release#*.})"
+$release$reasons: expected include/$header and $file in lib or lib64 (apt: libcublas-dev-${release%.*}-${release#*.})"
     take
     choose_archs
 }

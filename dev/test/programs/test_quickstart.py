@@ -77,20 +77,17 @@ def test_no_compiler(programs, says, asked):
     """apt-get is asked for exactly what is missing, where that is possible."""
     write("asked", "")
     result = quickstart(path=stand_ins(programs, only=[name for name in SYSTEM if name not in programs]))
-    assert result.returncode == 1 and says + MISSING in result.stdout, result
+    assert result.returncode == 1 and says + MISSING in result.stdout and text_of(ASKED) == asked, result
     assert result.stdout.endswith("    apt-get update && apt-get install gcc libc6-dev make\n"), result
-    assert text_of(ASKED) == asked
 
 
 def finished_run(result, folder):
     """Checks what a finished run says and leaves."""
     assert result.returncode == 0, (result.returncode, result.stdout[-3000:], result.stderr[-3000:])
     before, after = map(float, re.search(r"Validation loss: (\S+) before, (\S+) after", result.stdout).groups())
-    assert abs(before - 5.55) <= 0.2, before  # ln(257): it knows nothing
-    assert after <= before - 1.0, (before, after)
+    assert abs(before - 5.55) <= 0.2 and after <= before - 1.0, (before, after)  # ln(257): it knew nothing
     curve = re.findall(r"^    step +(\d+)  loss ([\d.]+)  (#+)$", result.stdout, re.M)
     assert len(curve) == 12 and all(abs(len(bar) - 8 * float(loss)) < 1.01 for _, loss, bar in curve), curve
-    assert float(curve[-1][1]) < float(curve[0][1]) and f" {curve[-1][0]} steps of " in result.stdout, curve
     assert "dev/plot.py" in result.stdout or os.path.exists(os.path.join(COPY, folder, "loss.png")), result.stdout
     for wanted in ("main.log", "speed.log", "run.jsonl"):
         assert os.path.exists(os.path.join(COPY, folder, wanted)) and f"{wanted} (" in result.stdout, wanted

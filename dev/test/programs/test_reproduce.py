@@ -23,12 +23,8 @@ def setup_module():
             shutil.copy(os.path.join(ROOT, name), COPY)
 
 
-def needs(trainer):
-    return pytest.mark.skipif(not os.path.exists(os.path.join(ROOT, os.path.basename(trainer))),
-                              reason=f"no {os.path.basename(trainer)} here (make builds it)")
-
-
-emulated, llama = needs(TRAINER), needs(LLAMA)
+emulated, llama = (pytest.mark.skipif(not os.path.exists(f"{ROOT}/{name}"), reason=f"no {name} (make {name})")
+                   for name in ("train_gpt2emu", "train_llama3emu"))
 
 
 def environment(**changes):
@@ -41,24 +37,21 @@ def script_of(name):
     return os.path.join(COPY, "scripts", f"run_{name}.sh")
 
 
-def folder_of(name):
-    return os.path.join(COPY, f"run_smoke_{name}")
-
-
 def ran(status, script, *arguments, cwd=WORK, **changes):
     """What a script prints that must end with this status."""
     return end(shell.begin(["bash", script, *arguments], environment(**changes), cwd), status)
 
 
-def check_finished(name, out, steps=4):
-    """What a run of so many steps leaves that went through all of a recipe."""
-    folder = folder_of(name)
-    for file in (f"model_{steps:08}.bin", f"state_{steps:08}.bin", "hf/model.safetensors", "hf/config.json"):
+def check_finished(name, out):
+    """What a run leaves that went through all of a recipe. Returns its log."""
+    folder = os.path.join(COPY, f"run_smoke_{name}")
+    for file in ("model_00000004.bin", "state_00000004.bin", "hf/model.safetensors", "hf/config.json"):
         assert os.path.getsize(os.path.join(folder, file)) > 0, file
     assert os.path.exists(os.path.join(folder, "curves.png")) or "plot.py: " in out, out[-1000:]
     log = text_of(os.path.join(folder, "main.log"))
-    losses, scores = (re.findall(rf"^s:{steps} {key}:([\d.]+)$", log, re.M) for key in ("tel", "eval"))
-    assert f": step {steps}: validation loss {losses[0]}, HellaSwag {scores[0]} (" in out.splitlines()[-1], out[-1000:]
+    loss, score = (re.search(rf"^s:4 {key}:([\d.]+)$", log, re.M)[1] for key in ("tel", "eval"))
+    assert f": step 4: validation loss {loss}, HellaSwag {score} (" in out.splitlines()[-1], out[-1000:]
+    return log
 
 
 # ---- The recipes ----
@@ -75,16 +68,15 @@ def test_124M_dies_and_goes_on():
 @pytest.mark.long
 def test_124M_finished_before():
     """Started again, it is validated once more, and what is missing is made."""
-    folder = folder_of("gpt2_124M")
+    folder = os.path.join(COPY, "run_smoke_gpt2_124M")
     if not os.path.exists(os.path.join(folder, "state_00000004.bin")):
         pytest.skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
     os.rename(os.path.join(folder, "hf"), os.path.join(folder, "hf.part"))  # an export that was cut short is no export
     os.remove(os.path.join(folder, "hf.part", "config.json"))
     log = text_of(os.path.join(folder, "main.log"))
     out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY)
-    check_finished("gpt2_124M", out)
+    again = check_finished("gpt2_124M", out)
     assert "has done 4 of 4 steps" in out and "start 2 of" not in out, out
-    again = text_of(os.path.join(folder, "main.log"))
     assert again.startswith(log) and set(again.splitlines()) == set(log.splitlines()), again
 
 
