@@ -1,7 +1,8 @@
 """What the Makefile makes of NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
 built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
-comes of it with the real ones: test_compilers.py. And which revision of the source a program says it is, in a
-repository with a trainer of three lines."""
+comes of it with the real ones: test_compilers.py. Which revision of the source a program says it is, in a repository
+with a trainer of three lines. And the Dockerfile, by which nothing is built here, since few machines may."""
+import fnmatch
 import os
 import re
 import shutil
@@ -11,7 +12,10 @@ import sys
 import pytest
 
 from test_find_libraries import CXX, compiled, cublaslt, cudnn, nccl, nvcc, nvrtc
-from tools import ROOT, path, write
+from tools import ROOT, path, text_of, write
+
+sys.path.insert(0, f"{ROOT}/dev")
+import house  # noqa: E402 (its folder had to be named first)
 
 CUDA, NCCL, MPI, EMPTY, BUILD = (path(name) for name in ("cuda", "nccl", "mpi", "empty", "build"))
 NVCC = os.path.join(CUDA, "bin", "nvcc")
@@ -149,10 +153,8 @@ def test_the_revision():
         return re.findall(r"-o (\S+)", out), call("./train_gpt2").strip()
 
     write(os.path.join(folder, "train_gpt2.c"), SMALL_TRAINER)
-    shutil.copy(os.path.join(ROOT, "Makefile"), folder)
-    os.makedirs(os.path.join(folder, "dev", "test"))
-    shutil.copy(os.path.join(ROOT, "dev", "test", "tests.mk"), os.path.join(folder, "dev", "test"))
-    shutil.copy(os.path.join(ROOT, "dev", "find_libraries.sh"), os.path.join(folder, "dev"))
+    for name in ("Makefile", "dev/test/tests.mk", "dev/find_libraries.sh"):
+        write(os.path.join(folder, name), text_of(name), 0o755)
     linked = ["build/revision.o", "train_gpt2"]
     assert built() == (["build/train_gpt2.o", *linked], "")
     git("init", "-q")
@@ -162,3 +164,27 @@ def test_the_revision():
     assert built() == (linked, git("rev-parse", "HEAD"))
     write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\nx\n")
     assert built() == (linked, git("rev-parse", "HEAD") + "-dirty")
+
+
+# ---- Docker ----
+
+
+def test_dockerfile():
+    """Its packages are some that the scripts install, its targets those of the Makefile. Nothing is built as root."""
+    text = text_of("Dockerfile").replace("\\\n", "")
+    packages = re.search(r"apt-get install -y --no-install-recommends +(.*?) *&&", text)[1].split()
+    assert set(packages) <= set(re.findall(r"[\w+.-]+", text_of("scripts/test.sh"))), packages
+    makefiles = text_of("Makefile") + text_of("dev/test/tests.mk")
+    targets = re.findall(r"^RUN make .* (\w+)$", text, re.M)
+    assert targets == ["all", "test"] and all(re.search(rf"^{name}:", makefiles, re.M) for name in targets), targets
+    assert text.index("useradd ") < text.index("\nUSER ") < text.index("\nRUN make ")
+    assert os.access(os.path.join(ROOT, re.search(r'^CMD \["(\S+)"\]$', text, re.M)[1]), os.X_OK)
+
+
+def test_what_is_copied():
+    """The repository is in the image, and what is built, fetched and trained here is not."""
+    patterns = text_of(".dockerignore").splitlines()[1:]
+    here = ["train_gpt2", "test_llama3emu", ".git/HEAD", "build/x", "run_1/main.log", "dev/data/web/x.bin", "doc/a.tmp"]
+    ignored = [name for name in [*house.tracked(), *here]
+               if any(fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, pattern + "/*") for pattern in patterns)]
+    assert ignored == here, ignored

@@ -1,0 +1,122 @@
+"""The ladders. Of dev/cuda: every version computes what the CPU's function computes, and its row is one of the page. A
+quick run has two versions of a layer, a long run all of them. Of dev/cpu, matrix multiplies: the program checks every
+step, and the chapter has them."""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tools import ROOT, text_of
+
+NAMES = sorted(os.path.basename(path)[:-len(".cu")] for path in glob.glob(os.path.join(ROOT, "dev", "cuda", "*.cu")))
+ROW = r"^\| (\d+) (.+?) +\|(.*)\|$"
+
+
+def ladder(name, *arguments, **environment):
+    """Runs a ladder that make has built."""
+    program = f"build/emu/ladder_{name}"
+    if not os.path.exists(os.path.join(ROOT, program)):
+        pytest.skip(f"no {program} here (make {program})")
+    return subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True,
+                          env=dict(os.environ, **environment))
+
+
+def tables(text):
+    """{layer with its sizes: its rows}"""
+    parts = re.split(r"^\*\*(.*)\.\*\* .*$", text, flags=re.M)
+    return {name: re.findall(ROW, rows, re.M) for name, rows in zip(parts[1::2], parts[2::2])}
+
+
+def test_every_ladder_is_listed():
+    listed = re.search(r"^LADDERS = ((?:.*\\\n)*.*)$", text_of("dev/test/tests.mk"), re.M)[1].replace("\\", "").split()
+    assert sorted(listed) == NAMES
+
+
+def test_chapter():
+    """The rows that chapter 12 shows are rows of the page, with some columns left out."""
+    rows = [row for rows in tables(text_of("dev/cuda/README.md")).values() for row in rows]
+    shown = re.findall(ROW, text_of("doc/12_gpu_kernels.md"), re.M)
+    assert len(shown) >= 5, shown
+    for number, name, cells in shown:
+        assert any((number, name) == row[:2] and are_among(cells, row[2]) for row in rows), (number, name, cells)
+
+
+def are_among(cells, all_cells):
+    """Do these cells stand among all of them, in this order?"""
+    rest = iter(all_cells.replace(" ", "").split("|"))
+    return all(cell in rest for cell in cells.replace(" ", "").split("|"))
+
+
+def test_ends():
+    """The first and the last version of LayerNorm's layers, with the rows of the page, but for the gain."""
+    page, result = tables(text_of("dev/cuda/README.md")), ladder("layernorm", "--ends")
+    assert result.returncode == 0 and result.stderr == "" and tables(result.stdout), result
+    for layer, rows in tables(result.stdout).items():
+        for row, expected in zip(rows, (page[layer][0], page[layer][-1])):
+            without_gain = [(number, version, cells.split("|")[:-1]) for number, version, cells in (row, expected)]
+            assert without_gain[0] == without_gain[1], (layer, rows)
+
+
+@pytest.mark.long
+def test_page():
+    """All versions of all layers: the page is what `make ladder` prints."""
+    check = [sys.executable, os.path.join(ROOT, "dev", "cuda", "table.py"), "--check"]
+    result = subprocess.run(check, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.long
+def test_other_order():
+    """The order of threads changes no result of the first and the last versions. Each program checks its results."""
+    for name in NAMES:
+        result = ladder(name, "--ends", EMU_SCHEDULE="random:7")
+        assert result.returncode == 0 and result.stderr == "", result
+
+
+# ---- Matrix multiplies on the CPU ----
+
+LADDER = os.path.join(ROOT, "build", "ladder")
+
+
+def cpu_ladder(*arguments):
+    environment = dict(os.environ, OMP_NUM_THREADS="2")
+    return subprocess.run([LADDER, *arguments], capture_output=True, text=True, env=environment)
+
+
+def names_of_steps():
+    table = re.search(r"^static const Step steps\[\] = \{\n(.*?)^\};", text_of("dev/cpu/steps.h"), re.M | re.S)[1]
+    return re.findall(r"^    \{\"([^\"]+)\"", table, re.M)
+
+
+built = pytest.mark.skipif(not os.access(LADDER, os.X_OK), reason="no build/ladder (make build/ladder)")
+
+
+@built
+def test_steps():
+    """The plain steps number by number are nowhere else: the unit tests have those with the compiler's vectors."""
+    result = cpu_ladder("--check")
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0 and result.stderr == "" and lines[-1] == "All other steps agree with step 1.", result
+    assert all(re.match(r"skip step \d+ \((bf16|AMX)\): \w", line) for line in lines[:-1]), lines
+
+
+@built
+def test_table_of_steps():
+    """A small problem: each step has its row, with rates or with the reason why it is left out."""
+    result = cpu_ladder("33", "50", "40")
+    rows = re.findall(r"^\| +(\d+) (.*?) +\|(.*)", result.stdout, re.M)
+    assert result.returncode == 0 and result.stderr == "", result
+    assert [(int(number), name) for number, name, _ in rows] == list(enumerate(names_of_steps(), 1)), rows
+    for number, name, cells in rows:
+        rates = re.findall(r"[\d.]+", cells)
+        assert "left out: " in cells or len(rates) == (6 if int(number) <= 5 else 3), (name, cells)
+        assert "left out: " in cells or all(float(rate) > 0 for rate in rates[1::3]), (name, cells)
+
+
+def test_chapter_of_steps():
+    """The chapter's table has the steps of the program."""
+    rows = re.findall(r"^\| +(\d+) (.*?) +\|", text_of("doc/04_matmul_cpu.md"), re.M)
+    assert [(int(number), name) for number, name in rows] == list(enumerate(names_of_steps(), 1)), rows
