@@ -88,7 +88,7 @@ names_in() { printf '%s\n' "${@:2}" | sed "s#.*/##; s#\.[^.]*\$##; s#^#$1#" | pa
 
 choose_builds() {
     local emulated="train_gpt2emu train_llama3emu test_llama3emu @emu/gpu_tests"
-    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features kind
+    local units="train_gpt2 @unit_tests @test_trainer @test_llama3 @test_comm" fuzzers features
     local sanitizer="CC=$CC CXX=$CXX" fp32="CXX=$CXX" cpu=(dev/exercises/*/chapter.c) gpu=(dev/exercises/*/chapter.cu)
     fuzzers=$(names_in @ dev/test/*/fuzz_*.c)
     features="@emu/book $(names_in @emu/ dev/test/emu/emu_*.cu)"
@@ -101,9 +101,7 @@ choose_builds() {
     fi
     ! links clang -fsanitize=address || sanitizer="CC=clang CXX=clang++"
     ! have clang++ || fp32="CXX=clang++"
-    for kind in chapter solved; do # each as its reader builds it
-        features+=" $(names_in "@${kind}_" "${cpu[@]%/*}") $(names_in "@emu/${kind}_" "${gpu[@]%/*}")"
-    done
+    features+=" $(names_in @chapter_ "${cpu[@]%/*}") $(names_in @emu/chapter_ "${gpu[@]%/*}")"
     features+=" $(names_in @emu/ladder_ dev/cuda/*.cu) test_gpt2 @ladder"
     add_build build "" "$emulated $features train_llama3 tokenize $units"
     add_build build/sanitize "SANITIZE=1 $sanitizer" "$units $fuzzers"

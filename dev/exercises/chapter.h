@@ -16,11 +16,7 @@
 #include "llmc/base/rand.h"
 #include "llmc/base/utils.h"
 
-#ifdef SOLUTIONS // a chapter includes one of its two files
-#define ANSWERS "solutions.h"
-#else
-#define ANSWERS "exercises.h"
-#endif
+#define ANSWERS "exercises.h" // a chapter includes this; one_program.sh has the solutions, too
 
 // Fills x with n numbers of the normal distribution. Each stream of a chapter has numbers of its own.
 static inline void random_floats(float *x, int n, uint64_t chapter, uint64_t stream) {

@@ -81,22 +81,13 @@ chapter-%:
 chapters: ## the worked examples and the exercises of the chapters in doc/; make chapter-3: of one chapter
 	$(call run_chapters,$(CHAPTERS))
 
-# In solved_ our solutions stand in for the reader's.
-$(BUILD)/solved_%: COMPILE += -DSOLUTIONS
-$(BUILD)/emu/solved_%: COMPILE_EMU += -DSOLUTIONS
 $(BUILD)/chapter_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
-	$(build_test)
-
-$(BUILD)/solved_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
 	$(build_test)
 
 $(BUILD)/emu/chapter_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
-$(BUILD)/emu/solved_%: dev/exercises/%/chapter.cu $(ORACLE) $(BUILD)/emu.ready
-	$(build_emu)
-
-# All of them in one program, for test_book.py.
+# All of them in one program, as they are and with our solutions in the reader's place, for test_book.py.
 $(BUILD)/book.cu: dev/exercises/one_program.sh $(wildcard dev/exercises/*/*)
 	dev/exercises/one_program.sh >$@
 
@@ -165,7 +156,7 @@ $(BUILD)/ladder: dev/cpu/ladder.c $(BUILD)/ladder_scalar.o $(BUILD)/flags
 # --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
 COMPILE_ORACLE = $(CCACHE) $(CC) -std=gnu11 -Wall -Wextra -O1 $(ARCH) -Wno-unknown-pragmas -I.
 
-ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter% $(BUILD)/solved_%,$(MAKECMDGOALS)),)
+ifneq ($(CUDA_GOALS)$(EMU_GOALS)$(filter $(BUILD)/chapter%,$(MAKECMDGOALS)),)
   RECORD := $(call record,flags.oracle,$(COMPILE_ORACLE))
 endif
 
@@ -186,7 +177,7 @@ $(BUILD)/cuda/ladder_%: dev/cuda/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 # These count what kernels do.
-METERED = ladder_% chapter_% solved_% book emu_meter
+METERED = ladder_% chapter_% book emu_meter
 $(METERED:%=$(BUILD)/emu/%): COMPILE_EMU += --meter
 
 # In a quick run optimising these would take longer than it saves.
