@@ -57,12 +57,11 @@ def pytest_addoption(parser):
 
 def temporary_base():
     """Memory, where there is enough that may hold programs: to flush the tests' thousand files takes a disk minutes."""
-    try:
-        memory = os.statvfs("/dev/shm")
-    except OSError:
+    if not os.access("/dev/shm", os.W_OK):
         return None
+    memory = os.statvfs("/dev/shm")
     fits = memory.f_bavail * memory.f_frsize >= 8 << 30 and not memory.f_flag & os.ST_NOEXEC
-    return "/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else None
+    return "/dev/shm" if fits else None
 
 
 def pytest_configure(config):

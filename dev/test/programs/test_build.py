@@ -76,15 +76,6 @@ echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now
     assert has_mpi(emulated) and f" -Wl,-rpath,{MPI}/lib " in emulated, emulated
 
 
-def test_emulated_programs_have_nccl():
-    """The emulator's, whatever NCCL_HOME says."""
-    for arguments, there in ((("MPI=0", ), True), (("MPI=0", f"NCCL_HOME={EMPTY}"), True), (("NCCL=0", ), False)):
-        line = compile_line(*arguments, program="train_gpt2emu")
-        assert ("-DUSE_NCCL" in line) == there and "-lnccl" not in line, line
-        assert "-DUSE_CUDNN" in line and "-lcudnn" not in line, line
-        assert has_mpi(line) == ("MPI=0" not in arguments and shutil.which("mpicc") is not None), line
-
-
 @pytest.mark.parametrize("word, says", (
     ("NCCL=yes", "expected 0 (build without) or 1 (refuse to build without)"),
     (f"MPI_HOME={EMPTY}", f"No MPI in MPI_HOME={EMPTY} that ")))

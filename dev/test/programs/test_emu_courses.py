@@ -1,12 +1,11 @@
-"""Programs as courses hand them out, in dev/test/emu/courses: emucc builds them, their results are right in two orders
-of blocks and threads, and nvcc accepts them. Programs that need more than the emulator has end in one line."""
+"""Programs as courses hand them out, in dev/test/emu/courses: emucc builds them, and their results are right in two
+orders of blocks and threads. Programs that need more than the emulator has end in one line."""
 import glob
 import os
 import subprocess
 
 import pytest
 
-from test_compilers import NVCC
 from tools import ROOT, path, write
 
 COURSES = os.path.join(ROOT, "dev", "test", "emu", "courses")
@@ -28,15 +27,6 @@ def test_course(name):
     for order in ("forward", "random:1"):
         result = subprocess.run([program], capture_output=True, text=True, env=dict(os.environ, EMU_SCHEDULE=order))
         assert (result.returncode, result.stderr, result.stdout.splitlines()[-1:]) == (0, "", ["ok"]), result.stdout
-
-
-@pytest.mark.long
-@pytest.mark.skipif(NVCC is None, reason="no nvcc here")
-@pytest.mark.parametrize("name", NAMES)
-def test_nvcc_accepts(name):
-    command = [NVCC, "-arch=sm_80", "--extended-lambda", "-c", f"{COURSES}/{name}.cu", "-o", path(f"{name}.o")]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
 
 
 @pytest.mark.parametrize("text, line", [

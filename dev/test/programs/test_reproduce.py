@@ -105,13 +105,18 @@ def test_llama(name, tokenizer, grid):
 # ---- The plan ----
 
 
+def planned(name, *arguments, **changes):
+    """The plan of a recipe, and the words behind mpirun."""
+    out = ran(0, script_of(name), *arguments, SMOKE=None, PLAN="1", OUT_DIR="run_plan", **changes)
+    plan, command = out.partition("\nmpirun ")[::2]
+    return plan, shlex.split(command.replace("\\\n", ""))
+
+
 @emulated
 def test_plan_only():
     """The plan, and the command as it would be started; nothing is fetched or trained."""
-    out = ran(0, script_of("gpt2_124M"), "--prompt", "it's", SMOKE=None, GPUS="8", PLAN="1", OUT_DIR="run_plan")
-    plan, command = out.partition("\nmpirun ")[::2]
+    plan, words = planned("gpt2_124M", "--prompt", "it's", GPUS="8")
     assert "\nauto        --batch-size 64 --recompute 0: " in plan and "\nfits        yes, 20." in plan, plan
-    words = shlex.split(command.replace("\\\n", ""))
     assert words[:3] == ["-np", "8", "--bind-to"] and words[words.index("--prompt") + 1] == "it's", words
     assert words[words.index("--train-data") - 1] == TRAINER and words[-1] == "it's", words
     assert words[words.index("--train-data") + 1] == "dev/data/fineweb10B/fineweb_train_*.bin", words
@@ -122,12 +127,10 @@ def test_plan_only():
 @pytest.mark.parametrize("gpus, grid", ((8, "--tp 2"), (64, "--pp 2 --pp-schedule interleaved --pp-chunks 4")))
 def test_plan_of_a_grid(gpus, grid):
     """A card of 80 GB has 79 GiB and some. Nothing is recomputed, as the predicted times of the recipe assume."""
-    emulator = dict(TRAINER=LLAMA, EMU_CUDNN="1", EMU_NO_GPU="1")
-    out = ran(0, script_of("llama_8B"), SMOKE=None, GPUS=str(gpus), PLAN="1", OUT_DIR="run_plan", **emulator)
-    plan, command = out.partition("\nmpirun ")[::2]
+    plan, words = planned("llama_8B", GPUS=str(gpus), TRAINER=LLAMA, EMU_CUDNN="1", EMU_NO_GPU="1")
     assert "\nauto        --recompute 0: " in plan and re.search(r"^fits +yes, .* \(79.00 GiB less", plan, re.M), plan
-    words = " ".join(shlex.split(command.replace("\\\n", "")))
-    assert words.startswith(f"-np {gpus} ") and f" --seq-len 8192 --total-batch 4194304 --batch-size 1 {grid} " in words
+    assert words[:2] == ["-np", str(gpus)], words
+    assert f" --seq-len 8192 --total-batch 4194304 --batch-size 1 {grid} " in " ".join(words), words
 
 
 @emulated
