@@ -167,8 +167,9 @@ def test_nvcc():
     assert values_of(out, "CUDA_RELEASE") == ["12.0"] and values_of(out, "NVCC") == [f"{other}/bin/nvcc"]
     assert linked(out) == [f"{other}/lib64/libcublasLt.so.12"]
     nvcc(old, 11), nvcc(bare)
-    for environment, says in ((dict(CUDA_HOME=old), f"No nvcc of CUDA 12 or later that runs ({old}/bin/nvcc, release 11."),
-                              ({}, "No nvcc of CUDA 12 or later that runs (none here, "),
+    missing = "No nvcc of CUDA 12 or later that runs"
+    for environment, says in ((dict(CUDA_HOME=old), f"{missing} ({old}/bin/nvcc, release 11."),
+                              ({}, f"{missing} (none here, "),
                               (dict(CUDA_HOME=bare), "No cuBLASLt that fits CUDA 13.0")):
         assert says in find(status=1, **environment)[1], environment
 
