@@ -17,7 +17,7 @@
 #   GPUS         how many to use (all of this machine); for multi_node/: of each machine
 #   LAUNCH       the words before the trainer, which start a process for each GPU (mpirun -np ...)
 export LC_ALL=C
-name=${0##*/} program=train_gpt2 launch=()
+name=${0##*/} program=train_gpt2 launch=() best=""
 [[ $name != *llama* ]] || program=train_llama3
 say() { echo "$(date +%H:%M:%S) $*"; }
 stop() { echo "$name: $*" >&2 && exit 1; }
