@@ -117,9 +117,5 @@ def test_bad_files():
     refused("--init", model, "-x", 0, "-b", 2, "-t", 24, "--mmlu", name, says=[name, "the model's vocabulary has 61"])
     refused(*toy()[:-2], "--hellaswag-data", name, "-x", 3, "-o", folder, says=["bad_val.bin: example 0"],
             no_files=folder)
-
-
-def test_missing_file():
-    model, _ = right_answers()
     refused("--init", model, "-x", 0, "-h", 1, cwd=cli.FOLDER, says=[
         "dev/data/hellaswag/hellaswag_val.bin: no such file; `python3 dev/data/hellaswag.py` fetches it"])
