@@ -5,7 +5,7 @@
 // Times are medians of many batches of launches. Operands rotate through several copies, together larger than the L2
 // cache, as in a training step, where everything has been pushed out of it since it was last used.
 //
-//     build/cuda/bench_gpu [SIZE [B]]   of the model (d12), and sequences in a micro-batch (16), halved until they fit
+//     build/cuda/bench_gpu [SIZE [B]]   of the model (d12), and sequences in a micro-batch (16)
 //     build/emu/bench_gpu tiny          in the emulator, where times mean nothing
 #include <algorithm>
 #include <functional>
@@ -22,7 +22,6 @@
 #include "llmc/layers/loss.cuh"
 #include "llmc/layers/rope.cuh"
 #include "llmc/layers/swiglu.cuh"
-#include "llmc/model/gpu_peak.h"
 #include "llmc/model/params.h"
 #include "llmc/optim/adamw.cuh"
 #include "llmc/optim/global_norm.cuh"
@@ -36,8 +35,8 @@
 // ---- Operands ----
 
 // What lies in a buffer before the kernel runs. Random: arithmetic on zeros takes less power, and so less time.
-typedef enum { FILL_FLOATX, FILL_F32, FILL_F64, FILL_TOKENS, FILL_FP8, FILL_SCALE } Fill;
-static const int64_t fill_bytes[] = {sizeof(floatX), 4, 8, 4, 1, sizeof(Fp8Scale)};
+typedef enum { FILL_FLOATX, FILL_F32, FILL_TOKENS, FILL_FP8, FILL_SCALE } Fill;
+static const int64_t fill_bytes[] = {sizeof(floatX), 4, 4, 1, sizeof(Fp8Scale)};
 
 __global__ void fill_kernel(char *data, Fill fill, int64_t count, int limit, uint64_t key) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -47,25 +46,23 @@ __global__ void fill_kernel(char *data, Fill fill, int64_t count, int limit, uin
     switch (fill) {
     case FILL_FLOATX: ((floatX *)data)[i] = from_float<floatX>(2.0f * uniform - 1.0f); break;
     case FILL_F32: ((float *)data)[i] = uniform; break;
-    case FILL_F64: ((double *)data)[i] = uniform; break;
     case FILL_TOKENS: ((int32_t *)data)[i] = (int32_t)(bits % (uint32_t)limit); break;
     case FILL_FP8: ((uint8_t *)data)[i] = (uint8_t)(bits & 0xbf); break; // of either format, finite
     case FILL_SCALE: ((Fp8Scale *)data)[i] = {amax_of(1.0f), fp8_inverse<fp8e4>(amax_of(1.0f))}; break;
     }
 }
 
-// Memory that is handed out from its start to its end, filled. What no longer fits lies at the start, and full is set.
+// Memory that is handed out from its start to its end, filled.
 struct Pool {
     char *base;
     int64_t bytes, used;
-    bool full;
     cudaStream_t stream;
 
     char *take(Fill fill, int64_t count, int limit = 0) {
         int64_t size = round_up_i64(count * fill_bytes[fill], PLAN_ALIGNMENT);
-        full = full || size > bytes - used;
-        if (full) { return base; }
         char *data = base + used;
+        Error error = {"the operands need more memory than this GPU has free; give a smaller B"};
+        exit_unless(size <= bytes - used, "bench_gpu", &error);
         if (count > 0) {
             fill_kernel<<<blocks_for(count, 256), 256, 0, stream>>>(data, fill, count, limit, rounding_key(5, used));
             cuda_check_launch("fill_kernel");
@@ -75,7 +72,6 @@ struct Pool {
     }
     floatX *x(int64_t count) { return (floatX *)take(FILL_FLOATX, count); } // -1 to 1
     float *f(int64_t count) { return (float *)take(FILL_F32, count); }      // 0 to 1
-    double *d(int64_t count) { return (double *)take(FILL_F64, count); }    // 0 to 1
     int32_t *tokens(int64_t count, int limit) { return (int32_t *)take(FILL_TOKENS, count, limit); }
     fp8e4 *e4(int64_t count) { return (fp8e4 *)take(FILL_FP8, count); }
     Fp8Scale *scale() { return (Fp8Scale *)take(FILL_SCALE, 1); } // of amax 1
@@ -133,20 +129,12 @@ static double time_launches(Bench *b, const std::vector<Launch> &copies) {
     return seconds[seconds.size() / 2];
 }
 
-// Times a kernel that must move so many bytes and compute so many FLOPs at least, and prints its row. Returns seconds,
-// or 0 if one copy of its operands does not fit the pool.
+// Times a kernel that must move so many bytes and compute so many FLOPs at least, and prints its row. Returns seconds.
 static double measure(Bench *b, const std::string &name, double bytes, double flops, const Make &make) {
-    std::vector<Launch> copies;
-    b->pool.used = 0, b->pool.full = false;
-    while (copies.empty() || (!b->tiny && copies.size() < MAX_COPIES && b->pool.used <= 2 * b->l2_bytes)) {
-        Launch copy = make(b->pool);
-        if (b->pool.full) { break; }
-        copies.push_back(copy);
-    }
-    if (copies.empty()) {
-        printf("%-28s needs more memory than this GPU has free; give a smaller B\n", name.c_str());
-        return 0.0;
-    }
+    b->pool.used = 0;
+    std::vector<Launch> copies = {make(b->pool)};
+    int64_t one = max_i64(b->pool.used, 1), more = min_i64(2 * b->l2_bytes / one, b->pool.bytes / one - 1);
+    for (int64_t i = b->tiny ? more : 0; i < min_i64(more, MAX_COPIES - 1); i++) { copies.push_back(make(b->pool)); }
     double seconds = time_launches(b, copies);
     double memory = b->bytes_per_second > 0.0 ? bytes / b->bytes_per_second : seconds;
     double arithmetic = b->flops_per_second > 0.0 ? flops / b->flops_per_second : flops > 0.0 ? seconds : 0.0;
@@ -200,12 +188,10 @@ static void bench_embedding(Bench *b) {
     });
     measure(b, "embedding_backward", X * n * C + 8.0 * rows + 8.0 * n, 0.0, [=](Pool &p) {
         int32_t *tokens = p.tokens(N, V), *order = p.tokens(N, V);
-        if (!p.full) {
-            std::vector<int32_t> ids((size_t)N), sorted((size_t)N), counts((size_t)V + 1);
-            copy_now(ids.data(), tokens, (size_t)N * 4, cudaMemcpyDeviceToHost, b->stream);
-            embedding_order_tokens(sorted.data(), ids.data(), N, V, counts.data());
-            copy_now(order, sorted.data(), (size_t)N * 4, cudaMemcpyHostToDevice, b->stream);
-        }
+        std::vector<int32_t> ids((size_t)N), sorted((size_t)N), counts((size_t)V + 1);
+        copy_now(ids.data(), tokens, (size_t)N * 4, cudaMemcpyDeviceToHost, b->stream);
+        embedding_order_tokens(sorted.data(), ids.data(), N, V, counts.data());
+        copy_now(order, sorted.data(), (size_t)N * 4, cudaMemcpyHostToDevice, b->stream);
         return [=, dwte = p.f(VC), dwpe = p.f(TC), dout = p.x(N * C)] {
             embedding_backward(dwte, dwpe, dout, tokens, order, B, T, C, b->stream);
         };
@@ -251,7 +237,7 @@ static void bench_attention(Bench *b) {
     measure(b, "attention_backward", 8 * x + 4.0 * (double)heads, 2.5 * flops, [=](Pool &p) { // five multiplies
         floatX *out = p.x(NC), *qkv = p.x(3 * NC);
         float *lse = p.f(heads);
-        if (!p.full) { attention_forward(out, lse, qkv, shape, b->stream); }
+        attention_forward(out, lse, qkv, shape, b->stream);
         return [=, dqkv = p.x(3 * NC), dout = p.x(NC), delta = p.f(heads)] {
             attention_backward(dqkv, dout, qkv, out, lse, delta, shape, b->stream);
         };
@@ -322,7 +308,7 @@ static void bench_linear(Bench *b, const std::string &name, int64_t N, int C, in
     });
 }
 
-// What making 8-bit tensors costs: of a block's input, and of the MLP's GELU.
+// What making 8-bit tensors costs: of a block's input.
 static void bench_fp8_quantize(Bench *b) {
     int C = b->config.channels;
     int64_t N = b->N, n = N * C, padded = fp8_padded_rows(N) * C;
@@ -331,11 +317,6 @@ static void bench_fp8_quantize(Bench *b) {
     measure(b, "fp8_quantize", (X + 2) * (double)n, 0.0, [=](Pool &p) {
         return [=, x = p.x(n), q = p.e4(padded), q_t = p.e4(padded), scale = p.scale()] {
             fp8_quantize(q, q_t, scale, x, N, C, b->stream);
-        };
-    });
-    measure(b, "gelu_quantize", (X + 2) * 4.0 * (double)n, 0.0, [=](Pool &p) {
-        return [=, x = p.x(4 * n), q = p.e4(4 * padded), q_t = p.e4(4 * padded), scale = p.scale()] {
-            fp8_quantize<fp8e4, GeluOfPack>(q, q_t, scale, x, N, 4 * C, b->stream);
         };
     });
 }
@@ -355,7 +336,7 @@ static const StepResult *go_on(Pool &p) {
     StepResult result;
     memset(&result, 0, sizeof(result));
     result.grad_scale = 1.0f;
-    double *data = p.d(8);
+    float *data = p.f(16);
     copy_now(data, &result, sizeof(result), cudaMemcpyHostToDevice, p.stream);
     return (const StepResult *)data;
 }
@@ -365,7 +346,7 @@ static void bench_optimizers(Bench *b) {
     bool has_master = sizeof(floatX) == 2;
     double elements = (double)n;
     measure(b, "global_norm_squared", 4.0 * elements, 0.0, [=](Pool &p) {
-        return [=, partials = p.d(global_norm_scratch_doubles(n)), grads = p.f(n)] {
+        return [=, partials = (double *)p.f(2 * global_norm_scratch_doubles(n)), grads = p.f(n)] {
             global_norm_squared(partials, grads, n, b->stream);
         };
     });
@@ -383,19 +364,6 @@ static void bench_optimizers(Bench *b) {
     });
     measure(b, "muon_apply", (has_master ? 8 + 2 * X : 3 * X) * elements, 0.0, [=](Pool &p) {
         return [=, of = part(p, true), result = go_on(p)] { muon_apply(of, muon, result, b->stream); };
-    });
-}
-
-// The rounds of a full batch of matrices (m, n) with n <= m. A round takes 2 n^2 m FLOPs for A, 2 n^3 for A A, 2 n^2 m
-// for the product with X.
-static void bench_muon_rounds(Bench *b, const std::string &name, int64_t m, int64_t n) {
-    const MuonBatch batch = {m, n, m * n, b->tiny ? 2 : MUON_BATCH};
-    int64_t elements = batch.count * m * n;
-    double flops = MUON_ROUNDS * (4.0 * (double)(n * n * m) + 2.0 * (double)(n * n * n)) * (double)batch.count;
-    measure(b, name + " muon rounds", 2 * X * (double)elements, flops, [=](Pool &p) {
-        return [=, x = p.x(elements), scratch = p.x(muon_scratch_elements(batch))] {
-            muon_orthogonalize(&b->cublas, x, scratch, batch, 1.0f, b->stream);
-        };
     });
 }
 
@@ -418,8 +386,6 @@ static void bench_kernels(Bench *b) {
     bench_linear(b, "lm_head", rows, C, b->config.padded_vocab_size, false, false);
     bench_cross_entropy(b, rows);
     bench_optimizers(b);
-    bench_muon_rounds(b, "attproj", C, C);
-    bench_muon_rounds(b, "fc", 4 * C, C);
 }
 
 // ---- The start ----
@@ -439,18 +405,15 @@ static bool set_shapes(Bench *b, int argc, char **argv, Error *error) {
     b->config.padded_vocab_size = model_pad_vocab(b->config.vocab_size);
     b->T = b->config.max_seq_len;
     b->B = argc > 2 ? atoi(argv[2]) : b->tiny ? 2 : 16;
+    b->N = (int64_t)b->B * b->T;
     return (argc <= 3 && b->B > 0) || fail(error, "expected bench_gpu [SIZE [B]], such as bench_gpu d48 16");
 }
 
-// Takes the pool, and halves B until the largest set of operands fits: GELU's.
 static bool take_memory(Bench *b, Error *error) {
     size_t available = 0, installed = 0;
     cuda_check(cudaMemGetInfo(&available, &installed));
     Pool *p = &b->pool;
     p->bytes = b->tiny ? (int64_t)64 << 20 : min_i64((int64_t)(0.8 * (double)available), POOL_BYTES);
-    int64_t of_sequence = 14 * (int64_t)b->T * b->config.channels * (int64_t)sizeof(floatX);
-    while (b->B > 1 && b->B * of_sequence > p->bytes) { b->B /= 2; }
-    b->N = (int64_t)b->B * b->T;
     p->stream = b->stream;
     if (cudaMalloc((void **)&p->base, (size_t)p->bytes) == cudaSuccess) { return true; }
     return fail(error, "the GPU has no %lld MiB free; end other programs that use it", (long long)(p->bytes >> 20));
@@ -464,11 +427,8 @@ static bool open_gpu(Bench *b, Error *error) {
     cuda_check(cudaGetDeviceProperties(&device, 0));
     b->l2_bytes = device.l2CacheSize;
     b->has_fp8 = sizeof(floatX) == 2 && fp8_is_supported(device.major, device.minor);
-    double peak = gpu_peak_tflops(device.name, sizeof(floatX) == 2 ? GPU_BF16 : GPU_TF32);
     printf("device: %s, compute capability %d.%d, %d multiprocessors, L2 %.0f MiB\n", device.name, device.major,
            device.minor, device.multiProcessorCount, (double)b->l2_bytes / 1048576.0);
-    printf("datasheet: %.1f TFLOP/s dense %s%s\n", peak, sizeof(floatX) == 2 ? "bf16" : "tf32",
-           peak > 0.0 ? "" : " (0: not known of this device)");
     cuda_check(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
     cuda_check(cudaEventCreate(&b->start));
     cuda_check(cudaEventCreate(&b->stop));
