@@ -269,15 +269,8 @@ def test_files_of_a_run(folder):
     assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
 
-def test_as_a_user(folder):
-    """One line for an error; Ctrl-C ends with status 130."""
+def test_one_line():
+    """What a user is told."""
     pytest.importorskip("torch")
-    text = write_text(folder)
-    out, err, status = finish(start_twin("-i", f"{folder}/none*", "--device", "cpu"))
-    assert (out, err, status) == ("", f"train_gpt2.py: {folder}/none*: no such file\n", 1)
-    process = start_twin("-i", text, *MODEL, "--steps", "1000000", "--device", "cpu")
-    while not process.stdout.readline().startswith("step    2"):
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err, status = finish(process)
-    assert (status, err) == (130, "train_gpt2.py: stopped\n"), (status, err)
+    out, err, status = finish(start_twin("-i", "none*", "--device", "cpu"))
+    assert (out, err, status) == ("", "train_gpt2.py: none*: no such file\n", 1)
