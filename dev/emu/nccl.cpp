@@ -37,7 +37,7 @@ void check_thread(const char *function, Source at) {
 
 void check_handle(const ncclComm *comm, const char *function, Source at) {
     check_thread(function, at);
-    if (std::count(handles.begin(), handles.end(), comm) == 0) {
+    if (std::count(handles.begin(), handles.end(), comm) == 0 || comm->was_destroyed) {
         report(at, format("%s with a communicator that does not exist, or was destroyed", function));
     }
 }
@@ -313,12 +313,20 @@ struct Id { // the contents of an ncclUniqueId
 static_assert(sizeof(Id) <= sizeof(ncclUniqueId), "fits");
 const char ID_MAGIC[8] = "emunccl";
 
+// A test may give the ranks of one machine names of several hosts.
+std::string host_name() {
+    char name[sizeof(Member::host)] = "";
+    gethostname(name, sizeof(name) - 1);
+    return name;
+}
+
 // Returns what keeps a newcomer out beside a member, or "".
 std::string conflict(const Group &group, const ncclComm &comm, const Member &m) {
     if (!m.joined) { return ""; }
     if (comm.ranks != group.ranks) { return words(", and another rank says %d ranks", group.ranks); }
     if (m.rank == comm.rank) { return ", and there is such a rank already"; }
-    return m.device != comm.device ? "" : words(" on device %d, which rank %d uses", m.device, m.rank);
+    if (m.device != comm.device || host_name() != m.host) { return ""; }
+    return words(" on device %d, which rank %d uses", m.device, m.rank);
 }
 
 // The first rank makes room for all.
@@ -343,6 +351,7 @@ void enter(const ncclComm &comm, Source at) {
     own.rank = comm.rank, own.pid = getpid(), own.device = comm.device;
     own.process = static_cast<int>(first == end ? &own - all : first->process);
     own.group = static_cast<int>(group - shared->group);
+    snprintf(own.host, sizeof(own.host), "%s", host_name().c_str());
     snprintf(own.at, sizeof(own.at), "%s:%d", at.file, at.line);
     hold(comm.file, static_cast<int>(&own - all));
     own.joined = true;
@@ -353,12 +362,8 @@ void enter(const ncclComm &comm, Source at) {
 // ---- The interface ----
 
 const char *ncclGetErrorString(ncclResult_t result) {
-    static const char *const TEXTS[] = {"no error",
-                                        "unhandled cuda error",
-                                        "unhandled system error",
-                                        "internal error",
-                                        "invalid argument",
-                                        "invalid usage",
+    static const char *const TEXTS[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
+                                        "invalid argument", "invalid usage",
                                         "remote process exited or there was a network error"};
     return result < ncclNumResults ? TEXTS[result] : "unknown result code";
 }
@@ -425,7 +430,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     if (!comm->has_failed) {
         meet({new_call({DESTROY, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}, &nothing);
     }
-    handles.erase(std::find(handles.begin(), handles.end(), comm));
+    comm->was_destroyed = true;
     return ncclSuccess;
 }
 

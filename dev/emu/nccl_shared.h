@@ -52,7 +52,7 @@ struct Member { // a rank of a communicator
     int rank, device, group, process; // process: the first member of its process
     pid_t pid;
     uint32_t bell; // a futex; it changes when the rank may go on
-    char at[192];
+    char host[64], at[192];
     size_t count; // transfers of its call
     Transfer transfers[CALLS_MOST];
 };
@@ -84,7 +84,7 @@ struct ncclComm { // never freed, so that a stale handle is recognised
     int rank, ranks, device;
     emu::nccl::File file;
     emu::nccl::Group *group;
-    bool has_failed = false; // then every call fails
+    bool has_failed = false, was_destroyed = false; // then every call fails, or is reported
     size_t collectives = 0;
     emu::nccl::Member &member(int r) const { return file.shared->member[group->first + r]; }
     emu::nccl::Member &own() const { return member(rank); }
@@ -121,7 +121,7 @@ void find_cycle(const ncclComm &comm);                        // reports it if r
 
 struct Type {
     const char *name;
-    size_t bytes;                                              // 0: no such type
+    size_t bytes;                                           // 0: no such type
     void (*add)(void *sum, const void *next, size_t count); // sum[i] += next[i], rounded to the type
 };
 extern const Type TYPES[ncclNumTypes];
