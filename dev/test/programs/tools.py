@@ -106,23 +106,21 @@ def train_line(step, loss, lr=6e-4, norm=0.5):
     return f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}\n"
 
 
-def logged_run(name, loss, steps, every, accuracy=True, speed=500, record=None, change=()):
+def logged_run(name, loss, steps, every, record=None, change=()):
     """The folder of a run that logs loss(step), and validates every so many steps. A step takes 2 seconds.
-    speed: tokens a second. record: the events of run.jsonl. change: {(kind, step): line} instead of those lines."""
+    record: the events of run.jsonl. change: {(kind, step): line} instead of those lines."""
     lines, fast = {}, []
     for step in range(steps + 1):
         if step % every == 0:
             lines["tel", step] = f"s:{step} tel:{loss(step) + 0.1:.4f}\n"
-            if accuracy:
-                lines["eval", step] = f"s:{step} eval:{0.25 + 0.0002 * step:.4f}\n"
+            lines["eval", step] = f"s:{step} eval:{0.25 + 0.0002 * step:.4f}\n"
         if step < steps:
             lines["trl", step] = train_line(step, loss(step))
-            fast.append(f"s:{step + 1} ms:2000.000 tps:{speed}\n")
+            fast.append(f"s:{step + 1} ms:2000.000 tps:500\n")
     assert set(change) <= set(lines)
     lines.update(change)
     write(os.path.join(new_folder(name), "main.log"), "".join(lines.values()))
-    if speed:
-        write(f"{name}/speed.log", "".join(fast))
+    write(f"{name}/speed.log", "".join(fast))
     if record is not None:
         write(f"{name}/run.jsonl", "".join(json.dumps(event) + "\n" for event in record))
     return path(name)
