@@ -3,7 +3,9 @@ it refuses. It needs numpy. What Hugging Face's own library makes of its exports
 import json
 import os
 import re
+import shlex
 import struct
+import subprocess
 import sys
 
 import numpy as np
@@ -13,7 +15,7 @@ import cli
 import formats
 from cli import QUIET, TINY, model, model_bytes, ran
 from formats import CONFIG, random_model
-from tools import ROOT, new_folder, path, python, read, write
+from tools import ROOT, new_folder, path, python, read, stand_ins, write
 
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 import hf  # noqa: E402
@@ -291,3 +293,25 @@ def test_a_run():
     assert struct.unpack("<Q", back[1016:1024])[0] == formats.hash64(read("back_tokenizer.bin"))
     train = ["-i", cli.text_file(), *QUIET, "-x", 1, "-t", 16, "-b", 2, "--init"]
     assert cli.weights_hash(ran(*train, path("back.bin"))) == cli.weights_hash(ran(*train, folder))
+
+
+def test_eval():
+    """dev/eval.sh hands a whole export and all options to lm_eval, and says how to install it."""
+    folder = new_folder("scored")
+    ran("-i", cli.text_file(), *TINY, *QUIET, "-x", 1, "-o", folder)
+    without = stand_ins({"python3": f'exec {shlex.quote(sys.executable)} "$@"\n'}, hidden=("lm_eval",))
+    lm_eval = 'echo "$@"\nfor word; do case $word in pretrained=*) ls "${word#*=}" ;; esac; done\n'
+    installed = stand_ins({"lm_eval": lm_eval}, only=()) + ":" + without
+
+    def run(places, *words):
+        return subprocess.run([os.path.join(ROOT, "dev", "eval.sh"), *words], cwd=path(), check=False, text=True,
+                              env=dict(os.environ, PATH=places), capture_output=True)
+
+    called("export", folder, new_folder("scored_hf"))
+    for source in (folder, path("scored_hf")):
+        done = run(installed, source, "--tasks", "piqa")
+        words, *files = done.stdout.splitlines()[-1 - len(FILES):]
+        assert done.returncode == 0 and files == FILES, done
+        assert words.startswith("--model hf ") and words.endswith(f" --output_path {source}_eval --tasks piqa"), done
+    done = run(without, folder)
+    assert done.returncode == 1 and done.stderr.startswith('eval.sh: lm_eval is not installed: pip install "lm_'), done
