@@ -131,7 +131,6 @@ TEST(test_fields) {
                  {2, false, 6, 1000,
                   "example 2: token 0 of the context is id 1000, the model's vocabulary has 1000 (made by another "
                   "tokenizer?)"},
-                 {4, false, 1, 110, "example 2: says it has 110 bytes, expected a multiple of 4 from 20 to 112 " AGAIN},
                  {4, false, 3, -1, "example 2: label 4294967295, but there are 3 completions (counted from 0)"},
                  {4, false, 6, -1,
                   "example 2: token 0 of the context is id 4294967295, the model's vocabulary has 1000 (made by "

@@ -131,6 +131,22 @@ TEST(test_merging) {
     CHECK(t, encode >= 400 / step, "only %d vocabularies encode", encode);
 }
 
+// A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
+// back many tokens.
+TEST(test_long_reach) {
+    enum { CHAIN = 26, N = 8 * CHAIN };
+    static const char pairs[] = "yz|xy|wx|vw|uv|tu|st|rs|qr|pq|op|no|mn|lm|kl|jk|ij|hi|gh|fg|ef|de|cd|bc|ab";
+    uint8_t word[N];
+    Tokenizer tok;
+    if (!load_bpe(t, &tok, pairs, WORDS_GPT2)) { return; }
+    for (int cut = 1; cut <= CHAIN; cut++) { // the merges pair up from the last letter to the first
+        for (int i = 0; i < N; i++) { word[i] = (uint8_t)('a' + i % cut); }
+        check_word(t, &tok, word, N);
+        check_word(t, &tok, word, N - cut / 2);
+    }
+    tokenizer_free(&tok);
+}
+
 // Where a text may be cut. (That a cut changes nothing: fuzz_encode.c.)
 TEST(test_places_to_cut) {
     const uint8_t *text = (const uint8_t *)"ab cd ef";

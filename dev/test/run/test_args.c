@@ -122,6 +122,7 @@ TEST(test_refusals) {
         {ON_BOTH, "-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65535 (default 4)"},
         {ON_BOTH, "-i x --optimizer Muon", "--optimizer: got 'Muon', expected one of adamw|muon (default adamw)"},
         {ON_BOTH, "-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
+        {ON_BOTH, "-h -1", "--hellaswag (-h): got '-1', expected 0 or 1 (default 0)"},
         {ON_CPU_ONLY, "-i x -r -1", "--recompute (-r): got '-1', expected a whole number from 0 to 3 (default 0)"},
         {ON_BOTH, "-i x -b 711111111112222222222333333333344444444445555555555\n\x1b[31m",
          "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a whole number from 1 to "
@@ -130,6 +131,7 @@ TEST(test_refusals) {
         {ON_BOTH, "--batch_size 4", "'--batch_size" UNKNOWN "the nearest is --batch-size" LISTS},
         {ON_BOTH, "--stpes=4", "'--stpes" UNKNOWN "the nearest is --steps" LISTS},
         {ON_BOTH, "-lr 4", "'-lr" UNKNOWN "the nearest is --lr" LISTS},
+        {ON_BOTH, "--hlep", "'--hlep': unknown option" LISTS},
         {ON_BOTH, "foo", "'foo" STRAY},
         // names of other trainers
         {ON_BOTH, "--learning_rate=1", "'--learning_rate" UNKNOWN "give --lr (-l)"},
@@ -187,7 +189,7 @@ TEST(test_accepted) {
         {ON_BOTH, "-i - -o d -y -nk 3", "train-data=- resume=1 keep=3"},
         {ON_BOTH, "-i x -y 0 -nk 0", "resume=0 keep=0"}, // as by default, so nothing is needed
         {ON_BOTH, "--prompt=--lr -e m --steps 0", "prompt=--lr"},
-        {ON_BOTH, "-i \xc3\xa9\xff --prompt a\nb\x1b -j a\nb -o a\tb", ""},
+        {ON_BOTH, "-i \xc3\xa9\xff --prompt a\nb\x1b -j a\nb -o a\tb", "val-data=a\\x0ab"},
         {ON_BOTH, "-x 0 -e m -h 1 -v 0 --mmlu y", "hellaswag=1 mmlu=y"}, // without training they need no validation
         {ON_GPU_ONLY, "--plan -x 0 --gpu-memory 8", "gpu-memory=8"},
         {ON_GPU_ONLY, "-i x --auto -b 4 -r -1", "batch-size=4"},
