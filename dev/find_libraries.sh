@@ -188,9 +188,8 @@ int main(void) { return MPI_Init(0, 0); }' "$cc" -DOMPI_SKIP_MPICXX $flags $link
         words MPI_FLAGS -DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $flags
         words MPI_LIBS $link
     elif [ -n "${MPI:-}${MPI_HOME:-}" ]; then
-        refuse "No MPI ${MPI_HOME:+in MPI_HOME=$MPI_HOME }that $cc builds with: install OpenMPI or MPICH \
-(Debian/Ubuntu: apt-get install openmpi-bin libopenmpi-dev), say where it is with MPI_HOME=/folder, or leave it out: \
-MPI=0"
+        refuse "No MPI ${MPI_HOME:+in MPI_HOME=$MPI_HOME }that $cc builds with: install OpenMPI or MPICH (Debian, \
+Ubuntu: openmpi-bin, libopenmpi-dev), say where it is with MPI_HOME=/folder, or leave it out with MPI=0"
     fi
 }
 
