@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from tools import ROOT, path, write
+from tools import ROOT, path, read, text_of, write
 
 QUICK = "TEST_QUICK" in os.environ
 CXX = os.environ.get("CXX", "g++")
@@ -148,8 +148,7 @@ def emucc(*words, status=0):
 def test_emucc_compiles_and_links():
     write("include folder/cuda_value.h", "#define VALUE 40\n")
     emucc("-O0", "-c", "-I", path("include folder"), "-DADD=2", "-MMD", write("part.cu", PART), "-o", path("part.o"))
-    with open(path("part.d"), encoding="utf-8") as file:
-        assert "cuda_value.h" in file.read()
+    assert b"cuda_value.h" in read("part.d")
     emucc("-O0", write("main.cu", MAIN), path("part.o"), "-o", path("two"))
     run(path("two"))
     assert "the meter needs a program of dev/emu/emucc --meter" in run(path("two"), status=1, EMU_METER="1")
@@ -159,15 +158,11 @@ def test_emucc_compiles_and_links():
 
 @pytest.mark.long
 def test_emucc_meter():
-    """The lines of doc/12_gpu_kernels.md are what the meter prints, and its variables are checked."""
+    """The lines of doc/12_gpu_kernels.md are what the meter prints."""
     emucc("--meter", "-g", "-O1" if "clang" not in CXX else "-O0", "dev/emu/transpose.cu", "-o", path("transpose"))
     table = run(path("transpose"), EMU_METER="lines").splitlines()
-    with open(f"{ROOT}/doc/12_gpu_kernels.md", encoding="utf-8") as file:
-        shown = re.findall(r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$", file.read(), re.M)
+    shown = re.findall(r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$", text_of("doc/12_gpu_kernels.md"), re.M)
     assert len(shown) == 4 and [line for line in shown if line not in table] == []
-    assert 'emu: EMU_METER is "yes", expected 0, 1 or lines' in run(path("transpose"), status=1, EMU_METER="yes")
-    assert 'unknown GPU "tpu" for the meter, expected a short name' in run(
-        path("transpose"), status=1, EMU_METER="1", EMU_METER_GPU="tpu")
 
 
 @pytest.mark.long
