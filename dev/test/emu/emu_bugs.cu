@@ -154,17 +154,17 @@ __global__ void acquired_by_one(int *out, int *part, int *count, bool bug) {
 }
 BUG(acquired_by_one) { acquired_by_one<<<2, 2>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
 
-// A lock: the fence publishes the sum at the lock's address.
-//! emu: race in device memory: read of 4 bytes in kernel locked_sum[1,0] at @S
-//!   thread (0,0,0) of block (0,0,0) wrote it at @S, and nothing orders the blocks of a launch
+// A fence covers only what was written before it.
+//! emu: race in device memory: read of 4 bytes in kernel early_fence[1,0] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
 //!   0 bytes into the allocation of 4 bytes at %x
-__global__ void locked_sum(int *sum, int *lock, bool bug) {
-    while (atomicCAS(lock, 0, 1) != 0) {}
-    *sum += 1; // @S
+__global__ void early_fence(int *out, int *part, int *count, bool bug) {
+    if (bug) { __threadfence(); }
+    if (blockIdx.x == 0) { *part = 1; } // @P
     if (!bug) { __threadfence(); }
-    atomicExch(lock, 0);
+    if (atomicAdd(count, 1) == 1) { *out = *part; } // @S
 }
-BUG(locked_sum) { locked_sum<<<8, 1>>>(zeros<int>(1), zeros<int>(1), bug); } // @L
+BUG(early_fence) { early_fence<<<2, 1>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
 
 //! emu: race in shared memory: write of 1 byte in kernel byte_race[0,2] at @W
 //!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
@@ -636,6 +636,18 @@ BUG(default_stream) {
     float *in = unwritten(8), *out = unwritten(8);
     fill<<<1, 8>>>(in, 1.0f);            // @K
     twice<<<1, 8, 0, stream>>>(out, in); // @L
+    cudaDeviceSynchronize();
+}
+
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
+//!   the call of cudaMemcpy in stream 0, called at @K, wrote it, and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(pageable_copy_across_streams) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8), host[8] = {0.0f};
+    cudaMemcpy(in, host, sizeof(host), cudaMemcpyHostToDevice); // @K
+    if (!bug) { cudaDeviceSynchronize(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
     cudaDeviceSynchronize();
 }
 
