@@ -165,7 +165,7 @@ static inline std::vector<float> columns_of(const std::vector<float> &matrix, in
     return strip;
 }
 
-// Each value within its bound + relative * |want|, and what may as well be 0; a NaN fails.
+// Passes values within their bounds + relative * |want|, + FLT_MIN, below which a value may as well be 0. A NaN fails.
 static inline void check_within(Test *t, const std::string &what, const std::vector<float> &got,
                                 const std::vector<float> &want, const std::vector<float> &bounds, double relative) {
     size_t bad = 0, first = 0;

@@ -141,8 +141,8 @@ static AttentionBounds attention_bounds(AttentionShape s, double u_p, const std:
 
 // ---- Against the CPU trainer ----
 
-// Results of the GPU for whole sequences against the CPU's. The backward of both begins with what the GPU's forward has
-// stored. parts: the sizes of summands of dqkv that were rounded, each for itself; empty: none was.
+// Compares the GPU's results for whole sequences with the CPU's. The backward of both begins with what the GPU's
+// forward has stored. parts: the sizes of summands of dqkv that were rounded, each for itself; empty: none was.
 static void check_attention_results(Test *t, const std::string &name, AttentionShape s, AttentionVersion version,
                                     const std::vector<float> &qkv, const std::vector<float> &dout,
                                     const std::vector<float> &gpu_out, const std::vector<float> &gpu_lse,

@@ -270,7 +270,7 @@ TEST(test_cross_entropy_split) {
     });
 }
 
-// check_values where infinities and NaN are equal to each other.
+// Compares as check_values does, but an infinity equals itself, and a NaN equals a NaN.
 static void check_near(Test *t, const std::string &what, const std::vector<float> &got, const std::vector<float> &want,
                        float tolerance) {
     for (size_t i = 0; i < want.size(); i++) {

@@ -20,7 +20,7 @@ static const EmbeddingShape embedding_shapes[] = {
     {1, 1, 8, 1, 1},    {3, 5, 24, 50, 5},  {5, 7, 80, 11, 9},   {1, 33, 384, 9, 64}, {2, 3, 768, 7, 3},
     {1, 2, 1600, 3, 2}, {1, 3, 3456, 3, 5}, {1, 1, 12288, 2, 1}, {7, 75, 72, 40, 80}, {103, 5, 72, 1, 8}};
 
-// The rows sorted by token, those of -1 first. Rows of one token keep their order.
+// Returns the rows sorted by token, those of -1 first. Rows of one token keep their order.
 static std::vector<int32_t> embedding_order(Test *t, const std::vector<int32_t> &tokens, int V) {
     std::vector<int32_t> order(tokens.size(), -1), want(tokens.size()), counts((size_t)V + 1);
     std::iota(want.begin(), want.end(), 0);

@@ -293,7 +293,7 @@ static inline std::vector<float> fp8_products(const std::vector<double> &a, int6
     return sums;
 }
 
-// out with and without the bias, dinp and dweight.
+// Compares out with and without the bias, dinp and dweight.
 TEST(test_fp8_products) {
     NEEDS_FP8(t);
     MatmulContext m;

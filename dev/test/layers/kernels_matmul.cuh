@@ -100,7 +100,7 @@ struct MatmulLayer {
     }
 };
 
-// out with and without the bias, dinp and dweight.
+// Compares out with and without the bias, dinp and dweight.
 TEST(test_matmul) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {

@@ -220,7 +220,7 @@ struct UpdateExpected {
     }
 };
 
-// n elements; updates, one after another; a master copy or none; the factor of the gradients.
+// Compares `updates` updates of n elements, one after another, with the CPU's. grad_scale: the factor of the gradients.
 static void check_adamw(Test *t, int64_t n, int updates, bool with_master, float grad_scale) {
     UpdateArrays arrays(n);
     UpdateExpected expected(arrays, with_master);
@@ -336,7 +336,7 @@ TEST(test_adamw_shards) {
 
 // ---- Stochastic rounding ----
 
-// Of elements `index` and behind it. Values are rounded at random, or to the nearest.
+// Returns the parameters of elements `index` and behind it, rounded at random or to the nearest.
 static std::vector<float> params_of(const std::vector<float> &values, uint64_t key, int64_t index, bool at_random) {
     DeviceArray<float> master(values);
     DeviceArray<floatX> params(master.count);
