@@ -161,7 +161,8 @@ def test_emucc_meter():
     """The lines of doc/12_gpu_kernels.md are what the meter prints."""
     emucc("--meter", "-g", "-O1" if "clang" not in CXX else "-O0", "dev/emu/transpose.cu", "-o", path("transpose"))
     table = run(path("transpose"), EMU_METER="lines").splitlines()
-    shown = re.findall(r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$", text_of("doc/12_gpu_kernels.md"), re.M)
+    row = r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$"
+    shown = re.findall(row, text_of("doc/12_gpu_kernels.md"), re.M)
     assert len(shown) == 4 and [line for line in shown if line not in table] == []
 
 

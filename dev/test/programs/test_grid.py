@@ -116,7 +116,7 @@ LONG_MUON = pytest.mark.parametrize("muon", (False, pytest.param(True, marks=pyt
 
 
 @LONG_MUON
-def test_pipeline_has_equal_bits(muon):
+def test_llama_pipeline_has_equal_bits(muon):
     """Without a tied head, whose gradient has two parts: whatever the schedule."""
     more = MUON if muon else []
     for copies in (1, ) if QUICK else (1, 2):
