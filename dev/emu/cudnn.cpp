@@ -60,38 +60,37 @@ struct Graph;
 struct Descriptor {
     int type;
     bool finalized = false;
-    std::map<int, std::vector<char>> values; // bytes, by attribute
-    std::shared_ptr<const Graph> graph;      // that it is, or is for
-    int choice = 0;                          // of a configuration and its engine: index among the heuristic's plans
+    std::map<int, std::vector<int64_t>> values; // numbers and pointers, by attribute
+    std::shared_ptr<const Graph> graph;         // that it is, or is for
+    int choice = 0;                             // of a configuration and its engine: index among the heuristic's plans
 };
 
 std::set<const void *> &descriptors = *new std::set<const void *>; // that live
 
-Descriptor *find(const void *pointer, const char *otherwise) {
+Descriptor *living(const void *pointer, const char *otherwise) {
     need(descriptors.count(pointer) > 0, otherwise);
     return static_cast<Descriptor *>(const_cast<void *>(pointer));
 }
 
-// What the emulator does with an attribute.
-enum Role { NEEDED, OPTIONAL, INPUT, OPTIONAL_INPUT, OUTPUT, SETTINGS };
+// What the emulator does with an attribute. An answer is asked for, all others are set.
+enum Role { NEEDED, OPTIONAL, INPUT, OPTIONAL_INPUT, OUTPUT, SETTINGS, ANSWER };
 struct Attribute {
     int of, name, type;
-    size_t most; // elements
+    int64_t most; // values
     Role role;
 };
 
 #define KIND(of) CUDNN_BACKEND_##of##_DESCRIPTOR
-#define LIST(of, name, type, most)                                                                                     \
-    { KIND(of), CUDNN_ATTR_##of##_##name, CUDNN_TYPE_##type, most, NEEDED }
-#define ONE(of, name, type, role)                                                                                      \
-    { KIND(of), CUDNN_ATTR_##of##_##name, CUDNN_TYPE_##type, 1, role }
+#define LIST(of, name, type, role, most)                                                                               \
+    { KIND(of), CUDNN_ATTR_##of##_##name, CUDNN_TYPE_##type, most, role }
+#define ONE(of, name, type, role) LIST(of, name, type, role, 1)
 #define PART(of, name, role) ONE(of, name, BACKEND_DESCRIPTOR, role)
 
 const Attribute ATTRIBUTES[] = {
     ONE(TENSOR, UNIQUE_ID, INT64, NEEDED),
     ONE(TENSOR, DATA_TYPE, DATA_TYPE, NEEDED),
-    LIST(TENSOR, DIMENSIONS, INT64, 4),
-    LIST(TENSOR, STRIDES, INT64, 4),
+    LIST(TENSOR, DIMENSIONS, INT64, NEEDED, 4),
+    LIST(TENSOR, STRIDES, INT64, NEEDED, 4),
     ONE(TENSOR, BYTE_ALIGNMENT, INT64, NEEDED),
     ONE(TENSOR, IS_VIRTUAL, BOOLEAN, OPTIONAL),
     ONE(TENSOR, IS_BY_VALUE, BOOLEAN, OPTIONAL),
@@ -115,31 +114,48 @@ const Attribute ATTRIBUTES[] = {
     PART(OPERATION_REDUCTION, YDESC, OUTPUT),
     PART(OPERATION_RESHAPE, XDESC, INPUT),
     PART(OPERATION_RESHAPE, YDESC, OUTPUT),
-    LIST(OPERATIONGRAPH, OPS, BACKEND_DESCRIPTOR, 64),
+    LIST(OPERATIONGRAPH, OPS, BACKEND_DESCRIPTOR, NEEDED, 64),
     ONE(OPERATIONGRAPH, HANDLE, HANDLE, NEEDED),
     PART(ENGINEHEUR, OPERATION_GRAPH, NEEDED),
     ONE(ENGINEHEUR, MODE, HEUR_MODE, NEEDED),
+    PART(ENGINEHEUR, RESULTS, ANSWER),
+    PART(ENGINECFG, ENGINE, ANSWER),
+    ONE(ENGINE, NUMERICAL_NOTE, NUMERICAL_NOTE, ANSWER),
     PART(EXECUTION_PLAN, ENGINE_CONFIG, NEEDED),
     ONE(EXECUTION_PLAN, HANDLE, HANDLE, NEEDED),
-    LIST(VARIANT_PACK, UNIQUE_IDS, INT64, 64),
-    LIST(VARIANT_PACK, DATA_POINTERS, VOID_PTR, 64),
+    ONE(EXECUTION_PLAN, WORKSPACE_SIZE, INT64, ANSWER),
+    LIST(VARIANT_PACK, UNIQUE_IDS, INT64, NEEDED, 64),
+    LIST(VARIANT_PACK, DATA_POINTERS, VOID_PTR, NEEDED, 64),
     ONE(VARIANT_PACK, WORKSPACE, VOID_PTR, NEEDED),
 };
 
-template <class T> std::vector<T> list_of(const Descriptor *descriptor, int name) {
-    auto found = descriptor->values.find(name);
-    if (found == descriptor->values.end()) { return {}; }
-    const T *first = reinterpret_cast<const T *>(found->second.data());
-    return std::vector<T>(first, first + found->second.size() / sizeof(T));
+// Returns an entry of a table, or null.
+template <class Entry, size_t n, class Is> const Entry *entry_of(const Entry (&table)[n], Is is) {
+    const Entry *found = std::find_if(table, table + n, is);
+    return found == table + n ? nullptr : found;
 }
-template <class T> T value_of(const Descriptor *descriptor, int name, T otherwise = T()) {
-    const std::vector<T> list = list_of<T>(descriptor, name);
+
+// Throws if a caller names an attribute that cannot be set, or cannot be asked for.
+void check_attribute(const Descriptor *of, int name, int type, int64_t count, bool is_asked) {
+    const Attribute *a = entry_of(ATTRIBUTES, [=](const Attribute &a) { return a.of == of->type && a.name == name; });
+    need(a && (a->role == ANSWER) == is_asked && a->type == type && count >= 1 && (is_asked || count <= a->most),
+         "attribute " + std::to_string(name) + ": there is none, or of another type or count");
+}
+
+// The values of an attribute that was set, or none.
+std::vector<int64_t> list_of(const Descriptor *descriptor, int name) {
+    auto found = descriptor->values.find(name);
+    return found == descriptor->values.end() ? std::vector<int64_t>() : found->second;
+}
+int64_t value_of(const Descriptor *descriptor, int name, int64_t otherwise = 0) {
+    const std::vector<int64_t> list = list_of(descriptor, name);
     return list.empty() ? otherwise : list[0];
 }
+template <class T> T *pointer_of(int64_t value) { return reinterpret_cast<T *>(value); }
 // Null: the descriptor has no such part.
 Descriptor *part_of(const Descriptor *descriptor, int name) {
-    const Descriptor *part = value_of<Descriptor *>(descriptor, name);
-    return part == nullptr ? nullptr : find(part, "a part has been destroyed");
+    const void *part = pointer_of<void>(value_of(descriptor, name));
+    return part == nullptr ? nullptr : living(part, "a part has been destroyed");
 }
 
 // ---- Tensors ----
@@ -148,59 +164,49 @@ constexpr int DIMENSIONS = 4;
 typedef std::array<int64_t, DIMENSIONS> Sizes;
 
 struct Tensor {
-    int64_t id, alignment;
-    Sizes dims, strides;
-    int type;
+    int64_t id, alignment, type;
     bool is_virtual, by_value;
+    Sizes dims, strides;
     int64_t size() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
     int64_t width() const { return type == CUDNN_DATA_BFLOAT16 ? 2 : type == CUDNN_DATA_BOOLEAN ? 1 : 4; } // in bytes
-    bool is_like(const Tensor &o) const {
-        return dims == o.dims && strides == o.strides && type == o.type && is_virtual == o.is_virtual &&
-               by_value == o.by_value;
-    }
+    auto all() const { return std::tie(id, alignment, type, is_virtual, by_value, dims, strides); }
 };
+typedef std::vector<float> Values;        // of a tensor, in the order of its dimensions
+typedef std::map<int64_t, Values> Memory; // by id
 
 Sizes sizes_of(const Descriptor *descriptor, int name) {
-    const std::vector<int64_t> list = list_of<int64_t>(descriptor, name);
+    const std::vector<int64_t> list = list_of(descriptor, name);
     need(list.size() == DIMENSIONS, "a tensor without 4 dimensions", CUDNN_STATUS_NOT_SUPPORTED);
     need(*std::min_element(list.begin(), list.end()) >= 1, "a dimension or stride below 1");
     return {list[0], list[1], list[2], list[3]};
 }
 
 Tensor tensor_of(const Descriptor *descriptor) {
-    const Tensor t = {value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_UNIQUE_ID),
-                      value_of<int64_t>(descriptor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+    auto get = [=](int name) { return value_of(descriptor, name); };
+    const Tensor t = {get(CUDNN_ATTR_TENSOR_UNIQUE_ID),
+                      get(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+                      get(CUDNN_ATTR_TENSOR_DATA_TYPE),
+                      get(CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0,
+                      get(CUDNN_ATTR_TENSOR_IS_BY_VALUE) != 0,
                       sizes_of(descriptor, CUDNN_ATTR_TENSOR_DIMENSIONS),
-                      sizes_of(descriptor, CUDNN_ATTR_TENSOR_STRIDES),
-                      value_of<int>(descriptor, CUDNN_ATTR_TENSOR_DATA_TYPE),
-                      value_of<bool>(descriptor, CUDNN_ATTR_TENSOR_IS_VIRTUAL),
-                      value_of<bool>(descriptor, CUDNN_ATTR_TENSOR_IS_BY_VALUE)};
+                      sizes_of(descriptor, CUDNN_ATTR_TENSOR_STRIDES)};
     need(t.alignment >= t.width() && (t.alignment & (t.alignment - 1)) == 0, "alignment");
     need(!t.by_value || (!t.is_virtual && t.size() == 1), "by value: one real number");
     return t;
 }
 
-// The offset of element i in the order of the dimensions.
-int64_t offset_of(const Tensor &t, int64_t i) {
-    int64_t offset = 0;
+// The place of element i of a tensor of these dimensions, in the order of the dimensions, in a tensor of `to` with
+// these strides. In a dimension that is shorter there, neighbours share one element.
+int64_t place_of(int64_t i, const Sizes &dims, const Sizes &to, const Sizes &strides) {
+    int64_t place = 0;
     for (int d = DIMENSIONS - 1; d >= 0; d--) {
-        offset += i % t.dims[d] * t.strides[d];
-        i /= t.dims[d];
-    }
-    return offset;
-}
-
-// The element of `of` that element i of `in` belongs to. In a dimension that is shorter in `of`, neighbours share one.
-int64_t place_in(const Tensor &of, const Tensor &in, int64_t i) {
-    int64_t place = 0, stride = 1;
-    if (of.dims == in.dims) { return i; }
-    for (int d = DIMENSIONS - 1; d >= 0; d--) {
-        place += i % in.dims[d] * of.dims[d] / in.dims[d] * stride;
-        stride *= of.dims[d];
-        i /= in.dims[d];
+        place += i % dims[d] * to[d] / dims[d] * strides[d];
+        i /= dims[d];
     }
     return place;
 }
+int64_t offset_of(const Tensor &t, int64_t i) { return place_of(i, t.dims, t.dims, t.strides); }
+Sizes packed(const Sizes &dims) { return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1}; }
 
 bool broadcasts(const Tensor &from, const Tensor &to) {
     for (int d = 0; d < DIMENSIONS; d++) {
@@ -209,7 +215,7 @@ bool broadcasts(const Tensor &from, const Tensor &to) {
     return true;
 }
 
-// ---- Operations ----
+// ---- Operations: what each checks, and how it is computed ----
 
 struct Mode { // of a pointwise operation
     int mode;
@@ -228,14 +234,10 @@ const Mode MODES[] = {
     {CUDNN_POINTWISE_CMP_GE, 2, [](float x, float b, float) { return x >= b ? 1.0f : 0.0f; }},
     {CUDNN_POINTWISE_BINARY_SELECT, 3, [](float x, float b, float mask) { return mask != 0.0f ? x : b; }}};
 
-const Mode &mode_of(int how) {
-    auto found = std::find_if(std::begin(MODES), std::end(MODES), [=](const Mode &m) { return m.mode == how; });
-    need(found != std::end(MODES), "a pointwise mode that is not emulated", CUDNN_STATUS_NOT_SUPPORTED);
-    return *found;
-}
-
 struct Step {
-    int type, how = 0; // how: pointwise mode, or operator of a reduction
+    int type;
+    const Mode *mode = nullptr; // of a pointwise operation
+    int64_t reduction = 0;      // operator of a reduction
     int64_t axis = -1;
     std::vector<Tensor> inputs = {}; // x, b, mask; or a, b
     Tensor output = {};
@@ -250,32 +252,29 @@ struct Step {
     }
 };
 
-bool is_operation(int type) {
-    return std::any_of(std::begin(ATTRIBUTES), std::end(ATTRIBUTES),
-                       [=](const Attribute &a) { return a.of == type && a.role == OUTPUT; });
-}
-
-Step step_of(const Descriptor *operation) {
-    Step step = {operation->type};
-    for (const Attribute &a : ATTRIBUTES) {
-        const Descriptor *part = a.of == operation->type ? part_of(operation, a.name) : nullptr;
-        if (part == nullptr) { continue; }
-        if (a.role == INPUT || a.role == OPTIONAL_INPUT) { step.inputs.push_back(tensor_of(part)); }
-        if (a.role == OUTPUT) { step.output = tensor_of(part); }
-        if (a.role != SETTINGS) { continue; }
-        const bool reduces = part->type == KIND(REDUCTION);
-        step.how = value_of<int>(part, reduces ? CUDNN_ATTR_REDUCTION_OPERATOR : CUDNN_ATTR_POINTWISE_MODE);
-        step.axis = value_of<int64_t>(part, CUDNN_ATTR_POINTWISE_AXIS, -1);
-    }
-    return step;
-}
-
 void check_pointwise(const Step &step) {
-    const bool has_axis = step.how == CUDNN_POINTWISE_GEN_INDEX;
-    need(step.inputs.size() == mode_of(step.how).inputs, "a pointwise operation with too few or too many tensors");
+    const bool has_axis = step.mode && step.mode->mode == CUDNN_POINTWISE_GEN_INDEX;
+    need(step.mode != nullptr, "a pointwise mode that is not emulated", CUDNN_STATUS_NOT_SUPPORTED);
+    need(step.inputs.size() == step.mode->inputs, "a pointwise operation with too few or too many tensors");
     for (const Tensor &x : step.inputs) { need(broadcasts(x, step.output), "a pointwise operation of unlike shapes"); }
     need(step.inputs.size() < 3 || step.inputs[2].type == CUDNN_DATA_BOOLEAN, "a selection without a boolean mask");
     need(has_axis == (step.axis >= 0) && step.axis < DIMENSIONS, "the axis of an index");
+}
+
+Values run_pointwise(const Step &step, const Memory &memory) {
+    const Tensor &y = step.output;
+    Values out((size_t)y.size());
+    int64_t inner = 1; // elements from one index of the axis to the next
+    for (int d = (int)step.axis + 1; d < DIMENSIONS; d++) { inner *= y.dims[d]; }
+    for (int64_t i = 0; i < y.size(); i++) {
+        float in[3] = {0.0f, 0.0f, 0.0f};
+        for (size_t k = 0; k < step.inputs.size(); k++) {
+            const Sizes &from = step.inputs[k].dims;
+            in[k] = memory.at(step.inputs[k].id)[from == y.dims ? i : place_of(i, y.dims, from, packed(from))];
+        }
+        out[i] = step.axis >= 0 ? (float)(i / inner % y.dims[step.axis]) : step.mode->apply(in[0], in[1], in[2]);
+    }
+    return out;
 }
 
 void check_matmul(const Step &step) {
@@ -288,16 +287,90 @@ void check_matmul(const Step &step) {
          CUDNN_STATUS_NOT_SUPPORTED); // the tensor cores' operands
 }
 
-void check_step(const Step &step) {
+Values run_matmul(const Step &step, const Memory &memory) {
+    const Values &a = memory.at(step.inputs[0].id), &b = memory.at(step.inputs[1].id);
+    int64_t rows = step.output.dims[2], columns = step.output.dims[3], K = step.inputs[0].dims[3];
+    Values c((size_t)step.output.size(), 0.0f);
+    emu::meter_operation_flops(2.0 * (double)c.size() * (double)K);
+    for (int64_t row = 0; row < (int64_t)c.size() / columns; row++) {
+        int64_t head = row / rows * step.inputs[1].dims[1] / step.output.dims[1]; // of all sequences
+        for (int64_t k = 0; k < K; k++) {
+            const float factor = a[row * K + k], *from = &b[(head * K + k) * columns];
+            for (int64_t j = 0; j < columns; j++) { c[row * columns + j] += factor * from[j]; }
+        }
+    }
+    return c;
+}
+
+void check_reduction(const Step &step) {
+    need(broadcasts(step.output, step.inputs[0]) || step.sums_heads(), "a reduction to a shape that does not fit");
+    need(step.reduction == CUDNN_REDUCE_TENSOR_ADD || step.reduction == CUDNN_REDUCE_TENSOR_MAX,
+         "a reduction that is not emulated", CUDNN_STATUS_NOT_SUPPORTED);
+}
+
+Values run_reduction(const Step &step, const Memory &memory) {
+    const Values &x = memory.at(step.inputs[0].id);
+    const bool adds = step.reduction == CUDNN_REDUCE_TENSOR_ADD;
+    const Sizes strides = packed(step.output.dims);
+    Values y((size_t)step.output.size(), adds ? 0.0f : -INFINITY);
+    for (size_t i = 0; i < x.size(); i++) {
+        float *sum = &y[place_of((int64_t)i, step.inputs[0].dims, step.output.dims, strides)];
+        *sum = adds ? *sum + x[i] : fmaxf(*sum, x[i]);
+    }
+    return y;
+}
+
+void check_reshape(const Step &step) {
     const Tensor &x = step.inputs[0], &y = step.output;
-    need(!y.by_value, "an output by value");
-    if (step.type == KIND(OPERATION_POINTWISE)) { check_pointwise(step); }
-    if (step.multiplies()) { check_matmul(step); }
-    if (step.type == KIND(OPERATION_RESHAPE)) { need(x.size() == y.size(), "a reshape to another size"); }
-    if (step.type != KIND(OPERATION_REDUCTION)) { return; }
-    need(broadcasts(y, x) || step.sums_heads(), "a reduction to a shape that does not fit");
-    need(step.how == CUDNN_REDUCE_TENSOR_ADD || step.how == CUDNN_REDUCE_TENSOR_MAX, "a reduction that is not emulated",
-         CUDNN_STATUS_NOT_SUPPORTED);
+    need(x.size() == y.size() && x.strides == packed(x.dims), "a reshape to another size, or of a tensor with gaps");
+    need(offset_of(y, y.size() - 1) < x.size(), "a reshape that reads behind its tensor");
+}
+
+// Reads a packed tensor with other strides.
+Values run_reshape(const Step &step, const Memory &memory) {
+    const Values &x = memory.at(step.inputs[0].id);
+    Values y(x.size());
+    for (size_t i = 0; i < y.size(); i++) { y[i] = x[(size_t)offset_of(step.output, (int64_t)i)]; }
+    return y;
+}
+
+const struct Operation {
+    int type;
+    void (*check)(const Step &step);
+    Values (*run)(const Step &step, const Memory &memory);
+} OPERATIONS[] = {{KIND(OPERATION_POINTWISE), check_pointwise, run_pointwise},
+                  {KIND(OPERATION_MATMUL), check_matmul, run_matmul},
+                  {KIND(OPERATION_REDUCTION), check_reduction, run_reduction},
+                  {KIND(OPERATION_RESHAPE), check_reshape, run_reshape}};
+
+// Null: the descriptor is none of an operation.
+const Operation *operation_of(int type) {
+    return entry_of(OPERATIONS, [=](const Operation &operation) { return operation.type == type; });
+}
+
+Step step_of(const Descriptor *operation) {
+    Step step = {operation->type};
+    for (const Attribute &a : ATTRIBUTES) {
+        const Descriptor *part = a.of == operation->type ? part_of(operation, a.name) : nullptr;
+        if (part == nullptr) { continue; }
+        if (a.role == INPUT || a.role == OPTIONAL_INPUT) { step.inputs.push_back(tensor_of(part)); }
+        if (a.role == OUTPUT) { step.output = tensor_of(part); }
+        if (a.role != SETTINGS) { continue; }
+        const int64_t mode = value_of(part, CUDNN_ATTR_POINTWISE_MODE, -1);
+        step.mode = entry_of(MODES, [=](const Mode &m) { return m.mode == mode; });
+        step.axis = value_of(part, CUDNN_ATTR_POINTWISE_AXIS, -1);
+        step.reduction = value_of(part, CUDNN_ATTR_REDUCTION_OPERATOR, -1);
+    }
+    need(!step.output.by_value, "an output by value");
+    operation_of(step.type)->check(step);
+    return step;
+}
+
+Values run_step(const Step &step, const Memory &memory) {
+    Values result = operation_of(step.type)->run(step, memory);
+    if (step.output.type != CUDNN_DATA_BFLOAT16) { return result; }
+    for (float &x : result) { x = __bfloat162float(__float2bfloat16_rn(x)); }
+    return result;
 }
 
 // ---- Graphs ----
@@ -318,7 +391,7 @@ void note_tensor(Graph *graph, const Tensor &t, bool is_output) {
     const std::string name = "tensor " + std::to_string(t.id);
     const bool was_written = graph->written.count(t.id) != 0;
     const auto known = graph->tensors.emplace(t.id, t);
-    need(known.first->second.is_like(t), "two tensors with the id of " + name);
+    need(known.first->second.all() == t.all(), "two tensors with the id of " + name);
     need(is_output || !t.is_virtual || was_written, "nothing writes virtual " + name + ", or only later");
     if (!is_output) { return; }
     need(!was_written, "two operations write " + name);
@@ -328,9 +401,9 @@ void note_tensor(Graph *graph, const Tensor &t, bool is_output) {
 
 Graph graph_of(const Descriptor *descriptor) {
     Graph graph;
-    for (const Descriptor *pointer : list_of<Descriptor *>(descriptor, CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
-        const Descriptor *op = find(pointer, "a graph of an operation that has been destroyed");
-        need(is_operation(op->type), "a graph of something that is no operation");
+    for (int64_t pointer : list_of(descriptor, CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+        const Descriptor *op = living(pointer_of<void>(pointer), "a graph of an operation that has been destroyed");
+        need(operation_of(op->type) != nullptr, "a graph of something that is no operation");
         graph.steps.push_back(step_of(op));
         for (const Tensor &input : graph.steps.back().inputs) { note_tensor(&graph, input, false); }
         note_tensor(&graph, graph.steps.back().output, true);
@@ -355,75 +428,7 @@ int64_t workspace_of(const Descriptor *plan) {
     return bytes + (sums > 0 ? sums : heads * padded * padded * 2);
 }
 
-// ---- The interpreter ----
-
-typedef std::vector<float> Values;        // of a tensor, in the order of its dimensions
-typedef std::map<int64_t, Values> Memory; // by id
-
-Values run_pointwise(const Step &step, const Memory &memory) {
-    const Tensor &y = step.output;
-    Values out((size_t)y.size());
-    int64_t inner = 1; // elements from one index of the axis to the next
-    for (int d = (int)step.axis + 1; d < DIMENSIONS; d++) { inner *= y.dims[d]; }
-    const Mode &mode = mode_of(step.how);
-    for (int64_t i = 0; i < y.size(); i++) {
-        float in[3] = {0.0f, 0.0f, 0.0f};
-        for (size_t k = 0; k < step.inputs.size(); k++) {
-            in[k] = memory.at(step.inputs[k].id)[place_in(step.inputs[k], y, i)];
-        }
-        out[i] = step.axis >= 0 ? (float)(i / inner % y.dims[step.axis]) : mode.apply(in[0], in[1], in[2]);
-    }
-    return out;
-}
-
-Values run_matmul(const Step &step, const Memory &memory) {
-    const Values &a = memory.at(step.inputs[0].id), &b = memory.at(step.inputs[1].id);
-    int64_t rows = step.output.dims[2], columns = step.output.dims[3], K = step.inputs[0].dims[3];
-    Values c((size_t)step.output.size(), 0.0f);
-    emu::meter_operation_flops(2.0 * (double)c.size() * (double)K);
-    for (int64_t row = 0; row < (int64_t)c.size() / columns; row++) {
-        int64_t head = row / rows * step.inputs[1].dims[1] / step.output.dims[1]; // of all sequences
-        for (int64_t k = 0; k < K; k++) {
-            const float factor = a[row * K + k], *from = &b[(head * K + k) * columns];
-            for (int64_t j = 0; j < columns; j++) { c[row * columns + j] += factor * from[j]; }
-        }
-    }
-    return c;
-}
-
-Values run_reduction(const Step &step, const Memory &memory) {
-    const Values &x = memory.at(step.inputs[0].id);
-    bool adds = step.how == CUDNN_REDUCE_TENSOR_ADD;
-    Values y((size_t)step.output.size(), adds ? 0.0f : -INFINITY);
-    for (size_t i = 0; i < x.size(); i++) {
-        float *sum = &y[place_in(step.output, step.inputs[0], (int64_t)i)];
-        *sum = adds ? *sum + x[i] : fmaxf(*sum, x[i]);
-    }
-    return y;
-}
-
-// Reads a tensor's memory with other strides.
-Values run_reshape(const Step &step, const Memory &memory) {
-    const Values &x = memory.at(step.inputs[0].id);
-    const Tensor &from = step.inputs[0];
-    Values stored((size_t)offset_of(from, from.size() - 1) + 1, NAN), y(x.size(), NAN);
-    for (size_t i = 0; i < x.size(); i++) { stored[(size_t)offset_of(from, (int64_t)i)] = x[i]; }
-    for (size_t i = 0; i < y.size(); i++) {
-        const size_t place = (size_t)offset_of(step.output, (int64_t)i);
-        if (place < stored.size()) { y[i] = stored[place]; }
-    }
-    return y;
-}
-
-Values run_step(const Step &step, const Memory &memory) {
-    Values result = step.type == KIND(OPERATION_POINTWISE)   ? run_pointwise(step, memory)
-                    : step.type == KIND(OPERATION_REDUCTION) ? run_reduction(step, memory)
-                    : step.multiplies()                      ? run_matmul(step, memory)
-                                                             : run_reshape(step, memory);
-    if (step.output.type != CUDNN_DATA_BFLOAT16) { return result; }
-    for (float &x : result) { x = __bfloat162float(__float2bfloat16_rn(x)); }
-    return result;
-}
+// ---- Running a plan ----
 
 typedef std::map<int64_t, char *> Pointers; // by id
 
@@ -474,19 +479,19 @@ void run(const Descriptor *plan, const Pointers &pointers, char *workspace, cuda
 }
 
 Pointers pointers_of(const Descriptor *pack, const Graph &graph) {
-    const std::vector<int64_t> ids = list_of<int64_t>(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    const std::vector<char *> list = list_of<char *>(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    const std::vector<int64_t> ids = list_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const std::vector<int64_t> given = list_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     Pointers pointers;
-    for (size_t i = 0; i < ids.size(); i++) {
-        const auto found = graph.tensors.find(ids[i]);
-        const bool fits = found != graph.tensors.end() && !found->second.is_virtual && list[i] != nullptr &&
-                          (uintptr_t)list[i] % (uintptr_t)found->second.alignment == 0;
-        need(fits && pointers.emplace(ids[i], list[i]).second,
-             "a pointer for tensor " + std::to_string(ids[i]) + " that is null, misaligned, not needed or the second");
-    }
+    size_t needed = 0;
+    need(ids.size() == given.size(), "not as many pointers as ids");
+    for (size_t i = 0; i < ids.size(); i++) { pointers[ids[i]] = pointer_of<char>(given[i]); }
     for (const auto &[id, t] : graph.tensors) {
-        need(t.is_virtual || pointers.count(id) != 0, "no pointer for tensor " + std::to_string(id));
+        if (t.is_virtual) { continue; }
+        const bool fits = pointers[id] != nullptr && (uintptr_t)pointers[id] % (uintptr_t)t.alignment == 0;
+        need(fits, "no pointer for tensor " + std::to_string(id) + ", or it is null or misaligned");
+        needed++;
     }
+    need(ids.size() == needed, "a pointer that no tensor needs, or two for one tensor");
     return pointers;
 }
 
@@ -495,57 +500,42 @@ Pointers pointers_of(const Descriptor *pack, const Graph &graph) {
 void finalize(Descriptor *d) {
     need(!d->finalized, "a finalized descriptor");
     for (const Attribute &a : ATTRIBUTES) {
-        const bool is_optional = a.role == OPTIONAL || a.role == OPTIONAL_INPUT;
+        const bool is_optional = a.role == OPTIONAL || a.role == OPTIONAL_INPUT || a.role == ANSWER;
         need(a.of != d->type || is_optional || d->values.count(a.name) != 0,
              "attribute " + std::to_string(a.name) + " is missing");
     }
     if (d->type == KIND(TENSOR)) { tensor_of(d); }
-    if (is_operation(d->type)) { check_step(step_of(d)); }
+    if (operation_of(d->type)) { step_of(d); } // checks it
     if (d->type == KIND(OPERATIONGRAPH)) { d->graph = std::make_shared<Graph>(graph_of(d)); }
     for (int name : {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG}) {
         if (const Descriptor *part = part_of(d, name)) { d->graph = part->graph, d->choice = part->choice; }
     }
-    need(list_of<int64_t>(d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() ==
-             list_of<void *>(d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size(),
-         "not as many pointers as ids");
     d->finalized = true;
 }
 
-// Fills a descriptor that the caller has made.
-int64_t fill(void *values, int64_t i, int type, const Descriptor *from, int choice) {
-    Descriptor *to = find(static_cast<void **>(values)[i], "no descriptor was given to fill");
-    need(to->type == type, "a descriptor of another kind was given to fill");
-    to->graph = from->graph, to->choice = choice, to->finalized = true;
-    return 1;
-}
-
-// What can be asked for. Each returns how many values there are.
-int64_t give_configs(const Descriptor *heuristic, int64_t room, void *values) {
-    const char *engine = getenv("EMU_CUDNN");
-    const bool has_engine = engine != nullptr && strcmp(engine, "none") != 0;
-    const int64_t count = std::min<int64_t>(room, !has_engine ? 0 : heuristic->graph->products() > 2 ? 3 : 1);
-    for (int i = 0; i < count; i++) { fill(values, i, KIND(ENGINECFG), heuristic, i); }
+// Fills descriptors that the caller has made. Returns their number.
+int64_t fill(void *values, int64_t count, int type, const Descriptor *from, bool chooses) {
+    for (int i = 0; i < count; i++) {
+        Descriptor *to = living(static_cast<void **>(values)[i], "no descriptor was given to fill");
+        need(to->type == type, "a descriptor of another kind was given to fill");
+        to->graph = from->graph, to->choice = chooses ? i : from->choice, to->finalized = true;
+    }
     return count;
 }
-int64_t give_engine(const Descriptor *config, int64_t, void *values) {
-    return fill(values, 0, KIND(ENGINE), config, config->choice);
-}
-int64_t give_notes(const Descriptor *engine, int64_t, void *values) {
-    *(int *)values = is_random(engine) ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-    return 1;
-}
-int64_t give_workspace(const Descriptor *plan, int64_t, void *values) {
-    *(int64_t *)values = workspace_of(plan);
-    return 1;
-}
 
-const struct {
-    int of, name, type;
-    int64_t (*give)(const Descriptor *from, int64_t room, void *values);
-} ANSWERS[] = {{KIND(ENGINEHEUR), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, give_configs},
-               {KIND(ENGINECFG), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, give_engine},
-               {KIND(ENGINE), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, give_notes},
-               {KIND(EXECUTION_PLAN), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, give_workspace}};
+// Gives the attribute that can be asked for. Returns how many values there are.
+int64_t answer(const Descriptor *from, int64_t room, void *values) {
+    const char *engine = getenv("EMU_CUDNN");
+    const bool has_engine = engine != nullptr && strcmp(engine, "none") != 0;
+    const int64_t plans = !has_engine ? 0 : from->graph->products() > 2 ? 3 : 1;
+    const int note = is_random(from) ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    switch (from->type) {
+    case KIND(ENGINEHEUR): return fill(values, std::min(room, plans), KIND(ENGINECFG), from, true);
+    case KIND(ENGINECFG): return fill(values, 1, KIND(ENGINE), from, false);
+    case KIND(ENGINE): *static_cast<int *>(values) = note; return 1;
+    default: *static_cast<int64_t *>(values) = workspace_of(from); return 1;
+    }
+}
 
 size_t size_of(int type) {
     if (type == CUDNN_TYPE_BOOLEAN) { return 1; }
@@ -555,19 +545,18 @@ size_t size_of(int type) {
 }
 
 void set_attribute(Descriptor *to, int name, int type, int64_t count, const void *values) {
-    const Attribute *a = std::find_if(std::begin(ATTRIBUTES), std::end(ATTRIBUTES), [&](const Attribute &other) {
-        return other.of == to->type && other.name == name;
-    });
+    check_attribute(to, name, type, count, false);
     need(!to->finalized, "an attribute of a finalized descriptor");
-    need(a != std::end(ATTRIBUTES) && a->type == type && count >= 1 && (size_t)count <= a->most && values != nullptr,
-         "attribute " + std::to_string(name) + ": there is none, or of another type or count");
-    for (int64_t i = 0; i < count && type == CUDNN_TYPE_BACKEND_DESCRIPTOR; i++) {
+    need(values != nullptr, "no values");
+    std::vector<int64_t> list((size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(&list[(size_t)i], (const char *)values + (size_t)i * size_of(type), size_of(type));
+        if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) { continue; }
         const char *const wrong = "a descriptor that is not finalized";
-        need(find(((void *const *)values)[i], wrong)->finalized, wrong);
+        need(living(pointer_of<void>(list[(size_t)i]), wrong)->finalized, wrong);
     }
-    need(type != CUDNN_TYPE_HANDLE || *(void *const *)values != nullptr, "no handle");
-    const char *bytes = (const char *)values;
-    to->values[name].assign(bytes, bytes + (size_t)count * size_of(type));
+    need(type != CUDNN_TYPE_HANDLE || list[0] != 0, "no handle");
+    to->values[name] = list;
 }
 
 } // namespace
@@ -619,7 +608,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
     return status_of([&] {
-        Descriptor *found = find(descriptor, "a descriptor that is none, or was destroyed");
+        Descriptor *found = living(descriptor, "a descriptor that is none, or was destroyed");
         descriptors.erase(found);
         delete found;
     });
@@ -628,24 +617,20 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void *values) {
     return status_of(
-        [&] { set_attribute(find(descriptor, "an attribute of no descriptor"), name, type, count, values); });
+        [&] { set_attribute(living(descriptor, "an attribute of no descriptor"), name, type, count, values); });
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-    return status_of([&] { finalize(find(descriptor, "no descriptor")); });
+    return status_of([&] { finalize(living(descriptor, "no descriptor")); });
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
     return status_of([&] {
-        const Descriptor *from = find(descriptor, "no descriptor");
+        const Descriptor *from = living(descriptor, "no descriptor");
         need(from->finalized, "a descriptor that is not finalized");
-        auto answers = [&](const auto &a) {
-            return a.of == from->type && a.name == name && a.type == type && room > 0;
-        };
-        const auto *answer = std::find_if(std::begin(ANSWERS), std::end(ANSWERS), answers);
-        need(answer != std::end(ANSWERS), "attribute " + std::to_string(name) + " cannot be asked for");
-        *count = answer->give(from, room, values);
+        check_attribute(from, name, type, room, true);
+        *count = answer(from, room, values);
     });
 }
 
@@ -653,10 +638,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   const char *file, int line) {
     emu::host_only("cudnnBackendExecute", {file, line});
     return status_of([&] {
-        const Descriptor *planned = find(plan, "no plan"), *packed = find(pack, "no pack of pointers");
+        const Descriptor *planned = living(plan, "no plan"), *packed = living(pack, "no pack of pointers");
         need(handle != nullptr && planned->finalized && packed->finalized, "no handle, or one is not finalized");
         const Pointers pointers = pointers_of(packed, *planned->graph);
-        char *workspace = value_of<char *>(packed, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+        char *workspace = pointer_of<char>(value_of(packed, CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
         need(workspace != nullptr, "no workspace");
         run(planned, pointers, workspace, handle->stream, {file, line});
     });
