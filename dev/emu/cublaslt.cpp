@@ -18,6 +18,9 @@
 
 namespace {
 
+constexpr cublasStatus_t OK = CUBLAS_STATUS_SUCCESS, INVALID = CUBLAS_STATUS_INVALID_VALUE,
+                         UNSUPPORTED = CUBLAS_STATUS_NOT_SUPPORTED, NO_HANDLE = CUBLAS_STATUS_NOT_INITIALIZED;
+
 // ---- Contents of the opaque descriptors ----
 
 struct Layout {
@@ -66,10 +69,10 @@ template <class T, class Opaque> T view(const Opaque *opaque) {
     return object;
 }
 template <class T, class Opaque> cublasStatus_t store(Opaque *opaque, const T &object) {
-    if (opaque == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (opaque == nullptr) { return INVALID; }
     memset(opaque->data, 0, sizeof(opaque->data));
     memcpy(opaque->data, &object, sizeof(object));
-    return CUBLAS_STATUS_SUCCESS;
+    return OK;
 }
 
 struct Attribute {
@@ -107,11 +110,11 @@ template <size_t n>
 cublasStatus_t set_attribute(void *object, const Attribute (&attributes)[n], int id, const void *value, size_t bytes) {
     for (const Attribute &attribute : attributes) {
         if (attribute.id != id) { continue; }
-        if (object == nullptr || value == nullptr || bytes != attribute.bytes) { return CUBLAS_STATUS_INVALID_VALUE; }
+        if (object == nullptr || value == nullptr || bytes != attribute.bytes) { return INVALID; }
         memcpy((char *)object + attribute.offset, value, bytes);
-        return CUBLAS_STATUS_SUCCESS;
+        return OK;
     }
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return INVALID;
 }
 
 // ---- One multiplication, described ----
@@ -203,14 +206,11 @@ bool known_fp8_problem(const Problem &p) {
         int64_t bytes = (int64_t)size_of(layout.type);
         known = known && layout.ld * bytes % 16 == 0 && layout.batch_stride * bytes % 16 == 0;
     }
-    bool plain = p.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+    const bool plain = p.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
     return known && (plain || (p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS && p.D.type == CUDA_R_16BF));
 }
 
 bool valid_operation(int32_t operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C; }
-
-constexpr cublasStatus_t OK = CUBLAS_STATUS_SUCCESS, INVALID = CUBLAS_STATUS_INVALID_VALUE,
-                         UNSUPPORTED = CUBLAS_STATUS_NOT_SUPPORTED;
 
 struct Check {
     bool ok;
@@ -244,12 +244,12 @@ bool aligned(const void *pointer, size_t alignment) { return (uintptr_t)pointer 
 
 uint64_t problem_hash(const Problem &p) {
     uint64_t hash = 1469598103934665603u;
-    auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
-    mix((uint64_t)p.desc.fast_sums), mix((uint64_t)p.desc.compute),
-        mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
-    for (const Layout &layout : p.layouts) {
-        mix(layout.type), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
-        mix((uint64_t)layout.batch), mix((uint64_t)layout.batch_stride);
+    auto mix = [&hash](std::initializer_list<int64_t> numbers) {
+        for (int64_t x : numbers) { hash = (hash ^ (uint64_t)x) * 1099511628211u; }
+    };
+    mix({p.desc.fast_sums, p.desc.compute, p.desc.trans_a, p.desc.trans_b, p.desc.epilogue});
+    for (const Layout &l : p.layouts) {
+        mix({l.type, (int64_t)l.rows, (int64_t)l.cols, l.ld, l.batch, l.batch_stride});
     }
     return hash;
 }
@@ -308,20 +308,13 @@ template <class F> void for_pieces(const Matrix &x, F f) {
     }
 }
 
-void note_reads(const Matrix &x) {
-    for_pieces(x, [](char *address, size_t bytes) { emu::op_read(address, bytes); });
-}
-void note_writes(const Matrix &x) {
-    for_pieces(x, [](char *address, size_t bytes) { emu::op_write(address, bytes); });
-}
-
 void note_accesses(const Problem &p, float beta, void *workspace, size_t workspace_bytes) {
-    note_reads(p.A), note_reads(p.B);
-    if (beta != 0.0f) { note_reads(p.C); }
-    if (p.reads_aux()) { note_reads(p.aux()); }
+    for_pieces(p.A, emu::op_read), for_pieces(p.B, emu::op_read);
+    if (beta != 0.0f) { for_pieces(p.C, emu::op_read); }
+    if (p.reads_aux()) { for_pieces(p.aux(), emu::op_read); }
     if (p.reads_bias()) { emu::op_read(p.desc.bias, (size_t)p.m * size_of(p.D.type)); }
-    note_writes(p.D);
-    if (p.writes_aux()) { note_writes(p.aux()); }
+    for_pieces(p.D, emu::op_write);
+    if (p.writes_aux()) { for_pieces(p.aux(), emu::op_write); }
     if (workspace_bytes > 0) { emu::op_scratch(workspace, workspace_bytes); }
 }
 
@@ -345,17 +338,16 @@ float round_to_tf32(float x) {
 }
 
 // The values of the 256 codes of an 8-bit type.
-struct Fp8Values {
-    float of[256];
-    explicit Fp8Values(__nv_fp8_interpretation_t kind) {
-        for (int code = 0; code < 256; code++) { of[code] = emu::fp8_value((__nv_fp8_storage_t)code, kind); }
-    }
-};
+std::vector<float> fp8_values(__nv_fp8_interpretation_t kind) {
+    std::vector<float> values;
+    for (int code = 0; code < 256; code++) { values.push_back(emu::fp8_value((__nv_fp8_storage_t)code, kind)); }
+    return values;
+}
 
 void load_fp8(float *to, const uint8_t *codes, uint32_t type, int64_t count) {
-    static const Fp8Values e4m3(__NV_E4M3), e5m2(__NV_E5M2);
-    const Fp8Values &values = type == CUDA_R_8F_E4M3 ? e4m3 : e5m2;
-    for (int64_t i = 0; i < count; i++) { to[i] = values.of[codes[i]]; }
+    static const std::vector<float> e4m3 = fp8_values(__NV_E4M3), e5m2 = fp8_values(__NV_E5M2);
+    const float *values = type == CUDA_R_8F_E4M3 ? e4m3.data() : e5m2.data();
+    for (int64_t i = 0; i < count; i++) { to[i] = values[codes[i]]; }
 }
 
 void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
@@ -369,11 +361,9 @@ void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
 void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
     uint16_t *codes = (uint16_t *)to;
-    for (int64_t i = 0; i < count && type == CUDA_R_16F; i++) {
-        codes[i] = emu::Half::round(from[i], emu::NEAREST_EVEN);
-    }
-    for (int64_t i = 0; i < count && type == CUDA_R_16BF; i++) {
-        codes[i] = emu::Bf16::round(from[i], emu::NEAREST_EVEN);
+    for (int64_t i = 0; i < count && type != CUDA_R_32F; i++) {
+        codes[i] = type == CUDA_R_16F ? emu::Half::round(from[i], emu::NEAREST_EVEN)
+                                      : emu::Bf16::round(from[i], emu::NEAREST_EVEN);
     }
 }
 
@@ -451,19 +441,12 @@ void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, int64_t k, Scrat
 // Matrix b of the batch.
 void multiply(const Problem &p, int b, int64_t k, float alpha, float beta, Scratch *s) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
-    GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride, 0},
-               B_transposed = {B.data, B.col_stride, B.row_stride, 0};
-    add_products(p, A_transposed, B_transposed, k, s);
+    add_products(p, as_floats(transposed(p.A), b, tf32, s->a), as_floats(transposed(p.B), b, tf32, s->b), k, s);
     s->bias.resize((size_t)p.m), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), (const char *)p.desc.bias, p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < p.n; j++) {
-#ifdef _OPENMP
-        float *column = s->column.data() + omp_get_thread_num() * p.m;
-#else
-        float *column = s->column.data();
-#endif
+        float *column = s->column.data() + gemm_thread() * p.m;
         finish_column(p, b, j, s->product.data() + j * p.m, column, s->bias.data(), alpha, beta);
     }
 }
@@ -473,6 +456,17 @@ float scale_of(const float *pointer) {
     if (pointer == nullptr) { return 1.0f; }
     emu::op_read(pointer, sizeof(float));
     return *pointer;
+}
+
+// The checks of accesses, and all matrices of the batch. k: terms of a sum.
+void multiply_all(const char *name, emu::Source at, const Problem &p, int64_t k, float alpha, float beta,
+                  void *workspace = nullptr, size_t workspace_bytes = 0) {
+    static thread_local Scratch scratch;
+    report_overlap(name, p, at);
+    note_accesses(p, beta, workspace, workspace_bytes);
+    emu::meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.D.batch);
+    alpha *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
+    for (int b = 0; b < p.D.batch; b++) { multiply(p, b, k, alpha, beta, &scratch); }
 }
 
 // The workspace of an algorithm if it may have any: small, so that its checks cost little.
@@ -492,32 +486,26 @@ Matrix emu::transposed(Matrix x) {
 
 void emu::multiply_matrices(const char *name, Source at, const Matrix &A, const Matrix &B, const Matrix &C, bool tf32,
                             float alpha, float beta) {
-    static thread_local Scratch scratch;
     const Desc desc = {tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F};
     const Problem p = {desc, {}, A, B, C, C, C.rows, C.cols, A.cols};
-    report_overlap(name, p, at);
-    note_accesses(p, beta, nullptr, 0);
-    meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)C.batch);
-    for (int b = 0; b < C.batch; b++) { multiply(p, b, p.k, alpha, beta, &scratch); }
+    multiply_all(name, at, p, p.k, alpha, beta);
 }
 
-struct cublasLtContext {
-    int unused;
-};
+struct cublasLtContext {};
 
 // ---- The interface ----
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     emu::host_only("cublasLtCreate");
-    if (handle == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (handle == nullptr) { return INVALID; }
     *handle = new cublasLtContext();
-    return CUBLAS_STATUS_SUCCESS;
+    return OK;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    if (handle == nullptr) { return NO_HANDLE; }
     delete handle;
-    return CUBLAS_STATUS_SUCCESS;
+    return OK;
 }
 
 size_t cublasLtGetVersion(void) { return 120800; }
@@ -527,7 +515,7 @@ static const struct {
     const char *name, *text;
 } STATUSES[] = {
     {OK, "CUBLAS_STATUS_SUCCESS", "success"},
-    {CUBLAS_STATUS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED", "the handle was not created"},
+    {NO_HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED", "the handle was not created"},
     {CUBLAS_STATUS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED", "out of memory"},
     {INVALID, "CUBLAS_STATUS_INVALID_VALUE", "an unsupported value or parameter was passed"},
     {CUBLAS_STATUS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR", "an internal operation failed"},
@@ -593,32 +581,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned) {
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (!desc || !A || !B || !C || !D || !preference || requested < 1 || !results || !returned) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
+    if (handle == nullptr) { return NO_HANDLE; }
+    if (!desc || !A || !B || !C || !D || !preference || requested < 1 || !results || !returned) { return INVALID; }
     *returned = 0;
     Problem p = problem_of(view<Desc>(desc), {view<Layout>(A), view<Layout>(B), view<Layout>(C), view<Layout>(D)},
                            {nullptr, nullptr, nullptr, nullptr});
     cublasStatus_t status = check_problem(p);
-    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    if (status != OK) { return status; }
     Preference wish = view<Preference>(preference);
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
     bool splits = (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // a separate step adds the parts
     Algo algo = {problem_hash(p), workspace, {}, splits && cublaslt_fault("tail")};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
-    results[0] = {{}, workspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
+    results[0] = {{}, workspace, OK, 1.0f, {}};
     store(&results[0].algo, algo);
     *returned = 1;
-    return CUBLAS_STATUS_SUCCESS;
+    return OK;
 }
 
-static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void *workspace, size_t workspace_bytes) {
-    if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
-    if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // the algorithm of another problem
-    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace);
-    return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+static cublasStatus_t check_algo(const Problem &p, const Algo &algo, const void *workspace, size_t workspace_bytes) {
+    return first_failure({
+        {algo.problem == problem_hash(p), INVALID}, // else it is the algorithm of another problem
+        {algo.workspace == 0 || (workspace != nullptr && workspace_bytes >= algo.workspace), INVALID},
+    });
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
@@ -627,31 +612,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t D_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream, const char *file, int line) {
     emu::host_only("cublasLtMatmul", {file, line});
-    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
-    if (!desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
+    if (handle == nullptr) { return NO_HANDLE; }
+    if (!desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout) { return INVALID; }
     Problem p = problem_of(
         view<Desc>(desc),
         {view<Layout>(A_layout), view<Layout>(B_layout), view<Layout>(C_layout), view<Layout>(D_layout)}, {A, B, C, D});
-    Algo promised = algo != nullptr ? view<Algo>(algo) : Algo{};
-    const Algo *held = algo != nullptr ? &promised : nullptr;
+    const Algo promised = algo != nullptr ? view<Algo>(algo) : Algo{};
     cublasStatus_t status = check_problem(p);
-    if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
-    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    if (status == OK && !aligned(workspace, 16)) { status = INVALID; }
+    if (status == OK && algo != nullptr) { status = check_algo(p, promised, workspace, workspace_bytes); }
+    if (status != OK) { return status; }
     if (cublaslt_fault("execution")) { return CUBLAS_STATUS_EXECUTION_FAILED; }
     const int64_t k = promised.drops_tail ? p.k - p.k % 64 : p.k;
-    static thread_local Scratch scratch;
+    const float a = *(const float *)alpha, b = *(const float *)beta;
     emu::op_begin(stream, "cublasLtMatmul", file, line);
-    float a = *(const float *)alpha, b = *(const float *)beta;
-    status = check_pointers(p, held, b);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        report_overlap("cublasLtMatmul", p, {file, line});
-        note_accesses(p, b, workspace, promised.workspace);
-        emu::meter_operation_flops(2.0 * (double)p.m * (double)p.n * (double)p.k * (double)p.D.batch);
-        a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
-        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, k, a, b, &scratch); }
-    }
+    status = check_pointers(p, algo != nullptr ? &promised : nullptr, b);
+    if (status == OK) { multiply_all("cublasLtMatmul", {file, line}, p, k, a, b, workspace, promised.workspace); }
     emu::op_end();
     return status;
 }
