@@ -98,14 +98,24 @@ void op_scratch(void *pointer, size_t bytes) {
 }
 void op_end() { end_operation(); }
 
+// A call of the host API. It holds the device until it returns, and its streams and events must exist.
+struct HostCall {
+    const char *function;
+    Source at;
+    Guard guard;
+    HostCall(const char *function, const char *file, int line)
+        : function(function), at{file, line}, guard((host_only(function, at), device().mutex)) {}
+    cudaStream_t stream(cudaStream_t handle) const { return find_stream(handle, function, at); }
+    cudaEvent_t event(cudaEvent_t handle) const { return find_event(handle, function, at); }
+};
+
 } // namespace emu
 
 using namespace emu;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags, const char *file, int line) {
-    host_only("cudaStreamCreate", {file, line});
-    use_device("cudaStreamCreate", {file, line});
-    Guard guard(device().mutex);
+    const HostCall host("cudaStreamCreate", file, line);
+    use_device(host.function, host.at);
     *stream = add_stream((flags & cudaStreamNonBlocking) == 0);
     return cudaSuccess;
 }
@@ -121,38 +131,29 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
-    host_only("cudaStreamDestroy", {file, line});
-    Guard guard(device().mutex);
+    const HostCall host("cudaStreamDestroy", file, line);
     if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
-    cudaStream_t s = find_stream(stream, "cudaStreamDestroy", {file, line});
-    s->alive = false; // its operations go on, and the program may wait for them
+    host.stream(stream)->alive = false; // its operations go on, and the program may wait for them
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int line) {
-    host_only("cudaStreamSynchronize", {file, line});
-    Guard guard(device().mutex);
-    cudaStream_t s = find_stream(stream, "cudaStreamSynchronize", {file, line});
-    wait_for_stream(s);
+    const HostCall host("cudaStreamSynchronize", file, line);
+    wait_for_stream(host.stream(stream));
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream, const char *file, int line) {
-    host_only("cudaStreamQuery", {file, line});
-    Guard guard(device().mutex);
-    cudaStream_t s = find_stream(stream, "cudaStreamQuery", {file, line});
-    host_waits_for(clock_of_next(s)); // everything is always done
+    const HostCall host("cudaStreamQuery", file, line);
+    host_waits_for(clock_of_next(host.stream(stream))); // everything is always done
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char *file, int line) {
-    host_only("cudaStreamWaitEvent", {file, line});
-    Guard guard(device().mutex);
-    cudaStream_t s = find_stream(stream, "cudaStreamWaitEvent", {file, line});
-    cudaEvent_t e = find_event(event, "cudaStreamWaitEvent", {file, line});
-    merge(&s->clock, e->clock);
+    const HostCall host("cudaStreamWaitEvent", file, line);
+    cudaStream_t waits = host.stream(stream);
+    merge(&waits->clock, host.event(event)->clock);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(const char *file, int line) {
-    host_only("cudaDeviceSynchronize", {file, line});
-    Guard guard(device().mutex);
+    const HostCall host("cudaDeviceSynchronize", file, line);
     Clock all;
     for (cudaStream_t stream : device().streams) { merge(&all, stream->clock); }
     synchronize(all);
@@ -161,9 +162,8 @@ cudaError_t cudaDeviceSynchronize(const char *file, int line) {
 cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags, const char *file, int line) {
-    host_only("cudaEventCreate", {file, line});
-    use_device("cudaEventCreate", {file, line});
-    Guard guard(device().mutex);
+    const HostCall host("cudaEventCreate", file, line);
+    use_device(host.function, host.at);
     *event = new CUevent_st{{}, {}, false, true, (flags & cudaEventDisableTiming) == 0};
     all_events().push_back(*event);
     return cudaSuccess;
@@ -172,26 +172,21 @@ cudaError_t cudaEventCreate(cudaEvent_t *event, const char *file, int line) {
     return cudaEventCreateWithFlags(event, cudaEventDefault, file, line);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event, const char *file, int line) {
-    host_only("cudaEventDestroy", {file, line});
-    Guard guard(device().mutex);
-    find_event(event, "cudaEventDestroy", {file, line})->alive = false;
+    const HostCall host("cudaEventDestroy", file, line);
+    host.event(event)->alive = false;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char *file, int line) {
-    host_only("cudaEventRecord", {file, line});
-    Guard guard(device().mutex);
-    cudaEvent_t e = find_event(event, "cudaEventRecord", {file, line});
-    cudaStream_t s = find_stream(stream, "cudaEventRecord", {file, line});
-    e->clock = clock_of_next(s);
+    const HostCall host("cudaEventRecord", file, line);
+    cudaEvent_t e = host.event(event);
+    e->clock = clock_of_next(host.stream(stream));
     e->time = std::chrono::steady_clock::now();
     e->recorded = true;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, const char *file, int line) {
-    host_only("cudaEventSynchronize", {file, line});
-    Guard guard(device().mutex);
-    cudaEvent_t e = find_event(event, "cudaEventSynchronize", {file, line});
-    host_waits_for(e->clock);
+    const HostCall host("cudaEventSynchronize", file, line);
+    host_waits_for(host.event(event)->clock);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event, const char *file, int line) {
