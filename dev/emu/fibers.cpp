@@ -213,6 +213,12 @@ static void asan_find_worker_stack() {
     worker_stack = base;
     pthread_attr_destroy(&attributes);
 }
+#else
+static const void *const worker_stack = nullptr;
+static const size_t worker_stack_bytes = 0;
+static inline void asan_leave(void **, const void *, size_t) {}
+static inline void asan_enter(void *) {}
+static inline void asan_find_worker_stack() {}
 #endif
 
 // Leaves the running fiber for another thread of the block and saves it at *save.
@@ -222,30 +228,21 @@ static inline void go_to(void **save, Thread *next, bool comes_back) {
         next->stack_pointer = prepare(next->stack);
     }
     set_running(next);
-#if EMU_ASAN
     void *fake_stack = nullptr;
     asan_leave(comes_back ? &fake_stack : nullptr, next->stack->base, STACK_BYTES);
     emu_switch(save, next->stack_pointer);
     asan_enter(fake_stack);
-#else
-    (void)comes_back;
-    emu_switch(save, next->stack_pointer);
-#endif
 }
 
 static void go_to_scheduler(Stack *mine) {
     void *dead;
     now.thread = nullptr;
     give_back(mine);
-#if EMU_ASAN
     asan_leave(nullptr, worker_stack, worker_stack_bytes);
-#endif
     emu_switch(&dead, now.block->scheduler);
 }
 
 // ---- Waiting ----
-
-static const char *state_of(const Thread &thread) { return thread.done ? "has exited" : thread.waits_for; }
 
 static std::string list_waiting(const Block *block) {
     std::string text = format("  the threads of the block:");
@@ -255,7 +252,7 @@ static std::string list_waiting(const Block *block) {
         bool same = t < block->thread_count && a.done == b.done && a.waits_for == b.waits_for &&
                     (a.done || (a.waits_at.line == b.waits_at.line && a.wait_mask == b.wait_mask));
         if (same) { continue; }
-        text += format("\n  threads %d to %d: %s", begin, t - 1, state_of(a));
+        text += format("\n  threads %d to %d: %s", begin, t - 1, a.done ? "has exited" : a.waits_for);
         if (!a.done) { text += " at " + to_text(a.waits_at); }
         begin = t;
     }
@@ -297,13 +294,6 @@ static void leave(Thread *me) {
     }
 }
 
-static Thread *any_exited(Block *block) {
-    for (int t = 0; t < block->thread_count; t++) {
-        if (block->threads[t].done) { return &block->threads[t]; }
-    }
-    return nullptr;
-}
-
 static void release_barrier(Block *block) {
     block->at_barrier = 0;
     if (metering) { meter_barrier(); }
@@ -311,16 +301,16 @@ static void release_barrier(Block *block) {
     begin_interval();
     now.block_since = now.interval;
     now.order_shared = stamp_of_interval(now.interval);
-    block->result_sum = block->barrier_sum;
-    block->result_and = block->barrier_and;
-    block->result_or = block->barrier_or;
+    block->agreed = block->agree;
     for (int w = 0; w < block->warp_count; w++) { block->warps[w].ready = block->warps[w].all; }
 }
 
 static void check_barrier(Block *block, Thread *me, const char *kind, Source at) {
     if (block->exited > 0) {
+        const Thread *exited = block->threads;
+        while (!exited->done) { exited++; }
         report(at, format("%s after a thread of the block has exited", kind),
-               "  " + describe(any_exited(block)) + "\n  every thread of a block must reach the same __syncthreads");
+               "  " + describe(exited) + "\n  every thread of a block must reach the same __syncthreads");
     }
     if (block->at_barrier > 0 && !same_line(block->barrier, at)) {
         report(at, format("%s in divergent code: threads of the block are at different barriers", kind),
@@ -329,8 +319,7 @@ static void check_barrier(Block *block, Thread *me, const char *kind, Source at)
     if (block->at_barrier == 0) {
         block->barrier = at;
         block->first_at_barrier = me;
-        block->barrier_sum = block->barrier_or = 0;
-        block->barrier_and = 1;
+        block->agree = 0;
     }
 }
 
@@ -368,9 +357,7 @@ static void barrier(const char *kind, int predicate, Source at, bool of_grid = f
     if (me == nullptr) { report(at, format("%s called by host code", kind)); }
     Block *block = now.block;
     check_barrier(block, me, kind, at);
-    block->barrier_sum += predicate != 0;
-    block->barrier_and &= predicate != 0;
-    block->barrier_or |= predicate != 0;
+    block->agree += predicate != 0;
     me->waits_for = kind;
     me->waits_at = at;
     me->wait_mask = 0;
@@ -440,9 +427,7 @@ void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at
 
 // Runs threads one after another on this stack, until the next thread has its own stack.
 extern "C" [[noreturn]] void emu_fiber_main() {
-#if EMU_ASAN
     asan_enter(nullptr);
-#endif
     Block *block = now.block;
     for (;;) {
         Thread *me = now.thread;
@@ -521,9 +506,7 @@ void run_block(Block *block) {
     now.block_since = now.interval;
     now.order_shared = stamp_of_interval(now.interval);
     now.order_global = block->kernel->order;
-#if EMU_ASAN
     asan_find_worker_stack();
-#endif
     go_to(&block->scheduler, take_next(block), true);
     if (metering) { meter_block_end(); }
     if (block->kernel->cooperative) { meet_blocks(block, true); }
@@ -611,15 +594,15 @@ using namespace emu;
 void __syncthreads(const char *file, int line) { barrier("__syncthreads", 0, {file, line}); }
 int __syncthreads_count(int predicate, const char *file, int line) {
     barrier("__syncthreads_count", predicate, {file, line});
-    return now.block->result_sum;
+    return now.block->agreed;
 }
 int __syncthreads_and(int predicate, const char *file, int line) {
     barrier("__syncthreads_and", predicate, {file, line});
-    return now.block->result_and;
+    return now.block->agreed == now.block->thread_count;
 }
 int __syncthreads_or(int predicate, const char *file, int line) {
     barrier("__syncthreads_or", predicate, {file, line});
-    return now.block->result_or;
+    return now.block->agreed > 0;
 }
 // Orders earlier accesses of these lanes before later ones.
 static void synchronise_lanes(void **, unsigned mask) {

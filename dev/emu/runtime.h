@@ -103,10 +103,6 @@ struct AsyncCopy { // a cp.async that has not arrived
     uintptr_t pc;
 };
 
-struct CopyGroup { // a committed group of cp.async
-    size_t copies;
-};
-
 struct Warp;
 
 struct Stack { // of a thread, with an inaccessible part below
@@ -133,7 +129,7 @@ struct alignas(64) Thread {
     uint32_t warp_since; // accesses of the warp's lanes before this interval are ordered before now
     bool done;
     std::vector<AsyncCopy> copies;
-    std::vector<CopyGroup> copy_groups;
+    std::vector<size_t> copy_groups; // that are committed: how many copies each has
 };
 
 inline bool stack_holds(const Stack *stack, uintptr_t address) {
@@ -173,8 +169,7 @@ struct Block {
     int exited, at_barrier;
     int turn;          // the warp to run next
     bool copies_async; // a thread has called cp.async
-    int barrier_sum, barrier_and, barrier_or;
-    int result_sum, result_and, result_or;
+    int agree, agreed; // threads whose predicate holds: at the barrier that they wait at, and at the last one
     Source barrier;
     Thread *first_at_barrier;
     Thread *threads; // [MAX_BLOCK_THREADS]

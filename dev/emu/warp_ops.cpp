@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include <algorithm>
+#include <numeric>
 
 namespace emu {
 
@@ -52,14 +53,15 @@ uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int operand, int wi
 }
 
 struct VoteLane {
-    unsigned value, result;
+    uint64_t value;
+    unsigned result;
 };
 
 static void do_ballot(void **deposits, unsigned mask) {
     unsigned ballot = 0;
     for (unsigned left = mask; left; left &= left - 1) {
         int lane = __builtin_ctz(left);
-        ballot |= static_cast<VoteLane *>(deposits[lane])->value << lane;
+        ballot |= static_cast<unsigned>(static_cast<VoteLane *>(deposits[lane])->value) << lane;
     }
     for (unsigned left = mask; left; left &= left - 1) {
         static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = ballot;
@@ -87,10 +89,11 @@ static unsigned combined(Reduction kind, unsigned a, unsigned b) {
 }
 
 template <Reduction KIND> static void do_reduce(void **deposits, unsigned mask) {
-    unsigned first = mask & (0u - mask), result = static_cast<VoteLane *>(deposits[__builtin_ctz(mask)])->value;
-    for (unsigned left = mask ^ first; left; left &= left - 1) {
-        result = combined(KIND, result, static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value);
-    }
+    auto value = [=](unsigned left) {
+        return static_cast<unsigned>(static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value);
+    };
+    unsigned result = value(mask);
+    for (unsigned left = mask & (mask - 1); left; left &= left - 1) { result = combined(KIND, result, value(left)); }
     for (unsigned left = mask; left; left &= left - 1) {
         static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = result;
     }
@@ -106,24 +109,19 @@ unsigned reduce(Reduction kind, unsigned mask, unsigned value, const char *file,
     return lane.result;
 }
 
-struct MatchLane {
-    uint64_t value;
-    unsigned result;
-};
-
 static void do_match(void **deposits, unsigned mask) {
     for (unsigned left = mask; left; left &= left - 1) {
-        MatchLane *lane = static_cast<MatchLane *>(deposits[__builtin_ctz(left)]);
+        VoteLane *lane = static_cast<VoteLane *>(deposits[__builtin_ctz(left)]);
         for (unsigned rest = mask; rest; rest &= rest - 1) {
             int other = __builtin_ctz(rest);
-            bool equal = static_cast<MatchLane *>(deposits[other])->value == lane->value;
+            bool equal = static_cast<VoteLane *>(deposits[other])->value == lane->value;
             lane->result |= equal ? 1u << other : 0;
         }
     }
 }
 
 unsigned match(unsigned mask, uint64_t value, const char *file, int line) {
-    MatchLane lane = {value, 0};
+    VoteLane lane = {value, 0};
     gather("__match_any_sync", mask, &lane, do_match, {file, line});
     return lane.result;
 }
@@ -192,9 +190,7 @@ struct MmaLane {
     const float *c;
 };
 
-static float tf32_to_float(uint32_t bits) {
-    return bit_cast<float>(bits & 0xffffe000u);
-} // the hardware ignores the other bits
+static float tf32_to_float(uint32_t bits) { return bit_cast<float>(bits & 0xffffe000u); } // hardware ignores the rest
 
 float float_of_half(uint16_t bits) { return Half::value(bits); }
 uint16_t half_of_float(float x) { return Half::round(x, NEAREST_EVEN); }
@@ -289,9 +285,8 @@ void cp_async(void *shared, const void *global, int bytes, int src_bytes, const 
 void cp_async_commit() {
     Thread *me = now.thread;
     now.block->copies_async = true;
-    size_t grouped = 0;
-    for (const CopyGroup &group : me->copy_groups) { grouped += group.copies; }
-    me->copy_groups.push_back({me->copies.size() - grouped});
+    const size_t grouped = std::accumulate(me->copy_groups.begin(), me->copy_groups.end(), size_t(0));
+    me->copy_groups.push_back(me->copies.size() - grouped);
 }
 
 static void arrive(const AsyncCopy &copy) {
@@ -306,7 +301,7 @@ void cp_async_wait_groups(int pending_groups) {
     if (pending_groups < 0) { cp_async_commit(); }
     size_t keep = pending_groups < 0 ? 0 : static_cast<size_t>(pending_groups), arrived = 0;
     while (me->copy_groups.size() > keep) {
-        arrived += me->copy_groups.front().copies;
+        arrived += me->copy_groups.front();
         me->copy_groups.erase(me->copy_groups.begin());
     }
     for (size_t i = 0; i < arrived; i++) { arrive(me->copies[i]); }
