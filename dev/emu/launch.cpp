@@ -146,14 +146,14 @@ class SignalsHeldBack {
 static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
-Kernel Launch::kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
-    return {
-        name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, bytes, is_cooperative, 0, 0,
-        0};
-}
-
-void Launch::run_now(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const {
-    Kernel kernel = kernel_of(function, one_thread, call, bytes);
+void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
+    const Source at = {file, line};
+    if (in_kernel()) { report(at, format("launch of kernel %s inside a kernel", name)); }
+    if (is_deduced && has_allowed_bytes(nullptr)) { allow_shared_bytes(function, allowed_shared_bytes(nullptr)); }
+    Kernel kernel = {name,           at, grid, block, shared_bytes, stream, function, one_thread, call, bytes,
+                     is_cooperative, 0,  0,    0};
+    check_shape(kernel);
+    check_shared(kernel);
     static std::mutex one_at_a_time;
     static Pool *pool = new Pool;
     static std::vector<uint32_t> *order = new std::vector<uint32_t>;
@@ -166,15 +166,6 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
     pool->run(kernel, *order);
     if (metering) { meter_launch_end(kernel); }
     end_kernel();
-}
-
-void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
-    if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
-    if (is_deduced && has_allowed_bytes(nullptr)) { allow_shared_bytes(function, allowed_shared_bytes(nullptr)); }
-    Kernel kernel = kernel_of(function, one_thread, call, bytes);
-    check_shape(kernel);
-    check_shared(kernel);
-    run_now(function, one_thread, call, bytes);
 }
 
 bool Launch::fits(Function kernel) const {

@@ -25,9 +25,8 @@ static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t lim
     unlock_device_memory();
     *pointer = heap.allocate(bytes);
     lock_device_memory();
-    if (*pointer && &heap == &pinned_heap()) {
-        set_initialised(*pointer, bytes, true);
-    } // the checks do not see the host's writes
+    // The checks do not see the host's writes.
+    if (*pointer && &heap == &pinned_heap()) { set_initialised(*pointer, bytes, true); }
     return *pointer ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
 }
 

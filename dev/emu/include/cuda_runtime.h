@@ -95,8 +95,6 @@ class Launch {
 
   private:
     void run(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes);
-    void run_now(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes) const;
-    Kernel kernel_of(const void *function, void (*one_thread)(void *), void *call, size_t bytes) const;
 
     const char *name, *file;
     int line;
