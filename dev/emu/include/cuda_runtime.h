@@ -155,12 +155,6 @@ enum Atomic {
 };
 template <class T> T atomic(Atomic kind, T *address, T value, T expected, const char *file, int line);
 
-// old + value of numbers in 16 bits, or of two of them. add(old, value) gives the bits of the sum.
-uint16_t atomic_add_bits(uint16_t *address, uint16_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
-uint32_t atomic_add_bits(uint32_t *address, uint32_t value, uint16_t (*add)(uint16_t, uint16_t), const char *file,
-                         int line);
-
 template <class To, class From> EMU_UNCHECKED inline To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast between types of one size");
     To to;

@@ -189,10 +189,7 @@ cudaError_t cudaDeviceReset(void);
 cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
-// Memory. Each call takes the line that called it, for reports.
-#ifndef EMU_HERE
-#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-#endif
+// Memory
 cudaError_t cudaDeviceSynchronize(EMU_HERE);
 cudaError_t cudaMalloc(emu::Out pointer, size_t bytes, EMU_HERE);
 cudaError_t cudaFree(void *pointer, EMU_HERE);

@@ -11,10 +11,6 @@
 #include <cstring>
 #include <limits>
 
-#ifndef EMU_HERE
-#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-#endif
-
 namespace emu {
 
 // Adds `value` to memory atomically, 16 bits by 16 bits. add: the sum of two numbers as bits.

@@ -18,9 +18,7 @@ __forceinline__ void cp_async_16(void *shared, const void *global, int src_bytes
 void cp_async_commit();
 void cp_async_wait_groups(int pending_groups);
 template <int PENDING> __forceinline__ void cp_async_wait() { cp_async_wait_groups(PENDING); }
-__forceinline__ void cp_async_wait_all() {
-    cp_async_wait_groups(-1);
-} // also waits for the group that is not committed yet
+__forceinline__ void cp_async_wait_all() { cp_async_wait_groups(-1); } // also for the group that is not committed yet
 
 // ldmatrix: lane 8 * i + j gives the address of row j of the 8 x 8 matrix i of 16-bit elements, of 1, 2 or 4 matrices.
 // Lane l receives in r[i] elements (l / 4, 2 * (l % 4)) and the next one of its row; transposed, (2 * (l % 4), l / 4)

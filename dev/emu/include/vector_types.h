@@ -2,6 +2,9 @@
 #ifndef EMU_VECTOR_TYPES_H
 #define EMU_VECTOR_TYPES_H
 
+// The last parameters of many functions: the line that called them, for reports.
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
 #define EMU_VECTOR_TYPES(T, name, align2, align4)                                                                      \
     struct name##1 {                                                                                                   \
         T x;                                                                                                           \
