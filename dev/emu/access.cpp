@@ -55,10 +55,8 @@ static std::string describe(uintptr_t address) {
     return address >= SHARED ? describe_shared(address) : describe_address(address);
 }
 
-static uint3 index_in_block(int thread, dim3 size) {
-    unsigned t = static_cast<unsigned>(thread);
-    return {t % size.x, t / size.x % size.y, t / size.x / size.y};
-}
+// Of a thread in its block, or of a block in its grid.
+static uint3 index_of(unsigned n, dim3 size) { return {n % size.x, n / size.x % size.y, n / size.x / size.y}; }
 
 // ---- Bounds ----
 
@@ -114,13 +112,12 @@ static const char *past(bool wrote) { return wrote ? "wrote" : "read"; }
 [[noreturn]] static void report_race(const Access &access, uint64_t earlier, bool earlier_wrote, uint32_t other_block,
                                      const char *missing) {
     const Kernel *kernel = now.block->kernel;
-    uint32_t n = other_block;
-    uint3 block = {n % kernel->grid.x, n / kernel->grid.x % kernel->grid.y, n / kernel->grid.x / kernel->grid.y};
-    bool others = !earlier_wrote && thread_of(earlier) == now.thread->number && n == now.block->number;
+    bool others = !earlier_wrote && thread_of(earlier) == now.thread->number && other_block == now.block->number;
     report_access(access, format("race in %s: ", place(access.address)) + size_text(access),
                   format("  %sthread %s of block %s %s it at %s, and %s\n", others ? "another thread and " : "",
-                         to_text(index_in_block(thread_of(earlier), kernel->block)).c_str(), to_text(block).c_str(),
-                         past(earlier_wrote), line_of_pc(pc_of_stamp(earlier)).c_str(), missing) +
+                         to_text(index_of(static_cast<unsigned>(thread_of(earlier)), kernel->block)).c_str(),
+                         to_text(index_of(other_block, kernel->grid)).c_str(), past(earlier_wrote),
+                         line_of_pc(pc_of_stamp(earlier)).c_str(), missing) +
                       describe(access.address));
 }
 

@@ -100,10 +100,8 @@ void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); 
         check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
         return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
     }                                                                                                                  \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile T *p, T *expected, T value, int, int) {                   \
-        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
-        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
-    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile T *, T *, T, int, int)                                    \
+        __attribute__((alias("__tsan_atomic" #bits "_compare_exchange_strong")));                                      \
     T __tsan_atomic##bits##_compare_exchange_val(volatile T *p, T expected, T value, int, int) {                       \
         check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
         __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
@@ -144,18 +142,15 @@ void __ubsan_handle_type_mismatch_v1(UbsanMismatch *mismatch, uintptr_t address)
            format("misaligned access to 0x%zx as %s, expected a multiple of %d", address, mismatch->type->name,
                   1 << mismatch->log_alignment));
 }
-void __ubsan_handle_type_mismatch_v1_abort(UbsanMismatch *mismatch, uintptr_t address) {
-    __ubsan_handle_type_mismatch_v1(mismatch, address);
-}
+void __ubsan_handle_type_mismatch_v1_abort(UbsanMismatch *, uintptr_t)
+    __attribute__((alias("__ubsan_handle_type_mismatch_v1")));
 void __ubsan_handle_alignment_assumption(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment,
                                          uintptr_t) {
     report({assumption->at.file, static_cast<int>(assumption->at.line)},
            format("misaligned pointer 0x%zx, assumed to be a multiple of %zu", address, alignment));
 }
-void __ubsan_handle_alignment_assumption_abort(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment,
-                                               uintptr_t offset) {
-    __ubsan_handle_alignment_assumption(assumption, address, alignment, offset);
-}
+void __ubsan_handle_alignment_assumption_abort(UbsanAssumption *, uintptr_t, uintptr_t, uintptr_t)
+    __attribute__((alias("__ubsan_handle_alignment_assumption")));
 
 } // extern "C"
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <algorithm>
 #include <atomic>
 
 namespace emu {
@@ -79,21 +80,18 @@ static const ErrorText ERRORS[] = {
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
-static const ErrorText *find(cudaError_t error) {
-    for (const ErrorText &entry : ERRORS) {
-        if (entry.error == error) { return &entry; }
-    }
-    return nullptr;
+static const ErrorText &entry_of(cudaError_t error) {
+    static const ErrorText unknown = {cudaErrorUnknown, "unrecognized error code", "unrecognized error code"};
+    auto found = std::find_if(std::begin(ERRORS), std::end(ERRORS), [=](auto &entry) { return entry.error == error; });
+    return found == std::end(ERRORS) ? unknown : *found;
 }
 
 } // namespace emu
 
 using namespace emu;
 
-const char *cudaGetErrorName(cudaError_t error) { return find(error) ? find(error)->name : "unrecognized error code"; }
-const char *cudaGetErrorString(cudaError_t error) {
-    return find(error) ? find(error)->text : "unrecognized error code";
-}
+const char *cudaGetErrorName(cudaError_t error) { return entry_of(error).name; }
+const char *cudaGetErrorString(cudaError_t error) { return entry_of(error).text; }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() {
     cudaError_t error = last_error;
@@ -213,10 +211,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Function 
     *blocks = 0;
     if (block_size < 1 || dynamic_shared_bytes > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
     if (block_size > MAX_BLOCK_THREADS || dynamic_shared_bytes > allowed_shared_bytes(kernel)) { return cudaSuccess; }
-    size_t by_threads = 2048 / static_cast<size_t>(block_size);
-    size_t by_shared = (SHARED_BYTES_MAX + 1024) / (dynamic_shared_bytes + 1024);
-    size_t fit = by_threads < by_shared ? by_threads : by_shared;
-    *blocks = static_cast<int>(fit < 32 ? fit : 32);
+    const size_t by_threads = 2048 / static_cast<size_t>(block_size);
+    const size_t by_shared = (SHARED_BYTES_MAX + 1024) / (dynamic_shared_bytes + 1024);
+    *blocks = static_cast<int>(std::min<size_t>({by_threads, by_shared, 32}));
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int *min_grid, int *block, Function kernel, size_t dynamic_shared_bytes,

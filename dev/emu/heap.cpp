@@ -263,17 +263,11 @@ std::string describe_address(uintptr_t address) {
     if (!in_device_arena(pointer) && !in_pinned_arena(pointer)) { return ""; }
     const Allocation *a = (in_device_arena(pointer) ? device_heap() : pinned_heap()).nearest(address);
     if (a == nullptr) { return "  nothing is allocated"; }
-    const char *state = a->live ? "" : "freed ";
-    if (address < a->begin) {
-        return format("  %zu bytes before the %sallocation of %zu bytes at 0x%zx", a->begin - address, state, a->bytes,
-                      a->begin);
-    }
-    size_t offset = address - a->begin;
-    if (offset < a->bytes) {
-        return format("  %zu bytes into the %sallocation of %zu bytes at 0x%zx", offset, state, a->bytes, a->begin);
-    }
-    return format("  %zu bytes after the end of the %sallocation of %zu bytes at 0x%zx", offset - a->bytes, state,
-                  a->bytes, a->begin);
+    const bool is_before = address < a->begin, is_inside = !is_before && address - a->begin < a->bytes;
+    const uintptr_t from = is_before || is_inside ? a->begin : a->begin + a->bytes;
+    const char *where = is_before ? "before the" : is_inside ? "into the" : "after the end of the";
+    return format("  %zu bytes %s %sallocation of %zu bytes at 0x%zx", is_before ? from - address : address - from,
+                  where, a->live ? "" : "freed ", a->bytes, a->begin);
 }
 
 } // namespace emu

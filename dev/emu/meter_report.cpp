@@ -12,10 +12,7 @@
 
 namespace emu {
 
-static std::mutex &mutex() {
-    static std::mutex *one = new std::mutex;
-    return *one;
-}
+static std::mutex counts_mutex;
 static std::map<const void *, KernelCounts> &kernels() { // never destroyed: the table is printed at exit
     static auto *all = new std::map<const void *, KernelCounts>;
     return *all;
@@ -28,7 +25,7 @@ static std::map<std::string, MeterLibrary> &libraries() {
 static MeterLibrary *operation; // the one that runs: the device's lock is held. null: it began without the meter
 
 KernelCounts &counts_of_kernel(const Kernel &kernel) {
-    std::lock_guard<std::mutex> guard(mutex());
+    std::lock_guard<std::mutex> guard(counts_mutex);
     KernelCounts &counts = kernels()[kernel.function];
     counts.name = kernel.name;
     return counts;
@@ -48,7 +45,7 @@ static std::map<std::string, const KernelCounts *> named_kernels() {
 }
 
 void forget_counts() {
-    std::lock_guard<std::mutex> guard(mutex());
+    std::lock_guard<std::mutex> guard(counts_mutex);
     kernels().clear();
     libraries().clear();
     operation = nullptr;
@@ -80,7 +77,7 @@ static Meter meter_of_counts(const KernelCounts &counts) {
 }
 
 Meter meter_of(const char *kernel) {
-    std::lock_guard<std::mutex> guard(mutex());
+    std::lock_guard<std::mutex> guard(counts_mutex);
     Meter sum = Meter();
     for (const auto &entry : kernels()) {
         if (kernel == nullptr) { add(&sum, meter_of_counts(entry.second)); }
@@ -96,7 +93,7 @@ Meter meter_of(const char *kernel) {
 // ---- Operations of libraries ----
 
 void meter_operation(const char *name) {
-    std::lock_guard<std::mutex> guard(mutex());
+    std::lock_guard<std::mutex> guard(counts_mutex);
     operation = nullptr;
     if (!metering) { return; }
     operation = &libraries()[name];
@@ -110,22 +107,23 @@ void meter_operation_flops(double flops) {
 }
 
 MeterLibrary meter_of_library(const char *function) {
-    std::lock_guard<std::mutex> guard(mutex());
+    std::lock_guard<std::mutex> guard(counts_mutex);
     auto found = libraries().find(function);
     return found == libraries().end() ? MeterLibrary() : found->second;
 }
 
-std::vector<std::string> meter_kernels() {
-    std::lock_guard<std::mutex> guard(mutex());
+template <class Entries> static std::vector<std::string> names_of(const Entries &entries) {
     std::vector<std::string> names;
-    for (const auto &entry : named_kernels()) { names.push_back(entry.first); }
+    for (const auto &entry : entries) { names.push_back(entry.first); }
     return names;
 }
+std::vector<std::string> meter_kernels() {
+    std::lock_guard<std::mutex> guard(counts_mutex);
+    return names_of(named_kernels());
+}
 std::vector<std::string> meter_libraries() {
-    std::lock_guard<std::mutex> guard(mutex());
-    std::vector<std::string> names;
-    for (const auto &entry : libraries()) { names.push_back(entry.first); }
-    return names;
+    std::lock_guard<std::mutex> guard(counts_mutex);
+    return names_of(libraries());
 }
 
 // ---- The bound of a GPU ----

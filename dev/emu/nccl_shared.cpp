@@ -14,8 +14,7 @@
 #include <unistd.h>
 #include <algorithm>
 
-namespace emu {
-namespace nccl {
+namespace emu::nccl {
 
 // Each partial sum of 16-bit floats is rounded, as a ring of GPUs passes it on.
 template <class T> static void add_to(void *sum, const void *next, size_t count) {
@@ -184,5 +183,4 @@ void find_cycle(const ncclComm &comm) {
     report(source, count == 1 ? "a rank waits for itself" : words("%d ranks wait for each other", count), lines);
 }
 
-} // namespace nccl
-} // namespace emu
+} // namespace emu::nccl

@@ -9,8 +9,7 @@
 
 #include <thread>
 
-namespace emu {
-namespace nccl {
+namespace emu::nccl {
 
 constexpr int GROUPS_MOST = 256, MEMBERS_MOST = 1024; // of a file
 constexpr size_t CALLS_MOST = 2048;                   // in ncclGroupStart..End, by NCCL's documentation
@@ -77,8 +76,7 @@ struct File { // as a process has opened it
     Shared *shared;
 };
 
-} // namespace nccl
-} // namespace emu
+} // namespace emu::nccl
 
 struct ncclComm { // never freed, so that a stale handle is recognised
     int rank, ranks, device;
@@ -90,8 +88,7 @@ struct ncclComm { // never freed, so that a stale handle is recognised
     emu::nccl::Member &own() const { return member(rank); }
 };
 
-namespace emu {
-namespace nccl {
+namespace emu::nccl {
 
 std::string words(const char *text, ...) __attribute__((format(printf, 1, 2))); // formats what is no report
 const char *name_of(Kind kind);                                                 // "ncclAllReduce"
@@ -126,7 +123,6 @@ struct Type {
 };
 extern const Type TYPES[ncclNumTypes];
 
-} // namespace nccl
-} // namespace emu
+} // namespace emu::nccl
 
 #endif // EMU_NCCL_SHARED_H

@@ -139,18 +139,14 @@ static std::string thread_text() {
                   to_text(now.thread->index).c_str());
 }
 
-static void report_at(const std::string &line, const std::string &what, const std::string &details) {
+[[noreturn]] static void report_at(const std::string &line, const std::string &what, const std::string &details) {
     finish(what + (in_kernel() ? thread_text() : "") + ", at " + line, details);
 }
 
-void report(Source at, const std::string &what, const std::string &details) {
-    report_at(to_text(at), what, details);
-    abort();
-}
+void report(Source at, const std::string &what, const std::string &details) { report_at(to_text(at), what, details); }
 
 void report_pc(uintptr_t pc, const std::string &what, const std::string &details) {
     report_at(line_of_pc(pc), what, details);
-    abort();
 }
 
 void report_launch(const Kernel &kernel, const std::string &what, const std::string &details) {

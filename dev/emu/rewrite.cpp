@@ -269,11 +269,8 @@ static size_t end_of_config(const Tokens &t, size_t i) { // the first > of >>>
 
 static void erase(Tokens &t, size_t begin, size_t end) { // keeps the line ends
     for (size_t i = begin; i < end; i++) {
-        std::string lines;
-        for (char c : t[i].text) {
-            if (c == '\n') { lines += c; }
-        }
-        if (t[i].kind != DIRECTIVE) { t[i] = {SPACE, lines}; }
+        const auto lines = std::count(t[i].text.begin(), t[i].text.end(), '\n');
+        if (t[i].kind != DIRECTIVE) { t[i] = {SPACE, std::string(static_cast<size_t>(lines), '\n')}; }
     }
 }
 
@@ -514,10 +511,7 @@ static size_t begin_of_declaration(const Tokens &t, size_t i) {
 
 static int brace_depth(const Tokens &t, size_t at) {
     int depth = 0;
-    for (size_t i = 0; i < at; i++) {
-        if (t[i].is("{")) { depth++; }
-        if (t[i].is("}")) { depth--; }
-    }
+    for (size_t i = 0; i < at; i++) { depth += t[i].is("{"), depth -= t[i].is("}"); }
     return depth;
 }
 
@@ -599,8 +593,7 @@ static std::string without_scope(const std::string &word) {
 }
 
 static bool is_unroll(const std::string &directive) {
-    size_t i = 1;
-    while (i < directive.size() && isspace(static_cast<unsigned char>(directive[i]))) { i++; }
+    const size_t i = std::min(directive.find_first_not_of(" \t", 1), directive.size());
     return directive.compare(i, 6, "pragma") == 0 && directive.find("unroll", i + 6) != std::string::npos &&
            directive.find("omp", i + 6) == std::string::npos;
 }
