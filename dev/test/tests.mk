@@ -37,7 +37,7 @@ bench-cpu: all ## measure the peak of this machine and the training step, beside
 ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s and fraction of the peak of each step
 	$(BUILD)/ladder
 
-LADDERS = embedding layernorm matmul matmul_backward gelu attention attention_backward classifier adamw
+LADDERS = embedding layernorm matmul matmul_backward attention attention_backward classifier adamw
 # $(call run,PROGRAMS): builds them on all cores, 2 minutes the first time for the ladders, and runs them in order.
 define run
 @echo "Building $(words $(1)) programs ..." >&2
