@@ -303,7 +303,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/ranks/zero.h", "(group == ZERO_MUON && optimizer == OPTIMIZER_MUON)", "(group == ZERO_MUON)", UNIT, "zero"),
     ("dev/emu/nccl.cpp", "if (misses && problem.empty() && !rung) { find_cycle(*comm); }", "", NCCL, "other_order"),
     ("dev/emu/nccl.cpp", "if (!rung) { find_ended(*comm); }", "", NCCL, "fault_die_in_part"),
-    ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer != 1", NCCL, "order_of_sums"),
+    ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer > 1", NCCL, "all_reduce"),
     ("dev/emu/nccl.cpp", "a.type == b.type && a.count == b.count", "a.type == b.type", NCCL, "other_count"),
     ("dev/emu/nccl_shared.cpp", "!p.done && p.peer == t.own && ", "p.peer == t.own && ", NCCL, "group_and_single"),
     ("dev/emu/nccl_shared.cpp", "!t->done && !partner_of(shared, *t)", "!t->done", NCCL, "grid"),
