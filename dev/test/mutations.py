@@ -306,7 +306,6 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/emu/nccl.cpp", "c.reduces() && peer > 0", "c.reduces() && peer > 1", NCCL, "all_reduce"),
     ("dev/emu/nccl.cpp", "a.type == b.type && a.count == b.count", "a.type == b.type", NCCL, "other_count"),
     ("dev/emu/nccl_shared.cpp", "!p.done && p.peer == t.own && ", "p.peer == t.own && ", NCCL, "group_and_single"),
-    ("dev/emu/nccl_shared.cpp", "!t->done && !partner_of(shared, *t)", "!t->done", NCCL, "grid"),
     ("dev/emu/nccl_shared.cpp", "process < start || ", "", NCCL, "other_order cycle"),
     ("dev/emu/include/emu_ptx.h", "n > i ? n : i", "n < i ? n : i", CPU, "test_emu_courses.py -k ptx_bits"),
     ("dev/emu/fibers.cpp", "now.order_global = stamp_of_interval(the_grid.since);", "", CPU,
