@@ -112,23 +112,12 @@ def prepare():
     return folder
 
 
-def with_value(words, option, value, add=True):
-    """The same command with another value of this option."""
-    words = list(words)
-    if option in words:
-        words[words.index(option) + 1] = value
-    elif add:
-        words += [option, value]
-    return words
-
-
 def shrunk(words):
-    """The same command for a tiny model and few steps. A model that exists keeps its size."""
+    """The same command for a tiny model and few steps. A model that exists keeps its size. Of two values of an option
+    the last one counts."""
     if "--steps" in words and words[words.index("--steps") + 1] == "0":
         return words
-    words = with_value(words, "--steps", "2")
-    if "--plan" not in words:
-        words = with_value(words, "--seq-len", "16")
+    words = words + ["--steps", "2"] + ["--seq-len", "16"] * ("--plan" not in words)
     init = words[words.index("--init") + 1] if "--init" in words else ""
     is_new = re.fullmatch(r"(llama:|smollm2:)?(d\d+|\d+M)", init) or not init and "--layers" not in words
     return words + TINY if is_new else words
@@ -172,11 +161,9 @@ def run_commands(programs):
         for words in group:
             arguments = words[1:] if name == "tokenize" else shrunk(words[1:])
             if name in GPU_PROGRAMS:
-                for option, value in (("--seq-len", "8"), ("--batch-size", "2"), ("--val-every", "0"),
-                                      ("--sample-every", "0")):
-                    arguments = with_value(arguments, option, value)
-                arguments = with_value(arguments, "--server-ip", f"127.0.0.1:{port}", add=False)
-                arguments = with_value(arguments, "--total-batch", "32", add=False)
+                arguments += "--seq-len 8 --batch-size 2 --val-every 0 --sample-every 0".split()
+                for option, value in (("--server-ip", f"127.0.0.1:{port}"), ("--total-batch", "32")):
+                    arguments += [option, value] * (option in words)
             if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
                 shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
             commands.append([*launcher, programs[name], *arguments])
