@@ -50,14 +50,14 @@ template <class T = float> static T *unwritten(size_t n) {
 
 //! emu: race in shared memory: write of 4 bytes in kernel shared_race[0,0] at @W
 //!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncthreads is in between
-//!   byte 0 of the shared variable tile of 256 bytes
-__global__ void shared_race(float *out, bool bug) {
-    __shared__ float tile[64];
-    tile[threadIdx.x] = 0.0f;
+//!   byte 0 of the shared variable total of 4 bytes
+__global__ void shared_race(float *out, bool bug) { // the writer is the last of several readers
+    __shared__ float total;
+    if (threadIdx.x == 0) { total = 1.0f; }
     __syncthreads();
-    tile[threadIdx.x] = threadIdx.x; // @W
+    out[threadIdx.x] = total; // @R
     if (!bug) { __syncthreads(); }
-    out[threadIdx.x] = tile[63 - threadIdx.x]; // @R
+    if (threadIdx.x == 0) { total = 2.0f; } // @W
 }
 BUG(shared_race) { shared_race<<<1, 64>>>(zeros(64), bug); } // @L
 
