@@ -222,18 +222,13 @@ def import_model(source, path):
         if tokens:
             hf_tokenizer.save(tokenizer_beside(path), tokens)
             file.seek(HASH_AT)
-            file.write(tokenizer_hash(tokens))
+            file.write(hf_tokenizer.fingerprint(tokens))
     say(f"{path}: {config.L} layers, {config.heads} heads, {config.C} channels, context {config.context}, vocabulary "
         f"{config.V}{', bf16' if keeps else ''}; ./{config.trainer} --init {path} reads it")
     if tokens:
         say(f"{tokenizer_beside(path)}: its tokenizer of {len(tokens.tokens)} tokens")
     else:
         say(f"{folder} holds no tokenizer.json: give the model's tokenizer with --tokenizer")
-
-
-def tokenizer_hash(tokens):
-    """The hash of a tokenizer, as headers hold it."""
-    return hf_tokenizer.fingerprint(tokens).to_bytes(8, "little")
 
 
 def tokenizer_beside(path):
@@ -268,11 +263,6 @@ def write_weights(folder, path, config, form):
             write_pieces(file, name, Stored(here, shape, source, 1024 + BYTES[here] * first), keeps, path)
 
 
-def write_json(folder, name, content):
-    with guard.new_file(os.path.join(folder, name)) as file:
-        file.write(json.dumps(content).encode())
-
-
 def gpt2_json(config):
     """The values of config.json."""
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": config.L, "n_head": config.heads,
@@ -302,7 +292,7 @@ def export_model(source, folder, tokenizer=None):
         check_room(tokens.tokens, tokenizer, config)
     with open(path, "rb") as file:
         file.seek(HASH_AT)
-        if tokens and file.read(8) not in (UNKNOWN, tokenizer_hash(tokens)):
+        if tokens and file.read(8) not in (UNKNOWN, hf_tokenizer.fingerprint(tokens)):
             raise Problem(f"{tokenizer}: is not the tokenizer that {path} was trained with; give the model's own")
     ends = {"bos_token_id": end, "eos_token_id": stop}
     files = {
@@ -314,7 +304,8 @@ def export_model(source, folder, tokenizer=None):
     if os.listdir(folder):
         raise Problem(f"{folder}: is not empty; give a new or an empty folder")
     for name, content in files.items():
-        write_json(folder, name, content)
+        with guard.new_file(os.path.join(folder, name)) as file:
+            file.write(json.dumps(content).encode())
     write_weights(folder, path, config, form)  # last: a folder that has them is whole
     say(f"{folder}: {path} for Hugging Face transformers, " + (
         f"with its tokenizer {tokenizer}" if tokens else "without a tokenizer (--tokenizer names one)"))

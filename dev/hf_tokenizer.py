@@ -246,15 +246,13 @@ def bin_bytes(tokenizer):
     return header + b"".join(bytes([len(token)]) + token for token in tokenizer.tokens)
 
 
-def hash64(data):
-    """The hash of bytes: the SUM64 of their words, the last one filled up with zeros, and their number."""
-    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
-    return (sum64(words) + int(rand_mix(np.array([U64 - len(data)], np.uint64))[0])) & U64
-
-
 def fingerprint(tokenizer):
-    """The hash by which models, shards and runs know their tokenizer."""
-    return hash64(bin_bytes(tokenizer))
+    """The hash by which models, shards and runs know their tokenizer, as headers hold it: the SUM64 of the words of its
+    file, the last one filled up with zeros, and the number of its bytes."""
+    data = bin_bytes(tokenizer)
+    words = np.frombuffer(data + bytes(-len(data) % 4), np.uint32)
+    total = sum64(words) + int(rand_mix(np.array([U64 - len(data)], np.uint64))[0])
+    return (total & U64).to_bytes(8, "little")
 
 
 def save(path, tokenizer):
