@@ -3,6 +3,7 @@
 // before it (see emu_reports.h), and the code without it must end with status 0 and say nothing.
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
 #include <assert.h>
 #include <cooperative_groups.h>
 #include <emu.h>
@@ -50,16 +51,29 @@ template <class T = float> static T *unwritten(size_t n) {
 
 //! emu: race in shared memory: write of 4 bytes in kernel shared_race[0,0] at @W
 //!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncthreads is in between
+//!   byte 0 of the shared variable tile of 256 bytes
+__global__ void shared_race(float *out, bool bug) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = 0.0f;
+    __syncthreads();
+    tile[threadIdx.x] = threadIdx.x; // @W
+    if (!bug) { __syncthreads(); }
+    out[threadIdx.x] = tile[63 - threadIdx.x]; // @R
+}
+BUG(shared_race) { shared_race<<<1, 64>>>(zeros(64), bug); } // @L
+
+//! emu: race in shared memory: write of 4 bytes in kernel shared_overwrite[0,32] at @W
+//!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncwarp or __syncthreads is in between
 //!   byte 0 of the shared variable total of 4 bytes
-__global__ void shared_race(float *out, bool bug) { // the writer is the last of several readers
+__global__ void shared_overwrite(float *out, bool bug) {
     __shared__ float total;
     if (threadIdx.x == 0) { total = 1.0f; }
     __syncthreads();
     out[threadIdx.x] = total; // @R
     if (!bug) { __syncthreads(); }
-    if (threadIdx.x == 0) { total = 2.0f; } // @W
+    if (threadIdx.x == 32) { total = 2.0f; } // @W
 }
-BUG(shared_race) { shared_race<<<1, 64>>>(zeros(64), bug); } // @L
+BUG(shared_overwrite) { shared_overwrite<<<1, 64>>>(zeros(64), bug); } // @L
 
 //! emu: race in shared memory: read of 4 bytes in kernel warp_race[0,31] at @R
 //!   thread (30,0,0) of block (0,0,0) wrote it at @W, and no __syncwarp or __syncthreads is in between
@@ -122,6 +136,47 @@ __global__ void atomic_race(int *counter, int *out, bool bug) {
 }
 BUG(atomic_race) { atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); } // @L
 
+// The last block to arrive adds up what the blocks have written. FENCE says where the __threadfence is.
+enum Fence { NO_FENCE, BEFORE_WRITE, BEFORE_ATOMIC, BEFORE_BARRIER };
+
+template <Fence FENCE> __global__ void last_block(float *out, float *parts, unsigned *count) {
+    __shared__ bool last;
+    if (FENCE == BEFORE_WRITE) { __threadfence(); }
+    parts[blockIdx.x * blockDim.x + threadIdx.x] = 1.0f; // @P
+    if (FENCE == BEFORE_BARRIER) { __threadfence(); }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (FENCE == BEFORE_ATOMIC) { __threadfence(); }
+        last = atomicInc(count, gridDim.x - 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last) { return; }
+    float sum = 0.0f;
+    for (unsigned b = 0; b < gridDim.x; b++) { sum += parts[b * blockDim.x + threadIdx.x]; } // @S
+    out[threadIdx.x] = sum;
+    parts[threadIdx.x] = sum;
+}
+
+//! emu: race in device memory: read of 4 bytes in kernel last_block<NO_FENCE>[2,31] at @S
+//!   thread (31,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   124 bytes into the allocation of 768 bytes at %x
+BUG(last_block_without_fence) {
+    float *parts = zeros(192);
+    unsigned *count = zeros<unsigned>(1);
+    if (bug) { last_block<NO_FENCE><<<3, 64>>>(zeros(64), parts, count); } // @L
+    last_block<BEFORE_ATOMIC><<<3, 64>>>(zeros(64), parts, count);
+}
+
+//! emu: race in device memory: read of 4 bytes in kernel last_block<BEFORE_WRITE>[2,31] at @S
+//!   thread (31,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   124 bytes into the allocation of 768 bytes at %x
+BUG(last_block_with_early_fence) {
+    float *parts = zeros(192);
+    unsigned *count = zeros<unsigned>(1);
+    if (bug) { last_block<BEFORE_WRITE><<<3, 64>>>(zeros(64), parts, count); } // @L
+    last_block<BEFORE_BARRIER><<<3, 64>>>(zeros(64), parts, count);
+}
+
 // One thread's fence does not cover what its neighbours write, unless a barrier is in between.
 //! emu: race in device memory: read of 4 bytes in kernel fence_of_one[1,1] at @S
 //!   thread (1,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
@@ -154,17 +209,25 @@ __global__ void acquired_by_one(int *out, int *part, int *count, bool bug) {
 }
 BUG(acquired_by_one) { acquired_by_one<<<2, 2>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
 
-// A fence covers only what was written before it.
-//! emu: race in device memory: read of 4 bytes in kernel early_fence[1,0] at @S
-//!   thread (0,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+// A lock: the fence publishes the sum at the lock's address.
+//! emu: race in device memory: read of 4 bytes in kernel locked_sum[1,0] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @S, and nothing orders the blocks of a launch
 //!   0 bytes into the allocation of 4 bytes at %x
-__global__ void early_fence(int *out, int *part, int *count, bool bug) {
-    if (bug) { __threadfence(); }
-    if (blockIdx.x == 0) { *part = 1; } // @P
+__global__ void locked_sum(int *sum, int *lock, bool bug) {
+    while (atomicCAS(lock, 0, 1) != 0) {}
+    *sum += 1; // @S
     if (!bug) { __threadfence(); }
-    if (atomicAdd(count, 1) == 1) { *out = *part; } // @S
+    atomicExch(lock, 0);
 }
-BUG(early_fence) { early_fence<<<2, 1>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
+BUG(locked_sum) { locked_sum<<<8, 1>>>(zeros<int>(1), zeros<int>(1), bug); } // @L
+
+//! emu: race in device memory: write of 2 bytes in kernel half_race[1,0] at @W
+//!   thread (31,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
+//!   62 bytes into the allocation of 128 bytes at %x
+__global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are two places
+    out[blockIdx.x * (32 - overlap) + threadIdx.x] = __float2bfloat16(1.0f); // @W
+}
+BUG(half_race) { half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); } // @L
 
 //! emu: race in shared memory: write of 1 byte in kernel byte_race[0,2] at @W
 //!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
@@ -188,6 +251,18 @@ BUG(uninitialised_device) {
     float *in = unwritten(8);
     cudaMemset(in, 0, (bug ? 3 : 8) * sizeof(float));
     uninitialised_device<<<1, 8>>>(unwritten(8), in); // @L
+}
+
+//! emu: uninitialised memory: read of 16 bytes in device memory in kernel uninitialised_vector[0,0] at @R
+//!   12 bytes into the allocation of 16 bytes at %x
+__global__ void uninitialised_vector(float4 *out, const float4 *in) {
+    float4 v = __ldcs(&in[threadIdx.x]); // @R
+    __stcs(&out[threadIdx.x], v);
+}
+BUG(uninitialised_vector) {
+    float4 *in = unwritten<float4>(1);
+    cudaMemset(in, 0, bug ? 12 : 16);
+    uninitialised_vector<<<1, 1>>>(unwritten<float4>(1), in); // @L
 }
 
 //! emu: uninitialised memory: read of 4 bytes in shared memory in kernel uninitialised_shared[1,63] at @R
@@ -217,6 +292,13 @@ __global__ void out_of_bounds(float *out, int n) {
     if (int(threadIdx.x) < n) { out[threadIdx.x] = 0.0f; } // @OOB
 }
 BUG(out_of_bounds) { out_of_bounds<<<1, 32>>>(unwritten(10), bug ? 11 : 10); } // @L
+
+//! emu: out of bounds: read of 4 bytes in device memory in kernel before_the_begin[0,0] at @R
+//!   4 bytes before the allocation of 40 bytes at %x
+__global__ void before_the_begin(float *out, const float *in, int back) {
+    out[threadIdx.x] = in[int(threadIdx.x) - back]; // @R
+}
+BUG(before_the_begin) { before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); } // @L
 
 //! emu: out of bounds: write of 4 bytes in shared memory in kernel shared_out_of_bounds[0,31] at @W
 //!   byte 128 of the block's shared memory: 128 bytes are dynamic, bytes 260 to 263 are other
@@ -265,6 +347,16 @@ BUG(kernel_uses_host_memory) {
     memcpy(pinned, host.data(), 8 * sizeof(float));
     uninitialised_device<<<1, 8>>>(zeros(8), bug ? host.data() : pinned); // @L
 }
+
+//! emu: kernel dereferences host memory: write of 4 bytes in kernel kernel_uses_host_global[0,0] at @W
+//!   address %x is no device, pinned or shared memory
+int host_global;
+__device__ int device_global;
+__global__ void kernel_uses_host_global(bool bug) {
+    if (bug) { host_global = 1; } // @W
+    device_global = 1;
+}
+BUG(kernel_uses_host_global) { kernel_uses_host_global<<<1, 1>>>(bug); } // @L
 
 //! emu: read of 4 bytes in a local variable of another thread in kernel other_stack[0,31] at @R
 __global__ void other_stack(float *out, bool bug) {
@@ -322,6 +414,21 @@ __global__ void misaligned_vector(float4 *out, const float *in) {
 }
 BUG(misaligned_vector) { misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); } // @L
 
+//! emu: misaligned access to %x as 'struct float2', expected a multiple of 8 in kernel
+//! misaligned_shared<false>[0,0] at @W
+template <bool ALIGNED> __global__ void misaligned_shared(float *out) {
+    __shared__ alignas(ALIGNED ? 8 : 4) float tile[2];
+    reinterpret_cast<float2 *>(tile)->y = 1.0f; // @W
+    out[0] = tile[1];
+}
+BUG(misaligned_shared) {
+    if (bug) {
+        misaligned_shared<false><<<1, 1>>>(zeros(1)); // @L
+    } else {
+        misaligned_shared<true><<<1, 1>>>(zeros(1));
+    }
+}
+
 //! emu: misaligned write of 16 bytes at %x, expected a multiple of 16 in kernel misaligned_hint[0,0] at @W
 __global__ void misaligned_hint(float *out) {
     __stcs(reinterpret_cast<float4 *>(out + 4 * threadIdx.x), make_float4(0.0f, 0.0f, 0.0f, 0.0f)); // @W
@@ -360,12 +467,16 @@ __global__ void exit_after_barrier(unsigned last) {
 }
 BUG(exit_after_barrier) { exit_after_barrier<<<1, 64>>>(bug ? 40 : 64); } // @L
 
-//! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel partial_warp[0,0] at @S
-//!   this warp has only 20 lanes
-__global__ void partial_warp(int *out, unsigned mask) {
-    out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), 5); // @S
+//! emu: __shfl_sync with mask 0xffffffff names lane 0, which has exited in kernel shuffle_after_exit[0,1] at @SAE
+__global__ void shuffle_after_exit(int *out, unsigned first, unsigned mask) {
+    if (threadIdx.x < first) { return; }
+    out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), 5); // @SAE
 }
-BUG(partial_warp) { partial_warp<<<1, 20>>>(zeros<int>(32), bug ? FULL : 0xfffffu); } // @L
+BUG(shuffle_after_exit) { shuffle_after_exit<<<1, 32>>>(zeros<int>(32), 1, bug ? FULL : FULL - 1); } // @L
+
+//! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel shuffle_after_exit[0,0] at @SAE
+//!   this warp has only 20 lanes
+BUG(partial_warp) { shuffle_after_exit<<<1, 20>>>(zeros<int>(32), 0, bug ? FULL : 0xfffffu); } // @L
 
 //! emu: __ballot_sync with mask 0x0000ffff, which does not name the calling lane 16 in kernel mask_without_caller[0,16]
 //! at @S
@@ -471,6 +582,21 @@ BUG(copy_not_awaited) {
     }
 }
 
+//! emu: race in shared memory: read of 4 bytes in kernel copy_into_use[0,0] at @R
+//!   thread (32,0,0) of block (0,0,0) wrote it at @W, and no __syncthreads is in between
+//!   byte 512 of the shared variable tile of 1024 bytes
+__global__ void copy_into_use(float *out, const float *in, bool bug) {
+    __shared__ alignas(16) float tile[256];
+    int i = threadIdx.x * 4;
+    for (int k = 0; k < 4; k++) { tile[i + k] = 0.0f; }
+    __syncthreads();
+    out[threadIdx.x] = tile[(i + 128) % 256]; // @R
+    if (!bug) { __syncthreads(); }
+    emu::cp_async_16(&tile[i], &in[i]); // @W
+    emu::cp_async_wait_all();
+}
+BUG(copy_into_use) { copy_into_use<<<1, 64>>>(zeros(64), zeros(256), bug); } // @L
+
 //! emu: misaligned cp.async: addresses %x and %x are not both multiples of 16 in kernel misaligned_copy[0,0] at @C
 __global__ void misaligned_copy(const float *in) {
     __shared__ alignas(16) float tile[4];
@@ -537,24 +663,62 @@ __global__ void misaligned_tile(const __half *in) {
 }
 BUG(misaligned_tile) { misaligned_tile<<<1, 32>>>(zeros<__half>(512) + (bug ? 8 : 16)); } // @L
 
-// ---- cuBLAS ----
+// ---- Managed memory, cuBLAS ----
 
-static void multiply(float *C, const float *A, const float *B) {
+//! emu: unsynchronised use across streams: read of 4 bytes in managed memory, at @R
+//!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this host code
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(managed_before_wait) {
+    float *data;
+    cudaMallocManaged(&data, 8 * sizeof(float));
+    fill<<<1, 8>>>(data, 1.0f); // @K
+    if (!bug) { cudaDeviceSynchronize(); }
+    if (data[0] != 1.0f) { exit(2); } // @R
+    cudaFree(data);
+}
+
+//! emu: cudaFreeHost of memory of cudaMallocManaged: use cudaFree, at @H
+BUG(managed_freed_wrongly) {
+    float *data;
+    cudaMallocManaged(&data, 4);
+    if (bug) { cudaFreeHost(data); } // @H
+    cudaFree(data);
+}
+
+static void multiply(cudaStream_t stream, float *C, const float *A, const float *B, int n) {
     float one = 1.0f, zero = 0.0f;
     cublasHandle_t handle;
     cublasCreate(&handle);
-    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &one, A, 4, B, 4, &zero, C, 4); // @G
+    cublasSetStream(handle, stream);
+    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, A, n, B, n, &zero, C, n); // @G
     cublasDestroy(handle);
 }
 
 //! emu: out of bounds: read of 64 bytes by cublasSgemm in device memory, at @G
 //!   0 bytes into the allocation of 36 bytes at %x
-BUG(cublas_out_of_bounds) { multiply(zeros(16), zeros(bug ? 9 : 16), zeros(16)); }
+BUG(cublas_out_of_bounds) { multiply(nullptr, zeros(16), zeros(bug ? 9 : 16), zeros(16), 4); }
+
+//! emu: uninitialised memory: read of 64 bytes by cublasSgemm in device memory, at @G
+//!   0 bytes into the allocation of 64 bytes at %x
+BUG(cublas_uninitialised) { multiply(nullptr, unwritten(16), zeros(16), bug ? unwritten(16) : zeros(16), 4); }
 
 //! emu: cublasSgemm: D overlaps A, at @G
 BUG(cublas_overlap) {
     float *A = zeros(16);
-    multiply(bug ? A : zeros(16), A, zeros(16));
+    multiply(nullptr, bug ? A : zeros(16), A, zeros(16), 4);
+}
+
+//! emu: unsynchronised use across streams: write of 64 bytes by cudaMemset in device memory, at @M
+//!   the call of cublasSgemm in stream 1, called at @G, read it, and nothing orders it before cudaMemset
+//!   0 bytes into the allocation of 64 bytes at %x
+BUG(cublas_across_streams) {
+    float *A = zeros(16), *B = zeros(16), *C = zeros(16);
+    cudaStream_t stream;
+    cudaDeviceSynchronize();
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    multiply(stream, C, A, B, 4);
+    if (!bug) { cudaStreamSynchronize(stream); }
+    cudaMemset(A, 0, 16 * sizeof(float)); // @M
 }
 
 // ---- Two streams ----
@@ -613,6 +777,19 @@ BUG(freed_in_use) {
 }
 
 //! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
+//!   kernel twice in stream 1, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
+//!   0 bytes into the allocation of 32 bytes at %x
+BUG(write_across_streams) {
+    TwoStreams s;
+    float *in = zeros(8), *out = unwritten(8);
+    cudaDeviceSynchronize();
+    twice<<<1, 8, 0, s.a>>>(out, in); // @K
+    if (!bug) { cudaStreamSynchronize(s.a); }
+    cudaMemsetAsync(in, 0, 32, s.b); // @M
+    cudaDeviceSynchronize();
+}
+
+//! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
 //!   kernel twice in stream 2, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(next_write_across_streams) { // the last write was ordered, the last read is not
@@ -666,6 +843,20 @@ BUG(read_before_wait) {
     (void)loss;
 }
 
+//! emu: unsynchronised use across streams: write of 4 bytes in pinned host memory, at @W
+//!   the call of cudaMemcpyAsync in stream 1, called at @C, read it, and nothing orders it before this host code
+//!   12 bytes into the allocation of 32 bytes at %x
+BUG(write_before_wait) {
+    TwoStreams s;
+    volatile float *pinned;
+    float *device = unwritten(8);
+    cudaMallocHost(&pinned, 32);
+    for (int i = 0; i < 8; i++) { pinned[i] = 0.0f; }
+    cudaMemcpyAsync(device, const_cast<float *>(pinned), 32, cudaMemcpyHostToDevice, s.a); // @C
+    if (!bug) { cudaStreamSynchronize(s.a); }
+    pinned[3] = 1.0f; // @W
+}
+
 //! emu: cudaFree of memory that is still in use, at @D
 //!   kernel fill in stream 1, called at @K, wrote it, and nothing has waited for it
 //!   0 bytes into the allocation of 32 bytes at %x
@@ -684,6 +875,13 @@ BUG(destroyed_stream) {
     if (!bug) { cudaStreamDestroy(s.a); }
 }
 
+//! emu: cudaEventRecord with an event that does not exist (destroyed, or never created), at @E
+BUG(destroyed_event) {
+    TwoStreams s;
+    if (bug) { cudaEventDestroy(s.event); }
+    cudaEventRecord(s.event, s.a); // @E
+}
+
 // ---- Devices ----
 
 //! emu: cudaMemcpy on device 0, and this process has used device 3, at @C
@@ -696,6 +894,16 @@ BUG(thread_without_device) {
         cudaMemcpy(host, device, sizeof(host), cudaMemcpyDeviceToHost); // @C
     });
     other.join();
+}
+
+//! emu: nothing on device 1, and this process has used device 0, at @L
+//!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
+BUG(device_set_too_late) {
+    cudaStream_t stream;
+    if (!bug) { cudaSetDevice(1); }
+    cudaStreamCreate(&stream);
+    cudaSetDevice(1);
+    nothing<<<1, 1, 0, stream>>>(); // @L
 }
 
 // ---- Running them ----
