@@ -229,6 +229,37 @@ __global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // 
 }
 BUG(half_race) { half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); } // @L
 
+// A fence covers only what was written before it.
+//! emu: race in device memory: read of 4 bytes in kernel early_fence[1,0] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void early_fence(int *out, int *part, int *count, bool bug) {
+    if (bug) { __threadfence(); }
+    if (blockIdx.x == 0) { *part = 1; } // @P
+    if (!bug) { __threadfence(); }
+    if (atomicAdd(count, 1) == 1) { *out = *part; } // @S
+}
+BUG(early_fence) { early_fence<<<2, 1>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
+
+// The emulator keeps one reader of a byte, and a mark if there were others, in its warp or in another one. A write by
+// that reader shows the mark.
+__global__ void last_reader_writes(float *out, bool bug) {
+    __shared__ float total;
+    if (threadIdx.x == 0) { total = 1.0f; }
+    __syncthreads();
+    out[threadIdx.x] = total; // @R
+    if (!bug) { __syncthreads(); }
+    if (threadIdx.x == 0) { total = 2.0f; } // @W
+}
+//! emu: race in shared memory: write of 4 bytes in kernel last_reader_writes[0,0] at @W
+//!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncthreads is in between
+//!   byte 0 of the shared variable total of 4 bytes
+BUG(readers_in_other_warps) { last_reader_writes<<<1, 64>>>(zeros(64), bug); } // @L
+//! emu: race in shared memory: write of 4 bytes in kernel last_reader_writes[0,0] at @W
+//!   thread (31,0,0) of block (0,0,0) read it at @R, and no __syncwarp or __syncthreads is in between
+//!   byte 0 of the shared variable total of 4 bytes
+BUG(readers_in_other_lanes) { last_reader_writes<<<1, 32>>>(zeros(32), bug); } // @L
+
 //! emu: race in shared memory: write of 1 byte in kernel byte_race[0,2] at @W
 //!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
 //!   byte 1 of the shared variable bytes of 64 bytes
