@@ -4,6 +4,7 @@
 #include "llmc/base/input_file.h"
 #include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
+#include <sys/wait.h>
 
 // A file holds these bytes and nothing else.
 static void check_holds(Test *t, const char *path, const char *want, size_t bytes, const char *when) {
@@ -115,6 +116,24 @@ TEST(test_joined_writers) {
     CHECK(t, temp_exists(temporary), "the one that joined leaves it");
     atomic_close(&file);
     CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
+}
+
+// A file that shows up late, as on a network file system, and then has its size: it is made under another name.
+TEST(test_join_waits_for_the_name) {
+    AtomicFile file, other;
+    const char *path = test_path(t, "f"), *made = test_path(t, "made");
+    const char *made_name = test_path(t, "made.tmp"), *name = test_path(t, "f.tmp");
+    pid_t child = fork();
+    if (child == 0) {
+        const struct timespec pause = {0, 200000000};
+        nanosleep(&pause, NULL);
+        _exit(atomic_create(&file, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
+    }
+    OK(t, atomic_join(&other, path, 10, &error));
+    atomic_close(&other);
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(t, status == 0, "the file was made");
 }
 
 // A full disk: a limit on the file size stands for it.
