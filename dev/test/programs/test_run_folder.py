@@ -79,6 +79,17 @@ def test_describes_the_run():
     assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
 
 
+def test_closed_standard_files():
+    """Without standard output and the others, what is said goes nowhere, and not into a file of the run."""
+    folders = new_folder("open"), new_folder("closed")
+    ran(*RUN, "-x", 2, "-o", folders[0])
+    closed = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', PROGRAM, *map(str, RUN), "-x", "2", "-o",
+                             folders[1]], env=ENVIRONMENT, check=False)
+    assert closed.returncode == 1, closed  # its output could not be written
+    for name in ("main.log", "model_00000002.bin", "state_00000002.bin"):
+        assert read(os.path.join(folders[0], name)) == read(os.path.join(folders[1], name)), name
+
+
 def test_resume_appends():
     """Starts and ends add up; every step of a run that ended in order has one line."""
     straight = new_folder("straight")
