@@ -58,7 +58,9 @@ def check_same_end(out, folder):
 def test_resume_from_every_step():
     """Straight, and resumed from each step of the run, across shard and epoch borders; from none, and from the end."""
     folder = new_folder("every")
-    check_same_end(train(folder, "--resume", checkpoint_every=1), folder)
+    out = train(folder, "--resume", checkpoint_every=1)
+    assert f"nothing to resume in {folder}: starts afresh\n" in out, out
+    check_same_end(out, folder)
     assert checkpoints(folder) == list(range(1, STEPS + 1)), checkpoints(folder)
     for step in range(1, STEPS + 1):
         copy = stopped_after(step, folder)
@@ -66,6 +68,13 @@ def test_resume_from_every_step():
         check_same_end(out, copy)
         says = f"the run in {copy} has done {STEPS} of {STEPS} steps: --steps N --allow-changes goes on to N\n"
         assert ("has done" in out) == (says in out) == (step == STEPS), out
+
+
+@pytest.mark.parametrize("level", (1, 3))
+def test_resume_with_other_threads_and_memory(level):
+    """They do not shape the run: nothing has to be allowed."""
+    folder = stopped_after_8()
+    check_same_end(train(folder, "--resume", recompute=level, threads=1), folder)
 
 
 def test_resume_with_another_micro_batch():
