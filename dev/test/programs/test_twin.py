@@ -265,6 +265,8 @@ def test_files_of_a_run(folder):
         2, "train_gpt2.py", 3, "0.002"), record
     end = record["end"]
     assert (end["step"], end["status"], end["weights_hash"]) == (3, "done", weights_hash(out)), end
+    with pytest.raises(Exception, match="holds an earlier run; remove it"):
+        run_twin(*options)
     model = run_c("--init", f"{run}/model_00000003.bin", "-i", text, "-t", 33, "--steps", 1, "--lr", 0)
     assert weights_hash(model) == weights_hash(out), "the C trainer reads other weights than were written"
 
@@ -274,3 +276,24 @@ def test_one_line():
     pytest.importorskip("torch")
     out, err, status = finish(start_twin("-i", "none*", "--device", "cpu"))
     assert (out, err, status) == ("", "train_gpt2.py: none*: no such file\n", 1)
+
+
+# ---- The fixtures ----
+
+
+@pytest.mark.long
+def test_fixtures_are_reproducible(folder):
+    """Another version of PyTorch may round a last bit differently, no more."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    result = subprocess.run([sys.executable, f"{ROOT}/dev/test/fixtures/make_fixtures.py", "--output", folder],
+                            capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    for name in ("tiny.bin", "tiny_bf16.bin", "tiny_debug_state.bin", "tiny_steps.bin", "tiny_after_10.bin",
+                 "init.bin", "hf_tiny/model.safetensors", "tiny_muon_steps.bin", "tiny_muon_after_10.bin", "ns5.bin"):
+        got, want = (np.fromfile(f"{place}/{name}", "f") for place in (folder, FIXTURES))
+        assert len(got) == len(want), f"{name}: {4 * len(got)} bytes, committed {4 * len(want)}"
+        # Most of the bytes are floats or whole numbers, which must be equal.
+        near = np.abs(got - want) <= 4 * FLT_EPSILON * np.maximum(np.abs(want), 1e-3)
+        bad = np.flatnonzero(~near & (got.view("i4") != want.view("i4")))
+        assert len(bad) == 0, f"{name}: number {bad[0]} is {got[bad[0]]}, committed {want[bad[0]]}"
