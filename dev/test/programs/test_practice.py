@@ -16,7 +16,7 @@ from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of,
                  ran, refused, shard, start, stopped_after, text_file, val_losses, weights_hash, write)
 from formats import read_checkpoint
 from run_folder import events_of
-from tools import read
+from tools import ROOT, read, text_of
 
 TEXT = text_file()
 SHORT = text_file("short.txt", 700)  # is learned by heart
@@ -218,6 +218,15 @@ def test_more_steps_say_where_the_rate_goes():
     assert said and abs(float(said[1]) - 3e-4 * (0.1 + 0.9 * 0.5)) <= 1e-9, out
 
 
+def test_warmup_of_a_new_model():
+    """A tenth of the steps, for a model that begins from noise only, and a run that goes on keeps it."""
+    folder = new_folder("warm")
+    assert " after 4 steps of warm-up" in ran("-i", TEXT, *TINY, *QUIET, "-n", 20, "-o", folder, "-x", 40)
+    assert " after 4 steps of warm-up" in ran("--resume", "-o", stopped_after(20, folder))
+    assert "warm-up" not in ran("-i", TEXT, *TINY[-4:], "--init", folder, "-x", 40)
+    assert " after 100 steps of warm-up" in ran("-i", TEXT, *TINY, "-x", 9000, "--plan")
+
+
 # ---- Texts ----
 
 
@@ -226,6 +235,22 @@ def test_text_from_a_pipe():
     run = [*TINY, "-v", 0, "-s", 0, "-x", 3]
     with open(TEXT, "rb") as text:
         assert weights_hash(ran("-i", "-", *run, stdin=text)) == weights_hash(ran("-i", TEXT, *run))
+
+
+# ---- Models that compute something else ----
+
+
+@pytest.mark.long
+def test_an_edited_activation(tmp_path):
+    """It asks for another number in the headers of models, which have the tensors of GPT-2."""
+    edited = text_of("train_gpt2.c").replace("vf_set1(0.5f) * x * (vf_set1(1.0f) + gelu_tanh(x))", "vf_set1(0.5f) * x")
+    assert edited != text_of("train_gpt2.c")
+    program = str(tmp_path / "train_gpt2")
+    (tmp_path / "edited.c").write_text(edited, encoding="utf-8")
+    subprocess.run(["gcc", "-O0", "-march=native", "-DGEMM_UNROLL=", "-I", ROOT, tmp_path / "edited.c", "-o", program,
+                    "-lm", "-pthread"], check=True)
+    cli.Trainer(program).refused("-i", TEXT, *TINY, "-x", 2, "-o", new_folder("edited"),
+                                 says=["needs another MODEL_VARIANT"])
 
 
 # ---- Another optimizer ----
