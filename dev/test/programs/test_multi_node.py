@@ -12,7 +12,7 @@ import pytest
 
 import shell
 from shell import end, until
-from tools import ROOT, Terminal, new_folder, path, read, wait_until, write
+from tools import ROOT, Terminal, new_folder, path, read, text_of, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves
@@ -199,6 +199,25 @@ def test_second_signal():
     assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
 
 
+def test_signal_in_the_pause():
+    """Pauses grow, up to 300 seconds."""
+    write("fake/bin/sleep", '#!/bin/sh\necho "$1" >>"$FAKE/slept"\n[ "$1" -lt 300 ] || exec /bin/sleep 999\n', 0o755)
+    process = begin(RECIPE, FAKE_STATUS="7", FAKE_SAVES="yes", PAUSE="100")
+    wait_until(lambda: len(noted("slept")) == 3, process)
+    process.send_signal(signal.SIGTERM)
+    out = end(process, 128 + signal.SIGUSR1)  # how sleep ends
+    assert noted("slept")[:3] == ["100", "200", "300"] and "stopped by SIGTERM at step 30 of 200" in out, out
+    assert len(started()[0]) == 3, started()
+
+
+def test_data_that_do_not_come():
+    """What fetches them fails."""
+    os.remove(os.path.join(DATA, "gpt2_tokenizer.bin"))
+    out = ran(1, RECIPE)
+    assert out.endswith("the data did not come; what has come stays, and the same command goes on with it\n"), out
+    assert started() == {}, started()
+
+
 def test_ctrl_c():
     """On a terminal Ctrl-C goes to a whole group of processes: not to what is to save."""
     with Terminal(["bash", RECIPE], cwd=ROOT, env=environment(FAKE_WAITS="1", GPUS="4")) as terminal:
@@ -299,6 +318,14 @@ def test_slurm_time_limit(number, requeued):
     process.send_signal(number)
     out = end(process, 0 if requeued else 143)
     assert noted("scontrol") == requeued and noted("signals"), (noted("scontrol"), out)
+
+
+def test_slurm_headers():
+    """Slurm reads them up to the first command."""
+    text = text_of(MULTI_NODE + "run.sbatch")
+    headers = re.findall("^#SBATCH .*", text[:re.search(r"^[^#\n]", text, re.M).start()], re.M)
+    assert len(headers) == text.count("#SBATCH"), headers
+    assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@300"} <= set(headers), headers
 
 
 @pytest.mark.long
