@@ -9,6 +9,7 @@ import inspect
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -18,7 +19,7 @@ import pytest
 from cli import shard_bytes as shard
 from cli import tokenizer_bytes
 from formats import BYTES, SYMBOLS, read_tokens
-from tools import ROOT, WORK, read, write
+from tools import ROOT, WORK, read, wait_until, write
 from tools import path as in_work
 
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -213,6 +214,19 @@ def test_the_library():
     for function, names in ((library.HfApi.list_repo_tree, {"recursive", "repo_type"}),
                             (library.hf_hub_download, {"repo_type", "local_dir"})):
         assert names <= set(inspect.signature(function).parameters)
+
+
+@pytest.mark.long
+def test_stopped_while_encoding():
+    """Ctrl-C, which a terminal sends also to the tokenize that is fed, leaves no unfinished file."""
+    wrapper = write("endless", f'#!/bin/sh\nread line; touch "{in_work("fed")}"; exec sleep 300\n', 0o755)
+    change = {**pinned("one.jsonl", hellaswag_file([("a", [" b"] * 4, 0)]), "hellaswag"), "hellaswag.EXAMPLES": 1}
+    process = start("hellaswag.py", "--out", in_work("stopped"), "--vocab", TOKENIZER, change=change,
+                    env={**ENVIRONMENT, "TOKENIZE": wrapper}, start_new_session=True)
+    wait_until(lambda: os.path.exists(in_work("fed")), process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert finish(process, 130)[1].splitlines()[-1] == "hellaswag.py: stopped by Ctrl-C; the same command goes on"
+    assert sorted(os.listdir(in_work("stopped"))) == [".source", "hellaswag_val.jsonl"]
 
 
 # ---- Data sets of the Hub ----
