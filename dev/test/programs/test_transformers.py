@@ -4,6 +4,7 @@ import array
 import glob
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -31,6 +32,10 @@ AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x",
            "\x01\x02\x1f\x7f\x80\x9f\xad\xa0", "a\u0301 e\u0308 ﬁ", "1234567 3.14e-10 ½ ²", "<|endoftext|>",
            "a<|endoftext|> b", "<|endoftext", "ĠĊ Ā ġ", "\u2028\u2029\ufeff\u200b", "x" * 300 + " " * 70 + "y",
            '"\\/\b\f{}[]', "\U0010ffff\ufffd"]
+CUTS = ["'s", "'S", "'\u017f", "'Ll", "'lL", "'ve", "'", " ", "  ", "\t", "\n", "\r\n", "\r", " \n", "\u00a0", "\u3000",
+        "\x85", "1", "123", "4567", "½", "٣٤", "a", "The", "é", "e\u0301", "\u0301", "漢字", "العربية",
+        "हिन्दी", "ภาษาไทย", "😀", "!", "...", "-", "(", "//", "_", "<|endoftext|>", "\x00",
+        "\ufeff", "\u017f", "\u200b"]
 
 
 def our_ids(tokenizer, end, texts):
@@ -173,9 +178,11 @@ def test_their_tokenizers(kind, special):
     assert type(loaded).__name__ in ("PreTrainedTokenizerFast", "TokenizersBackend"), type(loaded)
     assert loaded.bos_token == special[0] and loaded.eos_token == (special[1] if kind == "llama3" else special[0])
     theirs.encode_special_tokens = True
-    ours = our_ids(path("their_tokenizer.bin"), loaded.bos_token_id, AWKWARD)
-    assert len(ours) == len(AWKWARD)
-    for text, found in zip(AWKWARD, ours):
+    generator = random.Random(7)
+    texts = AWKWARD + ["".join(generator.choices(CUTS, k=generator.randrange(60))) for _ in range(200)]
+    ours = our_ids(path("their_tokenizer.bin"), loaded.bos_token_id, texts)
+    assert len(ours) == len(texts)
+    for text, found in zip(texts, ours):
         assert theirs.encode(text, add_special_tokens=False).ids == found, (kind, text)
         assert loaded(text, split_special_tokens=True, add_special_tokens=False)["input_ids"] == found, (kind, text)
     assert (loaded("a")["input_ids"][0] == loaded.bos_token_id) == (kind == "llama3")
