@@ -50,6 +50,13 @@ def test_with_attention_by_cudnn():
     assert weights_hash(again) == weights_hash(out), (again, out)
 
 
+def test_evaluates_and_samples():
+    """Weights that are not trained are needed in one of the two orders only."""
+    run = ["-e", cli.model("still.bin", cli.config(C=32, L=2)), *SHAPE[:2], "-t", 12, "-b", 3, "-x", 0, "-m", 2]
+    (loss, ), (expected, ) = (val_losses(ran(*run, *fp8, "-g", 2)) for fp8 in (["--fp8"], []))
+    assert loss != expected and abs(loss - expected) <= 0.01 * expected, (loss, expected)
+
+
 def test_refusals():
     run = [*SHAPE, "-x", 1, *QUIET, "--fp8"]
     refused(*run, "-ge", 1, says=["--gelu-fusion (-ge)", "--fp8"])
