@@ -21,6 +21,7 @@ TEST(test_model_header_fields) {
         {0, 0, ": is not a model: magic 0, expected 20240326; --init takes a size, a model's file or a run's folder"},
         {1, 4, ": model of version 4, expected 3 or 5"},
         {1, 5, ": header asks for 1204 bytes, file has 1384 (damaged?)"},
+        {2, 0, ": context length is 0, expected 1 to 1048576"},
         {3, 5, ": padded vocabulary is 4, expected 5 to 1048576"},
         {5, 3, ": 2 channels, 3 heads of size 0, 3 heads of keys and values: choose heads that divide channels"},
         {6, -2, ": channels is -2, expected 1 to 65536"},
