@@ -1,4 +1,4 @@
-"""The trainers for Llama: refusals, files that they save as they were, questions. Beside each other, and with the
+"""The trainers for Llama: sizes, refusals, files that they save as they were, questions. Beside each other and with the
 checkpoints of each other: test_gpu_trainer.py. Numbers of transformers: test_llama3.c, test_llama3.cu."""
 import functools
 import os
@@ -21,6 +21,11 @@ RUN = [*TEXT, *SIZE, "-t", 16, "-b", 2, "-x", 6, *cli.QUIET]
 
 def fixture(name):
     return os.path.join(FIXTURES, "llama", f"{name}.bin")
+
+
+@pytest.mark.parametrize("size, parameters", (("1B", 1235814400), ("3B", 3212749824), ("8B", 8030261248)))
+def test_sizes(size, parameters):
+    assert f"\nparameters  {parameters}, from the seed\n" in LLAMA.ran("-e", size, "--plan")
 
 
 def test_refusals():
