@@ -163,6 +163,8 @@ def test_samples():
         assert text == sample(*options, "--threads", 2), options
     greedy = sample("--temperature", 0)
     assert greedy == sample("--temperature", 0, "--seed", 5) == sample("--top-p", 0) != sample("--seed", 5)
+    # Without a prompt a sample begins a line.
+    assert "\n" + sample_of(ran(*base[:-2], "-g", 40)) == sample_of(ran(*base[:-1], "\n", "-g", 40))
     for prompt in ("x" * 65536, "Grüße, 世界 🌍", "line\nbreak", ""):
         text = sample_of(ran(*base[:-1], prompt, "-g", 3))
         assert text.encode("latin-1").startswith(prompt.encode()), (prompt, text)
