@@ -138,6 +138,18 @@ TEST(test_order_is_a_pure_function) {
     dataloader_close(&dl);
 }
 
+// A run goes on only with the order and the fingerprint that it began with: neither may change from version to version.
+TEST(test_order_stays) {
+    int32_t firsts[1000];
+    write_shards(t, uneven_sizes, NUM_UNEVEN);
+    DataLoader dl = open_ok(t, 7, true, 99);
+    read_firsts(t, &dl, 0, 1000, 10, firsts); // over the border of an epoch
+    const uint64_t order = hash64(firsts, sizeof(firsts));
+    CHECK(t, dl.fingerprint == 0xc9c981ee6f1152cb && order == 0xa6b95e8ea12df252, "%llx, %llx",
+          (unsigned long long)dl.fingerprint, (unsigned long long)order);
+    dataloader_close(&dl);
+}
+
 // Ids of 32 bits, beside a shard of 16 bits.
 TEST(test_32_bits) {
     enum { N = 1000, FIRST = 127256 };
