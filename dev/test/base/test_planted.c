@@ -1,5 +1,5 @@
 // What another user may put into a folder that we write to or read from: links, second names, pipes and folders under
-// our names. Nothing outside the folder changes, and nothing waits. (Pipes to read: test_planted.py. Our own folders:
+// our names. Nothing outside the folder changes, and nothing waits. (Pipes to read: test_hostile.py. Our own folders:
 // test_comm.c.)
 #include <fcntl.h>
 #include <sys/stat.h>

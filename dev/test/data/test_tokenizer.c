@@ -201,7 +201,7 @@ TEST(test_hostile) {
     }
 }
 
-// A signal must end slow encoding within a word.
+// A signal ends encoding within a word, which may be long.
 TEST(test_stop) {
     enum { N = 1000 };
     static volatile sig_atomic_t stop = 0;

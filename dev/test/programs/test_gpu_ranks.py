@@ -1,7 +1,7 @@
 """Several ranks end to end: the GPU trainer in the emulator as two to four processes.
 
 How they start, that a run goes on with another number of ranks, and how each fault ends: with which message, and what
-the next start makes of it. Ranks that hang or stand still, and refusals of a start: dev/test/ranks/test_comm.c. That
+the next start makes of it. Ranks that stand still, and refusals of a start: dev/test/ranks/test_comm.c. That
 they compute what one rank computes: test_grid.py. In each stage of sharding with equal bits: test_runs.py.
 """
 import functools

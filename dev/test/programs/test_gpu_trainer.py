@@ -136,6 +136,7 @@ def test_models_it_cannot_compute():
 
 @only_emulated
 def test_no_gpu():
+    """None, one with an old driver or little memory, and one on which a multiply fails."""
     refused(*RUN, EMU_NO_GPU="1", says=["no GPU", "nvidia-smi"])
     refused(*RUN, EMU_DRIVER_VERSION="11080", says=["driver is too old: it supports CUDA 11.8, this program was built"])
     refused(*RUN, EMU_MEMORY="1", says=["memory plan: needs ", " of GPU memory, 1.00 MiB of 1.00 MiB are free"])

@@ -155,7 +155,7 @@ def before_path(programs):
 class Terminal:
     """A program on a terminal of its own, which it leads as a shell would; `close` is what happens when ssh dies."""
 
-    def __init__(self, command, ignore=(), term="xterm", env=None, **keywords):
+    def __init__(self, command, ignore=(), env=None, **keywords):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
 
@@ -166,7 +166,7 @@ class Terminal:
                 signal.signal(number, signal.SIG_IGN if number in ignore else signal.SIG_DFL)
 
         self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave,
-                                        env=dict(env or os.environ, TERM=term), preexec_fn=lead, **keywords)
+                                        env=dict(env or os.environ, TERM="xterm"), preexec_fn=lead, **keywords)
         os.close(slave)
         self.shown = ""
 
