@@ -53,10 +53,11 @@ def gpus():
 
 
 def models():
-    """The sizes of llmc/model/gpt2.h and llama3.h. A GPT-2 has no KV heads of its own: KV is 0."""
+    """The sizes of llmc/model/gpt2.h and llama3.h, by all their names. A GPT-2 has no KV heads of its own: KV is 0."""
     tables = text_of("llmc/model/gpt2.h") + text_of("llmc/model/llama3.h")
-    row = r'^    X\("([\w:]+)", (?:"\w+", )?(\d[^)]*)\)'
-    return {name: Shape(*map(int, shape.split(", ")[:9])) for name, shape in re.findall(row, tables, re.M)}
+    row = r'^    X\("([\w:]+)", (?:"(\w+)", )?(\d[^)]*)\)'
+    return {name: Shape(*map(int, shape.split(", ")[:9])) for *names, shape in re.findall(row, tables, re.M)
+            for name in filter(None, names)}
 
 
 class Step:

@@ -10,11 +10,6 @@ class Problem(Exception):
     """Something a user can put right; its text is one line: what, where, expected and found, what to do."""
 
 
-def header(name):
-    """The text of a header in llmc/, given with its room."""
-    with open(os.path.join(ROOT, "llmc", name), encoding="utf-8") as file:
-        return file.read()
-
-
 def version():
-    return re.search(r'#define GPT2C_VERSION "([^"]*)"', header("base/utils.h")).group(1)
+    with open(os.path.join(ROOT, "llmc/base/utils.h"), encoding="utf-8") as file:
+        return re.search(r'#define GPT2C_VERSION "([^"]*)"', file.read()).group(1)

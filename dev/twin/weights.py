@@ -4,14 +4,14 @@ import contextlib
 import ctypes
 import math
 import os
-import re
 import subprocess
 import tempfile
 
 import numpy as np
 
 from dev import guard
-from dev.twin import ROOT, Problem, header
+from dev.bench.predict import models
+from dev.twin import ROOT, Problem
 
 # GPT-2's 16 tensors in file order: name in the module (Hugging Face's), shape, initialisation.
 PARAMETERS = [
@@ -58,13 +58,6 @@ def check_numbers(config, where):
 
 def pad_vocab(V):
     return (V + 127) // 128 * 128
-
-
-def sizes():
-    """The names that --init knows for a new model: layers, heads, channels, context."""
-    rows = re.findall(r'X\("([\w:]+)", (?:"(\w+)", )?(\d+), (\d+), (\d+), (\d+)\)', header("model/gpt2.h"))
-    return {name: tuple(map(int, numbers)) for *names, a, b, c, d in rows for name in names if name
-            for numbers in [(a, b, c, d)]}
 
 
 def tensors(config):
@@ -180,9 +173,9 @@ def read_model(path):
 
 def open_model(init):
     """The file and the config that --init names; the config of a size has no vocabulary yet, and no file."""
-    if init in sizes():
-        L, heads, C, context = sizes()[init]
-        return None, Config(context, 0, 0, L, heads, C)
+    sizes = {name: shape for name, shape in models().items() if shape.KV == 0}
+    if init in sizes:
+        return None, Config(sizes[init].context, 0, 0, sizes[init].L, sizes[init].heads, sizes[init].C)
     if not init.endswith(".bin"):
-        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a model's .bin file")
+        raise Problem(f"--init {init}: neither a size ({' '.join(sizes)}) nor a model's .bin file")
     return init, bin_config(init)[0]
