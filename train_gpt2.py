@@ -9,7 +9,6 @@ PyTorch's operators. The peer in comparisons of losses and of speed.
 Needs torch (2.5 or later) and numpy. What needs no torch is in dev/twin/. Vocabulary: B T C V Vp L NH HS as in llmc/.
 """
 import contextlib
-import datetime
 import json
 import math
 import os
@@ -29,8 +28,7 @@ try:
 except ImportError as missing:
     sys.exit(f"train_gpt2.py: {sys.executable} has no {missing.name}; python3 -m pip install torch numpy")
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The model
+# ---- The model ----
 
 
 def linear(layer, x):
@@ -67,8 +65,7 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     """config: see weights.Config. Parameters are fp32 (the fixtures: fp64). Activations are of the precision `compute`,
     None: the parameters'; each use casts its parameters, so that their gradients arrive, and are added up, in the
-    parameters' own precision. pads_head: multiplies by Vp rows as ./train_gpt2cu does, which is faster on a GPU.
-    """
+    parameters' own precision. pads_head: multiplies by Vp rows as ./train_gpt2cu does, which is faster on a GPU."""
 
     def __init__(self, config, compute=None, pads_head=False):
         super().__init__()
@@ -90,10 +87,8 @@ class GPT2(nn.Module):
 
     def forward(self, inputs, targets):
         """The mean loss, computed in fp32 (fp64) from logits of any precision."""
-        logits = self.logits(inputs)
-        if logits.dtype == torch.bfloat16:
-            logits = logits.float()
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        logits = self.logits(inputs).flatten(0, 1)
+        return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, targets.flatten())
 
     def in_file_order(self):
         return [self.get_parameter(name) for name, _, _ in weights.tensors(self.config)]
@@ -112,8 +107,7 @@ def set_parameters(model, flat):
         model.get_parameter(name).copy_(torch.from_numpy(values))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The update
+# ---- The update ----
 
 
 def make_adamw(model, muon, beta1, beta2, eps, weight_decay, **how):
@@ -150,33 +144,24 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self):
-        for group in self.param_groups:
-            for W in group["params"]:
-                self.update(W, **group)
-
-    def update(self, W, lr, momentum, weight_decay, scale, **_):
         """M = momentum M + G, W -= lr (scale NS5(G + momentum M) + weight_decay W)."""
-        G, M, count = W.grad, self.state[W]["M"], 3 if W.size(0) == 3 * W.size(1) else 1  # qkv: three matrices
-        M.mul_(momentum).add_(G)
-        N = (G + momentum * M).unflatten(0, (count, -1))  # (count, rows, cols)
-        O = command_line.muon_scale(scale, *N.shape[1:]) * orthogonalize(N, self.rounds).flatten(0, 1)
-        W.sub_(lr * (O + weight_decay * W))
+        (group,) = self.param_groups
+        for W in group["params"]:
+            G, M, count = W.grad, self.state[W]["M"], 3 if W.size(0) == 3 * W.size(1) else 1  # qkv: three matrices
+            M.mul_(group["momentum"]).add_(G)
+            N = (G + group["momentum"] * M).unflatten(0, (count, -1))  # (count, rows, cols)
+            O = command_line.muon_scale(group["scale"], *N.shape[1:]) * orthogonalize(N, self.rounds).flatten(0, 1)
+            W.sub_(group["lr"] * (O + group["weight_decay"] * W))
 
 
 @torch.no_grad()
-def clip_gradients(model, grad_clip):
-    """Shortens the gradient to the norm grad_clip, 0: never. Returns its norm before, on the device: nothing waits."""
+def update(model, grad_clip, *optimizers):
+    """From the gradients that are there, shortened to the norm grad_clip, 0: never. Each optimizer comes with the
+    settings of this step. Returns the gradients' norm before, on the device: nothing waits."""
     gradients = [p.grad for p in model.parameters()]
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
     if grad_clip > 0:
         torch._foreach_mul_(gradients, torch.clamp(grad_clip / norm, max=1.0))
-    return norm
-
-
-def update(model, grad_clip, *optimizers):
-    """From the gradients that are there. Each optimizer comes with the settings of this step. Returns the gradients'
-    norm before clipping, on the device."""
-    norm = clip_gradients(model, grad_clip)
     for optimizer, settings in optimizers:
         for group in optimizer.param_groups:
             group.update(settings)
@@ -184,8 +169,7 @@ def update(model, grad_clip, *optimizers):
     return norm
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A run
+# ---- A run ----
 
 
 class Run:
@@ -220,7 +204,7 @@ class Run:
                 file.write(f"{line}\n")
 
     def log_event(self, event, **facts):
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self.log("run.jsonl", json.dumps({"event": event, "time": now, "step": self.step, **facts}))
 
     def sum(self, tensor):
@@ -228,8 +212,6 @@ class Run:
         if self.size > 1:
             distributed.all_reduce(tensor)
         return tensor
-
-    # -- Opening --
 
     def open_inputs(self):
         o = self.options
@@ -290,8 +272,6 @@ class Run:
         self.muon = Muon(self.model, o.muon_scale, o.weight_decay, rounds) if o.optimizer == "muon" else None
         self.adamw = make_adamw(self.model, self.muon, 0.9, 0.95, o.adam_eps, o.weight_decay, fused=self.on_gpu)
 
-    # -- Computing --
-
     def loss(self, rows):
         """The mean loss of windows (B, T+1) in the host's memory."""
         rows = torch.from_numpy(rows)
@@ -300,20 +280,16 @@ class Run:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "autocast"):
             return self.loss_of(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())  # compiled code wants them aligned
 
-    def batch(self, micro_batch):
-        """This rank's part of a micro-batch of the current step: the ranks' sequences follow one another."""
-        B = self.options.batch_size
-        first = self.step * self.sequences_per_step + (micro_batch * self.size + self.rank) * B
-        return self.train.read(range(first, first + B))
-
     def queue_step(self):
-        """One update. On a GPU nothing here waits for it. Returns the loss and the gradient's norm, on the device."""
+        """One update. In a micro-batch the ranks' sequences follow one another. On a GPU nothing here waits for it.
+        Returns the loss and the gradient's norm, on the device."""
         self.model.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
+        total, B = torch.zeros((), device=self.device), self.options.batch_size
         for i in range(self.micro_batches):
+            first = self.step * self.sequences_per_step + (i * self.size + self.rank) * B
             is_last = i == self.micro_batches - 1
             with contextlib.nullcontext() if is_last or self.size == 1 else self.parallel.no_sync():
-                loss = self.loss(self.batch(i)) / self.micro_batches
+                loss = self.loss(self.train.read(range(first, first + B))) / self.micro_batches
                 loss.backward()
             total += loss.detach()
         norm = update(self.model, self.options.grad_clip, *self.optimizers())
@@ -325,11 +301,10 @@ class Run:
 
     def optimizers(self):
         """Those of the run, with their settings of the current step."""
-        o = self.options
-        yield self.adamw, {"lr": self.rate(o.lr)}
+        yield self.adamw, {"lr": self.rate(self.options.lr)}
         if self.muon:
-            momentum = command_line.muon_momentum(self.step, o.muon_warmup)
-            yield self.muon, {"lr": self.rate(o.muon_lr), "momentum": momentum}
+            momentum = command_line.muon_momentum(self.step, self.options.muon_warmup)
+            yield self.muon, {"lr": self.rate(self.options.muon_lr), "momentum": momentum}
 
     @torch.no_grad()
     def validate(self):
@@ -343,8 +318,6 @@ class Run:
         mean = self.sum(total.to(self.device)).item() / count
         self.say(f"{self.number(self.step)} | val loss {mean:.6f} ({count} of {held_out} sequences)")
         self.log("main.log", f"s:{self.step} tel:{mean:.4f}")
-
-    # -- The run --
 
     def run(self):
         """At a step, in this order: validate, update. On a GPU the results of a step are read while the next one runs,
@@ -360,10 +333,9 @@ class Run:
                 self.validate()
                 self.began = time.perf_counter()
             if last:
-                break
+                return self.finish()
             pending.append((self.step, self.rate(self.options.lr), *self.fetch(self.queue_step())))
             self.step += 1
-        self.finish()
 
     def fetch(self, results):
         """A copy in the host's memory, and the event after which it is there. Unpinned memory would wait for it."""

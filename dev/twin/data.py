@@ -117,15 +117,13 @@ class Sequences:
 
     def read(self, numbers):
         """The windows of these sequences: (B, T+1) int64."""
-        T, rows = self.T, []
-        for shard, window in map(self.locate, numbers):
-            row = self.tokens[shard][window * T:window * T + T + 1].astype(np.int64)
-            if row.max() >= self.V:
-                i = int(np.argmax(row >= self.V))
-                raise Problem(f"{self.paths[shard]}: token {window * T + i} is id {row[i]}, the model's vocabulary has "
-                              f"{self.V} (made by another tokenizer?)")
-            rows.append(row)
-        return np.stack(rows)
+        T, places = self.T, [self.locate(number) for number in numbers]
+        rows = np.stack([self.tokens[shard][window * T:window * T + T + 1] for shard, window in places])
+        for row, i in np.argwhere(rows >= self.V)[:1]:
+            shard, window = places[row]
+            raise Problem(f"{self.paths[shard]}: token {window * T + i} is id {rows[row, i]}, the model's vocabulary "
+                          f"has {self.V} (made by another tokenizer?)")
+        return rows.astype(np.int64)
 
 
 def open_sequences(pattern, T, V, shuffle=False, seed=0, splits=True):

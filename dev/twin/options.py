@@ -1,6 +1,7 @@
 """The command line of train_gpt2.py, and the rates that follow from it. Names, ranges and defaults are those of the C
 trainers (llmc/run/train_options.h), whose options it takes in part."""
 import argparse
+import contextlib
 import math
 
 from dev import guard
@@ -17,20 +18,15 @@ SHAPES = {"cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)), "linear": lambd
 PARTS = {"wsd": 5}  # the rate falls in the last fifth of the steps, elsewhere from the warm-up on
 
 
-class Number:
+def number(kind, low, high):
     """A type of argparse: a number in a range."""
-
-    def __init__(self, kind, low, high):
-        self.kind, self.low, self.high = kind, low, high
-        self.text = f"a {'whole ' * (kind is int)}number from {low:.12g} to {high:.12g}"
-
-    def __call__(self, text):
-        try:
-            if self.low <= self.kind(text) <= self.high:
-                return self.kind(text)
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f"got '{text}', expected {self.text}")
+    def parse_number(text):
+        with contextlib.suppress(ValueError):
+            if low <= kind(text) <= high:
+                return kind(text)
+        raise argparse.ArgumentTypeError(
+            f"got '{text}', expected a {'whole ' * (kind is int)}number from {low:.12g} to {high:.12g}")
+    return parse_number
 
 
 def make_parser():
@@ -41,10 +37,10 @@ def make_parser():
         parser.add_argument(*names, default=default, help=help + shown, **more)
 
     def whole(*names, help, low=0, high=MANY, default=0):
-        add(*names, help=help, type=Number(int, low, high), metavar="N", default=default)
+        add(*names, help=help, type=number(int, low, high), metavar="N", default=default)
 
     def real(*names, help, high, low=0, default=0):
-        add(*names, help=help, type=Number(float, low, high), metavar="F", default=default)
+        add(*names, help=help, type=number(float, low, high), metavar="F", default=default)
 
     def flag(*names, help, default=0):
         add(*names, help=help, type=int, choices=(0, 1), nargs="?", const=1, default=default)
