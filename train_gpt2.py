@@ -309,9 +309,8 @@ class Run:
     @torch.no_grad()
     def validate(self):
         """The mean loss over the validation sequences, always the same ones, spread evenly; the ranks take turns."""
-        o, B, total = self.options, self.options.batch_size, torch.zeros((), dtype=torch.float64)
-        held_out = self.val.num_sequences
-        count = min(o.val_sequences or held_out, held_out)
+        B, held_out, total = self.options.batch_size, self.val.num_sequences, torch.zeros((), dtype=torch.float64)
+        count = min(self.options.val_sequences or held_out, held_out)
         for first in range(self.rank * B, count, self.size * B):
             rows = self.val.read([i * held_out // count for i in range(first, min(first + B, count))])
             total += len(rows) * self.loss(rows).double().cpu()
