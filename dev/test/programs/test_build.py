@@ -76,7 +76,7 @@ echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now
 
 @pytest.mark.parametrize("word, says", (
     ("NCCL=yes", "expected 0 (build without) or 1 (refuse to build without)"),
-    (f"MPI_HOME={EMPTY}", f"No MPI in MPI_HOME={EMPTY} that ")))
+    (f"MPI_HOME={EMPTY}", f"No MPI in MPI_HOME={EMPTY} that ")), ids=("value", "folder"))
 def test_refused(word, says):
     out = make(f"{BUILD}/train_gpt2emu", word, status=2)
     assert word in out and says in out, out
