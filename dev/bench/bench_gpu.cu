@@ -29,8 +29,6 @@
 
 #define POOL_BYTES ((int64_t)12 << 30) // at most; less where the GPU has less
 #define MAX_COPIES 16                  // of the operands
-#define CHUNK_ROWS 8192                // of the logits, of which a step never holds all
-#define TINY_CHUNK_ROWS 8              // the same in a test of this program
 
 // ---- Operands ----
 
@@ -333,8 +331,7 @@ static void bench_cross_entropy(Bench *b, int64_t rows) {
 
 // A step result that says: go on, no clipping. In device memory, 0 to 1 as filled would also stop or scale.
 static const StepResult *go_on(Pool &p) {
-    StepResult result;
-    memset(&result, 0, sizeof(result));
+    StepResult result = {};
     result.grad_scale = 1.0f;
     float *data = p.f(16);
     copy_now(data, &result, sizeof(result), cudaMemcpyHostToDevice, p.stream);
@@ -369,7 +366,7 @@ static void bench_optimizers(Bench *b) {
 
 static void bench_kernels(Bench *b) {
     int C = b->config.channels;
-    int64_t N = b->N, rows = min_i64(N, b->tiny ? TINY_CHUNK_ROWS : CHUNK_ROWS);
+    int64_t N = b->N, rows = min_i64(N, b->tiny ? 8 : 8192); // of the logits, of which a step never holds all
     bench_embedding(b);
     bench_layernorm(b);
     bench_attention(b);
@@ -394,13 +391,10 @@ static void bench_kernels(Bench *b) {
 static bool set_shapes(Bench *b, int argc, char **argv, Error *error) {
     const char *model = argc > 1 ? argv[1] : "d12";
     b->tiny = strcmp(model, "tiny") == 0;
-    if (b->tiny) {
-        const ModelConfig tiny = GPT2_CONFIG(64, 257, 0, 2, 2, 128);
-        b->config = tiny;
-    } else if (!model_config_from_size(&b->config, model)) {
+    const ModelConfig start = GPT2_CONFIG(64, b->tiny ? 257 : GPT2_VOCAB_SIZE, 0, 2, 2, 128);
+    b->config = start; // which is the tiny model's
+    if (!b->tiny && !model_config_from_size(&b->config, model)) {
         return fail(error, "no size '%s'; there are tiny" MODEL_SIZE_NAMES, model);
-    } else {
-        b->config.vocab_size = GPT2_VOCAB_SIZE;
     }
     b->config.padded_vocab_size = model_pad_vocab(b->config.vocab_size);
     b->T = b->config.max_seq_len;
