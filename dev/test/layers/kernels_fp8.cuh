@@ -334,6 +334,19 @@ TEST(test_fp8_plans) {
     }
 }
 
+// What was not finite before quantising is NaN behind the product, even of zeros.
+TEST(test_fp8_nan_arrives) {
+    NEEDS_FP8(t);
+    MatmulContext m;
+    Fp8Layer l({20, 32, 16});
+    std::vector<float> x(20 * 32, 0.0f);
+    x[5] = INFINITY;
+    l.inp.x.set(x), l.inp.clear(), l.inp.quantize();
+    int finite = 0;
+    for (float value : l.forward(&m.context, false)) { finite += !isnan(value); }
+    CHECK(t, finite == 0, "%d values are not NaN", finite);
+}
+
 TEST(test_fp8_matmul_schedules) {
     NEEDS_FP8(t);
     MatmulContext m;
