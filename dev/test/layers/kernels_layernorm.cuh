@@ -9,8 +9,8 @@
 #include "dev/test/layers/gpu_test.h"
 
 // Of the models, of one warp and less, of both sides of the widths where a row takes another warp or another kernel.
-static const int layernorm_widths[] = {8,    24,   128,  264,  520,  576,  768,  1024, 1032,
-                                       1280, 1600, 2048, 2056, 2880, 4096, 4104, 8200, 12288};
+static const int layernorm_widths[] = {8,    24,   128,  264,  384,  520,  576,  768,  960,  1024, 1032, 1280,
+                                       1600, 1920, 2048, 2056, 2880, 3072, 3456, 4096, 4104, 8200, 12288};
 
 static const bool norm_kinds[] = {LAYERNORM, RMSNORM};
 
@@ -157,6 +157,15 @@ TEST(test_layernorm_forward_odd_rows) {
     }
 }
 
+// RMSNorm of squares about as large as a small epsilon, and of a row of zeros.
+TEST(test_rmsnorm_near_zero) {
+    LayerNormCase c = layernorm_case(3, 576, RMSNORM);
+    c.epsilon = 1e-6f;
+    for (size_t i = 0; i < c.x.size(); i++) { c.x[i] = i < 576 ? 0.0f : rounded(1e-3f * c.x[i]); }
+    layernorm_cpu_forward(&c);
+    layernorm_run_forward(t, c, 256);
+}
+
 // The residual sum alone has the bits of the fused kernel's, out of place and in place.
 static void residual_check_alone(Test *t, const DeviceArray<floatX> &inp, const DeviceArray<floatX> &projection,
                                  const std::vector<float> &want) {
@@ -291,15 +300,14 @@ TEST(test_layernorm_backward) {
         // Blocks of the first stage with unequal numbers of rows, and more blocks than the second stage adds at a time.
         for (int64_t N : {1, 15, 16, 17, 33, 100}) { layernorm_check_backward(t, N, 72, rms); }
         layernorm_check_backward(t, 1043, 8, rms);
-        for (int C : {72, 2056, LAYERNORM_MAX_CHANNELS}) { // of each of the three kernels
-            layernorm_check_extras(t, C > 4000 ? 2 : 18, C, rms);
-        }
+        // Of each of the three kernels: the second takes 2056 in fp32, 4104 in bf16.
+        for (int C : {72, 2056, 4104, LAYERNORM_MAX_CHANNELS}) { layernorm_check_extras(t, C > 8000 ? 2 : 18, C, rms); }
     }
 }
 
 // Values of many sizes, so that sums in another order would have other bits. layernorm_run_backward compares them.
 TEST(test_layernorm_column_sums_order) {
-    const int shapes[][2] = {{1043, 8}, {100, 72}, {40, 2056}, {40, LAYERNORM_MAX_CHANNELS}};
+    const int shapes[][2] = {{1043, 8}, {100, 72}, {40, 2056}, {40, 4104}, {40, LAYERNORM_MAX_CHANNELS}};
     for (const int *shape : shapes) {
         LayerNormCase c = layernorm_case(shape[0], shape[1], LAYERNORM);
         std::vector<float> dinp = random_values(c.N * c.C, 1.0f, 9), dout = random_values(c.N * c.C, 1.0f, 12);
