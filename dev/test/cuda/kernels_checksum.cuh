@@ -1,4 +1,4 @@
-// Tests of llmc/cuda/cuda_utils.cuh.
+// Tests of llmc/cuda/cuda_utils.cuh and cuda_common.h.
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH
 
@@ -56,6 +56,21 @@ TEST(test_checksum) {
     }
     Words words = random_words(grid + 5000, 4);
     for_each_schedule(t, "checksum", [&] { return gpu_checksum(words); });
+}
+
+// What the user is told to do where the driver, the GPU and the program do not fit each other.
+TEST(test_cuda_remedies) {
+    const struct {
+        cudaError_t status;
+        const char *says;
+    } cases[] = {{cudaErrorInsufficientDriver, "no NVIDIA driver, or one too old"},
+                 {cudaErrorUnsupportedPtxVersion, "the driver is too old to translate it"},
+                 {cudaErrorUnsupportedPtxVersion, "GPU_ARCH="},
+                 {cudaErrorNoKernelImageForDevice, "GPU_ARCH="}};
+    for (auto c : cases) {
+        const char *remedy = cuda_remedy(c.status);
+        CHECK(t, strstr(remedy, c.says) != NULL, "%s: '%s' lacks '%s'", cudaGetErrorName(c.status), remedy, c.says);
+    }
 }
 
 #endif // KERNELS_CHECKSUM_CUH
