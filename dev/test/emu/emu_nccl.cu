@@ -455,6 +455,28 @@ BUG(sends_without_group, 2, 0) {
     if (!w->bug) { ncclGroupEnd(); }
 }
 
+//! emu: a rank waits for itself, at @C
+//!   rank 0 (pid %p): ncclSend of 8 float32 to rank 0, at @C, as rank 0 of communicator 1, made at @I
+BUG(sends_to_itself, 1, 0) {
+    float *receive = zeros(8);
+    if (!w->bug) { ncclGroupStart(); }
+    ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @C
+    ncclRecv(receive, 8, ncclFloat32, 0, w->comm, w->stream);
+    if (!w->bug) { ncclGroupEnd(); }
+}
+
+//! emu: 2 ranks wait for each other, at @C
+//!   rank 0 (pid %p): ncclRecv of 8 float32 from rank 1, at @C, as rank 0 of communicator 1, made at @I
+//!   rank 1 (pid %p): ncclCommDestroy, at @D, as rank 1 of communicator 1, made at @I
+BUG_ALONE(peer_left_early, 0, 1) {
+    w->begin();
+    if (w->rank == 1 && !w->bug) { ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); }
+    if (w->rank == 0) {
+        ncclRecv(w->data, 8, ncclFloat32, 1, w->comm, w->stream); // @C
+    }
+    ncclCommDestroy(w->comm); // @D
+}
+
 //! emu: a receive differs from the send of its peer, at @R
 //!   rank 1 calls ncclRecv of 4 float32 from rank 0, at @R
 //!   rank 0 calls ncclSend of 8 float32 to rank 1, at @C
@@ -463,6 +485,17 @@ BUG(other_count_received, 2, 1) {
         ncclSend(w->data, 8, ncclFloat32, 1, w->comm, w->stream); // @C
     } else {
         ncclRecv(w->data, w->bug ? 4 : 8, ncclFloat32, 0, w->comm, w->stream); // @R
+    }
+}
+
+//! emu: a receive differs from the send of its peer, at @R
+//!   rank 0 calls ncclRecv of 8 uint32 from rank 1, at @R
+//!   rank 1 calls ncclSend of 8 float32 to rank 0, at @C
+BUG(other_type_received, 2, 0) {
+    if (w->rank == 1) {
+        ncclSend(w->data, 8, ncclFloat32, 0, w->comm, w->stream); // @C
+    } else {
+        ncclRecv(w->data, 8, w->bug ? ncclUint32 : ncclFloat32, 1, w->comm, w->stream); // @R
     }
 }
 
@@ -511,11 +544,31 @@ BUG(other_root, 2, 1) {
     ncclBroadcast(w->data, w->data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
 }
 
+//! emu: collective 1 of the communicator differs, at @D
+//!   rank 1 calls ncclCommDestroy, at @D
+//!   rank 0 calls ncclAllReduce of 8 float32, at @W
+BUG_ALONE(left_early, 1, 1) {
+    w->begin();
+    if (w->rank == 0 || !w->bug) {
+        ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @W
+    }
+    ncclCommDestroy(w->comm); // @D
+}
+
 //! emu: out of bounds: write of 64 bytes by ncclAllGather in device memory, at @C
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(small_buffer, 2, 1) {
     float *send = zeros(8), *receive = zeros(w->bug && w->rank == 1 ? 8 : 16);
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream); // @C
+}
+
+//! emu: uninitialised memory: read of 64 bytes by ncclReduceScatter in device memory, at @C
+//!   32 bytes into the allocation of 64 bytes at %x
+BUG(unwritten_buffer, 2, 0) {
+    float *send, *receive = zeros(8);
+    cudaMalloc(&send, 64);
+    cudaMemsetAsync(send, 0, w->bug && w->rank == 0 ? 32 : 64, w->stream);
+    ncclReduceScatter(send, receive, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
 }
 
 //! emu: ncclAllGather: recvbuff overlaps sendbuff, and not as in place, at @C
@@ -557,6 +610,17 @@ BUG(collective_in_group, 2, 1) {
     }
 }
 
+//! emu: ncclRecv in a group: the emulator has groups of sends and receives of one communicator, at @C
+BUG(group_of_two_communicators, 2, 0) {
+    ncclComm_t other = w->part({0, 1});
+    float *receive = zeros(8);
+    ncclGroupStart();
+    ncclSend(w->data, 8, ncclFloat32, 1 - w->rank, other, w->stream);
+    ncclRecv(receive, 8, ncclFloat32, 1 - w->rank, w->bug && w->rank == 0 ? w->comm : other, w->stream); // @C
+    ncclGroupEnd();
+    ncclCommDestroy(other);
+}
+
 //! emu: ncclAllReduce in another thread than the first call of NCCL: the emulator knows one, at @C
 BUG(second_thread, 1, 0) {
     auto sum = [=] {
@@ -571,6 +635,16 @@ BUG(second_thread, 1, 0) {
 BUG(no_communicator, 2, 0) {
     ncclComm_t comm = w->bug && w->rank == 0 ? nullptr : w->comm;
     ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, comm, w->stream); // @C
+}
+
+//! emu: ncclAllReduce with a communicator that does not exist, or was destroyed, at @C
+BUG_ALONE(used_after_destroy, 1, 1) {
+    w->begin();
+    if (w->bug) { ncclCommDestroy(w->comm); }
+    if (!w->bug || w->rank == 1) {
+        ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    }
+    if (!w->bug) { w->end(); }
 }
 
 static void join(World *w, int device, int ranks, int rank) {
