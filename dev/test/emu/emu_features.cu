@@ -42,6 +42,21 @@ static std::vector<float> small_integers(size_t n, size_t salt) {
     return values;
 }
 
+// ---- Indices in three dimensions ----
+
+__global__ void store_numbers(int *out) {
+    unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+    out[i] = int(i);
+}
+TEST(test_indices) {
+    Buffer<int> out(24 * 60);
+    store_numbers<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(out.data);
+    const std::vector<int> got = out.host();
+    for (int i = 0; i < 24 * 60; i++) { CHECK(t, got[i] == i, "thread %d of the grid stored %d", i, got[i]); }
+}
+
 // ---- Warp functions ----
 
 __global__ void use_warps(int *wrong) {
