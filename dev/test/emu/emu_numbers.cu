@@ -15,6 +15,18 @@
 
 typedef uint64_t Bits;
 
+template <class T> static T of_bits(Bits bits) {
+    T x;
+    static_assert(sizeof(T) <= sizeof(bits), "little-endian: the low bytes");
+    memcpy((void *)&x, &bits, sizeof(x));
+    return x;
+}
+template <class T> static Bits to_bits(T x) {
+    Bits bits = 0;
+    memcpy(&bits, (const void *)&x, sizeof(x));
+    return bits;
+}
+
 // ---- Inputs ----
 
 // Every float that is a tie, or next to one, when cut at any place, at every exponent; every upper half with ties and
@@ -38,6 +50,33 @@ static std::vector<Bits> float_inputs(void) {
     for (int i = 0; i < 1 << 18; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         inputs.push_back(state >> 32);
+    }
+    return inputs;
+}
+
+// The floats above as doubles, and neighbours that no float holds. Some come out wrong if rounded to a float first.
+static std::vector<Bits> double_inputs(void) {
+    std::vector<Bits> inputs;
+    for (Bits bits : float_inputs()) {
+        const double x = of_bits<float>(bits);
+        inputs.push_back(to_bits(x));
+        if (inputs.size() % 3 == 0 && x - x == 0.0) {
+            inputs.push_back(to_bits(x) + 1), inputs.push_back(to_bits(x) - 1);
+        }
+    }
+    return inputs;
+}
+
+// Integers of 64 bits: sums of two powers of two and their neighbours, ties among them, with both signs.
+static std::vector<Bits> integer_inputs(void) {
+    std::vector<Bits> inputs;
+    for (int power = 0; power < 64; power++) {
+        for (int other = 0; other <= power; other++) {
+            for (int by = -3; by <= 3; by++) {
+                const Bits x = ((Bits)1 << power | (Bits)1 << other) + (Bits)by;
+                inputs.push_back(x), inputs.push_back(0 - x);
+            }
+        }
     }
     return inputs;
 }
@@ -69,18 +108,6 @@ static std::vector<Bits> pair_inputs(void) {
 
 // ---- Conversions, from bits to bits ----
 
-template <class T> static T of_bits(Bits bits) {
-    T x;
-    static_assert(sizeof(T) <= sizeof(bits), "little-endian: the low bytes");
-    memcpy((void *)&x, &bits, sizeof(x));
-    return x;
-}
-template <class T> static Bits to_bits(T x) {
-    Bits bits = 0;
-    memcpy(&bits, (const void *)&x, sizeof(x));
-    return bits;
-}
-
 typedef std::vector<Bits> (*Inputs)(void);
 typedef struct {
     const char *name;
@@ -92,6 +119,7 @@ typedef struct {
 #define BF16(bits) of_bits<__nv_bfloat16>(bits)
 #define HALF(bits) of_bits<__half>(bits)
 #define FLOAT(bits) of_bits<float>(bits)
+#define DOUBLE(bits) of_bits<double>(bits)
 #define CONVERSION(name, inputs, expression, hash)                                                                     \
     {                                                                                                                  \
         name, inputs, [](Bits x) { return to_bits(expression); }, hash                                                 \
@@ -119,6 +147,8 @@ static const Conversion conversions[] = {
     CONVERSION("float to bf16, rz", float_inputs, __float2bfloat16_rz(FLOAT(x)), 0x5be8799de8dd5109),
     CONVERSION("float to bf16, rd", float_inputs, __float2bfloat16_rd(FLOAT(x)), 0x439b06774eae25f8),
     CONVERSION("float to bf16, ru", float_inputs, __float2bfloat16_ru(FLOAT(x)), 0xcf5ad34fc9799dd4),
+    CONVERSION("double to bf16", double_inputs, __double2bfloat16(DOUBLE(x)), 0xdc05e8204e938c19),
+    CONVERSION("long long to bf16", integer_inputs, __ll2bfloat16_rn((long long)x), 0x1bd1f91ff087220f),
     CONVERSION("bf16 to int", pattern16_inputs, __bfloat162int_rz(BF16(x)), 0xfa28cb87f85f811c),
     CONVERSION("bf16 is NaN, is infinite", pattern16_inputs, 2 * __hisnan(BF16(x)) + __hisinf(BF16(x)),
                0x4b89a68300eecbd4),
@@ -142,6 +172,8 @@ static const Conversion conversions[] = {
     CONVERSION("float to half, rz", float_inputs, __float2half_rz(FLOAT(x)), 0x6fc939c4cb60e1bc),
     CONVERSION("float to half, rd", float_inputs, __float2half_rd(FLOAT(x)), 0x99c2530515d82517),
     CONVERSION("float to half, ru", float_inputs, __float2half_ru(FLOAT(x)), 0xcbf1faa6fc701653),
+    CONVERSION("double to half", double_inputs, __double2half(DOUBLE(x)), 0x7cbc43a3cc69b461),
+    CONVERSION("long long to half", integer_inputs, __ll2half_rn((long long)x), 0xfec93479966cf913),
     CONVERSION("half to int", pattern16_inputs, __half2int_rz(HALF(x)), 0xf2a06acf9d0f6cf0),
     HALF_PAIR("half a + b", __hadd(a, b), 0xd03849f28b944123),
     HALF_PAIR("half a * b", __hmul(a, b), 0x743f5e18f1d92ab3),
@@ -158,6 +190,8 @@ static const Conversion conversions[] = {
                0xebce49745e1cd927),
     CONVERSION("float to e5m2", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_NOSAT, __NV_E5M2),
                0x0b775082ebda5828),
+    CONVERSION("double to e4m3", double_inputs, __nv_cvt_double_to_fp8(DOUBLE(x), __NV_SATFINITE, __NV_E4M3),
+               0x135e8c196cf32def),
     CONVERSION("float to e4m3, limited", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_SATFINITE, __NV_E4M3),
                0x86cec0c95ec94f34),
     CONVERSION("float to e5m2, limited", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_SATFINITE, __NV_E5M2),
