@@ -144,7 +144,6 @@ class SignalsHeldBack {
 };
 
 static std::atomic<uint64_t> launches;
-int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
 void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
     const Source at = {file, line};

@@ -21,9 +21,6 @@ int64_t allocation_count();
 // cudaMemcpy, asynchronous copies from or to memory that is not pinned, cudaFree. Not counted: cudaEventSynchronize.
 int64_t synchronization_count();
 
-// Counts kernel launches so far.
-int64_t launch_count();
-
 // ---- The meter: what a profiler of a GPU would count (README.md, "The meter") ----
 
 // Loads or stores of device memory. A request is one instruction of a warp. A sector is 32 aligned bytes.
