@@ -55,7 +55,7 @@ static std::string describe(uintptr_t address) {
     return address >= SHARED ? describe_shared(address) : describe_address(address);
 }
 
-// Of a thread in its block, or of a block in its grid.
+// The index of a thread in its block, or of a block in its grid.
 static uint3 index_of(unsigned n, dim3 size) { return {n % size.x, n / size.x % size.y, n / size.x / size.y}; }
 
 // ---- Bounds ----

@@ -320,12 +320,11 @@ void note_accesses(const Problem &p, float beta, void *workspace, size_t workspa
 
 // cuBLASLt leaves this case undefined. It is a mistake in any case.
 void report_overlap(const char *name, const Problem &p, emu::Source at) {
-    const char *what = overlap(p.D, p.A)                           ? "D overlaps A"
-                       : overlap(p.D, p.B)                         ? "D overlaps B"
-                       : p.C.data != p.D.data && overlap(p.D, p.C) ? "D overlaps C without being C"
-                       : p.uses_aux() && overlap(p.D, p.aux())     ? "D overlaps the auxiliary matrix"
-                                                                   : nullptr;
-    if (what != nullptr) { emu::report(at, std::string(name) + ": " + what); }
+    auto report = [&](const char *what) { emu::report(at, std::string(name) + ": D overlaps " + what); };
+    if (overlap(p.D, p.A)) { report("A"); }
+    if (overlap(p.D, p.B)) { report("B"); }
+    if (p.C.data != p.D.data && overlap(p.D, p.C)) { report("C without being C"); }
+    if (p.uses_aux() && overlap(p.D, p.aux())) { report("the auxiliary matrix"); }
 }
 
 // ---- The arithmetic ----

@@ -152,7 +152,7 @@ int64_t value_of(const Descriptor *descriptor, int name, int64_t otherwise = 0) 
     return list.empty() ? otherwise : list[0];
 }
 template <class T> T *pointer_of(int64_t value) { return reinterpret_cast<T *>(value); }
-// Null: the descriptor has no such part.
+// Null means that the descriptor has no such part.
 Descriptor *part_of(const Descriptor *descriptor, int name) {
     const void *part = pointer_of<void>(value_of(descriptor, name));
     return part == nullptr ? nullptr : living(part, "a part has been destroyed");
@@ -343,7 +343,7 @@ const struct Operation {
                   {KIND(OPERATION_REDUCTION), check_reduction, run_reduction},
                   {KIND(OPERATION_RESHAPE), check_reshape, run_reshape}};
 
-// Null: the descriptor is none of an operation.
+// Null means that a descriptor of this type is no operation.
 const Operation *operation_of(int type) {
     return entry_of(OPERATIONS, [=](const Operation &operation) { return operation.type == type; });
 }
@@ -384,7 +384,7 @@ struct Graph {
     }
 };
 
-// Says the engine that its bits differ from run to run? Every second run then has others.
+// True if the engine says that its bits differ from run to run. Every second run then has others.
 bool is_random(const Descriptor *of) { return of->graph->products() > 2 && of->choice == 0; }
 
 void note_tensor(Graph *graph, const Tensor &t, bool is_output) {
@@ -568,10 +568,10 @@ size_t cudnnGetVersion(void) {
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status) {
-    return status == CUDNN_STATUS_SUCCESS           ? "CUDNN_STATUS_SUCCESS"
-           : status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED"
-           : status == CUDNN_STATUS_BAD_PARAM       ? "CUDNN_STATUS_BAD_PARAM"
-                                                    : "CUDNN_STATUS_NOT_SUPPORTED";
+    if (status == CUDNN_STATUS_SUCCESS) { return "CUDNN_STATUS_SUCCESS"; }
+    if (status == CUDNN_STATUS_NOT_INITIALIZED) { return "CUDNN_STATUS_NOT_INITIALIZED"; }
+    if (status == CUDNN_STATUS_BAD_PARAM) { return "CUDNN_STATUS_BAD_PARAM"; }
+    return "CUDNN_STATUS_NOT_SUPPORTED";
 }
 
 void cudnnGetLastErrorString(char *message, size_t size) { snprintf(message, size, "%s", last_error.c_str()); }
