@@ -260,6 +260,30 @@ BUG(readers_in_other_warps) { last_reader_writes<<<1, 64>>>(zeros(64), bug); } /
 //!   byte 0 of the shared variable total of 4 bytes
 BUG(readers_in_other_lanes) { last_reader_writes<<<1, 32>>>(zeros(32), bug); } // @L
 
+// A reader's fence does not cover what other threads of its block read, unless they have met.
+enum Meeting { NOBODY, WARP, BLOCK };
+//! emu: race in device memory: write of 4 bytes in kernel fence_of_reader[1,0] at @W
+//!   thread (0,0,0) of block (0,0,0) read it at @R, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void fence_of_reader(int *out, int *data, int *count, Meeting meeting) {
+    if (blockIdx.x == 0) { out[threadIdx.x] = *data; } // @R
+    if (meeting == WARP) { __syncwarp(); }
+    if (meeting == BLOCK) { __syncthreads(); }
+    if (threadIdx.x == 0) {
+        __threadfence();
+        if (atomicAdd(count, 1) == 1 && blockIdx.x == 1) { *data = 1; } // @W
+    }
+}
+BUG(fence_without_lanes) {
+    fence_of_reader<<<2, 32>>>(zeros<int>(32), zeros<int>(1), zeros<int>(1), bug ? NOBODY : WARP); // @L
+}
+//! emu: race in device memory: write of 4 bytes in kernel fence_of_reader[1,0] at @W
+//!   thread (0,0,0) of block (0,0,0) read it at @R, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+BUG(fence_without_warps) {
+    fence_of_reader<<<2, 64>>>(zeros<int>(64), zeros<int>(1), zeros<int>(1), bug ? WARP : BLOCK); // @L
+}
+
 //! emu: race in shared memory: write of 1 byte in kernel byte_race[0,2] at @W
 //!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
 //!   byte 1 of the shared variable bytes of 64 bytes
@@ -657,6 +681,37 @@ __global__ void leaves_the_grid(bool bug) {
 BUG(leaves_the_grid) {
     void *arguments[] = {&bug};
     cudaLaunchCooperativeKernel((void *)leaves_the_grid, 2, 32, arguments); // @L
+}
+
+// An atomic acquires what was published at its address before it, and nothing later. Block 0 publishes twice at one
+// address. Block 1 acquires the first time, and waits at another address for the second.
+//! emu: race in device memory: read of 4 bytes in kernel acquired_too_early[1,0] at @S
+//!   thread (0,0,0) of block (0,0,0) wrote it at @P, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void acquired_too_early(int *out, int *part, int *published, int *acquired, int *told, bool bug) {
+    if (blockIdx.x == 0) {
+        __threadfence();
+        atomicAdd(published, 1);
+        while (atomicAdd(acquired, 0) == 0) {}
+        *part = 1; // @P
+        __threadfence();
+        atomicAdd(published, 1);
+    } else if (blockIdx.x == 1) {
+        while (atomicAdd(published, 0) == 0) {}
+        atomicAdd(acquired, 1);
+        while (atomicAdd(told, 0) == 0) {}
+        if (!bug) { atomicAdd(published, 0); }
+        *out = *part; // @S
+    } else {
+        while (atomicAdd(published, 0) < 2) {}
+        atomicAdd(told, 1);
+    }
+}
+BUG(acquired_too_early) {
+    int *numbers[5];
+    for (int *&number : numbers) { number = zeros<int>(1); }
+    void *arguments[] = {&numbers[0], &numbers[1], &numbers[2], &numbers[3], &numbers[4], &bug};
+    cudaLaunchCooperativeKernel((void *)acquired_too_early, 3, 1, arguments); // @L
 }
 
 //! emu: grid.sync() in a kernel that cudaLaunchCooperativeKernel has not launched in kernel plain_launch[0,0] at @S
