@@ -241,8 +241,8 @@ __global__ void early_fence(int *out, int *part, int *count, bool bug) {
 }
 BUG(early_fence) { early_fence<<<2, 1>>>(zeros<int>(1), zeros<int>(1), zeros<int>(1), bug); } // @L
 
-// The emulator keeps one reader of a byte, and a mark if there were others, in its warp or in another one. A write by
-// that reader shows the mark.
+// The emulator keeps the first reader of a byte, and marks that there were others, in its warp or in another one. The
+// last reader, who writes here, must not take the first one's place.
 __global__ void last_reader_writes(float *out, bool bug) {
     __shared__ float total;
     if (threadIdx.x == 0) { total = 1.0f; }

@@ -1,4 +1,4 @@
-// The emulator's bf16, half and fp8 against NVIDIA's: every conversion over all 16-bit and 8-bit patterns, or over a
+// The emulator's bf16, half and fp8 against NVIDIA's: conversions over all 16-bit and 8-bit patterns, or over a
 // million floats (all exponents, ties at each place and their neighbours, subnormals, infinities, NaNs), as a hash of
 // all results. The hashes below are those of NVIDIA's headers, whose conversions run on the host as well, and this file
 // compiles with both:
