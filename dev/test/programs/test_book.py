@@ -14,15 +14,17 @@ CHAPTERS = sorted(os.path.basename(folder) for folder in glob.glob(os.path.join(
 
 def run(kind, chapter):
     """The worked example and the verdicts: exercise to colour. kind: chapter, or solved with our solutions. Where the
-    reader's program of this chapter is built, too, it prints the same."""
+    reader's program of this chapter is built, too, it says the same."""
     commands = [["build/emu/book", f"{kind}_{chapter}"], [f"build/{kind}_{chapter}"], [f"build/emu/{kind}_{chapter}"]]
     results = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
                for command in commands if os.path.exists(os.path.join(ROOT, command[0]))]
     if not results:
         pytest.skip("no build/emu/book here (make build/emu/book)")
-    assert all((result.returncode, result.stderr, result.stdout) == (0, "", results[0].stdout) for result in results)
-    example, exercises = results[0].stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n")
-    return example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", exercises, re.M))
+    assert all(result.returncode == 0 and result.stderr == "" for result in results), results
+    halves = [result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n") for result in results]
+    said = [(example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", colours, re.M))) for example, colours in halves]
+    assert said.count(said[0]) == len(said), said
+    return said[0]
 
 
 @pytest.mark.parametrize("chapter", [pytest.param(name, marks=pytest.mark.long if name.startswith("14") else ())
