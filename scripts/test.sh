@@ -53,7 +53,8 @@ install_missing() {
     [ -n "$python" ] || install_with_pip pytest pytest-xdist pytest-timeout numpy
     # Without them the tests of dev/data say "skipped". From 21 on pyarrow needs NumPy 2, which a system may not have.
     [ $all = no ] || imports "$python" "$LIBRARIES" ||
-        install_with_pip huggingface_hub pyarrow || install_with_pip huggingface_hub "pyarrow<21"
+        { install_with_pip huggingface_hub pyarrow && imports $VENV "$LIBRARIES"; } ||
+        install_with_pip huggingface_hub "pyarrow<21"
     find_python
 }
 
