@@ -31,10 +31,15 @@ def tokenize(tokenizer, prefix, arguments, blocks=()):
         subprocess.run(["make", "-s", "-C", common.ROOT, "tokenize"], stdout=subprocess.DEVNULL, check=False)
     command = [program, "--tokenizer", tokenizer, "--output", prefix, "--overwrite", *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        with contextlib.suppress(BrokenPipeError):  # it has ended early, and says why
-            for block in blocks:
-                process.stdin.write(block)
-        out, err = (data.decode(errors="replace") for data in process.communicate())
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended early, and says why
+                for block in blocks:
+                    process.stdin.write(block)
+            out, err = (data.decode(errors="replace") for data in process.communicate())
+        except BaseException:
+            process.kill()  # else it would go on with what it has got
+            process.wait()
+            raise
     if process.returncode != 0:
         raise Problem((err.strip() or f"tokenize ended with status {process.returncode}").splitlines()[-1])
     return out.partition("\n")[0]

@@ -218,15 +218,17 @@ def test_the_library():
 
 @pytest.mark.long
 def test_stopped_while_encoding():
-    """Ctrl-C, which a terminal sends also to the tokenize that is fed, leaves no unfinished file."""
-    wrapper = write("endless", f'#!/bin/sh\nread line; touch "{in_work("fed")}"; exec sleep 300\n', 0o755)
+    """A program that is interrupted ends the tokenize that it feeds, and leaves no unfinished file."""
+    wrapper = write("endless", f'#!/bin/sh\nread line; echo $$ >"{in_work("fed")}"; exec sleep 600\n', 0o755)
     change = {**pinned("one.jsonl", hellaswag_file([("a", [" b"] * 4, 0)]), "hellaswag"), "hellaswag.EXAMPLES": 1}
     process = start("hellaswag.py", "--out", in_work("stopped"), "--vocab", TOKENIZER, change=change,
-                    env={**ENVIRONMENT, "TOKENIZE": wrapper}, start_new_session=True)
-    wait_until(lambda: os.path.exists(in_work("fed")), process)
-    os.killpg(process.pid, signal.SIGINT)
+                    env={**ENVIRONMENT, "TOKENIZE": wrapper})
+    wait_until(lambda: os.path.exists(in_work("fed")) and read(in_work("fed")), process)
+    process.send_signal(signal.SIGINT)
     assert finish(process, 130)[1].splitlines()[-1] == "hellaswag.py: stopped by Ctrl-C; the same command goes on"
     assert sorted(os.listdir(in_work("stopped"))) == [".source", "hellaswag_val.jsonl"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(read(in_work("fed"))), 0)
 
 
 # ---- Data sets of the Hub ----
