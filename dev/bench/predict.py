@@ -302,8 +302,8 @@ def figures():
                                    for words in ("64", "64 -np 8", "64 -np 8 -z 1", "8 -np 64 -z 1"))
     for text in (f"computes for {1e3 * stage_1.compute:.0f} ms", f"{100 * many.mfu:.0f} % with 64 GPUs",
                  f"{1e3 * stage_1.waits():.1f} ms in stage 1 and {1e3 * stage_0.waits():.1f} ms in stage 0"):
-        yield "doc/13_many_gpus.md", text
-    yield "doc/14_reproducing.md", f"{100 * one.mfu:.0f} % on one H100 and {100 * stage_1.mfu:.0f} % on eight"
+        yield "doc/16_many_gpus.md", text
+    yield "doc/19_reproducing.md", f"{100 * one.mfu:.0f} % on one H100 and {100 * stage_1.mfu:.0f} % on eight"
 
 
 def options(words):

@@ -158,11 +158,11 @@ def test_emucc_compiles_and_links():
 
 @pytest.mark.long
 def test_emucc_meter():
-    """The lines of doc/12_gpu_kernels.md are what the meter prints."""
+    """The lines of doc/13_gpu.md are what the meter prints."""
     emucc("--meter", "-g", "-O1" if "clang" not in CXX else "-O0", "dev/emu/transpose.cu", "-o", path("transpose"))
     table = run(path("transpose"), EMU_METER="lines").splitlines()
     row = r"^(?:transpose_tile<\d+> .*|  (?:shared )?load  .*:\d+)$"
-    shown = re.findall(row, text_of("doc/12_gpu_kernels.md"), re.M)
+    shown = re.findall(row, text_of("doc/13_gpu.md"), re.M)
     assert len(shown) == 4 and [line for line in shown if line not in table] == []
 
 

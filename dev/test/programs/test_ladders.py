@@ -36,9 +36,9 @@ def test_every_ladder_is_listed():
 
 
 def test_chapter():
-    """The rows that chapter 12 shows are rows of the page, with some columns left out."""
+    """The rows that chapter 13 shows are rows of the page, with some columns left out."""
     rows = [row for rows in tables(text_of("dev/cuda/README.md")).values() for row in rows]
-    shown = re.findall(ROW, text_of("doc/12_gpu_kernels.md"), re.M)
+    shown = re.findall(ROW, text_of("doc/13_gpu.md"), re.M)
     assert len(shown) >= 5, shown
     for number, name, cells in shown:
         assert any((number, name) == row[:2] and are_among(cells, row[2]) for row in rows), (number, name, cells)

@@ -92,7 +92,7 @@ def test_documents_have_these_figures():
         assert text in text_of(document), f"{document} lacks \"{text}\": dev/bench/predict.py --figures"
     recipes = [name for name in os.listdir(os.path.join(ROOT, "scripts")) if re.match(r"run_.*\.sh", name)]
     assert {f"scripts/{name}" for name in recipes} <= {document for document, _ in figures}, recipes
-    mfu = float(re.search(r"#define PREDICTED_MFU (\S+)", text_of("dev/exercises/14_reproducing/chapter.c"))[1])
+    mfu = float(re.search(r"#define PREDICTED_MFU (\S+)", text_of("dev/exercises/19_reproducing/chapter.c"))[1])
     assert round(step("-e d12 -b 64 -d 524288").mfu, 2) == mfu
 
 

@@ -1,10 +1,10 @@
-// Exercises of chapter 16, Llama 3. Write the bodies; `make chapter-16` says which are right.
+// Exercises of chapter 20, Llama 3. Write the bodies; `make chapter-20` says which are right.
 
-// 16.1 The backward of RoPE for one head at one position, in place: dx (HS) holds the gradient of the rotated numbers
+// 20.1 The backward of RoPE for one head at one position, in place: dx (HS) holds the gradient of the rotated numbers
 // and becomes the gradient of the numbers before. angles (HS/2,2): cosine and sine of each pair j and j + HS/2.
 static void rope_head_backward(float *dx, const float *angles, int HS) { (void)dx, (void)angles, (void)HS; }
 
-// 16.2 The backward of RMSNorm for one row: out = n * weight, n = x * rstd, rstd = 1/sqrt(sum(x^2)/C + epsilon).
+// 20.2 The backward of RMSNorm for one row: out = n * weight, n = x * rstd, rstd = 1/sqrt(sum(x^2)/C + epsilon).
 // Writes dx (C) and dweight (C). The body below is right where rstd is a constant.
 static void rmsnorm_row_backward(float *dx, float *dweight, const float *dout, const float *x, float rstd,
                                  const float *weight, int C) {
@@ -31,7 +31,7 @@ static void copy_heads(float *qkv, const float *grouped, int rows, int NH, int K
     }
 }
 
-// 16.3 The backward of copy_heads: dgrouped += the gradient that follows from dqkv. The body below gives k and v the
+// 20.3 The backward of copy_heads: dgrouped += the gradient that follows from dqkv. The body below gives k and v the
 // gradient of one head only.
 static void copy_heads_backward(float *dgrouped, const float *dqkv, int rows, int NH, int KV, int HS) {
     int C = NH * HS, width = C + 2 * KV * HS;

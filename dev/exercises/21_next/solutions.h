@@ -1,4 +1,4 @@
-// Solutions of the exercises of chapter 15.
+// Solutions of the exercises of chapter 21.
 
 // dp[e] is a dot product for a chosen expert and 0 for the others; then the softmax's gradient, p (dp - sum of p dp).
 static void experts_backward(float *dlogits, float *douts, const float *dout, const float *p, const int *is_chosen,

@@ -1,4 +1,4 @@
-// Chapter 13, many GPUs: the worked example of doc/13_many_gpus.md, and the checks of its exercises.
+// Chapter 16, many GPUs: the worked example of doc/16_many_gpus.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
 #include ANSWERS
 
@@ -185,8 +185,8 @@ static void example(void) {
     zero_example();
 }
 
-static const Exercise exercises[] = {{"13.1 recursive halving", check_halving},
-                                     {"13.2 the smallest stage that fits", check_smallest_stage},
-                                     {"13.3 what the backward pass does not hide", check_wait}};
+static const Exercise exercises[] = {{"16.1 recursive halving", check_halving},
+                                     {"16.2 the smallest stage that fits", check_smallest_stage},
+                                     {"16.3 what the backward pass does not hide", check_wait}};
 
-int main(void) { return run_chapter("13_many_gpus", example, exercises); }
+int main(void) { return run_chapter("16_many_gpus", example, exercises); }

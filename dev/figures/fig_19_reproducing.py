@@ -1,4 +1,4 @@
-"""Figure of chapter 14: the learning rate of the recipe, and what a loss says."""
+"""Figure of chapter 19: the learning rate of the recipe, and what a loss says."""
 import math
 
 from svg import axes, document, line, lines, path, text

@@ -1,10 +1,10 @@
-"""Figure of chapter 13: how buckets travel behind the computation, and what each stage keeps on a rank."""
+"""Figure of chapter 16: how buckets travel behind the computation, and what each stage keeps on a rank."""
 from svg import bar, document, key, lines, rect, text
 
 LEFT, COMPUTE, SEND = 150, 84, 138  # where the two streams are drawn
 BACKWARD, GRADIENT, REST, UPDATE, GATHER, FORWARD = 76, 50, 70, 12, 25, 38  # widths, which stand for times
 BLOCKS = 4
-# MB of GPU memory on each of 8 ranks: parameters, gradients, moments and master copy, slots (`make chapter-13`).
+# MB of GPU memory on each of 8 ranks: parameters, gradients, moments and master copy, slots (`make chapter-16`).
 STAGES = ((249.0, 497.9, 1493.7, 0.0), (249.0, 497.9, 186.7, 0.0), (249.0, 62.2, 186.7, 214.4),
           (31.1, 62.2, 186.7, 321.6))
 NAMES = ("a", "b", "c", "matrix")

@@ -1,4 +1,4 @@
-"""Figure of chapter 12: the sectors of a request, and the banks of a tile in shared memory."""
+"""Figure of chapter 13: the sectors of a request, and the banks of a tile in shared memory."""
 from svg import document, lines, rect, text
 
 LANES, SECTOR, CELL = 32, 8, 5  # numbers of 4 bytes in a sector; pixels of a number

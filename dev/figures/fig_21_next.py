@@ -1,4 +1,4 @@
-"""Figure of chapter 15: tokens on their way to experts. Each expert takes as many as its capacity; one passes by."""
+"""Figure of chapter 21: tokens on their way to experts. Each expert takes as many as its capacity; one passes by."""
 from svg import arrow, document, line, rect, text
 
 CHOICES = "bacbbab"  # the expert of each token, by the class of its colour

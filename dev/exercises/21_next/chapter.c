@@ -1,4 +1,4 @@
-// Chapter 15, what would come next: the worked example of doc/15_next.md, and the checks of its exercises.
+// Chapter 21, what would come next: the worked example of doc/21_next.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
 #include ANSWERS
 
@@ -143,8 +143,8 @@ static void check_lora(Test *t) {
     check_close(t, "dA and dB", got, slopes, N, 4.0 * SHORT_SUM_ERROR, 0.0); // sums of sums, up to 28 products of three
 }
 
-static const Exercise exercises[] = {{"15.1 the gradient of a router", check_experts},
-                                     {"15.2 attention in two parts", check_parts},
-                                     {"15.3 the gradients of LoRA", check_lora}};
+static const Exercise exercises[] = {{"21.1 the gradient of a router", check_experts},
+                                     {"21.2 attention in two parts", check_parts},
+                                     {"21.3 the gradients of LoRA", check_lora}};
 
-int main(void) { return run_chapter("15_next", example, exercises); }
+int main(void) { return run_chapter("21_next", example, exercises); }

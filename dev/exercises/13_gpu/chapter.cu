@@ -1,9 +1,9 @@
-// Chapter 12, GPU kernels: the worked example of doc/12_gpu_kernels.md, and the checks of its exercises. Runs in the
+// Chapter 13, GPU kernels: the worked example of doc/13_gpu.md, and the checks of its exercises. Runs in the
 // emulator, whose meter counts what the kernels do.
 #include "dev/exercises/chapter.h"
 #include "dev/test/layers/gpu_test.h"
 
-enum { BINS = 64 }; // of exercise 12.3
+enum { BINS = 64 }; // of exercise 13.3
 
 #include ANSWERS
 
@@ -133,8 +133,8 @@ static void check_histogram(Test *t) {
           (int)m.atomics.lanes, blocks * BINS);
 }
 
-static const Exercise exercises[] = {{"12.1 the sums of rows", check_sum_rows},
-                                     {"12.2 a tile without conflicts", check_place_in_tile},
-                                     {"12.3 a histogram", check_histogram}};
+static const Exercise exercises[] = {{"13.1 the sums of rows", check_sum_rows},
+                                     {"13.2 a tile without conflicts", check_place_in_tile},
+                                     {"13.3 a histogram", check_histogram}};
 
-int main(void) { return run_chapter("12_gpu_kernels", example, exercises); }
+int main(void) { return run_chapter("13_gpu", example, exercises); }

@@ -1,4 +1,4 @@
-// Chapter 14, reproducing GPT-2: the worked example of doc/14_reproducing.md, and the checks of its exercises.
+// Chapter 19, reproducing GPT-2: the worked example of doc/19_reproducing.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
 #include ANSWERS
 
@@ -149,8 +149,8 @@ static void example(void) {
     print_first_loss(&config);
 }
 
-static const Exercise exercises[] = {{"14.1 the model for a budget", check_compute_optimal},
-                                     {"14.2 bits for each byte", check_bits_per_byte},
-                                     {"14.3 the text of a step", check_find_text}};
+static const Exercise exercises[] = {{"19.1 the model for a budget", check_compute_optimal},
+                                     {"19.2 bits for each byte", check_bits_per_byte},
+                                     {"19.3 the text of a step", check_find_text}};
 
-int main(void) { return run_chapter("14_reproducing", example, exercises); }
+int main(void) { return run_chapter("19_reproducing", example, exercises); }

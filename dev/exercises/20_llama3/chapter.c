@@ -1,4 +1,4 @@
-// Chapter 16, Llama 3: the worked example of doc/16_llama3.md, and the checks of its exercises.
+// Chapter 20, Llama 3: the worked example of doc/20_llama3.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
 #include ANSWERS
 
@@ -210,8 +210,8 @@ static void check_groups(Test *t) {
     check_close(t, "dgrouped", dgrouped, slopes, ROWS * GROUPED, 1e-3, 0.0);
 }
 
-static const Exercise exercises[] = {{"16.1 the backward of RoPE", check_rope},
-                                     {"16.2 the backward of RMSNorm", check_rmsnorm},
-                                     {"16.3 the sum over a group", check_groups}};
+static const Exercise exercises[] = {{"20.1 the backward of RoPE", check_rope},
+                                     {"20.2 the backward of RMSNorm", check_rmsnorm},
+                                     {"20.3 the sum over a group", check_groups}};
 
-int main(void) { return run_chapter("16_llama3", example, exercises); }
+int main(void) { return run_chapter("20_llama3", example, exercises); }

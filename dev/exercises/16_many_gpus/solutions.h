@@ -1,4 +1,4 @@
-// Solutions of the exercises of chapter 13.
+// Solutions of the exercises of chapter 16.
 
 static void halving_turn(int rank, int turn, int R, int *partner, int *first, int *count) {
     *count = R >> (turn + 1);

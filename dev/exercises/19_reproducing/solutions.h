@@ -1,4 +1,4 @@
-// Solutions of the exercises of chapter 14.
+// Solutions of the exercises of chapter 19.
 
 static void compute_optimal(double hours, int gpus, double teraflops, double mfu, double *parameters, double *tokens) {
     double flops = 3600.0 * hours * gpus * mfu * 1e12 * teraflops;

@@ -1,4 +1,4 @@
-"""Figure of chapter 16: a block of GPT-2 beside a block of a Llama, and what differs."""
+"""Figure of chapter 20: a block of GPT-2 beside a block of a Llama, and what differs."""
 from svg import arrow, document, line, lines, rect, text
 
 ROWS = (  # GPT-2's step, the other model's, is it another one?

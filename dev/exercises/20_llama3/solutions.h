@@ -1,4 +1,4 @@
-// Solutions of the exercises of chapter 16.
+// Solutions of the exercises of chapter 20.
 
 // The matrix of a rotation, transposed, rotates back.
 static void rope_head_backward(float *dx, const float *angles, int HS) {

@@ -1,4 +1,4 @@
-// Solutions of the exercises of chapter 12.
+// Solutions of the exercises of chapter 13.
 
 static __global__ void sum_rows(float *sums, const float *x, int C) {
     float sum = 0.0f;
