@@ -9,6 +9,9 @@
 #define CHAPTER_H
 
 #include <float.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "dev/test/layers/oracle.h"
 #include "dev/test/layers/oracle_llama3.h"
@@ -16,7 +19,9 @@
 #include "llmc/base/rand.h"
 #include "llmc/base/utils.h"
 
+#ifndef ANSWERS
 #define ANSWERS "exercises.h" // a chapter includes this; one_program.sh has the solutions, too
+#endif
 
 // Fills x with n numbers of the normal distribution. Each stream of a chapter has numbers of its own.
 static inline void random_floats(float *x, int n, uint64_t chapter, uint64_t stream) {
@@ -63,23 +68,121 @@ static inline void as_doubles(double *to, const float *x, int n) {
     for (int i = 0; i < n; i++) { to[i] = (double)x[i]; }
 }
 
+// ---- What a check says to the reader ----
+
+// Says what is wrong. The first three of an exercise are enough.
+__attribute__((format(printf, 3, 4))) static inline bool chapter_check(Test *t, bool ok, const char *words, ...) {
+    if (ok) { return true; }
+    if (++t->failures <= 3) {
+        va_list arguments;
+        va_start(arguments, words);
+        printf("  ");
+        vprintf(words, arguments);
+        printf("\n");
+        va_end(arguments);
+    }
+    return false;
+}
+
+// The first wrong number of an array: true only if every |got - want| <= absolute + relative * |want|.
+static inline bool same_numbers(Test *t, const char *what, const float *got, const float *want, size_t n,
+                                double absolute, double relative) {
+    size_t bad = 0, first = 0;
+    for (size_t i = n; i-- > 0;) {
+        double error = fabs((double)got[i] - (double)want[i]);
+        if (!(error <= absolute + relative * fabs((double)want[i]))) { bad++, first = i; }
+    }
+    return chapter_check(t, bad == 0, "%s: number %zu is %.9g, expected %.9g; %zu of %zu numbers are wrong", what, first,
+                         n > 0 ? (double)got[first] : 0.0, n > 0 ? (double)want[first] : 0.0, bad, n);
+}
+
+// The harness of the tests says at which line of its own a test failed. A reader needs the numbers only.
+#undef CHECK
+#define CHECK(t, condition, ...) chapter_check((t), (condition), __VA_ARGS__)
+#define check_close same_numbers
+
+// Names a likely mistake, if the wrong numbers are those that this mistake makes, to 1 part in 10,000 of the largest.
+static inline void likely(Test *t, const float *got, const float *mistaken, size_t n, const char *mistake) {
+    float largest = 0.0f;
+    bool equal = t->failures > 0;
+    for (size_t i = 0; i < n; i++) { largest = fmaxf(largest, fabsf(mistaken[i])); }
+    for (size_t i = 0; i < n && equal; i++) { equal = fabsf(got[i] - mistaken[i]) <= 1e-4f * largest; }
+    if (equal) { printf("  Likely: %s\n", mistake); }
+}
+
+// ---- The program of a chapter ----
+
+// Sanitizers read this. Memory that is not freed is no fault here.
+#ifdef __cplusplus
+extern "C"
+#endif
+    __attribute__((weak)) const char *
+    __asan_default_options(void) {
+    return "detect_leaks=0";
+}
+
 typedef struct {
     const char *name;
     void (*check)(Test *);
 } Exercise;
 
+enum { SECONDS_OF_AN_EXERCISE = 60 };
+
+// Prints what a process wrote to stderr. A sanitizer's report is long: a reader needs the fault, the lines of the
+// answer, and the array.
+static inline void print_errors(FILE *errors) {
+    const char *const shown[] = {"runtime error: ", " of size ", ANSWERS ":", "<== Memory access"};
+    bool in_report = false;
+    char line[1024];
+    rewind(errors);
+    while (fgets(line, sizeof(line), errors) != NULL) {
+        bool print = false;
+        in_report = in_report || strncmp(line, "=====", 5) == 0 || strstr(line, shown[0]) != NULL;
+        FOR_EACH(i, shown) { print = print || strstr(line, shown[i]) != NULL; }
+        if (print || !in_report) { printf("  %s", line + strspn(line, " =0123456789")); }
+    }
+}
+
+// Runs the worked example, or the check of one exercise, in a process of its own: a crash or an endless loop of the
+// reader's code ends no other part. Returns whether all went well.
+static inline bool run_apart(void (*example)(void), const Exercise *exercise) {
+    FILE *errors = tmpfile();
+    fflush(stdout);
+    pid_t child = errors == NULL ? -1 : fork();
+    if (child == 0) {
+        Test t;
+        memset(&t, 0, sizeof(t));
+        alarm(exercise == NULL ? 0 : SECONDS_OF_AN_EXERCISE);
+        dup2(fileno(errors), STDERR_FILENO);
+        if (exercise == NULL) { example(); }
+        if (exercise != NULL) { exercise->check(&t); }
+        exit(t.failures == 0 ? 0 : 1);
+    }
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        fprintf(stderr, "chapter: no second process can run here\n");
+        exit(1);
+    }
+    print_errors(errors);
+    fclose(errors);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+        printf("  It did not end within %d seconds.\n", SECONDS_OF_AN_EXERCISE);
+    } else if (WIFSIGNALED(status)) {
+        printf("  It crashed: %s.\n", strsignal(WTERMSIG(status)));
+    }
+    return status == 0;
+}
+
 // The program of a chapter. It prints the worked example, and for each exercise what differs, then the verdict: green
 // if the answer is right, red if not.
 static inline int run_chapter(const char *folder, void (*example)(void), const Exercise exercises[3]) {
-    example();
+    bool done = run_apart(example, NULL);
     printf("\nExercises, in dev/exercises/%s/exercises.h\n", folder);
     for (int i = 0; i < 3; i++) {
-        Test t;
-        memset(&t, 0, sizeof(t));
-        exercises[i].check(&t);
-        printf("%s: %s\n", exercises[i].name, t.failures == 0 ? "green" : "red");
+        bool green = run_apart(NULL, &exercises[i]);
+        printf("%s: %s\n", exercises[i].name, green ? "green" : "red");
     }
-    return 0;
+    return done ? 0 : 1;
 }
 
 #endif // CHAPTER_H

@@ -81,6 +81,10 @@ chapter-%:
 chapters: ## the worked examples and the exercises of the chapters in doc/; make chapter-3: of one chapter
 	$(call run_chapters,$(CHAPTERS))
 
+# The reader's program finds writes and reads out of bounds, where the compiler has its sanitizers' libraries.
+WATCHED = -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
+$(BUILD)/chapter_%: COMPILE_TEST += $(shell echo 'int main(void) { return 0; }' | \
+    $(CC) $(WATCHED) -x c -o /dev/null - 2>/dev/null && echo '$(WATCHED)')
 $(BUILD)/chapter_%: dev/exercises/%/chapter.c $(ORACLE) $(BUILD)/flags
 	$(build_test)
 

@@ -81,7 +81,7 @@ static void example_group(void) {
     printf("\nTwo heads of queries share k and v; token 1:\n");
     print_row("out", out + 4, 4);
     for (int h = 0; h < 2; h++) {
-        char name[24];
+        char name[32];
         snprintf(name, sizeof(name), "dk, dv, head %d", h);
         group_backward(dkv, out, h, 1);
         print_row(name, dkv + 4, 4);

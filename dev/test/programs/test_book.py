@@ -3,11 +3,12 @@ red as they are and green with the solutions, and the scripts draw their figures
 import glob
 import os
 import re
+import shlex
 import subprocess
 
 import pytest
 
-from tools import ROOT, python, text_of
+from tools import ROOT, new_folder, path, python, text_of, write
 
 CHAPTERS = sorted(os.path.basename(folder) for folder in glob.glob(os.path.join(ROOT, "dev", "exercises", "[0-9]*")))
 
@@ -37,6 +38,40 @@ def test_chapter(chapter):
     assert f"make chapter-{number}" in text and f"```text\n{example}```\n" in text, example
     solved_example, colours = run("solved", chapter)
     assert colours == dict.fromkeys(names, "green") and solved_example == example, colours
+
+
+FAULTY = """static void rms_norm(float *out, const float *x, const float *weight, int C, float epsilon) {
+    for (int c = 0; c <= C; c++) { out[c] = x[c] * weight[c] + epsilon; }
+}
+static void row_gradient(float *dx, const float *dout, const float *x, const float *weight, float mean, float rstd,
+                         int C) {
+    abort();
+    (void)dx, (void)dout, (void)x, (void)weight, (void)mean, (void)rstd, (void)C;
+}
+static void mean_and_variance(float *mean, float *variance, const float *x, int C) {
+    *mean = 4096.0f;
+    *variance = (float)C * x[0];
+}
+"""
+
+
+@pytest.mark.skipif(not os.path.exists(os.path.join(ROOT, "build", "oracle.o")), reason="no build/oracle.o")
+def test_faulty_answers():
+    """What `make chapter-3` builds names a read out of bounds, a crash and wrong numbers, each at its exercise, and the
+    worked example stays."""
+    answers, build = write("faulty/answers.h", FAULTY), new_folder("make")
+    commands = subprocess.run(["make", "-n", f"BUILD={build}", f"{build}/chapter_03_layernorm"], cwd=ROOT, check=True,
+                              capture_output=True, text=True).stdout.replace(f"{build}/oracle", "build/oracle")
+    command = shlex.split(re.search(r"^.*03_layernorm/chapter\.c .*", commands, re.M)[0])
+    program = command[command.index("-o") + 1] = path("faulty", "chapter")
+    depends = command.index("-MF")
+    subprocess.run([*command[:depends], *command[depends + 2:], f'-DANSWERS="{answers}"'], cwd=ROOT, check=True)
+    result = subprocess.run([program], cwd=ROOT, capture_output=True, text=True)
+    example, said = result.stdout.split("\nExercises, in dev/exercises/03_layernorm/exercises.h\n")
+    assert result.returncode == 0 and f"```text\n{example}```\n" in text_of("doc/03_layernorm.md"), result
+    parts = re.split(r"^3\.\d .*: red\n", said, flags=re.M)
+    assert f"{answers}:2" in parts[0], said
+    assert "It crashed: Aborted." in parts[1] and "variance: number 0 is " in parts[2], said
 
 
 def test_every_chapter():
