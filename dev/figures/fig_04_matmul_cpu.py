@@ -28,17 +28,17 @@ def second_cache():
     return [rect(20, 160, 96, 96, "matrix"), *panels, rect(20, 192, 96, 8, "a"),
             rect(124, 84, 28, 68, "b"), rect(124, 160, 28, 96, "matrix"),
             rect(124, 192, 28, 8, "c"),
-            *lines(168, 110, "the panel of B, on its way", "to the first cache"),
+            *lines(168, 92, f"packed panel of B: {BLOCK} x {COLS}", f"{size(BLOCK * COLS)}; all panels of A",
+                   "pass by it"),
             *lines(168, 182, f"packed block of A: {BLOCK} x {BLOCK}",
-                   f"{size(BLOCK * BLOCK)}, in panels of {ROWS} rows", "one panel at a time goes",
-                   "to the first cache")]
+                   f"{size(BLOCK * BLOCK)}, in panels of {ROWS} rows")]
 
 
 def first_cache():
     return [rect(20, 224, 96, 24, "matrix"), rect(62, 224, 6, 24, "a"), rect(124, 84, 84, 132, "matrix"),
             rect(124, 142, 84, 6, "b"), rect(124, 224, 84, 24, "c"),
-            *lines(220, 106, "packed panel of B:", f"{BLOCK} x {COLS}, {size(BLOCK * COLS)};", "all panels of A",
-                   "pass by it"),
+            *lines(220, 100, f"{size(ROWS * BLOCK + BLOCK * COLS)} for a tile, more", "than many first caches", "have: both panels",
+                   "stream through"),
             *lines(20, 190, "panel of A:", f"{ROWS} x {BLOCK}, {size(ROWS * BLOCK)}"),
             *lines(220, 241, f"tile of C: {ROWS} x {COLS}")]
 
@@ -54,8 +54,8 @@ def registers():
 
 PANELS = (
     ("Memory and the last cache", "Coloured parts are at work; 2 to 4 enlarge them.", memory),
-    ("Second cache", "The orange block and the blue panel, packed.", second_cache),
-    ("First cache", "A panel of A times the panel of B gives a tile of C.", first_cache),
+    ("Second cache", "What stays: the block of A and a panel of B, packed.", second_cache),
+    ("First cache", "What passes: two panels, which give a tile of C.", first_cache),
     ("Registers", "For one k: the orange column times the blue row.", registers),
 )
 
