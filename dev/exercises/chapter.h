@@ -92,7 +92,7 @@ static inline bool same_numbers(Test *t, const char *what, const float *got, con
         double error = fabs((double)got[i] - (double)want[i]);
         if (!(error <= absolute + relative * fabs((double)want[i]))) { bad++, first = i; }
     }
-    return chapter_check(t, bad == 0, "%s: number %zu is %.9g, expected %.9g; %zu of %zu numbers are wrong", what, first,
+    return chapter_check(t, bad == 0, "%s: number %zu is %.9g, expected %.9g; %zu of %zu are wrong", what, first,
                          n > 0 ? (double)got[first] : 0.0, n > 0 ? (double)want[first] : 0.0, bad, n);
 }
 
