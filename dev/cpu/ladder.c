@@ -4,7 +4,7 @@
 //     build/ladder 256 3072 768  another M, N and K
 //     build/ladder --check       only checks the steps, on small and odd sizes
 //
-// doc/04_matmul_cpu.md explains the steps and the table.
+// doc/12_matmul_cpu.md explains the steps and the table.
 #include "dev/cpu/check.h"
 #include "dev/cpu/machine.h"
 #include "dev/cpu/plain.c"

@@ -6,8 +6,8 @@
 //             for each panel of the block (rows x BLOCK_DEPTH):
 //                 tile (rows x cols) = panel of A times panel of B;  C += tile
 //
-// A panel of B with 48 columns has 48 KiB, and many first caches have 32. So each tile reads both panels from the second
-// cache: rows * cols multiply-adds for each k need 4 bytes for each row and each column.
+// A panel of B with 48 columns has 48 KiB, and many first caches have 32. So each tile reads both panels from the
+// second cache: rows * cols multiply-adds for each k need 4 bytes for each row and each column.
 #ifndef LADDER_PACKED_H
 #define LADDER_PACKED_H
 

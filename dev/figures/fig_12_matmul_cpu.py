@@ -1,4 +1,4 @@
-"""Figure of chapter 4: what lies in memory, in the caches and in the registers while step 6 multiplies.
+"""Figure of chapter 12: what lies in memory, in the caches and in the registers while step 6 multiplies.
 
 The sizes are those of `make ladder-cpu`, with vectors of 16 floats: the head of GPT-2 124M for 256 tokens.
 """
@@ -37,8 +37,8 @@ def second_cache():
 def first_cache():
     return [rect(20, 224, 96, 24, "matrix"), rect(62, 224, 6, 24, "a"), rect(124, 84, 84, 132, "matrix"),
             rect(124, 142, 84, 6, "b"), rect(124, 224, 84, 24, "c"),
-            *lines(220, 100, f"{size(ROWS * BLOCK + BLOCK * COLS)} for a tile, more", "than many first caches", "have: both panels",
-                   "stream through"),
+            *lines(220, 100, f"{size(ROWS * BLOCK + BLOCK * COLS)} for a tile:",
+                   "more than many L1", "caches hold, so both", "stream through"),
             *lines(20, 190, "panel of A:", f"{ROWS} x {BLOCK}, {size(ROWS * BLOCK)}"),
             *lines(220, 241, f"tile of C: {ROWS} x {COLS}")]
 
@@ -54,8 +54,8 @@ def registers():
 
 PANELS = (
     ("Memory and the last cache", "Coloured parts are at work; 2 to 4 enlarge them.", memory),
-    ("Second cache", "What stays: the block of A and a panel of B, packed.", second_cache),
-    ("First cache", "What passes: two panels, which give a tile of C.", first_cache),
+    ("L2 cache", "What stays: the block of A and a panel of B, packed.", second_cache),
+    ("L1 cache", "What passes: two panels, which give a tile of C.", first_cache),
     ("Registers", "For one k: the orange column times the blue row.", registers),
 )
 

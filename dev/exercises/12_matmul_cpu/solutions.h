@@ -1,16 +1,14 @@
-// Solutions of the exercises of chapter 4.
+// Solutions of the exercises of chapter 12.
 
-static void linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
-                            const float *weight, int N, int C, int OC) {
-    for (int n = 0; n < N; n++) {
-        for (int c = 0; c < C; c++) { dinp[n * C + c] = 0.0f; }
-        for (int o = 0; o < OC; o++) {
-            float d = dout[n * OC + o];
-            for (int c = 0; c < C; c++) {
-                dinp[n * C + c] += d * weight[o * C + c];
-                dweight[o * C + c] += d * inp[n * C + c];
+// A block of B of 16 rows and one line's columns stays in 16 of the 24 lines, while all rows of A and C pass by.
+static void in_good_order(void (*multiply_add)(int i, int j, int k)) {
+    for (int k0 = 0; k0 < SIZE; k0 += 16) {
+        for (int j0 = 0; j0 < SIZE; j0 += 16) {
+            for (int i = 0; i < SIZE; i++) {
+                for (int k = k0; k < k0 + 16; k++) {
+                    for (int j = j0; j < j0 + 16; j++) { multiply_add(i, j, k); }
+                }
             }
-            dbias[o] += d;
         }
     }
 }
