@@ -92,8 +92,10 @@ static inline bool same_numbers(Test *t, const char *what, const float *got, con
         double error = fabs((double)got[i] - (double)want[i]);
         if (!(error <= absolute + relative * fabs((double)want[i]))) { bad++, first = i; }
     }
-    return chapter_check(t, bad == 0, "%s: number %zu is %.9g, expected %.9g; %zu of %zu are wrong", what, first,
-                         n > 0 ? (double)got[first] : 0.0, n > 0 ? (double)want[first] : 0.0, bad, n);
+    double one = n > 0 ? (double)got[first] : 0.0, other = n > 0 ? (double)want[first] : 0.0;
+    if (n == 1) { return chapter_check(t, bad == 0, "%s is %.9g, expected %.9g", what, one, other); }
+    return chapter_check(t, bad == 0, "%s: number %zu is %.9g, expected %.9g; %zu of %zu are wrong", what, first, one,
+                         other, bad, n);
 }
 
 // The harness of the tests says at which line of its own a test failed. A reader needs the numbers only.

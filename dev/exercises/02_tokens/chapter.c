@@ -83,6 +83,8 @@ static void example(void) {
 // GPT-2 gives the visible character c the id c - 33.
 #define ID(c) ((c)-33)
 
+static void append_number(char *words, int number) { sprintf(words + strlen(words), " %d", number); }
+
 static void check_encode(Test *t) {
     const char *const made[] = {"he", "aa", "re", "the", "aaa", "rere"};
     const int pairs[6][2] = {{ID('h'), ID('e')}, {ID('a'), ID('a')}, {ID('r'), ID('e')},
@@ -97,10 +99,18 @@ static void check_encode(Test *t) {
         int count = encode(tokens, n, pairs, 6);
         bool equal = count == want_count;
         for (int i = 0; i < count && equal; i++) { equal = (uint32_t)tokens[i] == want[i]; }
-        CHECK(t, equal, "%s: %d tokens that begin with %d, expected %d that begin with %d", text, count, tokens[0],
-              (int)want_count, (int)want[0]);
+        if (!equal) {
+            char got_words[160] = "", want_words[160] = "";
+            for (int i = 0; i < count && i < n; i++) { append_number(got_words, tokens[i]); }
+            for (int i = 0; i < want_count; i++) { append_number(want_words, (int)want[i]); }
+            CHECK(t, false, "%s: got%s, expected%s", text, got_words, want_words);
+        }
     }
     tokenizer_free(&tokenizer);
+    if (t->failures > 0) {
+        printf("  The merges: 256 h e, 257 a a, 258 r e, 259 t 256, 260 257 a, 261 258 258. Merge 256 goes through the "
+               "whole word first, then 257.\n");
+    }
 }
 
 static void check_most_frequent_pair(Test *t) {
@@ -114,9 +124,13 @@ static void check_most_frequent_pair(Test *t) {
                  {4, {6, 5, 4, 3}, 6, 5},
                  {12, {0, 300, 0, 300, 1, 0, 300, 2, 1, 0, 1, 0}, 0, 300}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int left = -1, right = -1;
-        most_frequent_pair(&left, &right, cases[i].tokens, cases[i].n);
-        CHECK(t, left == cases[i].left && right == cases[i].right, "case %d: (%d, %d), expected (%d, %d)", (int)i, left,
+        int left = -1, right = -1, *tokens = (int *)malloc((size_t)cases[i].n * sizeof(int)); // so long, and no longer
+        memcpy(tokens, cases[i].tokens, (size_t)cases[i].n * sizeof(int));
+        most_frequent_pair(&left, &right, tokens, cases[i].n);
+        free(tokens);
+        char words[96] = "";
+        for (int j = 0; j < cases[i].n; j++) { append_number(words, cases[i].tokens[j]); }
+        CHECK(t, left == cases[i].left && right == cases[i].right, "tokens%s: (%d, %d), expected (%d, %d)", words, left,
               right, cases[i].left, cases[i].right);
     }
 }
@@ -134,7 +148,8 @@ static void check_order_rows(Test *t) {
         for (int other = 0; other < ROWS; other++) {
             place += tokens[other] < tokens[row] || (tokens[other] == tokens[row] && other < row);
         }
-        CHECK(t, order[place] == row, "place %d holds row %d, expected row %d", place, order[place], row);
+        CHECK(t, order[place] == row, "place %d holds row %d, expected row %d, which has token %d", place, order[place],
+              row, (int)tokens[row]);
     }
 }
 

@@ -17,8 +17,8 @@ static void most_frequent_pair(int *left, int *right, const int *tokens, int n) 
 }
 
 // 2.3 The sort that the GPU's backward needs: order (N) = the rows sorted by token, and rows of one token in their
-// order. tokens (N) are in 0 .. V-1. counts (V+1) is scratch memory. A counting sort needs two passes over the rows and
-// one over the counts: count the rows of each token, add up where each token begins, then place the rows.
+// order. tokens (N) are in 0 .. V-1. counts (V+1) is scratch memory. The time may grow with N + V, not with N log N or
+// N V. So no two tokens may be compared.
 static void order_rows(int32_t *order, const int32_t *tokens, int N, int V, int32_t *counts) {
     (void)tokens, (void)V, (void)counts;
     for (int row = 0; row < N; row++) { order[row] = row; }

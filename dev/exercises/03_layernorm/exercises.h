@@ -15,10 +15,9 @@ static void row_gradient(float *dx, const float *dout, const float *x, const flo
     for (int c = 0; c < C; c++) { dx[c] = 0.0f; }
 }
 
-// 3.3 The mean and the variance of x (C) in one pass, without keeping x: as if the numbers came one by one. The usual
-// sum(x^2) / C - mean^2 loses all digits when the mean is far from zero. Welford's update (1962) does not: when the
-// n-th number comes, the mean moves by d / n, where d is the distance of the number from the mean before. The sum of
-// squared distances grows by d times the distance of the number from the new mean. All arithmetic in float.
+// 3.3 The mean and the variance of x (C) in one pass, in float, reading each number once: as if the numbers came one by
+// one. The body below fails: sum(x^2) / C - mean^2 loses all digits when the mean is far from zero. Keep the mean of
+// the numbers so far, and the sum of their squared distances from it. How do both change when the n-th number comes?
 static void mean_and_variance(float *mean, float *variance, const float *x, int C) {
     float sum = 0.0f, squares = 0.0f;
     for (int c = 0; c < C; c++) { sum += x[c], squares += x[c] * x[c]; }

@@ -100,8 +100,8 @@ static void check_rows_to_be_busy(Test *t) {
     FOR_EACH(i, cases) {
         double c = cases[i].C, oc = cases[i].OC;
         int64_t want = 1, got = rows_to_be_busy(c, oc, cases[i].peak, cases[i].rate);
-        while (want > 0 && 2.0 * (double)want * c * oc / cases[i].peak <
-                               2.0 * ((double)want * (c + oc) + c * oc) / cases[i].rate) {
+        while (want > 0 &&
+               2.0 * (double)want * c * oc / cases[i].peak < 2.0 * ((double)want * (c + oc) + c * oc) / cases[i].rate) {
             want = want < 1000000 ? want + 1 : -1;
         }
         CHECK(t, got == want, "C %g, OC %g, %g operations and %g bytes a second: %lld rows, expected %lld", c, oc,
