@@ -1,11 +1,13 @@
 """Figure of chapter 11: the small plan of its example, and the memory of GPT-2 124M in bf16 at each --recompute level.
 
-The right panel: 8 x 1,024 tokens on a GPU, 18 bytes a parameter, and what the backward pass needs of the activations.
+The right panel: 8 x 1,024 tokens on a GPU. TOTALS is what `train_gpt2emu --plan all` prints for the four levels.
 """
 from svg import bar, document, key, line, rect, text
 
 C, NH, L, N = 768, 12, 12, 8 * 1024
 PARAMETERS = 124475904
+LOGITS = 50304 * 2 * N                                     # bytes of all rows of this batch
+TOTALS = (5588476160, 5034828032, 4758003968, 3506528512)  # bytes of the whole plan
 SMALL = (  # name, first phase, last phase, offset, bytes, colour
     ("weights", 0, 2, 0, 512, "a"), ("x", 0, 1, 512, 256, "b"), ("logits", 0, 0, 768, 768, "c"),
     ("dx", 1, 1, 768, 512, "c"), ("norms", 2, 2, 512, 256, "b"))
@@ -35,14 +37,16 @@ def kept(level):
 
 def levels(x):
     parts = [text(x, 28, "GPT-2 124M, 8 x 1,024 tokens, bf16", "title")]
-    weights, scale = 18 * PARAMETERS / 2 ** 30, 74
-    for level in range(4):
-        y, sizes = TOP + 6 + 48 * level, ((weights, "a"), (kept(level), "b"))
+    weights, logits = 18 * PARAMETERS / 2 ** 30, LOGITS / 2 ** 30
+    for level, total in enumerate(TOTALS):
+        y, rest = TOP + 6 + 46 * level, total / 2 ** 30 - weights - kept(level) - logits
+        sizes = ((weights, "a"), (kept(level), "b"), (logits, "c"), (rest, "matrix"))
         parts += [text(x + 14, y + 15, f"-r {level}", "middle"),
-                  *bar(x + 36, y, scale, sizes, f"{weights + kept(level):.1f} GiB")]
-    y = TOP + HEIGHT + 10
-    return [*parts, *key(x + 36, y, "a", "18 bytes a parameter"), *key(x + 216, y, "b", "activations kept")]
+                  *bar(x + 36, y, 61, sizes, f"{total / 2 ** 30:.2f} GiB")]
+    y = TOP + HEIGHT + 4
+    return [*parts, *key(x + 36, y, "a", "18 bytes a parameter"), *key(x + 216, y, "b", "kept for the backward"),
+            *key(x + 36, y + 22, "c", "logits"), *key(x + 216, y + 22, "matrix", "the rest")]
 
 
 def picture():
-    return document("A small plan, and the levels of --recompute", 840, 292, [*small(68), *levels(412)])
+    return document("A small plan, and the levels of --recompute", 840, 300, [*small(68), *levels(412)])

@@ -1,7 +1,7 @@
 // The language model head of the GPU trainers: logits, losses, and their gradients.
 //
-// The logits of a few rows exist at a time, never those of a whole batch. The next rows overwrite the logits, so the
-// head's backward runs here too if gradients are wanted.
+// The logits of at most --head-rows rows exist at a time. A batch with more rows has several chunks, and each chunk
+// overwrites the logits of the one before it. So the head's backward runs here too if gradients are wanted.
 #ifndef LLMC_TRAINER_HEAD_CUH
 #define LLMC_TRAINER_HEAD_CUH
 

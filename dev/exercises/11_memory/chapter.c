@@ -21,12 +21,15 @@ static void small_plan(void) {
     plan_print(&plan, stdout);
 }
 
-// Returns the bytes of all activations of a model with L layers and N tokens at a level of --recompute.
+// Returns the bytes of all activations of a model with L layers and N tokens at a level of --recompute. fp32 means the
+// CPU trainer, with logits of 256 rows at a time; bf16 means the GPU trainer, with logits of 8,192 rows.
 static int64_t activation_bytes_of(const ModelConfig *config, int L, int64_t N, int level, PlanType type) {
     static MemoryPlan plan;
     void *pointer;
     int64_t stride;
-    ActShape shape = {*config, N, N, 256, level, false, ON_CPU, type, 1, L, 1, 1, 0, true, false};
+    bool gpu = type == PLAN_BF16;
+    int64_t chunk = min_i64(N, gpu ? 8192 : 256);
+    ActShape shape = {*config, N, N, chunk, level, false, gpu ? ON_GPU : ON_CPU, type, 1, L, 1, 1, 0, true, false};
     shape.config.num_layers = L;
     plan_init(&plan, phase_names);
     for (int i = 0; i < ACT_dresidual; i++) { plan_activation(&plan, &shape, i, (ActSlot){&pointer, &stride}); }
