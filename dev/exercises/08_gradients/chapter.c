@@ -13,7 +13,7 @@ static void step_sizes(void) {
     float x = 1.7f;
     double exact = 3.0 * (double)x * (double)x;
     printf("h         one-sided, double   central, double   central, float\n");
-    for (int bits = 1; bits <= 25; bits += 4) {
+    for (int bits = 1; bits <= 25; bits += 2) {
         double h = ldexp(1.0, -bits), d = (double)x;
         double one_sided = (cube_in_double(d + h) - cube_in_double(d)) / h;
         double central = (cube_in_double(d + h) - cube_in_double(d - h)) / (2.0 * h);
