@@ -1,5 +1,6 @@
 // Chapter 7, the loss and the head: the worked example of doc/07_loss.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
+#include "dev/exercises/likely.h"
 #include ANSWERS
 
 // ---- The worked example: two tokens, a vocabulary of three, and one row of padding ----
@@ -41,73 +42,131 @@ enum { ROWS = 23, WIDTH = 6, WORDS = 29, MORE = ROWS + 64 }; // MORE: with room 
 static const double z_factor = 0.5;
 static int z_target;
 
-// The loss of exercise 7.1 in double precision, from its definition.
-static double exact_z_loss(const double *logits) {
-    double sum = 0.0;
-    for (int v = 0; v < WORDS; v++) { sum += exp(logits[v]); }
-    return log(sum) - logits[z_target] + z_factor * log(sum) * log(sum);
+static double exact_lse(const double *logits) {
+    double largest = logits[0], sum = 0.0;
+    for (int v = 1; v < WORDS; v++) { largest = fmax(largest, logits[v]); }
+    for (int v = 0; v < WORDS; v++) { sum += exp(logits[v] - largest); }
+    return largest + log(sum);
 }
 
-// Central differences with a step of 1e-4 are off by about 1e-8, in double precision. The rest of the tolerance is that
-// of a float sum of WORDS terms, times the factor 1 + 2 a lse, which is below 8.
+// The loss of exercise 7.1 in double precision, from its definition.
+static double exact_z_loss(const double *logits) {
+    double lse = exact_lse(logits);
+    return lse - logits[z_target] + z_factor * lse * lse;
+}
+
+// A row of logits around `shift`. A float sum of WORDS terms has WORDS epsilons, times the factor 1 + 2 a lse of the
+// gradient, and lse has one more rounding of its own size: together 4 (1 + |lse|)^2 is enough. Central differences with
+// a step of 1e-4 are off by about 1e-8 of it.
+static bool check_z_row(Test *t, float shift) {
+    float logits[WORDS], gradient[WORDS], want_gradient[WORDS], loss = 0.0f;
+    double exact[WORDS];
+    random_floats(logits, WORDS, 7, 1 + (uint64_t)z_target);
+    for (int v = 0; v < WORDS; v++) { logits[v] += shift; }
+    as_doubles(exact, logits, WORDS);
+    double want = exact_z_loss(exact), lse = exact_lse(exact);
+    double tolerance = 4.0 * (1.0 + fabs(lse)) * (1.0 + fabs(lse)) * WORDS * FLT_EPSILON;
+    slopes_of(want_gradient, exact, WORDS, 1e-4, exact_z_loss);
+    z_loss(&loss, gradient, logits, z_target, WORDS, (float)z_factor);
+    const Mistake of_loss[] = {{NAN, "exp of a large logit is infinite: subtract the largest logit first"},
+                               {lse - exact[z_target], "a lse^2 is missing"},
+                               {want - 2.0 * exact[z_target] - lse, "the sign of logits[target]"}};
+    const char *row = format("logits around %g, target %d", (double)shift, z_target);
+    if (!check_number(t, format("%s: the loss", row), (double)loss, want, tolerance, of_loss, 3)) { return false; }
+    for (int v = 0; v < WORDS; v++) {
+        double p = exp(exact[v] - lse), one = v == z_target ? 1.0 : 0.0, got = (double)gradient[v];
+        const Mistake of_gradient[] = {{NAN, "exp of a large logit is infinite: subtract the largest logit first"},
+                                       {p - one, "the derivative of a lse^2, which is 2 a lse p, is missing"},
+                                       {p + z_factor * 2.0 * lse * p, "1 is not subtracted at the target"},
+                                       {p - one + z_factor * lse * lse * p, "the derivative of lse^2 is 2 lse p"},
+                                       {p - one + 2.0 * z_factor * lse, "2 a lse needs the factor p"}};
+        const char *where = format("%s: gradient[%d]", row, v);
+        if (!check_number(t, where, got, (double)want_gradient[v], tolerance, of_gradient, 5)) { return false; }
+    }
+    return true;
+}
+
 static void check_z_loss(Test *t) {
     for (z_target = 0; z_target < WORDS; z_target += 7) {
-        float logits[WORDS], gradient[WORDS], want_gradient[WORDS], loss = 0.0f, want_loss;
-        double exact[WORDS];
-        random_floats(logits, WORDS, 7, 1 + (uint64_t)z_target);
-        as_doubles(exact, logits, WORDS);
-        want_loss = (float)exact_z_loss(exact);
-        slopes_of(want_gradient, exact, WORDS, 1e-4, exact_z_loss);
-        z_loss(&loss, gradient, logits, z_target, WORDS, (float)z_factor);
-        check_close(t, "loss", &loss, &want_loss, 1, 0.0, 8.0 * WORDS * FLT_EPSILON);
-        check_close(t, "gradient", gradient, want_gradient, WORDS, 8.0 * WORDS * FLT_EPSILON + 1e-7, 0.0);
+        if (!check_z_row(t, 0.0f) || !check_z_row(t, 100.0f)) { return; }
     }
 }
 
-// The chunks change only the order of dwte's sum over ROWS terms, whose magnitudes stay below 1/4.
+// The values of a tensor (n) of exercise 7.2. Every row's gradient has the factor 1/ROWS.
+static bool check_chunks_of(Test *t, int chunk, const char *name, const float *got, const float *want, int n,
+                            double before, double tolerance) {
+    for (int i = 0; i < n; i++) {
+        double wanted = (double)want[i], change = wanted - before;
+        const Mistake mistakes[] = {
+            {NAN, "rows behind the last one were read: the last chunk may be shorter"},
+            {before + change * ROWS / chunk, "dloss is 1/N, with the N of all rows, not of the chunk"},
+            {change, "dwte holds a gradient already: add to it"},
+            {before, "this number was not written"}};
+        const char *where = format("%d rows in chunks of %d: %s[%d]", ROWS, chunk, name, i);
+        if (!check_number(t, where, (double)got[i], wanted, tolerance, mistakes, 4)) { return false; }
+    }
+    return true;
+}
+
+// The chunks change only the order of dwte's sum over ROWS terms, whose magnitudes stay below 1/4. dwte begins with 1.
 static void check_head_in_chunks(Test *t) {
     const int chunks[] = {1, 5, ROWS - 1, ROWS, 64};
-    float lnf[MORE * WIDTH], wte[WORDS * WIDTH], want_dlnf[ROWS * WIDTH], want_dwte[WORDS * WIDTH] = {0};
+    float lnf[MORE * WIDTH], wte[WORDS * WIDTH], want_dlnf[ROWS * WIDTH], want_dwte[WORDS * WIDTH];
     float logits[64 * WORDS], want_losses[ROWS];
     int32_t targets[MORE] = {0};
     for (int i = ROWS * WIDTH; i < MORE * WIDTH; i++) { lnf[i] = NAN; }
     random_floats(lnf, ROWS * WIDTH, 7, 101), random_floats(wte, WORDS * WIDTH, 7, 102);
     for (int i = 0; i < ROWS; i++) { targets[i] = i * i % WORDS; }
+    for (int i = 0; i < WORDS * WIDTH; i++) { want_dwte[i] = 1.0f; }
     cpu_matmul_forward(logits, NULL, lnf, wte, NULL, ROWS, WIDTH, WORDS);
     cpu_cross_entropy(want_losses, logits, targets, ROWS, WORDS, WORDS, 1.0f / ROWS, true);
     cpu_matmul_backward(want_dlnf, want_dwte, NULL, logits, lnf, wte, ROWS, WIDTH, WORDS);
     for (int i = 0; i < 5; i++) {
-        float losses[MORE] = {0}, dlnf[MORE * WIDTH] = {0}, dwte[WORDS * WIDTH] = {0};
+        float losses[MORE] = {0}, dlnf[MORE * WIDTH] = {0}, dwte[WORDS * WIDTH];
+        for (int n = 0; n < WORDS * WIDTH; n++) { dwte[n] = 1.0f; }
         for (int n = 0; n < 64 * WORDS; n++) { logits[n] = UNTOUCHED; }
         head_in_chunks(losses, dlnf, dwte, logits, lnf, wte, targets, ROWS, WIDTH, WORDS, chunks[i]);
         int used = chunks[i] < ROWS ? chunks[i] : ROWS;
-        CHECK(t, used == 64 || logits[used * WORDS] == UNTOUCHED, "more than %d rows of logits were written", used);
-        check_close(t, "losses", losses, want_losses, ROWS, 0.0, WIDTH * FLT_EPSILON);
-        check_close(t, "dlnf", dlnf, want_dlnf, ROWS * WIDTH, WORDS * FLT_EPSILON, 0.0);
-        check_close(t, "dwte", dwte, want_dwte, WORDS * WIDTH, ROWS * FLT_EPSILON, 0.0);
+        bool few = used == 64 || logits[used * WORDS] == UNTOUCHED;
+        if (!CHECK(t, few,
+                   "%d rows in chunks of %d: more than %d rows of logits were written. Likely: all rows at once", ROWS,
+                   chunks[i], used) ||
+            !check_chunks_of(t, chunks[i], "losses", losses, want_losses, ROWS, 0.0, 16.0 * WIDTH * FLT_EPSILON) ||
+            !check_chunks_of(t, chunks[i], "dlnf", dlnf, want_dlnf, ROWS * WIDTH, 0.0, WORDS * FLT_EPSILON) ||
+            !check_chunks_of(t, chunks[i], "dwte", dwte, want_dwte, WORDS * WIDTH, 1.0, ROWS * FLT_EPSILON)) {
+            return;
+        }
     }
 }
 
 // The loss of a row, from the states of four threads. The last thread has no columns. The logits are far from 0, so
 // that exponentials without the maximum are infinite or 0. lse has the error of a float near `shift`, and a sum of
 // WORDS terms.
-static void check_join_states(Test *t) {
-    const float shifts[] = {0.0f, 200.0f, -200.0f};
-    for (int i = 0; i < 3; i++) {
-        float logits[WORDS], max[4], sum[4], loss, want, target_logit;
-        const int32_t target = 3;
-        random_floats(logits, WORDS, 7, 200);
-        for (int v = 0; v < WORDS; v++) { logits[v] += shifts[i] + (v % 3 == 1 ? 6.0f : 0.0f); }
-        target_logit = logits[target];
-        for (int k = 0; k < 4; k++) {
-            max[k] = -FLT_MAX, sum[k] = 0.0f;
-            for (int v = k; v < WORDS && k < 3; v += 3) { max[k] = fmaxf(max[k], logits[v]); }
-            for (int v = k; v < WORDS && k < 3; v += 3) { sum[k] += expf(logits[v] - max[k]); }
-        }
-        loss = join_states(max, sum, 4, target_logit);
-        cpu_cross_entropy(&want, logits, &target, 1, WORDS, WORDS, 1.0f, false);
-        check_close(t, "loss", &loss, &want, 1, WORDS * FLT_EPSILON + 256.0 * FLT_EPSILON, 0.0);
+static bool check_joined_row(Test *t, float shift) {
+    float logits[WORDS], max[4], sum[4], loss, want, all = 0.0f, largest = -FLT_MAX;
+    const int32_t target = 3;
+    random_floats(logits, WORDS, 7, 200);
+    for (int v = 0; v < WORDS; v++) { logits[v] += shift + (v % 3 == 1 ? 6.0f : 0.0f); }
+    const float target_logit = logits[target];
+    for (int k = 0; k < 4; k++) {
+        max[k] = -FLT_MAX, sum[k] = 0.0f;
+        for (int v = k; v < WORDS && k < 3; v += 3) { max[k] = fmaxf(max[k], logits[v]); }
+        for (int v = k; v < WORDS && k < 3; v += 3) { sum[k] += expf(logits[v] - max[k]); }
+        all += sum[k], largest = fmaxf(largest, max[k]);
     }
+    loss = join_states(max, sum, 4, target_logit);
+    cpu_cross_entropy(&want, logits, &target, 1, WORDS, WORDS, 1.0f, false);
+    const Mistake mistakes[] = {
+        {NAN, "an exponential overflows: subtract the largest maximum of all threads first"},
+        {(double)(largest + logf(all) - target_logit), "each sum belongs to its own maximum: scale it before adding"},
+        {(double)want - (double)largest, "the largest logit is missing in lse"},
+        {(double)want + (double)target_logit, "this is lse: target_logit is not subtracted"}};
+    const char *where = format("4 threads, logits around %g, the last thread without logits: the loss", (double)shift);
+    return check_number(t, where, (double)loss, (double)want, (WORDS + 256.0) * FLT_EPSILON, mistakes, 4);
+}
+
+static void check_join_states(Test *t) {
+    if (check_joined_row(t, 0.0f) && check_joined_row(t, 200.0f)) { check_joined_row(t, -200.0f); }
 }
 
 static const Exercise exercises[] = {{"7.1 the z-loss and its gradient", check_z_loss},

@@ -2,7 +2,7 @@
 
 // 7.1 The cross entropy does not care if all logits of a row drift up together, but bf16 does: it has 8 bits. The
 // z-loss (PaLM, 2022) holds their lse near 0: loss = lse - logits[target] + a lse^2, where lse is the logarithm of the
-// sum of exp(logits). Write the loss of one row and its gradient over the logits (V).
+// sum of exp(logits). Write the loss of one row and its gradient over the logits (V). The logits may be near 100.
 static void z_loss(float *loss, float *gradient, const float *logits, int target, int V, float a) {
     (void)logits, (void)target, (void)a;
     *loss = 0.0f;

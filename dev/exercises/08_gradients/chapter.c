@@ -1,5 +1,6 @@
 // Chapter 8, checking gradients: the worked example of doc/08_gradients.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
+#include "dev/exercises/likely.h"
 #include ANSWERS
 
 #include "llmc/base/hash.h"
@@ -80,42 +81,70 @@ static void example(void) {
 
 enum { N = 8, SUM = 1000 };
 
+static double asked_at[N], below, above; // where the gradient is asked for, and the farthest steps from there
+
 // The value is near 100, as a loss may be, and every third derivative is at most 2.
 static double wave(const double *x, int n) {
     double sum = 100.0;
-    for (int i = 0; i < n; i++) { sum += sin(x[i]) * x[(i + 1) % n]; }
+    for (int i = 0; i < n; i++) {
+        below = fmin(below, x[i] - asked_at[i]), above = fmax(above, x[i] - asked_at[i]);
+        sum += sin(x[i]) * x[(i + 1) % n];
+    }
     return sum;
+}
+
+// Says what the steps that were taken have to do with a wrong slope.
+static const char *about_steps(void) {
+    if (above <= 0.0 && below >= 0.0) { return ". Likely: f was never called at another place than x"; }
+    if (above <= 0.0 || below >= 0.0) { return ". Likely: a difference to one side is off by h/2 f''"; }
+    double h = fmax(above, -below);
+    if (h > 1.1e-4) { return ". Likely: the step is large, and h^2/6 f''' counts"; }
+    return h < 0.9e-6 ? ". Likely: the step is small, and the rounding of f is divided by it" : "";
 }
 
 // A step between 1e-6 and 1e-4 is good enough here: with 1e-6 two roundings at 100 make 1.4e-14 / 1e-6 = 1.4e-8, with
 // 1e-4 the third derivative makes 2/6 * 1e-8.
 static void check_numeric_gradient(Test *t) {
-    double x[N], before[N], got[N];
-    float error[N], zeros[N] = {0}; // the error, because a float could not hold the gradient this exactly
-    for (int i = 0; i < N; i++) { x[i] = before[i] = 2.0 * rand_uniform(8, 1, (uint64_t)i); }
-    x[0] = before[0] = 1e-9 / 3.0; // so small that adding a step and subtracting it changes it
+    double x[N], got[N];
+    for (int i = 0; i < N; i++) { x[i] = asked_at[i] = 2.0 * rand_uniform(8, 1, (uint64_t)i); }
+    x[0] = asked_at[0] = 1e-9 / 3.0; // so small that adding a step and subtracting it changes it
+    below = above = 0.0;
     numeric_gradient(got, wave, x, N);
     for (int i = 0; i < N; i++) {
-        error[i] = (float)(got[i] - cos(before[i]) * before[(i + 1) % N] - sin(before[(i + N - 1) % N]));
-        CHECK(t, x[i] == before[i], "x[%d] has changed", i);
+        const double *at = asked_at;
+        double want = cos(at[i]) * at[(i + 1) % N] + sin(at[(i + N - 1) % N]);
+        bool twice = is_near(got[i], 2.0 * want, 2e-8);
+        if (!CHECK(t, is_near(got[i], want, 2e-8), "sum of sin(x[i]) x[i+1] at x[%d] = %.9g: got %.12g, want %.12g%s",
+                   i, at[i], got[i], want, twice ? ". Likely: the points are 2 h apart" : about_steps()) ||
+            !CHECK(t, x[i] == at[i], "x[%d] was %.17g and is %.17g now. Likely: x + h - h rounds; keep the old value",
+                   i, at[i], x[i])) {
+            return;
+        }
     }
-    check_close(t, "numeric_gradient", error, zeros, N, 2e-8, 0.0);
 }
 
-// A tensor whose sums had 100 terms, with the largest value 4: the tolerance is 4 * 100 * FLT_EPSILON.
+// A tensor whose sums had 100 terms, with the largest magnitude 4: the tolerance is 4 * 100 * FLT_EPSILON.
 static void check_is_close(Test *t) {
     const float tolerance = 4.0f * 100.0f * FLT_EPSILON, bad[] = {NAN, INFINITY, -INFINITY};
-    float want[N] = {4, -1, 0, 1e-3f, 2, -4, 3, 1}, got[N];
+    float want[N] = {1, -1, 0, 1e-3f, 0.5f, -4, 1, 1}, got[N];
     memcpy(got, want, sizeof(want));
     CHECK(t, is_close(got, want, N, 100), "equal tensors are refused");
     got[2] = 0.5f * tolerance;
-    CHECK(t, is_close(got, want, N, 100), "half the tolerance is refused");
+    CHECK(t, is_close(got, want, N, 100),
+          "got[2] = %g where want[2] = 0 and the largest |want| is 4: refused, and is half "
+          "the tolerance. Likely: the tolerance is not of the largest |want|",
+          (double)got[2]);
     got[2] = -2.0f * tolerance;
-    CHECK(t, !is_close(got, want, N, 100), "twice the tolerance passes");
+    CHECK(t, !is_close(got, want, N, 100),
+          "got[2] = %g where want[2] = 0 passes, and is twice the tolerance. Likely: a "
+          "difference without its absolute value",
+          (double)got[2]);
     for (int i = 0; i < 3; i++) {
         got[2] = bad[i];
-        CHECK(t, !is_close(got, want, N, 100), "%f passes", (double)bad[i]);
-        CHECK(t, !is_close(want, got, N, 100), "%f as the wanted value passes", (double)bad[i]);
+        const char *why =
+            isnan(bad[i]) ? "a comparison with a NaN is false: ask for what must hold" : "inf <= inf holds";
+        CHECK(t, !is_close(got, want, N, 100), "got[2] = %f passes. Likely: %s", (double)bad[i], why);
+        CHECK(t, !is_close(want, got, N, 100), "want[2] = %f passes. Likely: %s", (double)bad[i], why);
     }
 }
 
@@ -128,18 +157,25 @@ static float sum_on_threads(const float *x, int threads) {
 
 // SUM float additions are off by at most SUM half epsilons of the sum of magnitudes, which is below SUM.
 static void check_partial_sums(Test *t) {
-    float x[SUM], one, want = 0.0f;
+    float x[SUM];
     double sum = 0.0;
     for (int i = 0; i < SUM; i++) {
         x[i] = (float)rand_uniform(8, 2, (uint64_t)i);
         sum += (double)x[i];
     }
-    one = sum_on_threads(x, 1), want = (float)sum;
-    check_close(t, "the sum", &one, &want, 1, 0.5 * SUM * SUM * (double)FLT_EPSILON, 0.0);
-    for (int threads = 2; threads <= 9; threads++) {
+    const Mistake none[] = {{0.0, "nothing was added"}};
+    double tolerance = 0.5 * SUM * SUM * (double)FLT_EPSILON;
+    float one = sum_on_threads(x, 1);
+    for (int threads = 1; threads <= 9; threads++) {
         float many = sum_on_threads(x, threads);
-        CHECK(t, memcmp(&one, &many, sizeof(one)) == 0, "%d threads: %.9g, 1 thread: %.9g", threads, (double)many,
-              (double)one);
+        const char *input = format("the sum of %d numbers on %d threads", SUM, threads);
+        if (!check_number(t, input, (double)many, sum, tolerance, none, 1) ||
+            !CHECK(t, memcmp(&one, &many, sizeof(one)) == 0,
+                   "%s has other bits: %.9g, on 1 thread %.9g. Likely: the "
+                   "borders of the blocks depend on the number of threads",
+                   input, (double)many, (double)one)) {
+            return;
+        }
     }
 }
 

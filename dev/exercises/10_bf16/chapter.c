@@ -109,11 +109,26 @@ static float awkward(int i) {
 
 enum { AWKWARD = 20000 };
 
+// Says by which wrong rule a float may have become these 16 bits.
+static const char *wrong_rule(uint32_t bits, uint16_t got) {
+    uint32_t magnitude = bits & 0x7fffffff, infinity = 0x7f800000, cut = bits >> 16;
+    if (magnitude > infinity) { return ". Likely: a NaN needs a bit of mantissa that stays"; }
+    if (magnitude == infinity) { return ". Likely: infinity is rounded like a number"; }
+    if ((bits & 0xffff) == 0x8000 && got == cut + 1) {
+        return ". Likely: a tie goes to the number whose last bit is 0";
+    }
+    if (got == cut) { return ". Likely: the lower half is cut off, or too little is added to it"; }
+    return got == cut + 1 ? ". Likely: too much is added before the cut" : "";
+}
+
 static void check_nearest(Test *t) {
     for (int i = 0; i < AWKWARD; i++) {
-        float x = awkward(i), want = nearest_bf16(x), got = float_of((uint32_t)to_bf16(x) << 16);
+        float x = awkward(i), want = nearest_bf16(x);
+        uint16_t bits = to_bf16(x);
+        float got = float_of((uint32_t)bits << 16);
         bool equal = x == x ? bits_of(got) == bits_of(want) : got != got;
-        if (!CHECK(t, equal, "%.9g (%08x): got %.9g, want %.9g", (double)x, bits_of(x), (double)got, (double)want)) {
+        if (!CHECK(t, equal, "%.9g (bits %08x): got %.9g (%04x), want %.9g (%04x)%s", (double)x, bits_of(x),
+                   (double)got, bits, (double)want, bits_of(want) >> 16, wrong_rule(bits_of(x), bits))) {
             return;
         }
     }
@@ -123,18 +138,27 @@ static void check_nearest(Test *t) {
 static void check_stochastic(Test *t) {
     for (int i = 0; i < 60; i++) {
         float x = awkward(i);
-        uint32_t cut = bits_of(x) & 0xffff0000u, away = 0;
-        bool finite = x - x == 0.0f, right = true;
+        uint32_t cut = bits_of(x) & 0xffff0000u, away = 0, odd = 0, strange = 0;
+        bool finite = x - x == 0.0f;
         for (uint32_t random = 0; random < 65536; random++) {
             uint32_t got = (uint32_t)to_bf16_at_random(x, random * 0x10001u) << 16;
             away += got == cut + 0x10000u;
-            right = right && (finite   ? got == cut || got == cut + 0x10000u
-                              : x == x ? got == bits_of(x)
-                                       : float_of(got) != float_of(got));
+            bool right = finite   ? got == cut || got == cut + 0x10000u
+                         : x == x ? got == bits_of(x)
+                                  : float_of(got) != float_of(got);
+            if (!right) { strange = got, odd++; }
         }
-        uint32_t want = finite ? bits_of(x) & 0xffffu : 0;
-        if (!CHECK(t, right && (!finite || away == want), "%.9g: %u of 65536 away from zero, want %u", (double)x, away,
-                   want)) {
+        uint32_t want = bits_of(x) & 0xffffu;
+        if (!CHECK(t, odd == 0, "%.9g (bits %08x): %u of 65536 random numbers give, for example, %.9g, want %s",
+                   (double)x, bits_of(x), odd, (double)float_of(strange),
+                   finite   ? "one of its two neighbours"
+                   : x == x ? "the infinity again"
+                            : "a NaN") ||
+            !CHECK(t, !finite || away == want, "%.9g (bits %08x): %u of 65536 go away from zero, want %u%s", (double)x,
+                   bits_of(x), away, want,
+                   away == 0 || away == 65536 ? ". Likely: the random bits are not used"
+                   : away == want + 1         ? ". Likely: random <= the lower half instead of random < it"
+                                              : "")) {
             return;
         }
     }
@@ -147,7 +171,12 @@ static void check_factor(Test *t) {
         int want = -200;
         while (ldexp((double)amax, want + 1) <= 448.0) { want++; }
         int got = factor_exponent(amax);
-        if (!CHECK(t, got == want, "amax %.9g: the exponent is %d, want %d", (double)amax, got, want)) { return; }
+        double scaled = ldexp((double)amax, got);
+        if (!CHECK(t, got == want, "amax %.9g: the exponent is %d, want %d; amax * 2^%d is %.9g, which %s",
+                   (double)amax, got, want, got, scaled,
+                   scaled > 448.0 ? "is above 448" : "leaves room for another factor of 2")) {
+            return;
+        }
     }
     CHECK(t, factor_exponent(0.0f) == 0, "amax 0: the exponent is %d, want 0", factor_exponent(0.0f));
 }

@@ -1,5 +1,6 @@
 // Chapter 11, memory: the worked example of doc/11_memory.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
+#include "dev/exercises/likely.h"
 #include ANSWERS
 #include "llmc/model/activations.h"
 
@@ -67,46 +68,84 @@ static void example(void) {
 }
 
 static void check_layer_bytes(Test *t) {
-    const ModelConfig odd = GPT2_CONFIG(32, 101, 128, 1, 3, 21);
-    for (int level = RECOMPUTE_NOTHING; level < NUM_RECOMPUTE_LEVELS; level++) {
-        const ModelConfig *configs[] = {&gpt2_124M, &odd};
-        for (int i = 0; i < 4; i++) {
-            const ModelConfig *c = configs[i / 2];
-            int64_t want = bytes_of_layer(c, level, i % 2 ? PLAN_BF16 : PLAN_F32);
-            int64_t got = layer_bytes(c->channels, c->num_heads, i % 2 ? 2 : 4, level);
-            CHECK(t, got == want, "C %d, NH %d, level %d: %lld, want %lld", c->channels, c->num_heads, level,
-                  (long long)got, (long long)want);
-        }
+    const ModelConfig odd = GPT2_CONFIG(32, 101, 128, 1, 3, 21), *configs[] = {&gpt2_124M, &odd};
+    for (int i = 0; i < 4 * NUM_RECOMPUTE_LEVELS; i++) {
+        const ModelConfig *c = configs[i % 4 / 2];
+        int level = i / 4, width = i % 2 ? 2 : 4, C = c->channels, NH = c->num_heads;
+        int floats = level == RECOMPUTE_BLOCK ? 0 : NH + 4;
+        double want = (double)bytes_of_layer(c, level, width == 2 ? PLAN_BF16 : PLAN_F32);
+        double got = (double)layer_bytes(C, NH, width, level);
+        const Mistake mistakes[] = {{want - 4 * floats, "the floats of the right column are missing"},
+                                    {want + 4 * (NH + 4 - floats), "level 3 keeps no statistics"},
+                                    {want - (4 - width) * floats, "the right column has 4 bytes a number in bf16, too"},
+                                    {want - C * width, "one row of C is missing: the residual counts"},
+                                    {want - 4.0 * NH, "att_lse has NH numbers"},
+                                    {want - 4.0 * (NH + 2), "two LayerNorms have two statistics each"},
+                                    {want + 4.0 * C * width, "gelu is given up from level 1 on"},
+                                    {want + 2.0 * C * width, "ln1 and ln2 are given up from level 2 on"}};
+        const char *where = format("C %d, NH %d, %d bytes a number, level %d", C, NH, width, level);
+        if (!check_number(t, where, got, want, 0.0, mistakes, 8)) { return; }
     }
 }
 
 enum { ROWS = 12, PHASES = 6 };
 
+// The fullest phase. A row lives up to `beyond` phases after its last one: 0 is right.
+static double fullest_phase(const Lifetime *rows, int count, int beyond) {
+    double most = 0.0;
+    for (int phase = 0; phase < PHASES; phase++) {
+        double live = 0.0;
+        for (int i = 0; i < count; i++) {
+            live += rows[i].first <= phase && phase <= rows[i].last + beyond ? (double)rows[i].bytes : 0.0;
+        }
+        most = fmax(most, live);
+    }
+    return most;
+}
+
+static bool check_peak_of(Test *t, const char *which, const Lifetime *rows, int count) {
+    double sum = 0.0, largest = 0.0;
+    for (int i = 0; i < count; i++) { sum += (double)rows[i].bytes, largest = fmax(largest, (double)rows[i].bytes); }
+    const Mistake mistakes[] = {{sum, "this is the sum of all buffers: not all live at once"},
+                                {fullest_phase(rows, count, -1), "a buffer lives in its last phase, too"},
+                                {fullest_phase(rows, count, 1), "a buffer is gone after its last phase"},
+                                {largest, "this is the largest buffer: several live at once"}};
+    double got = (double)live_peak(rows, count);
+    return check_number(t, which, got, fullest_phase(rows, count, 0), 0.0, mistakes, 4);
+}
+
+// The five buffers of the worked example, then random ones.
 static void check_live_peak(Test *t) {
+    const Lifetime example_rows[] = {{512, 0, 2}, {256, 0, 1}, {768, 0, 0}, {512, 1, 1}, {256, 2, 2}};
+    if (!check_peak_of(t, "the five buffers of the example", example_rows, 5)) { return; }
     for (uint64_t round = 0; round < 100; round++) {
         Lifetime rows[ROWS];
-        int64_t live[PHASES] = {0}, want = 0;
         for (int i = 0; i < ROWS; i++) {
             uint64_t random = rand_u64(11, round, (uint64_t)i);
             int first = (int)(random % PHASES), last = first + (int)(random / PHASES % (uint64_t)(PHASES - first));
             rows[i] = (Lifetime){(int64_t)(random >> 40), first, last};
-            for (int phase = first; phase <= last; phase++) { live[phase] += rows[i].bytes; }
         }
-        for (int phase = 0; phase < PHASES; phase++) { want = max_i64(want, live[phase]); }
-        int64_t got = live_peak(rows, ROWS);
-        if (!CHECK(t, got == want, "got %lld, want %lld", (long long)got, (long long)want)) { return; }
+        if (!check_peak_of(t, format("%d random buffers in %d phases", ROWS, PHASES), rows, ROWS)) { return; }
     }
 }
 
 static void check_best_segment(Test *t) {
     const struct {
         int L, want;
+        double rounded_down, last_of_equals;
         int64_t boundary, layer;
-    } cases[] = {{48, 4, 1, 3}, {12, 3, 1, 1}, {12, 1, 1, 16}, {12, 12, 100, 1}, {13, 3, 3, 4}, {1, 1, 5, 5}};
-    for (int i = 0; i < 6; i++) {
-        int got = best_segment(cases[i].L, cases[i].boundary, cases[i].layer);
-        CHECK(t, got == cases[i].want, "L %d, boundary %lld, layer %lld: %d, want %d", cases[i].L,
-              (long long)cases[i].boundary, (long long)cases[i].layer, got, cases[i].want);
+    } cases[] = {{48, 4, 4, 4, 1, 3}, {12, 3, 3, 4, 1, 1}, {12, 1, 1, 1, 1, 16}, {12, 12, 7, 12, 100, 1},
+                 {13, 3, 3, 3, 3, 4}, {10, 5, 4, 5, 2, 1}, {1, 1, 1, 1, 5, 5}};
+    for (int i = 0; i < 7; i++) {
+        int L = cases[i].L, want = cases[i].want;
+        int64_t boundary = cases[i].boundary, layer = cases[i].layer;
+        const Mistake mistakes[] = {
+            {cases[i].rounded_down, "L / k must be rounded up"},
+            {(double)L, "this is L: one segment keeps the activations of all layers"},
+            {cases[i].last_of_equals, "of several best k the smallest is asked for"},
+            {floor(sqrt((double)(L * boundary) / (double)layer)), "the root is not always the best"}};
+        const char *where = format("L %d, boundary %lld, layer %lld: k", L, (long long)boundary, (long long)layer);
+        if (!check_number(t, where, best_segment(L, boundary, layer), want, 0.0, mistakes, 4)) { return; }
     }
 }
 
