@@ -38,6 +38,14 @@ static __global__ void store_shared_vectors(float4 *out, const float4 *in) {
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
+// Lanes with an odd number load number `odd` of shared memory, and the others number 0.
+static __global__ void load_shared(float *out, int odd) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = tile[threadIdx.x + 32] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x % 2 * odd];
+}
+
 // Lane l adds to counts[l % bins].
 static __global__ void add_numbers(int *counts, int bins) { atomicAdd(&counts[threadIdx.x % bins], 1); }
 
@@ -46,9 +54,12 @@ static void print_load(const char *name, const emu::Meter &m) {
            100.0 * (double)m.loads.bytes / (32.0 * (double)m.loads.sectors));
 }
 
-static void print_wavefronts(const char *name, const emu::Meter &m) {
-    printf("%-36s %9d %9d\n", name, (int)m.shared_stores.wavefronts, (int)m.shared_stores.conflicts);
+static void print_wavefronts(const char *name, const emu::SharedCounts &counts) {
+    printf("%-36s %9d %9d\n", name, (int)counts.wavefronts, (int)counts.conflicts);
 }
+
+static void print_stores(const char *name, const emu::Meter &m) { print_wavefronts(name, m.shared_stores); }
+static void print_shared_loads(const char *name, const emu::Meter &m) { print_wavefronts(name, m.shared_loads); }
 
 static void print_atomics(const char *name, const emu::Meter &m) {
     printf("%-36s %9d %9d\n", name, (int)m.atomics.lanes, (int)m.atomics.hottest);
@@ -67,11 +78,15 @@ static void example(void) {
     print_load("one number for all lanes", metered([&] { load_numbers<<<1, 32>>>(out.data, in.data, 0, 0); }));
     print_load("32 neighbours of 16 bytes", metered([&] { load_vectors<<<1, 32>>>(out4, in4); }));
     printf("One warp stores in shared memory    wavefronts conflicts\n");
-    print_wavefronts("32 neighbours of 4 bytes", metered([&] { store_shared<<<1, 32>>>(out.data, 1); }));
-    print_wavefronts("every second number", metered([&] { store_shared<<<1, 32>>>(out.data, 2); }));
-    print_wavefronts("every 32nd number", metered([&] { store_shared<<<1, 32>>>(out.data, 32); }));
-    print_wavefronts("every 33rd number", metered([&] { store_shared<<<1, 32>>>(out.data, 33); }));
-    print_wavefronts("32 neighbours of 16 bytes", metered([&] { store_shared_vectors<<<1, 32>>>(out4, in4); }));
+    print_stores("32 neighbours of 4 bytes", metered([&] { store_shared<<<1, 32>>>(out.data, 1); }));
+    print_stores("every second number", metered([&] { store_shared<<<1, 32>>>(out.data, 2); }));
+    print_stores("every 32nd number", metered([&] { store_shared<<<1, 32>>>(out.data, 32); }));
+    print_stores("every 33rd number", metered([&] { store_shared<<<1, 32>>>(out.data, 33); }));
+    print_stores("32 neighbours of 16 bytes", metered([&] { store_shared_vectors<<<1, 32>>>(out4, in4); }));
+    printf("One warp loads from shared memory   wavefronts conflicts\n");
+    print_shared_loads("one number for all lanes", metered([&] { load_shared<<<1, 32>>>(out.data, 0); }));
+    print_shared_loads("two numbers of different banks", metered([&] { load_shared<<<1, 32>>>(out.data, 1); }));
+    print_shared_loads("two numbers of one bank", metered([&] { load_shared<<<1, 32>>>(out.data, 32); }));
     printf("One warp adds with atomics               lanes   hottest\n");
     print_atomics("each lane to its own number", metered([&] { add_numbers<<<1, 32>>>(counts.data, 32); }));
     print_atomics("all lanes to one number", metered([&] { add_numbers<<<1, 32>>>(counts.data, 1); }));
