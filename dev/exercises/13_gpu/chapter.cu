@@ -41,7 +41,8 @@ static __global__ void store_shared_vectors(float4 *out, const float4 *in) {
 // Lanes with an odd number load number `odd` of shared memory, and the others number 0.
 static __global__ void load_shared(float *out, int odd) {
     __shared__ float tile[64];
-    tile[threadIdx.x] = tile[threadIdx.x + 32] = 1.0f;
+    tile[threadIdx.x] = 1.0f;
+    tile[threadIdx.x + 32] = 1.0f;
     __syncthreads();
     out[threadIdx.x] = tile[threadIdx.x % 2 * odd];
 }
