@@ -7,10 +7,10 @@ struct Backward : AttentionSizes {
     DeviceArray<floatX> qkv, dout, out, dqkv;
     DeviceArray<float> lse, delta, ps, ds; // ps, ds (B,NH,T,T)
 
-    Backward()
-        : inp(random_values(3 * outputs, 1.0f, 1)), grad(random_values(outputs, 1.0f, 2)), saved_out((size_t)outputs),
-          saved_lse((size_t)rows), want(inp.size(), 0.0f), sizes(inp.size(), 0.0f), qkv(inp), dout(grad), out(outputs),
-          dqkv(3 * outputs), lse(rows), delta(rows), ps(rows * T), ds(rows * T) {
+    explicit Backward(const AttentionSizes &sizes_of)
+        : AttentionSizes(sizes_of), inp(random_values(3 * outputs, 1.0f, 1)), grad(random_values(outputs, 1.0f, 2)),
+          saved_out((size_t)outputs), saved_lse((size_t)rows), want(inp.size(), 0.0f), sizes(inp.size(), 0.0f),
+          qkv(inp), dout(grad), out(outputs), dqkv(3 * outputs), lse(rows), delta(rows), ps(rows * T), ds(rows * T) {
         cpu_attention_forward(saved_out.data(), saved_lse.data(), inp.data(), B, T, C, NH);
         for (float &x : saved_out) { x = rounded(x); }
         out.set(saved_out);
@@ -213,17 +213,22 @@ static void backward4(Backward &p) {
     attention_backward(p.dqkv.data, p.dout.data, p.qkv.data, p.out.data, p.lse.data, p.delta.data, p.shape, 0);
 }
 
+static double bytes_of(const AttentionSizes &s) {
+    return 8.0 * sizeof(floatX) * (double)s.outputs + 4.0 * (double)s.rows;
+}
+
 int main(int argc, char **argv) {
     Ladder ladder(argc, argv);
-    Backward p;
-    double bytes = 8.0 * (double)sizeof(floatX) * (double)p.outputs + 4.0 * (double)p.rows;
-    ladder.layer({format("attention backward, %d heads, %d tokens", (int)p.heads, p.T), bytes, 10.0 * HS * p.pairs,
-                  [&p] { p.clear(); }, [&p](Test *t) { p.check(t); }});
-    ladder.version("T x T in memory, naive", [&p] { backward1(p); });
-    ladder.version("p again, two kernels", [&p] { backward2(p); });
-    ladder.version("llmc, SIMT", [&p] { backward3(p); });
+    Backward small(small_sizes), deep(deep_sizes), *p = &small;
+    auto choose = [&](int problem) { p = problem == 0 ? &small : &deep; };
+    ladder.layer({format("attention backward, %d heads, %d tokens", (int)p->heads, p->T), bytes_of(small),
+                  10.0 * HS * small.pairs, [&] { p->clear(); }, [&](Test *t) { p->check(t); },
+                  attention_real_shape(bytes_of(gpt2_sizes), 10.0 * HS * gpt2_sizes.pairs, choose)});
+    ladder.version("T x T in memory, naive", [&] { backward1(*p); });
+    ladder.version("p again, two kernels", [&] { backward2(*p); });
+    ladder.version("llmc, SIMT", [&] { backward3(*p); });
     if (attention_uses_tensor_cores(HS)) {
-        ladder.version("llmc, on tensor cores", [&p] { backward4(p); });
+        ladder.version("llmc, on tensor cores", [&] { backward4(*p); });
     }
     return ladder.end();
 }

@@ -10,11 +10,27 @@ constexpr float SCALE = 0.125f; // 1 / sqrt(HS)
 constexpr int TILE = 32;        // rows of a tile; T is a multiple of 2 TILE
 
 struct AttentionSizes {
-    int B = ladder_size(1, 16), T = ladder_size(128, 1024), NH = ladder_size(2, 12), C = NH * HS;
+    int B, T, NH, C = NH * HS;
     AttentionShape shape = {B, T, NH, NH, HS};
     int64_t heads = (int64_t)B * NH, rows = heads * T, outputs = rows * HS;
     double pairs = 0.5 * (double)rows * (T + 1); // of a query and a key that it sees
+    AttentionSizes(int B, int T, int NH) : B(B), T(T), NH(NH) {}
 };
+
+// Problems 0 and 1 of the emulator, and GPT-2's shape: 16 sequences. A GPU has problem 0 only, in GPT-2's shape.
+static const AttentionSizes gpt2_sizes(16, 1024, 12);
+static const AttentionSizes small_sizes(ladder_size(1, 16), ladder_size(128, 1024), ladder_size(2, 12));
+static const AttentionSizes deep_sizes(1, 256, 1);
+
+// bytes, flops: as in Layer, at GPT-2's shape. A block visits tiles of keys, so each count is a sum of rows and of
+// rows times T.
+static inline RealShape attention_real_shape(double bytes, double flops, const std::function<void(int)> &choose) {
+    std::array<double, 3> rows, pairs;
+    const AttentionSizes *all[] = {&small_sizes, &deep_sizes, &gpt2_sizes};
+    for (size_t i = 0; i < 3; i++) { rows[i] = (double)all[i]->rows, pairs[i] = rows[i] * all[i]->T; }
+    std::string name = format("%d heads, %d tokens", (int)gpt2_sizes.heads, gpt2_sizes.T);
+    return {name, rows, pairs, bytes, flops, false, choose};
+}
 
 // index = b * NH + h. Each head of queries has keys of its own, C behind them, and values, 2C behind them.
 __device__ __forceinline__ AttentionHead attention_head(int64_t index, int T, int C, int NH) {

@@ -3,6 +3,7 @@
 //
 //   ladder_layernorm            all versions of each layer in the file
 //   ladder_layernorm --ends     only the first and the last version of each
+//   ladder_layernorm --all-columns
 #ifndef LADDER_CUH
 #define LADDER_CUH
 
@@ -14,9 +15,12 @@
 
 class Ladder {
   public:
-    Ladder(int argc, char **argv) : only_ends(argc == 2 && strcmp(argv[1], "--ends") == 0) {
-        if (argc > 1 && !only_ends) {
-            fprintf(stderr, "%s: unknown argument '%s', expected --ends or nothing\n", argv[0], argv[argc - 1]);
+    Ladder(int argc, char **argv)
+        : only_ends(argc == 2 && strcmp(argv[1], "--ends") == 0),
+          all_columns(argc == 2 && strcmp(argv[1], "--all-columns") == 0) {
+        if (argc > 1 && !only_ends && !all_columns) {
+            fprintf(stderr, "%s: unknown argument '%s', expected --ends, --all-columns or nothing\n", argv[0],
+                    argv[argc - 1]);
             exit(EXIT_FAILURE);
         }
     }
@@ -34,7 +38,7 @@ class Ladder {
     void end_layer() {
         seconds_before = 0.0;
         for (size_t i = 0; i < versions.size(); i++) {
-            if (i == 0) { ladder_head(now); }
+            if (i == 0) { print_head(); }
             if (!only_ends || i == 0 || i + 1 == versions.size()) { run_version((int)i + 1, versions[i]); }
             if (i + 1 == versions.size()) { printf("\n"); }
         }
@@ -56,8 +60,32 @@ class Ladder {
     Layer now;
     std::vector<Version> versions;
     double seconds_before = 0.0; // of the version before; 0: there is none
-    bool only_ends;
+    bool only_ends, all_columns;
     int failures = 0;
+
+    // Is this a column of the table? That of GPT-2's shape needs a layer with such a bound.
+    bool shows(const Column &column) const {
+        return (column.always || all_columns) && (column.name != ladder_real || now.real.name != "");
+    }
+
+    void print_head() {
+        std::string names, dashes;
+        for (const Column &column : ladder_columns) {
+            if (!shows(column)) { continue; }
+            names += format(" %*s |", column.width, column.name);
+            dashes += std::string((size_t)abs(column.width) + 2, '-') + "|";
+        }
+        printf("%s\n\n|%s\n|%s\n", ladder_caption(now).c_str(), names.c_str(), dashes.c_str());
+    }
+
+    void print_row(std::vector<std::string> cells) {
+        printf("|");
+        for (size_t i = 0; i < cells.size(); i++) {
+            if (shows(ladder_columns[i])) { printf(" %*s |", ladder_columns[i].width, cells[i].c_str()); }
+        }
+        printf("\n");
+        fflush(stdout);
+    }
 
     void run_version(int number, const Version &version) {
         Test t;
@@ -70,11 +98,11 @@ class Ladder {
                     version.name.c_str());
             failures++;
         }
-        double seconds = ladder_row(now, format("%d %s", number, version.name.c_str()), version.run);
-        ladder_cell(4, "%.2f", seconds_before / seconds, seconds_before > 0.0);
-        printf("\n");
-        fflush(stdout);
-        seconds_before = seconds;
+        Row row = ladder_row(now, version.run);
+        row.cells.insert(row.cells.begin(), format("%d %s", number, version.name.c_str()));
+        row.cells.push_back(ladder_cell("%.2f", seconds_before / row.seconds, seconds_before > 0.0));
+        print_row(row.cells);
+        seconds_before = row.seconds;
     }
 };
 

@@ -3,6 +3,7 @@
 #define LAYER_CUH
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "dev/test/layers/gpu_test.h"
@@ -10,12 +11,36 @@
 
 #define LADDER_GPU "h100" // the GPU of the emulator's bounds
 
+// The layer at GPT-2's shape, which is too large for the emulator. Its counts follow from those of two small problems.
+// A kernel works tile by tile and step by step within a tile, so each count is a * outputs + b * terms, and two
+// problems give a and b.
+struct RealShape {
+    std::string name;                     // with its sizes; "": the layer has no such bound
+    std::array<double, 3> outputs, terms; // of problem 0, which the row shows, of problem 1, and at this shape
+    double bytes, flops;                  // as in Layer
+    bool tiles_share_inputs;              // memory sends an input once, though many tiles read it
+    std::function<void(int)> choose;      // lets the versions run on problem 0 or 1
+};
+
 struct Layer {
     std::string name;                  // with its sizes: "layernorm forward, 64 x 768"
     double bytes;                      // at least: reads each input once and writes each output once
     double flops;                      // of products for tensor cores; 0: there are none
     std::function<void()> clear;       // fills the outputs with NaN, or with the values that the layer adds to
     std::function<void(Test *)> check; // compares the outputs with the CPU's
+    RealShape real = {};
+};
+
+struct Column {
+    const char *name;
+    int width;
+    bool always; // false: only with --all-columns
+};
+
+// A row of a table: a cell for each column but the first and the last, and the seconds that the last one compares.
+struct Row {
+    std::vector<std::string> cells;
+    double seconds;
 };
 
 // Returns a size: a small one for the emulator, the size of a training step for a GPU.
@@ -47,11 +72,11 @@ static inline double ladder_ideal(double bytes, double flops) {
     return fmax(1e-9 * bytes / peak->gigabytes_per_second, 1e-12 * flops / rate);
 }
 
-// Prints a cell of a table, `width` columns wide. The cell is empty where there was nothing to count.
-static inline void ladder_cell(int width, const char *format, double value, bool is_there) {
+// Returns a cell of a table. It is empty where there was nothing to count.
+static inline std::string ladder_cell(const char *format_of_value, double value, bool is_there) {
     char text[64];
-    snprintf(text, sizeof(text), format, value);
-    printf(" %*s |", width, is_there ? text : "");
+    snprintf(text, sizeof(text), format_of_value, value);
+    return is_there ? text : "";
 }
 
 #endif // LAYER_CUH

@@ -4,14 +4,24 @@
 
 #include "dev/cuda/layer.cuh"
 
-static void ladder_head(const Layer &layer) {
-    printf("**%s.** It needs %.3g MB", layer.name.c_str(), 1e-6 * layer.bytes);
-    if (layer.flops > 0) { printf(" and %.3g MFLOP", 1e-6 * layer.flops); }
-    printf(".\n\n");
-    printf("| version                      | kernels |  warps | sectors |  used | moved | waves | lanes |  MFLOP | ");
-    printf("bound us | by        | gain |\n");
-    printf("|------------------------------|---------|--------|---------|-------|-------|-------|-------|--------|-");
-    printf("---------|-----------|------|\n");
+static const char *const ladder_real = "GPT-2 us, by";
+
+static const Column ladder_columns[] = {{"version", -30, true},   {"kernels", 7, false},      {"warps", 6, false},
+                                        {"sectors", 7, false},    {"used", 5, true},          {"moved", 5, true},
+                                        {"waves", 5, true},       {"lanes", 5, false},        {"MFLOP", 6, false},
+                                        {"FLOP/B", 6, false},     {"bound us, by", 15, true}, {ladder_real, 15, true},
+                                        {"bound ratio", 11, true}};
+
+static std::string ladder_caption(const Layer &layer) {
+    std::string text = format("**%s.** It needs %.3g MB", layer.name.c_str(), 1e-6 * layer.bytes);
+    if (layer.flops > 0) {
+        text += format(" and %.3g MFLOP, %.3g FLOP a byte", 1e-6 * layer.flops, layer.flops / layer.bytes);
+    }
+    if (layer.real.name != "") {
+        text += format("; at GPT-2's shape, %s, %.3g MB and %.3g GFLOP, %.3g FLOP a byte", layer.real.name.c_str(),
+                       1e-6 * layer.real.bytes, 1e-9 * layer.real.flops, layer.real.flops / layer.real.bytes);
+    }
+    return text + ".";
 }
 
 static void ladder_run(const std::function<void()> &run) {
@@ -21,52 +31,105 @@ static void ladder_run(const std::function<void()> &run) {
     emu::meter_stop();
 }
 
-// Sums the bounds of what a version launched, one after another. Launches do not count, because the problem is small.
-static emu::MeterBound ladder_bound(void) {
-    emu::MeterBound sum = {0.0, ""};
-    double longest = 0.0;
-    auto add = [&](double seconds, const char *part) {
-        if (seconds > longest) { longest = seconds, sum.part = part; }
-        sum.seconds += seconds;
-    };
+// What each kernel counted. Launches do not count in a bound, because the problem is small.
+static std::vector<emu::Meter> ladder_meters(void) {
+    std::vector<emu::Meter> meters;
     for (const std::string &name : emu::meter_kernels()) {
-        emu::Meter m = emu::meter_of(name.c_str());
-        m.launches = 0;
-        emu::MeterBound bound = emu::meter_bound(m, LADDER_GPU);
-        add(bound.seconds, bound.part);
+        meters.push_back(emu::meter_of(name.c_str()));
+        meters.back().launches = 0;
     }
-    for (const std::string &name : emu::meter_libraries()) {
-        emu::MeterLibrary m = emu::meter_of_library(name.c_str());
-        double bytes = (double)(m.loaded_bytes + m.stored_bytes);
-        add(ladder_ideal(bytes, m.flops), ladder_ideal(bytes, 0.0) < ladder_ideal(0.0, m.flops) ? "tensor" : "memory");
-    }
-    return sum;
+    return meters;
 }
 
-// Prints a row without its last cell. Returns the seconds that the last cell compares.
-static double ladder_row(const Layer &layer, const std::string &label, const std::function<void()> &) {
+// Sums the bounds of what a version launched, one after another. The part is that of the longest.
+struct BoundSum {
+    double seconds = 0.0, longest = 0.0;
+    const char *part = "";
+
+    void add(double more, const char *part_of_more) {
+        if (more > longest) { longest = more, part = part_of_more; }
+        seconds += more;
+    }
+    void add(const std::vector<emu::Meter> &meters) {
+        for (const emu::Meter &meter : meters) {
+            emu::MeterBound bound = emu::meter_bound(meter, LADDER_GPU);
+            add(bound.seconds, bound.part);
+        }
+    }
+    void add_ideal(double bytes, double flops) {
+        add(ladder_ideal(bytes, flops), ladder_ideal(bytes, 0.0) < ladder_ideal(0.0, flops) ? "tensor" : "memory");
+    }
+    std::string text(const char *seconds_format) const {
+        return ladder_cell(seconds_format, 1e6 * seconds, true) + " " + part;
+    }
+};
+
+// Returns x * a + y * b for each count.
+static emu::Meter combine(const emu::Meter &a, const emu::Meter &b, double x, double y) {
+    emu::Meter result;
+    const uint64_t *from_a = reinterpret_cast<const uint64_t *>(&a), *from_b = reinterpret_cast<const uint64_t *>(&b);
+    uint64_t *to = reinterpret_cast<uint64_t *>(&result);
+    for (size_t i = 0; i < sizeof(result) / sizeof(uint64_t); i++) {
+        to[i] = (uint64_t)llround(fmax(0.0, x * (double)from_a[i] + y * (double)from_b[i]));
+    }
+    return result;
+}
+
+// The bound at GPT-2's shape. small: the counts of problem 0. x and y solve x outputs[0] + y outputs[1] = outputs[2],
+// and the equation of the terms.
+static BoundSum bound_at_real_shape(const RealShape &real, const std::vector<emu::Meter> &small,
+                                    const std::function<void()> &run) {
+    BoundSum bound;
+    if (small.empty()) { bound.add_ideal(real.bytes, real.flops); } // the library's
+    real.choose(1);
+    ladder_run(run);
+    real.choose(0);
+    std::vector<emu::Meter> counts = ladder_meters();
+    cuda_require(counts.size() == small.size());
+    double determinant = real.outputs[0] * real.terms[1] - real.outputs[1] * real.terms[0];
+    double x = (real.outputs[2] * real.terms[1] - real.outputs[1] * real.terms[2]) / determinant;
+    double y = (real.outputs[0] * real.terms[2] - real.outputs[2] * real.terms[0]) / determinant;
+    for (size_t i = 0; i < counts.size(); i++) {
+        counts[i] = combine(small[i], counts[i], x, y);
+        if (real.tiles_share_inputs) {
+            counts[i].loads.unique_sectors = (uint64_t)(real.bytes / 32.0), counts[i].stores.unique_sectors = 0;
+        }
+    }
+    bound.add(counts);
+    return bound;
+}
+
+static Row ladder_row(const Layer &layer, const std::function<void()> &run) {
     emu::Meter m = emu::meter_of(NULL);
     double moved = 32.0 * (double)(m.loads.sectors + m.stores.sectors), flops = (double)(m.flops + m.tensor_flops);
     double requests = (double)(m.loads.requests + m.stores.requests), by_libraries = 0.0;
     double shared = (double)(m.shared_loads.requests + m.shared_stores.requests);
+    std::vector<emu::Meter> meters = ladder_meters();
+    BoundSum bound;
+    bound.add(meters);
     uint64_t calls = m.launches;
     for (const std::string &name : emu::meter_libraries()) {
         emu::MeterLibrary l = emu::meter_of_library(name.c_str());
         by_libraries += (double)(l.loaded_bytes + l.stored_bytes);
         calls += l.calls;
         flops += l.flops;
+        bound.add_ideal((double)(l.loaded_bytes + l.stored_bytes), l.flops);
     }
-    printf("| %-28s | %7d |", label.c_str(), (int)calls);
-    ladder_cell(6, "%.0f", (double)m.warps / (double)m.launches, m.launches > 0);
-    ladder_cell(7, "%.1f", moved / 32.0 / requests, requests > 0);
-    ladder_cell(5, "%.0f %%", 100.0 * (double)(m.loads.bytes + m.stores.bytes) / moved, requests > 0);
-    ladder_cell(5, "%.3g", (moved + by_libraries) / layer.bytes, true);
-    ladder_cell(5, "%.2f", (double)(m.shared_loads.wavefronts + m.shared_stores.wavefronts) / shared, shared > 0);
-    ladder_cell(5, "%.1f", (double)m.step_lanes / (double)m.steps, m.steps > 0);
-    ladder_cell(6, "%.3g", 1e-6 * flops, flops > 0);
-    emu::MeterBound bound = ladder_bound();
-    printf(" %8.3f | %-9s |", 1e6 * bound.seconds, bound.part);
-    return bound.seconds;
+    Row row = {
+        {ladder_cell("%.0f", (double)calls, true),
+         ladder_cell("%.0f", (double)m.warps / (double)m.launches, m.launches > 0),
+         ladder_cell("%.1f", moved / 32.0 / requests, requests > 0),
+         ladder_cell("%.0f %%", 100.0 * (double)(m.loads.bytes + m.stores.bytes) / moved, requests > 0),
+         ladder_cell("%.3g", (moved + by_libraries) / layer.bytes, true),
+         ladder_cell("%.2f", (double)(m.shared_loads.wavefronts + m.shared_stores.wavefronts) / shared, shared > 0),
+         ladder_cell("%.1f", (double)m.step_lanes / (double)m.steps, m.steps > 0),
+         ladder_cell("%.3g", 1e-6 * flops, flops > 0), ladder_cell("%.3g", flops / (moved + by_libraries), flops > 0),
+         bound.text("%.3f")},
+        bound.seconds};
+    BoundSum real;
+    if (layer.real.name != "") { real = bound_at_real_shape(layer.real, meters, run); }
+    row.cells.push_back(layer.real.name != "" ? real.text("%.1f") : "");
+    return row;
 }
 
 #endif // ROW_METER_CUH

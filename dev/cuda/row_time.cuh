@@ -6,12 +6,15 @@
 
 #define LADDER_RUNS 21
 
-static void ladder_head(const Layer &layer) {
-    printf("**%s.** It needs %.3g MB", layer.name.c_str(), 1e-6 * layer.bytes);
-    if (layer.flops > 0) { printf(" and %.3g GFLOP", 1e-9 * layer.flops); }
-    printf(".\n\n");
-    printf("| version                      |  time us | GB/s | TFLOP/s | of bound | gain |\n");
-    printf("|------------------------------|----------|------|---------|----------|------|\n");
+static const char *const ladder_real = "GPT-2"; // the problems have the sizes of a training step already
+
+// The speed-up is measured: the time of the version before, over this version's.
+static const Column ladder_columns[] = {{"version", -30, true}, {"time us", 8, true},  {"GB/s", 4, true},
+                                        {"TFLOP/s", 7, true},   {"of bound", 8, true}, {"speed-up", 8, true}};
+
+static std::string ladder_caption(const Layer &layer) {
+    std::string flops = layer.flops > 0 ? format(" and %.3g GFLOP", 1e-9 * layer.flops) : "";
+    return format("**%s.** It needs %.3g MB%s.", layer.name.c_str(), 1e-6 * layer.bytes, flops.c_str());
 }
 
 static void ladder_run(const std::function<void()> &run) {
@@ -38,14 +41,12 @@ static double ladder_measure(const std::function<void()> &run) {
     return 1e-3 * (double)times[LADDER_RUNS / 2];
 }
 
-// Prints a row without its last cell. Returns the seconds that the last cell compares.
-static double ladder_row(const Layer &layer, const std::string &label, const std::function<void()> &run) {
+static Row ladder_row(const Layer &layer, const std::function<void()> &run) {
     double seconds = ladder_measure(run), ideal = ladder_ideal(layer.bytes, layer.flops);
-    printf("| %-28s | %8.1f |", label.c_str(), 1e6 * seconds);
-    ladder_cell(4, "%.0f", 1e-9 * layer.bytes / seconds, true);
-    ladder_cell(7, "%.1f", 1e-12 * layer.flops / seconds, layer.flops > 0);
-    ladder_cell(8, "%.0f %%", 100.0 * ideal / seconds, ideal > 0);
-    return seconds;
+    return {{ladder_cell("%.1f", 1e6 * seconds, true), ladder_cell("%.0f", 1e-9 * layer.bytes / seconds, true),
+             ladder_cell("%.1f", 1e-12 * layer.flops / seconds, layer.flops > 0),
+             ladder_cell("%.0f %%", 100.0 * ideal / seconds, ideal > 0)},
+            seconds};
 }
 
 #endif // ROW_TIME_CUH

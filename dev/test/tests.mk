@@ -38,15 +38,15 @@ ladder-cpu: $(BUILD)/ladder ## from naive loops to our matrix multiply: GFLOP/s 
 	$(BUILD)/ladder
 
 LADDERS = embedding layernorm matmul matmul_backward attention attention_backward classifier adamw
-# $(call run,PROGRAMS): builds them on all cores, 2 minutes the first time for the ladders, and runs them in order.
+# $(call run,PROGRAMS,ARGUMENT): builds them on all cores, 2 minutes the first time for the ladders; runs them in order.
 define run
 @echo "Building $(words $(1)) programs ..." >&2
 @$(MAKE) --no-print-directory -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$$(getconf _NPROCESSORS_ONLN || echo 2)) $(1)
-@for program in $(1); do $$program || exit 1; done
+@for program in $(1); do $$program $(2) || exit 1; done
 endef
 
-ladder: ## without a GPU: the GPU's layers from naive to ours, what each version moves and computes
-	$(call run,$(LADDERS:%=$(BUILD)/emu/ladder_%))
+ladder: ## without a GPU: the GPU's layers from naive to ours, and their bounds; COLUMNS=all: every count
+	$(call run,$(LADDERS:%=$(BUILD)/emu/ladder_%),$(if $(filter all,$(COLUMNS)),--all-columns))
 
 ladder-gpu: ## the same on a GPU: the time of each version
 	$(call run,$(LADDERS:%=$(BUILD)/cuda/ladder_%))

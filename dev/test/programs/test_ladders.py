@@ -35,10 +35,11 @@ def test_every_ladder_is_listed():
     assert sorted(listed) == NAMES
 
 
-def test_chapter():
-    """The rows that chapter 13 shows are rows of the page, with some columns left out."""
+@pytest.mark.parametrize("chapter", ("13_gpu",))
+def test_chapter(chapter):
+    """The rows that a chapter shows are rows of the page, with some columns left out."""
     rows = [row for rows in tables(text_of("dev/cuda/README.md")).values() for row in rows]
-    shown = re.findall(ROW, text_of("doc/13_gpu.md"), re.M)
+    shown = re.findall(ROW, text_of(f"doc/{chapter}.md"), re.M)
     assert len(shown) >= 5, shown
     for number, name, cells in shown:
         assert any((number, name) == row[:2] and are_among(cells, row[2]) for row in rows), (number, name, cells)
@@ -51,13 +52,34 @@ def are_among(cells, all_cells):
 
 
 def test_ends():
-    """The first and the last version of LayerNorm's layers, with the rows of the page, but for the gain."""
+    """The first and the last version of LayerNorm's layers, with the rows of the page, but for the bound ratio."""
     page, result = tables(text_of("dev/cuda/README.md")), ladder("layernorm", "--ends")
     assert result.returncode == 0 and result.stderr == "" and tables(result.stdout), result
     for layer, rows in tables(result.stdout).items():
         for row, expected in zip(rows, (page[layer][0], page[layer][-1])):
-            without_gain = [(number, version, cells.split("|")[:-1]) for number, version, cells in (row, expected)]
-            assert without_gain[0] == without_gain[1], (layer, rows)
+            without_ratio = [(number, version, cells.split("|")[:-1]) for number, version, cells in (row, expected)]
+            assert without_ratio[0] == without_ratio[1], (layer, rows)
+
+
+def test_all_columns():
+    """They are those of the page and more. Their heads name them."""
+    page, result = tables(text_of("dev/cuda/README.md")), ladder("layernorm", "--all-columns")
+    heads = re.findall(r"^\| version +\|(.*)\|$", result.stdout, re.M)
+    assert heads and all(len(head.split("|")) == 11 for head in heads), heads
+    for layer, rows in tables(result.stdout).items():
+        assert len(rows) == len(page[layer]), rows
+        for (number, name, cells), expected in zip(rows, page[layer]):
+            assert (number, name) == expected[:2] and are_among(expected[2], cells) and cells.count("|") == 10, cells
+
+
+def test_real_shape():
+    """Bounds at GPT-2's shape that follow from its operations: multiplies of the threads, and of the tensor cores."""
+    page = tables(text_of("dev/cuda/README.md"))
+    bound_of = {name: cells.split("|")[4].split() for _, name, cells in page["matmul forward, 128 x 128 x 128"]}
+    flops = 2 * 16384 * 3072 * 768
+    for name, tflops, part in (("16 bytes a lane", 66.9, "fp32"), ("llmc", 989.4, "tensor")):
+        microseconds, by = bound_of[name]
+        assert abs(float(microseconds) - 1e-6 * flops / tflops) <= 0.1 and by == part, bound_of
 
 
 @pytest.mark.long
