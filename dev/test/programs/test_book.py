@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 
 import pytest
 
@@ -72,6 +73,17 @@ def test_faulty_answers():
     parts = re.split(r"^3\.\d .*: red\n", said, flags=re.M)
     assert f"{answers}:2" in parts[0], said
     assert "It crashed: Aborted." in parts[1] and ": variance is " in parts[2], said
+
+
+def test_basics_in_pytorch():
+    """The PyTorch of chapter 0 prints the losses of its C."""
+    pytest.importorskip("torch")
+    page = text_of("doc/00_basics.md")
+    program = re.search(r"^```python\n(.*?)^```", page, re.M | re.S)[1]
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    losses = [(name, *loss) for name, line in re.findall(r"^(bigram|average|attention) +(step 0: .*)$", page, re.M)
+              for loss in re.findall(r"step (\d+): (\S+)", line)]
+    assert len(losses) == 12 and re.findall(r"(\w+) +step (\d+): (\S+)", printed) == losses, printed
 
 
 def test_every_chapter():
