@@ -44,7 +44,7 @@ CODE = (".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh", ".sbatch")
 # dev/emu in layers, the lowest first. The files of a layer may use each other.
 EMU = ["report", "settings", "heap", "clocks", "meter meter_arithmetic meter_report",
        "access access_hooks fences faults", "fibers warp_ops", "memory streams device launch",
-       "cublas cublaslt cudnn nccl nccl_shared"]
+       "cublas cublaslt cudnn nccl"]
 # What stands on all of run/, and the room that stands on all rooms, may be deeper.
 DEEPER = {"llmc/run/train_loop.h": 1, "llmc/trainer": 3, "llmc/trainer/program.cuh": 4}
 

@@ -3,14 +3,20 @@
 // data. The work that a GPU would do later is done when the call returns.
 #include "nccl_shared.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include <algorithm>
 #include <memory>
+#include <thread>
+
+struct ncclComm { // never freed, so that a stale handle is recognised
+    int rank, ranks, device;
+    emu::nccl::File file;
+    int index;                                      // in the file
+    bool has_failed = false, was_destroyed = false; // then every call fails, or is reported
+    size_t collectives = 0;
+    emu::nccl::Group &group() const { return file.shared->groups[index]; }
+};
 
 using namespace emu;
 using namespace emu::nccl;
@@ -80,33 +86,24 @@ Call new_call(Call c, const void *send, void *receive, ncclComm *comm, cudaStrea
     return c;
 }
 
-// In place, an all-gather leaves this rank's part alone, and a broadcast leaves the root's buffer alone.
-std::vector<Piece> written(const Call &c) {
-    const size_t end = c.place + c.part;
-    if (c.is_in_place() && c.kind == BROADCAST && c.from.bytes > 0) { return {}; }
-    if (!c.is_in_place() || c.kind != ALL_GATHER) { return {c.to}; }
-    return {{c.to.begin, c.place}, {c.to.begin + end, c.to.bytes - end}};
-}
-
 bool overlap(const Piece &a, const Piece &b) {
     return a.bytes > 0 && b.bytes > 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
-void check_buffers(const Call &c) {
-    const char *name = name_of(c.kind);
-    if (!overlap(c.from, c.to) || c.is_in_place()) { return; }
-    report(c.source, format("%s: recvbuff overlaps sendbuff, and not as in place", name),
-           format("  recvbuff lies %td bytes behind sendbuff, and in place on rank %d of %d it lies %td bytes behind",
-                  c.to.begin - c.from.begin, c.comm->rank, c.comm->ranks, c.in_place));
-}
-
-// The calls of a group run at once, so nothing may be written that another call uses.
-void check_group(const std::vector<Call> &group) {
+// The calls of a group run at once, so nothing may be written that another call uses. A call may write what it reads
+// only in place.
+void check_buffers(const std::vector<Call> &group) {
     for (const Call &a : group) {
+        const char *name = name_of(a.kind);
+        if (overlap(a.from, a.to) && !a.is_in_place()) {
+            const char *const text = "  recvbuff lies %td bytes behind sendbuff, and in place on rank %d of %d it lies "
+                                     "%td bytes behind";
+            report(a.source, format("%s: recvbuff overlaps sendbuff, and not as in place", name),
+                   format(text, a.to.begin - a.from.begin, a.comm->rank, a.comm->ranks, a.in_place));
+        }
         for (const Call &b : group) {
             if (&a == &b || (!overlap(a.to, b.to) && !overlap(a.to, b.from))) { continue; }
-            const char *first = name_of(a.kind), *second = name_of(b.kind);
-            report(a.source, format("the buffer of %s overlaps the buffer of %s in one group", first, second),
+            report(a.source, format("the buffer of %s overlaps the buffer of %s in one group", name, name_of(b.kind)),
                    "  at " + to_text(b.source));
         }
     }
@@ -114,55 +111,47 @@ void check_group(const std::vector<Call> &group) {
 
 // The operation on the stream: checks all accesses, and puts what is sent into the file.
 void begin_operation(const Call &c, char *data) {
-    check_buffers(c);
     op_begin(c.stream, name_of(c.kind), c.source.file, c.source.line);
     op_read(c.from.begin, c.from.bytes);
-    for (const Piece &piece : written(c)) { op_write(piece.begin, piece.bytes); }
+    op_write(c.to.begin, c.to.bytes);
     if (c.from.bytes > 0) { memcpy(data, c.from.begin, c.from.bytes); }
     op_end();
 }
 
 // Puts what a peer has sent in its place, or adds it to what the ranks before it have sent.
-void store(const Call &c, int peer, const std::vector<char> &data) {
+void store(const Call &c, int peer, const char *data) {
     char *to = c.to.begin + (c.kind == ALL_GATHER ? static_cast<size_t>(peer) * c.part : 0);
-    if (data.empty()) { return; }
+    data += c.kind == REDUCE_SCATTER ? c.place : 0;
+    if (c.to.bytes == 0 || (c.kind == BROADCAST && peer != c.root)) { return; }
     if (c.reduces() && peer > 0) {
-        TYPES[c.type].add(to, data.data(), c.count);
+        TYPES[c.type].add(to, data, c.count);
     } else {
-        memcpy(to, data.data(), data.size());
+        memcpy(to, data, c.part);
     }
 }
 
 // ---- Between the ranks ----
 
-// Has all come that a rank waits for?
-bool is_served(Shared *shared, const Member &m) {
-    return std::all_of(m.transfers, m.transfers + m.count,
-                       [=](const Transfer &t) { return t.done || partner_of(shared, t); });
-}
-
 // Shows all ranks what this rank sends and receives. Wakes the ranks that can go on.
 void post(const std::vector<Call> &group) {
     const ncclComm &comm = *group[0].comm;
     Shared *shared = comm.file.shared;
-    Member &own = comm.own();
-    const int slot = comm.group->first + comm.rank;
+    Process &own = comm.file.own();
     size_t count = 0, begin = 0;
     for (const Call &c : group) {
         for (int r = c.is_transfer() ? c.root : 0; r <= (c.is_transfer() ? c.root : comm.ranks - 1); r++) {
-            const int peer = comm.group->first + r;
-            if (c.kind != RECEIVE) { own.transfers[count++] = {c, slot, peer, true, false, begin}; }
-            if (c.kind != SEND) { own.transfers[count++] = {c, slot, peer, false, false, 0}; }
+            if (c.kind != RECEIVE) { own.transfers[count++] = {c, comm.index, comm.rank, r, true, false, begin}; }
+            if (c.kind != SEND) { own.transfers[count++] = {c, comm.index, comm.rank, r, false, false, 0}; }
         }
         if (c.from.bytes > DATA_MOST - begin) { report(c.source, "a rank sends more than 8 GiB at once"); }
-        if (c.kind != INIT && c.kind != DESTROY) { begin_operation(c, shared->data(slot) + begin); }
+        if (c.kind != INIT && c.kind != DESTROY) { begin_operation(c, shared->data(comm.file.process) + begin); }
         begin += c.from.bytes;
     }
     SharedGuard guard(comm.file);
     own.count = count;
     for (size_t i = 0; i < count; i++) {
-        Member &peer = shared->member[own.transfers[i].peer];
-        if (group[0].is_transfer() || is_served(shared, peer)) { ring(&peer); }
+        Process &peer = shared->processes[comm.group().members[own.transfers[i].peer].process];
+        if (group[0].is_transfer() || !wait_of(shared, peer)) { ring(&peer); }
     }
 }
 
@@ -171,107 +160,85 @@ bool belong_together(const Call &a, const Call &b) {
     return same && (a.is_transfer() || (a.kind == b.kind && a.root == b.root));
 }
 
-// Of a collective, the rank that differs from rank 0 reports.
+// Of a collective, the rank that differs from rank 0 reports. The other ranks then find that it has ended.
 void report_difference(const Call &mine, const Call &theirs, int peer) {
     const ncclComm &comm = *mine.comm;
-    if (comm.group->problem[0] != '\0' || (peer != 0 && !mine.is_transfer())) { return; }
-    const std::string what = mine.is_transfer() ? "a receive differs from the send of its peer"
-                                                : words("collective %zu of the communicator differs", comm.collectives);
-    const std::string first = words("rank %d calls ", comm.rank) + to_text(mine);
-    const std::string second = words("rank %d calls ", peer) + to_text(theirs);
-    blame(comm, what + ": " + first + ", and " + second);
-    report(mine.source, what, "  " + first + "\n  " + second);
+    if (peer != 0 && !mine.is_transfer()) { return; }
+    report(mine.source,
+           mine.is_transfer() ? "a receive differs from the send of its peer"
+                              : words("collective %zu of the communicator differs", comm.collectives),
+           words("  rank %d calls ", comm.rank) + to_text(mine) + words("\n  rank %d calls ", peer) + to_text(theirs));
 }
 
-// Returns false if the peer has called something else.
-bool take(Transfer *receive, Transfer *send, std::vector<char> *data) {
-    const Call &c = receive->call;
-    Shared *shared = c.comm->file.shared;
-    Member &peer = shared->member[send->own];
-    const bool nothing = c.to.bytes == 0 || (c.kind == BROADCAST && peer.rank != c.root);
-    const char *from = shared->data(send->own) + send->begin + (c.kind == REDUCE_SCATTER ? c.place : 0);
-    if (!belong_together(c, send->call)) {
-        report_difference(c, send->call, peer.rank);
-        return false;
-    }
-    data->assign(from, from + (nothing ? 0 : c.part));
-    send->done = receive->done = true;
-    auto is_done = [](const Transfer &t) { return t.done; };
-    if (std::all_of(peer.transfers, peer.transfers + peer.count, is_done)) { ring(&peer); }
-    return true;
-}
-
-typedef std::vector<std::vector<char>> Received; // of each transfer
-
-// Takes what peers have sent; they take what this rank sends. Returns true if all is done. *misses: a rank must come.
-bool exchange(const ncclComm &comm, Received *received, bool *misses) {
+// Takes what peers have sent; they take what this rank sends. A collective begins when all ranks have called it.
+// Returns true if all is done.
+bool exchange(const ncclComm &comm) {
     Shared *shared = comm.file.shared;
-    Member &own = comm.own();
-    bool done = true;
-    received->resize(std::max(received->size(), own.count));
-    for (size_t i = 0; i < own.count; i++) {
-        Transfer &t = own.transfers[i];
-        if (t.done) { continue; }
-        Transfer *partner = partner_of(shared, t);
-        const bool comes = partner && !shared->member[t.peer].ended;
-        *misses |= !comes || (!t.sends && !take(&t, partner, &(*received)[i]));
-        done &= t.done;
+    Process &own = comm.file.own();
+    const bool is_served = !wait_of(shared, own);
+    auto is_done = [](const Transfer &t) { return t.done; };
+    unlock_device_memory();
+    for (Transfer *t = own.transfers; t < own.transfers + own.count; t++) {
+        Transfer *partner = t->done || t->sends ? nullptr : partner_of(shared, *t);
+        if (!partner || !(is_served || t->call.is_transfer())) { continue; }
+        if (!belong_together(t->call, partner->call)) {
+            report_difference(t->call, partner->call, t->peer);
+            continue;
+        }
+        const int process = comm.group().members[t->peer].process;
+        Process &peer = shared->processes[process];
+        store(t->call, t->peer, shared->data(process) + partner->begin);
+        t->done = partner->done = true;
+        if (std::all_of(peer.transfers, peer.transfers + peer.count, is_done)) { ring(&peer); }
     }
-    return done;
+    lock_device_memory();
+    return std::all_of(own.transfers, own.transfers + own.count, is_done);
+}
+
+// Does what can be done now. Returns true if the process waits no more: all is done, or *culprit has ended.
+bool proceed(const ncclComm &comm, bool rung, uint32_t *heard, std::string *culprit) {
+    SharedGuard guard(comm.file);
+    *heard = comm.file.own().bell;
+    const bool done = exchange(comm);
+    if (!done && !rung) { *culprit = find_ended(comm.file, &comm.group()); }
+    if (!done && !rung && culprit->empty()) { find_cycle(comm.file); }
+    const bool waits = !done && culprit->empty();
+    if (!waits) { comm.file.own().count = 0; }
+    return !waits;
 }
 
 // Runs the calls. Returns false, and sets the error, if a rank has ended.
-bool meet(const std::vector<Call> &group, Received *received) {
+bool meet(const std::vector<Call> &group) {
     ncclComm *comm = group[0].comm;
+    std::string culprit;
+    uint32_t heard = 0;
+    bool rung = true;
     comm->collectives += group[0].kind != INIT && !group[0].is_transfer();
     post(group);
-    std::string problem;
-    for (bool done = false, rung = true; !done && problem.empty();) {
-        bool misses = false;
-        SharedGuard lock(comm->file);
-        const uint32_t heard = comm->own().bell;
-        if (!rung) { find_ended(*comm); }
-        done = exchange(*comm, received, &misses);
-        if (misses) { problem = comm->group->problem; }
-        if (misses && problem.empty() && !rung) { find_cycle(*comm); }
-        if (done || !problem.empty()) { comm->own().count = 0; } // the rank does not wait any more
-        lock.unlock();
-        rung = done || !problem.empty() || sleep_at(&comm->own(), heard);
-    }
-    comm->has_failed = !problem.empty();
+    while (!proceed(*comm, rung, &heard, &culprit)) { rung = sleep_at(&comm->file.own(), heard); }
+    comm->has_failed = !culprit.empty();
     if (comm->has_failed) {
-        fail(ncclRemoteError, words("rank %d in ", comm->rank) + to_text(group[0]) + ": " + problem);
+        fail(ncclRemoteError, words("rank %d in ", comm->rank) + to_text(group[0]) + ": " + culprit + " has ended");
     }
     return !comm->has_failed;
 }
 
-// Flips a bit in the middle of what another rank has sent. In a float it is a bit of the mantissa.
-void corrupt(const ncclComm &comm, Received *received) {
-    for (size_t i = 0; i < received->size(); i++) {
-        const Transfer &t = comm.own().transfers[i];
-        const size_t size = TYPES[t.call.type].bytes, bytes = (*received)[i].size();
-        if (bytes == 0 || t.own == t.peer) { continue; }
-        (*received)[i][bytes / size / 2 * size + (size > 1 ? size - 2 : 0)] ^= 16;
-        return;
-    }
+// Flips a bit in the middle of what a call has received.
+void corrupt(const Call &c) {
+    unlock_device_memory();
+    if (c.to.bytes > 0) { c.to.begin[c.to.bytes / 2] ^= 16; }
+    lock_device_memory();
 }
 
 // Runs a collective, or the sends and receives of a group.
 ncclResult_t run(const std::vector<Call> &group) {
     ncclComm *comm = group[0].comm;
-    Received received;
     check_handle(comm, name_of(group[0].kind), group[0].source);
-    const bool corrupts = inject_fault(comm->file.shared->member[comm->own().process].rank);
+    const bool corrupts = inject_fault(comm->file.own().rank);
     if (comm->has_failed) { return ncclRemoteError; }
-    check_group(group);
-    const bool ok = meet(group, &received);
-    if (corrupts) { corrupt(*comm, &received); }
-    unlock_device_memory();
-    for (size_t i = 0; i < received.size() && ok; i++) {
-        const Transfer &t = comm->own().transfers[i];
-        store(t.call, t.peer - comm->group->first, received[i]);
-    }
-    lock_device_memory();
+    check_buffers(group);
+    const bool ok = meet(group);
+    if (corrupts) { corrupt(group[0]); }
     return ok ? ncclSuccess : ncclRemoteError;
 }
 
@@ -313,48 +280,33 @@ struct Id { // the contents of an ncclUniqueId
 static_assert(sizeof(Id) <= sizeof(ncclUniqueId), "fits");
 const char ID_MAGIC[8] = "emunccl";
 
-// A test may give the ranks of one machine names of several hosts.
-std::string host_name() {
-    char name[sizeof(Member::host)] = "";
-    gethostname(name, sizeof(name) - 1);
-    return name;
-}
-
 // Returns what keeps a newcomer out beside a member, or "".
-std::string conflict(const Group &group, const ncclComm &comm, const Member &m) {
+std::string conflict(const ncclComm &comm, const Member &m) {
+    const Shared &shared = *comm.file.shared;
     if (!m.joined) { return ""; }
-    if (comm.ranks != group.ranks) { return words(", and another rank says %d ranks", group.ranks); }
+    if (comm.ranks != comm.group().ranks) { return words(", and another rank says %d ranks", comm.group().ranks); }
     if (m.rank == comm.rank) { return ", and there is such a rank already"; }
-    if (m.device != comm.device || host_name() != m.host) { return ""; }
+    // A test may give processes of one machine the names of several hosts.
+    if (m.device != comm.device || strcmp(shared.processes[m.process].host, comm.file.own().host) != 0) { return ""; }
     return words(" on device %d, which rank %d uses", m.device, m.rank);
 }
 
-// The first rank makes room for all.
 void enter(const ncclComm &comm, Source at) {
-    Shared *shared = comm.file.shared;
-    Group *group = comm.group;
+    Group &group = comm.group();
+    Process &own = comm.file.own();
     SharedGuard guard(comm.file);
-    if (group->ranks == 0) {
-        group->ranks = comm.ranks, group->first = shared->members, shared->members += comm.ranks;
-        if (shared->members > MEMBERS_MOST) { report(at, "too many communicators"); }
-    }
-    const Member *all = shared->member, *end = all + shared->members;
-    const std::string me = words("ncclCommInitRank of rank %d of %d", comm.rank, comm.ranks);
-    for (const Member *m = all + group->first; m < all + group->first + group->ranks; m++) {
-        const std::string problem = conflict(*group, comm, *m);
+    Member newcomer = {true, comm.rank, comm.device, comm.file.process, ""};
+    snprintf(newcomer.at, sizeof(newcomer.at), "%s:%d", at.file, at.line);
+    if (group.ranks == 0) { group.ranks = comm.ranks; }
+    for (const Member &m : group.members) {
+        const std::string problem = conflict(comm, m);
         if (problem.empty()) { continue; }
-        blame(comm, me + problem + words(", at %s:%d", at.file, at.line));
-        report(at, me + problem, "  " + who(*m) + " called it at " + m->at);
+        snprintf(group.ended, sizeof(group.ended), "%s", who(comm.file, newcomer).c_str());
+        report(at, words("ncclCommInitRank of rank %d of %d", comm.rank, comm.ranks) + problem,
+               "  " + who(comm.file, m) + " called it at " + m.at);
     }
-    Member &own = comm.own();
-    const Member *first = std::find_if(all, end, [](const Member &m) { return m.joined && m.pid == getpid(); });
-    own.rank = comm.rank, own.pid = getpid(), own.device = comm.device;
-    own.process = static_cast<int>(first == end ? &own - all : first->process);
-    own.group = static_cast<int>(group - shared->group);
-    snprintf(own.host, sizeof(own.host), "%s", host_name().c_str());
-    snprintf(own.at, sizeof(own.at), "%s:%d", at.file, at.line);
-    hold(comm.file, static_cast<int>(&own - all));
-    own.joined = true;
+    group.members[comm.rank] = newcomer;
+    if (own.rank < 0) { own.rank = comm.rank; }
 }
 
 } // namespace
@@ -382,9 +334,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
     Shared *shared = made.file.shared;
     if (!shared) { return fail(ncclSystemError, words("ncclGetUniqueId: no shared memory: %s", strerror(errno))); }
     SharedGuard guard(made.file);
-    if (shared->groups == GROUPS_MOST) { return fail(ncclSystemError, "ncclGetUniqueId: too many communicators"); }
+    if (shared->num_groups == GROUPS_MOST) { return fail(ncclSystemError, "ncclGetUniqueId: too many communicators"); }
     memcpy(made.magic, ID_MAGIC, sizeof(made.magic));
-    made.group = shared->groups++;
+    made.group = shared->num_groups++;
     memset(id, 0, sizeof(*id));
     memcpy(id, &made, sizeof(made));
     return ncclSuccess;
@@ -393,11 +345,11 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, const char *file, int line) {
     Id where;
     int device = 0;
-    Received nothing;
     memcpy(&where, &id, sizeof(where));
     check_thread("ncclCommInitRank", {file, line});
-    if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
-        return fail(ncclInvalidArgument, words("ncclCommInitRank: rank %d of %d", rank, ranks));
+    if (comm == nullptr || ranks < 1 || ranks > PROCESSES_MOST || rank < 0 || rank >= ranks) {
+        const char *const text = "ncclCommInitRank: rank %d of %d, and the emulator has at most %d";
+        return fail(ncclInvalidArgument, words(text, rank, ranks, PROCESSES_MOST));
     }
     if (memcmp(where.magic, ID_MAGIC, sizeof(where.magic)) != 0) {
         return fail(ncclInvalidArgument, "ncclCommInitRank: the id is not one of ncclGetUniqueId's");
@@ -415,21 +367,17 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
                                            where.file.pid, strerror(errno)));
     }
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
-    auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, found, found.shared->group + where.group});
+    auto made = std::unique_ptr<ncclComm>(new ncclComm{rank, ranks, device, found, where.group});
     const Call init = new_call({INIT, 0, 0, 0}, nullptr, nullptr, made.get(), nullptr, {file, line});
     enter(*made, {file, line});
-    if (!meet({init}, &nothing)) { return ncclRemoteError; }
+    if (!meet({init})) { return ncclRemoteError; }
     handles.push_back(*comm = made.release());
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     check_handle(comm, "ncclCommDestroy", {file, line});
-    Received nothing;
-    comm->own().left = true;
-    if (!comm->has_failed) {
-        meet({new_call({DESTROY, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}, &nothing);
-    }
+    if (!comm->has_failed) { meet({new_call({DESTROY, 0, 0, 0}, nullptr, nullptr, comm, nullptr, {file, line})}); }
     comm->was_destroyed = true;
     return ncclSuccess;
 }

@@ -17,7 +17,7 @@
 //   streams.cpp       streams, events, and the operations on them
 //   launch.cpp        checks a launch and spreads its blocks over the worker threads
 //   device.cpp        cudaGetDeviceProperties and other questions about the device
-//   cu*.cpp, nccl*.cpp  the libraries
+//   cu*.cpp, nccl.cpp  the libraries
 #ifndef EMU_RUNTIME_H
 #define EMU_RUNTIME_H
 
