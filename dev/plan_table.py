@@ -41,8 +41,7 @@ def plan(program, words, show):
     ends = [float(size) for size in re.findall(r"^stage \d+ +(\S+) GiB", out, re.M)] or [memory]
     stages = re.split("^stage", out.partition("\na step")[2], flags=re.M)
     sent = max(sum(map(int, re.findall(r" (\d+) (?:bytes )?(?:of|for|to) ", stage))) for stage in stages) / 1e9
-    run = f"{words} --attention own" if "--cp" in words else words  # of predict, which does not choose it
-    seconds = predict.Step(predict.options(run.split())).seconds if "{seconds" in show else None
+    seconds = predict.Step(words).seconds if "{seconds" in show else None
     # From 10 GiB on room is rounded up to whole ones: a machine's SIMD width moves some MiB.
     room = f"{math.ceil(memory):,}" if memory > 10 else math.ceil(10 * memory) / 10
     return show.format(memory=memory, kinds=kinds, rest=memory - sum(kinds), first=ends[0], last=ends[-1], sent=sent,

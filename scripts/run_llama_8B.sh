@@ -12,7 +12,7 @@
 #
 #                        8 x A100 80 GB  64 x A100 80 GB   8 x H100 80 GB  64 x H100 80 GB
 #   time                    906.7 hours      116.0 hours      309.4 hours       38.5 hours   predicted
-#   cost                 10,881 dollars   11,137 dollars    6,188 dollars    6,166 dollars   predicted
+#   cost                 10,881 dollars   11,136 dollars    6,188 dollars    6,164 dollars   predicted
 #   validation loss      unknown          nothing published was found on FineWeb-Edu with these tokens
 #   HellaSwag            above 48.9 %     published: GPT-2 1558M, 25 billion tokens of it (llm.c's discussion 677)
 #
