@@ -177,14 +177,17 @@ static inline bool run_apart(void (*example)(void), const Exercise *exercise) {
 
 // The program of a chapter. It prints the worked example, and for each exercise what differs, then the verdict: green
 // if the answer is right, red if not.
-static inline int run_chapter(const char *folder, void (*example)(void), const Exercise exercises[3]) {
+static inline int run_exercises(const char *folder, void (*example)(void), const Exercise *exercises, size_t n) {
     bool done = run_apart(example, NULL);
     printf("\nExercises, in dev/exercises/%s/exercises.h\n", folder);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < n; i++) {
         bool green = run_apart(NULL, &exercises[i]);
         printf("%s: %s\n", exercises[i].name, green ? "green" : "red");
     }
     return done ? 0 : 1;
 }
+
+#define run_chapter(folder, example, exercises)                                                                        \
+    run_exercises(folder, example, exercises, sizeof(exercises) / sizeof((exercises)[0]))
 
 #endif // CHAPTER_H

@@ -1,5 +1,5 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
-.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters sanitize fuzz run-fuzzers
+.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters projects sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
 ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%.c,%,$(notdir \
@@ -79,7 +79,10 @@ chapter-%:
 	$(call run_chapters,$(filter 0$*_% $*_%,$(CHAPTERS)))
 
 chapters: ## the worked examples and the exercises of the chapters in doc/; make chapter-3: of one chapter
-	$(call run_chapters,$(CHAPTERS))
+	$(call run_chapters,$(filter-out projects_%,$(CHAPTERS)))
+
+projects: ## what grades the projects of doc/projects.md
+	$(call run_chapters,$(filter projects_%,$(CHAPTERS)))
 
 # The reader's program finds writes and reads out of bounds, where the compiler has its sanitizers' libraries.
 WATCHED = -g1 -fsanitize=address,undefined -fno-sanitize-recover=all

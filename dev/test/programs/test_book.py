@@ -24,7 +24,8 @@ def run(kind, chapter):
         pytest.skip("no build/emu/book here (make build/emu/book)")
     assert all(result.returncode == 0 and result.stderr == "" for result in results), results
     halves = [result.stdout.split(f"\nExercises, in dev/exercises/{chapter}/exercises.h\n") for result in results]
-    said = [(example, dict(re.findall(r"^(\d+\.\d) .*: (red|green)$", colours, re.M))) for example, colours in halves]
+    verdict = re.compile(r"^(\d+\.\d|project \d).*: (red|green)$", re.M)
+    said = [(example, dict(verdict.findall(colours))) for example, colours in halves]
     assert said.count(said[0]) == len(said), said
     return said[0]
 
@@ -84,6 +85,17 @@ def test_basics_in_pytorch():
     losses = [(name, *loss) for name, line in re.findall(r"^(bigram|average|attention) +(step 0: .*)$", page, re.M)
               for loss in re.findall(r"step (\d+): (\S+)", line)]
     assert len(losses) == 12 and re.findall(r"(\w+) +step (\d+): (\S+)", printed) == losses, printed
+
+
+@pytest.mark.parametrize("folder", ["projects_cpu", "projects_gpu"])
+def test_projects(folder):
+    """They are red as they are and green with our answers, and doc/projects.md tells of each."""
+    text = text_of("doc/projects.md")
+    names = [f"project {number}" for number in
+             re.findall(rf"^\| (\d) \| .*`dev/exercises/{folder}/.*` \|$", text, re.M)]
+    assert names and all(f"\n## {name[-1]}. " in text for name in names)
+    assert run("chapter", folder) == ("", dict.fromkeys(names, "red"))
+    assert run("solved", folder) == ("", dict.fromkeys(names, "green"))
 
 
 def test_every_chapter():
