@@ -80,7 +80,8 @@ PLANS = [(GPT2, 1, "--offload", "all"), (UNTIED, 1, "--offload", "all", *MUON, "
 LONG_PLANS = [pytest.param(case, marks=pytest.mark.long) for case in PLANS[1:]]
 
 
-@pytest.mark.parametrize("case", PLANS[:1] + LONG_PLANS)
+@pytest.mark.parametrize("case", PLANS[:1] + LONG_PLANS,
+                         ids=lambda case: name_of((case[0], False, *case[1:])))
 def test_plan_is_what_happens(case):
     """Memory, and what passes between a GPU and its host, and between GPUs. A validation would move more."""
     model, count, *more = case
