@@ -1,15 +1,15 @@
-"""Figure of chapter 6: the two halves of a block beside the residual stream, and GELU with its slope."""
+"""Figure of chapter 6: the two sublayers of a block beside the residual stream, and GELU with its slope."""
 import math
 
 from svg import arrow, document, line, lines, path, rect, text
 
 STREAM, TOP, WIDTH, GAP = 190, 84, 58, 6
-HALVES = (("ln1 C", "qkv 3C", "attention C", "attproj C"), ("ln2 C", "fc 4C", "gelu 4C", "fcproj C"))
+SUBLAYERS = (("ln1 C", "qkv 3C", "attention C", "attproj C"), ("ln2 C", "fc 4C", "gelu 4C", "fcproj C"))
 X0, Y0, SCALE = 752, 150, 26  # the curves: where zero lies, and pixels for 1
 
 
-def half(x, names, weights):
-    """One half: up from the stream, through four boxes, down to the sum."""
+def sublayer(x, names, weights):
+    """A sublayer: up from the stream, through four boxes, down to the sum."""
     end = x + 20 + 4 * (WIDTH + GAP) + 14
     parts = [line(x, STREAM, x, TOP + 22), arrow(x, TOP + 22, x + 18, TOP + 22)]
     for i, name in enumerate(names):
@@ -34,11 +34,11 @@ def slope(x):
 
 
 def picture():
-    parts = [text(24, 32, "A block", "title"), *half(44, HALVES[0], "weights: 3 C C and C C"),
-             *half(352, HALVES[1], "weights: 4 C C and 4 C C"),
+    parts = [text(24, 32, "A block", "title"), *sublayer(44, SUBLAYERS[0], "weights: 3 C C and C C"),
+             *sublayer(352, SUBLAYERS[1], "weights: 4 C C and 4 C C"),
              f'<rect class="a" x="24" y="{STREAM - 3}" width="640" height="6"/>',
-             *lines(24, STREAM + 28, "The residual stream, C numbers for a token: each half reads it and adds to it.",
-                    "Backward: the gradient of the stream passes each half unchanged, and the half adds its own.")]
+             *lines(24, STREAM + 28, "The residual stream, C numbers a token: each sublayer reads it and adds to it.",
+                    "Backward: the gradient of the stream passes each sublayer unchanged, and each adds its own.")]
     parts += [text(X0 - 68, 32, "GELU", "title"), line(X0, Y0 + 18, X0, Y0 - 94),
               line(X0 - 78, Y0, X0 + 78, Y0), curve(gelu), curve(slope, ' stroke-dasharray="4 3"'),
               text(X0 + 40, Y0 - 72, "gelu", "small end"), text(X0 + 78, Y0 - 34, "gelu'", "small end"),

@@ -61,7 +61,7 @@ static double loss(void) {
     return sum / N;
 }
 
-// The three parts of the backward: of the head, and of the two halves of the block. They add to the gradients g.
+// The three parts of the backward: of the head, and of the two sublayers of the block. They add to the gradients g.
 static void backward_head(Tensors p, Tensors g) {
     memset(grads, 0, sizeof(grads)), memset(d.residual, 0, sizeof(d.residual));
     cpu_matmul_backward(d.lnf, g.wte, NULL, a.logits, a.lnf, p.wte, N, C, V);

@@ -1,7 +1,7 @@
 // Chapter 6, the block: the worked example of doc/06_block.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
 
-// The second half of a block, without biases: out = mid + gelu(ln2(mid) fcw^T) fcprojw^T. H: hidden channels, 4C in
+// The MLP sublayer of a block, without biases: out = mid + gelu(ln2(mid) fcw^T) fcprojw^T. H: hidden channels, 4C in
 // GPT-2. The first two lines are left by the forward. A backward adds to the third line. The last line is for it to
 // use.
 typedef struct {
@@ -26,8 +26,8 @@ static void print_gelu(void) {
     print_row("x", x, 5), print_row("gelu(x)", out, 5), print_row("gelu'(x)", slope, 5);
 }
 
-// A token of 4 channels through the second half of a block with 2 hidden channels, and back.
-static void print_half(void) {
+// A token of 4 channels through the MLP sublayer of a block with 2 hidden channels, and back.
+static void print_mlp(void) {
     enum { C = 4, H = 2 };
     const float mid[C] = {1, 1, 3, 3}, ones[C] = {1, 1, 1, 1}, zeros[C] = {0};
     const float fcw[H * C] = {1, 0, 0, 0, 0, 0, 1, 0}, fcprojw[C * H] = {1, 0, 0, 1, 1, 1, 0, 0};
@@ -120,12 +120,12 @@ static void check_parameters(Test *t) {
 enum { ROWS = 5, CHANNELS = 6, HIDDEN = 24 };
 
 static Mlp mlp;
-static const float *half_dout;
+static const float *mlp_dout;
 
-// The loss of a row: the half's outputs in double precision, each with a weight of its own.
-static double half_loss(const double *mid) {
+// The loss of a row: the sublayer's outputs in double precision, each with a weight of its own.
+static double mlp_loss(const double *mid) {
     double mean = 0.0, variance = 0.0, loss = 0.0;
-    for (int c = 0; c < CHANNELS; c++) { mean += mid[c] / CHANNELS, loss += mid[c] * (double)half_dout[c]; }
+    for (int c = 0; c < CHANNELS; c++) { mean += mid[c] / CHANNELS, loss += mid[c] * (double)mlp_dout[c]; }
     for (int c = 0; c < CHANNELS; c++) { variance += (mid[c] - mean) * (mid[c] - mean) / CHANNELS; }
     for (int h = 0; h < HIDDEN; h++) {
         double x = 0.0;
@@ -134,7 +134,7 @@ static double half_loss(const double *mid) {
             x += normal * (double)mlp.ln2w[c] * (double)mlp.fcw[h * CHANNELS + c];
         }
         x = 0.5 * x * (1.0 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
-        for (int c = 0; c < CHANNELS; c++) { loss += x * (double)mlp.fcprojw[c * HIDDEN + h] * (double)half_dout[c]; }
+        for (int c = 0; c < CHANNELS; c++) { loss += x * (double)mlp.fcprojw[c * HIDDEN + h] * (double)mlp_dout[c]; }
     }
     return loss;
 }
@@ -159,8 +159,8 @@ static void check_mlp_backward(Test *t) {
     for (int row = 0; row < N; row++) {
         double numbers[C];
         as_doubles(numbers, mid + row * C, C);
-        half_dout = dresidual + row * C;
-        slopes_of(want + row * C, numbers, C, 1e-4, half_loss);
+        mlp_dout = dresidual + row * C;
+        slopes_of(want + row * C, numbers, C, 1e-4, mlp_loss);
     }
     for (int i = 0; i < C * H; i++) {
         float sum = 0.0f;
@@ -176,12 +176,12 @@ static void check_mlp_backward(Test *t) {
 
 static void example(void) {
     print_gelu();
-    print_half();
+    print_mlp();
     print_counts();
 }
 
 static const Exercise exercises[] = {{"6.1 the backward of the exact GELU", check_exact_gelu_backward},
                                      {"6.2 the parameters of a GPT-2", check_parameters},
-                                     {"6.3 the backward of the second half of a block", check_mlp_backward}};
+                                     {"6.3 the backward of the MLP sublayer of a block", check_mlp_backward}};
 
 int main(void) { return run_chapter("06_block", example, exercises); }
