@@ -40,5 +40,6 @@ def head(x, title, words, digits):
 def picture():
     parts = [part for i, (title, words, digits) in enumerate(HEADS)
              for part in head(34 + STEP * i, title, words, digits)]
-    parts += lines(34, TOP + CELL * len(TEXT) + 28, "A row is a query, a column a key. The stronger the colour, the larger is p.")
+    parts += lines(34, TOP + CELL * len(TEXT) + 28,
+                   "A row is a query, a column a key. The stronger the colour, the larger is p.")
     return document("What three heads look at", 34 + STEP * 3, TOP + CELL * len(TEXT) + 46, parts)
