@@ -141,7 +141,7 @@ static inline void print_errors(FILE *errors) {
         bool print = false;
         in_report = in_report || strncmp(line, "=====", 5) == 0 || strstr(line, shown[0]) != NULL;
         FOR_EACH(i, shown) { print = print || strstr(line, shown[i]) != NULL; }
-        if (print || !in_report) { printf("  %s", line + strspn(line, " =0123456789")); }
+        if (print || !in_report) { printf("  %s", line + strspn(line, line[0] == '=' ? "=0123456789" : " ")); }
     }
 }
 
