@@ -15,7 +15,7 @@ from formats import pair_tokenizer
 from tools import ROOT, free_port, new_folder, path, text_of, write
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md",
-             "doc/muon.md",
+             "doc/muon.md", "doc/glossary.md",
              *(f"doc/{os.path.basename(path)}" for path in sorted(glob.glob(os.path.join(ROOT, "doc", "[0-9]*.md"))))]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name))
             for name in ("train_gpt2", "train_llama3", "tokenize")}
