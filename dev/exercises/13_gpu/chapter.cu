@@ -1,20 +1,11 @@
-// Chapter 13, GPU kernels: the worked example of doc/13_gpu.md, and the checks of its exercises. Runs in the
-// emulator, whose meter counts what the kernels do.
-#include "dev/exercises/chapter.h"
-#include "dev/test/layers/gpu_test.h"
+// Chapter 13, the GPU: the worked example of doc/13_gpu.md, and the checks of its exercises.
+#include <algorithm>
+
+#include "dev/exercises/metered.h"
 
 enum { BINS = 64 }; // of exercise 13.3
 
 #include ANSWERS
-
-// Runs kernels, and returns what the meter has counted.
-template <class Run> static emu::Meter metered(Run run) {
-    emu::meter_start();
-    run();
-    cuda_check(cudaDeviceSynchronize());
-    emu::meter_stop();
-    return emu::meter_of(NULL);
-}
 
 // ---- The worked example: one warp, one instruction ----
 
@@ -93,64 +84,75 @@ static void example(void) {
     print_atomics("all lanes to one number", metered([&] { add_numbers<<<1, 32>>>(counts.data, 1); }));
 }
 
-// ---- The checks: the right result, and the meter's counts ----
+// ---- The checks ----
 
-// Rows of 168 numbers: 5 requests of 32 lanes and one of 8. They begin at sectors.
-static void check_sum_rows(Test *t) {
-    const int N = 20, C = 168;
-    std::vector<float> x = random_values(N * C, 1.0f, 1), want((size_t)N);
-    DeviceArray<float> inp(x), sums(N);
-    for (int i = 0; i < N * C; i++) { want[(size_t)(i / C)] += x[(size_t)i]; }
-    emu::Meter m = metered([&] { sum_rows<<<N, 32>>>(sums.data, inp.data, C); });
-    check_values(t, "sums", sums.get(), want, sum_tolerance(C) * largest(want), 0.0);
-    CHECK(t, 32 * m.loads.sectors == (uint64_t)(N * C) * sizeof(float), "the loads move %d bytes, x has %d",
-          32 * (int)m.loads.sectors, N * C * (int)sizeof(float));
-}
-
-static __global__ void transpose_tile(float *out, const float *in) {
-    __shared__ float tile[1024];
-    tile[place_in_tile(threadIdx.y, threadIdx.x)] = in[threadIdx.y * 32 + threadIdx.x];
-    __syncthreads();
-    out[threadIdx.y * 32 + threadIdx.x] = tile[place_in_tile(threadIdx.x, threadIdx.y)];
-}
-
-static void check_place_in_tile(Test *t) {
-    std::vector<float> x = random_values(1024, 1.0f, 2), want(1024);
-    std::vector<int> taken(1024);
-    DeviceArray<float> in(x), out(1024);
-    for (int i = 0; i < 1024; i++) {
-        int place = place_in_tile(i / 32, i % 32);
-        if (!CHECK(t, place >= 0 && place < 1024 && taken[(size_t)place]++ == 0,
-                   "row %d, column %d: place %d does not exist or is taken", i / 32, i % 32, place)) {
-            return;
-        }
-        want[(size_t)i] = x[(size_t)(i % 32 * 32 + i / 32)];
+static void check_resident_warps(Test *t) {
+    static const struct {
+        int threads, registers, shared_bytes, warps;
+        const char *limit;
+    } cases[] = {{256, 32, 0, 64, "64 warps"},
+                 {256, 128, 72 << 10, 16, "registers: 2 blocks"},
+                 {128, 168, 0, 12, "registers: 3 warps a quarter"},
+                 {128, 33, 0, 48, "registers: 1,280 a warp, not 1,056"},
+                 {96, 40, 0, 48, "registers: 12 warps a quarter, so 16 blocks"},
+                 {32, 16, 0, 32, "32 blocks"},
+                 {100, 32, 0, 64, "100 threads are 4 warps"},
+                 {1024, 72, 0, 0, "registers: not one block"},
+                 {64, 32, 8 << 10, 50, "shared memory: 25 blocks of 9 KiB"},
+                 {128, 32, 57 << 10, 12, "shared memory: 3 blocks of 58 KiB"}};
+    for (const auto &c : cases) {
+        int got = resident_warps(c.threads, c.registers, c.shared_bytes);
+        CHECK(t, got == c.warps, "%d threads of %d registers, %d bytes of shared memory: got %d, want %d (%s)",
+              c.threads, c.registers, c.shared_bytes, got, c.warps, c.limit);
     }
-    emu::Meter m = metered([&] { transpose_tile<<<1, dim3(32, 32)>>>(out.data, in.data); });
-    check_equal(t, "transposed", out.get(), want);
-    CHECK(t, m.shared_stores.wavefronts == m.shared_stores.requests, "a row needs %.1f wavefronts, expected 1",
-          (double)m.shared_stores.wavefronts / (double)m.shared_stores.requests);
-    CHECK(t, m.shared_loads.wavefronts == m.shared_loads.requests, "a column needs %.1f wavefronts, expected 1",
-          (double)m.shared_loads.wavefronts / (double)m.shared_loads.requests);
 }
 
-// The last block has fewer tokens. The counts are not zero at first.
+// Neither size is a multiple of 32, but all rows begin at sectors.
+static void check_transpose(Test *t) {
+    const int N = 72, C = 104;
+    std::vector<float> x = random_values(N * C, 1.0f, 2), want((size_t)(N * C));
+    DeviceArray<float> in(x), out(N * C);
+    out.poison();
+    for (int i = 0; i < N * C; i++) { want[(size_t)(i % C * N + i / C)] = x[(size_t)i]; }
+    emu::Meter m = metered([&] { transpose<<<dim3(4, 3), dim3(32, 8)>>>(out.data, in.data, N, C); });
+    check_equal(t, "transposed", out.get(), want);
+    int bytes = N * C * (int)sizeof(float);
+    CHECK(t, bytes_of(m.loads) == bytes, "loads move %d bytes, the matrix has %d: do lanes load neighbours?",
+          bytes_of(m.loads), bytes);
+    CHECK(t, bytes_of(m.stores) == bytes, "stores move %d bytes, the matrix has %d: do lanes store neighbours?",
+          bytes_of(m.stores), bytes);
+    int conflicts = (int)(m.shared_loads.conflicts + m.shared_stores.conflicts);
+    CHECK(t, conflicts == 0, "%d conflicts in shared memory, want 0: in which banks is a column of the tile?",
+          conflicts);
+}
+
+// Nine of ten tokens are equal. The last block has fewer tokens. The counts are not zero at first.
 static void check_histogram(Test *t) {
     const int n = 1900, threads = 256, blocks = 8;
     std::vector<int32_t> ids = random_ids(n, BINS, 3), want(BINS, 5);
+    for (int i = 0; i < n; i++) { ids[(size_t)i] = i % 10 == 0 ? ids[(size_t)i] : 7; }
     DeviceArray<int32_t> tokens(ids), counts(want);
     for (int id : ids) { want[(size_t)id]++; }
+    int different = 0; // tokens of a warp, summed over the warps
+    for (int i = 0; i < n; i++) {
+        int first = i - i % WARP_SIZE;
+        different += std::find(ids.begin() + first, ids.begin() + i, ids[(size_t)i]) == ids.begin() + i;
+    }
     emu::Meter m = metered([&] { histogram<<<blocks, threads>>>(counts.data, tokens.data, n); });
     std::vector<int32_t> got = counts.raw();
     for (size_t v = 0; v < BINS; v++) {
-        CHECK(t, got[v] == want[v], "token %d: counted %d, expected %d", (int)v, (int)got[v], (int)want[v]);
+        CHECK(t, got[v] == want[v], "token %d: counted %d, want %d", (int)v, (int)got[v], (int)want[v]);
     }
-    CHECK(t, m.atomics.lanes <= (uint64_t)(blocks * BINS), "%d atomics on device memory, expected at most %d",
+    CHECK(t, m.atomics.lanes <= (uint64_t)(blocks * BINS),
+          "%d atomics on device memory, want at most %d: does a block count in shared memory first?",
           (int)m.atomics.lanes, blocks * BINS);
+    CHECK(t, m.shared_atomics.lanes <= (uint64_t)different,
+          "%d atomics on shared memory, want at most %d: do lanes of a warp with one token add once?",
+          (int)m.shared_atomics.lanes, different);
 }
 
-static const Exercise exercises[] = {{"13.1 the sums of rows", check_sum_rows},
-                                     {"13.2 a tile without conflicts", check_place_in_tile},
-                                     {"13.3 a histogram", check_histogram}};
+static const Exercise exercises[] = {{"13.1 the warps of a multiprocessor", check_resident_warps},
+                                     {"13.2 a transposition", check_transpose},
+                                     {"13.3 a histogram of few tokens", check_histogram}};
 
 int main(void) { return run_chapter("13_gpu", example, exercises); }

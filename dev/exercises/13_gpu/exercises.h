@@ -1,26 +1,31 @@
-// Exercises of chapter 13, GPU kernels. Every answer below computes the right numbers, and the meter says that it is
-// slow. Make it fast; `make chapter-13` says which are.
+// Exercises of chapter 13, the GPU. Answer 13.1 is wrong. The kernels of 13.2 and 13.3 compute the right numbers, and
+// the meter says that they are slow. `make chapter-13` says which are right and fast.
 
-// 13.1 sums[n] = the sum of row n of x (N, C). A block is one warp and has one row: blockIdx.x is n, threadIdx.x the
-// lane. C is a multiple of 8, not always of 32. Here lane 0 works alone, and each of its loads moves a sector of 32
-// bytes for
-// 4. Let all lanes load neighbours, so that no byte is moved twice. warp_sum(v) of llmc/cuda/cuda_utils.cuh returns the
-// sum of v over the lanes; all 32 must call it.
-static __global__ void sum_rows(float *sums, const float *x, int C) {
-    float sum = 0.0f;
-    for (int c = 0; c < C && threadIdx.x == 0; c++) { sum += x[blockIdx.x * C + c]; }
-    if (threadIdx.x == 0) { sums[blockIdx.x] = sum; }
+// 13.1 How many warps does a multiprocessor of an H100 hold at once? A block has `threads` threads of `registers`
+// registers, and `shared_bytes` bytes of shared memory. Only whole blocks run. The limits are 64 warps, 32 blocks,
+// 65,536 registers, and 228 KiB of shared memory. Registers lie in four quarters of 16,384. A warp lies in one quarter,
+// and takes 32 * registers, rounded up to a multiple of 256. A block takes 1 KiB of shared memory besides its own.
+// Return 0 if not one block fits.
+static int resident_warps(int threads, int registers, int shared_bytes) {
+    (void)registers, (void)shared_bytes;
+    return 64 / (threads / 32) * (threads / 32);
 }
 
-// 13.2 A tile of 32 x 32 numbers in shared memory. A warp stores a row of it, and later loads a column. Number i of
-// shared memory lies in bank i % 32. With the places below a row lies in 32 banks, and a column in one: a load of a
-// column needs 32 wavefronts. Rows of 33 numbers would help, but there are only 1,024 places. Return another place for
-// each element, from 0 to 1023, so that rows and columns both lie in 32 banks.
-static __host__ __device__ int place_in_tile(int row, int column) { return row * 32 + column; }
+// 13.2 out (C,N) = the transpose of in (N,C). The grid has a block for each 32 x 32 numbers of `in`: blockIdx.x counts
+// columns, blockIdx.y rows. A block has 32 x 8 threads. N and C are multiples of 8, not of 32. Here the stores of a
+// warp lie N numbers apart. Move each byte once, without a bank conflict.
+static __global__ void transpose(float *out, const float *in, int N, int C) {
+    int column = blockIdx.x * 32 + threadIdx.x;
+    for (int y = threadIdx.y; y < 32; y += 8) {
+        int row = blockIdx.y * 32 + y;
+        if (row < N && column < C) { out[column * N + row] = in[row * C + column]; }
+    }
+}
 
-// 13.3 counts[v] += how often v occurs among tokens (n), for v < BINS. Each thread has one token. Lanes with equal
-// tokens wait for one address of device memory, one after another. Count in shared memory first, with atomicAdd too.
-// Then add the block's counts to device memory: at most BINS atomics for each block.
+// 13.3 counts[v] += how often v occurs among tokens (n), for v < BINS. Each thread has one token, and nine of ten
+// tokens are equal. Lanes that add to one address wait for each other, in shared memory, too. Use at most BINS atomics
+// on device memory for each block. In shared memory, let each warp add once for each different token that it has.
+// __match_any_sync(FULL_WARP, x) returns the lanes whose x is this lane's, a bit each. All 32 lanes must call it.
 static __global__ void histogram(int *counts, const int *tokens, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { atomicAdd(&counts[tokens[i]], 1); }
