@@ -34,7 +34,6 @@ def picture():
                    ("mma: 16 x 8 values and 16", "channels at once, all from", "registers: 128 sums a",
                     "thread.")),
              arrow(372, 210, 416, 210), arrow(632, 210, 668, 210),
-             *lines(20, 356, "Orange: what is computed. Blue and green: the strips of inp and weight that it reads, channel by "
-                    "channel.",
+             *lines(20, 356, "Orange: what is computed. Blue and green: the strips of inp and weight that it reads.",
                     "A block reads (128 + 128) / 128^2 = 1/64 of a number for a product from the L2 cache.")]
     return document("The tiles of a multiply", 920, 390, parts)

@@ -35,7 +35,7 @@ def test_every_ladder_is_listed():
     assert sorted(listed) == NAMES
 
 
-@pytest.mark.parametrize("chapter", ("13_gpu", "14_matmul_gpu"))
+@pytest.mark.parametrize("chapter", ("13_gpu", "14_matmul_gpu", "15_flash_attention"))
 def test_chapter(chapter):
     """The rows that a chapter shows are rows of the page, with some columns left out."""
     rows = [row for rows in tables(text_of("dev/cuda/README.md")).values() for row in rows]
