@@ -384,7 +384,9 @@ int main(int argc, char **argv) {
     ladder.version("tensor cores, p in shared", [&] { forward5(*p); });
     ladder.version("p in registers", [&] { forward6<1>(*p); });
     ladder.version("next tile in background", [&] { forward6<2>(*p); });
-    ladder.version("llmc, on tensor cores", [&] { forward_llmc(*p); });
 #endif
+    if (attention_uses_tensor_cores(HS)) {
+        ladder.version("llmc, on tensor cores", [&] { forward_llmc(*p); });
+    }
     return ladder.end();
 }
