@@ -321,18 +321,14 @@ template <int M, int N> __device__ __forceinline__ void store_pairs(floatX *out,
 //
 // Version 13. The sums pass through shared memory (mma_store_rows of llmc/layers/attention_mma.cuh). Then a lane stores
 // 16 bytes and 8 lanes store a row, so that each byte moves once.
-template <class Layout, int M, int N, bool THROUGH_SHARED> struct MmaForward {
-    static constexpr int columns = TILE / (8 * N); // warps side by side
-    static constexpr int threads = TILE / (16 * M) * columns * WARP_SIZE;
-};
+template <int M, int N> constexpr int MMA_THREADS = TILE / (16 * M) * (TILE / (8 * N)) * WARP_SIZE;
 
 template <class Layout, int M, int N, bool THROUGH_SHARED>
-static __global__ void __launch_bounds__(MmaForward<Layout, M, N, THROUGH_SHARED>::threads)
+static __global__ void __launch_bounds__(MMA_THREADS<M, N>)
     forward_kernel10(floatX *out, const floatX *inp, const floatX *weight, const floatX *bias, int OC, int C) {
-    typedef MmaForward<Layout, M, N, THROUGH_SHARED> Warps;
     extern __shared__ int4 matmul_shared[];
     floatX *stages = reinterpret_cast<floatX *>(matmul_shared);
-    int warp = threadIdx.x / WARP_SIZE, y = warp / Warps::columns * 16 * M, x = warp % Warps::columns * 8 * N;
+    int warp = threadIdx.x / WARP_SIZE, across = TILE / (8 * N), y = warp / across * 16 * M, x = warp % across * 8 * N;
     int64_t row = blockIdx.y * TILE, column = blockIdx.x * TILE;
     float sums[M][N][4];
     for (int n = 0; n < N; n++) {
@@ -342,7 +338,7 @@ static __global__ void __launch_bounds__(MmaForward<Layout, M, N, THROUGH_SHARED
         }
     }
     auto multiply = [&](const floatX *a, const floatX *b) { multiply_tiles_mma<Layout>(sums, a, y, b, x); };
-    for_all_tiles<Layout, Warps::threads>(stages, inp + row * C, weight + column * C, C, multiply);
+    for_all_tiles<Layout, MMA_THREADS<M, N>>(stages, inp + row * C, weight + column * C, C, multiply);
     out += (row + y) * OC + column + x;
     if constexpr (THROUGH_SHARED) {
         __syncthreads(); // no warp reads the tiles now
@@ -353,8 +349,7 @@ static __global__ void __launch_bounds__(MmaForward<Layout, M, N, THROUGH_SHARED
 }
 
 template <class Layout, int M, int N, bool THROUGH_SHARED> static void forward10(Forward &p) {
-    launch_staged<Layout>(forward_kernel10<Layout, M, N, THROUGH_SHARED>,
-                          MmaForward<Layout, M, N, THROUGH_SHARED>::threads, p);
+    launch_staged<Layout>(forward_kernel10<Layout, M, N, THROUGH_SHARED>, MMA_THREADS<M, N>, p);
 }
 
 #endif // PRECISION_FP32
