@@ -46,8 +46,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile dev/test/tests.mk
 	@echo; sed -n 's/^#   make/  make/p' Makefile
 
-# --- what is asked for: clean, help and doctor need no compiler, and most machines have no nvcc ----------------------
-GOALS      := $(filter-out clean help doctor headers,$(or $(MAKECMDGOALS),all))
+# --- what is asked for: clean, help, doctor and book need no compiler; most machines have no nvcc --------------------
+GOALS      := $(filter-out clean help doctor headers book,$(or $(MAKECMDGOALS),all))
 CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(GOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu% test-emu,$(GOALS))
 MPI_GOALS  := $(CUDA_GOALS)$(EMU_GOALS)$(filter test tests $(BUILD)/test_comm,$(GOALS))

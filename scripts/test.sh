@@ -29,8 +29,8 @@ readonly VENV=build/venv/bin/python3
 
 imports() { "$1" -c "import $2" >/dev/null 2>&1; } # PYTHON MODULES
 
-find_python() { # sets python: one that has what is needed, with matplotlib before one without
-    for modules in "$NEEDED, matplotlib" "$NEEDED"; do
+find_python() { # sets python: one that has what is needed, with what few tests need before one without
+    for modules in "$NEEDED, matplotlib, markdown_it" "$NEEDED, matplotlib" "$NEEDED"; do
         for python in $VENV python3 /usr/bin/python3; do ! imports "$python" "$modules" || return 0; done
     done
     python=""
@@ -46,6 +46,7 @@ install_missing() {
     find_python
     [ -n "$python" ] || packages+=(python3-pytest python3-pytest-xdist python3-pytest-timeout python3-numpy)
     imports "${python:-python3}" matplotlib || packages+=(python3-matplotlib)
+    imports "${python:-python3}" markdown_it || packages+=(python3-markdown-it)
     [ ${#packages[@]} = 0 ] || install_packages "to build and test" "${packages[@]}" || echo "Going on without."
     # On newer systems these are a package of their own.
     [ $all = no ] || links clang -fsanitize=address || install_packages "clang's sanitizers" libclang-rt-dev

@@ -1,5 +1,5 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
-.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters projects sanitize fuzz run-fuzzers
+.PHONY: tests fuzzers test test-emu bench-cpu ladder-cpu bench-gpu ladder ladder-gpu chapters projects book sanitize fuzz run-fuzzers
 
 # Prerequisites are read at once, so these names stand before them.
 ALL_UNITS = $(filter-out comm gpt2 layers llama3 model trainer,$(patsubst test_%.c,%,$(notdir \
@@ -83,6 +83,9 @@ chapters: ## the worked examples and the exercises of the chapters in doc/; make
 
 projects: ## what grades the projects of doc/projects.md
 	$(call run_chapters,$(filter projects_%,$(CHAPTERS)))
+
+book: ## the book as pages for a browser, in build/book: formulas, a search, figures that move
+	python3 dev/book/build.py $(BUILD)/book
 
 # The reader's program finds writes and reads out of bounds, where the compiler has its sanitizers' libraries.
 WATCHED = -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
