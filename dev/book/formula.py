@@ -15,6 +15,7 @@ SIGNS = {"*": "⋅", "-": "−", "<=": "≤", ">=": "≥", "...": "…", "-=": "
 GREEK = {"alpha": "α", "beta": "β", "delta": "δ", "epsilon": "ε", "pi": "π", "sigma": "σ", "theta": "θ"}
 BIG = {"sum": "∑", "max": "max", "mean": "mean"}
 SPACE, CALLED = '<mspace width="0.2em"/>', ("<mi>", "<msub><mi>", "<mrow><mi>")
+WIDE = '<mspace width="2.5em"/>'
 OPEN, CLOSE = '<mrow class="group"><mo>(</mo>', "<mo>)</mo></mrow>"
 SEPARATORS = {"=", "+=", "-=", "<", ">", "<=", ">=", ",", ":", ";", "%"}
 
@@ -152,9 +153,10 @@ def lines_of(block):
             raise ValueError("no equation")
         relation = RELATION.search(parts[0])
         left, right = parts[0][:relation.start()], parts[0][relation.start():]
-        more = [f'<mspace width="2.5em"/>{mathml(part)}' for part in parts[1:] if RELATION.search(part)]
-        notes = ", ".join(part for part in parts[1:] if not RELATION.search(part))
-        lines.append((mathml(left), "".join([mathml(right), *more]), html.escape(notes)))
+        note = html.escape(parts.pop()) if not RELATION.search(parts[-1]) else ""
+        more = [WIDE + (mathml(part) if RELATION.search(part) else f"<mtext>{html.escape(part)}</mtext>")
+                for part in parts[1:]]
+        lines.append((mathml(left), "".join([mathml(right), *more]), note))
     return lines
 
 

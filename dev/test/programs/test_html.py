@@ -77,6 +77,8 @@ def test_links_lead_somewhere(book):
     chapters = {f"{document[:-len('.md')]}.html" for document in os.listdir(os.path.join(ROOT, "doc"))
                 if document.endswith(".md") and document != "README.md"}
     assert not missing and chapters | {"index.html"} == set(pages), missing
+    scripts = {name for page in pages.values() for name in page.loaded if name.endswith(".js")}
+    assert scripts == {name for name in os.listdir(book) if name.endswith(".js")}, "a figure stands on no page"
     assert set(pages) <= {link.partition("#")[0] for link in pages["index.html"].links}
 
 
