@@ -1,5 +1,6 @@
 // cuDNN 9's graphs for the emulator (dev/emu/cudnn.cpp): the descriptors that attention needs, with the names and
-// numbers of the real header. A graph is checked and computed as it is written, operation by operation.
+// numbers of the real header. A graph is checked and computed as it is written, operation by operation. What the real
+// library refuses, and what the emulator lacks, is reported and ends the program.
 //
 // A process makes all calls in one thread.
 //
@@ -47,48 +48,51 @@ typedef enum {
     CUDNN_POINTWISE_BINARY_SELECT = 601
 } cudnnPointwiseMode_t;
 
-typedef enum {
-    CUDNN_ATTR_POINTWISE_MODE = 0,
-    CUDNN_ATTR_POINTWISE_MATH_PREC = 1,
-    CUDNN_ATTR_POINTWISE_AXIS = 9,
-    CUDNN_ATTR_ENGINEHEUR_MODE = 200,
-    CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH = 201,
-    CUDNN_ATTR_ENGINEHEUR_RESULTS = 202,
-    CUDNN_ATTR_ENGINECFG_ENGINE = 300,
-    CUDNN_ATTR_EXECUTION_PLAN_HANDLE = 400,
-    CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG = 401,
-    CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE = 402,
-    CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
-    CUDNN_ATTR_OPERATION_POINTWISE_XDESC = 751,
-    CUDNN_ATTR_OPERATION_POINTWISE_BDESC = 752,
-    CUDNN_ATTR_OPERATION_POINTWISE_YDESC = 753,
-    CUDNN_ATTR_OPERATION_POINTWISE_TDESC = 758,
-    CUDNN_ATTR_OPERATIONGRAPH_HANDLE = 800,
-    CUDNN_ATTR_OPERATIONGRAPH_OPS = 801,
-    CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT = 900,
-    CUDNN_ATTR_TENSOR_DATA_TYPE = 901,
-    CUDNN_ATTR_TENSOR_DIMENSIONS = 902,
-    CUDNN_ATTR_TENSOR_STRIDES = 903,
-    CUDNN_ATTR_TENSOR_UNIQUE_ID = 906,
-    CUDNN_ATTR_TENSOR_IS_VIRTUAL = 907,
-    CUDNN_ATTR_TENSOR_IS_BY_VALUE = 908,
-    CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
-    CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS = 1001,
-    CUDNN_ATTR_VARIANT_PACK_WORKSPACE = 1003,
-    CUDNN_ATTR_ENGINE_NUMERICAL_NOTE = 1303,
-    CUDNN_ATTR_MATMUL_COMP_TYPE = 1500,
-    CUDNN_ATTR_OPERATION_MATMUL_ADESC = 1520,
-    CUDNN_ATTR_OPERATION_MATMUL_BDESC = 1521,
-    CUDNN_ATTR_OPERATION_MATMUL_CDESC = 1522,
-    CUDNN_ATTR_OPERATION_MATMUL_DESC = 1523,
-    CUDNN_ATTR_REDUCTION_OPERATOR = 1600,
-    CUDNN_ATTR_REDUCTION_COMP_TYPE = 1601,
-    CUDNN_ATTR_OPERATION_REDUCTION_XDESC = 1610,
-    CUDNN_ATTR_OPERATION_REDUCTION_YDESC = 1611,
-    CUDNN_ATTR_OPERATION_REDUCTION_DESC = 1612,
-    CUDNN_ATTR_OPERATION_RESHAPE_XDESC = 2200,
-    CUDNN_ATTR_OPERATION_RESHAPE_YDESC = 2201
-} cudnnBackendAttributeName_t;
+// Each attribute: whose it is, its name and number, the type and most of its values, and what the emulator does with
+// it.
+#define EMU_CUDNN_ATTRIBUTES(ATTRIBUTE)                                                                                \
+    ATTRIBUTE(TENSOR, UNIQUE_ID, 906, INT64, 1, NEEDED)                                                                \
+    ATTRIBUTE(TENSOR, DATA_TYPE, 901, DATA_TYPE, 1, NEEDED)                                                            \
+    ATTRIBUTE(TENSOR, DIMENSIONS, 902, INT64, 4, NEEDED)                                                               \
+    ATTRIBUTE(TENSOR, STRIDES, 903, INT64, 4, NEEDED)                                                                  \
+    ATTRIBUTE(TENSOR, BYTE_ALIGNMENT, 900, INT64, 1, NEEDED)                                                           \
+    ATTRIBUTE(TENSOR, IS_VIRTUAL, 907, BOOLEAN, 1, OPTIONAL)                                                           \
+    ATTRIBUTE(TENSOR, IS_BY_VALUE, 908, BOOLEAN, 1, OPTIONAL)                                                          \
+    ATTRIBUTE(POINTWISE, MODE, 0, POINTWISE_MODE, 1, NEEDED)                                                           \
+    ATTRIBUTE(POINTWISE, MATH_PREC, 1, DATA_TYPE, 1, NEEDED)                                                           \
+    ATTRIBUTE(POINTWISE, AXIS, 9, INT64, 1, OPTIONAL)                                                                  \
+    ATTRIBUTE(MATMUL, COMP_TYPE, 1500, DATA_TYPE, 1, NEEDED)                                                           \
+    ATTRIBUTE(REDUCTION, OPERATOR, 1600, REDUCTION_OPERATOR_TYPE, 1, NEEDED)                                           \
+    ATTRIBUTE(REDUCTION, COMP_TYPE, 1601, DATA_TYPE, 1, NEEDED)                                                        \
+    ATTRIBUTE(OPERATION_POINTWISE, PW_DESCRIPTOR, 750, BACKEND_DESCRIPTOR, 1, SETTINGS)                                \
+    ATTRIBUTE(OPERATION_POINTWISE, XDESC, 751, BACKEND_DESCRIPTOR, 1, INPUT)                                           \
+    ATTRIBUTE(OPERATION_POINTWISE, BDESC, 752, BACKEND_DESCRIPTOR, 1, OPTIONAL_INPUT)                                  \
+    ATTRIBUTE(OPERATION_POINTWISE, TDESC, 758, BACKEND_DESCRIPTOR, 1, OPTIONAL_INPUT)                                  \
+    ATTRIBUTE(OPERATION_POINTWISE, YDESC, 753, BACKEND_DESCRIPTOR, 1, OUTPUT)                                          \
+    ATTRIBUTE(OPERATION_MATMUL, DESC, 1523, BACKEND_DESCRIPTOR, 1, SETTINGS)                                           \
+    ATTRIBUTE(OPERATION_MATMUL, ADESC, 1520, BACKEND_DESCRIPTOR, 1, INPUT)                                             \
+    ATTRIBUTE(OPERATION_MATMUL, BDESC, 1521, BACKEND_DESCRIPTOR, 1, INPUT)                                             \
+    ATTRIBUTE(OPERATION_MATMUL, CDESC, 1522, BACKEND_DESCRIPTOR, 1, OUTPUT)                                            \
+    ATTRIBUTE(OPERATION_REDUCTION, DESC, 1612, BACKEND_DESCRIPTOR, 1, SETTINGS)                                        \
+    ATTRIBUTE(OPERATION_REDUCTION, XDESC, 1610, BACKEND_DESCRIPTOR, 1, INPUT)                                          \
+    ATTRIBUTE(OPERATION_REDUCTION, YDESC, 1611, BACKEND_DESCRIPTOR, 1, OUTPUT)                                         \
+    ATTRIBUTE(OPERATION_RESHAPE, XDESC, 2200, BACKEND_DESCRIPTOR, 1, INPUT)                                            \
+    ATTRIBUTE(OPERATION_RESHAPE, YDESC, 2201, BACKEND_DESCRIPTOR, 1, OUTPUT)                                           \
+    ATTRIBUTE(OPERATIONGRAPH, OPS, 801, BACKEND_DESCRIPTOR, 64, NEEDED)                                                \
+    ATTRIBUTE(OPERATIONGRAPH, HANDLE, 800, HANDLE, 1, NEEDED)                                                          \
+    ATTRIBUTE(ENGINEHEUR, OPERATION_GRAPH, 201, BACKEND_DESCRIPTOR, 1, NEEDED)                                         \
+    ATTRIBUTE(ENGINEHEUR, MODE, 200, HEUR_MODE, 1, NEEDED)                                                             \
+    ATTRIBUTE(ENGINEHEUR, RESULTS, 202, BACKEND_DESCRIPTOR, 1, ANSWER)                                                 \
+    ATTRIBUTE(ENGINECFG, ENGINE, 300, BACKEND_DESCRIPTOR, 1, ANSWER)                                                   \
+    ATTRIBUTE(ENGINE, NUMERICAL_NOTE, 1303, NUMERICAL_NOTE, 1, ANSWER)                                                 \
+    ATTRIBUTE(EXECUTION_PLAN, ENGINE_CONFIG, 401, BACKEND_DESCRIPTOR, 1, NEEDED)                                       \
+    ATTRIBUTE(EXECUTION_PLAN, HANDLE, 400, HANDLE, 1, NEEDED)                                                          \
+    ATTRIBUTE(EXECUTION_PLAN, WORKSPACE_SIZE, 402, INT64, 1, ANSWER)                                                   \
+    ATTRIBUTE(VARIANT_PACK, UNIQUE_IDS, 1000, INT64, 64, NEEDED)                                                       \
+    ATTRIBUTE(VARIANT_PACK, DATA_POINTERS, 1001, VOID_PTR, 64, NEEDED)                                                 \
+    ATTRIBUTE(VARIANT_PACK, WORKSPACE, 1003, VOID_PTR, 1, NEEDED)
+#define EMU_CUDNN_NAME(of, name, number, type, most, role) CUDNN_ATTR_##of##_##name = number,
+typedef enum { EMU_CUDNN_ATTRIBUTES(EMU_CUDNN_NAME) } cudnnBackendAttributeName_t;
 
 typedef enum {
     CUDNN_TYPE_HANDLE = 0,
@@ -134,12 +138,13 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle, EMU_HERE);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle, EMU_HERE);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream, EMU_HERE);
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *descriptor);
-cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor);
-cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor, EMU_HERE);
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor, EMU_HERE);
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t count, const void *values);
+                                       cudnnBackendAttributeType_t type, int64_t count, const void *values, EMU_HERE);
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values);
+                                       cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values,
+                                       EMU_HERE);
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack,
                                   EMU_HERE);
 

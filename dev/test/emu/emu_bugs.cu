@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
+#include <cudnn.h>
 #include <assert.h>
 #include <cooperative_groups.h>
 #include <emu.h>
@@ -749,7 +750,7 @@ __global__ void misaligned_tile(const __half *in) {
 }
 BUG(misaligned_tile) { misaligned_tile<<<1, 32>>>(zeros<__half>(512) + (bug ? 8 : 16)); } // @L
 
-// ---- Managed memory, cuBLAS ----
+// ---- Managed memory, cuBLAS, cuDNN ----
 
 //! emu: unsynchronised use across streams: read of 4 bytes in managed memory, at @R
 //!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this host code
@@ -805,6 +806,16 @@ BUG(cublas_across_streams) {
     multiply(stream, C, A, B, 4);
     if (!bug) { cudaStreamSynchronize(stream); }
     cudaMemset(A, 0, 16 * sizeof(float)); // @M
+}
+
+//! emu: cudnnBackendFinalize: attribute 1500 is missing, at @Q
+BUG(cudnn_attribute_missing) {
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t product;
+    cudnnBackendCreateDescriptor(CUDNN_BACKEND_MATMUL_DESCRIPTOR, &product);
+    if (!bug) { cudnnBackendSetAttribute(product, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type); }
+    cudnnBackendFinalize(product); // @Q
+    cudnnBackendDestroyDescriptor(product);
 }
 
 // ---- Two streams ----
