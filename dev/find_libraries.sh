@@ -15,6 +15,9 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_find.XXXXXX") || exit 1
 trap 'rm -rf "$scratch"' EXIT
 empty='int main(void) { return 0; }'
 
+refuse() { echo "$*" >&2 && exit 1; }
+note() { [ -n "${QUIET:-}" ] || echo "$*" >&2; }
+
 # ---- The places ----
 # Sets places: the toolkit, what environment modules set, conda's, the system's, and pip's packages nvidia/*.
 list_places() {
@@ -79,7 +82,7 @@ find_library() { # NAME HEADER FILE HOME: sets library and include, and reasons;
     return 1
 }
 
-find_nvcc() { # sets nvcc, its release and major, and toolkit, its folder; else problem, and nvcc to nothing
+find_nvcc() { # sets nvcc, its release and major, and toolkit, its folder
     local more="${CUDA_PATH:+:$CUDA_PATH/bin}${CONDA_PREFIX:+:$CONDA_PREFIX/bin}:$system/usr/local/cuda/bin"
     nvcc=${NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/nvcc}} release=""
     nvcc=${nvcc:-$(PATH=$PATH$more:$system/opt/cuda/bin && command -v nvcc)}
@@ -87,11 +90,9 @@ find_nvcc() { # sets nvcc, its release and major, and toolkit, its folder; else 
     toolkit=$(readlink -f "$(command -v "${nvcc##* }")")                                  # it may be a link
     toolkit=${toolkit%/bin/nvcc} major=${release%%.*}
     [ "${major:-0}" -lt 12 ] || return 0
-    problem="No nvcc of CUDA 12 or later that runs (${nvcc:-none here}, release ${release:-unknown}): install the CUDA \
+    refuse "No nvcc of CUDA 12 or later that runs (${nvcc:-none here}, release ${release:-unknown}): install the CUDA \
 toolkit (https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder. Without it, \
 \`make train_gpt2emu\` builds the same source for the CPU"
-    nvcc=""
-    return 1
 }
 
 # ---- Words for make ----
@@ -101,9 +102,6 @@ words() { # NAME WORD...
     [ $# -eq 0 ] || printf "$name+=%s\n" "$@"
 }
 
-refuse() { echo "$*" >&2 && exit 1; }
-note() { [ -n "${QUIET:-}" ] || echo "$*" >&2; }
-
 take() { # what was found goes into the program
     case ${include%/*} in # the compiler finds these: -isystem would change the order of the system's folders
         "" | /usr/include | "/usr/include/$machine-linux-gnu" | "$toolkit/include") ;;
@@ -112,8 +110,8 @@ take() { # what was found goes into the program
     words CUDA_LIBS "-L${library%/*}" -Xlinker -rpath -Xlinker "${library%/*}" "-l:${library##*/}"
 }
 
-# optional NAME VARIABLE HEADER FILE WITHOUT: takes a library, unless the user skips it. Refuses to go without what was
-# asked for.
+# optional NAME VARIABLE HEADER FILE WITHOUT SOURCE: takes a library, unless the user skips it. Refuses to go without
+# what was asked for.
 optional() {
     local home wish
     eval "home=\${$2_HOME:-} wish=\${$2:-}"
@@ -125,9 +123,9 @@ optional() {
         take
     elif [ -n "$home$wish" ]; then
         refuse "No $1 ${home:+in $2_HOME=$home }that $cxx builds with$reasons: expected include/$3 and $4 in lib or \
-lib64; \`make doctor\` says how to get it. $2=0 leaves it out"
+lib64 ($6). $2=0 leaves it out"
     else
-        note "No $1 here$reasons: $5; \`make doctor\` says how to get it. $2=0 silences this"
+        note "No $1 here$reasons: $5. It is at $6; $2_HOME=/folder says where. $2=0 silences this"
     fi
 }
 
@@ -157,12 +155,12 @@ for$(printf ' sm_%s' $archs). GPU_ARCH=90 builds for sm_90 only, in less time"
 }
 
 print_cuda() {
-    find_nvcc || refuse "$problem"
+    find_nvcc
     list_places
     printf '%s\n' "CUDA_RELEASE=$release" "NVCC=$nvcc"
-    optional NCCL NCCL nccl.h libnccl.so.2 "building for one GPU"
+    optional NCCL NCCL nccl.h libnccl.so.2 "building for one GPU" https://developer.nvidia.com/nccl
     if [ "${PRECISION:-}" != FP32 ]; then # cuDNN has no attention in fp32
-        optional cuDNN CUDNN cudnn.h libcudnn.so.9 "attention by our own kernels"
+        optional cuDNN CUDNN cudnn.h libcudnn.so.9 "attention by our own kernels" https://developer.nvidia.com/cudnn
         [ -z "$library" ] || take_nvrtc
     fi
     find_library cuBLASLt cublasLt.h "libcublasLt.so.$major" "" || refuse "No cuBLASLt that fits CUDA \

@@ -717,7 +717,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("dev/run_logs.py", "last(self.loss) + 1", "last(self.loss)", CPU, "test_compare.py -k lengths"),
     ("dev/run_logs.py", "forget_from(step + 1, run.val", "forget_from(step, run.val", CPU, "test_plot.py -k twice"),
     ("dev/run_logs.py", "run.start, run.end = event, {}", "run.start = event", CPU, "test_compare.py -k weights"),
-    ("dev/doctor.sh", "', [1-7]", "', [2-6]", CPU, "test_find_libraries.py -k what_runs"),
+    ("dev/doctor.sh", "sub(/.*-L/", "sub(/-L/", CPU, "test_find_libraries.py -k doctor"),
     ("llmc/run/log.h", "s:%lld trl:%.4f lr:%.6f", "s:%lld trl:%.4f lr:%.5f", UNIT, "logger"),
     ("llmc/run/run_state.h", "all ? train_options_takes(i, trainer_facts.on_gpu)", "all ? true", CPU,
      "test_run_folder.py -k describes"),
