@@ -19,3 +19,10 @@ def only_emulated():
     """Skips a file whose tests choose what the GPU is like."""
     if not EMULATED:
         pytest.skip(f"{PROGRAM} is not emulated", allow_module_level=True)
+
+
+def needs(*programs):
+    """Skips a test of the programs here, whatever TRAIN_GPT2CU names."""
+    for program in programs:
+        if not os.path.exists(f"./{program}"):
+            pytest.skip(f"{program} is not built")

@@ -12,7 +12,7 @@ import cli
 import evalfiles
 import ranks
 from cli import planned_bytes, weights_hash
-from gpu_program import only_emulated, ran, refused
+from gpu_program import needs, only_emulated, ran, refused
 from run_folder import record_of
 from tools import ROOT
 
@@ -33,8 +33,9 @@ def gib(bytes_):
 
 
 @pytest.mark.long
-def test_documents_have_these_tables():
-    """All results in them are as computed anew."""
+def test_documents_on_gpt2_and_llama():
+    """All results in their tables are as computed anew."""
+    needs("train_gpt2", "train_llama3", "train_gpt2emu", "train_llama3emu")
     tables = 0
     for document in plan_table.DOCUMENTS:
         text = document.read_text("utf-8")
@@ -55,9 +56,13 @@ def test_what_a_step_takes():
         assert sent in out, (stage, sent, out)
         cli.check_memory_sum(out)
     assert "sent by each" not in plan("-e", "d12", "-b", 4, "-z", 3) and "FLOPs" not in plan("-e", "d12", "-x", 0)
-    llama = plan_table.predict.plan("-e smollm2:135M -b 4 -t 2048")
+
+
+def test_what_a_step_of_llama_takes():
+    needs("train_llama3emu")
     weights, scores = 30 * (576 * 960 + 576 * 576 + 3 * 576 * 1536) + 49152 * 576, 30 * 576 * 2048
-    assert f"\na step      {6 * (weights + scores) * 4 * 2048:.4g} FLOPs on each GPU\n" in llama, llama
+    out = plan_table.predict.plan("-e smollm2:135M -b 4 -t 2048")
+    assert f"\na step      {6 * (weights + scores) * 4 * 2048:.4g} FLOPs on each GPU\n" in out, out
 
 
 def test_fits_to_the_byte():

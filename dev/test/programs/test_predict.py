@@ -4,7 +4,7 @@ import os
 import re
 import sys
 
-from gpu_program import only_emulated
+from gpu_program import needs, only_emulated
 from tools import ROOT, text_of
 
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
@@ -16,6 +16,7 @@ only_emulated()
 def test_bytes_of_the_meter():
     """test_docs.py compares the table in doc/kernels.md with what the meter prints. In so small a step, a LayerNorm's
     weights and the sums that a block of threads leaves are some percent of the bytes."""
+    needs("train_gpt2emu")
     page = text_of("doc/kernels.md")
     sizes = ("layers", "heads", "channels", "context")
     shape = [int(re.search(rf"EMU_METER=1 .*--{name} (\d+)", page)[1]) for name in sizes]
@@ -34,7 +35,9 @@ def test_bytes_of_the_meter():
     assert abs(1e6 * float(multiplies[-1]) / flops - 1) < 0.05, (flops, multiplies)
 
 
-def test_documents_have_these_figures():
+def test_documents_on_gpt2_and_llama():
+    """They have all predicted figures."""
+    needs("train_gpt2emu", "train_llama3emu")
     figures = list(predict.figures())
     for document, text in figures:
         assert text in text_of(document), f"{document} lacks \"{text}\": dev/bench/predict.py --figures"
@@ -46,5 +49,6 @@ def test_documents_have_these_figures():
 
 def test_between_machines():
     """A network makes GPUs without NVLink no faster, and not much slower."""
+    needs("train_gpt2emu")
     waits = [predict.Step(f"-e d12 -d 4194304 -b 64 -np {ranks} -z 1 --gpu 4090").waits() for ranks in (8, 64)]
     assert waits[0] < waits[1] < 1.2 * waits[0], waits
