@@ -77,8 +77,8 @@ class Step:
 
     def __init__(self, words, shape=None):
         run = self.run = options(words.split())
-        planned = plan(f"-e {run.init} -b {run.batch_size} -t {run.seq_len} -d {run.total_batch} -r {run.recompute} "
-                       + re.sub(r"--gpu[ =]\S+", "", words))
+        defaults = f"-b {run.batch_size} -t {run.seq_len} -d {run.total_batch} -r {run.recompute} -z {run.zero_stage}"
+        planned = plan(f"-e {run.init} {defaults} {re.sub('--gpu[ =][^ ]+', '', words)}")
         flops, travels = re.search(r"^a step +(\S+)(.*)", planned, re.M | re.S).groups()
         self.flops, self.planned = float(flops), travels.split("\nstage")[-1]
         self.gpu, self.kernels, shape = gpus()[run.gpu], {}, shape or models()[run.init]
@@ -276,11 +276,12 @@ def options(words):
             ("--init -e", "d12", models()), ("--gpu", "h100", gpus()), ("--recompute -r", 0, (0, 3)),
             ("--batch-size -b", 64, None), ("--seq-len -t", 1024, None), ("--total-batch -d", 0, None),
             ("--num-processes -np", 1, None), ("--zero-stage -z", 0, None), ("--tp", 1, None), ("--cp", 1, None),
-            ("--pp", 1, None), ("--pp-chunks", 1, None), ("--pp-schedule", "", None), ("--attention", "cudnn", None),
+            ("--pp", 1, None), ("--pp-chunks", 2, None), ("--pp-schedule", "", None), ("--attention", "cudnn", None),
             ("--moments", "", None), ("--offload", "", None), ("--fp8", False, None), ("--figures", False, None)):
         kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": choices}
         parser.add_argument(*names.split(), default=default, **kind)
     run = parser.parse_args(words)
+    run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
     if run.fp8 > gpus()[run.gpu].fp8_flops:
         parser.error(f"--fp8: {run.gpu} has no 8 bits")
     ranks = run.num_processes // max(1, run.tp * run.cp * run.pp)
