@@ -12,7 +12,7 @@
 #   on the GPU                            20.25 GiB         20.25 GiB   planned (PLAN=1)
 #   on the host, pinned                   90.75 GiB         90.75 GiB   planned
 #   a step of a GeForce RTX 4090             72.8 s            70.9 s   predicted (dev/bench/predict.py)
-#   tokens a second                           1,801             1,850   predicted
+#   tokens a second                           1,801             1,849   predicted
 #   the same with --fp8                       2,645             2,752   predicted
 #   a checkpoint                             113 GB            113 GB
 #

@@ -8,7 +8,7 @@
 # for 64 sequences at once on each GPU; validation and saving come on top.
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                    121.6 hours       15.2 hours       42.0 hours        5.3 hours   predicted
+#   time                    121.7 hours       15.2 hours       42.0 hours        5.3 hours   predicted
 #   cost                    182 dollars      183 dollars      105 dollars      105 dollars   predicted
 #   validation loss      unknown          nothing published was found for these settings, which are llm.c's
 #   HellaSwag            unknown

@@ -8,7 +8,7 @@
 # for 32 sequences at once on each GPU; validation and saving come on top.
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                    511.4 hours       64.1 hours      184.8 hours       23.2 hours   predicted
+#   time                    511.4 hours       64.1 hours      184.9 hours       23.2 hours   predicted
 #   cost                    767 dollars      770 dollars      462 dollars      465 dollars   predicted
 #   validation loss      unknown          nothing published was found on FineWeb
 #   HellaSwag            33.7 %           published: GPT-3 paper, table H.1, no examples given, on the paper's own data

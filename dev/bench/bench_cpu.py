@@ -19,9 +19,9 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(ROOT, "dev"), os.path.join(ROOT, "dev", "bench")]
-import guard  # noqa: E402: it lies in a folder that was just added
-import predict  # noqa: E402
+sys.path.insert(0, os.path.join(ROOT, "dev"))
+import guard  # noqa: E402: it lies in the folder that was just added
+import sizes  # noqa: E402
 
 STEPS, WARM_UP = 6, 2  # the first steps touch memory for the first time
 LENGTHS = 16, 272      # tokens of two samples; the difference leaves out the start
@@ -57,7 +57,7 @@ def token(command):
 
 def commands(shape, model, precision, threads):
     """What runs a step of B x T tokens, or a sample: (who, command)."""
-    llama, vocab = predict.models()[model].KV > 0, predict.models()[model].vocab
+    llama, vocab = sizes.models()[model].KV > 0, sizes.models()[model].vocab
     trainer = ["./train_llama3" if llama else "./train_gpt2", "--init", model, "--vocab", str(vocab), "--train-data",
                "LICENSE", "--tokenizer", "byte", "--precision", precision, "--threads", str(threads)]
     if shape == "sample":
@@ -90,7 +90,7 @@ def torch_run(shape, model, precision, threads, _=None, tokens=0):
     """Trains and prints steps as ours are printed, or writes a sample."""
     import torch
     torch.set_num_threads(int(threads))
-    model, bf16 = torch_model(predict.models()[model]), precision == "bf16"
+    model, bf16 = torch_model(sizes.models()[model]), precision == "bf16"
     if shape == "sample":
         model.to(torch.bfloat16 if bf16 else torch.float32).eval()
         model.generate(torch.tensor([[97]]), max_new_tokens=int(tokens), min_new_tokens=int(tokens), do_sample=True,
@@ -113,7 +113,7 @@ def torch_run(shape, model, precision, threads, _=None, tokens=0):
 
 def main():
     parser = guard.Parser(__doc__)
-    parser.add_argument("--init", default="d12", choices=predict.models(), help="the model's size (default d12)")
+    parser.add_argument("--init", default="d12", choices=sizes.models(), help="the model's size (default d12)")
     parser.add_argument("--shapes", default="4x64,4x256,1x1024,sample",
                         help="B x T of the steps, and sample: a token of one (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each, of which the median counts (default 1)")

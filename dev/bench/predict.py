@@ -9,7 +9,7 @@ follows from both. Nothing is measured. The constants below are assumptions, and
 - What --tp, --cp and --pp send hides behind nothing. All stages take as long as the last one, which has the head.
 - What --offload moves hides behind the passes, or the passes hide behind it. The same holds for the update.
 
-The FLOPs of a model and the bytes that travel are those of --plan (make train_gpt2emu train_llama3emu).
+FLOPs, shapes of tensors and bytes that travel are those of --plan (make train_gpt2emu train_llama3emu).
 
     dev/bench/predict.py --init d12 --batch-size 64      the kernels of a step on one H100
     dev/bench/predict.py -e llama:8B --gpu 4090 -b 16 -t 2048 -d 524288 --recompute 3 --offload all
@@ -40,7 +40,6 @@ PRICES = {"a100": 1.5, "h100": 2.5}  # dollars for an hour of one
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Gpu = collections.namedtuple("Gpu", "flops fp8_flops memory link processors")
 Kernel = collections.namedtuple("Kernel", "calls bytes flops seconds", defaults=(0, 0, 0, 0))
-Shape = collections.namedtuple("Shape", "L heads C context vocab KV HS F tied", defaults=(50257, 0, 0, 0, 1))
 
 
 def text_of(path):
@@ -54,14 +53,6 @@ def gpus():
             for name, bf16, fp8, memory, link, processors in re.findall(row, text_of("llmc/model/gpu_peak.h"))}
 
 
-def models():
-    """The sizes of llmc/model/gpt2.h and llama3.h, by all their names. A GPT-2 has no KV heads of its own: KV is 0."""
-    tables = text_of("llmc/model/gpt2.h") + text_of("llmc/model/llama3.h")
-    row = r'^    X\("([\w:]+)", (?:"(\w+)", )?(\d[^)]*)\)'
-    return {name: Shape(*map(int, shape.split(", ")[:9])) for *names, shape in re.findall(row, tables, re.M)
-            for name in filter(None, names)}
-
-
 def plan(words, kind="emu"):
     """What --plan all says, as on a GPU of 80 GB with cuDNN."""
     program = f"train_{'llama3' if re.search('llama|smollm', words) else 'gpt2'}{kind}"
@@ -73,34 +64,35 @@ def plan(words, kind="emu"):
 
 
 class Step:
-    """A step of each GPU, of a run with the trainer's options."""
+    """A step of each GPU, of a run with the trainer's options. --plan has the shapes of its tensors."""
 
-    def __init__(self, words, shape=None):
+    def __init__(self, words):
         run = self.run = options(words.split())
-        defaults = f"-b {run.batch_size} -t {run.seq_len} -d {run.total_batch} -r {run.recompute} -z {run.zero_stage}"
-        planned = plan(f"-e {run.init} {defaults} {re.sub('--gpu[ =][^ ]+', '', words)}")
-        flops, travels = re.search(r"^a step +(\S+)(.*)", planned, re.M | re.S).groups()
-        self.flops, self.planned = float(flops), travels.split("\nstage")[-1]
-        self.gpu, self.kernels, shape = gpus()[run.gpu], {}, shape or models()[run.init]
-        self.C, self.llama = shape.C, shape.KV > 0
-        HS, up = shape.HS or shape.C // shape.heads, 2 if self.llama else 1  # up: of fc, for a channel of the MLP
-        Q, KV, F = shape.heads * HS, (shape.KV or shape.heads) * HS, shape.F or 4 * shape.C
-        padded_vocab = (shape.vocab + 127) // 128 * 128
+        planned = plan(f"-e {run.init} -b {run.batch_size} -t {run.seq_len} -d {run.total_batch} -r {run.recompute} "
+                       f"-z {run.zero_stage} {re.sub('--gpu[ =][^ ]+', '', words)}")
+        host, flops, traffic = re.search(r"\nOn the host\n(.*)\na step +(\S+)(.*)", planned, re.S).groups()
+        kept = re.findall(r"^(?:params|master|grads|adam_.) .*?\) +\w+ +(\d+)", host, re.M)
+        self.kept = sum(map(int, kept))  # bytes that AdamW uses and the host keeps
+        self.flops, self.traffic = float(flops), traffic.split("\nstage")[-1]
+        self.gpu, self.kernels = gpus()[run.gpu], {}
+        rows = re.findall(r"^(\w+) +\(([\d, ]+)\)", planned, re.M)
+        shapes = {name: [*map(int, shape.split(","))] for name, shape in rows}
+        layers, padded_vocab = map(int, re.search(r"^model +(\d+) layers.*padded (\d+)\)$", planned, re.M).groups())
         # This GPU's part of the layers, of each layer and of the tokens. ranks: how many share a bucket.
-        self.ranks, self.L = run.num_processes // (run.tp * run.pp), math.ceil(shape.L / run.pp)
+        self.L, self.padded_vocab = math.ceil(layers / run.pp), padded_vocab // run.tp
+        self.C, self.heads, qkv, fc = (shapes[name][-1] for name in ("residual", "att_lse", "qkv", "fc"))
+        self.tokens, self.Q = shapes["att"][-2:]
+        self.llama, self.KV = "swiglu" in shapes, (qkv - self.Q) // 2
+        self.F = fc // 2 if self.llama else fc  # channels of the MLP, of which Llama's fc has two each
+        self.ranks = run.num_processes // (run.tp * run.pp)
         self.stage = run.zero_stage if self.ranks > 1 else 0
-        self.heads, self.Q, self.KV, self.F, self.padded_vocab = (
-            part // run.tp for part in (shape.heads, Q, KV, F, padded_vocab))
-        self.tokens = run.batch_size * run.seq_len // run.cp
         self.micro_batches = run.total_batch // (self.tokens * self.ranks)
         self.layers = self.L * self.micro_batches
         self.again = self.layers - self.micro_batches if run.recompute else 0  # blocks whose forward runs again
-        self.linears = (("qkv", self.C, self.Q + 2 * self.KV), ("attproj", self.Q, self.C), ("fc", self.C, up * self.F),
-                        ("fcproj", self.F, self.C))
-        self.block = sum(C * OC for _, C, OC in self.linears)  # parameters of a block. Vectors are left out
-        tables = 1 if shape.tied or run.pp > 1 else 2          # of tokens: one more if the head is not tied
-        self.parameters, self.buckets = self.L * self.block + tables * self.padded_vocab * self.C, self.L + tables
-        self.own = self.parameters / (self.ranks if self.stage else 1)  # those that this GPU updates
+        self.linears = ("qkv", self.C, qkv), ("attproj", self.Q, self.C), ("fc", self.C, fc), ("fcproj", self.F, self.C)
+        self.own = shapes["adam_m"][0]  # the parameters that this GPU updates
+        self.parameters = self.own * (self.ranks if self.stage else 1)
+        self.blocks = self.L * sum(C * OC for _, C, OC in self.linears) / self.parameters  # the blocks' part of them
         for add in (self.add_linear_layers, self.add_lm_head, self.add_attention, self.add_layers, self.add_update):
             add()
         self.compute = sum(kernel.seconds for kernel in self.kernels.values())
@@ -192,13 +184,13 @@ class Step:
     def add_update(self):
         """AdamW reads a gradient, reads and writes m, v and the fp32 weight, and writes the bf16 weight: 30 bytes."""
         self.move("fill", self.micro_batches if self.stage > 1 else 1, 4 * self.parameters)
-        self.move("global_norm_squared", self.buckets, 4 * self.own / self.buckets)
-        self.move("update_elements", self.buckets, 30 * self.own / self.buckets)
+        self.move("global_norm_squared", self.L + 1, 4 * self.own / (self.L + 1))
+        self.move("update_elements", self.L + 1, 30 * self.own / (self.L + 1))
 
     # --- between GPUs, and between a GPU and its host ---
     def travels(self, kind):
         """Bytes of a kind that a GPU of the last stage moves in a step."""
-        found = re.search(rf"(\d+) (?:bytes )?{kind}", self.planned)
+        found = re.search(rf"(\d+) (?:bytes )?{kind}", self.traffic)
         return int(found[1]) if found else 0
 
     def sends(self, kind, ranks, apart):
@@ -219,18 +211,15 @@ class Step:
         idle = (passes + sends) * (pp - 1) / (self.run.pp_chunks * m)
         travel = m if self.stage >= 2 else 1  # micro-batches in which gradients and weights travel
         blocks = (passes - self.seconds_of("matmul lm_head|cross_entropy")) / m
-        hides = (self.L - 1) * self.block / self.parameters
+        hides = self.blocks * (self.L - 1) / self.L
         late = max(0, hides * (gradients + weights) - travel * blocks)
         return sends + idle + late + (1 - hides) * (gradients + weights) / travel
 
     def seconds_with_bus(self, speed):
-        """What AdamW uses and the host keeps moves in the update. All else moves in the passes."""
-        moments = 4 if self.run.moments == "bf16" else 8
-        sizes = {"optimizer": moments, "master": 4, "gradients": 4, "parameters": 2}
-        kept = [size for kind, size in sizes.items() if kind in self.run.offload or self.run.offload == "all"]
-        used, moved = self.own * sum(kept), max(self.travels("bytes to each GPU"), self.travels("from it"))
+        """What the host keeps for AdamW moves in the update. All else moves in the passes."""
+        moved = max(self.travels("bytes to each GPU"), self.travels("from it"))
         update = self.seconds_of("global_norm|update_elements")
-        return max(update, used / speed) + max(self.seconds - update, (moved - used) / speed)
+        return max(update, self.kept / speed) + max(self.seconds - update, (moved - self.kept) / speed)
 
 
 # --- what is shown ---
@@ -272,14 +261,16 @@ def figures():
 def options(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      allow_abbrev=False)
-    for names, default, choices in (
-            ("--init -e", "d12", models()), ("--gpu", "h100", gpus()), ("--recompute -r", 0, (0, 3)),
-            ("--batch-size -b", 64, None), ("--seq-len -t", 1024, None), ("--total-batch -d", 0, None),
-            ("--num-processes -np", 1, None), ("--zero-stage -z", 0, None), ("--tp", 1, None), ("--cp", 1, None),
-            ("--pp", 1, None), ("--pp-chunks", 2, None), ("--pp-schedule", "", None), ("--attention", "cudnn", None),
-            ("--moments", "", None), ("--offload", "", None), ("--fp8", False, None), ("--figures", False, None)):
-        kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": choices}
-        parser.add_argument(*names.split(), default=default, **kind)
+    parser.add_argument("--gpu", default="h100", choices=gpus())
+    parser.add_argument("--recompute", "-r", type=int, default=0, choices=(0, 3))
+    for name in ("--fp8", "--figures"):
+        parser.add_argument(name, action="store_true")
+    for names, default in (
+            ("--init -e", "d12"), ("--layers", 0), ("--heads", 0), ("--channels", 0), ("--context", 0), ("--vocab", 0),
+            ("--batch-size -b", 64), ("--seq-len -t", 1024), ("--total-batch -d", 0), ("--num-processes -np", 1),
+            ("--zero-stage -z", 0), ("--tp", 1), ("--cp", 1), ("--pp", 1), ("--pp-chunks", 2), ("--pp-schedule", ""),
+            ("--attention", "cudnn"), ("--moments", ""), ("--offload", "")):
+        parser.add_argument(*names.split(), type=type(default), default=default)
     run = parser.parse_args(words)
     run.pp_chunks = run.pp_chunks if run.pp_schedule == "interleaved" else 1
     if run.fp8 > gpus()[run.gpu].fp8_flops:
@@ -303,7 +294,7 @@ def main():
           f"{step.speed:,.0f} tokens/s, {100 * step.mfu:.1f} % MFU")
     for speed in BUSES if step.run.offload else ():
         seconds = step.seconds_with_bus(speed)
-        print(f"            with a bus of {speed / 1e9:.0f} GB/s: {seconds:,.1f} s, "
+        print(f"            with a bus of {speed / 1e9:.0f} GB/s: {seconds:,.2f} s, "
               f"{step.run.total_batch / seconds:,.0f} tokens/s")
 
 

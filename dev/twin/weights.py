@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 
 from dev import guard
-from dev.bench.predict import models
+from dev.sizes import models
 from dev.twin import ROOT, Problem
 
 # GPT-2's 16 tensors in file order: name in the module (Hugging Face's), shape, initialisation.

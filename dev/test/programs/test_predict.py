@@ -18,10 +18,7 @@ def test_bytes_of_the_meter():
     weights and the sums that a block of threads leaves are some percent of the bytes."""
     needs("train_gpt2emu")
     page = text_of("doc/kernels.md")
-    sizes = ("layers", "heads", "channels", "context")
-    shape = [int(re.search(rf"EMU_METER=1 .*--{name} (\d+)", page)[1]) for name in sizes]
-    words = re.search(r"--seq-len \d+ --batch-size \d+", page)[0] + " --attention own"
-    run = predict.Step(words, predict.Shape(*shape, 257))
+    run = predict.Step(re.search(r"--layers .* --batch-size \d+", page)[0] + " --vocab 257 --attention own")
     table = page.partition("emu: what the kernels did.")[2].partition("```")[0]
     rows = [(line[:34].strip(), line[34:].split()) for line in table.splitlines()[3:]]
     for name, kernel in run.kernels.items():
