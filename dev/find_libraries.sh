@@ -125,7 +125,7 @@ optional() {
         refuse "No $1 ${home:+in $2_HOME=$home }that $cxx builds with$reasons: expected include/$3 and $4 in lib or \
 lib64 ($6). $2=0 leaves it out"
     else
-        note "No $1 here$reasons: $5. It is at $6; $2_HOME=/folder says where. $2=0 silences this"
+        note "No $1 here$reasons: $5. Get it at $6, or say where it is with $2_HOME=/folder. $2=0 silences this"
     fi
 }
 
