@@ -35,7 +35,9 @@ ROOMS = {
 FILES = {"train_gpt2.c": 286, "train_gpt2.cu": 218, "train_llama3.c": 293, "train_llama3.cu": 175,
          "README.md": 200}
 # The rest: most lines of all files under a path and under no longer one, fixtures apart.
-BUDGETS = {"dev/test": 28500, "dev/emu": 10500, "dev": 13000, "scripts": 1000, "Makefile": 200}
+# A path counts for the longest name that it begins with: "dev" is what no other line names.
+BUDGETS = {"dev/test": 28500, "dev/emu": 10500, "dev/exercises": 7000, "dev/figures": 2600, "dev/book": 1000,
+           "dev": 8350, "scripts": 1000, "Makefile": 200}
 RECIPE, RECIPE_LINES = r"scripts/(run|finetune)_\w+\.sh", 80
 SHARED_LINES = 40  # that two main files may have in common
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS, WIDTH = 15, 5, 80, 25, 120

@@ -5,8 +5,7 @@
 
 #include <nccl.h>
 
-#include "dev/exercises/chapter.h"
-#include "dev/test/layers/gpu_test.h"
+#include "dev/exercises/metered.h"
 
 // ---- What the answers use ----
 
@@ -23,18 +22,9 @@ typedef struct {
 
 #include ANSWERS
 
-// Runs kernels, and returns what the meter has counted.
-template <class Run> static emu::Meter metered_kernels(Run run) {
-    emu::meter_start();
-    run();
-    cuda_check(cudaDeviceSynchronize());
-    emu::meter_stop();
-    return emu::meter_of(NULL);
-}
-
 // The bytes of all sectors that a kernel loads or stores may be so many times the least bytes.
 static void check_moved(Test *t, const emu::Meter &m, double needed, double most) {
-    double moved = 32.0 * (double)(m.loads.sectors + m.stores.sectors);
+    double moved = (double)bytes_of(m.loads) + bytes_of(m.stores);
     CHECK(t, moved <= most * needed, "the kernels move %.0f bytes, %.2f times the least; expected at most %.2f times",
           moved, moved / needed, most);
 }
@@ -57,7 +47,7 @@ static void check_softmax(Test *t) {
             }
         }
         DeviceArray<float> inp(x), out(N * C);
-        emu::Meter m = metered_kernels([&] { softmax(out.data, inp.data, N, C); });
+        emu::Meter m = metered([&] { softmax(out.data, inp.data, N, C); });
         // The difference to the maximum is rounded, too: by half an epsilon of up to 256.
         check_values(t, "softmax", out.get(), want, FLT_MIN, 200.0 * FLT_EPSILON);
         if (size == sizes[0]) { check_moved(t, m, 8.0 * N * C, 1.0 / 0.7); }
@@ -74,7 +64,7 @@ static void check_matmul(Test *t) {
         std::vector<float> want((size_t)(N * OC));
         cpu_matmul_forward(want.data(), NULL, x.data(), w.data(), NULL, N, C, OC);
         DeviceArray<float> inp(x), weight(w), out(N * OC);
-        emu::Meter m = metered_kernels([&] { matmul(out.data, inp.data, weight.data, N, C, OC); });
+        emu::Meter m = metered([&] { matmul(out.data, inp.data, weight.data, N, C, OC); });
         check_values(t, "out", out.get(), want, sum_tolerance(C) * largest(want), 0.0);
         if (size != sizes[0]) { continue; }
         check_moved(t, m, 4.0 * (N * C + OC * C + N * OC), 4.0);
@@ -94,7 +84,7 @@ static void check_flash_attention(Test *t) {
         std::vector<float> want((size_t)(B * T * C)), want_lse((size_t)(B * NH * T));
         cpu_attention_forward(want.data(), want_lse.data(), x.data(), B, T, C, NH);
         DeviceArray<float> qkv(x), out(B * T * C), lse(B * NH * T);
-        emu::Meter m = metered_kernels([&] { flash_attention(out.data, lse.data, qkv.data, B, T, NH); });
+        emu::Meter m = metered([&] { flash_attention(out.data, lse.data, qkv.data, B, T, NH); });
         // Scores of up to about 2 * 2 * sqrt(HEAD_SIZE) * 4 are off by their sum's rounding, and so are exponentials.
         double tolerance = 128.0 * sum_tolerance(HEAD_SIZE);
         check_values(t, "out", out.get(), want, tolerance * largest(want), 0.0);
