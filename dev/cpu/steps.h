@@ -50,9 +50,10 @@ static inline int64_t ladder_workspace_floats(int threads) {
 }
 
 #define TILE_LOADS ((TILE_ROWS + TILE_VECTORS) / (double)(TILE_ROWS * TILE_VECTORS))
-// Bytes of both panels for each multiply-add of a tile, where a number takes so many bytes.
+// Bytes of both panels for each multiply-add of a tile, where a number takes so many bytes. A narrow panel of B stays
+// in the first cache, and fewer bytes come from the second one.
 #define PANEL_BYTES(bytes, rows, cols) ((bytes) * (1.0 / (rows) + 1.0 / (cols)))
-#define NEAR_FP32 PANEL_BYTES(4.0, TILE_ROWS, TILE_VECTORS * VF_WIDTH)
+#define NEAR_FP32 PANEL_BYTES(4.0, TILE_ROWS, TILE_VECTORS *VF_WIDTH)
 #define NEAR_BF16 PANEL_BYTES(2.0, 8, 48)
 #define FAR_C (8.0 / BLOCK_DEPTH) // C is read and written once for each block along k; llmc's of bf16 are twice as deep
 
@@ -65,7 +66,8 @@ static const Step steps[] = {
     {"vectors", step6_vectors, IN_FP32, false, {false, TILE_LOADS, 0, NEAR_FP32, FAR_C, 4}},
     {"threads", step7_threads, IN_FP32, true, {false, TILE_LOADS, 0, NEAR_FP32, FAR_C, 4}},
     {"bf16", step8_bf16, IN_BF16, true, {false, 11.0 / 24, 0, NEAR_BF16, FAR_C, 4}},
-    {"AMX", step9_amx, IN_AMX, true, {false, 1, 0, PANEL_BYTES(2.0, 32, 32), FAR_C, 4}},
+    // The 16 KiB of AMX's panel of B stay in the first cache.
+    {"AMX", step9_amx, IN_AMX, true, {false, 1, 0, 2.0 / 32, FAR_C, 4}},
     {"llmc, fp32", step10_llmc, IN_FP32, true, {false, TILE_LOADS, 0, NEAR_FP32, FAR_C, 4}},
     {"llmc, bf16", step11_llmc_bf16, IN_BF16, true, {false, 11.0 / 24, 0, NEAR_BF16, FAR_C / 2, 4}},
 };
