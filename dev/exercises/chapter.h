@@ -178,6 +178,7 @@ static inline bool run_apart(void (*example)(void), const Exercise *exercise) {
 // The program of a chapter. It prints the worked example, and for each exercise what differs, then the verdict: green
 // if the answer is right, red if not.
 static inline int run_exercises(const char *folder, void (*example)(void), const Exercise *exercises, size_t n) {
+    setvbuf(stdout, NULL, _IOLBF, 0); // what was printed before a crash is not lost
     bool done = run_apart(example, NULL);
     printf("\nExercises, in dev/exercises/%s/exercises.h\n", folder);
     for (size_t i = 0; i < n; i++) {
