@@ -7,6 +7,7 @@ BASE, UNIT, BAR = 196, 130, 34
 UPDATES = 600
 GUESSES = (("alike", "all bytes are equally likely"), ("counts", "by how often each byte occurs"),
            ("pairs", "by the byte before"))
+RUNS_SHOWN = (("no_embedding", "c", "all tokens alike"), ("no_attention", "b", "no attention"), ("right", "a", "right"))
 
 
 def pushes(x):
@@ -30,9 +31,12 @@ def run(x):
     for name, words in GUESSES:
         y = round(to_pixels((0, RUNS["guesses"][name]))[1], 1)
         parts += [f'<path class="grid" d="M{x} {y}H{x + WIDTH}"/>',
-                  text(x + WIDTH, round(y - 5), f"{words}: {RUNS['guesses'][name]:.2f}", "end")]
-    return [*losses(x, "The loss of a small model", UPDATES, 2, 6, (("a", RUNS["mistakes"]["right"]),)), *parts]
+                  text(x + WIDTH, round(y - 8), f"{words}: {RUNS['guesses'][name]:.2f}", "end")]
+    for across, (_, colour, words) in zip((0, 130, 250), RUNS_SHOWN):
+        parts += key(x + across, BASE + 80, colour, words)
+    series = [(colour, RUNS["mistakes"][name]) for name, colour, _ in RUNS_SHOWN]
+    return [*losses(x, "The loss of a small model", UPDATES, 2, 6, series), *parts]
 
 
 def picture():
-    return document("Softmax minus one-hot, and the loss of a run", 840, 286, [*pushes(LEFT), *run(LEFT + 428)])
+    return document("Softmax minus one-hot, and the loss of a run", 840, 300, [*pushes(LEFT), *run(LEFT + 428)])

@@ -24,12 +24,14 @@ EVALUATE = "--threads 1 --sample-every 0 --val-sequences 128".split()
 ALL = [*EVALUATE, *"--seq-len 64 --batch-size 8 --shuffle --log-every 1000".split()]
 SMALL = [*ALL, *"--layers 4 --heads 4 --channels 64 --steps 600 --val-every 20".split()]
 TINY = [*ALL, *"--layers 2 --heads 2 --channels 32 --steps 200 --val-every 10 --checkpoint-every 10".split()]
-MISTAKES = (  # name, in train_gpt2.c, what stands there instead
-    ("right", "", ""),
-    ("no_mean_g", "weight[c] * dy[c] - mean_g -", "weight[c] * dy[c] -"),
-    ("no_mean_gn", " - mean_g - n * mean_gn", " - mean_g"),
-    ("no_gelu_term", " + half * x * (one - th * th) * du", " + half * (du - du)"),
-    ("no_lookup", "embedding_backward(g.wte,", "if (B < 0) embedding_backward(g.wte,"))
+MISTAKES = {  # what to replace in train_gpt2.c, and what stands there then
+    "right": [],
+    "no_mean_g": [("weight[c] * dy[c] - mean_g -", "weight[c] * dy[c] -")],
+    "no_mean_gn": [(" - mean_g - n * mean_gn", " - mean_g")],
+    "no_gelu_term": [(" + half * x * (one - th * th) * du", " + half * (du - du)")],
+    "no_embedding": [("model->tokens, outside.wte, outside.wpe, B", "(int32_t[512]){0}, outside.wte, outside.wpe, B")],
+    "no_attention": [("    matmul_forward(a.residual_mid", "    clear_rows(a.att, N * C), matmul_forward(a.residual_mid"),
+                     ("    clear_rows(a.dqkv,", "    clear_rows(a.datt, N * C), clear_rows(a.dqkv,")]}
 OPTIMIZERS = {"AdamW": "--lr 4e-3".split(),  # each with its best rate of 1e-3, 2e-3 ... 3.2e-2 and 0.01 ... 0.08
               "Muon": "--optimizer muon --lr 4e-3 --muon-lr 0.02 --muon-warmup 20".split()}
 COLUMNS, ROWS, MARGIN = 25, 19, 0.15  # of the grid on the plane; MARGIN beside the paths, as a part of their extent
@@ -47,13 +49,15 @@ def mean_of_seeds(text, folder, trainer):
     return [round(sum(losses) / len(runs), 3) for losses in zip(*runs)]
 
 
-def with_mistake(old, new, folder):
+def with_mistake(replaced, folder):
     with open(os.path.join(ROOT, "train_gpt2.c"), encoding="utf-8") as file:
         source = file.read()
-    assert old in source, old
+    for old, new in replaced:
+        assert old in source, old
+        source = source.replace(old, new)
     path, program = os.path.join(folder, "wrong.c"), os.path.join(folder, "wrong")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(source.replace(old, new) if old else source)
+        file.write(source)
     flags = "-std=gnu11 -O3 -march=native -ffp-contract=fast -fno-math-errno -fopenmp".split()
     subprocess.run(["gcc", *flags, "-I", ROOT, "-o", program, path, "-lm"], check=True)
     return program
@@ -109,8 +113,8 @@ def main():
         data = {"guesses": guesses(text), "plane": plane(text, folder),
                 "rates": {rate: validation_losses(text, run, *SMALL, "--lr", rate)
                           for rate in ("1e-4", "1e-3", "3e-3", "3e-2")},
-                "mistakes": {name: mean_of_seeds(text, run, with_mistake(old, new, folder))
-                             for name, old, new in MISTAKES}}
+                "mistakes": {name: mean_of_seeds(text, run, with_mistake(replaced, folder))
+                             for name, replaced in MISTAKES.items()}}
     with open(os.path.join(ROOT, "dev", "figures", "runs.json"), "w", encoding="utf-8") as file:
         file.write(textwrap.fill(json.dumps(data), 118) + "\n")
 
