@@ -30,8 +30,8 @@ MISTAKES = {  # what to replace in train_gpt2.c, and what stands there then
     "no_mean_gn": [(" - mean_g - n * mean_gn", " - mean_g")],
     "no_gelu_term": [(" + half * x * (one - th * th) * du", " + half * (du - du)")],
     "no_embedding": [("model->tokens, outside.wte, outside.wpe, B", "(int32_t[512]){0}, outside.wte, outside.wpe, B")],
-    "no_attention": [("    matmul_forward(a.residual_mid", "    clear_rows(a.att, N * C), matmul_forward(a.residual_mid"),
-                     ("    clear_rows(a.dqkv,", "    clear_rows(a.datt, N * C), clear_rows(a.dqkv,")]}
+    "no_attention": [(" matmul_forward(a.residual_mid", " clear_rows(a.att, N * C), matmul_forward(a.residual_mid"),
+                     (" clear_rows(a.dqkv,", " clear_rows(a.datt, N * C), clear_rows(a.dqkv,")]}
 OPTIMIZERS = {"AdamW": "--lr 4e-3".split(),  # each with its best rate of 1e-3, 2e-3 ... 3.2e-2 and 0.01 ... 0.08
               "Muon": "--optimizer muon --lr 4e-3 --muon-lr 0.02 --muon-warmup 20".split()}
 COLUMNS, ROWS, MARGIN = 25, 19, 0.15  # of the grid on the plane; MARGIN beside the paths, as a part of their extent
