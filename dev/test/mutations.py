@@ -733,6 +733,16 @@ MISTAKES = [Mistake(*row) for row in (
     ("llmc/run/run_report.h", "(run->data.ranks > 1)", "(run->data.ranks > 2)", EMU, "test_gpu_ranks.py -k starts"),
     ("dev/tensorboard.py", "os.remove(old)", "pass", CPU, "test_tensorboard.py -k points"),
     ("dev/plot.py", "x[window // 2:]", "x", CPU, "test_plot.py -k drawn"),
+    ("doc/simple/train_gpt2_simple.c", " + 0.5f * x * (1.0f - th * th) * du", "", CPU, "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", ", HS) - delta);", ", HS));", CPU, "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", "- mean_g - (x", "- (x", CPU, "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", "dbias[o] += dout[i * OC + o];", "dbias[o] += dout[o];", CPU,
+     "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", "(step * B + b) % windows", "(step + b) % windows", CPU,
+     "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", "norm > 1.0 ?", "norm > 9.0 ?", CPU, "test_simple.py -k follows"),
+    ("doc/simple/train_gpt2_simple.c", "model->tokens + T - half", "model->tokens", CPU, "test_simple.py -k travel"),
+    ("doc/simple/train_gpt2_simple.c", "ok && isfinite(model->params[i]);", "ok;", CPU, "test_simple.py -k refused"),
 )]
 
 
