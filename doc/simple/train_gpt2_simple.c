@@ -20,7 +20,9 @@
 #include <string.h>
 #include <time.h>
 #pragma GCC diagnostic ignored "-Wunknown-pragmas" // without -fopenmp, the parallel loops run on one core
+
 enum { BYTE_VOCAB = 257, PADDED_VOCAB = 384, NUM_PARAMS = 16, MODEL_MAGIC = 20240326, MODEL_FP32 = 3 };
+
 // Ends the program with one line that says what is wrong.
 #define fail(...) (fflush(stdout), fprintf(stderr, "train_gpt2_simple: " __VA_ARGS__), fputc('\n', stderr), exit(1))
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -39,7 +41,8 @@ typedef union { // the parameters of a block, and those that no block owns, by n
     float *tensor[NUM_PARAMS + 1];
 } Params;
 typedef struct {
-    float *residual, *ln1_mean, *ln1_rstd, *ln1, *qkv, *att_lse, *att, *residual_mid; // of a block; residual: before
+    float *residual;                                                       // before each block, and behind the last
+    float *ln1_mean, *ln1_rstd, *ln1, *qkv, *att_lse, *att, *residual_mid; // of a block
     float *ln2_mean, *ln2_rstd, *ln2, *fc, *gelu;
     float *lnf_mean, *lnf_rstd, *lnf, *logits, *losses;
     float *dresidual, *dln, *datt, *dqkv, *dfc; // gradients, for one block at a time
@@ -77,16 +80,13 @@ static Acts acts_of(const Model *model, int layer) {
     return a;
 }
 
-// Prints the plan of the memory, and allocates all of it at once, as zeros. A block keeps 16 C + NH + 4 floats of a
-// row.
+// Prints the plan of the memory, and allocates it all at once, as zeros. A block keeps 16 C + NH + 4 floats of a row.
 static void model_allocate(Model *model) {
     const int64_t maxT = model->config.maxT, L = model->config.L, NH = model->config.NH, C = model->config.C;
     if (model->T == 0) { model->T = (int)min_i64(64, maxT); }
     const int64_t Vp = model->config.Vp, N = (int64_t)model->B * model->T;
     if (NH < 1 || C < 1 || C % NH != 0) { fail("%d heads, %d channels: heads must divide channels", (int)NH, (int)C); }
-    if (model->T < 1 || model->T > maxT) {
-        fail("--seq-len %d: the model knows only %d positions", model->T, (int)maxT);
-    }
+    if (model->T < 1 || model->T > maxT) { fail("--seq-len %d: the model knows %d positions", model->T, (int)maxT); }
     const int64_t params = (Vp + maxT + 2 + L * (12 * C + 13)) * C;
     const int64_t acts = N * (L * (16 * C + NH + 4) + 12 * C + Vp + 3), total = 4 * params + acts + 2 * N;
     printf("model       %d layers, %d heads, %d channels, context %d\n"

@@ -122,11 +122,11 @@ def test_refused():
     for arguments, says in (
             *((["--init", path(name), *text], f"--init {path(name)}: ") for name in models if name[0] not in "ue"),
             (["--init", path("uneven.bin"), *text], "3 heads, 8 channels"),
-            (["--init", path("endless.bin"), *text], "the model knows only -1"),
+            (["--init", path("endless.bin"), *text], "the model knows -1"),
             (["--init", path("empty.bin"), *text], "expected a GPT-2 of bytes"),
             (["--init", path("none.bin"), *text], "No such file"),
             (["--init", path("tiny.bin"), *text, "--layers", "1"], "--layers: "),
-            (["--init", path("tiny.bin"), *text, "--seq-len", "6"], "--seq-len 6: the model knows only 5"),
+            (["--init", path("tiny.bin"), *text, "--seq-len", "6"], "--seq-len 6: the model knows 5"),
             (["--help"], "temperature"), (["--steps"], "--steps: "), (["--step", "3"], "--step: is unknown"),
             (["-steps", "3"], "-steps: is unknown"), (["--steps", "3", "--steps", "4"], "given twice"),
             (["--steps", "2.5"], "--steps 2.5: expected a whole number"), (["--lr", "x"], "--lr x: expected a number"),
