@@ -207,6 +207,10 @@ $(BUILD)/emu/gpu_tests.o: gpu_tests.cu $(BUILD)/emu.ready
 $(BUILD)/emu/gpu_tests: $(BUILD)/emu/gpu_tests.o $(ORACLE)
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 
+# The GPU trainer in one file. nvcc builds it as its first lines say.
+$(BUILD)/emu/train_gpt2_simple: doc/simple/train_gpt2_simple.cu $(BUILD)/emu.ready
+	$(build_emu)
+
 $(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
