@@ -746,7 +746,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("doc/simple/train_gpt2_simple.cu", "(1.0f + th) + 0.5f * x", "(1.0f + th) + 0.0f * x", EMU,
      "test_simple_gpu.py -k follows"),
     ("doc/simple/train_gpt2_simple.cu", "FOR_CHANNELS { sums[c] *= correction; }", "", EMU,
-     "test_simple_gpu.py -k follows"),
+     "test_simple_gpu.py -k head_sizes"),
     ("doc/simple/train_gpt2_simple.cu", "y < rows && term < K ?", "true ?", EMU, "test_simple_gpu.py -k equal_bits"),
     ("doc/simple/train_gpt2_simple.cu", "    __syncwarp(); // the", "    // the", EMU,
      "test_simple_gpu.py -k equal_bits"),

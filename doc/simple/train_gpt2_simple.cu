@@ -2,6 +2,7 @@
 //
 //   nvcc -O3 -arch=native train_gpt2_simple.cu -o train_gpt2_simple
 //   ./train_gpt2_simple --train-data book.txt --steps 500 --save model.bin
+//
 // With -DUSE_CUBLAS -lcublas it multiplies by cuBLAS. dev/emu/emucc compiles it for the CPU, as nvcc does for a GPU.
 // Read it from top to bottom. Weights and batches are those of ./train_gpt2cu with equal options.
 //
@@ -366,8 +367,7 @@ static Acts acts_of(const Model &model, int layer) {
 }
 
 // ---- 3. The network -------------------------------------------------------------------------------------------------
-// Returns the sum of n numbers on the GPU.
-static double sum_of(const float *numbers, int64_t n) {
+static double sum_from_gpu(const float *numbers, int64_t n) {
     float *copy = (float *)malloc(n * sizeof(float));
     double sum = 0.0;
     cuda_check(cudaMemcpy(copy, numbers, n * sizeof(float), cudaMemcpyDeviceToHost));
@@ -421,7 +421,7 @@ static double model_forward(const Model &model, int B, int T, int64_t first, boo
     matmul<false, false>(a.logits, a.lnf + first * C, p.wte, N - first, Vp, C);
     if (!wants_loss) { return 0.0; }
     launch(crossentropy, 32 * N, a.losses, a.logits, a.targets, N, V, Vp);
-    return sum_of(a.losses, N) / (double)N;
+    return sum_from_gpu(a.losses, N) / (double)N;
 }
 // Computes the gradients after a model_forward with a loss.
 static void model_backward(const Model &model, int B, int T) {
@@ -537,7 +537,7 @@ enum { MODEL_MAGIC = 20240326, MODEL_FP32 = 3, HEADER = 256 };
 // Checks the sizes, prints the plan of the memory, allocates all of it at once, and loads or draws the parameters.
 static void model_open(Model &model, const char *path, uint64_t seed) {
     Config &c = model.config;
-    int header[HEADER] = {};
+    int header[HEADER] = {}, gpus;
     FILE *file = path != NULL ? fopen(path, "rb") : NULL;
     if (path != NULL && file == NULL) { fail("--init %s: %s", path, strerror(errno)); }
     bool ok = file == NULL || (fread(header, sizeof(header), 1, file) == 1 && header[0] == MODEL_MAGIC &&
@@ -555,6 +555,7 @@ static void model_open(Model &model, const char *path, uint64_t seed) {
     printf("model       %d layers, %d heads, %d channels, context %d\n", c.L, c.NH, c.C, c.maxT);
     printf("memory      %.2f MiB: parameters %.2f, gradients and optimizer %.2f, activations and batch %.2f\n",
            bytes / mib, n * sizeof(floatX) / mib, 16 * n / mib, (bytes - n * (16 + sizeof(floatX))) / mib);
+    cuda_check(cudaGetDeviceCount(&gpus)); // fails if there is none
     if (cudaMalloc(&model.memory, bytes)) { fail("no GPU has so much memory free; give a smaller --batch-size"); }
     float *params = (float *)malloc(n * sizeof(float));
     if (file == NULL) { params_init(model, params, seed); }
@@ -632,7 +633,7 @@ static void train_step(const Model &model, const Run &run, int64_t step) {
     double loss = model_forward(model, B, T, 0, true);
     model_backward(model, B, T);
     launch(sum_squares, 32 * NORM_PARTS, a.norm_parts, a.grads, model.num_params);
-    double norm = sqrt(sum_of(a.norm_parts, NORM_PARTS));
+    double norm = sqrt(sum_from_gpu(a.norm_parts, NORM_PARTS));
     if (!isfinite(loss + norm)) { fail("step %lld: the loss is not finite; try a lower --lr", (long long)step + 1); }
     float lr = learning_rate(run.lr, run.warmup, run.steps, step);
     model_update(model, lr, run.weight_decay, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, step + 1);
@@ -644,14 +645,14 @@ static void train_step(const Model &model, const Run &run, int64_t step) {
     fflush(stdout);
 }
 // Returns the text behind a name, or the fallback. Marks the option as read.
-static const char *option(char **words, const char *name, const char *fallback) {
-    for (; *words != NULL; words += 2) {
-        if (strcmp(*words, name) == 0) { return **words = '\0', words[1]; }
+static const char *option(char **args, const char *name, const char *fallback) {
+    for (; *args != NULL; args += 2) {
+        if (strcmp(*args, name) == 0) { return **args = '\0', args[1]; }
     }
     return fallback;
 }
-static double number(char **words, const char *name, double fallback, double least, double most, bool whole = true) {
-    const char *text = option(words, name, NULL);
+static double number(char **args, const char *name, double fallback, double least, double most, bool whole = true) {
+    const char *text = option(args, name, NULL);
     char *end = NULL;
     double x = text == NULL ? fallback : strtod(text, &end);
     bool ok = text == NULL || (end != text && *end == '\0' && x >= least && x <= most && (!whole || x == floor(x)));
@@ -659,35 +660,34 @@ static double number(char **words, const char *name, double fallback, double lea
     return x;
 }
 int main(int argc, char **argv) {
-    char **words = argv + 1;
+    char **args = argv + 1;
     if (argc % 2 == 0) { fail("%s: expected options as --name value; main() reads them all", argv[argc - 1]); }
-    const char *data = option(words, "--train-data", NULL), *init = option(words, "--init", NULL);
-    const char *save = option(words, "--save", NULL);
+    const char *data = option(args, "--train-data", NULL), *init = option(args, "--init", NULL);
+    const char *save = option(args, "--save", NULL);
     Run run = {};
-    run.prompt = option(words, "--prompt", ""), run.seed = number(words, "--seed", 42, 0, 4294967295.0);
-    run.steps = number(words, "--steps", -1, -1, 1e9), run.warmup = number(words, "--warmup", -1, -1, 1e9);
-    run.val_every = number(words, "--val-every", 100, 0, 1e9), run.lr = number(words, "--lr", 3e-4, 0, 100, false);
-    run.sample_every = number(words, "--sample-every", 100, 0, 1e9);
-    run.sample_tokens = number(words, "--sample-tokens", 64, 1, 1e6);
-    run.weight_decay = number(words, "--weight-decay", 0, 0, 100, false);
-    run.temperature = number(words, "--temperature", 1, 0, 100, false);
+    run.prompt = option(args, "--prompt", ""), run.sample_tokens = number(args, "--sample-tokens", 64, 1, 1e6);
+    run.seed = number(args, "--seed", 42, 0, 4294967295.0), run.val_every = number(args, "--val-every", 100, 0, 1e9);
+    run.steps = number(args, "--steps", -1, -1, 1e9), run.warmup = number(args, "--warmup", -1, -1, 1e9);
+    run.sample_every = number(args, "--sample-every", 100, 0, 1e9), run.lr = number(args, "--lr", 3e-4, 0, 100, false);
+    run.weight_decay = number(args, "--weight-decay", 0, 0, 100, false);
+    run.temperature = number(args, "--temperature", 1, 0, 100, false);
     Model model = {};
-    model.B = number(words, "--batch-size", 4, 1, 65535), model.T = number(words, "--seq-len", 0, 1, MOST_T);
+    model.B = number(args, "--batch-size", 4, 1, 65535), model.T = number(args, "--seq-len", 0, 1, MOST_T);
     if (init == NULL) { // otherwise the file has the sizes
-        int T = model.T, L = number(words, "--layers", 12, 1, 1000), NH = number(words, "--heads", 12, 1, 1024);
-        model.config = {T ? T : 1024, BYTE_VOCAB, L, NH, (int)number(words, "--channels", 768, 1, 65536), PADDED_VOCAB};
+        int T = model.T, L = number(args, "--layers", 12, 1, 1000), NH = number(args, "--heads", 12, 1, 1024);
+        model.config = {T ? T : 1024, BYTE_VOCAB, L, NH, (int)number(args, "--channels", 768, 1, 65536), PADDED_VOCAB};
     }
-    while (*words != NULL && **words == '\0') { words += 2; }
-    if (*words != NULL) { fail("%s: is unknown, given twice, or a size of a model that exists", *words); }
+    while (*args != NULL && **args == '\0') { args += 2; }
+    if (*args != NULL) { fail("%s: is unknown, given twice, or a size of a model that exists", *args); }
     if (data == NULL && (init == NULL || run.steps != 0)) { fail("--train-data: missing; give a text to train on"); }
     if (data != NULL) { text_read(run, data); }
     model_open(model, init, (uint64_t)run.seed);
+    if (strlen(run.prompt) > (size_t)model.T) { fail("--prompt: is longer than the %d tokens of --seq-len", model.T); }
     if (data != NULL && run.count <= model.T) { fail("--train-data %s: is shorter than --seq-len", data); }
     const int64_t val = max((int64_t)(0.1 * (double)run.count), (int64_t)model.T + 1); // the end of the text validates
     run.train = run.count - val > model.T ? run.count - val : run.count;
     const int64_t epoch = (run.train - 1) / model.T / model.B;
-    if (run.steps < 0 && epoch == 0) { fail("--steps: give a number; the text is shorter than a batch"); }
-    if (run.steps < 0) { run.steps = epoch; }
+    if (run.steps < 0) { run.steps = max(epoch, (int64_t)1); }
     if (run.warmup < 0) { run.warmup = init == NULL ? min(run.steps / 10, (int64_t)100) : 0; }
     printf("train data  %lld tokens, %lld steps an epoch\n", (long long)run.train, (long long)epoch);
     for (int64_t step = 0; step <= run.steps; step++) {
