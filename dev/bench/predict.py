@@ -263,8 +263,8 @@ def options(words):
                                      allow_abbrev=False)
     parser.add_argument("--gpu", default="h100", choices=gpus())
     parser.add_argument("--recompute", "-r", type=int, default=0, choices=(0, 3))
-    for name in ("--fp8", "--figures"):
-        parser.add_argument(name, action="store_true")
+    parser.add_argument("--fp8", action="store_true")
+    parser.add_argument("--figures", action="store_true")
     for names, default in (
             ("--init -e", "d12"), ("--layers", 0), ("--heads", 0), ("--channels", 0), ("--context", 0), ("--vocab", 0),
             ("--batch-size -b", 64), ("--seq-len -t", 1024), ("--total-batch -d", 0), ("--num-processes -np", 1),
