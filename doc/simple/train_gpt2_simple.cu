@@ -549,8 +549,8 @@ static void model_open(Model &model, const char *path, uint64_t seed) {
     if (!ok) { fail("%d channels in %d heads: expected heads of 8, 16, .. %d channels", c.C, c.NH, MAX_HEAD_SIZE); }
     if (model.T == 0) { model.T = min(c.maxT, 1024); }
     if (model.T > c.maxT) { fail("--seq-len %d: the model knows only %d positions", model.T, c.maxT); }
-    const int64_t n = model.num_params = params_of(model, (float *)NULL, 0).end - (float *)NULL;
-    const int64_t bytes = acts_of(model, 0).end - (char *)NULL;
+    const int64_t n = model.num_params = (int64_t)params_of(model, (char *)NULL, 0).end; // with char, a byte is a value
+    const int64_t bytes = (int64_t)acts_of(model, 0).end;                                // there is no memory yet
     const double mib = 1 << 20;
     printf("model       %d layers, %d heads, %d channels, context %d\n", c.L, c.NH, c.C, c.maxT);
     printf("memory      %.2f MiB: parameters %.2f, gradients and optimizer %.2f, activations and batch %.2f\n",
