@@ -36,4 +36,5 @@ def picture():
         text(round(dloss + 6), Y + HEIGHT - 8, "dloss"),
         text(X + WIDTH / 2, Y + HEIGHT + 42, "size of the number", "middle"),
         *lines(610, 90, "Level: the bits of mantissa.", "", "Rising to the left: subnormal",
-               "numbers, whose bits run out.", "", "At 100 % a number becomes 0.", "", "At its right end a format has", "no larger number.")])
+               "numbers, whose bits run out.", "", "At 100 % a number becomes 0.", "",
+               "At its right end a format has", "no larger number.")])
