@@ -121,11 +121,10 @@ enum { ROPE_WIDTH = (ROPE_NH + 2 * ROPE_KV) * ROPE_HS, ROPE_NUMBERS = ROPE_N * R
 static bool check_heads(Test *t, const char *what, const float *got, const float *want, double tolerance) {
     const int keys = ROPE_NH, values = ROPE_NH + ROPE_KV, heads = values + ROPE_KV;
     for (int i = 0; i < ROPE_N * heads; i++) {
-        int h = i % heads;
+        int h = i % heads, begin = h < keys ? 0 : h < values ? keys : values;
         const char *kind = h < keys ? "query" : h < values ? "key" : "value";
         char name[64];
-        snprintf(name, sizeof(name), "%s, row %d, %s head %d", what, i / heads, kind,
-                 h - (h < keys ? 0 : h < values ? keys : values));
+        snprintf(name, sizeof(name), "%s, row %d, %s head %d", what, i / heads, kind, h - begin);
         if (!check_close(t, name, got + i * ROPE_HS, want + i * ROPE_HS, ROPE_HS, tolerance, tolerance)) {
             return false;
         }
@@ -235,8 +234,8 @@ static double play_stages(Test *t, const Pipeline *p) {
             Stage *s = &stages_of_play[i];
             if (s->at == s->length) { continue; }
             const StageWork *w = &s->work[s->at];
-            bool pair = !w->joined || (s->at + 1 < s->length && pipe_puts(w->action) && pipe_gets(w[1].action) &&
-                                       !w[1].joined);
+            bool pair =
+                !w->joined || (s->at + 1 < s->length && pipe_puts(w->action) && pipe_gets(w[1].action) && !w[1].joined);
             for (int k = 0; k < (pair ? num_joined(s) : 1); k++) {
                 const char *fault = pair ? fault_of(p, s, i, w + k) : "only a put and the get behind it can be joined";
                 if (!CHECK(t, fault == NULL, STEP "stage %d, entry %d, %s %d: %s", p->stages, p->micro_batches, i,
@@ -271,8 +270,8 @@ static void check_pipeline(Test *t) {
                 s->length = stage_work(s->work, stages, i, micro_batches);
             }
             double end = play_stages(t, &p), least = 3.0 * (micro_batches + stages - 1);
-            if (end < 0.0 || !CHECK(t, end == least, STEP "the step takes %.0f, expected %.0f", stages, micro_batches,
-                                    end, least)) {
+            if (end < 0.0 ||
+                !CHECK(t, end == least, STEP "the step takes %.0f, expected %.0f", stages, micro_batches, end, least)) {
                 return;
             }
         }
