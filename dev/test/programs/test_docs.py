@@ -198,6 +198,15 @@ def test_python_commands():
             assert re.search(rf"(?<![\w-]){re.escape(option)}\b", helps[program]), (program, words, option)
 
 
+def test_excerpts():
+    """C in a document stands line by line in the file that the line above it names."""
+    text = "\n".join(map(text_of, DOCUMENTS))
+    excerpts = re.findall(r"(doc/simple/\w+\.cu?)[^\n]*\n\n```c\n(.*?)^```$", text, re.M | re.S)
+    assert len(excerpts) == text.count("\n```c\n") > 0
+    for file, lines in excerpts:
+        assert "\n" + lines in text_of(file), (file, lines)
+
+
 # ---- What the documents show of a program's output ----
 
 
