@@ -1,11 +1,8 @@
-"""Figure of chapter 6: the two sublayers of a block beside the residual stream, and GELU with its slope."""
-import math
-
-from svg import arrow, document, line, lines, path, rect, text
+"""Figure of chapter 6: the two sublayers of a block beside the residual stream."""
+from svg import arrow, document, line, lines, rect, text
 
 STREAM, TOP, WIDTH, GAP = 190, 84, 58, 6
 SUBLAYERS = (("ln1 C", "qkv 3C", "attention C", "attproj C"), ("ln2 C", "fc 4C", "gelu 4C", "fcproj C"))
-X0, Y0, SCALE = 752, 150, 26  # the curves: where zero lies, and pixels for 1
 
 
 def sublayer(x, names, weights):
@@ -21,26 +18,10 @@ def sublayer(x, names, weights):
             text(end - 18, STREAM - 12, "+"), text(x + 20, TOP - 12, weights, "small")]
 
 
-def curve(function, dashes=""):
-    return path([(X0 + SCALE * x / 10, Y0 - SCALE * function(x / 10)) for x in range(-30, 31)], dashes)
-
-
-def gelu(x):
-    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
-
-
-def slope(x):
-    return (gelu(x + 1e-4) - gelu(x - 1e-4)) / 2e-4
-
-
 def picture():
     parts = [text(24, 32, "A block", "title"), *sublayer(44, SUBLAYERS[0], "weights: 3 C C and C C"),
              *sublayer(352, SUBLAYERS[1], "weights: 4 C C and 4 C C"),
              f'<rect class="a" x="24" y="{STREAM - 3}" width="640" height="6"/>',
              *lines(24, STREAM + 28, "The residual stream, C numbers a token: each sublayer reads it and adds to it.",
                     "Backward: the gradient of the stream passes each sublayer unchanged, and each adds its own.")]
-    parts += [text(X0 - 68, 32, "GELU", "title"), line(X0, Y0 + 18, X0, Y0 - 94),
-              line(X0 - 78, Y0, X0 + 78, Y0), curve(gelu), curve(slope, ' stroke-dasharray="4 3"'),
-              text(X0 + 40, Y0 - 72, "gelu", "small end"), text(X0 + 78, Y0 - 34, "gelu'", "small end"),
-              text(X0 - 78, Y0 + 16, "-3", "small"), text(X0 + 78, Y0 + 16, "3", "small end")]
-    return document("A block of GPT-2", 840, 252, parts)
+    return document("A block of GPT-2", 690, 252, parts)
