@@ -743,6 +743,7 @@ MISTAKES = [Mistake(*row) for row in (
     ("doc/simple/train_gpt2_simple.c", "norm > 1.0 ?", "norm > 9.0 ?", CPU, "test_simple.py -k follows"),
     ("doc/simple/train_gpt2_simple.c", "model->tokens + T - half", "model->tokens", CPU, "test_simple.py -k travel"),
     ("doc/simple/train_gpt2_simple.c", "ok && isfinite(model->params[i]);", "ok;", CPU, "test_simple.py -k refused"),
+    ("doc/09_adamw.md", "(1.0f - beta2) * g * g;", "(1.0f - beta2) * g;", CPU, "test_docs.py -k excerpts"),
     ("doc/simple/train_gpt2_simple.cu", "(1.0f + th) + 0.5f * x", "(1.0f + th) + 0.0f * x", EMU,
      "test_simple_gpu.py -k follows"),
     ("doc/simple/train_gpt2_simple.cu", "FOR_CHANNELS { sums[c] *= correction; }", "", EMU,
