@@ -49,17 +49,23 @@ def mean_of_seeds(text, folder, trainer):
     return [round(sum(losses) / len(runs), 3) for losses in zip(*runs)]
 
 
-def with_mistake(replaced, folder):
-    with open(os.path.join(ROOT, "train_gpt2.c"), encoding="utf-8") as file:
-        source = file.read()
+def with_mistake(replaced, folder, file="train_gpt2.c"):
+    """Compiles the trainer with texts replaced in one of its files, a copy in the folder."""
+    sources = {}
+    for name in {"train_gpt2.c", file}:
+        with open(os.path.join(ROOT, name), encoding="utf-8") as source:
+            sources[name] = source.read()
     for old, new in replaced:
-        assert old in source, old
-        source = source.replace(old, new)
-    path, program = os.path.join(folder, "wrong.c"), os.path.join(folder, "wrong")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(source)
+        assert old in sources[file], old
+        sources[file] = sources[file].replace(old, new)
+    for name, source in sources.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as copy:
+            copy.write(source)
+    program = os.path.join(folder, "wrong")
     flags = "-std=gnu11 -O3 -march=native -ffp-contract=fast -fno-math-errno -fopenmp".split()
-    subprocess.run(["gcc", *flags, "-I", ROOT, "-o", program, path, "-lm"], check=True)
+    command = ["gcc", *flags, "-I", folder, "-I", ROOT, "-o", program, os.path.join(folder, "train_gpt2.c"), "-lm"]
+    subprocess.run(command, check=True)
     return program
 
 
