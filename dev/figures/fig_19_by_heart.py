@@ -19,7 +19,7 @@ def picture():
         runs = json.load(file)
     digits = math.log10(LOW), math.log10(HIGH)
     to_pixels = place(LEFT + 16, (0, 300 * 330 / WIDE), digits)
-    ticks = [((math.log10(loss) - digits[0]) / (digits[1] - digits[0]), f"{loss:g}") for loss in (1e-3, 0.01, 0.1, 1, 10)]
+    ticks = [((math.log10(loss) - digits[0]) / (digits[1] - digits[0]), f"{loss:g}") for loss in (1e-3, 0.1, 10)]
     parts = [text(LEFT + 16, 28, "Loss of one batch, learned by heart", "title"),
              *axes(LEFT + 16, TOP, WIDE, HEIGHT, ((0, "0"), (0.5, "150 steps"), (1, "300")), ticks)]
     for name, colour, down, words in MARKS:
