@@ -82,6 +82,16 @@ void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int 
     cpu_grouped_attention_forward(out, lse, qkv, B, T, NH, NH, C / NH);
 }
 
+void cpu_attention_with_cache(float *out, float *keys, float *values, const float *qkv, int first, int rows, int T,
+                              int C, int NH) {
+    Heads heads = {NH, NH, C / NH};
+    float *scratch = attention_memory(T, heads.HS);
+    Gemm mm = new_gemm();
+    int64_t floats = attention_scratch_floats(T, heads.HS, &gemm_portable);
+    attention_with_cache(out, keys, values, qkv, first, rows, heads, scratch, floats, &mm);
+    free(scratch), free(mm.workspace);
+}
+
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH) {
     cpu_grouped_attention_backward(dqkv, dout, qkv, out, lse, B, T, NH, NH, C / NH);

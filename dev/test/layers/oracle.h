@@ -26,7 +26,10 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
 void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH);
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH);
-// The same with KV heads of keys and values, each for NH / KV heads of queries. They add to dqkv.
+// Attention of rows first .. first + rows - 1, qkv (rows, 3C), beside the cached rows before: keys, values (T, C).
+void cpu_attention_with_cache(float *out, float *keys, float *values, const float *qkv, int first, int rows, int T,
+                              int C, int NH);
+// Attention with KV heads of keys and values, each for NH / KV heads of queries. They add to dqkv.
 void cpu_grouped_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int NH, int KV, int HS);
 void cpu_grouped_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out,
                                     const float *lse, int B, int T, int NH, int KV, int HS);
