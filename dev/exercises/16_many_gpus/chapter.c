@@ -102,6 +102,22 @@ static bool run_halving_turn(Test *t, double values[MOST][MOST], int ranks, int 
     return true;
 }
 
+// Reports 16.1's likely mistakes, by all that 8 ranks do in three turns.
+static void explain_halving(Test *t) {
+    enum { RANKS = 8, TURNS_OF_8 = 3, N = 3 * RANKS * TURNS_OF_8 };
+    float got[N], own[N], near[N];
+    for (int i = 0; i < N / 3; i++) {
+        int rank = i % RANKS, turn = i / RANKS, half = RANKS >> (turn + 1), partner = 0, first = 0, count = 0;
+        halving_turn(rank, turn, RANKS, &partner, &first, &count);
+        const int mistaken[2][3] = {{rank ^ half, rank / half * half, half},
+                                    {rank ^ (1 << turn), (rank ^ (1 << turn)) / half * half, half}};
+        got[3 * i] = (float)partner, got[3 * i + 1] = (float)first, got[3 * i + 2] = (float)count;
+        for (int k = 0; k < 3; k++) { own[3 * i + k] = (float)mistaken[0][k], near[3 * i + k] = (float)mistaken[1][k]; }
+    }
+    likely(t, got, own, N, "a rank sends the half that it must keep");
+    likely(t, got, near, N, "the nearest ranks exchange first, while a half of all parts can leave only in one piece");
+}
+
 // The numbers are small and whole, so their sums are exact. Rank r has 3^r times the numbers of rank 0, so that no two
 // sets of ranks have one sum.
 static void check_halving(Test *t) {
@@ -112,15 +128,19 @@ static void check_halving(Test *t) {
             for (int p = 0; p < ranks; p++) { sums[p] += values[r][p] = (p + 1) * pow(3.0, r); }
         }
         for (int turn = 0; turn < turns; turn++) {
-            if (!run_halving_turn(t, values, ranks, turn, sent_parts)) { return; }
+            if (!run_halving_turn(t, values, ranks, turn, sent_parts)) {
+                explain_halving(t);
+                return;
+            }
         }
         for (int r = 0; r < ranks; r++) {
-            CHECK(t, values[r][r] == sums[r], "of %d ranks, rank %d has %g, the sum is %g", ranks, r, values[r][r],
-                  sums[r]);
-            CHECK(t, sent_parts[r] == ranks - 1, "rank %d sends %d parts, the ring sends %d", r, sent_parts[r],
-                  ranks - 1);
+            CHECK(t, values[r][r] == sums[r], "of %d ranks, rank %d has %g of part %d, want the sum %g", ranks, r,
+                  values[r][r], r, sums[r]);
+            CHECK(t, sent_parts[r] == ranks - 1, "of %d ranks, rank %d sends %d parts, want %d as in the ring", ranks,
+                  r, sent_parts[r], ranks - 1);
         }
     }
+    explain_halving(t);
 }
 
 static int64_t stage_bytes(const ZeroLayout *z, int stage) {
@@ -134,9 +154,23 @@ static int want_stage(const ZeroLayout *z, int64_t bytes) {
     return stage <= ZERO_PARAMETERS ? stage : -1;
 }
 
+// What comes of sums that forget the slots, or gives stages 1 and 2 too much.
+static int mistaken_stage(int64_t params, int64_t slots, int R, int64_t bytes, bool whole_state) {
+    int64_t part = params / R, state = whole_state ? params : part;
+    const int64_t needs[4] = {18 * params, 6 * params + 12 * state, 2 * params + 4 * part + 12 * state + 4 * slots,
+                              6 * part + 12 * state + 6 * slots};
+    for (int stage = 0; stage < 4; stage++) {
+        if (needs[stage] <= bytes) { return stage; }
+    }
+    return -1;
+}
+
 // Asks for each stage with exactly its memory, and with one byte less.
 static void check_smallest_stage(Test *t) {
+    enum { N = 2 * 5 * 8 };
     const char *sizes[] = {"124M", "1558M"};
+    float answers[N], no_slots[N], whole[N];
+    int n = 0;
     for (int i = 0; i < 2; i++) {
         for (int ranks = 2; ranks <= 512; ranks *= 4) {
             ModelConfig config = GPT2_CONFIG(0, GPT2_VOCAB_SIZE, model_pad_vocab(GPT2_VOCAB_SIZE), 0, 0, 0);
@@ -148,13 +182,16 @@ static void check_smallest_stage(Test *t) {
             for (int k = 0; k < 8; k++) {
                 int64_t bytes = stage_bytes(&z, k / 2) - k % 2;
                 int got = smallest_stage(params, slots, ranks, bytes), want = want_stage(&z, bytes);
-                if (!CHECK(t, got == want, "%s, %d ranks, %lld bytes: stage %d, expected %d", sizes[i], ranks,
-                           (long long)bytes, got, want)) {
-                    return;
-                }
+                CHECK(t, got == want, "%s, %lld parameters, slots %lld, %d ranks, %lld bytes: got stage %d, want %d",
+                      sizes[i], (long long)params, (long long)slots, ranks, (long long)bytes, got, want);
+                no_slots[n] = (float)mistaken_stage(params, 0, ranks, bytes, false);
+                whole[n] = (float)mistaken_stage(params, slots, ranks, bytes, true);
+                answers[n++] = (float)got;
             }
         }
     }
+    likely(t, answers, no_slots, N, "the room for whole buckets is missing");
+    likely(t, answers, whole, N, "moments and master copy are not divided by R");
 }
 
 // Plays the two streams of llmc/ranks/buckets.cuh. A bucket leaves when it is computed and the one before has arrived.
@@ -169,15 +206,23 @@ static double play_backward(int L, double backward, double send, double rest) {
 
 static void check_wait(Test *t) {
     const double speeds[] = {0.1, 0.5, 0.99, 1.01, 2.0, 10.0};
+    float answers[30], no_queue[30], no_overlap[30], only_rest[30];
     for (int i = 0; i < 6; i++) {
         for (int L = 1; L <= 5; L++) {
             double send = 7.0, rest = 11.0, backward = speeds[i] * send, all = play_backward(L, backward, send, rest);
             double got = wait_for_gradients(L, backward, send, rest), want = all - L * backward;
             // About 20 additions and roundings of numbers up to `all`.
             CHECK(t, fabs(got - want) <= 20.0 * DBL_EPSILON * all,
-                  "%d blocks, backward %.2f times send: %.9g, want %.9g", L, speeds[i], got, want);
+                  "%d blocks, backward %.9g, send %g, rest %g: got %.9g, want %.9g", L, backward, send, rest, got,
+                  want);
+            int n = 5 * i + L - 1;
+            answers[n] = (float)got, no_queue[n] = (float)(send + rest), no_overlap[n] = (float)(L * send + rest);
+            only_rest[n] = (float)rest;
         }
     }
+    likely(t, answers, only_rest, 30, "the bucket of the last block is still on its way when the pass ends");
+    likely(t, answers, no_queue, 30, "buckets that wait for the link are forgotten");
+    likely(t, answers, no_overlap, 30, "nothing travels during the backward pass");
 }
 
 static void example(void) {

@@ -134,7 +134,7 @@ static bool check_stage(Test *t, const Pipeline *p) {
         bool backward = list[k].action == PIPE_BACKWARD;
         if (!backward && list[k].action != PIPE_FORWARD) { continue; }
         if (!CHECK(t, order[n].backward == backward && order[n].micro_batch == list[k].micro_batch,
-                   "stage %d of %d, %d micro-batches: pass %d is %c%d, expected %c%d", p->stage, p->stages,
+                   "stage %d of %d, %d micro-batches: pass %d: got %c%d, want %c%d", p->stage, p->stages,
                    p->micro_batches, n, order[n].backward ? 'B' : 'F', order[n].micro_batch, backward ? 'B' : 'F',
                    list[k].micro_batch)) {
             return false;
@@ -144,12 +144,48 @@ static bool check_stage(Test *t, const Pipeline *p) {
     return true;
 }
 
+enum { FOUR = 4, EIGHT = 8, PASSES = 2 * FOUR * EIGHT };
+
+// Writes passes of stages 0 to 3 with 8 micro-batches. A stage does so many forwards first, then a forward and a
+// backward in turn.
+static void passes_after(float *codes, const int forwards_first[FOUR]) {
+    for (int s = 0; s < FOUR; s++) {
+        for (int k = 0, f = 0, b = 0; k < 2 * EIGHT; k++) {
+            bool forward = f < EIGHT && (f < forwards_first[s] || (k - forwards_first[s]) % 2 == 0);
+            *codes++ = (float)(forward ? 2 * f++ : 2 * b++ + 1);
+        }
+    }
+}
+
+static void explain_order(Test *t) {
+    const struct {
+        int forwards_first[FOUR];
+        const char *words;
+    } mistakes[] = {
+        {{8, 8, 8, 8}, "all forwards come first; so a stage keeps the activations of all micro-batches"},
+        {{4, 3, 2, 1}, "one forward too many comes first; the pair of a forward and a backward has it already"},
+        {{0, 1, 2, 3}, "stages are counted from the other end: stage 0 has the most stages behind it"}};
+    float got[PASSES], mistaken[PASSES];
+    StagePass order[2 * EIGHT];
+    for (int k = 0; k < PASSES; k++) {
+        if (k % (2 * EIGHT) == 0) { one_forward_one_backward(order, FOUR, k / (2 * EIGHT), EIGHT); }
+        got[k] = (float)(2 * order[k % (2 * EIGHT)].micro_batch + order[k % (2 * EIGHT)].backward);
+    }
+    FOR_EACH(i, mistakes) {
+        passes_after(mistaken, mistakes[i].forwards_first);
+        likely(t, got, mistaken, PASSES, mistakes[i].words);
+    }
+}
+
 static void check_order(Test *t) {
     for (int stages = 1; stages <= MOST_STAGES; stages++) {
         for (int stage = 0; stage < stages; stage++) {
             for (int micro_batches = 1; micro_batches <= MOST_MICRO_BATCHES; micro_batches++) {
                 Pipeline p = {PIPE_1F1B, stages, stage, 1, micro_batches};
-                if (!check_stage(t, &p)) { return; }
+                if (!check_stage(t, &p)) {
+                    explain_order(t);
+                    return;
+                }
             }
         }
     }
@@ -169,9 +205,26 @@ static void mlp_of_rank(float *out, float *dx, const float *x, const float *w, c
     cpu_matmul_backward(dx, dw, NULL, dfc, x, w, ROWS, CHANNELS, width);
 }
 
+// The three functions alone, with numbers that show what is wrong.
+static void check_pieces(Test *t) {
+    const float v[8] = {0, 1, 2, 3, 4, 5, 6, 7}, parts[3] = {1, 10, 100}, rows[4] = {4, 5, 6, 7};
+    float v_r[4] = {-1, -1, -1, -1}, sum = -1.0f;
+    int handed = 0;
+    columns_of_rank(v_r, v, 1, 2, 2, 4);
+    CHECK(t, v_r[0] == 2.0f && v_r[1] == 3.0f && v_r[2] == 6.0f && v_r[3] == 7.0f,
+          "v has rows 0 1 2 3 and 4 5 6 7; of rank 1 of 2: got %g %g %g %g, want 2 3 6 7", (double)v_r[0],
+          (double)v_r[1], (double)v_r[2], (double)v_r[3]);
+    likely(t, v_r, rows, 4, "these are rows of v");
+    for (int r = 0; r < 4; r++) { handed += bias_of_rank(v, r) == v; }
+    CHECK(t, handed == 1, "of 4 ranks, %d are handed the bias, so the sum has it %d times, want once", handed, handed);
+    combine_parts(&sum, parts, 3, 1);
+    CHECK(t, sum == 111.0f, "parts 1, 10 and 100: got %g, want their sum 111", (double)sum);
+}
+
 // Sums of up to WIDTH + 1 products below 100: each order of a sum is off by so many half epsilons.
 static void check_split(Test *t) {
     float x[NUMBERS], w[WEIGHTS], v[WEIGHTS], bias[CHANNELS], dout[NUMBERS], want[NUMBERS], want_dx[NUMBERS];
+    check_pieces(t);
     random_floats(x, NUMBERS, 17, 1), random_floats(w, WEIGHTS, 17, 2), random_floats(v, WEIGHTS, 17, 3);
     random_floats(bias, CHANNELS, 17, 4), random_floats(dout, NUMBERS, 17, 5);
     mlp_of_rank(want, want_dx, x, w, v, bias, dout, WIDTH);
@@ -184,8 +237,8 @@ static void check_split(Test *t) {
         }
         combine_parts(out, outs, R, NUMBERS);
         combine_parts(dx, dxs, R, NUMBERS);
-        check_close(t, "out", out, want, NUMBERS, 100.0 * WIDTH * (double)FLT_EPSILON, 0.0);
-        check_close(t, "dx", dx, want_dx, NUMBERS, 100.0 * WIDTH * (double)FLT_EPSILON, 0.0);
+        check_close(t, "the MLP's out", out, want, NUMBERS, 100.0 * WIDTH * (double)FLT_EPSILON, 0.0);
+        check_close(t, "the MLP's dx", dx, want_dx, NUMBERS, 100.0 * WIDTH * (double)FLT_EPSILON, 0.0);
         if (t->failures > 0) { return; }
     }
 }
@@ -203,11 +256,28 @@ static SoftmaxPart part_of(const float *scores, const float *values, int begin, 
     return part;
 }
 
+// Two scores, each a part of its own, and two parts without scores.
+static void check_two_scores(Test *t) {
+    const SoftmaxPart a = {0.0f, 1.0f, 2.0f}, b = {logf(4.0f), 1.0f, 8.0f}, none = {-INFINITY, 0.0f, 0.0f};
+    const SoftmaxPart both = merge_parts(a, b), empty = merge_parts(none, none);
+    const float got[3] = {both.max, both.sum, both.value}, want[3] = {b.max, 1.25f, 8.5f};
+    const float unscaled[3] = {b.max, 2.0f, 10.0f}, sum_only[3] = {b.max, 1.25f, 10.0f};
+    CHECK(t, fabsf(got[0] - want[0]) <= 1e-5f && fabsf(got[1] - want[1]) <= 1e-5f && fabsf(got[2] - want[2]) <= 1e-5f,
+          "parts {0, 1, 2} and {log 4, 1, 8}: got {%g, %g, %g}, want {%g, %g, %g}", (double)got[0], (double)got[1],
+          (double)got[2], (double)want[0], (double)want[1], (double)want[2]);
+    likely(t, got, unscaled, 3, "sums of unequal maxima are added; bring both to the larger maximum first");
+    likely(t, got, sum_only, 3, "the values are not brought to the larger maximum");
+    CHECK(t, empty.sum == 0.0f && empty.value == 0.0f,
+          "two parts without scores: got {%g, %g, %g}, want {-inf, 0, 0}; -inf minus -inf is NaN", (double)empty.max,
+          (double)empty.sum, (double)empty.value);
+}
+
 // Cuts the scores in three parts, some of them empty, and merges these from either end. Scores of up to 300 have
 // infinite exponentials. Each of two factors e^-x is off by x half epsilons of itself, so by less than an epsilon, as x
 // e^-x < 1. The sums stay below 4 * NUM_SCORES.
 static void check_merge(Test *t) {
     float scores[NUM_SCORES], values[NUM_SCORES];
+    check_two_scores(t);
     random_floats(scores, NUM_SCORES, 17, 6), random_floats(values, NUM_SCORES, 17, 7);
     for (int i = 0; i < NUM_SCORES; i++) { scores[i] *= i % 2 == 0 ? 1.0f : 100.0f; }
     SoftmaxPart all = part_of(scores, values, 0, NUM_SCORES);
@@ -220,8 +290,10 @@ static void check_merge(Test *t) {
                                     merge_parts(first, merge_parts(second, third))};
             for (int k = 0; k < 2; k++) {
                 float got[] = {merged[k].max, merged[k].sum, merged[k].value};
-                check_close(t, "max, sum, value", got, want, 3, 4.0 * NUM_SCORES * NUM_SCORES * (double)FLT_EPSILON,
-                            0.0);
+                char what[96];
+                snprintf(what, sizeof(what), "scores 0-%d, %d-%d, %d-%d merged: max, sum, value", a - 1, a, b - 1, b,
+                         NUM_SCORES - 1);
+                check_close(t, what, got, want, 3, 4.0 * NUM_SCORES * NUM_SCORES * (double)FLT_EPSILON, 0.0);
                 if (t->failures > 0) { return; }
             }
         }
