@@ -291,8 +291,8 @@ static void check_merge(Test *t) {
             for (int k = 0; k < 2; k++) {
                 float got[] = {merged[k].max, merged[k].sum, merged[k].value};
                 char what[96];
-                snprintf(what, sizeof(what), "scores 0-%d, %d-%d, %d-%d merged: max, sum, value", a - 1, a, b - 1, b,
-                         NUM_SCORES - 1);
+                snprintf(what, sizeof(what), "scores [0, %d), [%d, %d), [%d, %d) merged: max, sum, value", a, a, b, b,
+                         NUM_SCORES);
                 check_close(t, what, got, want, 3, 4.0 * NUM_SCORES * NUM_SCORES * (double)FLT_EPSILON, 0.0);
                 if (t->failures > 0) { return; }
             }

@@ -1,5 +1,6 @@
 // Chapter 19, reproducing GPT-2: the worked example of doc/19_reproducing.md, and the checks of its exercises.
 #include "dev/exercises/chapter.h"
+#include "dev/exercises/likely.h"
 #include ANSWERS
 
 #include "llmc/data/dataloader.h"
@@ -84,16 +85,32 @@ static void print_first_loss(const ModelConfig *config) {
 
 // ---- The checks ----
 
+// FLOPs that a mistake takes for the budget, as parts of it.
+static void explain_budget(double used, double budget, double gpus) {
+    const Mistake mistakes[] = {{1.0 / 3600.0, "an hour counts as a second"},
+                                {1.0 / gpus, "the number of GPUs is missing"},
+                                {1.0 / 0.4, "mfu is missing"},
+                                {1e-12, "teraflops count as FLOPs a second; multiply by 1e12"},
+                                {6.0, "a parameter and token cost 6 FLOPs, not 1"},
+                                {3.0, "the backward pass is forgotten: 6 FLOPs, not 2"}};
+    const char *words = likely_mistake(used / budget, 1.0, 1e-6, mistakes, COUNT_OF(mistakes));
+    if (words[0] != '\0') { printf("  Likely: %s\n", words); }
+}
+
 static void check_compute_optimal(Test *t) {
-    const double hours[] = {1.0, 24.0, 5000.0}, teraflops[] = {312.0, 989.4, 2250.0};
+    const double hours[] = {2.0, 24.0, 5000.0}, teraflops[] = {312.0, 989.4, 2250.0};
     for (int i = 0; i < 3; i++) {
         double parameters = 0.0, tokens = 0.0, budget = hours[i] * 3600.0 * (8 << i) * teraflops[i] * 1e12 * 0.4;
         compute_optimal(hours[i], 8 << i, teraflops[i], 0.4, &parameters, &tokens);
         double used = 6.0 * parameters * tokens;
-        CHECK(t, fabs(used - budget) <= 20.0 * DBL_EPSILON * budget, "%g hours: %g FLOPs are used, the budget is %g",
-              hours[i], used, budget);
+        bool fits =
+            CHECK(t, fabs(used - budget) <= 20.0 * DBL_EPSILON * budget,
+                  "%g hours, %d GPUs, %g teraflops, mfu 0.4: got %g parameters and %g tokens, which use %g FLOPs, "
+                  "want %g",
+                  hours[i], 8 << i, teraflops[i], parameters, tokens, used, budget);
+        if (!fits) { explain_budget(used, budget, 8 << i); }
         CHECK(t, fabs(tokens - 20.0 * parameters) <= 20.0 * DBL_EPSILON * tokens,
-              "%g tokens for %g parameters, expected 20 for each", tokens, parameters);
+              "got %g tokens for %g parameters, want 20 for each", tokens, parameters);
     }
 }
 
@@ -102,42 +119,65 @@ static void check_bits_per_byte(Test *t) {
     enum { N = 1000 };
     float losses[N];
     int lengths[N], ones[N];
-    double bits = 0.0, bytes = 0.0;
+    double bits = 0.0, bytes = 0.0, ratios = 0.0;
     for (int i = 0; i < N; i++) {
         uint64_t random = rand_u64(14, 1, (uint64_t)i);
         lengths[i] = 1 + (int)(random % 9), ones[i] = 1;
         losses[i] = (float)(random >> 40) * 0x1p-24f * 8.0f; // below 8
         bits += (double)losses[i] / log(2.0), bytes += lengths[i];
+        ratios += (double)losses[i] / log(2.0) / lengths[i] / N;
     }
-    double got = bits_per_byte(losses, lengths, N), want = bits / bytes;
-    CHECK(t, fabs(got - want) <= N * DBL_EPSILON * want, "got %.9g, want %.9g", got, want);
+    double got = bits_per_byte(losses, lengths, N), want = bits / bytes, nats = bits * log(2.0);
+    const Mistake mistakes[] = {
+        {nats / N, "this is the mean loss, nats for each token"},
+        {nats / bytes, "these are nats, not bits: divide by log(2)"},
+        {bits / N, "these are bits for each token"},
+        {nats * log(2.0) / bytes, "bits are nats divided by log(2), not times log(2)"},
+        {ratios, "a mean over tokens of bits by bytes; divide the sums, so that long tokens count"}};
+    check_number(t, "1,000 tokens of 1 to 9 bytes", got, want, N * DBL_EPSILON * want, mistakes, COUNT_OF(mistakes));
     for (int i = 0; i < N; i++) { losses[i] = logf(2.0f); }
     got = bits_per_byte(losses, ones, N);
-    CHECK(t, fabs(got - 1.0) <= FLT_EPSILON, "a bit for each byte: got %.9g, want 1", got);
+    check_number(t, "1,000 tokens of 1 byte and of log(2) nats", got, 1.0, FLT_EPSILON, NULL, 0);
+}
+
+// Where sequences begin that lie `apart`, if a shard of n tokens has n / `needs` of them.
+static void mistaken_text(float place[2], int64_t sequence, int apart, int needs, const int64_t *tokens, int shards) {
+    int64_t in_epoch = 0;
+    int i = 0;
+    for (int k = 0; k < shards; k++) { in_epoch += tokens[k] / needs; }
+    for (sequence %= in_epoch; sequence >= tokens[i] / needs; i++) { sequence -= tokens[i] / needs; }
+    place[0] = (float)i, place[1] = (float)(sequence * apart);
 }
 
 // Compares with the trainer's loader, for shards of several lengths: one has no sequence, one has its last token to
 // spare, and one lacks a token.
 static void check_find_text(Test *t) {
-    enum { T = 8, SHARDS = 5 };
+    enum { T = 8, SHARDS = 5, SEQUENCES = 40 };
     const int64_t tokens[SHARDS] = {4 * T + 1, 3 * T, T, 7 * T + 5, 2 * T + 2};
+    float places[2 * SEQUENCES], longer[2 * SEQUENCES], full[2 * SEQUENCES];
     DataLoader loader;
     Error error;
     dataloader_init(&loader, T, 256, false, 0);
     if (!CHECK(t, dataloader_allocate(&loader, SHARDS, &error), "no memory")) { return; }
     for (int i = 0; i < SHARDS; i++) { dataloader_set_shard(&loader, i, "", tokens[i]); }
-    for (int64_t sequence = 0; sequence < 40; sequence++) {
+    for (int64_t sequence = 0; sequence < SEQUENCES; sequence++) {
         int got_shard = -1, want_shard;
         int64_t got = -1, window;
         find_text(sequence, T, tokens, SHARDS, &got_shard, &got);
         dataloader_locate(&loader, sequence, &want_shard, &window);
-        if (!CHECK(t, got_shard == want_shard && got == window * T,
-                   "sequence %lld: got token %lld of shard %d, want token %lld of shard %d", (long long)sequence,
-                   (long long)got, got_shard, (long long)(window * T), want_shard)) {
-            break;
-        }
+        CHECK(
+            t, got_shard == want_shard && got == window * T,
+            "T 8, shards of 33 24 8 61 18 tokens, sequence %lld: got token %lld of shard %d, want token %lld of shard "
+            "%d",
+            (long long)sequence, (long long)got, got_shard, (long long)(window * T), want_shard);
+        places[2 * sequence] = (float)got_shard, places[2 * sequence + 1] = (float)got;
+        mistaken_text(longer + 2 * sequence, sequence, T + 1, T + 1, tokens, SHARDS);
+        mistaken_text(full + 2 * sequence, sequence, T, T, tokens, SHARDS);
     }
     dataloader_close(&loader);
+    likely(t, places, longer, 2 * SEQUENCES, "a sequence begins T tokens after the one before, not T + 1");
+    likely(t, places, full, 2 * SEQUENCES,
+           "a shard of n tokens has (n - 1) / T sequences: the last needs a target, too");
 }
 
 static void example(void) {

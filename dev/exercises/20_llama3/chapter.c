@@ -143,7 +143,7 @@ static double rope_loss(const double *x) {
 // The loss is linear, so that a central difference with h = 1 is exact, but for the roundings: a step changes two
 // numbers below 6 in the forward, each off by 1.5 half epsilons of their parts, twice, times a weight below 4.
 static void check_rope(Test *t) {
-    float x[HEAD], dx[HEAD], slopes[HEAD];
+    float x[HEAD], dx[HEAD], slopes[HEAD], forward[3 * HEAD] = {0}, neighbours[HEAD];
     double numbers[HEAD];
     random_floats(x, HEAD, 16, 1), random_floats(dx, HEAD, 16, 2);
     memcpy(head_dout, dx, sizeof(dx));
@@ -154,7 +154,17 @@ static void check_rope(Test *t) {
     as_doubles(numbers, x, HEAD);
     slopes_of(slopes, numbers, HEAD, 1.0, rope_loss);
     rope_head_backward(dx, head_angles, HEAD);
-    check_close(t, "dx", dx, slopes, HEAD, 2 * 6 * 4 * 1.5 * (double)FLT_EPSILON, 0.0);
+    check_close(t, "a head of 64 numbers at position 100: dx", dx, slopes, HEAD, 2 * 6 * 4 * 1.5 * (double)FLT_EPSILON,
+                0.0);
+    likely(t, dx, head_dout, HEAD, "nothing is rotated");
+    memcpy(forward, head_dout, sizeof(head_dout));
+    cpu_rope_forward(forward, head_angles, 1, 1, 1, 1, HEAD);
+    likely(t, dx, forward, HEAD, "this rotates forward once more; the transpose of a rotation rotates back");
+    for (int j = 0; j < HEAD; j += 2) {
+        float cosine = head_angles[j], sine = head_angles[j + 1], a = head_dout[j], b = head_dout[j + 1];
+        neighbours[j] = a * cosine + b * sine, neighbours[j + 1] = b * cosine - a * sine;
+    }
+    likely(t, dx, neighbours, HEAD, "pairs are j and j + HS/2, not neighbours");
 }
 
 #define EPSILON 0.1 // so large that leaving it out shows
@@ -173,6 +183,8 @@ static double rmsnorm_loss(const double *numbers) {
 // Central differences in double are right to 1e-9 here. A float sum of WIDE terms is off by WIDE half epsilons.
 static void check_rmsnorm(Test *t) {
     float x[2 * WIDE], *weight = x + WIDE, out[WIDE], rstd, got[2 * WIDE], slopes[2 * WIDE];
+    float constant[WIDE], unweighted[WIDE], sum[WIDE];
+    double gn = 0.0, plain = 0.0;
     double numbers[2 * WIDE];
     random_floats(x, 2 * WIDE, 16, 3), random_floats(row_dout, WIDE, 16, 5);
     as_doubles(numbers, x, 2 * WIDE);
@@ -180,7 +192,21 @@ static void check_rmsnorm(Test *t) {
     cpu_rmsnorm_forward(out, &rstd, x, weight, 1, WIDE, (float)EPSILON);
     rmsnorm_row_backward(got, got + WIDE, row_dout, x, rstd, weight, WIDE);
     // The values stay below 8.
-    check_close(t, "dx and dweight", got, slopes, 2 * WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0);
+    check_close(t, "a row of 96 numbers: dx", got, slopes, WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0);
+    check_close(t, "dweight", got + WIDE, slopes + WIDE, WIDE, WIDE * (double)FLT_EPSILON * 8.0, 0.0);
+    for (int c = 0; c < WIDE; c++) {
+        double part = (double)row_dout[c] * (double)x[c] * (double)rstd / WIDE;
+        gn += (double)weight[c] * part, plain += part;
+    }
+    for (int c = 0; c < WIDE; c++) {
+        float n = x[c] * rstd;
+        constant[c] = rstd * weight[c] * row_dout[c];
+        unweighted[c] = constant[c] - rstd * n * (float)plain;
+        sum[c] = constant[c] - rstd * n * (float)gn * WIDE;
+    }
+    likely(t, got, constant, WIDE, "rstd depends on x, too");
+    likely(t, got, unweighted, WIDE, "the mean is that of weight * dout * n; the weight is missing");
+    likely(t, got, sum, WIDE, "the sum is not divided by C");
 }
 
 static float grouped_dout[ROWS * C];
@@ -207,7 +233,19 @@ static void check_groups(Test *t) {
     as_doubles(numbers, grouped, ROWS * GROUPED);
     slopes_of(slopes, numbers, ROWS * GROUPED, 1.0 / 64, grouped_loss);
     // h^2/6 = 4e-5 times third derivatives of up to 20; the outputs' float errors make 2e-6, over 2 h = 1/32.
-    check_close(t, "dgrouped", dgrouped, slopes, ROWS * GROUPED, 1e-3, 0.0);
+    check_close(t, "5 rows of 6 heads of q and 2 of k and v, of 4 numbers: dgrouped", dgrouped, slopes, ROWS * GROUPED,
+                1e-3, 0.0);
+    float first[ROWS * GROUPED], last[ROWS * GROUPED], as_they_lie[ROWS * GROUPED];
+    for (int i = 0; i < ROWS * GROUPED; i++) {
+        int row = i / GROUPED, at = i % GROUPED - C, kind = at / (KV * HS), head = at / HS % KV * (NH / KV);
+        const float *from = dqkv + row * 3 * C + (1 + kind) * C + at % HS;
+        as_they_lie[i] = dqkv[row * 3 * C + i % GROUPED];
+        first[i] = at < 0 ? dqkv[row * 3 * C + i % GROUPED] : from[head * HS];
+        last[i] = at < 0 ? first[i] : from[(head + NH / KV - 1) * HS];
+    }
+    likely(t, dgrouped, as_they_lie, ROWS * GROUPED, "a row of dqkv has the k of all heads before any v");
+    likely(t, dgrouped, first, ROWS * GROUPED, "a group has the gradient of its first head only");
+    likely(t, dgrouped, last, ROWS * GROUPED, "a group has the gradient of its last head only: = in place of +=");
 }
 
 static const Exercise exercises[] = {{"20.1 the backward of RoPE", check_rope},

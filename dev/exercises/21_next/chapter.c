@@ -84,6 +84,26 @@ static double experts_loss(const double *numbers) {
 // A sum of up to 15 products of numbers below 4, each rounded a few times.
 #define SHORT_SUM_ERROR (4 * 15 * 16 * (double)FLT_EPSILON)
 
+// Reports 21.1's likely mistakes. dp is the gradient of a probability.
+static void explain_experts(Test *t, const float *got, const float *p, const float *outs) {
+    float dp[EXPERTS] = {0}, no_sum[EXPERTS], chosen[EXPERTS], every[EXPERTS], sum = 0.0f, of_all = 0.0f;
+    for (int i = 0; i < EXPERTS * WIDTH; i++) { dp[i / WIDTH] += experts_dout[i % WIDTH] * outs[i]; }
+    for (int e = 0; e < EXPERTS; e++) {
+        of_all += p[e] * dp[e];
+        sum += is_chosen[e] ? p[e] * dp[e] : 0.0f;
+    }
+    for (int e = 0; e < EXPERTS; e++) {
+        no_sum[e] = is_chosen[e] ? p[e] * dp[e] : 0.0f;
+        chosen[e] = is_chosen[e] ? p[e] * (dp[e] - sum) : 0.0f;
+        every[e] = p[e] * (dp[e] - of_all);
+        dp[e] = is_chosen[e] ? dp[e] : 0.0f;
+    }
+    likely(t, got, dp, EXPERTS, "these are the gradients of p, not of the logits");
+    likely(t, got, no_sum, EXPERTS, "the sum over p dp is missing in the softmax's gradient");
+    likely(t, got, chosen, EXPERTS, "a logit that was not chosen has a gradient, too");
+    likely(t, got, every, EXPERTS, "an expert that was not chosen has dp = 0");
+}
+
 static void check_experts(Test *t) {
     enum { N = EXPERTS + EXPERTS * WIDTH };
     float x[N], p[EXPERTS], slopes[N], got[N];
@@ -94,8 +114,10 @@ static void check_experts(Test *t) {
     for (int e = 0; e < EXPERTS; e++) { p[e] = (float)(exp(numbers[e]) / sum); }
     slopes_of(slopes, numbers, N, 1e-5, experts_loss); // right to 1e-8
     experts_backward(got, got + EXPERTS, experts_dout, p, is_chosen, x + EXPERTS, EXPERTS, WIDTH);
-    check_close(t, "dlogits", got, slopes, EXPERTS, SHORT_SUM_ERROR, 0.0);
-    check_close(t, "douts", got + EXPERTS, slopes + EXPERTS, EXPERTS * WIDTH, SHORT_SUM_ERROR, 0.0);
+    check_close(t, "experts 1, 3 and 4 of 6: dlogits", got, slopes, EXPERTS, SHORT_SUM_ERROR, 0.0);
+    check_close(t, "experts 1, 3 and 4 of 6: douts", got + EXPERTS, slopes + EXPERTS, EXPERTS * WIDTH, SHORT_SUM_ERROR,
+                0.0);
+    explain_experts(t, got, p, x + EXPERTS);
 }
 
 // Scores of a hundred and more, so that e^lse is no float. An lse of 300 is off by 300 half epsilons on either side.
@@ -113,8 +135,22 @@ static void check_parts(Test *t) {
         attend(want, &want_lse, q, keys, values, 0, KEYS, HEAD);
         join_parts(got, &lse, part1, lse1, part2, lse2, HEAD);
         double error = 8.0 * (double)want_lse * (double)FLT_EPSILON;
-        check_close(t, "lse", &lse, &want_lse, 1, error, 0.0);
-        check_close(t, "out", got, want, HEAD, 4.0 * error, 0.0); // the values stay below 4
+        float mean[HEAD], by_lse[HEAD], larger[HEAD];
+        for (int c = 0; c < HEAD; c++) {
+            mean[c] = 0.5f * (part1[c] + part2[c]), by_lse[c] = (lse1 * part1[c] + lse2 * part2[c]) / (lse1 + lse2);
+            larger[c] = lse1 > lse2 ? part1[c] : part2[c];
+        }
+        char what[64];
+        snprintf(what, sizeof(what), "lse %.4f and %.4f: the joined lse", (double)lse1, (double)lse2);
+        bool ok = check_close(t, what, &lse, &want_lse, 1, error, 0.0);
+        snprintf(what, sizeof(what), "lse %.4f and %.4f: the joined out", (double)lse1, (double)lse2);
+        ok = check_close(t, what, got, want, HEAD, 4.0 * error, 0.0) && ok; // the values stay below 4
+        if (ok) { continue; }
+        if (!isfinite(lse)) { printf("  Likely: e^lse overflows; subtract the larger lse first\n"); }
+        likely(t, got, mean, HEAD, "a mean; each part has the weight e^lse");
+        likely(t, got, by_lse, HEAD, "the weights are e^lse, not lse");
+        likely(t, got, larger, HEAD, "the part with the smaller lse is forgotten");
+        return;
     }
 }
 
@@ -134,13 +170,25 @@ static double lora_loss(const double *numbers) {
 
 static void check_lora(Test *t) {
     enum { N = RANK * C + OC * RANK };
-    float x[N], slopes[N], got[N];
+    float x[N], slopes[N], got[N], h[ROWS * RANK], dh[ROWS * RANK], mistaken[N] = {0};
     double numbers[N];
     random_floats(x, N, 15, 6), random_floats(lora_x, ROWS * C, 15, 7), random_floats(lora_dy, ROWS * OC, 15, 8);
     as_doubles(numbers, x, N);
     slopes_of(slopes, numbers, N, 1e-5, lora_loss);
     lora_backward(got, got + RANK * C, lora_dy, lora_x, x, x + RANK * C, ROWS, C, RANK, OC);
-    check_close(t, "dA and dB", got, slopes, N, 4.0 * SHORT_SUM_ERROR, 0.0); // sums of sums, up to 28 products of three
+    // sums of sums, up to 28 products of three
+    check_close(t, "4 rows of x: dA", got, slopes, RANK * C, 4.0 * SHORT_SUM_ERROR, 0.0);
+    check_close(t, "4 rows of x: dB", got + RANK * C, slopes + RANK * C, OC * RANK, 4.0 * SHORT_SUM_ERROR, 0.0);
+    cpu_matmul_forward(h, NULL, lora_x, x, NULL, ROWS, C, RANK);
+    for (int i = 0; i < ROWS * RANK; i++) {
+        dh[i] = 0.0f;
+        for (int o = 0; o < OC; o++) { dh[i] += lora_dy[i / RANK * OC + o] * x[RANK * C + o * RANK + i % RANK]; }
+    }
+    const float *last_h = h + (ROWS - 1) * RANK, *last_dh = dh + (ROWS - 1) * RANK;
+    const float *last_x = lora_x + (ROWS - 1) * C, *last_dy = lora_dy + (ROWS - 1) * OC;
+    for (int i = 0; i < RANK * C; i++) { mistaken[i] = last_dh[i / C] * last_x[i % C]; }
+    for (int i = 0; i < OC * RANK; i++) { mistaken[RANK * C + i] = last_dy[i / RANK] * last_h[i % RANK]; }
+    likely(t, got, mistaken, N, "this is the gradient of the last row only: = in place of +=");
 }
 
 static const Exercise exercises[] = {{"21.1 the gradient of a router", check_experts},
